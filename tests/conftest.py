@@ -1,0 +1,167 @@
+"""Fixtures for all tests: real servers, files and names; and a run that leaves nothing behind."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from tests.services import catalog, processes
+from tests.services import run as runs
+from tests.services.private import PrivateServer, stop_all
+from tests.services.run import Run
+
+_RUN = pytest.StashKey[Run]()
+_LEFT = pytest.StashKey[list[str]]()
+
+
+# --- fixtures ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def unique() -> str:
+    """A short lower-case name that nobody else has."""
+    return f"t{secrets.token_hex(4)}"
+
+
+@pytest.fixture
+def sqlite_url(tmp_path: Path) -> str:
+    """The URL of a SQLite file that does not exist yet."""
+    return f"sqlite:///{tmp_path / 'timeoutmgr.db'}"
+
+
+@pytest.fixture(scope="session")
+def postgres_url(pytestconfig: pytest.Config, worker_id: str) -> str:
+    """A PostgreSQL database of this worker's own."""
+    return _own(pytestconfig.stash[_RUN], "postgres", worker_id)
+
+
+@pytest.fixture(scope="session")
+def mysql_url(pytestconfig: pytest.Config, worker_id: str) -> str:
+    """A MariaDB database of this worker's own."""
+    return _own(pytestconfig.stash[_RUN], "mysql", worker_id)
+
+
+@pytest.fixture(scope="session")
+def rabbitmq_url(pytestconfig: pytest.Config, worker_id: str) -> str:
+    """A RabbitMQ virtual host of this worker's own."""
+    return _own(pytestconfig.stash[_RUN], "rabbitmq", worker_id)
+
+
+@pytest.fixture(scope="session")
+def redis_url(pytestconfig: pytest.Config, worker_id: str) -> str:
+    """A Redis database of this worker's own."""
+    return _own(pytestconfig.stash[_RUN], "redis", worker_id)
+
+
+@pytest.fixture
+def private_server(pytestconfig: pytest.Config) -> Iterator[Callable[[str], PrivateServer]]:
+    """Start servers that a test may stop, kill and start again: *postgres*, *mysql*, …."""
+    started: list[PrivateServer] = []
+
+    def start(name: str) -> PrivateServer:
+        try:
+            server = catalog.private_server(pytestconfig.stash[_RUN], name)
+        except processes.DidNotStart as reason:
+            _go_without(f"no private {catalog.SERVICES[name].title}: {reason}")
+        started.append(server)
+        return server
+
+    yield start
+
+    for server in started:
+        server.remove()
+
+
+def _own(run: Run, name: str, worker: str) -> str:
+    found = catalog.find(run, name)
+    service = catalog.SERVICES[name]
+    if found.url is None:
+        _go_without(f"no {service.title}: {found.how}")
+    return service.create(found.url, run.name(worker))
+
+
+def _go_without(reason: str) -> NoReturn:
+    if catalog.missing_is_an_error():
+        pytest.fail(f"{reason} (with CI=true nothing may be missing)", pytrace=False)
+    pytest.skip(reason)
+
+
+# --- the run ----------------------------------------------------------------------------------
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Begin the run, or join that of the controller."""
+    if _is_worker(config):
+        config.stash[_RUN] = runs.joined()
+        return
+    for folder in runs.crashed():
+        stop_all(folder)
+        runs.remove(folder)
+    config.stash[_RUN] = runs.begin()
+
+
+@pytest.hookimpl(wrapper=True, trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
+    """Clean up after the workers and before the summary, which tells what was found."""
+    yield
+    config = session.config
+    if _is_worker(config):
+        return
+    run = config.stash[_RUN]
+    left = _clean_up(run)
+    config.stash[_LEFT] = left
+    if left:
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Say on which servers the tests ran, what was not tested and why, and what was left."""
+    found = catalog.found_by(config.stash[_RUN])
+    if found:
+        terminalreporter.section("servers")
+    for one in sorted(found, key=lambda one: one.url is None):
+        title = catalog.SERVICES[one.service].title
+        if one.url is not None:
+            terminalreporter.line(f"{title:<12} tested      {one.where}, {one.how}")
+            continue
+        count = sum(
+            any(f"no {kind}{title}:" in str(report.longrepr) for kind in ("", "private "))
+            for outcome in ("skipped", "error", "failed")
+            for report in terminalreporter.stats.get(outcome, [])
+        )
+        terminalreporter.line(f"{title:<12} NOT TESTED  {count} tests; {one.how}", yellow=True)
+    for line in config.stash.get(_LEFT, []):
+        terminalreporter.line(f"LEFT BEHIND: {line}", red=True)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Remove the run's folder; stop what an interrupted run has not stopped."""
+    run = config.stash.get(_RUN, None)
+    if run is None or _is_worker(config):
+        return
+    stop_all(run.folder)
+    runs.remove(run.folder)
+
+
+def _clean_up(run: Run) -> list[str]:
+    """Drop what the workers made, stop what they started; return what is left all the same."""
+    left = []
+    for found in catalog.found_by(run):
+        if found.url is None:
+            continue
+        try:
+            catalog.SERVICES[found.service].sweep(found.url, run.owns)
+        except Exception as error:  # whatever it is, the others must be cleaned up too
+            left.append(f"{found.service}: {error!r}")
+    stop_all(run.folder)
+    return left + processes.left_behind(run.folder)
+
+
+def _is_worker(config: pytest.Config) -> bool:
+    return hasattr(config, "workerinput")

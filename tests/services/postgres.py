@@ -1,0 +1,119 @@
+"""PostgreSQL for the tests."""
+
+from __future__ import annotations
+
+import getpass
+import os
+import shutil
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from psycopg import sql
+from sqlalchemy import make_url
+
+from tests.services.private import PrivateServer
+from tests.services.processes import DidNotStart
+
+APT = ["postgresql"]
+
+
+def candidates() -> list[str]:
+    """Return the URLs where a local server would answer without a password."""
+    users = dict.fromkeys(["postgres", getpass.getuser(), "root"])
+    places = ["127.0.0.1:5432/postgres", "/postgres?host=/var/run/postgresql"]
+    return [f"postgresql+psycopg://{user}@{place}" for place in places for user in users]
+
+
+def refusal(url: str) -> str | None:
+    """Return why the server at *url* will not do, or None if it will."""
+    try:
+        with _connect(url) as connection:
+            row = connection.execute(
+                "SELECT rolcreatedb OR rolsuper FROM pg_roles WHERE rolname = current_user"
+            ).fetchone()
+    except psycopg.Error as error:
+        return " ".join(str(error).split())
+    return None if row is not None and row[0] else "its user may not create databases"
+
+
+def create(url: str, name: str) -> str:
+    """Create the database *name* and return its URL."""
+    with _connect(url) as connection:
+        connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+    return make_url(url).set(database=name).render_as_string(hide_password=False)
+
+
+def sweep(url: str, ours: Callable[[str], bool]) -> None:
+    """Drop the databases that are *ours*, whoever is still connected."""
+    with _connect(url) as connection:
+        for (name,) in connection.execute("SELECT datname FROM pg_database").fetchall():
+            if ours(name):
+                drop = sql.SQL("DROP DATABASE IF EXISTS {} WITH (FORCE)")
+                connection.execute(drop.format(sql.Identifier(name)))
+
+
+def _connect(url: str) -> psycopg.Connection[tuple[Any, ...]]:
+    plain = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+    return psycopg.connect(plain, autocommit=True, connect_timeout=5)
+
+
+class PrivatePostgres(PrivateServer):
+    """A PostgreSQL cluster of our own."""
+
+    ask_to_stop = signal.SIGINT  # "fast": SIGTERM would wait for every client to leave
+
+    @classmethod
+    def missing_programs(cls) -> list[str]:
+        """Return the programs that are needed and not installed."""
+        return [name for name in ("initdb", "postgres") if _program(name) is None]
+
+    @property
+    def url(self) -> str:
+        """Where it answers once it is started."""
+        return f"postgresql+psycopg://postgres@127.0.0.1:{self.port}/postgres"
+
+    def _user(self) -> str | None:
+        return "postgres" if os.geteuid() == 0 else None  # it refuses to run as root
+
+    def _prepare(self) -> None:
+        user = self._user()
+        if user is not None:
+            shutil.chown(self.folder, user, user)
+        made = subprocess.run(
+            [str(_program("initdb")), "-D", "data", "-A", "trust", "-U", "postgres", "--no-sync"],
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            check=False,
+            user=user,
+            group=user,
+            extra_groups=None if user is None else [],
+        )
+        if made.returncode:
+            raise DidNotStart(f"initdb: {made.stderr[-500:]}")
+
+    def _command(self) -> list[str]:
+        return [
+            str(_program("postgres")),
+            *("-D", "data", "-p", str(self.port), "-h", "127.0.0.1", "-k", str(self.folder)),
+            # Kills of the server lose nothing without fsync; only a power cut would.
+            *("-c", "fsync=off", "-c", "max_connections=200"),
+        ]
+
+    def _answers(self) -> bool:
+        return refusal(self.url) is None
+
+
+def _program(name: str) -> Path | None:
+    """Return the newest *name*; Debian keeps servers off the path."""
+    versions = sorted(
+        Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), key=lambda path: int(path.parts[4])
+    )
+    if versions:
+        return versions[-1]
+    found = shutil.which(name)
+    return None if found is None else Path(found)

@@ -1,0 +1,115 @@
+"""A private server: on a free port, with its files in a folder, to be killed at will."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import ClassVar
+
+from tests.services.processes import DidNotStart, Process, free_port, kill, spawn, stop, wait_until
+
+
+class PrivateServer(ABC):
+    """A server of the tests' own. Its processes stand in ``pids.json``, so that others can end it.
+
+    *folder* must not exist; it is made here and removed by :meth:`remove`.
+    """
+
+    ask_to_stop: ClassVar[signal.Signals] = signal.SIGTERM
+    seconds_to_start: ClassVar[float] = 60
+
+    def __init__(self, folder: Path) -> None:
+        missing = self.missing_programs()
+        if missing:
+            raise DidNotStart(f"not installed: {', '.join(missing)}")
+        self.folder = folder
+        self.port = free_port()
+        self._processes: list[Process] = []
+        folder.mkdir(parents=True)
+        folder.chmod(0o755)
+        self._prepare()
+
+    @classmethod
+    @abstractmethod
+    def missing_programs(cls) -> list[str]:
+        """Return the programs that are needed and not installed."""
+
+    @property
+    @abstractmethod
+    def url(self) -> str:
+        """Where it answers once it is started."""
+
+    @abstractmethod
+    def _prepare(self) -> None:
+        """Make what is needed before the first start."""
+
+    @abstractmethod
+    def _command(self) -> list[str]:
+        """Return the program and its arguments."""
+
+    @abstractmethod
+    def _answers(self) -> bool:
+        """Whether it does its work."""
+
+    def _user(self) -> str | None:
+        """Return whom it runs as, where it must not run as us."""
+        return None
+
+    def _env(self) -> Mapping[str, str]:
+        return {}
+
+    def _companions(self) -> list[list[str]]:
+        """Return the commands of processes that must run before it."""
+        return []
+
+    def start(self) -> None:
+        """Start it, on the same port and files as before, and return when it answers."""
+        output = self.folder / "output.txt"
+        for command in [*self._companions(), self._command()]:
+            process = spawn(
+                command, folder=self.folder, output=output, user=self._user(), env=self._env()
+            )
+            self._processes.append(process)
+            write_processes(self.folder, self._processes, self.ask_to_stop)
+        try:
+            wait_until(self._answers, process, seconds=self.seconds_to_start, output=output)
+        except DidNotStart:
+            self.kill()
+            raise
+
+    def stop(self) -> None:
+        """Stop it cleanly; stopping twice is fine."""
+        for process in reversed(self._processes):
+            stop(process, self.ask_to_stop)
+        self._processes.clear()
+
+    def kill(self) -> None:
+        """End it by SIGKILL, with what it had not written lost."""
+        for process in reversed(self._processes):
+            kill(process)
+        self._processes.clear()
+
+    def remove(self) -> None:
+        """Stop it and remove its files."""
+        self.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+
+def write_processes(folder: Path, processes: list[Process], ask: signal.Signals) -> None:
+    """Note *processes*, so that whoever ends the run can end them."""
+    text = json.dumps([(process.pid, process.born, int(ask)) for process in processes])
+    part = folder / "pids.json.part"
+    part.write_text(text)
+    os.replace(part, folder / "pids.json")
+
+
+def stop_all(run_folder: Path) -> None:
+    """Stop every private server that a run has noted and not stopped."""
+    for noted in run_folder.glob("**/pids.json"):
+        for pid, born, ask in reversed(json.loads(noted.read_text())):
+            stop(Process(pid, born), signal.Signals(ask))

@@ -1,0 +1,163 @@
+"""Start, stop and find processes that outlive the worker that started them."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.services.run import MARK
+
+
+class DidNotStart(Exception):
+    """A program ended, or did not answer in time; the end of its output is in the message."""
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process by number and start time, since numbers are used again."""
+
+    pid: int
+    born: str
+
+    @property
+    def lives(self) -> bool:
+        """Whether it is still there and more than an entry that nobody has waited for."""
+        _reap(self.pid)
+        state = _stat(self.pid)
+        return state is not None and state[0] != "Z" and state[1] == self.born
+
+
+def spawn(
+    command: Sequence[str],
+    *,
+    folder: Path,
+    output: Path,
+    user: str | None = None,
+    env: Mapping[str, str] | None = None,
+) -> Process:
+    """Start *command* as the head of a process group of its own, output to a file."""
+    with output.open("ab") as sink:
+        child = subprocess.Popen(
+            command,
+            cwd=folder,
+            env={**os.environ, **(env or {})},
+            stdin=subprocess.DEVNULL,
+            stdout=sink,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            user=user,
+            group=user,
+            extra_groups=None if user is None else [],
+        )
+    # It ends long after this object: `Process.lives` waits for it, or the system does.
+    child.returncode = 0
+    state = _stat(child.pid)
+    return Process(child.pid, state[1] if state else "")
+
+
+def wait_until(
+    answers: Callable[[], bool], process: Process, *, seconds: float, output: Path
+) -> None:
+    """Return when *answers* is true; raise DidNotStart if *process* ends before, or time does."""
+    deadline = time.monotonic() + seconds
+    while not answers():
+        if not process.lives or time.monotonic() > deadline:
+            tail = output.read_text(errors="replace")[-1500:] if output.exists() else ""
+            raise DidNotStart(f"no answer from process {process.pid}; its output ends: {tail}")
+        _ended_within(process, 0.05)
+
+
+def stop(process: Process, ask: signal.Signals, *, seconds: float = 20) -> None:
+    """End *process* by *ask*, and its whole group by SIGKILL when that takes too long."""
+    if not process.lives:
+        return
+    os.kill(process.pid, ask)
+    if not _ended_within(process, seconds):
+        kill(process)
+
+
+def kill(process: Process) -> None:
+    """End *process* and its group by SIGKILL, and return when it is gone."""
+    if not process.lives:
+        return
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    if not _ended_within(process, 20):
+        raise RuntimeError(f"process {process.pid} is still there after SIGKILL")
+
+
+def free_port() -> int:
+    """Return a port of 127.0.0.1 that nobody listens on just now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def listens(port: int) -> bool:
+    """Whether somebody accepts connections on *port* of 127.0.0.1."""
+    with socket.socket() as probe:
+        probe.settimeout(1)
+        return probe.connect_ex(("127.0.0.1", port)) == 0
+
+
+def left_behind(folder: Path, *, seconds: float = 3) -> list[str]:
+    """Return the command lines of processes of the run in *folder* that do not end by themselves.
+
+    Only where there is a /proc; elsewhere nothing is known and nothing is said.
+    """
+    deadline = time.monotonic() + seconds
+    while (found := _marked(folder)) and time.monotonic() < deadline:
+        time.sleep(0.05)  # what is ending now is no child of ours and sends no signal
+    return found
+
+
+def _marked(folder: Path) -> list[str]:
+    mark = f"{MARK}={folder}".encode()
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        if entry.name == str(os.getpid()):
+            continue
+        try:
+            marked = mark in (entry / "environ").read_bytes().split(b"\0")
+            words = (entry / "cmdline").read_bytes().split(b"\0") if marked else []
+        except OSError:  # gone meanwhile, or another user's
+            continue
+        if marked:
+            found.append(f"{entry.name}: {b' '.join(words).decode(errors='replace')[:200]}")
+    return found
+
+
+def _ended_within(process: Process, seconds: float) -> bool:
+    deadline = time.monotonic() + seconds
+    while process.lives:
+        remaining = deadline - time.monotonic()
+        if remaining <= 0:
+            return False
+        time.sleep(min(0.02, remaining))  # a process that is not our child sends no signal
+    return True
+
+
+def _stat(pid: int) -> tuple[str, str] | None:
+    """Return state and start time of *pid*."""
+    try:
+        text = Path(f"/proc/{pid}/stat").read_text()
+    except OSError:
+        return None
+    fields = text.rpartition(")")[2].split()
+    return fields[0], fields[19]
+
+
+def _reap(pid: int) -> None:
+    try:
+        os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:
+        return  # another worker started it

@@ -1,0 +1,83 @@
+"""One run of the tests: its folder, its names, and those of runs that crashed."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+import shutil
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+MARK = "TIMEOUTMGR_TEST_RUN"
+"""The environment variable that every process of a run inherits: the run's folder."""
+
+_FOLDER_PREFIX = "timeoutmgr-tests-"
+_NAME = re.compile(r"tmtest_(?P<started>[0-9]{9,})_(?P<run>[0-9a-f]{6})_[a-z0-9]+")
+_OLD = 3600
+"""Seconds after which a run is taken for crashed; no run lasts so long."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """The run that this process belongs to."""
+
+    folder: Path
+    started: int
+    id: str
+
+    def name(self, worker: str) -> str:
+        """Return a name for what *worker* makes on a server; it tells its run and its age."""
+        return f"tmtest_{self.started}_{self.id}_{worker}"
+
+    def owns(self, name: str) -> bool:
+        """Whether *name* was made by this run, or by one that crashed an hour ago or more."""
+        match = _NAME.fullmatch(name)
+        if match is None:
+            return False
+        return match["run"] == self.id or int(match["started"]) < self.started - _OLD
+
+
+def begin() -> Run:
+    """Start a run: make its folder and mark this process and its children."""
+    started, run_id = int(time.time()), secrets.token_hex(3)
+    folder = Path(tempfile.gettempdir(), f"{_FOLDER_PREFIX}{started}-{run_id}-{os.getpid()}")
+    folder.mkdir()
+    # Servers that run as a user of their own must reach their folders below this one.
+    folder.chmod(0o755)
+    os.environ[MARK] = str(folder)
+    return Run(folder=folder, started=started, id=run_id)
+
+
+def joined() -> Run:
+    """Return the run whose controller started this process."""
+    folder = Path(os.environ[MARK])
+    started, run_id, _ = folder.name.removeprefix(_FOLDER_PREFIX).split("-")
+    return Run(folder=folder, started=int(started), id=run_id)
+
+
+def crashed() -> list[Path]:
+    """Return the folders of runs whose controller is gone."""
+    found = []
+    for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDER_PREFIX}*-*-*"):
+        controller = folder.name.rsplit("-", 1)[-1]
+        if controller.isdigit() and not _lives(int(controller)):
+            found.append(folder)
+    return found
+
+
+def remove(folder: Path) -> None:
+    """Remove the folder of a run; what another run removes at the same time is fine."""
+    shutil.rmtree(folder, ignore_errors=True)
+
+
+def _lives(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        pass  # another user's, and alive
+    return True

@@ -1,0 +1,96 @@
+"""Arrows point inward: what may import what, read from the source of every module."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+PARTS = ("persistence", "satellites")
+
+
+def _sources(*folders: str) -> list[Path]:
+    found = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+    assert found, f"no modules in {folders}"
+    return found
+
+
+def _imported(path: Path) -> Iterator[str]:
+    """Yield the absolute names that *path* imports anywhere, relative ones resolved."""
+    package = path.relative_to(ROOT).with_suffix("").parts[:-1]
+    if package[0] in PARTS:
+        package = ("timeoutmgr", *package)
+    for node in ast.walk(ast.parse(path.read_text(), str(path))):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) - node.level + 1] if node.level else ()
+            module = ".".join((*above, *((node.module,) if node.module else ())))
+            yield module
+            yield from (f"{module}.{alias.name}" for alias in node.names)
+
+
+def _is_of(name: str, package: str) -> bool:
+    return name == package or name.startswith(f"{package}.")
+
+
+def _offences(folders: tuple[str, ...], banned: tuple[str, ...], but_in: str = "-") -> list[str]:
+    return [
+        f"{path.relative_to(ROOT)} imports {name}"
+        for path in _sources(*folders)
+        if not path.is_relative_to(ROOT / but_in)
+        for name in _imported(path)
+        if any(_is_of(name, package) for package in banned)
+    ]
+
+
+def test_the_core_imports_no_part() -> None:
+    banned = (*PARTS, *(f"timeoutmgr.{part}" for part in PARTS))
+
+    assert _offences(("timeoutmgr",), banned) == []
+
+
+def test_nobody_says_a_bare_part() -> None:
+    assert _offences((*PARTS, "tests", "benchmarks", "examples"), PARTS) == []
+
+
+@pytest.mark.parametrize(("part", "other"), [PARTS, PARTS[::-1]])
+def test_a_part_does_not_import_the_other(part: str, other: str) -> None:
+    assert _offences((part,), (f"timeoutmgr.{other}",)) == []
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_part_imports_its_siblings_relatively_and_the_core_by_its_full_name(part: str) -> None:
+    wrong = []
+    for path in _sources(part):
+        depth = len(path.relative_to(ROOT).parts) - 1
+        folder = ".".join(("timeoutmgr", *path.relative_to(ROOT).parts[:-1]))
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            elif isinstance(node, ast.ImportFrom):
+                names = [node.module or ""] if node.level == 0 else []
+                if node.level > depth:
+                    wrong.append(f"{path.relative_to(ROOT)}:{node.lineno} reaches the core by dots")
+            else:
+                continue
+            # From a folder above, the full name is right: the linter allows no "from .. import".
+            if any(_is_of(name, folder) for name in names):
+                wrong.append(f"{path.relative_to(ROOT)}:{node.lineno} names a sibling in full")
+
+    assert wrong == []
+
+
+def test_only_the_transport_speaks_kombu() -> None:
+    folders = ("timeoutmgr", *PARTS)
+
+    assert _offences(folders, ("kombu", "amqp"), but_in="timeoutmgr/transport") == []
+
+
+def test_only_the_satellites_have_a_scheduler() -> None:
+    folders = ("timeoutmgr", *PARTS)
+
+    assert _offences(folders, ("apscheduler",), but_in="satellites") == []
