@@ -1,0 +1,289 @@
+"""The engine: connections as this product needs them, transactions, and the database's clock."""
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, Final, TypeVar
+
+from sqlalchemy import Connection, Engine, create_engine, event, exc, text
+from sqlalchemy.engine import URL, make_url
+
+from timeoutmgr.contracts import Clock
+from timeoutmgr.database.dialects import Dialect, dialect_of
+from timeoutmgr.database.failures import Failure, classify, unavailable
+from timeoutmgr.database.files import refuse_network_file_system
+from timeoutmgr.errors import ConfigurationError, StorageUnavailable
+from timeoutmgr.instants import Micros
+
+logger = logging.getLogger(__name__)
+
+Result = TypeVar("Result")
+
+_BEGIN: Final = "timeoutmgr_begin"
+_CONFLICT_TRIES: Final = 8
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatabaseSettings:
+    """How a database is talked to.
+
+    *sqlite_synchronous* FULL survives a power cut, NORMAL a killed process. *write_wait* is how
+    long a SQLite writer waits for its turn, in seconds.
+    """
+
+    sqlite_synchronous: str = "FULL"
+    sqlite_cache_mb: int = 64
+    write_wait: float = 20.0
+    pool_size: int = 20
+    connect_timeout: int = 5
+
+    def __post_init__(self) -> None:
+        """Check every value."""
+        if self.sqlite_synchronous not in {"FULL", "NORMAL", "EXTRA"}:
+            raise ConfigurationError(
+                f"sqlite_synchronous is FULL, NORMAL or EXTRA, got {self.sqlite_synchronous!r}"
+            )
+        for name in ("sqlite_cache_mb", "write_wait", "pool_size", "connect_timeout"):
+            if getattr(self, name) <= 0:
+                raise ConfigurationError(f"{name} must be positive, got {getattr(self, name)!r}")
+
+
+class Database:
+    """One SQL database of this process. Safe for many threads.
+
+    ``Database.shared`` gives one object per URL, so that a queue and a store which name the same
+    database get the same engine, and one transaction can span both.
+    """
+
+    _shared: ClassVar[dict[str, "Database"]] = {}
+    _shared_lock: ClassVar[threading.Lock] = threading.Lock()
+
+    def __init__(self, url: str | URL, settings: DatabaseSettings | None = None) -> None:
+        self.url: Final = make_url(url)
+        self.settings: Final = settings or DatabaseSettings()
+        self.dialect: Final[Dialect] = dialect_of(self.url.get_backend_name())
+        self.engine: Final[Engine] = _engine(self.url, self.settings)
+        self._writer: Final = self.engine.execution_options(**{_BEGIN: "BEGIN IMMEDIATE"})
+        # SQLite has one writer: threads of this process queue here instead of polling the file.
+        self._turn: Final = threading.Lock() if self.is_sqlite else None
+
+    @classmethod
+    def shared(cls, url: str | URL, settings: DatabaseSettings | None = None) -> "Database":
+        """Return this process' one Database for *url*; the first caller's *settings* count."""
+        key = make_url(url).render_as_string(hide_password=False)
+        if make_url(url).get_backend_name() == "sqlite":
+            key = f"sqlite:{Path(make_url(url).database or '').resolve()}"
+        with cls._shared_lock:
+            if key not in cls._shared:
+                cls._shared[key] = cls(url, settings)
+            return cls._shared[key]
+
+    @property
+    def is_sqlite(self) -> bool:
+        """Whether this is the embedded database: one file, one writer, the host's clock."""
+        return self.dialect.name == "sqlite"
+
+    @property
+    def path(self) -> Path | None:
+        """The file of an embedded database."""
+        return Path(self.url.database) if self.is_sqlite and self.url.database else None
+
+    def describe(self) -> str:
+        """Return the URL without password and query, fit for logs."""
+        return self.url.set(query={}).render_as_string(hide_password=True)
+
+    @contextmanager
+    def begin(self) -> Iterator[Connection]:
+        """Open a write transaction; commit at the end, roll back on any error.
+
+        Raises StorageUnavailable when the database is away, a conflict was not won, or the
+        commit's result is unknown.
+        """
+        with self._translated(), self._my_turn(), self._writer.connect() as connection:
+            with self._begun(connection):
+                yield connection
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """Open a read-only look; it waits for no writer."""
+        with self._translated(), self.engine.connect() as connection, connection.begin():
+            yield connection
+
+    def run(self, work: Callable[[Connection], Result]) -> Result:
+        """Return what *work* returns in a write transaction, tried again after a conflict.
+
+        *work* must be repeatable: its effects are the transaction's alone.
+        """
+        for attempt in range(1, _CONFLICT_TRIES + 1):
+            try:
+                with self._my_turn(), self._writer.connect() as connection:
+                    with self._begun(connection):
+                        return work(connection)
+            except exc.SQLAlchemyError as error:
+                failure = classify(error)
+                if failure is Failure.STATEMENT:
+                    raise
+                if failure is Failure.AWAY or attempt == _CONFLICT_TRIES:
+                    raise unavailable(error, self.describe()) from error
+                logger.debug("conflict in %s, attempt %d: %s", self.describe(), attempt, error)
+                time.sleep(random.uniform(0.001, 0.005) * attempt)
+        raise AssertionError("unreachable: the last attempt returns or raises")
+
+    def now(self, clock: Clock) -> Micros:
+        """Return the database's clock, or *clock*'s where the database has none of its own."""
+        if self.dialect.now is None:
+            return clock.now()
+        with self.read() as connection:
+            return int(connection.execute(text(f"SELECT {self.dialect.now}")).scalar_one())
+
+    def ping(self) -> None:
+        """Return if the database answers; raise StorageUnavailable if not."""
+        with self.read() as connection:
+            connection.execute(text("SELECT 1"))
+
+    def dispose(self) -> None:
+        """Close idle connections; the object stays usable."""
+        self.engine.dispose()
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except exc.SQLAlchemyError as error:
+            if classify(error) is Failure.STATEMENT:
+                raise
+            raise unavailable(error, self.describe()) from error
+
+    @contextmanager
+    def _my_turn(self) -> Iterator[None]:
+        if self._turn is None:
+            yield
+            return
+        if not self._turn.acquire(timeout=self.settings.write_wait):
+            raise StorageUnavailable(
+                f"{self.describe()} had no turn to write for {self.settings.write_wait:g} s; "
+                "a transaction of this process is held open that long (does a handler send "
+                "through the endpoint instead of its context?)"
+            )
+        try:
+            yield
+        finally:
+            self._turn.release()
+
+    @contextmanager
+    def _begun(self, connection: Connection) -> Iterator[None]:
+        if not self.is_sqlite:
+            with connection.begin():
+                yield
+            return
+        deadline = time.monotonic() + self.settings.write_wait
+        while True:
+            # Writers of other processes: short waits with jitter, since SQLite's own back-off
+            # grows to 100 ms and would be seen as lateness.
+            try:
+                transaction = connection.begin()
+                break
+            except exc.OperationalError as error:
+                if classify(error) is not Failure.CONFLICT or time.monotonic() > deadline:
+                    raise
+                connection.rollback()
+                time.sleep(random.uniform(0.0005, 0.004))
+        with transaction:
+            yield
+
+
+def execute_many(connection: Connection, statement: Any, rows: Sequence[dict[str, Any]]) -> int:
+    """Execute *statement* once per row, in one round trip where the driver can; return rowcount."""
+    return connection.execute(statement, rows).rowcount if rows else 0
+
+
+def _engine(url: URL, settings: DatabaseSettings) -> Engine:
+    backend = url.get_backend_name()
+    if backend == "sqlite":
+        return _sqlite_engine(url, settings)
+    arguments: dict[str, Any] = {"connect_timeout": settings.connect_timeout}
+    options: dict[str, Any] = {}
+    if backend == "postgresql":
+        # A silent network must become an error, or an outage could not be told from a slow query.
+        arguments |= {"keepalives_idle": 10, "tcp_user_timeout": 30_000}
+        arguments |= {"application_name": "timeoutmgr"}
+    else:
+        arguments |= {"read_timeout": 60, "write_timeout": 60, "init_command": _MYSQL_SESSION}
+        options |= {"isolation_level": "READ COMMITTED"}
+    return create_engine(
+        url,
+        connect_args=arguments,
+        pool_size=settings.pool_size,
+        max_overflow=settings.pool_size,
+        pool_timeout=settings.connect_timeout * 2,
+        hide_parameters=True,
+        **options,
+    )
+
+
+_MYSQL_SESSION: Final = (
+    "SET time_zone = '+00:00', sql_mode = 'STRICT_ALL_TABLES,NO_ENGINE_SUBSTITUTION'"
+)
+
+
+def _sqlite_engine(url: URL, settings: DatabaseSettings) -> Engine:
+    if not url.database or url.database == ":memory:":
+        raise ConfigurationError(
+            "an in-memory SQLite database is lost on exit and not shared between threads; name a "
+            "file (sqlite:///timeoutmgr.db), or use MemoryPersistence in tests"
+        )
+    refuse_network_file_system(Path(url.database))
+    engine = create_engine(
+        url,
+        # Our own begin loop waits; the driver's wait only covers a checkpoint or recovery.
+        connect_args={"timeout": 0.02, "check_same_thread": False},
+        pool_size=settings.pool_size,
+        max_overflow=settings.pool_size,
+        hide_parameters=True,
+    )
+
+    @event.listens_for(engine, "connect")
+    def prepare(connection: Any, _record: Any) -> None:
+        # The driver must not begin on its own: BEGIN is ours, see below.
+        connection.isolation_level = None
+        cursor = connection.cursor()
+        deadline = time.monotonic() + settings.connect_timeout
+        while True:
+            try:
+                cursor.execute("PRAGMA journal_mode = WAL")
+                break
+            except Exception as error:
+                # Turning WAL on needs the file for itself for a moment.
+                if "locked" not in str(error) or time.monotonic() > deadline:
+                    raise
+                time.sleep(random.uniform(0.001, 0.01))
+        cursor.execute(f"PRAGMA synchronous = {settings.sqlite_synchronous}")
+        cursor.execute(f"PRAGMA cache_size = -{settings.sqlite_cache_mb * 1024}")
+        cursor.close()
+
+    @event.listens_for(engine, "begin")
+    def begin(connection: Connection) -> None:
+        connection.exec_driver_sql(connection.get_execution_options().get(_BEGIN, "BEGIN"))
+
+    return engine
+
+
+def same_database(one: URL, other: URL) -> bool:
+    """Return whether two URLs name one database, whatever driver and user they go through."""
+    if one.get_backend_name() == "sqlite" or other.get_backend_name() == "sqlite":
+        return one.get_backend_name() == other.get_backend_name() and (
+            Path(one.database or "").resolve() == Path(other.database or "").resolve()
+        )
+    return _server(one) == _server(other)
+
+
+def _server(url: URL) -> tuple[str, str, int, str]:
+    kind = {"mariadb": "mysql"}.get(url.get_backend_name(), url.get_backend_name())
+    port = {"postgresql": 5432, "mysql": 3306}.get(kind, 0)
+    host = url.host or "localhost"
+    return kind, "127.0.0.1" if host == "localhost" else host, url.port or port, url.database or ""

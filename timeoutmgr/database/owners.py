@@ -1,0 +1,180 @@
+"""An owner's life is a held lock, so that what a killed process held is free at once.
+
+Claims and leases name their owner. Asking whether an owner lives is asking whether its lock is
+held: a PostgreSQL advisory lock or MySQL's GET_LOCK on a connection of its own, or a locked file
+beside a SQLite database. The operating system or the server lets go of the lock when the process
+dies, however it dies. Behind a connection pooler that cannot hold session locks every owner seems
+gone; there only the time-out of claims may be used (``holds`` tells).
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import threading
+from collections.abc import Collection
+from pathlib import Path
+from typing import Final, Protocol
+
+from sqlalchemy import Connection, exc, text
+
+from timeoutmgr.database.engine import Database
+from timeoutmgr.database.failures import unavailable
+
+
+class OwnerLives:
+    """The owners of this process, and whether others live. Safe for many threads."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._lock = threading.Lock()
+        self._mine: dict[str, _Life] = {}
+
+    def begin(self, owner: str) -> None:
+        """Start the life of *owner*; twice is fine. Raises StorageUnavailable."""
+        with self._lock:
+            if owner not in self._mine:
+                self._mine[owner] = _life(self._database, owner)
+
+    def end(self, owner: str) -> None:
+        """End the life of *owner*; what it still held is free. Twice is fine."""
+        with self._lock:
+            life = self._mine.pop(owner, None)
+        if life is not None:
+            life.end()
+
+    def holds(self, owner: str) -> bool:
+        """Return whether the lock of our *owner* is still held (its connection may be lost)."""
+        with self._lock:
+            life = self._mine.get(owner)
+        return life is not None and life.holds()
+
+    def renew(self, owner: str) -> None:
+        """Take the lock again where the connection that held it was lost."""
+        if not self.holds(owner):
+            self.end(owner)
+            self.begin(owner)
+
+    def gone(self, owners: Collection[str]) -> set[str]:
+        """Return those of *owners* whose lock nobody holds. Raises StorageUnavailable."""
+        with self._lock:
+            others = set(owners) - self._mine.keys()
+        if not others:
+            return set()
+        if self._database.is_sqlite:
+            return {owner for owner in others if not _file_is_held(self._database, owner)}
+        with self._database.read() as connection:
+            if self._database.dialect.name == "postgresql":
+                held = set(connection.execute(text(_POSTGRESQL_HELD)).scalars())
+                return {owner for owner in others if _number(owner) not in held}
+            return {
+                owner
+                for owner in others
+                if connection.execute(
+                    text("SELECT IS_USED_LOCK(:name)"), {"name": _name(owner)}
+                ).scalar()
+                is None
+            }
+
+
+_POSTGRESQL_HELD: Final = (
+    "SELECT (classid::bigint << 32) | objid::bigint FROM pg_locks WHERE locktype = 'advisory' "
+    "AND objsubid = 1 AND granted "
+    "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+)
+
+
+class _Life(Protocol):
+    """A held lock."""
+
+    def holds(self) -> bool: ...
+
+    def end(self) -> None: ...
+
+
+def _life(database: Database, owner: str) -> _Life:
+    return _FileLife(database, owner) if database.is_sqlite else _SessionLife(database, owner)
+
+
+class _SessionLife:
+    """A lock of a database session on a connection outside the pool's reuse."""
+
+    def __init__(self, database: Database, owner: str) -> None:
+        try:
+            self._connection: Connection = database.engine.connect().execution_options(
+                isolation_level="AUTOCOMMIT"
+            )
+            self._connection.detach()
+            if database.dialect.name == "postgresql":
+                self._connection.execute(
+                    text("SELECT pg_advisory_lock(:key)"), {"key": _number(owner)}
+                )
+            else:
+                # An idle session would be closed after wait_timeout, and its locks with it.
+                self._connection.execute(text("SET SESSION wait_timeout = 31536000"))
+                self._connection.execute(text("SELECT GET_LOCK(:name, 10)"), {"name": _name(owner)})
+        except exc.SQLAlchemyError as error:
+            raise unavailable(error, database.describe()) from error
+
+    def holds(self) -> bool:
+        try:
+            self._connection.execute(text("SELECT 1"))
+        except exc.SQLAlchemyError:
+            return False
+        return True
+
+    def end(self) -> None:
+        # A connection that is lost already has let go of its lock.
+        with contextlib.suppress(exc.SQLAlchemyError):
+            self._connection.close()
+
+
+class _FileLife:
+    """An exclusive lock on a file of the owner's own, beside the database."""
+
+    def __init__(self, database: Database, owner: str) -> None:
+        self._path = _file(database, owner)
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        # Locked before it gets its name: nobody may find it there and not yet locked.
+        draft = self._path.with_suffix(".new")
+        self._descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+        draft.rename(self._path)
+
+    def holds(self) -> bool:
+        return self._path.exists()
+
+    def end(self) -> None:
+        self._path.unlink(missing_ok=True)
+        os.close(self._descriptor)
+
+
+def _file_is_held(database: Database, owner: str) -> bool:
+    path = _file(database, owner)
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    path.unlink(missing_ok=True)
+    return False
+
+
+def _file(database: Database, owner: str) -> Path:
+    assert database.path is not None, "only an embedded database has owner files"
+    folder = database.path.with_name(database.path.name + "-owners")
+    return folder / _name(owner)
+
+
+def _number(owner: str) -> int:
+    digest = hashlib.sha256(owner.encode()).digest()
+    return int.from_bytes(digest[:8], "big", signed=True)
+
+
+def _name(owner: str) -> str:
+    return "timeoutmgr-" + hashlib.sha256(owner.encode()).hexdigest()[:40]

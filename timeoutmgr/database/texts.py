@@ -1,0 +1,47 @@
+"""Text that is a key: compared by bytes, the same on every database."""
+
+from typing import Any, Final
+
+from sqlalchemy import VARCHAR, Dialect, String
+from sqlalchemy.dialects.mysql import VARBINARY
+from sqlalchemy.types import TypeDecorator, TypeEngine
+
+_BYTES_PER_CHARACTER: Final = 4
+
+
+class KeyText(TypeDecorator[str]):
+    """A key of at most *length* characters: case and trailing spaces count, order is by bytes.
+
+    So ``.timeouts`` and ``.Timeouts`` are two queues everywhere. On MySQL and MariaDB it is
+    VARBINARY: their collations without padding have different names, and both servers answer to
+    one dialect. The length in characters is for the caller to check.
+    """
+
+    impl = String
+    cache_ok = True
+
+    def __init__(self, length: int) -> None:
+        super().__init__(length)
+        self.length = length
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        """Return the type of *dialect* that compares by bytes."""
+        if dialect.name in {"mysql", "mariadb"}:
+            return dialect.type_descriptor(VARBINARY(self.length * _BYTES_PER_CHARACTER))
+        if dialect.name == "postgresql":
+            return dialect.type_descriptor(VARCHAR(self.length, collation="C"))
+        return dialect.type_descriptor(VARCHAR(self.length))
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> Any:
+        """Encode for databases that keep bytes."""
+        if value is not None and dialect.name in {"mysql", "mariadb"}:
+            return value.encode()
+        return value
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> str | None:
+        """Decode what a database kept as bytes."""
+        return value.decode() if isinstance(value, bytes | bytearray) else value
+
+    def process_literal_param(self, value: str | None, dialect: Dialect) -> str:
+        """Spell the value for SQL text."""
+        return "NULL" if value is None else "'" + value.replace("'", "''") + "'"

@@ -1,0 +1,235 @@
+"""Bring the tables of one part up to date: Alembic, run from code and safe to run at once.
+
+A part keeps its hand-written revisions in a folder of its own package, with an ``env.py`` that
+calls :func:`run_environment`, and has its own version table, so that queues and stores can share a
+database and be upgraded apart. What a revision needs to know (schema, prefix) reaches it through
+``config.attributes``. Nothing here touches the host's logging.
+"""
+
+import hashlib
+import importlib.util
+import io
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from alembic import command, op
+from alembic.config import Config
+from alembic.runtime.environment import EnvironmentContext
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from alembic.util import CommandError
+from sqlalchemy import Connection, Table, inspect, text
+from sqlalchemy.schema import CreateSchema
+
+from timeoutmgr.database.engine import Database
+from timeoutmgr.errors import ConfigurationError, SchemaMissing, StorageUnavailable
+
+_LOCK_WAIT: Final = 50
+"""Seconds to wait while another process upgrades a MySQL; below the driver's read timeout."""
+
+# Alembic's ``context`` and ``op`` are globals of the process.
+_one_at_a_time: Final = threading.Lock()
+
+
+def upgrade(
+    database: Database,
+    script_location: str | Path,
+    version_table: str,
+    schema: str | None,
+    attributes: Mapping[str, Any],
+) -> None:
+    """Run the revisions of *script_location* that *database* has not had yet.
+
+    *script_location* is a folder, or ``"package:folder"``. A *schema* that does not exist is
+    created. Run twice it does nothing; of several processes one works and the others wait. All is
+    one transaction, except on MySQL, where every revision must be one that can be run again.
+    Raises StorageUnavailable, and ConfigurationError where the database is newer than the code.
+    """
+    config = _config(script_location, version_table, schema, attributes)
+    with _one_at_a_time, _alone(database, f"{schema or ''}.{version_table}") as connection:
+        if schema is not None and not inspect(connection).has_schema(schema):
+            connection.execute(CreateSchema(schema, if_not_exists=True))
+        config.attributes["connection"] = connection
+        try:
+            command.upgrade(config, "head")
+        except CommandError as error:
+            raise ConfigurationError(
+                f"{database.describe()} cannot be upgraded: {error}; was it upgraded by a newer "
+                "version of this package? Install that version"
+            ) from error
+
+
+def current(database: Database, version_table: str, schema: str | None) -> str | None:
+    """Return the revision that *database* is at, or None where nothing was installed."""
+    if database.path is not None and not database.path.exists():
+        return None  # connecting would create the file
+    with database.read() as connection:
+        options = {"version_table": version_table, "version_table_schema": schema}
+        return MigrationContext.configure(connection, opts=options).get_current_revision()
+
+
+def head(script_location: str | Path) -> str:
+    """Return the newest revision of *script_location*."""
+    newest = ScriptDirectory(str(folder_of(script_location))).get_current_head()
+    if newest is None:
+        raise ConfigurationError(f"{script_location!s} holds no revision")
+    return newest
+
+
+def check(
+    database: Database, script_location: str | Path, version_table: str, schema: str | None
+) -> None:
+    """Raise SchemaMissing where *database* is not at the newest revision."""
+    found, needed = current(database, version_table, schema), head(script_location)
+    if found == needed:
+        return
+    table = f"{schema}.{version_table}" if schema else version_table
+    if found is None:
+        state, remedy = "has no tables of ours yet", "run `timeoutmgr install`"
+    elif found in _revisions(script_location):
+        state, remedy = f"is at revision {found!r}", "run `timeoutmgr install`"
+    else:
+        state = f"is at revision {found!r}, which is newer than this version"
+        remedy = "install the version of this package that upgraded it"
+    raise SchemaMissing(
+        f"{database.describe()} {state} (by {table}), and {needed!r} is needed; {remedy}"
+    )
+
+
+def _revisions(script_location: str | Path) -> set[str]:
+    scripts = ScriptDirectory(str(folder_of(script_location)))
+    return {script.revision for script in scripts.walk_revisions()}
+
+
+def ddl(
+    database: Database,
+    script_location: str | Path,
+    version_table: str,
+    schema: str | None,
+    attributes: Mapping[str, Any],
+) -> str:
+    """Return the SQL that ``upgrade`` would run on an empty *database*, without connecting."""
+    config = _config(script_location, version_table, schema, attributes)
+    config.attributes["url"] = database.url
+    config.output_buffer = io.StringIO()
+    if schema is not None:
+        statement = CreateSchema(schema, if_not_exists=True)
+        config.output_buffer.write(f"{statement.compile(dialect=database.engine.dialect)};\n\n")
+    with _one_at_a_time:
+        command.upgrade(config, "head", sql=True)
+    return config.output_buffer.getvalue()
+
+
+def run_environment(context: Any) -> None:
+    """Run the revisions in Alembic's *context*; the whole of a part's ``env.py``."""
+    environment: EnvironmentContext = context
+    attributes = environment.config.attributes
+    options: dict[str, Any] = {
+        "version_table": attributes["version_table"],
+        "version_table_schema": attributes["schema"],
+    }
+    if environment.is_offline_mode():
+        environment.configure(
+            url=attributes["url"],
+            literal_binds=True,
+            # Otherwise a driver's doubled percent signs would stand in the text.
+            dialect_opts={"paramstyle": "named"},
+            **options,
+        )
+    else:
+        environment.configure(connection=attributes["connection"], **options)
+    with environment.begin_transaction():
+        environment.run_migrations()
+
+
+def revision_attributes() -> dict[str, Any]:
+    """Return what ``upgrade`` was given as *attributes*, and the schema; for use in a revision."""
+    config = op.get_context().config
+    assert config is not None, "revisions run with a Config"
+    return config.attributes
+
+
+def create_missing(*tables: Table) -> None:
+    """Create *tables* and their indexes, where they are missing; to be called in a revision.
+
+    MySQL commits every DDL statement by itself: a revision that was cut off there is run again
+    from its start. In offline mode everything counts as missing.
+    """
+    migration = op.get_context()
+    offline = migration.as_sql
+    for table in tables:
+        there = not offline and inspect(op.get_bind()).has_table(table.name, schema=table.schema)
+        if not there:
+            migration.impl.create_table(table)  # with its indexes
+            continue
+        found = {
+            index["name"]
+            for index in inspect(op.get_bind()).get_indexes(table.name, schema=table.schema)
+        }
+        for index in sorted(table.indexes, key=lambda index: str(index.name)):
+            if index.name not in found:
+                migration.impl.create_index(index)
+
+
+def folder_of(script_location: str | Path) -> Path:
+    """Return the folder that *script_location* names; ``"package:folder"`` or a path."""
+    if isinstance(script_location, Path):
+        return script_location
+    package, _, folder = script_location.partition(":")
+    spec = importlib.util.find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise ConfigurationError(f"{package!r} is no package; expected 'package:folder'")
+    return Path(next(iter(spec.submodule_search_locations)), folder)
+
+
+def _config(
+    script_location: str | Path,
+    version_table: str,
+    schema: str | None,
+    attributes: Mapping[str, Any],
+) -> Config:
+    own = {"version_table": version_table, "schema": schema}
+    config = Config(attributes={**attributes, **own})
+    # Alembic interpolates: a percent sign in the path would be taken for a variable.
+    config.set_main_option("script_location", str(folder_of(script_location)).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    return config
+
+
+@contextmanager
+def _alone(database: Database, what: str) -> Iterator[Connection]:
+    """Open the transaction that upgrades *what*, under a lock of the database."""
+    digest = hashlib.sha256(f"timeoutmgr upgrade {what}".encode()).digest()
+    if database.dialect.name in {"mysql", "mariadb"}:
+        name = f"timeoutmgr-{digest.hex()[:40]}"
+        with _named_lock(database, name, what), database.begin() as connection:
+            yield connection
+        return
+    with database.begin() as connection:  # on SQLite, BEGIN IMMEDIATE has the file already
+        if database.dialect.name == "postgresql":
+            # Of the transaction, not the session: so it holds behind a connection pooler too.
+            key = int.from_bytes(digest[:8], "big", signed=True)
+            connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": key})
+        yield connection
+
+
+@contextmanager
+def _named_lock(database: Database, name: str, what: str) -> Iterator[None]:
+    """Hold a MySQL lock on a connection of its own: it outlives the commits of DDL."""
+    # Locks have one name space on the whole server: the database's name makes it ours.
+    lock = "CONCAT(:name, LEFT(SHA1(DATABASE()), 12))"
+    with database.read() as connection:
+        statement = text(f"SELECT GET_LOCK({lock}, :wait)")
+        if connection.execute(statement, {"name": name, "wait": _LOCK_WAIT}).scalar() != 1:
+            raise StorageUnavailable(
+                f"another process has been upgrading {what} for {_LOCK_WAIT} s; try again when "
+                "it is done"
+            )
+        try:
+            yield
+        finally:
+            if not connection.invalidated:
+                connection.execute(text(f"SELECT RELEASE_LOCK({lock})"), {"name": name})

@@ -1,0 +1,96 @@
+"""Header names: NServiceBus' where it has one, so that endpoints of both kinds read each other.
+
+A header's value is always a string. Names that start with ``NServiceBus.`` or ``Timeout.`` are
+fixed by the wire format; ours start with ``TimeoutManager.``.
+"""
+
+from typing import Final
+
+MESSAGE_ID: Final = "NServiceBus.MessageId"
+CORRELATION_ID: Final = "NServiceBus.CorrelationId"
+CONVERSATION_ID: Final = "NServiceBus.ConversationId"
+RELATED_TO: Final = "NServiceBus.RelatedTo"
+ENCLOSED_MESSAGE_TYPES: Final = "NServiceBus.EnclosedMessageTypes"
+CONTENT_TYPE: Final = "NServiceBus.ContentType"
+MESSAGE_INTENT: Final = "NServiceBus.MessageIntent"
+CONTROL_MESSAGE: Final = "NServiceBus.ControlMessage"
+TIME_SENT: Final = "NServiceBus.TimeSent"
+TIME_TO_BE_RECEIVED: Final = "NServiceBus.TimeToBeReceived"
+REPLY_TO: Final = "NServiceBus.ReplyToAddress"
+ORIGINATING_ENDPOINT: Final = "NServiceBus.OriginatingEndpoint"
+ORIGINATING_MACHINE: Final = "NServiceBus.OriginatingMachine"
+SAGA_ID: Final = "NServiceBus.SagaId"
+
+# A delayed message on its way to the timeout manager. Both are taken off when it is dispatched:
+# left on, they would send every forwarded copy of it back to where it once was delayed to.
+EXPIRE: Final = "NServiceBus.Timeout.Expire"
+DESTINATION: Final = "NServiceBus.Timeout.RouteExpiredTimeoutTo"
+CLEAR_TIMEOUTS: Final = "NServiceBus.ClearTimeouts"
+
+# On the delivered message.
+RELATED_TO_TIMEOUT: Final = "NServiceBus.RelatedToTimeoutId"
+DELIVER_AT: Final = "NServiceBus.DeliverAt"
+DISPATCHED_AT: Final = "TimeoutManager.DispatchedAt"
+
+# A control message to <endpoint>.TimeoutsDispatcher: a single id in NServiceBus' form, or a
+# chunk of ours, whose body is then of this version.
+TIMEOUT_ID: Final = "Timeout.Id"
+CHUNK_VERSION: Final = "TimeoutManager.Chunk"
+WAKE: Final = "TimeoutManager.Wake"
+
+# Delayed retries of an endpoint's own handlers.
+RETRIES: Final = "NServiceBus.Retries"
+RETRIES_TIMESTAMP: Final = "NServiceBus.Retries.Timestamp"
+
+# On a copy in the error queue.
+FAILED_QUEUE: Final = "NServiceBus.FailedQ"
+TIME_OF_FAILURE: Final = "NServiceBus.TimeOfFailure"
+PROCESSING_MACHINE: Final = "NServiceBus.ProcessingMachine"
+PROCESSING_ENDPOINT: Final = "NServiceBus.ProcessingEndpoint"
+EXCEPTION_TYPE: Final = "NServiceBus.ExceptionInfo.ExceptionType"
+INNER_EXCEPTION_TYPE: Final = "NServiceBus.ExceptionInfo.InnerExceptionType"
+EXCEPTION_MESSAGE: Final = "NServiceBus.ExceptionInfo.Message"
+EXCEPTION_SOURCE: Final = "NServiceBus.ExceptionInfo.Source"
+EXCEPTION_STACK: Final = "NServiceBus.ExceptionInfo.StackTrace"
+HOST_ID: Final = "$.diagnostics.hostid"
+HOST_NAME: Final = "$.diagnostics.hostdisplayname"
+
+FAILURE_HEADERS: Final = frozenset(
+    {
+        FAILED_QUEUE,
+        TIME_OF_FAILURE,
+        PROCESSING_MACHINE,
+        PROCESSING_ENDPOINT,
+        EXCEPTION_TYPE,
+        INNER_EXCEPTION_TYPE,
+        EXCEPTION_MESSAGE,
+        EXCEPTION_SOURCE,
+        EXCEPTION_STACK,
+        HOST_ID,
+        HOST_NAME,
+    }
+)
+"""What a failure adds; taken off again when a message is retried from the error queue."""
+
+BROKER_HEADERS: Final = frozenset(
+    {
+        "cc",
+        "bcc",
+        "x-delay",
+        "x-death",
+        "x-first-death-exchange",
+        "x-first-death-queue",
+        "x-first-death-reason",
+        "x-last-death-exchange",
+        "x-last-death-queue",
+        "x-last-death-reason",
+        "x-delivery-count",
+        "x-acquired-count",
+        "compression",
+    }
+)
+"""Headers (lower case) that steer a broker or kombu, and never travel on.
+
+CC and BCC would deliver copies elsewhere, x-death makes RabbitMQ drop a message that comes back,
+and kombu decompresses a body by its 'compression' header.
+"""

@@ -1,0 +1,95 @@
+"""Instants: one count of UTC microseconds inside, aware datetimes at the face, text on the wire.
+
+Inside, an instant is an ``int``: databases lose time zones and fractions, integers do not.
+The wire form is NServiceBus' ``yyyy-MM-dd HH:mm:ss:ffffff Z`` (a colon before the microseconds,
+always UTC), so that endpoints of both kinds read each other's due times.
+"""
+
+from datetime import UTC, datetime, timedelta
+from re import ASCII, compile
+from typing import Final, TypeAlias
+
+from timeoutmgr.errors import InvalidMessage
+
+Micros: TypeAlias = int
+"""UTC microseconds since 1970-01-01."""
+
+MICROSECOND: Final = timedelta(microseconds=1)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+LATEST: Final[Micros] = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // MICROSECOND
+"""The last microsecond of the year 9999; also fits every supported column."""
+EARLIEST: Final[Micros] = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // MICROSECOND
+
+_WIRE: Final = compile(r"(\d{4})-(\d{2})-(\d{2}) (\d{2}):(\d{2}):(\d{2}):(\d{6}) Z", ASCII)
+
+
+def to_micros(at: datetime) -> Micros:
+    """Return *at* as UTC microseconds.
+
+    Raises InvalidMessage for a naive datetime: what zone it is in cannot be known.
+    """
+    if at.tzinfo is None or at.utcoffset() is None:
+        raise InvalidMessage(
+            f"{at!r} has no time zone; pass an aware datetime, such as "
+            "datetime(2030, 1, 1, tzinfo=UTC)"
+        )
+    # Subtraction of aware datetimes is exact; .timestamp() would go through a float.
+    return (at - _EPOCH) // MICROSECOND
+
+
+def from_micros(instant: Micros) -> datetime:
+    """Return *instant* as an aware datetime in UTC."""
+    return _EPOCH + timedelta(microseconds=instant)
+
+
+def duration_micros(duration: timedelta) -> int:
+    """Return *duration* in microseconds."""
+    return duration // MICROSECOND
+
+
+def to_wire(instant: Micros) -> str:
+    """Return *instant* as it travels in a header."""
+    return from_micros(instant).strftime("%Y-%m-%d %H:%M:%S:%f Z").rjust(28, "0")
+
+
+def from_wire(text: str) -> Micros:
+    """Return the instant that a header spells.
+
+    Raises ValueError where the text is not exactly of the wire form, or is no real date.
+    """
+    match = _WIRE.fullmatch(text)
+    if match is None:
+        raise ValueError(
+            f"{text[:64]!r} is not an instant; expected 'yyyy-MM-dd HH:mm:ss:ffffff Z' in UTC"
+        )
+    year, month, day, hour, minute, second, micros = map(int, match.groups())
+    at = datetime(year, month, day, hour, minute, second, micros, tzinfo=UTC)
+    return (at - _EPOCH) // MICROSECOND
+
+
+_TIMESPAN: Final = compile(r"(?:(\d{1,8})\.)?(\d{1,2}):(\d{2}):(\d{2})(?:\.(\d{1,7}))?", ASCII)
+
+
+def to_timespan(duration: timedelta) -> str:
+    """Return *duration* as a header spells it: ``[d.]hh:mm:ss[.fffffff]``."""
+    seconds, micros = divmod(duration_micros(duration), 1_000_000)
+    minutes, second = divmod(seconds, 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    text = f"{hour:02}:{minute:02}:{second:02}"
+    return f"{f'{days}.' if days else ''}{text}{f'.{micros:06}0' if micros else ''}"
+
+
+def from_timespan(text: str) -> timedelta:
+    """Return the duration that a header spells; raise ValueError where it is none."""
+    match = _TIMESPAN.fullmatch(text)
+    if match is None:
+        raise ValueError(f"{text[:64]!r} is not a duration; expected '[d.]hh:mm:ss[.fffffff]'")
+    days, hours, minutes, seconds, fraction = match.groups()
+    return timedelta(
+        days=int(days or 0),
+        hours=int(hours),
+        minutes=int(minutes),
+        seconds=int(seconds),
+        microseconds=int((fraction or "").ljust(7, "0")[:6]),
+    )

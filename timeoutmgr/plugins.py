@@ -1,0 +1,50 @@
+"""Parts by name: ours from one table (so that a checkout works), others' from entry points."""
+
+import importlib
+from difflib import get_close_matches
+from importlib.metadata import entry_points
+from types import MappingProxyType
+from typing import Any, Final
+
+from timeoutmgr.errors import UnknownPart
+
+PERSISTENCE: Final = "timeoutmgr.persistence"
+TRANSPORTS: Final = "timeoutmgr.transports"
+FEATURES: Final = "timeoutmgr.features"
+
+BUILT_IN: Final = MappingProxyType(
+    {
+        (PERSISTENCE, "sqlite"): "timeoutmgr.persistence:SqlPersistence",
+        (PERSISTENCE, "postgresql"): "timeoutmgr.persistence:SqlPersistence",
+        (PERSISTENCE, "mysql"): "timeoutmgr.persistence:SqlPersistence",
+        (PERSISTENCE, "mariadb"): "timeoutmgr.persistence:SqlPersistence",
+        (PERSISTENCE, "memory"): "timeoutmgr.persistence:MemoryPersistence",
+        (TRANSPORTS, "sqlite"): "timeoutmgr.transport.sql:SqlTransport",
+        (TRANSPORTS, "postgresql"): "timeoutmgr.transport.sql:SqlTransport",
+        (TRANSPORTS, "mysql"): "timeoutmgr.transport.sql:SqlTransport",
+        (TRANSPORTS, "mariadb"): "timeoutmgr.transport.sql:SqlTransport",
+        (FEATURES, "timeout-manager"): "timeoutmgr.satellites:TimeoutManager",
+    }
+)
+"""Group and name to ``module:attribute``. Kombu's own transports are not listed: any URL scheme
+that is not a database's goes to kombu."""
+
+
+def load(group: str, name: str) -> Any:
+    """Return the part called *name* in *group*; raise UnknownPart with the nearest name."""
+    path = BUILT_IN.get((group, name))
+    if path is not None:
+        module, _, attribute = path.partition(":")
+        return getattr(importlib.import_module(module), attribute)
+    found = entry_points(group=group, name=name)
+    for entry in found:
+        return entry.load()
+    known = names(group)
+    near = get_close_matches(name, known, n=1)
+    raise UnknownPart(group, name, near[0] if near else None, known)
+
+
+def names(group: str) -> list[str]:
+    """Return every name that ``load`` knows in *group*."""
+    ours = {name for owner, name in BUILT_IN if owner == group}
+    return sorted(ours | {entry.name for entry in entry_points(group=group)})

@@ -1,0 +1,1 @@
+"""What happens when something fails: breakers over time, recoverability, critical errors."""

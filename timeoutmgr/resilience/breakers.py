@@ -1,0 +1,162 @@
+"""Circuit breakers that count time, not failures: how long has it not worked?
+
+A breaker holds no timer. Whoever tries reports ``failure`` or ``success``, and a watchdog calls
+``check``, so that an attempt that hangs cannot hide an outage.
+"""
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable
+from datetime import timedelta
+from enum import StrEnum
+from typing import Final
+
+from timeoutmgr.contracts import Clock
+from timeoutmgr.errors import ConfigurationError
+
+logger = logging.getLogger(__name__)
+
+ARMED_PAUSE: Final = 1.0
+"""Seconds to wait after a failure while the outage is young."""
+TRIGGERED_PAUSE: Final = 10.0
+"""Seconds to wait once the outage was reported: there is no hurry any more."""
+RATE_WINDOW: Final = 30.0
+"""Seconds over which a failure rate is counted."""
+
+
+class BreakerState(StrEnum):
+    """Where a breaker stands."""
+
+    DISARMED = "disarmed"
+    ARMED = "armed"
+    TRIGGERED = "triggered"
+
+
+class OutageBreaker:
+    """Triggers once when nothing succeeded for *time_to_wait* after a first failure.
+
+    Armed by the first failure, disarmed by any success; after a success a new outage triggers
+    again. *on_trigger* gets the latest error; if it raises, that is logged and the breaker counts
+    as triggered. Safe for many threads.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        time_to_wait: timedelta,
+        on_trigger: Callable[[BaseException], None],
+        clock: Clock,
+    ) -> None:
+        if time_to_wait < timedelta(0):
+            raise ConfigurationError(
+                f"the wait of breaker {name!r} must not be negative, got {time_to_wait}"
+            )
+        self.name = name
+        self._wait = time_to_wait.total_seconds()
+        self._on_trigger = on_trigger
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._state = BreakerState.DISARMED
+        self._armed_at = 0.0
+        self._error: BaseException | None = None
+
+    @property
+    def state(self) -> BreakerState:
+        """Where it stands now."""
+        return self._state
+
+    def failure(self, error: BaseException) -> float:
+        """Report a failure; return the seconds to pause before the next attempt."""
+        with self._lock:
+            self._error = error
+            if self._state is BreakerState.DISARMED:
+                self._state = BreakerState.ARMED
+                self._armed_at = self._clock.monotonic()
+                logger.warning("breaker %s is armed: %s", self.name, error)
+        self.check()
+        with self._lock:
+            if self._state is BreakerState.TRIGGERED:
+                return TRIGGERED_PAUSE
+            remaining = self._armed_at + self._wait - self._clock.monotonic()
+            return max(0.0, min(ARMED_PAUSE, remaining))
+
+    def success(self) -> None:
+        """Report that it works."""
+        if self.state is BreakerState.DISARMED:  # the hot path takes no lock
+            return
+        with self._lock:
+            was, self._state = self._state, BreakerState.DISARMED
+            self._error = None
+        if was is not BreakerState.DISARMED:
+            logger.info("breaker %s is disarmed", self.name)
+
+    def check(self) -> None:
+        """Trigger if the outage has lasted long enough."""
+        with self._lock:
+            lasted = self._clock.monotonic() - self._armed_at
+            if self._state is not BreakerState.ARMED or lasted < self._wait:
+                return
+            self._state = BreakerState.TRIGGERED
+            error = self._error
+        assert error is not None, "an armed breaker has an error"
+        logger.warning("breaker %s triggers after %.1f s: %s", self.name, lasted, error)
+        try:
+            self._on_trigger(error)
+        except Exception:
+            logger.critical("the action of breaker %s failed", self.name, exc_info=True)
+
+
+class RateBreaker:
+    """Triggers once when more than *per_second* x 30 failures fall into a 30 second window."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        per_second: float,
+        on_trigger: Callable[[BaseException], None],
+        clock: Clock,
+    ) -> None:
+        if per_second <= 0:
+            raise ConfigurationError(
+                f"the rate of breaker {name!r} must be positive, got {per_second}"
+            )
+        self.name = name
+        self._most = per_second * RATE_WINDOW
+        self._on_trigger = on_trigger
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._failures: deque[float] = deque(maxlen=int(self._most) + 1)
+        self._triggered = False
+
+    @property
+    def state(self) -> BreakerState:
+        """Where it stands now; a window without failures disarms it."""
+        with self._lock:
+            self._forget_old()
+            if self._triggered:
+                return BreakerState.TRIGGERED
+            return BreakerState.ARMED if self._failures else BreakerState.DISARMED
+
+    def failure(self, error: BaseException) -> None:
+        """Report a failure."""
+        with self._lock:
+            self._forget_old()
+            self._failures.append(self._clock.monotonic())
+            if self._triggered or len(self._failures) <= self._most:
+                return
+            self._triggered = True
+        logger.warning("breaker %s triggers: %s", self.name, error)
+        try:
+            self._on_trigger(error)
+        except Exception:
+            logger.critical("the action of breaker %s failed", self.name, exc_info=True)
+
+    def _forget_old(self) -> None:
+        start = self._clock.monotonic() - RATE_WINDOW
+        while self._failures and self._failures[0] <= start:
+            self._failures.popleft()
+        if not self._failures:
+            self._triggered = False

@@ -1,0 +1,111 @@
+"""Critical errors: what cannot be mended from inside is told to the hooks.
+
+Errors raised before the endpoint runs are kept and told once it does. Hooks run one after the
+other on a thread of their own, so that a hook may stop the endpoint without waiting for itself.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypeAlias
+
+logger = logging.getLogger(__name__)
+
+
+class CriticalAction(StrEnum):
+    """What is done where no hook was defined."""
+
+    STOP = "stop"
+    """Stop the endpoint; ``timeoutmgr run`` then exits non-zero."""
+    LOG = "log"
+    """Log it and go on trying."""
+
+
+@dataclass(frozen=True, slots=True)
+class CriticalErrorContext:
+    """What a hook is told, and what it can do."""
+
+    error: str
+    exception: BaseException
+    stop: Callable[[], None]
+    """Stop the endpoint; returns when all is still."""
+
+
+CriticalErrorHook: TypeAlias = Callable[[CriticalErrorContext], None]
+
+
+class CriticalErrors:
+    """Takes critical errors and runs the hooks, in order of registration."""
+
+    def __init__(
+        self,
+        hooks: tuple[CriticalErrorHook, ...] = (),
+        action: CriticalAction = CriticalAction.STOP,
+    ) -> None:
+        self._hooks = hooks or (_stop if action is CriticalAction.STOP else _log,)
+        self._lock = threading.Lock()
+        self._stop: Callable[[], None] | None = None
+        self._latched: list[tuple[str, BaseException]] = []
+        self._threads: list[threading.Thread] = []
+        self.raised: tuple[str, BaseException] | None = None
+        """The first critical error, for whoever reports why the endpoint ended."""
+
+    def raise_error(self, error: str, exception: BaseException) -> None:
+        """Tell the hooks of *error*, now or once the endpoint runs; returns at once."""
+        if not error:
+            raise ValueError("a critical error needs a sentence that says what happened")
+        with self._lock:
+            if self.raised is None:
+                self.raised = (error, exception)
+            if self._stop is None:
+                self._latched.append((error, exception))
+                return
+            self._spawn(error, exception, self._stop)
+
+    def started(self, stop: Callable[[], None]) -> None:
+        """Tell what was kept; from now on tell at once, *stop* being the way to end it all."""
+        with self._lock:
+            self._stop = stop
+            kept, self._latched = self._latched, []
+            for error, exception in kept:
+                self._spawn(error, exception, stop)
+
+    def stopped(self) -> None:
+        """Keep what is raised from now on: the endpoint no longer runs."""
+        with self._lock:
+            self._stop = None
+
+    def join(self, timeout: float) -> None:
+        """Wait for running hooks, but never for the one that calls this."""
+        with self._lock:
+            threads = list(self._threads)
+        for thread in threads:
+            if thread is not threading.current_thread():
+                thread.join(timeout)
+
+    def _spawn(self, error: str, exception: BaseException, stop: Callable[[], None]) -> None:
+        context = CriticalErrorContext(error, exception, stop)
+        thread = threading.Thread(
+            target=self._run, args=(context,), name="timeoutmgr-critical", daemon=True
+        )
+        self._threads = [other for other in self._threads if other.is_alive()]
+        self._threads.append(thread)
+        thread.start()
+
+    def _run(self, context: CriticalErrorContext) -> None:
+        logger.critical("%s (%s)", context.error, context.exception)
+        for hook in self._hooks:
+            try:
+                hook(context)
+            except Exception:
+                logger.exception("critical error hook %r failed; the next one runs", hook)
+
+
+def _stop(context: CriticalErrorContext) -> None:
+    context.stop()
+
+
+def _log(_context: CriticalErrorContext) -> None:
+    logger.critical("critical_error_action is 'log': the endpoint is NOT terminated, it goes on")

@@ -1,0 +1,87 @@
+"""The copy of a message that goes into the error queue: the whole message, and why it is there."""
+
+import hashlib
+import platform
+import traceback
+from collections.abc import Mapping
+from functools import cache
+from typing import Final
+
+from timeoutmgr import headers
+from timeoutmgr.instants import Micros, to_wire
+from timeoutmgr.message import Message
+
+MOST_MESSAGE: Final = 16_384
+"""Characters of the exception's text that are kept."""
+MOST_STACK: Final = 8_192
+"""Characters of the stack trace that are kept: its end, where the error is."""
+
+
+def error_copy(
+    message: Message, error: BaseException, *, queue: str, endpoint: str, at: Micros
+) -> Message:
+    """Return *message* with the headers of behaviour 65.
+
+    *queue* is the address where it failed; retrying sends the message back there.
+    """
+    kept = _without(message.headers, {headers.RETRIES})
+    cause = error.__cause__ or error.__context__
+    stack = "".join(traceback.format_exception(error))
+    added = {
+        headers.FAILED_QUEUE: queue,
+        headers.TIME_OF_FAILURE: to_wire(at),
+        headers.PROCESSING_MACHINE: platform.node(),
+        headers.PROCESSING_ENDPOINT: endpoint,
+        headers.EXCEPTION_TYPE: _type_name(error),
+        headers.EXCEPTION_MESSAGE: _clean(str(error))[:MOST_MESSAGE],
+        headers.EXCEPTION_SOURCE: type(error).__module__,
+        headers.EXCEPTION_STACK: _clean(stack)[-MOST_STACK:],
+        headers.HOST_ID: host_id(),
+        headers.HOST_NAME: platform.node(),
+    }
+    if cause is not None:
+        added[headers.INNER_EXCEPTION_TYPE] = _type_name(cause)
+    return _with_headers(message, kept | added)
+
+
+def minimal_error_copy(message: Message, *, queue: str, reason: str) -> Message:
+    """Return *message* with just where and why, for a broker that refuses the full copy."""
+    kept = _without(message.headers, headers.FAILURE_HEADERS)
+    return _with_headers(
+        message, kept | {headers.FAILED_QUEUE: queue, headers.EXCEPTION_MESSAGE: reason[:512]}
+    )
+
+
+def without_failure(message: Message) -> Message:
+    """Return *message* as it was before it failed, to be retried from the error queue."""
+    return _with_headers(message, _without(message.headers, headers.FAILURE_HEADERS))
+
+
+@cache
+def host_id() -> str:
+    """Return a stable id of this host."""
+    return hashlib.md5(platform.node().encode(), usedforsecurity=False).hexdigest()
+
+
+def _without(given: Mapping[str, str], names: frozenset[str] | set[str]) -> dict[str, str]:
+    return {name: value for name, value in given.items() if name not in names}
+
+
+def _with_headers(message: Message, changed: Mapping[str, str]) -> Message:
+    return Message(
+        id=message.id,
+        headers=changed,
+        body=message.body,
+        content_type=message.content_type,
+        content_encoding=message.content_encoding,
+    )
+
+
+def _type_name(error: BaseException) -> str:
+    kind = type(error)
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _clean(text: str) -> str:
+    # Lone surrogates (from file names, say) cannot be encoded and would fail the error's own copy.
+    return text.encode("utf-8", "backslashreplace").decode()

@@ -1,0 +1,88 @@
+"""Recoverability: try again now, try again later, or move to the error queue. A pure function."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import Enum, auto
+
+from timeoutmgr import headers
+from timeoutmgr.errors import ConfigurationError, MessageRejected
+from timeoutmgr.instants import Micros, duration_micros, from_wire
+from timeoutmgr.message import Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecoverabilitySettings:
+    """How often a failing message is tried.
+
+    *immediate* attempts in a row (the first included), then up to *delayed* rounds, each after
+    *increase* longer than the one before (10, 20, 30 s), none for a message whose last delayed
+    retry is older than *max_age*.
+    """
+
+    immediate: int = 5
+    delayed: int = 3
+    increase: timedelta = timedelta(seconds=10)
+    max_age: timedelta = timedelta(days=1)
+
+    def __post_init__(self) -> None:
+        """Check every value."""
+        if self.immediate < 1:
+            raise ConfigurationError(
+                f"immediate attempts include the first, so at least 1; got {self.immediate}"
+            )
+        if self.delayed < 0:
+            raise ConfigurationError(f"delayed retries must not be negative, got {self.delayed}")
+        if self.increase <= timedelta(0):
+            raise ConfigurationError(
+                f"the increase of delayed retries must be positive, got {self.increase}"
+            )
+
+
+SATELLITE_POLICY = RecoverabilitySettings(delayed=0)
+"""Satellites try five times in a row, then give a message to the error queue."""
+
+
+class Recovery(Enum):
+    """What to do with a message whose handling failed."""
+
+    RETRY_NOW = auto()
+    RETRY_LATER = auto()
+    MOVE_TO_ERROR = auto()
+
+
+def decide(
+    settings: RecoverabilitySettings,
+    message: Message,
+    error: Exception,
+    attempt: int,
+    now: Micros,
+) -> Recovery:
+    """Return what to do after attempt number *attempt* (1 is the first) at *message* failed."""
+    if isinstance(error, MessageRejected):
+        return Recovery.MOVE_TO_ERROR
+    if attempt < settings.immediate:
+        return Recovery.RETRY_NOW
+    if delayed_retries(message) < settings.delayed and not _too_old(settings, message, now):
+        return Recovery.RETRY_LATER
+    return Recovery.MOVE_TO_ERROR
+
+
+def delayed_retries(message: Message) -> int:
+    """Return how many delayed retries *message* has behind it; nonsense counts as none."""
+    text = message.headers.get(headers.RETRIES, "0")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
+
+
+def retry_delay(settings: RecoverabilitySettings, message: Message) -> timedelta:
+    """Return how long the next delayed retry waits: 10, 20, 30 seconds by default."""
+    return settings.increase * (delayed_retries(message) + 1)
+
+
+def _too_old(settings: RecoverabilitySettings, message: Message, now: Micros) -> bool:
+    text = message.headers.get(headers.RETRIES_TIMESTAMP)
+    if text is None:
+        return False
+    try:
+        return now - from_wire(text) > duration_micros(settings.max_age)
+    except ValueError:
+        return False  # an unreadable time must not cost a message its retries

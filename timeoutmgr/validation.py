@@ -1,0 +1,200 @@
+"""The door: what is wrong with a message is said before anything is sent."""
+
+import json
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from fnmatch import fnmatchcase
+from typing import Any, Final
+
+from timeoutmgr import headers
+from timeoutmgr.errors import ConfigurationError, InvalidMessage, MessageTooLarge
+from timeoutmgr.instants import EARLIEST, LATEST, MICROSECOND, Micros, to_micros
+
+DESTINATION_BYTES: Final = 199
+"""What RabbitMQ's 255 bytes of routing key leave beside 28 delay levels."""
+ID_CHARACTERS: Final = 200
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What is let through the door.
+
+    *allowed_destinations* are shell patterns; none given means every queue that is not a
+    broker's own or a satellite's. *max_delay* bounds how far ahead a due time may be.
+    """
+
+    max_body: int = 16 * 1024 * 1024
+    max_headers: int = 64 * 1024
+    max_delay: timedelta | None = None
+    allowed_destinations: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Check every value."""
+        if self.max_body <= 0 or self.max_headers <= 0:
+            raise ConfigurationError(
+                f"max_body and max_headers must be positive, got {self.max_body} and "
+                f"{self.max_headers}"
+            )
+        if self.max_delay is not None and self.max_delay <= timedelta(0):
+            raise ConfigurationError(f"max_delay must be positive, got {self.max_delay}")
+
+
+def check_destination(destination: str, limits: Limits) -> None:
+    """Raise InvalidMessage where nothing may be sent to *destination*."""
+    if not isinstance(destination, str) or not destination:
+        raise InvalidMessage(f"a destination is the name of a queue, got {destination!r}")
+    size = len(destination.encode("utf-8", "surrogatepass"))
+    if size > DESTINATION_BYTES:
+        raise InvalidMessage(
+            f"destination {destination[:40]!r}… has {size} bytes of UTF-8, at most "
+            f"{DESTINATION_BYTES} fit a routing key; choose a shorter queue name"
+        )
+    if any(ord(character) < 32 or 0xD800 <= ord(character) < 0xE000 for character in destination):
+        raise InvalidMessage(
+            f"destination {destination!r} has control characters or lone surrogates; "
+            "choose a printable queue name"
+        )
+    if destination.startswith("amq.") or is_satellite_queue(destination):
+        raise InvalidMessage(
+            f"destination {destination!r} belongs to the broker or to a timeout manager; name the "
+            "queue of an endpoint"
+        )
+    allowed = limits.allowed_destinations
+    if allowed and not any(fnmatchcase(destination, pattern) for pattern in allowed):
+        raise InvalidMessage(
+            f"destination {destination!r} is outside allowed_destinations "
+            f"({', '.join(allowed)}); add it there if it is meant"
+        )
+
+
+def is_satellite_queue(name: str) -> bool:
+    """Return whether *name* is a queue that only a timeout manager's own parts send to."""
+    return name.endswith((".Timeouts", ".TimeoutsDispatcher"))
+
+
+def check_headers(given: Mapping[str, str], limits: Limits) -> None:
+    """Raise InvalidMessage where a header is no string, and MessageTooLarge over the limit."""
+    size = 0
+    for name, value in given.items():
+        if not isinstance(name, str) or not isinstance(value, str):
+            raise InvalidMessage(
+                f"header {name!r} is {type(value).__name__} {str(value)[:40]!r}; names and values "
+                "are strings"
+            )
+        try:
+            size += len(name.encode()) + len(value.encode())
+        except UnicodeEncodeError as error:
+            raise InvalidMessage(f"header {name!r} cannot be encoded as UTF-8: {error}") from error
+    if size > limits.max_headers:
+        raise MessageTooLarge("headers", size, limits.max_headers, "limits.max_headers")
+
+
+def check_body(body: bytes, limits: Limits) -> None:
+    """Raise MessageTooLarge over the limit."""
+    if len(body) > limits.max_body:
+        raise MessageTooLarge("body", len(body), limits.max_body, "limits.max_body")
+
+
+def check_id(message_id: str) -> None:
+    """Raise InvalidMessage where *message_id* would not survive every transport and store."""
+    if not isinstance(message_id, str) or not message_id or len(message_id) > ID_CHARACTERS:
+        raise InvalidMessage(
+            f"a message id is text of 1 to {ID_CHARACTERS} characters, got {message_id!r:.80}"
+        )
+    if not message_id.isprintable() or not message_id.isascii():
+        raise InvalidMessage(f"message id {message_id!r} is not printable ASCII")
+
+
+def due_of(
+    delay: timedelta | float | None, deliver_at: datetime | None, now: Micros
+) -> Micros | None:
+    """Return the absolute due instant, None for a message that is not delayed.
+
+    A delay is added on the sender's clock, and rounded up, so that it is never early.
+    Past instants are legal, they are due at once.
+    """
+    if delay is not None and deliver_at is not None:
+        raise InvalidMessage(
+            "delay and deliver_at are both given, and exclude each other; pass one of them"
+        )
+    if deliver_at is not None:
+        if not isinstance(deliver_at, datetime):
+            raise InvalidMessage(f"deliver_at is an aware datetime, got {deliver_at!r}")
+        return to_micros(deliver_at)
+    if delay is None:
+        return None
+    return check_due(now + _delay_micros(delay))
+
+
+def check_due(due: Micros) -> Micros:
+    """Return *due* if a calendar has it; raise InvalidMessage beyond the year 9999."""
+    if not EARLIEST <= due <= LATEST:
+        raise InvalidMessage(
+            f"due instant {due} lies outside the years 1 to 9999; choose a nearer one"
+        )
+    return due
+
+
+def check_ahead(due: Micros, now: Micros, limits: Limits) -> None:
+    """Raise InvalidMessage where *due* is further ahead than ``max_delay``."""
+    if limits.max_delay is not None and due - now > limits.max_delay // MICROSECOND:
+        raise InvalidMessage(
+            f"due in {timedelta(microseconds=due - now)}, which is more than max_delay "
+            f"({limits.max_delay})"
+        )
+
+
+def check_no_expiry(given: Mapping[str, str]) -> None:
+    """Raise InvalidMessage for a delayed message that also has a time to be received."""
+    if headers.TIME_TO_BE_RECEIVED in given:
+        kind = given.get(headers.ENCLOSED_MESSAGE_TYPES, "unknown")
+        raise InvalidMessage(
+            "Postponed delivery of messages with TimeToBeReceived set is not supported. Remove "
+            f"the TimeToBeReceived attribute to postpone messages of type '{kind}'."
+        )
+
+
+def encode_body(body: object) -> tuple[bytes, str]:
+    """Return *body* as bytes and its content type: bytes as they are, all else as JSON."""
+    if isinstance(body, bytes | bytearray | memoryview):
+        return bytes(body), "application/octet-stream"
+    try:
+        return json.dumps(body, allow_nan=False, ensure_ascii=False).encode(), "application/json"
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidMessage(
+            f"the body cannot be written as JSON: {error}; pass plain values without NaN, or bytes "
+            "with a content_type"
+        ) from error
+
+
+def decode_body(body: bytes, content_type: str) -> Any:
+    """Return JSON bodies decoded, all others as bytes.
+
+    Raises ValueError (or RecursionError, for hostile nesting) where JSON is promised and is not.
+    """
+    if content_type.partition(";")[0].strip().lower() in {"application/json", "text/json"}:
+        return json.loads(body) if body else None
+    return body
+
+
+def _delay_micros(delay: timedelta | float) -> int:
+    if isinstance(delay, timedelta):
+        micros = delay // MICROSECOND
+    elif isinstance(delay, bool) or not isinstance(delay, int | float):
+        raise InvalidMessage(f"a delay is a timedelta or seconds, got {delay!r}")
+    elif not math.isfinite(delay):
+        raise InvalidMessage(f"a delay is finite, got {delay!r}")
+    else:
+        micros = math.ceil(delay * 1_000_000)
+    if micros < 0:
+        raise InvalidMessage(f"a delay is never negative, got {delay!r}; use 0 for at once")
+    return micros
+
+
+def names_of(patterns: Sequence[str]) -> tuple[str, ...]:
+    """Return *patterns* as a tuple, refusing a lone string that was meant as a list."""
+    if isinstance(patterns, str):
+        raise ConfigurationError(f"expected a list of names, got the text {patterns!r}")
+    return tuple(patterns)
