@@ -54,6 +54,8 @@ EXCEPTION_SOURCE: Final = "NServiceBus.ExceptionInfo.Source"
 EXCEPTION_STACK: Final = "NServiceBus.ExceptionInfo.StackTrace"
 HOST_ID: Final = "$.diagnostics.hostid"
 HOST_NAME: Final = "$.diagnostics.hostdisplayname"
+ORIGINAL_ID: Final = "TimeoutManager.OriginalMessageId"
+ORIGINAL_HEADERS: Final = "TimeoutManager.OriginalHeaders"
 
 FAILURE_HEADERS: Final = frozenset(
     {

@@ -1,6 +1,7 @@
 """The engine: connections as this product needs them, transactions, and the database's clock."""
 
 import logging
+import os
 import random
 import threading
 import time
@@ -82,6 +83,13 @@ class Database:
             if key not in cls._shared:
                 cls._shared[key] = cls(url, settings)
             return cls._shared[key]
+
+    @classmethod
+    def after_fork(cls) -> None:
+        """Forget what was shared: a child must not talk on its parent's connections."""
+        shared, cls._shared, cls._shared_lock = cls._shared, {}, threading.Lock()
+        for database in shared.values():
+            database.engine.dispose(close=False)
 
     @property
     def is_sqlite(self) -> bool:
@@ -195,6 +203,9 @@ class Database:
                 time.sleep(random.uniform(0.0005, 0.004))
         with transaction:
             yield
+
+
+os.register_at_fork(after_in_child=Database.after_fork)
 
 
 def execute_many(connection: Connection, statement: Any, rows: Sequence[dict[str, Any]]) -> int:

@@ -220,7 +220,7 @@ def _alone(database: Database, what: str) -> Iterator[Connection]:
 def _named_lock(database: Database, name: str, what: str) -> Iterator[None]:
     """Hold a MySQL lock on a connection of its own: it outlives the commits of DDL."""
     # Locks have one name space on the whole server: the database's name makes it ours.
-    lock = "CONCAT(:name, LEFT(SHA1(DATABASE()), 12))"
+    lock = "CONCAT(:name, LEFT(SHA1(COALESCE(DATABASE(), '')), 12))"
     with database.read() as connection:
         statement = text(f"SELECT GET_LOCK({lock}, :wait)")
         if connection.execute(statement, {"name": name, "wait": _LOCK_WAIT}).scalar() != 1:

@@ -1,6 +1,7 @@
 """The copy of a message that goes into the error queue: the whole message, and why it is there."""
 
 import hashlib
+import json
 import platform
 import traceback
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ MOST_MESSAGE: Final = 16_384
 """Characters of the exception's text that are kept."""
 MOST_STACK: Final = 8_192
 """Characters of the stack trace that are kept: its end, where the error is."""
+_MOST_HEADERS: Final = 65_536
 
 
 def error_copy(
@@ -47,8 +49,26 @@ def error_copy(
 def minimal_error_copy(message: Message, *, queue: str, reason: str) -> Message:
     """Return *message* with just where and why, for a broker that refuses the full copy."""
     kept = _without(message.headers, headers.FAILURE_HEADERS)
-    return _with_headers(
-        message, kept | {headers.FAILED_QUEUE: queue, headers.EXCEPTION_MESSAGE: reason[:512]}
+    why = {headers.FAILED_QUEUE: queue, headers.EXCEPTION_MESSAGE: _clean(reason)[:512]}
+    return _with_headers(message, kept | why)
+
+
+def bare_error_copy(message: Message, *, queue: str, reason: str) -> Message:
+    """Return the body of *message* with where and why alone, its own headers as text in one.
+
+    The last resort, for headers that came in and cannot go out again.
+    """
+    kept = json.dumps(dict(message.headers), ensure_ascii=True)
+    return Message(
+        id=hashlib.sha256(message.id.encode("utf-8", "surrogatepass")).hexdigest(),
+        headers={
+            headers.FAILED_QUEUE: queue,
+            headers.EXCEPTION_MESSAGE: _clean(reason)[:512],
+            headers.ORIGINAL_ID: json.dumps(message.id)[:512],
+            headers.ORIGINAL_HEADERS: kept[:_MOST_HEADERS],
+        },
+        body=message.body,
+        content_type="application/octet-stream",
     )
 
 

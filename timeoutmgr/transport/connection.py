@@ -1,0 +1,245 @@
+"""One connection to an AMQP broker, opened through kombu and driven by one thread at a time."""
+
+from __future__ import annotations
+
+import logging
+import selectors
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+from amqp import spec
+from amqp.exceptions import AMQPError
+from amqp.serialization import loads
+from kombu.connection import Connection
+from kombu.exceptions import OperationalError
+from kombu.transport import pyamqp
+
+from timeoutmgr.errors import TransportUnavailable
+from timeoutmgr.redaction import redact
+from timeoutmgr.transport.frames import RawContent, raw_frame_handler, split_frames
+from timeoutmgr.transport.settings import KombuSettings
+from timeoutmgr.transport.wake import Wake
+
+logger = logging.getLogger(__name__)
+
+BROKER_ERRORS = (OSError, AMQPError, OperationalError)
+
+_READ_SIZE = 65_536
+# A TLS record may be half there when the socket is readable; wait for the rest no longer.
+_TLS_RECORD_WAIT = 0.05
+
+
+class RawChannel(pyamqp.Channel):
+    """A channel that hands deliveries over as they are: no decoding, no look at routing keys."""
+
+    deliver: Callable[[int, bool, RawContent], None] | None = None
+
+    def dispatch_method(self, method_sig: tuple[int, int], payload: bytes, content: Any) -> None:
+        """Pass deliveries to *deliver*, all else to py-amqp."""
+        if method_sig == spec.Basic.Deliver and self.deliver is not None:
+            # The exchange and routing key behind these need not be UTF-8, and are not read.
+            (_, tag, redelivered), _ = loads("sLb", payload, 4)
+            self.deliver(tag, redelivered, content)
+            return
+        super().dispatch_method(method_sig, payload, content)
+
+
+class _RawConnection(pyamqp.Connection):
+    Channel = RawChannel
+
+
+class _RawTransport(pyamqp.Transport):
+    Connection = _RawConnection
+
+
+def kombu_connection(url: str, **options: Any) -> Any:
+    """Return kombu's connection, not yet open; the edge at which its missing types end."""
+    return Connection(url, **options)  # type: ignore[no-untyped-call]  # kombu's is untyped
+
+
+@contextmanager
+def broker_errors(what: str) -> Iterator[None]:
+    """Raise TransportUnavailable for whatever the broker or the way to it does."""
+    try:
+        yield
+    except BROKER_ERRORS as error:
+        raise TransportUnavailable(
+            f"{what} failed: {type(error).__name__}: {error}; it is tried again later"
+        ) from error
+
+
+class AmqpConnection:
+    """A connection that is used under its *lock* and, once it failed, never again.
+
+    Sending and each receiver have their own: a connection that is dropped for an unknown
+    confirm, or blocked by an alarm, then takes no delivery and no acknowledgement with it.
+    """
+
+    def __init__(self, url: str, settings: KombuSettings) -> None:
+        self.lock = threading.RLock()
+        self.broken: str | None = None
+        self.blocked = False
+        self._amqp = _establish(url, settings, self)
+        self._transport = self._amqp.transport
+        self._socket: socket.socket = self._transport.sock
+        # Bounds every read and write: without, a half-open connection hangs a thread for ever.
+        self._socket.settimeout(settings.confirm_timeout.total_seconds())
+        self._is_tls = isinstance(self._socket, ssl.SSLSocket)
+        self._selector = selectors.DefaultSelector()
+        self._selector.register(self._socket, selectors.EVENT_READ)
+        self._next_tick = 0.0
+        # Until the first tick, a missed heartbeat would not be noticed.
+        self.tick()
+
+    @property
+    def frame_limit(self) -> int:
+        """The most bytes of a frame that was agreed on."""
+        return int(self._amqp.frame_max)
+
+    @property
+    def heartbeat(self) -> float:
+        """The seconds between heartbeats that were agreed on, or 0."""
+        return float(self._amqp.heartbeat or 0)
+
+    @property
+    def server_version(self) -> tuple[int, ...]:
+        """The broker's version; empty when it is no RabbitMQ."""
+        properties = self._amqp.server_properties
+        if properties.get("product") != "RabbitMQ":
+            return ()
+        digits = str(properties.get("version", "")).split("-")[0].split("+")[0].split(".")
+        return tuple(int(part) for part in digits if part.isdigit())
+
+    def channel(self) -> Any:
+        """Open a channel that leaves bodies as bytes."""
+        channel = self._amqp.channel()
+        channel.auto_decode = False
+        return channel
+
+    def watch(self, wake: Wake) -> None:
+        """Make *wake* end a :meth:`pump`."""
+        self._selector.register(wake, selectors.EVENT_READ)
+
+    def write(self, frames: bytes) -> None:
+        """Write whole frames."""
+        self._transport.write(frames)
+        self._amqp.bytes_sent += 1  # py-amqp's measure of when a heartbeat is needed
+
+    def pump(self, seconds: float) -> bool:
+        """Wait for at most *seconds*, and dispatch what came; False when nothing did."""
+        if not (self._is_tls and self._socket.pending()):  # type: ignore[attr-defined]  # TLS only
+            events = self._selector.select(max(seconds, 0))
+            if not any(key.fileobj is self._socket for key, _ in events):
+                return False
+        chunk = self._read()
+        if chunk is None:
+            return False
+        # py-amqp reads from this buffer too, while it waits for an answer.
+        frames, self._transport._read_buffer = split_frames(self._transport._read_buffer + chunk)
+        for frame in frames:
+            self._amqp.on_inbound_frame(frame)
+        return True
+
+    def tick(self) -> None:
+        """Send a heartbeat when one is due; raises where the broker's have stopped."""
+        if not self.heartbeat:
+            return
+        now = time.monotonic()
+        if now >= self._next_tick:
+            self._next_tick = now + self.heartbeat / 4
+            self._amqp.heartbeat_tick()
+
+    def is_alive(self) -> bool:
+        """Return whether the connection can still be used, as far as one can know unasked."""
+        if self.broken is not None:
+            return False
+        try:
+            self.keep_alive()
+        except BROKER_ERRORS as error:
+            self.drop(f"{type(error).__name__}: {error}")
+            return False
+        return True
+
+    def keep_alive(self) -> None:
+        """Read what has come (a heartbeat, or the broker's goodbye), and send a heartbeat."""
+        while self.pump(0):
+            pass
+        self.tick()
+
+    def drop(self, reason: str) -> None:
+        """Cut the connection off; what is unacknowledged or unconfirmed stays so."""
+        if self.broken is None:
+            self.broken = reason
+            self.blocked = False
+            self._selector.close()
+            self._transport.close()
+
+    def close(self) -> None:
+        """Part in good order where the broker answers within a second."""
+        if self.broken is not None:
+            return
+        try:
+            self._socket.settimeout(1.0)
+            self._amqp.close()
+        except BROKER_ERRORS as error:
+            logger.debug("the broker did not answer a close: %s", error)
+        self.drop("closed")
+
+    def _read(self) -> bytes | None:
+        if not self._is_tls:
+            chunk = self._socket.recv(_READ_SIZE)
+        else:
+            try:
+                with self._transport.having_timeout(_TLS_RECORD_WAIT):
+                    chunk = self._socket.recv(_READ_SIZE)
+            except TimeoutError:
+                return None
+        if not chunk:
+            raise ConnectionResetError("the broker closed the connection")
+        return chunk
+
+
+def _establish(url: str, settings: KombuSettings, owner: AmqpConnection) -> Any:
+    """Return a connection to the first of the brokers in *url* (apart by ``;``) that answers."""
+
+    def on_blocked(_reason: str) -> None:
+        owner.blocked = True
+
+    def on_unblocked() -> None:
+        owner.blocked = False
+
+    failure: Exception | None = None
+    for one in url.split(";"):
+        connection = kombu_connection(
+            one,
+            transport=_RawTransport,
+            ssl=_tls(one, settings),
+            connect_timeout=settings.connect_timeout.total_seconds(),
+            heartbeat=settings.heartbeat.total_seconds(),
+            transport_options={
+                "frame_handler": raw_frame_handler,
+                "on_blocked": on_blocked,
+                "on_unblocked": on_unblocked,
+            },
+        )
+        try:
+            return connection.transport.establish_connection()
+        except BROKER_ERRORS as error:
+            failure = error
+    raise TransportUnavailable(
+        f"cannot connect to {redact(url)}: {type(failure).__name__}: {failure}; "
+        "it is tried again later"
+    ) from failure
+
+
+def _tls(url: str, settings: KombuSettings) -> Any:
+    if settings.ssl is not None:
+        return dict(settings.ssl)
+    # A server_hostname of None makes kombu fill in the URL's: without any, names go unchecked.
+    return {"server_hostname": None} if urlsplit(url).scheme == "amqps" else False

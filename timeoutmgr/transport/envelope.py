@@ -1,0 +1,146 @@
+"""The message on a broker: properties, string headers, and a body that nobody touches."""
+
+from __future__ import annotations
+
+import hashlib
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from timeoutmgr import headers as names
+from timeoutmgr.errors import InvalidMessage
+from timeoutmgr.message import Message
+
+SHORT_STRING = 255
+"""The most bytes of an AMQP property, a routing key, a queue's name or a header's name."""
+
+_NO_ID = uuid.UUID("5a1b7b8e-5d0c-5c39-8f0e-2f2a6b0c6d11")
+
+
+@dataclass(frozen=True, slots=True)
+class Envelope:
+    """What is written around a body; optional properties are None where they do not fit."""
+
+    message_id: str
+    content_type: str
+    content_encoding: str
+    headers: Mapping[str, str]
+    correlation_id: str | None
+    reply_to: str | None
+    type: str | None
+
+
+def seal(message: Message) -> Envelope:
+    """Return the envelope of *message*; raises InvalidMessage for what a broker cannot carry.
+
+    All is checked here, before anything is written: a message that fails halfway through a
+    window would leave its neighbours in doubt.
+    """
+    headers = {}
+    for name, value in message.headers.items():
+        if name.lower() in names.BROKER_HEADERS:
+            continue
+        check_short(name, "header name")
+        if not isinstance(value, str):
+            raise InvalidMessage(f"header {name!r} must be a string, got {type(value).__name__}")
+        _encode(value, f"value of header {name!r}")
+        headers[name] = value
+    check_short(message.id, "message id")
+    if not message.id:
+        raise InvalidMessage("a message id must not be empty; make one with uuid.uuid4()")
+    check_short(message.content_type, "content type")
+    check_short(message.content_encoding, "content encoding")
+    if headers.get(names.MESSAGE_ID, message.id) != message.id:
+        headers[names.MESSAGE_ID] = message.id  # a reader takes the header's before the property's
+    return Envelope(
+        message_id=message.id,
+        content_type=message.content_type,
+        content_encoding=message.content_encoding,
+        headers=headers,
+        correlation_id=_if_short(headers.get(names.CORRELATION_ID)),
+        reply_to=_if_short(headers.get(names.REPLY_TO)),
+        type=_if_short(headers.get(names.ENCLOSED_MESSAGE_TYPES)),
+    )
+
+
+def check_short(text: str, what: str) -> None:
+    """Raise InvalidMessage unless *text* fits an AMQP short string."""
+    size = len(_encode(text, what))
+    if size > SHORT_STRING:
+        raise InvalidMessage(
+            f"the {what} {text[:40]!r}... has {size} bytes; at most {SHORT_STRING} can be sent"
+        )
+
+
+def unseal(
+    properties: Mapping[str, Any], raw_headers: object, body: bytes, defect: str | None
+) -> tuple[Message, str | None]:
+    """Return the message, and why its envelope could not be read wholly (or None).
+
+    Never raises: what a stranger put into a queue must not stop its consumer.
+    """
+    headers, header_defect = _read_headers(raw_headers)
+    defect = defect or header_defect
+    content_type = properties.get("content_type")
+    content_encoding = properties.get("content_encoding")
+    message_id = headers.get(names.MESSAGE_ID) or properties.get("message_id")
+    message = Message(
+        id=message_id if isinstance(message_id, str) and message_id else _made_id(headers, body),
+        headers=headers,
+        body=body,
+        content_type=(
+            content_type
+            if isinstance(content_type, str) and content_type
+            else headers.get(names.CONTENT_TYPE, "application/octet-stream")
+        ),
+        content_encoding=(
+            content_encoding if isinstance(content_encoding, str) and content_encoding else "utf-8"
+        ),
+    )
+    return message, defect
+
+
+def _read_headers(raw: object) -> tuple[dict[str, str], str | None]:
+    if raw is None:
+        return {}, None
+    if not isinstance(raw, Mapping):
+        return {}, f"the headers are no table but {type(raw).__name__}"
+    headers: dict[str, str] = {}
+    defects = []
+    for name, value in raw.items():
+        if not isinstance(name, str):
+            defects.append(f"the header name {name!r} is not UTF-8")
+        elif name.lower() in names.BROKER_HEADERS:
+            continue
+        elif isinstance(value, str):
+            headers[name] = value
+        elif isinstance(value, (bool, int, float)):
+            headers[name] = str(value)
+        elif isinstance(value, (bytes, bytearray)):
+            try:
+                headers[name] = value.decode()
+            except UnicodeDecodeError:
+                defects.append(f"the value of header {name!r} is not UTF-8")
+        else:
+            defects.append(f"the value of header {name!r} is of type {type(value).__name__}")
+    return headers, "; ".join(defects) or None
+
+
+def _made_id(headers: Mapping[str, str], body: bytes) -> str:
+    # Made of the content alone, so that a redelivery has the same id.
+    digest = hashlib.sha256(body)
+    for name, value in sorted(headers.items()):
+        digest.update(f"\0{name}\0{value}".encode("utf-8", "surrogatepass"))
+    return str(uuid.uuid5(_NO_ID, digest.hexdigest()))
+
+
+def _if_short(text: str | None) -> str | None:
+    return text if text and len(text.encode()) <= SHORT_STRING else None
+
+
+def _encode(text: str, what: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise InvalidMessage(f"the {what} {text[:40]!r} cannot be written as UTF-8") from error

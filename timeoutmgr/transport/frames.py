@@ -1,0 +1,205 @@
+"""AMQP 0-9-1 frames: written many at a time, and read without ever failing on their content.
+
+py-amqp writes each message by itself and raises out of its read loop where a property is not
+UTF-8: such a message would come back for ever and stop its queue. See the AMQP 0-9-1
+specification, sections 2.3.5 and 4.2.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from struct import Struct, pack, unpack_from
+from typing import Any
+
+from amqp import spec
+from amqp.basic_message import Message as Content
+from amqp.exceptions import UnexpectedFrame
+from amqp.serialization import loads
+
+from timeoutmgr.transport.envelope import Envelope
+
+METHOD, HEADER, BODY, HEARTBEAT = 1, 2, 3, 8
+FRAME_END = 0xCE
+FRAME_OVERHEAD = 8
+
+_HEAD = Struct(">BHI")
+_SETTLE = Struct(">BHIHHQBB")
+_PERSISTENT = 2
+_MANDATORY = 1
+_WITH_CONTENT = frozenset({spec.Basic.Return, spec.Basic.Deliver, spec.Basic.GetOk})
+
+# The properties of a basic message in the order of their flags, and how each is written:
+# short string, table, octet, 64-bit number.
+_PROPERTIES = (
+    ("content_type", "s"),
+    ("content_encoding", "s"),
+    ("application_headers", "F"),
+    ("delivery_mode", "o"),
+    ("priority", "o"),
+    ("correlation_id", "s"),
+    ("reply_to", "s"),
+    ("expiration", "s"),
+    ("message_id", "s"),
+    ("timestamp", "L"),
+    ("type", "s"),
+    ("user_id", "s"),
+    ("app_id", "s"),
+    ("cluster_id", "s"),
+)
+
+
+def settle_frame(channel: int, method: tuple[int, int], tag: int, bit: bool) -> bytes:
+    """Return a ``basic.ack`` (bit: multiple) or ``basic.reject`` (bit: requeue)."""
+    return _SETTLE.pack(METHOD, channel, 13, *method, tag, bit, FRAME_END)
+
+
+def publish_method(destination: str) -> bytes:
+    """Return the payload of a mandatory publish to the queue *destination*."""
+    key = destination.encode()
+    return pack(">HHHB", *spec.Basic.Publish, 0, 0) + _short(key) + bytes((_MANDATORY,))
+
+
+def content_header(envelope: Envelope, size: int) -> bytes:
+    """Return the payload of the content header of a persistent message with *size* bytes."""
+    flags = 0x8000 | 0x4000 | 0x2000 | 0x1000 | 0x0080
+    table = b"".join(
+        _short(name.encode()) + b"S" + pack(">I", len(text := value.encode())) + text
+        for name, value in envelope.headers.items()
+    )
+    parts = [
+        _short(envelope.content_type.encode()),
+        _short(envelope.content_encoding.encode()),
+        pack(">I", len(table)),
+        table,
+        bytes((_PERSISTENT,)),
+    ]
+    if envelope.correlation_id is not None:
+        flags |= 0x0400
+        parts.append(_short(envelope.correlation_id.encode()))
+    if envelope.reply_to is not None:
+        flags |= 0x0200
+        parts.append(_short(envelope.reply_to.encode()))
+    parts.append(_short(envelope.message_id.encode()))
+    if envelope.type is not None:
+        flags |= 0x0020
+        parts.append(_short(envelope.type.encode()))
+    return pack(">HHQH", spec.Basic.CLASS_ID, 0, size, flags) + b"".join(parts)
+
+
+def message_frames(channel: int, method: bytes, header: bytes, body: bytes, limit: int) -> bytes:
+    """Return a publish as bytes for the wire, its body cut into frames of at most *limit*."""
+    parts = [
+        _HEAD.pack(METHOD, channel, len(method)),
+        method,
+        b"\xce",
+        _HEAD.pack(HEADER, channel, len(header)),
+        header,
+        b"\xce",
+    ]
+    room = limit - FRAME_OVERHEAD
+    for start in range(0, len(body), room):
+        piece = body[start : start + room]
+        parts += (_HEAD.pack(BODY, channel, len(piece)), piece, b"\xce")
+    return b"".join(parts)
+
+
+def split_frames(buffer: bytes) -> tuple[list[tuple[int, int, bytes]], bytes]:
+    """Return the complete frames at the start of *buffer*, and the rest of it."""
+    frames = []
+    position = 0
+    while len(buffer) - position >= FRAME_OVERHEAD:
+        kind, channel, size = _HEAD.unpack_from(buffer, position)
+        end = position + 7 + size
+        if end >= len(buffer):
+            break
+        if buffer[end] != FRAME_END:
+            raise UnexpectedFrame(f"a frame ended with {buffer[end]:#04x}, not 0xce")
+        frames.append((kind, channel, buffer[position + 7 : end]))
+        position = end + 1
+    return frames, buffer[position:] if position else buffer
+
+
+class RawContent(Content):  # type: ignore[misc]  # py-amqp is untyped
+    """A message as it came; *defect* says what of its properties could not be read."""
+
+    defect: str | None = None
+
+    def _load_properties(self, class_id: int, buf: bytes, offset: int) -> int:
+        self.properties, self.defect = read_properties(buf, offset)
+        return len(buf)
+
+
+def read_properties(buf: bytes, offset: int) -> tuple[dict[str, Any], str | None]:
+    """Return what of the properties can be read, and why the others could not (or None)."""
+    properties: dict[str, Any] = {}
+    defects = []
+    (flags,) = unpack_from(">H", buf, offset)
+    offset += 2
+    for position, (name, kind) in enumerate(_PROPERTIES):
+        if not flags & (0x8000 >> position):
+            continue
+        if kind == "s":
+            size = buf[offset]
+            text = buf[offset + 1 : offset + 1 + size]
+            offset += 1 + size
+            try:
+                properties[name] = text.decode()
+            except UnicodeDecodeError:
+                defects.append(f"the property {name} is not UTF-8")
+        elif kind == "F":
+            (size,) = unpack_from(">I", buf, offset)
+            try:
+                (properties[name],), _ = loads("F", buf, offset)
+            except Exception as error:  # whatever a stranger's table provokes, RecursionError too
+                defects.append(f"the headers cannot be read ({type(error).__name__}: {error})")
+            offset += 4 + size
+        elif kind == "o":
+            properties[name] = buf[offset]
+            offset += 1
+        else:
+            (properties[name],) = unpack_from(">Q", buf, offset)
+            offset += 8
+    return properties, "; ".join(defects) or None
+
+
+def raw_frame_handler(
+    connection: Any, callback: Callable[[int, tuple[int, int], bytes, Any], Any]
+) -> Callable[[tuple[int, int, bytes]], bool]:
+    """Return py-amqp's reader of inbound frames, but with :class:`RawContent`."""
+    partial: dict[int, RawContent] = {}
+    expected: defaultdict[int, int] = defaultdict(lambda: METHOD)
+
+    def on_frame(frame: tuple[int, int, bytes]) -> bool:
+        kind, channel, payload = frame
+        connection.bytes_recv += 1
+        if kind == HEARTBEAT:
+            return False
+        if kind != expected[channel]:
+            raise UnexpectedFrame(f"received frame {kind}, expected {expected[channel]}")
+        if kind == METHOD:
+            method = unpack_from(">HH", payload, 0)
+            if method not in _WITH_CONTENT:
+                callback(channel, method, payload, None)
+                return True
+            partial[channel] = RawContent(frame_method=method, frame_args=payload)
+            expected[channel] = HEADER
+            return False
+        content = partial[channel]
+        if kind == HEADER:
+            content.inbound_header(payload)
+        else:
+            content.inbound_body(payload)
+        if not content.ready:
+            expected[channel] = BODY
+            return False
+        expected[channel] = METHOD
+        del partial[channel]
+        callback(channel, content.frame_method, content.frame_args, content)
+        return True
+
+    return on_frame
+
+
+def _short(text: bytes) -> bytes:
+    return bytes((len(text),)) + text

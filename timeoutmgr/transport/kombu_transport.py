@@ -1,0 +1,160 @@
+"""The transport behind a kombu URL: RabbitMQ without reserve, Redis with the user's consent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+
+from timeoutmgr.contracts import TransactionMode, TransportCapabilities, TransportSession
+from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.redaction import redact
+from timeoutmgr.transport.connection import AmqpConnection, kombu_connection
+from timeoutmgr.transport.heartbeats import Heartbeats
+from timeoutmgr.transport.rabbitmq import RabbitMQSession
+from timeoutmgr.transport.refusals import Family, family_of
+from timeoutmgr.transport.registry import BindingRegistry, DeclaredRegistry, Registry
+from timeoutmgr.transport.settings import KombuSettings, QueueType
+from timeoutmgr.transport.virtual import VirtualSession
+
+if TYPE_CHECKING:
+    from timeoutmgr.database import Database
+
+_MODES = frozenset({TransactionMode.NONE, TransactionMode.RECEIVE_ONLY})
+
+_NOTES = {
+    Family.AMQP: "confirmed sends; an unacknowledged message comes back at once",
+    Family.REDIS: "kombu pops before it tracks, and Redis syncs once a second: needs accept_loss",
+    Family.MEMORY: "for tests: ends with the process; needs accept_loss",
+    Family.UNTESTED: "untested: nobody has seen it keep its promises; needs accept_loss",
+}
+
+
+class KombuTransport:
+    """Reaches queues by a kombu URL.
+
+    Keyword arguments are the fields of :class:`KombuSettings`; or *settings* gives all of them.
+    Raises CombinationRefused, before anything is opened, for transports that lose messages.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        settings: KombuSettings | None = None,
+        accept_loss: bool | None = None,
+        confirm_timeout: timedelta | None = None,
+        confirm_window: int | None = None,
+        connect_timeout: timedelta | None = None,
+        heartbeat: timedelta | None = None,
+        queue_type: QueueType | None = None,
+        max_message_size: int | None = None,
+        visibility_timeout: timedelta | None = None,
+        ssl: Mapping[str, Any] | None = None,
+    ) -> None:
+        given: dict[str, Any] = {
+            "accept_loss": accept_loss,
+            "confirm_timeout": confirm_timeout,
+            "confirm_window": confirm_window,
+            "connect_timeout": connect_timeout,
+            "heartbeat": heartbeat,
+            "queue_type": queue_type,
+            "max_message_size": max_message_size,
+            "visibility_timeout": visibility_timeout,
+            "ssl": ssl,
+        }
+        self._settings = replace(
+            settings or KombuSettings(),
+            **{name: value for name, value in given.items() if value is not None},
+        )
+        self._url = url
+        self._family = family_of(url, self._settings)
+        self._heartbeats = Heartbeats(self._settings.heartbeat)
+
+    @property
+    def capabilities(self) -> TransportCapabilities:
+        """What it can keep."""
+        return TransportCapabilities(
+            name=self._family.value,
+            modes=_MODES,
+            durable=self._family is Family.AMQP,
+            note=_NOTES[self._family],
+        )
+
+    @property
+    def database(self) -> Database | None:
+        """None: a broker's queues are no tables."""
+        return None
+
+    def describe(self) -> str:
+        """Return the URL with every secret masked."""
+        return redact(self._url)
+
+    def install(self) -> None:
+        """Do nothing: a session creates the queues, and there is nothing beneath them."""
+
+    def ddl(self) -> str:
+        """Return an empty text: there are no tables."""
+        return ""
+
+    def check(self) -> None:
+        """Return if the broker answers; raises TransportUnavailable."""
+        session = self.session()
+        try:
+            session.ping()
+        finally:
+            session.close()
+
+    def session(self) -> TransportSession:
+        """Return a new session; it connects on first use."""
+        if self._family is Family.AMQP:
+            return RabbitMQSession(self._connect_amqp, self._settings)
+        make: Callable[[Any], Registry] = (
+            DeclaredRegistry if self._family is Family.UNTESTED else BindingRegistry
+        )
+        return VirtualSession(self._connect_virtual, make, self._settings)
+
+    def close(self) -> None:
+        """Stop the heartbeats; sessions and receivers are closed by themselves."""
+        self._heartbeats.close()
+
+    def _connect_amqp(self) -> AmqpConnection:
+        connection = AmqpConnection(self._url, self._settings)
+        self._heartbeats.add(connection)
+        return connection
+
+    def _connect_virtual(self) -> Any:
+        options: dict[str, Any] = {}
+        arguments: dict[str, Any] = {}
+        if self._settings.ssl is not None:
+            arguments["ssl"] = dict(self._settings.ssl)
+        if self._family is Family.MEMORY:
+            options["polling_interval"] = 0.02  # kombu's own is a second of latency a hop
+        if self._family is Family.REDIS:
+            connect_timeout = self._settings.connect_timeout.total_seconds()
+            options["visibility_timeout"] = self._settings.visibility_timeout.total_seconds()
+            options["socket_connect_timeout"] = connect_timeout
+            # Without, a half-open connection hangs a thread for ever.
+            options["socket_timeout"] = self._settings.confirm_timeout.total_seconds()
+            arguments["transport"] = _redis_transport(self._url)
+            if self._url.startswith("rediss:") and "ssl" not in arguments:
+                # kombu's default for rediss:// is to check no certificate at all.
+                arguments["ssl"] = {"ssl_cert_reqs": "required"}
+        return kombu_connection(
+            self._url,
+            connect_timeout=self._settings.connect_timeout.total_seconds(),
+            transport_options=options,
+            **{name: value for name, value in arguments.items() if value is not None},
+        )
+
+
+def _redis_transport(url: str) -> type | None:
+    try:
+        from timeoutmgr.transport.redis_channel import RawRedisTransport
+    except (ImportError, AttributeError) as error:  # kombu fails with either, without redis
+        raise ConfigurationError(
+            f"the transport {redact(url)} needs the redis client: pip install 'kombu[redis]'"
+        ) from error
+    # Sentinel has a transport class of its own in kombu.
+    return None if url.startswith("sentinel") else RawRedisTransport

@@ -1,0 +1,294 @@
+"""The pump: one thread that takes batches from one queue and sees each message to its end.
+
+A message ends acknowledged: handled, moved to be retried later, or copied into the error queue.
+Until then it is the queue's. While the storage or the broker is away the pump stops consuming
+(instead of requeueing: RabbitMQ counts redeliveries, and from 4.0 drops after twenty).
+"""
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Final
+
+from timeoutmgr.contracts import Clock, Receiver, SendResult, TransactionMode, TransportSession
+from timeoutmgr.contracts import Transport as TransportPort
+from timeoutmgr.errors import (
+    DeliveryUnknown,
+    InvalidMessage,
+    LeaseLost,
+    MessageRejected,
+    QueueMissing,
+    StorageUnavailable,
+    TransportUnavailable,
+)
+from timeoutmgr.message import Message, Outgoing, Received
+from timeoutmgr.resilience.breakers import OutageBreaker
+from timeoutmgr.resilience.error_copy import (
+    bare_error_copy,
+    error_copy,
+    minimal_error_copy,
+)
+from timeoutmgr.resilience.recovery import (
+    SATELLITE_POLICY,
+    RecoverabilitySettings,
+    Recovery,
+    decide,
+)
+from timeoutmgr.telemetry import Telemetry
+from timeoutmgr.transport.work import Step, Work
+
+logger = logging.getLogger(__name__)
+
+IDLE_WAIT: Final = 0.5
+"""Seconds that one look at an empty queue waits."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outage:
+    """What a pump needs to sit out an outage of the storage behind its step."""
+
+    breaker: OutageBreaker
+    probe: Callable[[], None]
+    """Returns if the storage answers, raises StorageUnavailable if not."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Consumption:
+    """What is consumed, how, and by which step."""
+
+    name: str
+    queue: str
+    step: Step
+    batch: int = 1
+    policy: RecoverabilitySettings = SATELLITE_POLICY
+    storage: Outage | None = None
+    broker: OutageBreaker | None = None
+    """Told of failures to reach the broker, in place of the endpoint's own."""
+    retry_later: Callable[[Message], Outgoing] | None = None
+    """Makes the delayed retry of a failed message; None where nothing can delay one."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PumpSurroundings:
+    """What all pumps of an endpoint share."""
+
+    endpoint: str
+    transport: TransportPort
+    mode: TransactionMode
+    error_queue: str
+    clock: Clock
+    telemetry: Telemetry
+    broker: OutageBreaker
+    stop: threading.Event = field(default_factory=threading.Event)
+
+
+class Pump:
+    """Consumes one queue in one thread. ``run`` is the loop, ``pump_once`` the step."""
+
+    def __init__(self, consumption: Consumption, surroundings: PumpSurroundings) -> None:
+        self._what = consumption
+        self._around = surroundings
+        self._broker = consumption.broker or surroundings.broker
+        self._receiver: Receiver | None = None
+
+    def run(self) -> None:
+        """Consume until stopped; nothing that a message or an outage does ends it."""
+        while not self._around.stop.is_set():
+            try:
+                self._consume()
+            except StorageUnavailable as error:
+                self._sit_out(error)
+            except (TransportUnavailable, DeliveryUnknown, QueueMissing, LeaseLost) as error:
+                self._around.telemetry.count("transport_failures")
+                self._around.stop.wait(self._broker.failure(error))
+            except Exception as error:
+                logger.exception("the pump of %s failed; it starts again", self._what.queue)
+                self._around.telemetry.count("pump_failures")
+                self._around.stop.wait(max(1.0, self._broker.failure(error)))
+
+    def interrupt(self) -> None:
+        """Make a waiting pump look whether it is to stop; from any thread."""
+        receiver = self._receiver
+        if receiver is not None:
+            receiver.interrupt()
+
+    def pump_once(self, session: TransportSession, receiver: Receiver, wait: float) -> int:
+        """Take one batch and deal with it; return how many messages it had."""
+        batch = receiver.receive(self._what.batch, wait)
+        sound = [received for received in batch if received.defect is None]
+        if sound:
+            self._handle(sound, session, receiver)
+        for received in batch:
+            if received.defect is not None:
+                self._move_to_error(received, MessageRejected(received.defect), session, receiver)
+        self._works()
+        return len(batch)
+
+    def _consume(self) -> None:
+        with (
+            closing(self._around.transport.session()) as session,
+            closing(session.receiver(self._what.queue, prefetch=2 * self._what.batch)) as receiver,
+        ):
+            self._receiver = receiver
+            try:
+                while not self._around.stop.is_set():
+                    self.pump_once(session, receiver, IDLE_WAIT)
+            finally:
+                self._receiver = None
+
+    def _works(self) -> None:
+        # Also an empty look counts: the message that failed may have been taken by another
+        # process, and an outage that nobody can see any more must not trigger.
+        self._broker.success()
+        if self._what.storage is not None:
+            self._what.storage.breaker.success()
+
+    def _sit_out(self, error: StorageUnavailable) -> None:
+        """Wait, not consuming, until the storage answers again."""
+        self._around.telemetry.count("storage_failures")
+        storage = self._what.storage
+        if storage is None:
+            self._around.stop.wait(self._broker.failure(error))
+            return
+        while not self._around.stop.wait(storage.breaker.failure(error)):
+            try:
+                storage.probe()
+            except StorageUnavailable as still_away:
+                error = still_away
+            else:
+                return
+
+    def _handle(
+        self, batch: Sequence[Received], session: TransportSession, receiver: Receiver
+    ) -> None:
+        if self._around.mode is TransactionMode.NONE:
+            receiver.ack(batch)
+        try:
+            self._attempt(batch, session, receiver)
+        except LeaseLost:
+            # Undone here, done by whoever has the messages now.
+            self._around.telemetry.count("leases_lost", len(batch))
+        except (StorageUnavailable, TransportUnavailable, DeliveryUnknown):
+            raise
+        except Exception as error:
+            if len(batch) == 1:
+                self._recover(batch[0], error, session, receiver)
+                return
+            # One bad message must not sink its neighbours: each on its own.
+            for received in batch:
+                self._handle([received], session, receiver)
+
+    def _attempt(
+        self, batch: Sequence[Received], session: TransportSession, receiver: Receiver
+    ) -> None:
+        with Work(session, receiver, self._around.mode) as work:
+            self._what.step(batch, work)
+            if self._around.mode is not TransactionMode.NONE:
+                work.ack(batch)
+
+    def _recover(
+        self,
+        received: Received,
+        error: Exception,
+        session: TransportSession,
+        receiver: Receiver,
+    ) -> None:
+        attempt = 1
+        while True:
+            action = self._decide(received, error, attempt)
+            if action is Recovery.RETRY_LATER and self._what.retry_later is not None:
+                logger.warning("message %s is retried later: %s", received.message.id, error)
+                self._around.telemetry.count("delayed_retries")
+                later = self._what.retry_later(received.message)
+                self._replace(received, later, session, receiver)
+                return
+            if action is not Recovery.RETRY_NOW:
+                self._move_to_error(received, error, session, receiver)
+                return
+            logger.info("message %s, attempt %d failed: %s", received.message.id, attempt, error)
+            self._around.telemetry.count("immediate_retries")
+            attempt += 1
+            try:
+                self._attempt([received], session, receiver)
+            except LeaseLost:
+                self._around.telemetry.count("leases_lost")
+                return
+            except (StorageUnavailable, TransportUnavailable, DeliveryUnknown):
+                raise
+            except Exception as again:
+                error = again
+            else:
+                return
+
+    def _decide(self, received: Received, error: Exception, attempt: int) -> Recovery:
+        if self._around.mode is TransactionMode.NONE:  # it is gone from the queue already
+            return Recovery.MOVE_TO_ERROR
+        now = self._around.clock.now()
+        return decide(self._what.policy, received.message, error, attempt, now)
+
+    def _move_to_error(
+        self,
+        received: Received,
+        error: Exception,
+        session: TransportSession,
+        receiver: Receiver,
+    ) -> None:
+        """Copy into the error queue first, settle second: a failure between repeats the copy."""
+        logger.error(
+            "message %s from %s goes to the error queue: %s",
+            received.message.id,
+            received.queue,
+            error,
+        )
+        message, reason = received.message, str(error)
+        whole = error_copy(
+            message,
+            error,
+            queue=received.queue,
+            endpoint=self._around.endpoint,
+            at=self._around.clock.now(),
+        )
+        try:
+            self._replace(received, Outgoing(self._around.error_queue, whole), session, receiver)
+        except (Refused, InvalidMessage) as refusal:
+            logger.warning("the error queue takes a smaller copy only: %s", refusal)
+            self._move_smaller(received, reason, session, receiver)
+        self._around.telemetry.count("moved_to_error")
+
+    def _move_smaller(
+        self, received: Received, reason: str, session: TransportSession, receiver: Receiver
+    ) -> None:
+        target, queue = self._around.error_queue, received.queue
+        small = minimal_error_copy(received.message, queue=queue, reason=reason)
+        try:
+            self._replace(received, Outgoing(target, small), session, receiver)
+        except InvalidMessage:
+            # What came in cannot go out as it is, and must neither be lost nor come back for ever.
+            bare = bare_error_copy(received.message, queue=queue, reason=reason)
+            self._replace(received, Outgoing(target, bare), session, receiver)
+
+    def _replace(
+        self,
+        received: Received,
+        outgoing: Outgoing,
+        session: TransportSession,
+        receiver: Receiver,
+    ) -> None:
+        """Send *outgoing* and settle *received*: together where the mode can, else in order."""
+        with Work(session, receiver, self._around.mode) as work:
+            [result] = session.send([outgoing], transaction=work.transaction)
+            if result is SendResult.REFUSED:
+                raise Refused(f"the broker refused {outgoing.message.id!r}")
+            if result is not SendResult.CONFIRMED:
+                raise TransportUnavailable(
+                    f"queue {outgoing.destination!r} did not take message "
+                    f"{outgoing.message.id!r} ({result.value}); it stays in {received.queue!r}"
+                )
+            if self._around.mode is not TransactionMode.NONE:
+                work.ack([received])
+
+
+class Refused(TransportUnavailable):
+    """The broker said no to one message; a smaller copy of it may pass."""

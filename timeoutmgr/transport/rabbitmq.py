@@ -1,0 +1,215 @@
+"""A session with an AMQP broker: queues, confirmed sends, receivers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
+from typing import Any
+
+from amqp.exceptions import AccessRefused, NotFound, PreconditionFailed
+
+from timeoutmgr.contracts import Receiver, SendResult, Transaction
+from timeoutmgr.errors import ConfigurationError, MessageTooLarge, QueueMissing
+from timeoutmgr.message import Outgoing
+from timeoutmgr.transport.connection import AmqpConnection, broker_errors
+from timeoutmgr.transport.dispatch import ConfirmWindow, Publishing
+from timeoutmgr.transport.envelope import check_short, seal
+from timeoutmgr.transport.frames import FRAME_OVERHEAD, content_header, publish_method
+from timeoutmgr.transport.rabbitmq_receiver import RabbitMQReceiver
+from timeoutmgr.transport.refusals import check_queue_names, refuse_transaction
+from timeoutmgr.transport.settings import KombuSettings
+
+_CREATE = "install the endpoint that owns it (it creates its queues), or correct the name"
+
+
+class RabbitMQSession:
+    """Queues on an AMQP broker. Sending has one connection, each receiver another."""
+
+    def __init__(self, connect: Callable[[], AmqpConnection], settings: KombuSettings) -> None:
+        self._connect = connect
+        self._settings = settings
+        self._connection: AmqpConnection | None = None
+        self._window: ConfirmWindow | None = None
+        self._held_up: AmqpConnection | None = None
+
+    def create_queues(self, names: Sequence[str], *, dead_letter_to: str | None = None) -> None:
+        """Create the queues that do not exist; an existing one keeps its type and arguments."""
+        check_queue_names([*names, *([dead_letter_to] if dead_letter_to else [])])
+        with self._used("creating queues") as connection, closing(connection.channel()) as channel:
+            arguments = self._arguments(connection, dead_letter_to)
+            for name in names:
+                if _declared(channel, name) is None:
+                    _declare(channel, name, arguments)
+
+    def missing_queues(self, names: Collection[str]) -> list[str]:
+        """Return those of *names* that do not exist."""
+        check_queue_names(names)
+        with (
+            self._used("looking for queues") as connection,
+            closing(connection.channel()) as channel,
+        ):
+            return [name for name in names if _declared(channel, name) is None]
+
+    def delete_queues(self, names: Collection[str]) -> None:
+        """Delete queues and what is in them; missing ones are fine."""
+        check_queue_names(names)
+        with self._used("deleting queues") as connection, closing(connection.channel()) as channel:
+            for name in names:
+                if _declared(channel, name) is not None:
+                    channel.queue_delete(name)
+
+    def count(self, queue: str) -> int:
+        """Return how many messages wait in *queue*, those in a consumer's hands not counted."""
+        check_queue_names([queue])
+        with self._used("counting") as connection, closing(connection.channel()) as channel:
+            count = _declared(channel, queue)
+        if count is None:
+            raise QueueMissing([queue], _CREATE)
+        return count
+
+    def send(
+        self, outgoing: Sequence[Outgoing], *, transaction: Transaction | None = None
+    ) -> list[SendResult]:
+        """Publish in confirm windows.
+
+        Raises TransportUnavailable only where nothing was written, and InvalidMessage before
+        anything is.
+        """
+        if transaction is not None:
+            refuse_transaction("AMQP")
+        publishings = self._prepare(outgoing)
+        if not publishings:
+            return []
+        if self._is_held_up():
+            return [SendResult.REFUSED] * len(publishings)
+        with self._used("sending") as connection:
+            for publishing in publishings:
+                if len(publishing.header) > connection.frame_limit - FRAME_OVERHEAD:
+                    raise MessageTooLarge(
+                        "headers",
+                        len(publishing.header),
+                        connection.frame_limit - FRAME_OVERHEAD,
+                        "the broker's frame_max",
+                    )
+            if self._window is None:
+                self._window = ConfirmWindow(
+                    connection, self._settings.confirm_window, self._settings.confirm_timeout
+                )
+            results = self._window.send(publishings)
+            if self._window.spent:
+                self._held_up = connection if connection.blocked else None
+                self._connection, self._window = None, None
+            return results
+
+    def receiver(self, queue: str, *, prefetch: int) -> Receiver:
+        """Return a consumer of *queue* on a connection of its own."""
+        check_queue_names([queue])
+        return RabbitMQReceiver(self._connect, queue, prefetch)
+
+    def transaction(self) -> AbstractContextManager[Transaction]:
+        """Refuse: a broker cannot commit together with a database."""
+        refuse_transaction("AMQP")
+
+    def ping(self) -> None:
+        """Make a round trip to the broker."""
+        with self._used("ping") as connection, closing(connection.channel()):
+            return
+
+    def close(self) -> None:
+        """Close the sending connection; receivers are closed by themselves."""
+        connection, self._connection, self._window = self._connection, None, None
+        if connection is not None:
+            with connection.lock:
+                connection.close()
+        held_up, self._held_up = self._held_up, None
+        if held_up is not None:
+            with held_up.lock:
+                held_up.drop("closed")
+
+    def _is_held_up(self) -> bool:
+        """Return whether an alarm still blocks the connection of a spent window."""
+        connection = self._held_up
+        if connection is None:
+            return False
+        with connection.lock:
+            if connection.is_alive() and connection.blocked:
+                return True
+            connection.drop("the alarm is over, and its confirms are not to be trusted")
+        self._held_up = None
+        return False
+
+    def _prepare(self, outgoing: Sequence[Outgoing]) -> list[Publishing]:
+        limit = self._settings.max_message_size
+        methods: dict[str, bytes] = {}
+        publishings = []
+        for one in outgoing:
+            method = methods.get(one.destination)
+            if method is None:
+                check_short(one.destination, "destination")
+                method = methods[one.destination] = publish_method(one.destination)
+            body = one.message.body
+            if len(body) > limit:
+                raise MessageTooLarge("body", len(body), limit, "max_message_size")
+            envelope = seal(one.message)
+            publishings.append(
+                Publishing(
+                    destination=one.destination,
+                    message_id=envelope.message_id,
+                    method=method,
+                    header=content_header(envelope, len(body)),
+                    body=body,
+                )
+            )
+        return publishings
+
+    def _arguments(self, connection: AmqpConnection, dead_letter_to: str | None) -> dict[str, Any]:
+        arguments: dict[str, Any] = {"x-queue-type": self._settings.queue_type}
+        if dead_letter_to is not None:
+            arguments["x-dead-letter-exchange"] = ""
+            arguments["x-dead-letter-routing-key"] = dead_letter_to
+        if self._settings.queue_type == "quorum" and connection.server_version >= (4,):
+            # From 4.0 a message is given up after 20 deliveries, and a kill counts as one.
+            arguments["x-delivery-limit"] = -1
+        return arguments
+
+    @contextmanager
+    def _used(self, what: str) -> Iterator[AmqpConnection]:
+        # A connection that died while idle is replaced: nothing of this call is written yet.
+        if self._connection is not None:
+            with self._connection.lock:
+                alive = self._connection.is_alive()
+            if not alive:
+                self._connection, self._window = None, None
+        if self._connection is None:
+            self._connection = self._connect()
+        connection = self._connection
+        with connection.lock:
+            try:
+                with broker_errors(what):
+                    yield connection
+            except (ConfigurationError, MessageTooLarge):
+                raise
+            except Exception as error:
+                # Whatever else it was, what is left on the wire is not known.
+                connection.drop(f"{type(error).__name__}: {error}")
+                raise
+
+
+def _declared(channel: Any, name: str) -> int | None:
+    """Return how many messages *name* holds, or None if there is no such queue."""
+    try:
+        return int(channel.queue_declare(name, passive=True).message_count)
+    except NotFound:
+        return None  # py-amqp has opened the channel again, that the broker closed over it
+
+
+def _declare(channel: Any, name: str, arguments: dict[str, Any]) -> None:
+    try:
+        channel.queue_declare(name, durable=True, auto_delete=False, arguments=arguments)
+    except PreconditionFailed:
+        return  # another process was faster, with other arguments: an existing queue is left as is
+    except AccessRefused as error:
+        raise ConfigurationError(
+            f"the broker's user may not create queue {name!r} ({error}); run the installation "
+            "with a user that has the configure permission"
+        ) from error

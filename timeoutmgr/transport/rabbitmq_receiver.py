@@ -1,0 +1,246 @@
+"""A consumer of one AMQP queue: raw messages in, acknowledgements out in as few as possible."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple
+
+from amqp import spec
+from amqp.exceptions import NotFound
+
+from timeoutmgr.contracts import Transaction
+from timeoutmgr.errors import LeaseLost, QueueMissing, TransportUnavailable
+from timeoutmgr.message import Received
+from timeoutmgr.transport.connection import AmqpConnection, broker_errors
+from timeoutmgr.transport.envelope import unseal
+from timeoutmgr.transport.frames import RawContent, settle_frame
+from timeoutmgr.transport.refusals import refuse_transaction
+from timeoutmgr.transport.wake import Wake
+
+logger = logging.getLogger(__name__)
+
+_LINGER = 0.002
+
+
+class _Tag(NamedTuple):
+    """A delivery: the broker's number for it, on which of this receiver's connections."""
+
+    life: int
+    number: int
+
+
+class RabbitMQReceiver:
+    """Consumes on a connection of its own, and on a new one after that was lost.
+
+    The call that meets a lost connection raises; the next ``receive`` connects again. What was
+    unacknowledged is delivered again, so that settling it afterwards is a LeaseLost.
+    """
+
+    def __init__(self, connect: Callable[[], AmqpConnection], queue: str, prefetch: int) -> None:
+        if not 1 <= prefetch <= 65_535:
+            raise ValueError(f"prefetch must be from 1 to 65535, got {prefetch}")
+        self._connect = connect
+        self._queue = queue
+        self._prefetch = prefetch
+        self._wake = Wake()
+        self._life = 0
+        self._closed = False
+        self._connection: AmqpConnection | None = None
+        self._channel_id = 0
+        self._buffer: deque[Received] = deque()
+        # In the order of delivery, which is that of the numbers: handed out or still buffered.
+        self._unacked: dict[int, None] = {}
+        try:
+            self._open()
+        except BaseException:
+            self._wake.close()
+            raise
+
+    def receive(self, limit: int, wait: float) -> list[Received]:
+        """Return what is there, or what comes first within *wait* and right behind it."""
+        with self._used("receiving", reopen=True) as connection:
+            if len(self._buffer) < limit:
+                self._fill(connection, limit, wait)
+            return [self._buffer.popleft() for _ in range(min(limit, len(self._buffer)))]
+
+    def ack(self, received: Sequence[Received], *, transaction: Transaction | None = None) -> None:
+        """Settle messages; the longest run from the oldest on takes one frame."""
+        if transaction is not None:
+            refuse_transaction("AMQP")
+        with self._used("acknowledging") as connection:
+            numbers = self._own(received)
+            last = 0
+            for number in self._unacked:
+                if number not in numbers:
+                    break
+                last = number
+                numbers.discard(number)
+            frames = [] if not last else [self._settle(spec.Basic.Ack, last, True)]
+            frames += [self._settle(spec.Basic.Ack, number, False) for number in sorted(numbers)]
+            connection.write(b"".join(frames))
+            self._forget(received)
+
+    def release(self, received: Sequence[Received]) -> None:
+        """Put messages back to where they stood; those of a lost connection are back already."""
+        live = [one for one in received if self._is_live(one)]
+        if not live:
+            return
+        with self._used("releasing") as connection:
+            numbers = self._own(live)
+            connection.write(
+                b"".join(
+                    self._settle(spec.Basic.Reject, number, True) for number in sorted(numbers)
+                )
+            )
+            self._forget(live)
+
+    def interrupt(self) -> None:
+        """End the wait of ``receive``, at once."""
+        self._wake.set()
+
+    def close(self) -> None:
+        """Close the connection, and with it give back what is unacknowledged."""
+        if self._closed:
+            return
+        self._closed = True
+        self._let_go("closed", politely=True)
+        self._wake.close()
+
+    def _fill(self, connection: AmqpConnection, limit: int, wait: float) -> None:
+        while connection.pump(0) and len(self._buffer) < limit:
+            pass
+        if self._buffer:
+            return
+        deadline = time.monotonic() + wait
+        longest = connection.heartbeat / 4 or wait
+        while not self._buffer:
+            connection.tick()
+            remaining = deadline - time.monotonic()
+            if self._wake.take() or remaining <= 0:
+                return
+            connection.pump(min(remaining, longest))
+        linger_until = time.monotonic() + _LINGER
+        while len(self._buffer) < limit:
+            remaining = linger_until - time.monotonic()
+            if remaining <= 0 or not connection.pump(remaining):
+                return
+
+    def _on_delivery(self, number: int, redelivered: bool, content: RawContent) -> None:
+        properties = content.properties
+        body = content.body or b""
+        raw_headers = properties.get("application_headers")
+        message, defect = unseal(properties, raw_headers, body, content.defect)
+        self._unacked[number] = None
+        self._buffer.append(
+            Received(
+                message=message,
+                queue=self._queue,
+                tag=_Tag(self._life, number),
+                delivery_count=_delivery_count(raw_headers, redelivered),
+                defect=defect,
+            )
+        )
+
+    def _on_cancel(self, _consumer_tag: str) -> None:
+        raise ConnectionAbortedError(f"the broker cancelled the consumer of queue {self._queue!r}")
+
+    def _open(self) -> None:
+        connection = self._connect()
+        self._life += 1
+        self._buffer.clear()
+        self._unacked.clear()
+        try:
+            with broker_errors(f"consuming queue {self._queue!r}"):
+                channel = connection.channel()
+                channel.basic_qos(0, self._prefetch, False)
+                channel.deliver = self._on_delivery
+                channel.basic_consume(self._queue, on_cancel=self._on_cancel)
+                connection.watch(self._wake)
+        except TransportUnavailable as error:
+            connection.close()
+            if isinstance(error.__cause__, NotFound):
+                raise QueueMissing(
+                    [self._queue],
+                    "install the endpoint that owns it (it creates its queues), "
+                    "or correct the name",
+                ) from error.__cause__
+            raise
+        self._channel_id = channel.channel_id
+        self._connection = connection
+
+    def _let_go(self, reason: str, *, politely: bool = False) -> None:
+        connection, self._connection = self._connection, None
+        self._buffer.clear()
+        self._unacked.clear()
+        if connection is not None:
+            with connection.lock:
+                if politely:
+                    connection.close()
+                else:
+                    connection.drop(reason)
+
+    @contextmanager
+    def _used(self, what: str, *, reopen: bool = False) -> Iterator[AmqpConnection]:
+        if self._closed:
+            raise TransportUnavailable(
+                f"the receiver of queue {self._queue!r} is closed; open another"
+            )
+        if self._connection is not None and self._connection.broken is not None:
+            reason = self._connection.broken
+            self._let_go(reason)
+            # Met between two calls (a missed heartbeat): for the messages in hand it is now.
+            if not reopen:
+                raise TransportUnavailable(f"{what} failed: the connection was lost: {reason}")
+        if self._connection is None:
+            if not reopen:
+                raise LeaseLost(self._lost())
+            self._open()
+        connection = self._connection
+        assert connection is not None
+        with connection.lock:
+            try:
+                with broker_errors(f"{what} (queue {self._queue!r})"):
+                    yield connection
+            except TransportUnavailable as error:
+                self._let_go(str(error))
+                raise
+
+    def _own(self, received: Sequence[Received]) -> set[int]:
+        numbers = set()
+        for one in received:
+            if not self._is_live(one):
+                raise LeaseLost(self._lost())
+            number = one.tag.number  # type: ignore[attr-defined]  # _is_live looked at its type
+            if number in self._unacked:  # settling a message twice is fine
+                numbers.add(number)
+        return numbers
+
+    def _is_live(self, one: Received) -> bool:
+        return isinstance(one.tag, _Tag) and one.tag.life == self._life and self._connected()
+
+    def _connected(self) -> bool:
+        return self._connection is not None
+
+    def _lost(self) -> str:
+        return (
+            f"the connection on which messages of queue {self._queue!r} were received is gone; "
+            "the broker delivers them again"
+        )
+
+    def _settle(self, method: tuple[int, int], number: int, bit: bool) -> bytes:
+        return settle_frame(self._channel_id, method, number, bit)
+
+    def _forget(self, received: Sequence[Received]) -> None:
+        for one in received:
+            self._unacked.pop(one.tag.number, None)  # type: ignore[attr-defined]  # see _own
+
+
+def _delivery_count(raw_headers: Any, redelivered: bool) -> int:
+    count = raw_headers.get("x-delivery-count") if isinstance(raw_headers, dict) else None
+    if isinstance(count, int) and not isinstance(count, bool) and count > 0:
+        return count
+    return 1 if redelivered else 0

@@ -1,0 +1,89 @@
+"""kombu's virtual message as it came: neither decompressed nor decoded, whatever is in it."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import uuid
+from typing import Any
+
+from kombu.transport import virtual
+
+_DEFECT = "timeoutmgr-defect"
+
+
+class RawMessage(virtual.Message):
+    """A message whose constructor cannot fail; *defect* says what could not be read.
+
+    Its tag and the queue that it goes back to are ours: those in the payload are the sender's,
+    who may have copied them from another message or made them up.
+    """
+
+    def __init__(self, queue: str, payload: Any, channel: Any = None, **_: Any) -> None:
+        # Not calling kombu's constructors, which decompress by a header, is the point.
+        whole = _table(payload)
+        properties = _table(whole.get("properties"))
+        headers = _table(whole.get("headers"))
+        defect = whole.get(_DEFECT)
+        for what, value in (
+            ("envelope", payload),
+            ("headers", whole.get("headers")),
+            ("properties", whole.get("properties")),
+        ):
+            if value is not None and not isinstance(value, dict):
+                defect = defect or f"the {what} is no table but {type(value).__name__}"
+        self.defect: str | None = defect
+        self.redelivered = bool(whole.get("redelivered") or headers.get("redelivered") is True)
+        if headers.get("redelivered") is True:  # kombu's mark; a sender's would be a string
+            del headers["redelivered"]
+        self.errors = []
+        self.accept = None
+        self.channel = channel
+        self.delivery_tag = uuid.uuid4().hex
+        self.delivery_info = {"exchange": "", "routing_key": queue}
+        self.headers = headers
+        self.properties = properties
+        self.content_type = whole.get("content-type")
+        self.content_encoding = whole.get("content-encoding")
+        self.body = self._read_body(whole.get("body"), properties.get("body_encoding"))
+        self._state = "RECEIVED"
+        self._decoded_cache = None
+        # What is stored while unacknowledged, and put back; kombu needs it in this shape.
+        self._raw = {
+            **whole,
+            "headers": dict(headers),
+            "properties": {**properties, "delivery_info": dict(self.delivery_info)},
+            # Mended for kombu above, it would look whole when it comes back.
+            **({_DEFECT: defect} if defect else {}),
+        }
+
+    def serializable(self) -> dict[str, Any]:
+        """Return what is put back into the queue: the same, body and headers untouched."""
+        return {**self._raw, "headers": dict(self.headers)}
+
+    def _read_body(self, body: Any, encoding: Any) -> bytes:
+        if body is None:
+            return b""
+        if not isinstance(body, str):
+            self.defect = self.defect or f"the body is no text but {type(body).__name__}"
+            return repr(body).encode("utf-8", "replace")
+        if encoding == "base64":
+            try:
+                return base64.b64decode(body, validate=True)
+            except (binascii.Error, ValueError):
+                self.defect = self.defect or "the body is not base64, as it says"
+        return body.encode("utf-8", "surrogatepass")
+
+
+def unreadable(item: bytes) -> dict[str, Any]:
+    """Return the payload that stands for an *item* which is no message at all."""
+    return {
+        "body": base64.b64encode(item).decode(),
+        "headers": {},
+        "properties": {"body_encoding": "base64"},
+        _DEFECT: "the envelope is no JSON table",
+    }
+
+
+def _table(value: Any) -> dict[Any, Any]:
+    return dict(value) if isinstance(value, dict) else {}

@@ -1,0 +1,111 @@
+"""Which of kombu's transports are let in, and what every one of them refuses."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+from enum import Enum
+from typing import Final, NoReturn
+
+from timeoutmgr.errors import CombinationRefused, ConfigurationError, InvalidMessage, UnknownPart
+from timeoutmgr.transport.envelope import check_short
+from timeoutmgr.transport.settings import KombuSettings
+
+
+class Family(Enum):
+    """Kinds of kombu transports, by how they keep what is delivered and not yet acknowledged."""
+
+    AMQP = "amqp"
+    REDIS = "redis"
+    MEMORY = "memory"
+    UNTESTED = "untested"
+
+
+_SQL: Final = (
+    "Use our own SQL queue instead: sqlite:///timeoutmgr.db, or postgresql+psycopg://... "
+    "(no server to run, and nothing is lost), or amqp://"
+)
+_GETS_AND_DELETES: Final = (
+    "it deletes a message when it is read, so that a killed consumer loses "
+    "delivered but unacknowledged messages"
+)
+
+_AMQP: Final = frozenset({"amqp", "amqps", "pyamqp"})
+_LOSING: Final = {
+    "filesystem": "it moves a message away when it is read, so that a killed consumer loses "
+    "delivered but unacknowledged messages, and two consumers read half-written files",
+    "sqla": "it marks a message as gone when it is read, so that a killed consumer loses "
+    "delivered but unacknowledged messages, and its table never shrinks",
+    "azurestoragequeues": _GETS_AND_DELETES,
+    "mongodb": _GETS_AND_DELETES,
+    "zookeeper": _GETS_AND_DELETES,
+    "etcd": _GETS_AND_DELETES,
+    "consul": _GETS_AND_DELETES,
+    "pyro": _GETS_AND_DELETES,
+    "confluentkafka": "acknowledging one message acknowledges all before it, so that a crash "
+    "loses delivered but unacknowledged messages",
+    "slmq": "the service behind it was shut down, and nothing of it can be tested",
+    "qpid": "its client is not maintained, and nothing of it can be tested",
+    "librabbitmq": "its client is not maintained; amqp:// reaches the same broker",
+}
+_LOSING["sqlalchemy"] = _LOSING["sqla"]
+_LOSING["kafka"] = _LOSING["confluentkafka"]
+
+_NEED_CONSENT: Final = {
+    "redis": (
+        Family.REDIS,
+        "kombu takes a message off its Redis list before it notes it as unacknowledged, and Redis "
+        "itself syncs its file once a second, so that a crash can lose messages",
+    ),
+    "memory": (Family.MEMORY, "memory ends with the process, and every message with it"),
+}
+_NEED_CONSENT["rediss"] = _NEED_CONSENT["redis"]
+_NEED_CONSENT["sentinel"] = _NEED_CONSENT["redis"]
+for _scheme in ("sqs", "pgmq", "gcpubsub", "azureservicebus"):
+    _NEED_CONSENT[_scheme] = (
+        Family.UNTESTED,
+        "it acknowledges for real, but is untested here: nobody has seen it keep its promises",
+    )
+
+
+def family_of(url: str, settings: KombuSettings) -> Family:
+    """Return what kind of transport *url* names; raises CombinationRefused for those that lose."""
+    scheme = url.partition("://")[0].partition("+")[0].strip()
+    name = scheme.lower()
+    if name in _AMQP:
+        return Family.AMQP
+    if name in _LOSING:
+        raise CombinationRefused(f"the transport {scheme}://", _LOSING[name], _SQL)
+    if name not in _NEED_CONSENT:
+        known = sorted({*_AMQP, *_NEED_CONSENT})
+        near = difflib.get_close_matches(name, known, n=1)
+        raise UnknownPart("timeoutmgr.transports", scheme, near[0] if near else None, known)
+    family, reason = _NEED_CONSENT[name]
+    if not settings.accept_loss:
+        raise CombinationRefused(
+            f"the transport {scheme}://", reason, f"Set accept_loss=True to have it anyway. {_SQL}"
+        )
+    return family
+
+
+def check_queue_names(names: Iterable[str]) -> None:
+    """Raise ConfigurationError for a name that no queue can have."""
+    for name in names:
+        if not name or name.startswith("amq."):
+            raise ConfigurationError(
+                f"{name!r} is no queue name: it must not be empty, nor begin with 'amq.', "
+                "which brokers keep for themselves"
+            )
+        try:
+            check_short(name, "queue name")
+        except InvalidMessage as error:
+            raise ConfigurationError(str(error)) from error
+
+
+def refuse_transaction(what: str) -> NoReturn:
+    """Raise CombinationRefused for a database transaction that a broker cannot take part in."""
+    raise CombinationRefused(
+        f"a transaction over {what} and a database",
+        "a broker cannot commit together with a database",
+        "Use the mode receive_only, or our SQL queue on the store's own database",
+    )

@@ -1,0 +1,59 @@
+"""The settings of the kombu transport."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Literal
+
+from timeoutmgr.errors import ConfigurationError
+
+QueueType = Literal["quorum", "classic"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KombuSettings:
+    """How brokers are talked to; what a transport has no use for, it does not read.
+
+    *accept_loss* is the consent to a transport that can lose an accepted message.
+    *confirm_window* is how many messages are written before their confirms are waited for,
+    *confirm_timeout* how long after the last of them. *heartbeat* of zero switches heartbeats
+    off. *max_message_size* is the broker's own limit in bytes: RabbitMQ closes the channel, and
+    so leaves the neighbours in doubt, where a body is larger. It is more than what the door lets
+    through, so that a larger body that a stranger sent still fits into the error queue. *ssl* is passed on to py-amqp or
+    redis. *visibility_timeout* is when Redis hands out again what a dead consumer held.
+    """
+
+    accept_loss: bool = False
+    connect_timeout: timedelta = timedelta(seconds=5)
+    confirm_timeout: timedelta = timedelta(seconds=30)
+    confirm_window: int = 500
+    heartbeat: timedelta = timedelta(seconds=30)
+    queue_type: QueueType = "quorum"
+    max_message_size: int = 128 * 1024 * 1024
+    visibility_timeout: timedelta = timedelta(hours=1)
+    # The values hold key files' names and pass phrases, so they stay out of repr().
+    ssl: Mapping[str, Any] | None = field(default=None, repr=False)
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot work."""
+        for name in ("connect_timeout", "confirm_timeout", "visibility_timeout"):
+            if getattr(self, name) <= timedelta(0):
+                raise ConfigurationError(f"{name} must be positive, got {getattr(self, name)}")
+        if self.heartbeat != timedelta(0) and self.heartbeat < timedelta(seconds=1):
+            raise ConfigurationError(
+                f"heartbeat must be at least a second, or zero for none, got {self.heartbeat}"
+            )
+        if not 1 <= self.confirm_window <= 10_000:
+            raise ConfigurationError(
+                f"confirm_window must be from 1 to 10000, got {self.confirm_window}"
+            )
+        if self.queue_type not in ("quorum", "classic"):
+            raise ConfigurationError(
+                f"queue_type must be 'quorum' or 'classic', got {self.queue_type!r}"
+            )
+        if self.max_message_size < 1:
+            raise ConfigurationError(
+                f"max_message_size must be positive, got {self.max_message_size}"
+            )

@@ -1,0 +1,68 @@
+"""What is to happen when somebody else's transaction has committed, and only then."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from sqlalchemy import Connection, event
+
+_KEY: Final = "timeoutmgr_after_commit"
+
+
+@dataclass(slots=True)
+class _Pending:
+    """The calls that wait on one database connection."""
+
+    open: list[Callable[[], None]] = field(default_factory=list)
+    committed: list[Callable[[], None]] = field(default_factory=list)
+
+
+def after_commit(connection: Connection, call: Callable[[], None]) -> None:
+    """Run *call* once the open transaction of *connection* has committed; never if it rolls back.
+
+    SQLAlchemy tells of a commit just before it happens. The call therefore runs when the
+    connection goes back to its pool or begins anew, which in a ``with`` block is the next thing
+    to happen. *call* must be quick and must not raise.
+    """
+    pending = connection.info.get(_KEY)
+    if pending is None:
+        pending = connection.info[_KEY] = _Pending()
+        event.listen(connection, "commit", _on_commit)
+        event.listen(connection, "rollback", _on_rollback)
+        event.listen(connection, "begin", _on_begin)
+        pool = connection.engine.pool
+        if not event.contains(pool, "checkin", _on_checkin):
+            event.listen(pool, "checkin", _on_checkin)
+    pending.open.append(call)
+
+
+def _on_commit(connection: Connection) -> None:
+    pending: _Pending | None = connection.info.get(_KEY)
+    if pending is not None:
+        pending.committed += pending.open
+        pending.open = []
+
+
+def _on_rollback(connection: Connection) -> None:
+    # The server may be gone: then there is no driver connection to ask for its info.
+    pending = None if connection.invalidated else connection.info.get(_KEY)
+    if pending is not None:
+        pending.open = []
+
+
+def _on_begin(connection: Connection) -> None:
+    _run(connection.info)
+
+
+def _on_checkin(_driver: Any, record: Any) -> None:
+    _run(record.info)
+    record.info.pop(_KEY, None)
+
+
+def _run(info: dict[Any, Any]) -> None:
+    pending: _Pending | None = info.get(_KEY)
+    if pending is None:
+        return
+    calls, pending.committed = pending.committed, []
+    for call in calls:
+        call()

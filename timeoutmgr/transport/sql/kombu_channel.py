@@ -1,0 +1,282 @@
+"""A kombu channel over the SQL queue."""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Iterable
+from queue import Empty
+from typing import Any, Final, NamedTuple
+
+from amqp.exceptions import NotFound
+from kombu.transport import virtual as kombu_virtual
+from sqlalchemy import Row
+
+from timeoutmgr.errors import LeaseLost, TransportUnavailable
+from timeoutmgr.transport.sql.envelopes import Tag, checked_queue_name
+from timeoutmgr.transport.sql.failures import as_transport
+from timeoutmgr.transport.sql.kombu_envelopes import from_kombu, to_kombu
+from timeoutmgr.transport.sql.queues import Queues
+from timeoutmgr.transport.sql.receiver import SqlReceiver
+
+virtual: Any = kombu_virtual  # its annotations are too few to check against
+logger = logging.getLogger(__name__)
+
+_LARGEST_BATCH: Final = 20
+
+
+class Delivery(NamedTuple):
+    """A message in kombu's hands: who leased it, and by which tag."""
+
+    receiver: SqlReceiver
+    tag: Tag
+
+
+class QoS(virtual.QoS):  # type: ignore[misc]
+    """What is unacknowledged. It stays in the table, so that nothing need be restored."""
+
+    def ack(self, delivery_tag: str) -> None:
+        """Delete the message."""
+        self.channel.settle(delivery_tag)
+        super().ack(delivery_tag)
+
+    def reject(self, delivery_tag: str, requeue: bool = False) -> None:
+        """Give the message back, or drop it."""
+        if requeue:
+            self.channel.give_back([delivery_tag])
+        else:
+            self.channel.settle(delivery_tag)
+        super().ack(delivery_tag)
+
+    def restore_unacked(self) -> list[Any]:
+        """Give back all that is unacknowledged; there is none that could not be."""
+        self._flush()
+        self.channel.give_back(list(self._delivered))
+        self._delivered.clear()
+        return []
+
+
+class Channel(virtual.Channel):  # type: ignore[misc]
+    """A channel; used by one thread, as kombu's are."""
+
+    QoS = QoS
+
+    # Restoring would publish a second copy of what is still in the table.
+    do_restore = False
+    supports_fanout = True
+    body_encoding = None
+
+    def __init__(self, connection: Any, **kwargs: Any) -> None:
+        super().__init__(connection, **kwargs)
+        self._receivers: dict[str, SqlReceiver] = {}
+        self._leased: dict[str, deque[Row[Any]]] = {}
+        self._without_ack: set[str] = set()
+
+    # --- queues
+
+    @property
+    def _queues(self) -> Queues:
+        queues: Queues = self.connection.sql.queues
+        return queues
+
+    def _new_queue(self, queue: str, **kwargs: Any) -> None:
+        if not self._has_queue(queue):
+            with self._as_transport():
+                self._queues.create([checked_queue_name(queue)])
+
+    def _has_queue(self, queue: str, **kwargs: Any) -> bool:
+        with self._as_transport():
+            return not self._queues.missing([queue])
+
+    def _size(self, queue: str) -> int:
+        with self._as_transport():
+            return self._queues.count(queue)
+
+    def _purge(self, queue: str) -> int:
+        with self._as_transport():
+            return self._queues.purge(queue)
+
+    def queue_delete(
+        self, queue: str, if_unused: bool = False, if_empty: bool = False, **kwargs: Any
+    ) -> None:
+        """Delete the queue with its messages and bindings."""
+        if if_empty and self._size(queue):
+            return
+        with self._as_transport():
+            self._queues.delete([queue])
+
+    # --- exchanges: what is bound to them is in the database, for every process to see
+
+    def queue_bind(
+        self,
+        queue: str,
+        exchange: str | None = None,
+        routing_key: str = "",
+        arguments: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        """Bind the queue; twice is fine."""
+        exchange = exchange or "amq.direct"
+        with self._as_transport():
+            self._queues.bind(exchange, routing_key or "", queue, self.typeof(exchange).type)
+
+    def queue_unbind(
+        self,
+        queue: str,
+        exchange: str | None = None,
+        routing_key: str = "",
+        arguments: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        """Undo a binding."""
+        with self._as_transport():
+            self._queues.unbind(exchange or "amq.direct", routing_key or "", queue)
+
+    def exchange_delete(self, exchange: str, if_unused: bool = False, nowait: bool = False) -> None:
+        """Delete the exchange and its bindings, not the queues."""
+        self.state.exchanges.pop(exchange, None)
+        with self._as_transport():
+            self._queues.delete_exchange(exchange)
+
+    def get_table(self, exchange: str) -> list[tuple[str, str | None, str]]:
+        """Return routing key, pattern and queue of each binding."""
+        kind = self.typeof(exchange)
+        return [
+            (*kind.prepare_bind(queue, exchange, routing_key, None)[:2], queue)
+            for routing_key, queue, _ in self._bindings(exchange)
+        ]
+
+    def typeof(self, exchange: str, default: str = "direct") -> Any:
+        """Return the exchange's type, though another process may have declared it."""
+        if exchange not in self.state.exchanges:
+            for _, _, kind in self._bindings(exchange):
+                return self.exchange_types[kind]
+        return super().typeof(exchange, default)
+
+    def _bindings(self, exchange: str) -> list[tuple[str, str, str]]:
+        with self._as_transport():
+            return self._queues.bindings(exchange)
+
+    # --- sending
+
+    def _put(self, queue: str, message: dict[str, Any], **kwargs: Any) -> None:
+        if queue not in self._store([queue], message):
+            # A broker would drop it without a word.
+            raise NotFound(
+                f"no queue {queue!r}; declare it before publishing to it", (50, 10), "Channel.put"
+            )
+
+    def _put_fanout(
+        self, exchange: str, message: dict[str, Any], routing_key: str, **kwargs: Any
+    ) -> None:
+        self._store({queue for _, queue, _ in self._bindings(exchange)}, message)
+
+    def _store(self, queues: Iterable[str], message: dict[str, Any]) -> set[str]:
+        properties = message["properties"]
+        body = self.decode_body(message["body"], properties.get("body_encoding"))
+        now = self.connection.sql.clock.now()
+        rows = [from_kombu(queue, message, body, now) for queue in queues]
+        with self._as_transport():
+            return self._queues.put(rows, None)
+
+    # --- receiving
+
+    def basic_consume(
+        self, queue: str, no_ack: bool, callback: Any, consumer_tag: str, **kwargs: Any
+    ) -> None:
+        """Consume from the queue."""
+        if no_ack:
+            self._without_ack.add(queue)
+        super().basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
+
+    def basic_cancel(self, consumer_tag: str) -> None:
+        """Stop consuming; what was leased ahead goes back."""
+        queue = self._tag_to_queue.get(consumer_tag)
+        super().basic_cancel(consumer_tag)
+        if queue is not None and queue not in self._active_queues:
+            self._without_ack.discard(queue)
+            ahead = self._leased.pop(queue, ())
+            if ahead:
+                self._receivers[queue].release_tags([_tag(row) for row in ahead])
+
+    def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:
+        """Return one message, or None."""
+        rows = self._receiver(queue).receive_rows(1, 0)
+        if not rows:
+            return None
+        message = self.Message(self._deliver(queue, rows[0], no_ack), channel=self)
+        if not no_ack:
+            self.qos.append(message, message.delivery_tag)
+        return message
+
+    def _get(self, queue: str, timeout: float | None = None) -> dict[str, Any]:
+        ahead = self._leased.setdefault(queue, deque())
+        if not ahead:
+            ahead.extend(self._receiver(queue).poll_rows(self._room()))
+        if not ahead:
+            raise Empty
+        return self._deliver(queue, ahead.popleft(), queue in self._without_ack)
+
+    def _deliver(self, queue: str, row: Row[Any], no_ack: bool) -> dict[str, Any]:
+        receiver, tag = self._receiver(queue), _tag(row)
+        payload = to_kombu(queue, row)
+        if no_ack:
+            receiver.ack_tags([tag])
+        else:
+            self.connection.deliveries[payload["properties"]["delivery_tag"]] = Delivery(
+                receiver, tag
+            )
+        return payload
+
+    def _receiver(self, queue: str) -> SqlReceiver:
+        if queue not in self._receivers:
+            self._receivers[queue] = self.connection.sql.make_receiver(queue, 0)
+        return self._receivers[queue]
+
+    def _room(self) -> int:
+        room = self.qos.can_consume_max_estimate()
+        if room is None:
+            return _LARGEST_BATCH
+        return int(min(_LARGEST_BATCH, room - sum(map(len, self._leased.values()))))
+
+    # --- settling
+
+    def settle(self, delivery_tag: str) -> None:
+        """Delete the message."""
+        delivery = self.connection.deliveries.pop(delivery_tag, None)
+        if delivery is None:
+            return
+        try:
+            delivery.receiver.ack_tags([delivery.tag])
+        except LeaseLost as error:
+            # As on a broker that redelivered meanwhile; a consumer of kombu knows no such error.
+            logger.warning("queue %s: %s", delivery.receiver.queue, error)
+        except TransportUnavailable:
+            self.connection.deliveries[delivery_tag] = delivery
+            raise
+
+    def give_back(self, delivery_tags: list[str]) -> None:
+        """Let messages be delivered again."""
+        for delivery_tag in delivery_tags:
+            delivery = self.connection.deliveries.pop(delivery_tag, None)
+            if delivery is not None:
+                delivery.receiver.release_tags([delivery.tag])
+
+    def close(self) -> None:
+        """Give back what is unacknowledged, and close."""
+        receivers, self._receivers = self._receivers, {}
+        self._leased.clear()
+        for receiver in receivers.values():
+            try:
+                receiver.close()
+            except TransportUnavailable as error:
+                # The end of our owner's life frees it, or the end of the lease.
+                logger.warning("queue %s: not given back: %s", receiver.queue, error)
+        super().close()
+
+    def _as_transport(self) -> Any:
+        return as_transport(self.connection.sql.database)
+
+
+def _tag(row: Row[Any]) -> Tag:
+    return row.sequence, row.delivery_count + 1

@@ -1,0 +1,83 @@
+"""A kombu message as a row of the queue table, and back."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any, Final
+
+from kombu.utils import json as kombu_json
+from sqlalchemy import Row
+
+from timeoutmgr import headers as names
+from timeoutmgr.instants import Micros
+from timeoutmgr.message import Message
+from timeoutmgr.transport.sql.envelopes import row_of
+
+json: Any = kombu_json  # has no annotations
+_OF_THE_DELIVERY: Final = frozenset({"delivery_tag", "body_encoding"})
+_PERSISTENT: Final = 2
+
+
+def from_kombu(
+    queue: str, message: dict[str, Any], body: str | bytes, now: Micros
+) -> dict[str, Any]:
+    """Return kombu's *message*, whose *body* was decoded already, as a row.
+
+    Headers and properties of any kind that JSON can say are kept for kombu's consumers; our
+    receivers see strings.
+    """
+    headers = message.get("headers") or {}
+    properties = {
+        name: value for name, value in message["properties"].items() if name not in _OF_THE_DELIVERY
+    }
+    message_id = headers.get(names.MESSAGE_ID) or properties.get("message_id") or uuid.uuid4()
+    return row_of(
+        queue,
+        Message(
+            id=str(message_id),
+            body=body.encode() if isinstance(body, str) else bytes(body),
+            content_type=message.get("content-type") or "application/octet-stream",
+            content_encoding=message.get("content-encoding") or "binary",
+        ),
+        json.dumps(headers),
+        json.dumps(properties),
+        now,
+    )
+
+
+def to_kombu(queue: str, row: Row[Any]) -> dict[str, Any]:
+    """Return the leased *row* as the payload that kombu makes a message of."""
+    headers = json.loads(row.headers)
+    if row.properties is None:
+        properties = _properties_of_ours(queue, row.message_id, headers)
+    else:
+        properties = json.loads(row.properties)
+    redelivered = row.delivery_count > 0
+    properties["delivery_info"] = {
+        **properties.get("delivery_info", {}),
+        "redelivered": redelivered,
+    }
+    properties["delivery_tag"] = f"{row.sequence}.{row.delivery_count + 1}"
+    properties["body_encoding"] = None
+    return {
+        "body": bytes(row.body),
+        "content-type": row.content_type,
+        "content-encoding": row.content_encoding,
+        "headers": headers,
+        "properties": properties,
+        "redelivered": redelivered,
+    }
+
+
+def _properties_of_ours(queue: str, message_id: str, headers: dict[str, str]) -> dict[str, Any]:
+    properties: dict[str, Any] = {
+        "message_id": message_id,
+        "delivery_mode": _PERSISTENT,
+        "priority": 0,
+        "delivery_info": {"exchange": "", "routing_key": queue},
+    }
+    if names.CORRELATION_ID in headers:
+        properties["correlation_id"] = headers[names.CORRELATION_ID]
+    if names.REPLY_TO in headers:
+        properties["reply_to"] = headers[names.REPLY_TO]
+    return properties

@@ -1,0 +1,1 @@
+"""Revisions of the SQL queue, run by ``timeoutmgr install``."""

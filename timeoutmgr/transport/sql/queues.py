@@ -1,0 +1,164 @@
+"""The queues of one table set: which there are, and putting messages into them."""
+
+import threading
+import time
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, Final
+
+from sqlalchemy import Connection
+
+from timeoutmgr.contracts import Clock
+from timeoutmgr.database import Database
+from timeoutmgr.transport.sql.bells import Bells
+from timeoutmgr.transport.sql.commits import after_commit
+from timeoutmgr.transport.sql.envelopes import is_queue_name
+from timeoutmgr.transport.sql.listener import notify
+from timeoutmgr.transport.sql.statements import Statements
+
+_KNOWN_FOR: Final = 1.0
+"""Seconds for which a queue that was there is taken to be there; a missing one is asked anew."""
+
+
+class Queues:
+    """What concerns no single consumer. Safe for many threads.
+
+    *channel* is where PostgreSQL's listeners are told of what came, None where nobody is told.
+    """
+
+    def __init__(
+        self,
+        database: Database,
+        statements: Statements,
+        bells: Bells,
+        clock: Clock,
+        channel: str | None,
+    ) -> None:
+        self._database = database
+        self._statements = statements
+        self._bells = bells
+        self._clock = clock
+        self._channel = channel
+        self._lock = threading.Lock()
+        self._known: dict[str, float] = {}
+
+    def create(self, names: Collection[str], dead_letter_to: str | None = None) -> None:
+        """Create the queues that do not exist; leave the others as they are."""
+        # In one order, so that two who create the same queues do not deadlock.
+        rows = [
+            {"name": name, "dead_letter_to": dead_letter_to, "created": self._clock.now()}
+            for name in sorted(set(names))
+        ]
+        if rows:
+            self._database.run(
+                lambda connection: connection.execute(self._statements.create_queue, rows)
+            )
+
+    def missing(self, names: Collection[str]) -> list[str]:
+        """Return those of *names* that do not exist, in their order."""
+        with self._database.read() as connection:
+            there = self._existing(names, connection)
+        return [name for name in dict.fromkeys(names) if name not in there]
+
+    def delete(self, names: Collection[str]) -> None:
+        """Delete queues with messages and bindings; missing ones are fine."""
+        which = {"names": [name for name in names if is_queue_name(name)]}
+
+        def remove(connection: Connection) -> None:
+            connection.execute(self._statements.delete_queues, which)
+            connection.execute(self._statements.delete_bindings, which)
+            connection.execute(self._statements.delete_messages, which)
+
+        if which["names"]:
+            self._database.run(remove)
+        with self._lock:
+            for name in names:
+                self._known.pop(name, None)
+
+    def count(self, queue: str) -> int:
+        """Return how many messages of *queue* are free to be leased."""
+        where = {"queue": queue, **self._now()}
+        with self._database.read() as connection:
+            return int(connection.execute(self._statements.count, where).scalar_one())
+
+    def purge(self, queue: str) -> int:
+        """Delete the messages of *queue* that nobody has in hand; return how many."""
+        where = {"queue": queue, **self._now()}
+        return self._database.run(
+            lambda connection: connection.execute(self._statements.purge, where).rowcount
+        )
+
+    def put(self, rows: Sequence[dict[str, Any]], connection: Connection | None) -> set[str]:
+        """Insert those *rows* whose queue exists; return the queues that do.
+
+        In the transaction of *connection*, or in one of its own. Receivers are woken after the
+        commit.
+        """
+        if not rows:
+            return set()
+        names = {row["queue"] for row in rows}
+        if connection is None:
+            there = self._database.run(lambda own: self._insert(rows, names, own))
+            self._bells.ring(there)
+        else:
+            there = self._insert(rows, names, connection)
+            after_commit(connection, _ringing(self._bells, there))
+        return there
+
+    def bind(self, exchange: str, routing_key: str, queue: str, kind: str) -> None:
+        """Bind *queue* to kombu's *exchange* of type *kind*, for all processes; twice is fine."""
+        row = {"exchange": exchange, "routing_key": routing_key, "queue": queue, "kind": kind}
+        if (routing_key, queue, kind) not in self.bindings(exchange):
+            self._database.run(lambda connection: connection.execute(self._statements.bind, [row]))
+
+    def unbind(self, exchange: str, routing_key: str, queue: str) -> None:
+        """Undo one ``bind``; one that was not made is fine."""
+        which = {"exchange": exchange, "routing_key": routing_key, "queue": queue}
+        self._database.run(lambda connection: connection.execute(self._statements.unbind, which))
+
+    def delete_exchange(self, exchange: str) -> None:
+        """Undo every ``bind`` of *exchange*."""
+        which = {"exchange": exchange}
+        self._database.run(
+            lambda connection: connection.execute(self._statements.delete_exchange, which)
+        )
+
+    def bindings(self, exchange: str) -> list[tuple[str, str, str]]:
+        """Return routing key, queue and type of each binding of *exchange*."""
+        with self._database.read() as connection:
+            found = connection.execute(self._statements.bindings_of, {"exchange": exchange})
+            return [(row.routing_key, row.queue, row.kind) for row in found]
+
+    def _insert(
+        self, rows: Sequence[dict[str, Any]], names: set[str], connection: Connection
+    ) -> set[str]:
+        there = self._known_of(names)
+        if there != names:
+            there |= self._existing(names - there, connection)
+            with self._lock:
+                until = time.monotonic() + _KNOWN_FOR
+                self._known.update((name, until) for name in there)
+        routable = rows if there == names else [row for row in rows if row["queue"] in there]
+        if routable:
+            connection.execute(self._statements.send, routable)
+            if self._channel is not None:
+                notify(connection, self._channel, list(there))
+        return there
+
+    def _known_of(self, names: set[str]) -> set[str]:
+        now = time.monotonic()
+        with self._lock:
+            return {name for name in names if self._known.get(name, 0.0) > now}
+
+    def _existing(self, names: Collection[str], connection: Connection) -> set[str]:
+        possible = [name for name in names if is_queue_name(name)]
+        if not possible:
+            return set()
+        found = connection.execute(self._statements.existing_queues, {"names": possible})
+        return set(found.scalars())
+
+    def _now(self) -> dict[str, int]:
+        return {"now": self._clock.now()} if self._statements.needs_now else {}
+
+
+def _ringing(bells: Bells, queues: set[str]) -> Callable[[], None]:
+    return lambda: bells.ring(queues)

@@ -1,0 +1,102 @@
+"""A session of the SQL queue: creating queues, sending, and transactions."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection
+
+from timeoutmgr.contracts import SendResult
+from timeoutmgr.errors import QueueMissing
+from timeoutmgr.message import Outgoing
+from timeoutmgr.transport.sql.envelopes import checked_queue_name, to_row
+from timeoutmgr.transport.sql.failures import as_transport
+from timeoutmgr.transport.sql.receiver import SqlReceiver
+
+if TYPE_CHECKING:
+    from timeoutmgr.transport.sql.transport import SqlTransport
+
+
+class SqlSession:
+    """What one thread does with the queues, as ``contracts.TransportSession`` says.
+
+    It holds no connection of its own: each call takes one from the pool.
+    """
+
+    def __init__(self, transport: SqlTransport) -> None:
+        self._transport = transport
+        self._database = transport.database
+        self._queues = transport.queues
+
+    def create_queues(self, names: Sequence[str], *, dead_letter_to: str | None = None) -> None:
+        """Create the queues that do not exist.
+
+        *dead_letter_to* is kept with the queue: this transport gives up on no message itself.
+        """
+        for name in (*names, *([dead_letter_to] if dead_letter_to else [])):
+            checked_queue_name(name)
+        with as_transport(self._database):
+            self._queues.create(names, dead_letter_to)
+
+    def missing_queues(self, names: Collection[str]) -> list[str]:
+        """Return those of *names* that do not exist."""
+        with as_transport(self._database):
+            return self._queues.missing(names)
+
+    def delete_queues(self, names: Collection[str]) -> None:
+        """Delete queues, what is in them and what is bound to them."""
+        with as_transport(self._database):
+            self._queues.delete(names)
+
+    def count(self, queue: str) -> int:
+        """Return how many messages of *queue* nobody has in hand."""
+        with as_transport(self._database):
+            return self._queues.count(queue)
+
+    def send(
+        self, outgoing: Sequence[Outgoing], *, transaction: Connection | None = None
+    ) -> list[SendResult]:
+        """Put messages into queues, all in one transaction; return what became of each."""
+        now = self._transport.clock.now()
+        rows = [to_row(one, now) for one in outgoing]
+        with as_transport(self._database):
+            there = self._queues.put(rows, transaction)
+        return [
+            SendResult.CONFIRMED if one.destination in there else SendResult.UNROUTABLE
+            for one in outgoing
+        ]
+
+    def receiver(self, queue: str, *, prefetch: int) -> SqlReceiver:
+        """Return a consumer of *queue*; raise QueueMissing where there is none."""
+        if self.missing_queues([queue]):
+            raise QueueMissing([queue], "run `timeoutmgr install`, or create it")
+        return self._transport.make_receiver(queue, prefetch)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Connection]:
+        """Open a transaction; receivers of what was sent in it wake when it has committed.
+
+        A commit whose result is unknown raises TransportUnavailable; an error of the database
+        inside raises StorageUnavailable, as the owner of the transaction sees it.
+        """
+        manager = self._database.begin()
+        with as_transport(self._database):
+            connection = manager.__enter__()
+        try:
+            yield connection
+        except BaseException as error:
+            if not manager.__exit__(type(error), error, error.__traceback__):
+                raise
+        else:
+            with as_transport(self._database):
+                manager.__exit__(None, None, None)
+
+    def ping(self) -> None:
+        """Return if the database answers."""
+        with as_transport(self._database):
+            self._database.ping()
+
+    def close(self) -> None:
+        """Nothing is held; closing is fine at any time."""

@@ -1,0 +1,52 @@
+"""How the SQL queue leases, polls and wakes."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+
+from timeoutmgr.errors import ConfigurationError
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SqlQueueSettings:
+    """Tuning of the SQL queue; the defaults suit a busy and an idle queue alike.
+
+    *lease* is how long a received message stays a consumer's that hangs; a consumer that works
+    renews it, one that died is seen at once (within *owner_check*). An idle receiver looks at the
+    database after *poll_min*, and ever more seldom up to *poll_max*; None is 10 to 50 ms on
+    SQLite (where a look costs nothing while the file did not change), 50 ms to 1 s on PostgreSQL
+    (where NOTIFY wakes it before) and 20 to 250 ms on MySQL. *notify* sends that NOTIFY; it
+    serialises commits of the whole database, so a database of very many small sends may be better
+    off without.
+    """
+
+    lease: timedelta = timedelta(seconds=60)
+    poll_min: timedelta | None = None
+    poll_max: timedelta | None = None
+    owner_check: timedelta = timedelta(seconds=1)
+    notify: bool = True
+
+    def __post_init__(self) -> None:
+        """Check every value."""
+        for name in ("lease", "poll_min", "poll_max", "owner_check"):
+            value = getattr(self, name)
+            if value is not None and value <= timedelta(0):
+                raise ConfigurationError(f"{name} must be a positive timedelta, got {value!r}")
+        if self.lease < timedelta(seconds=1):
+            raise ConfigurationError(
+                f"lease must be at least 1 s, it is renewed at a third of it; got {self.lease}"
+            )
+        if self.poll_min and self.poll_max and self.poll_min > self.poll_max:
+            raise ConfigurationError(
+                f"poll_min must not exceed poll_max, got {self.poll_min} and {self.poll_max}"
+            )
+
+    def polling(self, dialect: str) -> tuple[float, float]:
+        """Return the shortest and the longest pause of an idle receiver, in seconds."""
+        shortest, longest = {"sqlite": (0.01, 0.05), "postgresql": (0.05, 1.0)}.get(
+            dialect, (0.02, 0.25)
+        )
+        if self.poll_min is not None:
+            shortest = self.poll_min.total_seconds()
+        if self.poll_max is not None:
+            longest = self.poll_max.total_seconds()
+        return min(shortest, longest), max(shortest, longest)

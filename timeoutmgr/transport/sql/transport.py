@@ -1,0 +1,168 @@
+"""Our own queue: durable, leased, transactional, in tables of a SQL database."""
+
+import uuid
+from typing import Final
+
+from sqlalchemy.engine import URL
+
+from timeoutmgr.clock import SystemClock
+from timeoutmgr.contracts import Clock, TransactionMode, TransportCapabilities
+from timeoutmgr.database import Database, checked_identifier
+from timeoutmgr.database import upgrade as upgrades
+from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.transport.sql.bells import Bells
+from timeoutmgr.transport.sql.failures import as_transport
+from timeoutmgr.transport.sql.keeper import LeaseKeeper
+from timeoutmgr.transport.sql.leases import Leases
+from timeoutmgr.transport.sql.listener import Listener, channel_of
+from timeoutmgr.transport.sql.queues import Queues
+from timeoutmgr.transport.sql.receiver import SqlReceiver
+from timeoutmgr.transport.sql.session import SqlSession
+from timeoutmgr.transport.sql.settings import SqlQueueSettings
+from timeoutmgr.transport.sql.statements import Statements
+from timeoutmgr.transport.sql.tables import tables
+from timeoutmgr.transport.sql.watch import FileVersion, Watch
+
+MIGRATIONS: Final = "timeoutmgr.transport.sql:migrations"
+_LONGEST_OWNER: Final = 64
+
+
+class SqlTransport:
+    """Queues in SQLite, PostgreSQL, MySQL or MariaDB, as ``contracts.Transport`` says.
+
+    Given the Database that a store uses, one transaction spans receiving, storing and sending.
+    *owner* names this transport's leases; two living transports must not share one.
+    """
+
+    def __init__(
+        self,
+        database: str | URL | Database,
+        *,
+        schema: str | None = None,
+        prefix: str = "timeoutmgr_",
+        owner: str | None = None,
+        clock: Clock | None = None,
+        settings: SqlQueueSettings | None = None,
+    ) -> None:
+        self._database = database if isinstance(database, Database) else Database.shared(database)
+        self.clock: Final[Clock] = clock or SystemClock()
+        self.settings: Final = settings or SqlQueueSettings()
+        self._prefix = checked_identifier("prefix", prefix)
+        self._schema = None if schema is None else checked_identifier("schema", schema)
+        if schema is not None and self._database.is_sqlite:
+            raise ConfigurationError(
+                f"SQLite has no schemas, got {schema!r}; use a prefix to keep tables apart"
+            )
+        if not self._database.url.database:
+            raise ConfigurationError(
+                f"{self._database.describe()} names no database; add its name behind the slash"
+            )
+        self.owner: Final = owner or uuid.uuid4().hex
+        if len(self.owner) > _LONGEST_OWNER:
+            raise ConfigurationError(
+                f"an owner has at most {_LONGEST_OWNER} characters, got {len(self.owner)}"
+            )
+        kept = tables(self._schema, self._prefix)
+        statements = Statements(kept, self._database.dialect)
+        table = kept.messages.fullname
+        is_postgresql = self._database.dialect.name == "postgresql"
+        channel = channel_of(table) if is_postgresql else None
+        told = channel if self.settings.notify else None
+        self.bells: Final = Bells.of(self._database, table)
+        self.statements: Final = statements
+        self.queues: Final = Queues(self._database, statements, self.bells, self.clock, told)
+        self._leases = Leases(
+            self._database, statements, self.owner, self.clock, self.settings, told
+        )
+        self._keeper = LeaseKeeper(
+            self._leases,
+            self.settings.lease.total_seconds(),
+            self.settings.owner_check.total_seconds(),
+        )
+        self._listener = Listener(self._database, channel, self.bells) if channel else None
+        self._version = FileVersion(self._database) if self._database.is_sqlite else None
+
+    @property
+    def capabilities(self) -> TransportCapabilities:
+        """All modes: queues and store can be one transaction."""
+        return TransportCapabilities(
+            name="sql",
+            modes=frozenset(TransactionMode),
+            durable=True,
+            note=f"leases in {self._database.dialect.name}, freed when their owner dies",
+        )
+
+    @property
+    def database(self) -> Database:
+        """The database whose tables the queues are."""
+        return self._database
+
+    def describe(self) -> str:
+        """Return the URL with every secret masked."""
+        return self._database.describe()
+
+    def install(self) -> None:
+        """Create or upgrade the tables; twice and concurrently is fine."""
+        with as_transport(self._database):
+            upgrades.upgrade(
+                self._database, MIGRATIONS, self._version_table, self._schema, self._attributes
+            )
+
+    def is_installed(self) -> bool:
+        """Return whether there are tables of any revision."""
+        with as_transport(self._database):
+            return upgrades.current(self._database, self._version_table, self._schema) is not None
+
+    def ddl(self) -> str:
+        """Return the statements that ``install`` would run on an empty database."""
+        return upgrades.ddl(
+            self._database, MIGRATIONS, self._version_table, self._schema, self._attributes
+        )
+
+    def check(self) -> None:
+        """Raise SchemaMissing where ``install`` is needed."""
+        with as_transport(self._database):
+            upgrades.check(self._database, MIGRATIONS, self._version_table, self._schema)
+
+    def session(self) -> SqlSession:
+        """Return a new session."""
+        return SqlSession(self)
+
+    def make_receiver(self, queue: str, prefetch: int) -> SqlReceiver:
+        """Return a consumer of *queue*, which is known to exist."""
+        if self._listener is not None:
+            self._listener.start()
+        bell = self.bells.bell(queue)
+        owner_check = self.settings.owner_check.total_seconds()
+        return SqlReceiver(
+            queue,
+            prefetch,
+            database=self._database,
+            leases=self._leases,
+            keeper=self._keeper,
+            bell=bell,
+            watch=Watch(
+                bell,
+                self._version,
+                self.settings.polling(self._database.dialect.name),
+                owner_check,
+            ),
+            owner_check=owner_check,
+        )
+
+    def close(self) -> None:
+        """End the owner's life and all that runs in the background; what it held is free."""
+        self._keeper.stop()
+        if self._listener is not None:
+            self._listener.stop()
+        if self._version is not None:
+            self._version.close()
+        self._database.dispose()
+
+    @property
+    def _version_table(self) -> str:
+        return f"{self._prefix}queue_version"
+
+    @property
+    def _attributes(self) -> dict[str, str]:
+        return {"prefix": self._prefix}

@@ -1,0 +1,117 @@
+"""When an idle receiver looks again: on a bell, on a change of the file, or by the clock."""
+
+import contextlib
+import sqlite3
+import threading
+import time
+from typing import Any, Final
+
+from sqlalchemy import exc
+
+from timeoutmgr.database import Database
+from timeoutmgr.database.failures import unavailable
+from timeoutmgr.transport.sql.bells import Bell
+
+
+class FileVersion:
+    """The version of a SQLite database, which changes whenever anyone commits to it.
+
+    Asking for it reads no table and takes no lock. It means something on one connection only, so
+    one is held, outside the pool. Safe for many threads.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._lock = threading.Lock()
+        self._connection: Any = None
+
+    def read(self) -> int:
+        """Return the version. Raises StorageUnavailable."""
+        with self._lock:
+            try:
+                if self._connection is None:
+                    held = self._database.engine.raw_connection()
+                    self._connection = held.driver_connection
+                    held.detach()
+                row = self._connection.execute("PRAGMA data_version").fetchone()
+                return int(row[0])
+            except exc.SQLAlchemyError as error:
+                raise unavailable(error, self._database.describe()) from error
+            except sqlite3.Error as error:
+                self._drop()
+                wrapped = exc.OperationalError("PRAGMA data_version", None, error)
+                raise unavailable(wrapped, self._database.describe()) from error
+
+    def close(self) -> None:
+        """Let go of the connection; it comes back when asked again."""
+        with self._lock:
+            self._drop()
+
+    def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(sqlite3.Error):
+                connection.close()
+
+
+class Watch:
+    """What one receiver knows of its queue since it last looked. Used by one thread."""
+
+    def __init__(
+        self,
+        bell: Bell,
+        version: FileVersion | None,
+        polling: tuple[float, float],
+        owner_check: float,
+    ) -> None:
+        self._bell = bell
+        self._version = version
+        self._shortest, self._longest = polling
+        self._owner_check: Final = owner_check
+        self._pause = self._shortest
+        self._rings = -1
+        self._file: int | None = None
+        self._look_at = 0.0
+
+    def looking(self) -> None:
+        """Note the state of things before a look, so that what comes meanwhile is not missed."""
+        self._rings = self._bell.rings
+        if self._version is not None:
+            self._file = self._version.read()
+
+    def found(self) -> None:
+        """Note that the look found something: more may be there."""
+        self._pause = self._shortest
+        self._look_at = 0.0
+
+    def found_nothing(self, left: bool) -> None:
+        """Note an empty look; *left* says that rows are there which others hold."""
+        if self._version is None:
+            # The table must be asked again; ever more seldom.
+            self._look_at = time.monotonic() + self._pause
+            self._slow_down()
+        else:
+            # A death or a lapse changes no file.
+            self._look_at = time.monotonic() + self._owner_check if left else float("inf")
+
+    def is_known_empty(self) -> bool:
+        """Return whether the queue held no row at the last look and nothing came since."""
+        return self._look_at == float("inf") and not self.is_worth_a_look()
+
+    def is_worth_a_look(self) -> bool:
+        """Return whether anything may have come since the last look."""
+        if self._bell.rings != self._rings or time.monotonic() >= self._look_at:
+            return True
+        return self._version is not None and self._version.read() != self._file
+
+    def rest(self, until: float) -> None:
+        """Wait for the bell, or for the time to ask again; at most *until* (monotonic)."""
+        now = time.monotonic()
+        pause = min(until - now, self._look_at - now)
+        if self._version is not None:
+            pause = min(pause, self._pause)
+        if pause > 0 and not self._bell.wait(self._rings, pause) and self._version is not None:
+            self._slow_down()
+
+    def _slow_down(self) -> None:
+        self._pause = min(self._pause * 2, self._longest)

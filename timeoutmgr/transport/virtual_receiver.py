@@ -1,0 +1,216 @@
+"""A consumer of one queue of a virtual transport."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from timeoutmgr.contracts import Transaction
+from timeoutmgr.errors import LeaseLost, QueueMissing, TransportUnavailable
+from timeoutmgr.message import Received
+from timeoutmgr.transport.envelope import unseal
+from timeoutmgr.transport.raw_message import RawMessage
+from timeoutmgr.transport.refusals import refuse_transaction
+
+if TYPE_CHECKING:
+    from timeoutmgr.transport.virtual import VirtualLink
+
+logger = logging.getLogger(__name__)
+
+# How soon an interrupt is seen, and how long a first look takes where Redis must be asked.
+_SLICE = 0.1
+_LOOK = 0.005
+_LINGER = 0.002
+
+
+class _Tag(NamedTuple):
+    life: int
+    id: str
+
+
+class VirtualReceiver:
+    """Consumes on a connection of its own, and on a new one after that was lost."""
+
+    def __init__(self, connect: Callable[[], VirtualLink], queue: str, prefetch: int) -> None:
+        if prefetch < 1:
+            raise ValueError(f"prefetch must be at least 1, got {prefetch}")
+        self._connect = connect
+        self._queue = queue
+        self._prefetch = prefetch
+        self._interrupted = threading.Event()
+        self._life = 0
+        self._closed = False
+        self._link: VirtualLink | None = None
+        self._buffer: deque[Received] = deque()
+        self._unacked: dict[str, None] = {}
+        self._open()
+
+    def receive(self, limit: int, wait: float) -> list[Received]:
+        """Return what is there, or what comes first within *wait* and right behind it."""
+        with self._used("receiving", reopen=True) as link:
+            if not self._buffer:
+                self._fill(link, limit, wait)
+            return [self._buffer.popleft() for _ in range(min(limit, len(self._buffer)))]
+
+    def ack(self, received: Sequence[Received], *, transaction: Transaction | None = None) -> None:
+        """Settle messages one by one."""
+        if transaction is not None:
+            refuse_transaction("this transport")
+        with self._used("acknowledging") as link:
+            for tag in self._own(received):
+                link.channel.basic_ack(tag)
+                del self._unacked[tag]
+
+    def release(self, received: Sequence[Received]) -> None:
+        """Put messages back, in their order where the transport can put to the front."""
+        with self._used("releasing") as link:
+            self._put_back(link, self._own(received))
+
+    def interrupt(self) -> None:
+        """End the wait of ``receive`` within a tenth of a second."""
+        self._interrupted.set()
+
+    def close(self) -> None:
+        """Put back what is unacknowledged, and close the connection."""
+        if self._closed:
+            return
+        self._closed = True
+        link, self._link = self._link, None
+        if link is None:
+            return
+        try:
+            self._put_back(link, list(self._unacked))
+        except link.errors as error:
+            logger.warning(
+                "%d messages of queue %r come back only after the visibility timeout: %s",
+                len(self._unacked),
+                self._queue,
+                error,
+            )
+        link.close()
+
+    def _fill(self, link: VirtualLink, limit: int, wait: float) -> None:
+        deadline = time.monotonic() + wait
+        pause = _LOOK
+        while not self._buffer:
+            self._drain(link, pause)
+            remaining = deadline - time.monotonic()
+            if self._interrupted.is_set() or remaining <= 0:
+                self._interrupted.clear()
+                return
+            pause = min(remaining, _SLICE)
+        while len(self._buffer) < limit and self._drain(link, _LINGER):
+            pass
+
+    def _drain(self, link: VirtualLink, seconds: float) -> bool:
+        try:
+            link.connection.drain_events(timeout=seconds)
+        except TimeoutError:
+            return False
+        return True
+
+    def _on_message(self, message: RawMessage) -> None:
+        content, defect = unseal(
+            {**message.properties, **_content(message)},
+            message.headers,
+            message.body,
+            message.defect,
+        )
+        tag = str(message.delivery_tag)
+        self._unacked[tag] = None
+        self._buffer.append(
+            Received(
+                message=content,
+                queue=self._queue,
+                tag=_Tag(self._life, tag),
+                delivery_count=int(message.redelivered),
+                defect=defect,
+            )
+        )
+
+    def _open(self) -> None:
+        link = self._connect()
+        self._life += 1
+        self._buffer.clear()
+        self._unacked.clear()
+        try:
+            link.registry.refresh()
+            if not link.registry.has(self._queue):
+                raise QueueMissing(
+                    [self._queue],
+                    "install the endpoint that owns it (it creates its queues), "
+                    "or correct the name",
+                )
+            channel = link.channel
+            channel.Message = functools.partial(RawMessage, self._queue)
+            channel.basic_qos(prefetch_count=self._prefetch)
+            channel.basic_consume(
+                self._queue, no_ack=False, callback=self._on_message, consumer_tag="timeoutmgr"
+            )
+        except link.errors as error:
+            link.close()
+            raise TransportUnavailable(
+                f"consuming queue {self._queue!r} failed: {type(error).__name__}: {error}; "
+                "it is tried again later"
+            ) from error
+        except BaseException:
+            link.close()
+            raise
+        self._link = link
+
+    @contextmanager
+    def _used(self, what: str, *, reopen: bool = False) -> Iterator[VirtualLink]:
+        if self._closed:
+            raise TransportUnavailable(
+                f"the receiver of queue {self._queue!r} is closed; open another"
+            )
+        if self._link is None:
+            if not reopen:
+                raise LeaseLost(self._lost())
+            self._open()
+        link = self._link
+        assert link is not None
+        try:
+            yield link
+        except link.errors as error:
+            self._link = None
+            self._buffer.clear()
+            self._unacked.clear()
+            link.close()
+            raise TransportUnavailable(
+                f"{what} (queue {self._queue!r}) failed: {type(error).__name__}: {error}; "
+                "it is tried again later"
+            ) from error
+
+    def _own(self, received: Sequence[Received]) -> list[str]:
+        tags = []
+        for one in received:
+            tag = one.tag
+            if not isinstance(tag, _Tag) or tag.life != self._life:
+                raise LeaseLost(self._lost())
+            if tag.id in self._unacked:  # settling a message twice is fine
+                tags.append(tag.id)
+        return tags
+
+    def _put_back(self, link: VirtualLink, tags: Sequence[str]) -> None:
+        # Where a message goes back to the front, the last goes first, to keep their order.
+        to_front = getattr(link.channel, "puts_back_to_front", False)
+        for tag in reversed(tags) if to_front else tags:
+            link.channel.basic_reject(tag, requeue=True)
+            del self._unacked[tag]
+
+    def _lost(self) -> str:
+        return (
+            f"the connection on which messages of queue {self._queue!r} were received is gone; "
+            "they are delivered again"
+        )
+
+
+def _content(message: RawMessage) -> dict[str, Any]:
+    return {"content_type": message.content_type, "content_encoding": message.content_encoding}

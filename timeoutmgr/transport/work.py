@@ -1,0 +1,111 @@
+"""What a step may do with the messages it was given, and what is undone together if it fails."""
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from types import TracebackType
+from typing import Protocol, Self
+
+from timeoutmgr.contracts import (
+    Receiver,
+    SendResult,
+    Transaction,
+    TransactionMode,
+    TransportSession,
+)
+from timeoutmgr.errors import DeliveryUnknown, TransportUnavailable, Unroutable
+from timeoutmgr.message import Outgoing, Received
+
+ATOMIC = frozenset({TransactionMode.SENDS_ATOMIC_WITH_RECEIVE, TransactionMode.TRANSACTION_SCOPE})
+
+
+class Step(Protocol):
+    """Handles a batch: returns when every message is dealt with, raises to have it come back."""
+
+    def __call__(self, batch: Sequence[Received], work: "Work") -> None:
+        """Deal with every message of *batch*."""
+        ...
+
+
+class Work:
+    """One batch's unit of work: entered by the pump, handed to the step.
+
+    The transaction of an atomic mode is opened at its first use, at the latest to acknowledge:
+    on SQLite it holds the only writer's turn, and a handler may take its time.
+    """
+
+    def __init__(self, session: TransportSession, receiver: Receiver, mode: TransactionMode):
+        self._session = session
+        self._receiver = receiver
+        self._mode = mode
+        self._stack = ExitStack()
+        self._transaction: Transaction | None = None
+        self._after_commit: list[Callable[[], None]] = []
+
+    def __enter__(self) -> Self:
+        self._stack.__enter__()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._stack.__exit__(kind, error, trace)
+        if error is None:
+            for action in self._after_commit:
+                action()
+
+    @property
+    def scope(self) -> Transaction | None:
+        """The one transaction of queue and store, in ``transaction_scope``; else None."""
+        return self.transaction if self._mode is TransactionMode.TRANSACTION_SCOPE else None
+
+    @property
+    def transaction(self) -> Transaction | None:
+        """The transaction that receiving and sending share, in the atomic modes; else None."""
+        if self._transaction is None and self._mode in ATOMIC:
+            self._transaction = self._stack.enter_context(self._session.transaction())
+        return self._transaction
+
+    def send(self, outgoing: Sequence[Outgoing]) -> None:
+        """Send all, undone with the receive where the mode can; raise if one is not taken.
+
+        Raises Unroutable, DeliveryUnknown or TransportUnavailable for the first that failed.
+        """
+        if outgoing:
+            results = self._session.send(outgoing, transaction=self.transaction)
+            require_confirmed(outgoing, results)
+
+    def send_isolated(self, outgoing: Sequence[Outgoing]) -> list[SendResult]:
+        """Send now and return what became of each; joins only the one transaction of all.
+
+        A dispatcher must not remove a row whose message is still undone with the receive, so
+        outside ``transaction_scope`` its sends stand alone.
+        """
+        return self._session.send(outgoing, transaction=self.scope) if outgoing else []
+
+    def ack(self, batch: Sequence[Received]) -> None:
+        """Settle *batch* for good; the pump calls this last."""
+        self._receiver.ack(batch, transaction=self.transaction)
+
+    def after_commit(self, action: Callable[[], None]) -> None:
+        """Have *action* called once everything is committed; never after a rollback."""
+        self._after_commit.append(action)
+
+
+def require_confirmed(outgoing: Sequence[Outgoing], results: Sequence[SendResult]) -> None:
+    """Raise for the first message that the broker did not take responsibility for."""
+    for sent, result in zip(outgoing, results, strict=True):
+        if result is SendResult.UNROUTABLE:
+            raise Unroutable(sent.destination)
+        if result is SendResult.REFUSED:
+            raise TransportUnavailable(
+                f"the broker refused message {sent.message.id!r} for {sent.destination!r}; "
+                "its queue may be full or an alarm may be on"
+            )
+        if result is SendResult.UNKNOWN:
+            raise DeliveryUnknown(
+                f"no confirm came for message {sent.message.id!r} to {sent.destination!r}; it may "
+                "have been taken, so send it again only under the same message id"
+            )
