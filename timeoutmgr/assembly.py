@@ -1,0 +1,150 @@
+"""From settings to the parts of an endpoint, checked together. No I/O."""
+
+import uuid
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from timeoutmgr.config import EndpointSettings
+from timeoutmgr.contracts import TransactionMode
+from timeoutmgr.database import same_database
+from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.features import FeatureContext, Satellite, check_prerequisites
+from timeoutmgr.handlers import HandlerStep, retry_later
+from timeoutmgr.outgoing import Composer
+from timeoutmgr.resilience.breakers import OutageBreaker
+from timeoutmgr.resilience.critical import CriticalErrors
+from timeoutmgr.resilience.recovery import RecoverabilitySettings
+from timeoutmgr.routing import manager_endpoint, timeout_id, to_timeout_manager
+from timeoutmgr.transport.capabilities import check_combination, default_mode
+from timeoutmgr.transport.pump import Consumption
+
+BROKER_SENTENCE: Final = (
+    "Repeated failures when communicating with the broker, endpoint will be terminated."
+)
+_BROKER_WAIT: Final = timedelta(minutes=2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """An endpoint, assembled and not started."""
+
+    settings: EndpointSettings
+    mode: TransactionMode
+    context: FeatureContext
+    composer: Composer
+    satellites: tuple[Satellite, ...]
+    broker: OutageBreaker
+
+    @property
+    def queues(self) -> list[str]:
+        """The queues that the enabled features need, and no others."""
+        if self.settings.send_only:
+            return []
+        consumed = [satellite.consumption.queue for satellite in self.satellites]
+        return [*dict.fromkeys([self.settings.input_queue, *consumed, self.settings.error_queue])]
+
+
+def assemble(settings: EndpointSettings) -> Parts:
+    """Return the parts; raise ConfigurationError for what cannot work or keep the promises."""
+    mode = _mode(settings)
+    check_prerequisites(settings.features, settings)
+    context = FeatureContext(
+        settings=settings,
+        transport=settings.transport,
+        mode=mode,
+        persistence=settings.persistence,
+        clock=settings.clock,
+        new_id=settings.new_id,
+        telemetry=settings.telemetry,
+        critical=CriticalErrors(settings.hooks, settings.critical_action),
+        owner=uuid.uuid4().hex,
+    )
+    for feature in settings.features:
+        feature.set_up(context)
+    external = settings.external_timeout_manager
+    if external is not None:
+        context.route_delays(
+            external, lambda outgoing, due: to_timeout_manager(outgoing, due, external)
+        )
+    composer = _composer(settings, context)
+    satellites = list(context.satellites)
+    if not settings.send_only and settings.handlers:
+        satellites.append(_handlers(settings, context, composer))
+    return Parts(
+        settings=settings,
+        mode=mode,
+        context=context,
+        composer=composer,
+        satellites=tuple(satellites),
+        broker=context.breaker("Broker", _BROKER_WAIT, BROKER_SENTENCE),
+    )
+
+
+def _mode(settings: EndpointSettings) -> TransactionMode:
+    store = settings.persistence
+    queue = settings.transport
+    together = (
+        store is not None
+        and store.database is not None
+        and queue.database is not None
+        and same_database(store.database.url, queue.database.url)
+    )
+    mode = settings.transaction_mode or default_mode(
+        queue.capabilities, together, store is not None
+    )
+    check_combination(
+        queue.capabilities,
+        store.capabilities if store is not None else None,
+        mode,
+        same_database=together,
+        accept_loss=settings.accept_loss,
+    )
+    return mode
+
+
+def _composer(settings: EndpointSettings, context: FeatureContext) -> Composer:
+    manager = manager_endpoint(context.manager_address or settings.name)
+    return Composer(
+        endpoint=settings.name,
+        reply_to=None if settings.send_only else settings.input_queue,
+        limits=settings.limits,
+        clock=settings.clock,
+        new_id=settings.new_id,
+        timeout_id_of=lambda message_id: timeout_id(manager, message_id),
+        delays=context.delays,
+    )
+
+
+def _handlers(settings: EndpointSettings, context: FeatureContext, composer: Composer) -> Satellite:
+    delays = context.delays
+    policy = settings.recoverability or RecoverabilitySettings()
+    if delays is None and settings.recoverability is not None and policy.delayed:
+        raise ConfigurationError(
+            f"{policy.delayed} delayed retries are configured and no feature can delay a message; "
+            "enable TimeoutManager, or set recoverability.delayed to 0"
+        )
+    return Satellite(
+        consumption=Consumption(
+            name="Handlers",
+            queue=settings.input_queue,
+            step=HandlerStep(
+                queue=settings.input_queue,
+                handlers=settings.handlers,
+                composer=composer,
+                clock=settings.clock,
+                telemetry=settings.telemetry,
+            ),
+            policy=policy,
+            retry_later=None
+            if delays is None
+            else lambda message: retry_later(
+                message,
+                queue=settings.input_queue,
+                settings=policy,
+                delays=delays,
+                clock=settings.clock,
+            ),
+        ),
+        concurrency=settings.concurrency,
+    )

@@ -1,0 +1,283 @@
+"""What an endpoint is to be: collected by EndpointConfiguration, frozen and checked at the door."""
+
+import os
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, TypeVar, cast
+
+from timeoutmgr import plugins
+from timeoutmgr.clock import SystemClock
+from timeoutmgr.contracts import Clock, Persistence, TransactionMode, Transport
+from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.features import Feature
+from timeoutmgr.handlers import ANY, Handler
+from timeoutmgr.resilience.critical import CriticalAction, CriticalErrorHook
+from timeoutmgr.resilience.recovery import RecoverabilitySettings
+from timeoutmgr.telemetry import Counters, Telemetry
+from timeoutmgr.validation import Limits, check_destination, is_satellite_queue
+
+DATA: Final = "TIMEOUTMGR_DATA"
+"""Environment variable that names the embedded file, which holds queues and stores by default."""
+
+AnyHandler = TypeVar("AnyHandler", bound=Handler)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointSettings:
+    """One endpoint, settled. Made by ``EndpointConfiguration.settings``."""
+
+    name: str
+    transport: Transport
+    persistence: Persistence | None
+    features: tuple[Feature, ...]
+    handlers: dict[str, tuple[Handler, ...]]
+    hooks: tuple[CriticalErrorHook, ...]
+    critical_action: CriticalAction
+    transaction_mode: TransactionMode | None
+    accept_loss: bool
+    send_only: bool
+    error_queue: str
+    external_timeout_manager: str | None
+    recoverability: RecoverabilitySettings | None
+    limits: Limits
+    concurrency: int
+    check_destinations: bool
+    install: bool
+    clock: Clock
+    telemetry: Telemetry
+    new_id: Callable[[], str] = field(repr=False)
+
+    def __post_init__(self) -> None:
+        """Check every value."""
+        check_endpoint_name(self.name)
+        check_destination(self.error_queue, Limits())
+        if self.concurrency < 1:
+            raise ConfigurationError(f"concurrency must be at least 1, got {self.concurrency}")
+        if self.send_only and self.handlers:
+            raise ConfigurationError(
+                f"endpoint {self.name!r} is send-only and has handlers for "
+                f"{', '.join(sorted(self.handlers))}; a send-only endpoint receives nothing"
+            )
+
+    @property
+    def input_queue(self) -> str:
+        """The queue of the endpoint's own handlers."""
+        return self.name
+
+
+class EndpointConfiguration:
+    """Collects what an endpoint is to be.
+
+    ::
+
+        config = EndpointConfiguration("sales")
+        config.use_transport("amqp://guest:guest@localhost//")
+        config.use_persistence("postgresql+psycopg://localhost/sales")
+        config.enable_feature(TimeoutManager())
+
+    Without a transport or persistence both rest in one embedded file, ``./timeoutmgr.db`` or
+    what the environment variable TIMEOUTMGR_DATA names.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name: Final = check_endpoint_name(name)
+        self.transaction_mode: TransactionMode | str | None = None
+        """None takes the strongest mode that transport and store can keep."""
+        self.error_queue = "error"
+        self.critical_error_action: CriticalAction | str = CriticalAction.STOP
+        self.recoverability: RecoverabilitySettings | None = None
+        """None takes the default, without delayed retries where nothing can delay them."""
+        self.limits = Limits()
+        self.concurrency = max(2, os.cpu_count() or 1)
+        self.check_destinations = True
+        """Whether the destination of a delayed message must exist when it is sent."""
+        self.install = True
+        """Whether the start creates missing queues and tables."""
+        self.clock: Clock = SystemClock()
+        self.telemetry: Telemetry = Counters()
+        self.new_id: Callable[[], str] = lambda: str(uuid.uuid4())
+        self._accept_loss = False
+        self._send_only = False
+        self._transport: Transport | None = None
+        self._persistence: Persistence | None = None
+        self._features: dict[str, Feature] = {}
+        self._handlers: dict[str, list[Handler]] = {}
+        self._hooks: list[CriticalErrorHook] = []
+        self._external: str | None = None
+
+    def use_transport(self, transport: str | Transport, **options: Any) -> None:
+        """Use *transport*: a URL, or an object that implements the contract.
+
+        A database's URL is our SQL queue there; every other one is kombu's. ``accept_loss=True``
+        is needed for what may lose messages (Redis, memory).
+        """
+        self._accept_loss |= bool(options.get("accept_loss", False))
+        if not isinstance(transport, str):
+            _no_options(options, "an object that is a transport already", {"accept_loss"})
+            self._transport = transport
+            return
+        self._transport = transport_from_url(transport, **options)
+
+    def use_persistence(self, persistence: str | Persistence, **options: Any) -> None:
+        """Use *persistence*: a URL, a name, or an object that implements the contract."""
+        self._accept_loss |= bool(options.get("accept_loss", False))
+        if not isinstance(persistence, str):
+            _no_options(options, "an object that is a persistence already", {"accept_loss"})
+            self._persistence = persistence
+            return
+        self._persistence = persistence_from_url(persistence, **options)
+
+    def accept_loss(self) -> None:
+        """Say that messages may be lost: allows what is refused otherwise."""
+        self._accept_loss = True
+
+    def enable_feature(self, feature: Feature) -> None:
+        """Enable *feature*; a second one of the same name takes the first one's place."""
+        self._features[feature.name] = feature
+
+    def disable_feature(self, name: str) -> None:
+        """Disable the feature called *name*; not being enabled is fine."""
+        self._features.pop(name, None)
+
+    def send_only(self) -> None:
+        """Have an endpoint that sends and never receives."""
+        self._send_only = True
+
+    def use_external_timeout_manager(self, address: str) -> None:
+        """Send delayed messages to the timeout manager at *address* (``<endpoint>.Timeouts``)."""
+        if not isinstance(address, str) or not address.strip():
+            raise ConfigurationError(
+                f"the timeout manager's address is a queue name, got {address!r}"
+            )
+        if self._external is not None and self._external != address:
+            raise ConfigurationError(
+                "Another feature has already set the timeout manager address "
+                f"({self._external!r}); {address!r} cannot be a second one. Use one of them."
+            )
+        self._external = address
+
+    def define_critical_error_action(self, hook: CriticalErrorHook) -> None:
+        """Have *hook* told of critical errors; several run in order of registration."""
+        if not callable(hook):
+            raise ConfigurationError(
+                f"a critical error hook is called with a context, got {hook!r}"
+            )
+        self._hooks.append(hook)
+
+    def handler(self, message_type: str = ANY) -> Callable[[AnyHandler], AnyHandler]:
+        """Return a decorator that has a function called with each message of *message_type*.
+
+        The function gets the decoded body and a HandlerContext.
+        """
+
+        def register(handler: AnyHandler) -> AnyHandler:
+            self.add_handler(message_type, handler)
+            return handler
+
+        return register
+
+    def add_handler(self, message_type: str, handler: Handler) -> None:
+        """Have *handler* called with each message of *message_type*, after those before it."""
+        if not isinstance(message_type, str) or not message_type:
+            raise ConfigurationError(f"a message type is a name, got {message_type!r}")
+        self._handlers.setdefault(message_type, []).append(handler)
+
+    def settings(self) -> EndpointSettings:
+        """Return what was collected, frozen; raises ConfigurationError for what is wrong."""
+        return EndpointSettings(
+            name=self.name,
+            transport=self._transport or transport_from_url(embedded_url()),
+            persistence=self._persistence or self._default_persistence(),
+            features=tuple(self._features.values()),
+            handlers={kind: tuple(found) for kind, found in self._handlers.items()},
+            hooks=tuple(self._hooks),
+            critical_action=_member(
+                CriticalAction, self.critical_error_action, "critical_error_action"
+            ),
+            transaction_mode=None
+            if self.transaction_mode is None
+            else _member(TransactionMode, self.transaction_mode, "transaction_mode"),
+            accept_loss=self._accept_loss,
+            send_only=self._send_only,
+            error_queue=self.error_queue,
+            external_timeout_manager=self._external,
+            recoverability=self.recoverability,
+            limits=self.limits,
+            concurrency=self.concurrency,
+            check_destinations=self.check_destinations,
+            install=self.install,
+            clock=self.clock,
+            telemetry=self.telemetry,
+            new_id=self.new_id,
+        )
+
+    def _default_persistence(self) -> Persistence | None:
+        needs_store = any(name == "timeout-manager" for name in self._features)
+        return persistence_from_url(embedded_url()) if needs_store else None
+
+
+def embedded_url() -> str:
+    """Return the URL of the embedded file."""
+    return f"sqlite:///{Path(os.environ.get(DATA) or 'timeoutmgr.db')}"
+
+
+def transport_from_url(url: str, **options: Any) -> Transport:
+    """Return the transport that *url* names; databases are our SQL queue, the rest is kombu's."""
+    plain = url.removeprefix("timeoutmgr+")
+    scheme = _scheme(plain)
+    if scheme in plugins.names(plugins.TRANSPORTS):
+        options.pop("accept_loss", None)
+        return cast(Transport, plugins.load(plugins.TRANSPORTS, scheme)(plain, **options))
+    from timeoutmgr.transport.kombu_transport import KombuTransport
+
+    return KombuTransport(url, **options)
+
+
+def persistence_from_url(url: str, **options: Any) -> Persistence:
+    """Return the persistence that *url* (or a bare name) says."""
+    name = _scheme(url) if "://" in url else url
+    part = plugins.load(plugins.PERSISTENCE, name)
+    if name == "memory":
+        return cast(Persistence, part(**options))
+    options.pop("accept_loss", None)
+    return cast(Persistence, part(url, **options))
+
+
+def check_endpoint_name(name: str) -> str:
+    """Return *name* if an endpoint can be called that; raise ConfigurationError if not."""
+    longest = 199 - len(".TimeoutsDispatcher")
+    if not isinstance(name, str) or not name or len(name.encode()) > longest:
+        raise ConfigurationError(
+            f"an endpoint's name is 1 to {longest} bytes of UTF-8, got {name!r:.80}"
+        )
+    if not name.isprintable() or name.startswith("amq.") or is_satellite_queue(name):
+        raise ConfigurationError(
+            f"an endpoint cannot be called {name!r}: names are printable and belong to neither "
+            "the broker (amq.) nor a satellite (.Timeouts, .TimeoutsDispatcher)"
+        )
+    return name
+
+
+def _scheme(url: str) -> str:
+    return url.partition("://")[0].partition("+")[0]
+
+
+Member = TypeVar("Member", TransactionMode, CriticalAction)
+
+
+def _member(kind: type[Member], value: str, setting: str) -> Member:
+    try:
+        return kind(value)
+    except ValueError:
+        known = ", ".join(repr(member.value) for member in kind)
+        raise ConfigurationError(f"{setting} is one of {known}, got {value!r}") from None
+
+
+def _no_options(options: dict[str, Any], what: str, allowed: Sequence[str] | set[str]) -> None:
+    extra = sorted(set(options) - set(allowed))
+    if extra:
+        raise ConfigurationError(
+            f"options {', '.join(extra)} were given with {what}; pass them to its constructor"
+        )

@@ -1,0 +1,225 @@
+"""An endpoint: built from a configuration, installed, started, stopped; and what one does with it."""
+
+import logging
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from timeoutmgr import installation
+from timeoutmgr.assembly import assemble
+from timeoutmgr.config import EndpointConfiguration
+from timeoutmgr.errors import ConfigurationError, InvalidMessage
+from timeoutmgr.handlers import merged
+from timeoutmgr.inside import send_inside
+from timeoutmgr.instants import Micros
+from timeoutmgr.outgoing import Composed, SendOptions, Sent
+from timeoutmgr.routing import clear_timeouts, wake_manager
+from timeoutmgr.runner import Runner
+from timeoutmgr.sending import Sender, SessionPool
+from timeoutmgr.timeouts import Timeouts
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+    from sqlalchemy.orm import Session
+
+logger = logging.getLogger(__name__)
+
+
+class Endpoint:
+    """A named participant with an input queue. Safe for many threads.
+
+    ``with Endpoint(config) as endpoint`` installs what is missing, starts, and stops at the end.
+    An endpoint that was not started can send all the same.
+    """
+
+    def __init__(self, config: EndpointConfiguration) -> None:
+        self._parts = assemble(config.settings())
+        self._lock = threading.RLock()
+        self._runner: Runner | None = None
+        self._stopped = threading.Event()
+        self._pool = SessionPool(self._parts.settings.transport)
+        self._sender = Sender(self._pool, self._parts.settings.clock)
+        self._on_watch: list[Callable[[], None]] = []
+
+    @property
+    def name(self) -> str:
+        """The endpoint's name, and its input queue's."""
+        return self._parts.settings.name
+
+    @property
+    def critical_error(self) -> tuple[str, BaseException] | None:
+        """The first critical error that was raised, if any."""
+        return self._parts.context.critical.raised
+
+    @property
+    def timeouts(self) -> Timeouts:
+        """The pending timeouts of this endpoint's own timeout manager."""
+        store = self._parts.context.store
+        if store is None:
+            raise ConfigurationError(
+                f"endpoint {self.name!r} keeps no timeouts itself; enable TimeoutManager here, or "
+                "ask the endpoint that manages its timeouts"
+            )
+        return Timeouts(store, self._wake)
+
+    def install(self) -> list[str]:
+        """Create queues and tables that are missing; return the endpoint's queues."""
+        return installation.install(self._parts)
+
+    def start(self) -> None:
+        """Start receiving. Raises ConfigurationError or TransportUnavailable; twice is fine."""
+        with self._lock:
+            if self._runner is not None:
+                return
+            installation.prepare(self._parts)
+            self._stopped.clear()
+            self._runner = Runner(self._parts, self._watch)
+            self._runner.start()
+            logger.info("endpoint %s runs (%s)", self.name, self._parts.mode.value)
+        self._parts.context.critical.started(self.stop)
+
+    def stop(self) -> None:
+        """Stop; returns when all is still. Before start and twice is fine, from any thread."""
+        self._parts.context.critical.stopped()
+        with self._lock:
+            runner, self._runner = self._runner, None
+            if runner is not None:
+                runner.stop()
+                logger.info("endpoint %s is stopped", self.name)
+        self._stopped.set()
+
+    def close(self) -> None:
+        """Stop, and let go of every connection."""
+        self.stop()
+        self._parts.context.critical.join(10.0)
+        self._pool.close()
+        self._parts.settings.transport.close()
+        if self._parts.settings.persistence is not None:
+            self._parts.settings.persistence.close()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Wait until the endpoint was stopped; return whether it was."""
+        return self._stopped.wait(timeout)
+
+    def run(self) -> None:
+        """Start, run until SIGTERM, SIGINT or a critical error stops it, then close.
+
+        For the main thread only; the signals get their handlers back.
+        """
+        with _on_signals(self._stopped.set), self:
+            # Woken now and then: a signal handler runs only between two waits.
+            while not self._stopped.wait(0.5):
+                pass
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def send(
+        self,
+        destination: str,
+        message_type: str,
+        body: object,
+        options: SendOptions | None = None,
+        *,
+        session: "Session | Connection | None" = None,
+        **given: Any,
+    ) -> Sent:
+        """Send a message, delayed if ``delay`` or ``deliver_at`` is given.
+
+        Keywords are those of SendOptions. When this returns the message is durable; with
+        *session* it becomes durable with the caller's own commit.
+
+        Raises InvalidMessage (nothing was sent), Unroutable, TransportUnavailable, or
+        DeliveryUnknown: then send again with the same ``message_id``.
+        """
+        composed = self._parts.composer.compose(
+            destination, message_type, body, merged(options, given)
+        )
+        if session is not None:
+            send_inside(self._parts, self._sender, composed, session)
+        else:
+            self._sender.send([composed.outgoing], finally_for=self._to_check([composed]))
+        return composed.sent
+
+    def send_local(
+        self,
+        message_type: str,
+        body: object,
+        options: SendOptions | None = None,
+        *,
+        session: "Session | Connection | None" = None,
+        **given: Any,
+    ) -> Sent:
+        """Send to this endpoint's own queue."""
+        if self._parts.settings.send_only:
+            raise InvalidMessage(f"endpoint {self.name!r} is send-only: it has no queue of its own")
+        return self.send(self.name, message_type, body, options, session=session, **given)
+
+    def clear_timeouts(self, saga_id: str) -> None:
+        """Ask the timeout manager, this endpoint's or an external one, to forget a saga's.
+
+        It takes its turn in the manager's queue; ``timeouts.cancel_saga`` acts at once.
+        """
+        address = self._parts.context.manager_address
+        if address is None:
+            raise ConfigurationError(
+                f"endpoint {self.name!r} has no timeout manager, so there is nothing to clear"
+            )
+        if not saga_id:
+            raise InvalidMessage(
+                "Invalid saga id specified, clear timeouts is only supported for saga instances"
+            )
+        message_id = self._parts.settings.new_id()
+        self._sender.send([clear_timeouts(saga_id, address, message_id)])
+
+    def on_watch(self, action: Callable[[], None]) -> None:
+        """Have *action* called about every second while the endpoint runs."""
+        self._on_watch.append(action)
+
+    def snapshot(self) -> dict[str, float | str]:
+        """Return the counters of this process and the state of its breakers."""
+        counted: dict[str, float] = getattr(self._parts.settings.telemetry, "snapshot", dict)()
+        breakers = {
+            f"breaker_{breaker.name}": breaker.state.value
+            for breaker in self._parts.context.breakers
+        }
+        return {**counted, **breakers}
+
+    def _to_check(self, composed: Sequence[Composed]) -> list[str]:
+        if not self._parts.settings.check_destinations:
+            return []
+        return [each.sent.destination for each in composed if each.due is not None]
+
+    def _wake(self, due: Micros) -> None:
+        address = self._parts.context.manager_address
+        if address is not None:
+            self._sender.send([wake_manager(address, due, self._parts.settings.new_id())])
+
+    def _watch(self) -> None:
+        for action in self._on_watch:
+            action()
+
+
+@contextmanager
+def _on_signals(action: Callable[[], None]) -> Iterator[None]:
+    def handle(_number: int, _frame: FrameType | None) -> None:
+        action()
+
+    before = {number: signal.signal(number, handle) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

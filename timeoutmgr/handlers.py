@@ -1,0 +1,237 @@
+"""The endpoint's own handlers: one message in, its handlers called, what they sent goes with it."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from timeoutmgr import headers
+from timeoutmgr.contracts import Clock
+from timeoutmgr.errors import InvalidMessage, MessageRejected
+from timeoutmgr.instants import duration_micros, from_timespan, from_wire, to_wire
+from timeoutmgr.message import Message, Outgoing, Received
+from timeoutmgr.outgoing import Composer, DelayRoute, SendOptions, Sent
+from timeoutmgr.resilience.recovery import RecoverabilitySettings, delayed_retries, retry_delay
+from timeoutmgr.telemetry import Telemetry
+from timeoutmgr.transport.work import Work
+from timeoutmgr.validation import decode_body
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+logger = logging.getLogger(__name__)
+
+Handler: TypeAlias = Callable[[Any, "HandlerContext"], object]
+
+ANY: Final = "*"
+"""The message type under which a handler gets what no other handler is for."""
+
+
+class HandlerContext:
+    """What a handler knows of its message, and what it can do.
+
+    What is sent here leaves together with the message's acknowledgement: not at all if the
+    handler fails, and in one transaction with it where the mode has one.
+    """
+
+    def __init__(
+        self, received: Received, message_type: str, composer: Composer, queue: str, work: Work
+    ) -> None:
+        self.message: Final[Message] = received.message
+        self.message_type: Final = message_type
+        self.delivery_count: Final = received.delivery_count
+        self._composer = composer
+        self._queue = queue
+        self._work = work
+        self._outgoing: list[Outgoing] = []
+        self._session: Session | None = None
+
+    @property
+    def message_id(self) -> str:
+        """The id under which a repeat of this message would come."""
+        return self.message.id
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The message's headers."""
+        return self.message.headers
+
+    @property
+    def saga_id(self) -> str | None:
+        """What the message belongs to, if its sender said so."""
+        return self.message.headers.get(headers.SAGA_ID)
+
+    @property
+    def reply_to(self) -> str | None:
+        """The queue that answers go to, if the message names one."""
+        return self.message.headers.get(headers.REPLY_TO)
+
+    @property
+    def session(self) -> "Session":
+        """An SQLAlchemy session inside the transaction that also settles this message.
+
+        Commit and rollback are the endpoint's. Raises RuntimeError in modes without one.
+        """
+        if self._session is None:
+            from sqlalchemy.orm import Session
+
+            connection = self._work.transaction
+            if connection is None:
+                raise RuntimeError(
+                    "context.session needs a transaction mode that has a transaction: use the SQL "
+                    "queue with 'transaction_scope' or 'sends_atomic_with_receive'"
+                )
+            self._session = Session(bind=connection, join_transaction_mode="rollback_only")
+        return self._session
+
+    def send(
+        self,
+        destination: str,
+        message_type: str,
+        body: object,
+        options: SendOptions | None = None,
+        **given: Any,
+    ) -> Sent:
+        """Send to *destination*; keywords are those of SendOptions (``delay=…``)."""
+        composed = self._composer.compose(
+            destination, message_type, body, merged(options, given), self.message
+        )
+        self._outgoing.append(composed.outgoing)
+        return composed.sent
+
+    def send_local(
+        self,
+        message_type: str,
+        body: object,
+        options: SendOptions | None = None,
+        **given: Any,
+    ) -> Sent:
+        """Send to this endpoint's own queue."""
+        return self.send(self._queue, message_type, body, options, **given)
+
+    def reply(
+        self,
+        message_type: str,
+        body: object,
+        options: SendOptions | None = None,
+        **given: Any,
+    ) -> Sent:
+        """Send to where the message asks answers to go."""
+        if self.reply_to is None:
+            raise InvalidMessage(
+                f"message {self.message_id!r} names no reply address; send to a destination"
+            )
+        return self.send(self.reply_to, message_type, body, options, **given)
+
+    def finish(self) -> None:
+        """Hand over what was sent; the endpoint calls this when every handler returned."""
+        if self._session is not None:
+            self._session.flush()
+            self._session.close()
+        self._work.send(self._outgoing)
+
+
+def merged(options: SendOptions | None, given: Mapping[str, Any]) -> SendOptions:
+    """Return *options* with the keywords *given* laid over them."""
+    try:
+        return replace(options, **given) if options is not None else SendOptions(**given)
+    except TypeError as error:
+        known = ", ".join(SendOptions.__dataclass_fields__)
+        raise InvalidMessage(f"{error}; options of a send are {known}") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HandlerStep:
+    """Handles one message of the endpoint's own queue."""
+
+    queue: str
+    handlers: Mapping[str, Sequence[Handler]]
+    composer: Composer
+    clock: Clock
+    telemetry: Telemetry
+
+    def __call__(self, batch: Sequence[Received], work: Work) -> None:
+        """Handle each of *batch*; the pump gives one at a time."""
+        for received in batch:
+            self._handle(received, work)
+
+    def _handle(self, received: Received, work: Work) -> None:
+        if self._expired(received.message):
+            logger.info("message %s was received too late; discarded", received.message.id)
+            self.telemetry.count("expired_on_receipt")
+            return
+        message_type, found = self._find(received.message)
+        try:
+            body = decode_body(received.message.body, received.message.content_type)
+        except (ValueError, RecursionError) as error:
+            raise MessageRejected(f"the body is no {received.message.content_type}") from error
+        context = HandlerContext(received, message_type, self.composer, self.queue, work)
+        for handler in found:
+            handler(body, context)
+        context.finish()
+        self.telemetry.count("handled")
+
+    def _find(self, message: Message) -> tuple[str, Sequence[Handler]]:
+        names = enclosed_types(message)
+        for name in names:
+            if name in self.handlers:
+                return name, self.handlers[name]
+        if ANY in self.handlers:
+            return names[0] if names else ANY, self.handlers[ANY]
+        known = ", ".join(sorted(self.handlers)) or "none"
+        raise MessageRejected(
+            f"no handler for message type {names[0] if names else '(none given)'!r}; "
+            f"handlers here: {known}"
+        )
+
+    def _expired(self, message: Message) -> bool:
+        # Only with both headers; a sender's clock is trusted here, as the sender set the limit.
+        sent, limit = (
+            message.headers.get(headers.TIME_SENT),
+            message.headers.get(headers.TIME_TO_BE_RECEIVED),
+        )
+        if sent is None or limit is None:
+            return False
+        try:
+            return from_wire(sent) + duration_micros(from_timespan(limit)) < self.clock.now()
+        except ValueError:
+            return False  # an unreadable limit must not cost a message its life
+
+
+def enclosed_types(message: Message) -> list[str]:
+    """Return the message types that *message* says it is, most specific first.
+
+    Reads plain names and NServiceBus' ``Namespace.Type, Assembly;…`` alike; each full name is
+    followed by its last part.
+    """
+    names: list[str] = []
+    for entry in message.headers.get(headers.ENCLOSED_MESSAGE_TYPES, "").split(";"):
+        full = entry.partition(",")[0].strip()
+        short = full.rpartition(".")[2].rpartition("+")[2]
+        names += [name for name in (full, short) if name and name not in names]
+    return names
+
+
+def retry_later(
+    message: Message,
+    *,
+    queue: str,
+    settings: RecoverabilitySettings,
+    delays: DelayRoute,
+    clock: Clock,
+) -> Outgoing:
+    """Return the delayed retry of *message*: the same message, due back in *queue* later.
+
+    Incoming headers are copied, never changed. The time stamp tells this retry from every other
+    delay of the same message, so that the store does not take it for one it has seen.
+    """
+    now = clock.now()
+    wait: timedelta = retry_delay(settings, message)
+    again = {
+        **message.headers,
+        headers.RETRIES: str(delayed_retries(message) + 1),
+        headers.RETRIES_TIMESTAMP: to_wire(now),
+    }
+    again.pop(headers.DELIVER_AT, None)
+    return delays(Outgoing(queue, replace(message, headers=again)), now + duration_micros(wait))

@@ -1,0 +1,87 @@
+"""Sending inside a caller's own database transaction: the message exists if the commit does."""
+
+import logging
+from typing import TYPE_CHECKING
+
+from sqlalchemy import Connection
+
+from timeoutmgr.assembly import Parts
+from timeoutmgr.database import Database, same_database
+from timeoutmgr.errors import CombinationRefused, TimeoutManagerError, Unroutable
+from timeoutmgr.outgoing import Composed
+from timeoutmgr.routing import wake_manager
+from timeoutmgr.sending import Sender
+from timeoutmgr.transport.sql.commits import after_commit
+from timeoutmgr.transport.work import require_confirmed
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+logger = logging.getLogger(__name__)
+
+
+def send_inside(
+    parts: Parts, sender: Sender, composed: Composed, session: "Session | Connection"
+) -> None:
+    """Enqueue *composed* in the transaction of *session*.
+
+    As the row of its queue where queues live in that database; else, if it is delayed and the
+    timeouts live there, as the stored timeout itself, by the satellite's own rules. Raises
+    CombinationRefused where neither does.
+    """
+    connection = session if isinstance(session, Connection) else session.connection()
+    settings = parts.settings
+    if _lives_in(settings.transport.database, connection):
+        _enqueue(parts, composed, connection)
+        return
+    store = settings.persistence
+    if (
+        composed.due is not None
+        and parts.context.store_inside is not None
+        and store is not None
+        and _lives_in(store.database, connection)
+    ):
+        missing = sender.missing([composed.sent.destination]) if settings.check_destinations else []
+        if missing:
+            raise Unroutable(missing[0])
+        parts.context.store_inside(composed.outgoing.message, connection)
+        _wake_on_commit(parts, sender, composed, connection)
+        return
+    raise CombinationRefused(
+        "session=",
+        "neither the queues nor the timeouts of this endpoint live in the session's database",
+        "Use the session's database for the SQL queue or the persistence, or send without session.",
+    )
+
+
+def _lives_in(database: Database | None, connection: Connection) -> bool:
+    return database is not None and same_database(database.url, connection.engine.url)
+
+
+def _enqueue(parts: Parts, composed: Composed, connection: Connection) -> None:
+    session = parts.settings.transport.session()
+    try:
+        results = session.send([composed.outgoing], transaction=connection)
+    finally:
+        session.close()
+    require_confirmed([composed.outgoing], results)
+
+
+def _wake_on_commit(
+    parts: Parts, sender: Sender, composed: Composed, connection: Connection
+) -> None:
+    """Tell the poller once the caller has committed.
+
+    The row is durable by then; should the wake be lost, it is late by at most one poll.
+    """
+    address, due = parts.context.manager_address, composed.due
+    assert address is not None, "a store inside has a manager"
+    assert due is not None, "only delayed messages are stored"
+
+    def wake() -> None:
+        try:
+            sender.send([wake_manager(address, due, parts.settings.new_id())])
+        except TimeoutManagerError as error:
+            logger.warning("timeout %s waits for the next poll: %s", composed.sent.id, error)
+
+    after_commit(connection, wake)

@@ -1,0 +1,69 @@
+"""Installers: queues and tables, created where they are missing; and the check that they exist."""
+
+import logging
+
+from timeoutmgr.assembly import Parts
+from timeoutmgr.errors import QueueMissing, StorageUnavailable
+
+logger = logging.getLogger(__name__)
+
+
+def install(parts: Parts) -> list[str]:
+    """Create the tables and queues of *parts*; return the queues that are there now.
+
+    Twice and concurrently is fine. Raises TransportUnavailable, and StorageUnavailable.
+    """
+    settings = parts.settings
+    settings.transport.install()
+    if settings.persistence is not None:
+        settings.persistence.install()
+    create_queues(parts)
+    return parts.queues
+
+
+def create_queues(parts: Parts) -> None:
+    """Create the queues that are missing; the error queue first, the others point to it."""
+    settings = parts.settings
+    if not parts.queues:
+        return
+    session = settings.transport.session()
+    try:
+        session.create_queues([settings.error_queue])
+        rest = [queue for queue in parts.queues if queue != settings.error_queue]
+        session.create_queues(rest, dead_letter_to=settings.error_queue)
+    finally:
+        session.close()
+
+
+def prepare(parts: Parts) -> None:
+    """Install where the settings say so, and check that nothing is missing.
+
+    The transport must be there. The storage may be away: an endpoint starts without it, installs
+    and checks it as soon as it answers, and its breaker tells if that takes too long.
+    """
+    settings = parts.settings
+    if settings.install:
+        settings.transport.install()
+        create_queues(parts)
+    settings.transport.check()
+    _require_queues(parts)
+    if settings.persistence is None:
+        return
+    try:
+        if settings.install:
+            settings.persistence.install()
+        settings.persistence.check()
+    except StorageUnavailable as error:
+        logger.warning("starting while the timeout storage is away: %s", error)
+
+
+def _require_queues(parts: Parts) -> None:
+    if not parts.queues:
+        return
+    session = parts.settings.transport.session()
+    try:
+        missing = session.missing_queues(parts.queues)
+    finally:
+        session.close()
+    if missing:
+        raise QueueMissing(missing, "run `timeoutmgr install`, or start with install = true")

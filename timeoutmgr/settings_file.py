@@ -1,0 +1,296 @@
+"""Settings from a TOML file and the environment: the same configuration as from code.
+
+A value is looked for in *overrides*, then in its environment variable, then in the file. What
+nobody reads is refused, with the nearest key that is read.
+"""
+
+import os
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, TypeAlias, cast
+
+from sqlalchemy.exc import ArgumentError
+
+from timeoutmgr import plugins
+from timeoutmgr import settings_keys as keys
+from timeoutmgr.config import EndpointConfiguration, embedded_url
+from timeoutmgr.database import Database, DatabaseSettings
+from timeoutmgr.errors import ConfigurationError, TimeoutManagerError, UnknownSetting
+from timeoutmgr.redaction import redact
+from timeoutmgr.settings_references import referenced, resolve
+from timeoutmgr.settings_values import Given, convert
+
+Place: TypeAlias = tuple[str | None, str]
+"""A table, or None, and a key in it."""
+Values: TypeAlias = dict[Place, Given]
+
+_CODE: Final = "code"
+_SIMPLE: Final = (
+    "error_queue",
+    "transaction_mode",
+    "concurrency",
+    "install",
+    "check_destinations",
+    "critical_error_action",
+)
+"""Keys that are attributes of the configuration, by the same name."""
+
+
+def configuration_from(
+    path: Path | None = None,
+    environ: Mapping[str, str] = os.environ,
+    overrides: Mapping[str, Any] | None = None,
+) -> EndpointConfiguration:
+    """Return the configuration that a TOML file, the environment and *overrides* describe.
+
+    *overrides* has the form of the file: keys, and tables as mappings. Its values may be texts,
+    as in a file, or already what is wanted (a timedelta, a Transport). Raises UnknownSetting for
+    keys that nobody reads, ConfigurationError for all else that is wrong.
+    """
+    code = overrides or {}
+    document = {} if path is None else _read(path)
+    source = "" if path is None else str(path)
+    values = dict(_from_mapping(document, source, environ))
+    given = dict(_from_mapping(code, _CODE, environ))
+    # Which tables there are, and which keys they have, depends on these.
+    for key in ("features", "transport", "persistence"):
+        variable = environ.get(keys.environment_name(key))
+        if variable:
+            values[None, key] = _from_environment(variable, key, keys.environment_name(key))
+    values |= given
+    parts = _Parts(values)
+    parts.refuse_unknown()
+    parts.refuse_disabled(source)
+    values |= dict(_read_environment(parts, environ, referenced(document))) | given
+    return _Builder(values, parts).configuration()
+
+
+class _Parts:
+    """What is built with each table, once features, transport and persistence are known."""
+
+    def __init__(self, values: Values) -> None:
+        self._values = values
+        found = values.get((None, "features"))
+        self.features: tuple[str, ...] = (
+            () if found is None else convert(found, keys.TOP["features"])
+        )
+        for name in self.features:
+            plugins.load(plugins.FEATURES, name)
+
+    def part(self, table: str) -> Any:
+        """Return what the keys of *table* are arguments of; None where nothing has options."""
+        if table in keys.BUILT:
+            return keys.BUILT[table]
+        if table == keys.TRANSPORT_OPTIONS:
+            return self._transport()
+        if table == keys.PERSISTENCE_OPTIONS:
+            return self._persistence()
+        return plugins.load(plugins.FEATURES, table)
+
+    def hint(self, place: Place) -> Any:
+        """Return the type of the value at *place*."""
+        table, key = place
+        return keys.TOP[key] if table is None else keys.parameters(self.part(table))[key].hint
+
+    def refuse_unknown(self) -> None:
+        """Raise UnknownSetting for the first key that nobody reads."""
+        tables = keys.table_names()
+        for (table, key), given in self._values.items():
+            if table is None:
+                known = [*keys.TOP, *tables]
+                if key not in keys.TOP:
+                    raise UnknownSetting(key, given.source, keys.nearest(key, known), known)
+                continue
+            if table not in tables:
+                known = [*tables, *keys.TOP]
+                raise UnknownSetting(table, given.source, keys.nearest(table, known), known)
+            known = list(keys.parameters(self.part(table)))
+            if key not in known:
+                raise UnknownSetting(given.key, given.source, keys.nearest(key, known), known)
+
+    def refuse_disabled(self, source: str) -> None:
+        """Raise ConfigurationError where a file sets up a feature and does not enable it."""
+        for (table, _key), given in self._values.items():
+            is_feature = table in plugins.names(plugins.FEATURES)
+            if table is None or not is_feature or table in self.features:
+                continue
+            raise ConfigurationError(
+                f"[{table}] in {given.source or source} sets up a feature that is not enabled; "
+                f'add it to features = ["{table}"], or take the table out'
+            )
+
+    def _transport(self) -> Any:
+        url = self._text("transport").removeprefix("timeoutmgr+")
+        scheme = url.partition("://")[0].partition("+")[0]
+        if scheme in plugins.names(plugins.TRANSPORTS):
+            return plugins.load(plugins.TRANSPORTS, scheme)
+        from timeoutmgr.transport.kombu_transport import KombuTransport
+        from timeoutmgr.transport.refusals import family_of
+        from timeoutmgr.transport.settings import KombuSettings
+
+        # A scheme that is refused anyway is the better thing to say than an option it has not.
+        family_of(url, KombuSettings(accept_loss=True))
+        return KombuTransport
+
+    def _persistence(self) -> Any:
+        name = self._text("persistence").partition("://")[0].partition("+")[0]
+        return plugins.load(plugins.PERSISTENCE, name)
+
+    def _text(self, key: str) -> str:
+        found = self._values.get((None, key))
+        if found is None or not isinstance(found.value, str):
+            return embedded_url()
+        return found.value
+
+
+class _Builder:
+    """Makes the configuration from values that are known to be read."""
+
+    def __init__(self, values: Values, parts: _Parts) -> None:
+        self._values = values
+        self._parts = parts
+
+    def configuration(self) -> EndpointConfiguration:
+        """Return the configuration; raise ConfigurationError for what is wrong in it."""
+        name = self._top("endpoint")
+        if name is None:
+            raise ConfigurationError(
+                "no endpoint is named; set endpoint = \"…\" in the settings file or "
+                f"{keys.environment_name('endpoint')} in the environment"
+            )
+        config = EndpointConfiguration(name)
+        for key in _SIMPLE:
+            if (None, key) in self._values:
+                setattr(config, key, self._top(key))
+        if self._top("accept_loss"):
+            config.accept_loss()
+        if self._top("send_only"):
+            config.send_only()
+        external = self._top("external_timeout_manager")
+        if external is not None:
+            config.use_external_timeout_manager(external)
+        if self._table("recoverability"):
+            config.recoverability = self._built("recoverability")
+        config.limits = self._built("limits")
+        self._use(config.use_transport, "transport", keys.TRANSPORT_OPTIONS)
+        self._use(config.use_persistence, "persistence", keys.PERSISTENCE_OPTIONS)
+        for feature in self._parts.features:
+            config.enable_feature(self._built(feature))
+        return config
+
+    def _use(self, use: Any, key: str, table: str) -> None:
+        given = self._values.get((None, key))
+        options = self._table(table)
+        if given is None and not options and not self._table("database"):
+            return
+        if given is not None and given.source == _CODE and not isinstance(given.value, str):
+            use(given.value)
+            return
+        url = embedded_url() if given is None else cast(str, convert(given, str))
+        if given is None and key == "persistence" and "timeout-manager" not in self._parts.features:
+            return
+        try:
+            self._share_database(url)
+            extra = {"accept_loss": True} if self._top("accept_loss") else {}
+            use(url, **keys.arguments(self._parts.part(table), options), **extra)
+        except TimeoutManagerError:
+            raise
+        except (ArgumentError, ImportError, ValueError, TypeError) as error:
+            where = f" in {given.source}" if given is not None else ""
+            raise ConfigurationError(
+                f"{key}{where}: {redact(url)!r} cannot be used: {error}"
+                + ("; install the driver that it names" if isinstance(error, ImportError) else "")
+            ) from error
+
+    def _share_database(self, url: str) -> None:
+        settings = self._table("database")
+        scheme = url.removeprefix("timeoutmgr+").partition("://")[0].partition("+")[0]
+        if settings and (plugins.PERSISTENCE, scheme) in plugins.BUILT_IN and "://" in url:
+            Database.shared(url.removeprefix("timeoutmgr+"), DatabaseSettings(**settings))
+
+    def _top(self, key: str) -> Any:
+        given = self._values.get((None, key))
+        return None if given is None else convert(given, keys.TOP[key])
+
+    def _table(self, table: str) -> dict[str, Any]:
+        return {
+            key: convert(given, self._parts.hint((owner, key)))
+            for (owner, key), given in self._values.items()
+            if owner == table
+        }
+
+    def _built(self, table: str) -> Any:
+        values = self._table(table)
+        try:
+            return keys.build(self._parts.part(table), values)
+        except (ConfigurationError, ValueError, TypeError) as error:
+            raise ConfigurationError(f"[{table}] {error}") from error
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text("utf-8"))
+    except OSError as error:
+        raise ConfigurationError(f"cannot read the settings file {path}: {error}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"the settings file {path} is no TOML: {error}") from error
+
+
+def _from_mapping(
+    document: Mapping[str, Any], source: str, environ: Mapping[str, str]
+) -> Iterator[tuple[Place, Given]]:
+    for key, value in document.items():
+        if key in keys.TOP or not isinstance(value, Mapping):
+            yield (None, key), _given(key, value, source, environ)
+            continue
+        if not value and key not in keys.table_names():
+            known = [*keys.table_names(), *keys.TOP]
+            raise UnknownSetting(key, source, keys.nearest(key, known), known)
+        for inner, each in value.items():
+            yield (key, inner), _given(f"{key}.{inner}", each, source, environ)
+
+
+def _given(key: str, value: Any, source: str, environ: Mapping[str, str]) -> Given:
+    if source == _CODE:
+        return Given(key=key, value=value, source=source)
+    resolved = resolve(value, key, source, environ)
+    # A text that was put together may be any type: ${PORT} is a number, say.
+    is_text = isinstance(value, str) and resolved != value
+    shown = repr(value) if resolved != value else None
+    return Given(key=key, value=resolved, source=source, is_text=is_text, shown=shown)
+
+
+def _from_environment(value: str, key: str, variable: str) -> Given:
+    return Given(key=key, value=value, source=f"environment variable {variable}", is_text=True)
+
+
+def _read_environment(
+    parts: _Parts, environ: Mapping[str, str], references: set[str]
+) -> Iterator[tuple[Place, Given]]:
+    """Yield what the environment gives. An empty variable counts as not set."""
+    asked = {name: value for name, value in environ.items() if keys.is_setting(name)}
+    known = _known_variables(parts, asked)
+    for variable, value in sorted(asked.items()):
+        if variable in known:
+            table, key = known[variable]
+            name = key if table is None else f"{table}.{key}"
+            if value:
+                yield (table, key), _from_environment(value, name, variable)
+        elif variable not in references:
+            names = list(_known_variables(parts, None))
+            raise UnknownSetting(variable, "the environment", keys.nearest(variable, names), names)
+
+
+def _known_variables(parts: _Parts, asked: Mapping[str, str] | None) -> dict[str, Place]:
+    """Return the variables of all settings, or of those tables only that *asked* is about.
+
+    To look into a table loads what it is for, which a start need not wait for.
+    """
+    known: dict[str, Place] = {keys.environment_name(key): (None, key) for key in keys.TOP}
+    for table in keys.table_names():
+        stem = keys.environment_name(table, "")
+        if asked is None or any(variable.startswith(stem) for variable in asked):
+            for key in keys.parameters(parts.part(table)):
+                known[keys.environment_name(table, key)] = (table, key)
+    return known

@@ -1,0 +1,168 @@
+"""Which settings there are: their TOML keys, their environment names and their types.
+
+The keys of a table are the keyword arguments of what is built with it, so that a feature or a
+persistence of somebody else's is configured like one of ours.
+"""
+
+import dataclasses
+import inspect
+import re
+import typing
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from types import MappingProxyType, NoneType, UnionType
+from typing import Any, Final
+
+from timeoutmgr import plugins
+from timeoutmgr.contracts import TransactionMode
+from timeoutmgr.database import DatabaseSettings
+from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.resilience.critical import CriticalAction
+from timeoutmgr.resilience.recovery import RecoverabilitySettings
+from timeoutmgr.settings_values import can_convert
+from timeoutmgr.validation import Limits
+
+PREFIX: Final = "TIMEOUTMGR_"
+
+NOT_SETTINGS: Final = ("TIMEOUTMGR_DATA", "TIMEOUTMGR_CRASHPOINT")
+"""Variables of ours that are read elsewhere."""
+NOT_SETTINGS_PREFIXES: Final = ("TIMEOUTMGR_TEST_", "TIMEOUTMGR_CLI_")
+
+TOP: Final[Mapping[str, Any]] = MappingProxyType(
+    {
+        "endpoint": str,
+        "transport": str,
+        "persistence": str,
+        "features": tuple[str, ...],
+        "error_queue": str,
+        "transaction_mode": TransactionMode,
+        "accept_loss": bool,
+        "send_only": bool,
+        "concurrency": int,
+        "install": bool,
+        "check_destinations": bool,
+        "critical_error_action": CriticalAction,
+        "external_timeout_manager": str,
+    }
+)
+"""Keys outside tables, and their types."""
+
+TRANSPORT_OPTIONS: Final = "transport_options"
+PERSISTENCE_OPTIONS: Final = "persistence_options"
+
+BUILT: Final[Mapping[str, type]] = MappingProxyType(
+    {
+        "recoverability": RecoverabilitySettings,
+        "limits": Limits,
+        "database": DatabaseSettings,
+    }
+)
+"""Tables that are one settings object of the core's."""
+
+# Set by a key of its own, or, for an owner, never: it names one process among those that
+# share the settings.
+_NOT_OPTIONS: Final = frozenset({"accept_loss", "owner", "settings"})
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """A keyword argument that a settings file can give. *inside* is the argument it is part of."""
+
+    hint: Any
+    default: Any
+    inside: str | None = None
+
+
+def environment_name(*keys: str) -> str:
+    """Return the environment twin of a key, given with its table first if it has one."""
+    return PREFIX + re.sub(r"[^A-Z0-9]", "_", "_".join(keys).upper())
+
+
+def is_setting(variable: str) -> bool:
+    """Return whether an environment variable is meant as a setting."""
+    if not variable.startswith(PREFIX) or variable in NOT_SETTINGS:
+        return False
+    return not variable.startswith(NOT_SETTINGS_PREFIXES)
+
+
+def nearest(key: str, known: list[str]) -> str | None:
+    """Return the known key that *key* was most likely meant to be."""
+    found = get_close_matches(key, known, n=1)
+    return found[0] if found else None
+
+
+def table_names() -> list[str]:
+    """Return the tables that a settings file may have."""
+    return [*plugins.names(plugins.FEATURES), *BUILT, TRANSPORT_OPTIONS, PERSISTENCE_OPTIONS]
+
+
+def parameters(part: Callable[..., Any]) -> dict[str, Parameter]:
+    """Return the keyword arguments of *part* that a settings file can give.
+
+    An argument called ``settings``, whose type is a dataclass, counts with each of its fields.
+    """
+    found: dict[str, Parameter] = {}
+    hints = _hints(part)
+    for argument in inspect.signature(part).parameters.values():
+        hint = hints.get(argument.name)
+        if argument.kind is not inspect.Parameter.KEYWORD_ONLY or hint is None:
+            continue
+        nested = _dataclass_in(hint)
+        if argument.name == "settings" and nested is not None:
+            fields = parameters(nested).items()
+            found |= {
+                name: Parameter(field.hint, field.default, inside="settings")
+                for name, field in fields
+                if name not in found
+            }
+        elif argument.name not in _NOT_OPTIONS and can_convert(hint):
+            # What is spelt out as an argument of its own wins over the field of the same name.
+            inner = found.pop(argument.name, None)
+            default = _default(part, argument) if inner is None else inner.default
+            found[argument.name] = Parameter(hint, default)
+    return found
+
+
+def build(part: Callable[..., Any], given: Mapping[str, Any], *before: Any) -> Any:
+    """Return what *part* makes of *before* and the values *given* for its parameters."""
+    return part(*before, **arguments(part, given))
+
+
+def arguments(part: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the values *given* as keyword arguments: fields of ``settings`` put together."""
+    known = parameters(part)
+    plain = {name: value for name, value in given.items() if known[name].inside is None}
+    inner = {name: value for name, value in given.items() if known[name].inside is not None}
+    if not inner:
+        return plain
+    nested = _dataclass_in(_hints(part)["settings"])
+    assert nested is not None, "it is where the inner parameters were found"
+    return {**plain, "settings": nested(**inner)}
+
+
+def _hints(part: Callable[..., Any]) -> dict[str, Any]:
+    owner = part.__init__ if inspect.isclass(part) else part  # type: ignore[misc]
+    try:
+        return typing.get_type_hints(part if dataclasses.is_dataclass(part) else owner)
+    except NameError as error:
+        raise ConfigurationError(
+            f"the annotations of {part!r} cannot be read ({error}), so no settings file can give "
+            "its arguments; import those names outside 'if TYPE_CHECKING'"
+        ) from error
+
+
+def _dataclass_in(hint: Any) -> type | None:
+    arms = typing.get_args(hint) if typing.get_origin(hint) in (typing.Union, UnionType) else [hint]
+    for arm in arms:
+        if arm is not NoneType and isinstance(arm, type) and dataclasses.is_dataclass(arm):
+            return arm
+    return None
+
+
+def _default(part: Callable[..., Any], argument: inspect.Parameter) -> Any:
+    if dataclasses.is_dataclass(part):
+        for field in dataclasses.fields(part):
+            if field.name == argument.name and field.default_factory is not dataclasses.MISSING:
+                return field.default_factory()
+    return None if argument.default is inspect.Parameter.empty else argument.default
