@@ -1,0 +1,77 @@
+"""Control messages to ``<endpoint>.TimeoutsDispatcher``: a versioned chunk, or a single id."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from timeoutmgr import headers
+from timeoutmgr.contracts import Key
+from timeoutmgr.errors import MessageRejected
+from timeoutmgr.message import Message
+
+VERSION = "1"
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkOrder:
+    """Dispatch these keys, which the claim *token* handed out."""
+
+    token: str
+    keys: tuple[Key, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SingleOrder:
+    """Dispatch this one; NServiceBus' form, which says neither due time nor claim."""
+
+    timeout_id: str
+
+
+def chunk_message(token: str, keys: Sequence[Key], message_id: str) -> Message:
+    """Return the control message for a claimed chunk."""
+    return Message(
+        id=message_id,
+        headers={
+            headers.MESSAGE_ID: message_id,
+            headers.CONTROL_MESSAGE: "True",
+            headers.MESSAGE_INTENT: "Send",
+            headers.CHUNK_VERSION: VERSION,
+        },
+        body=json.dumps({"token": token, "keys": keys}).encode(),
+    )
+
+
+def read_control(message: Message) -> ChunkOrder | SingleOrder:
+    """Return what *message* orders; raise MessageRejected where it is no control message."""
+    version = message.headers.get(headers.CHUNK_VERSION)
+    if version is None:
+        timeout_id = message.headers.get(headers.TIMEOUT_ID)
+        if not timeout_id:
+            raise MessageRejected(
+                f"message {message.id!r} is no control message; expected header "
+                f"{headers.TIMEOUT_ID!r} or {headers.CHUNK_VERSION!r}"
+            )
+        return SingleOrder(timeout_id)
+    if version != VERSION:
+        raise MessageRejected(
+            f"chunk {message.id!r} is of version {version!r:.40}, this process reads {VERSION!r}; "
+            "upgrade it, or wait for its claim to lapse"
+        )
+    try:
+        content = json.loads(message.body)
+        keys = tuple(Key(_whole(due), _text(name)) for due, name in content["keys"])
+        return ChunkOrder(_text(content["token"]), keys)
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise MessageRejected(f"chunk {message.id!r} cannot be read: {error}") from error
+
+
+def _whole(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise TypeError(f"a due time is a whole number, got {value!r:.40}")
+    return value
+
+
+def _text(value: object) -> str:
+    if not isinstance(value, str):
+        raise TypeError(f"an id is text, got {value!r:.40}")
+    return value

@@ -1,0 +1,223 @@
+"""The Timeout Manager as an endpoint feature: two satellites, one poller, their prerequisites."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from timeoutmgr.config import EndpointSettings
+from timeoutmgr.contracts import Persistence, TimeoutStore
+from timeoutmgr.errors import ConfigurationError, SchemaMissing, StorageUnavailable
+from timeoutmgr.features import FeatureContext, Prerequisite, Satellite
+from timeoutmgr.resilience.breakers import BreakerState, OutageBreaker
+from timeoutmgr.routing import DISPATCHER, TIMEOUTS, to_timeout_manager
+from timeoutmgr.sending import SessionPool
+from timeoutmgr.transport.pump import Consumption, Outage
+
+from .dispatcher import DispatchTimeouts
+from .poller import Poller, PollTimeouts
+from .timeouts import StoreTimeouts
+
+FETCH_SENTENCE = (
+    "Repeated failures when fetching timeouts from storage, endpoint will be terminated."
+)
+STORE_SENTENCE = "Repeated failures when storing timeouts, endpoint will be terminated."
+DISPATCH_SENTENCE = "Repeated failures when dispatching timeouts, endpoint will be terminated."
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimeoutManager:
+    """Durable delayed delivery: store, poll, dispatch.
+
+    *time_to_wait_before_critical_error* is how long an outage of storage or broker may last
+    before the critical error hooks are told; zero tells them at the first failure. The poller
+    looks each *poll_interval* at the latest (or that wait, if it is shorter, so that an outage is
+    noticed in time). *chunk* timeouts travel in one control message: a crash while a chunk is
+    sent repeats at most that many. *store_batch* messages are stored in one transaction.
+    """
+
+    time_to_wait_before_critical_error: timedelta = timedelta(minutes=2)
+    poll_interval: timedelta = timedelta(minutes=1)
+    chunk: int = 100
+    store_batch: int = 100
+    concurrency: int = 1
+    name: str = field(default="timeout-manager", init=False)
+
+    def __post_init__(self) -> None:
+        """Check every value."""
+        if self.time_to_wait_before_critical_error < timedelta(0):
+            raise ConfigurationError(
+                "time_to_wait_before_critical_error must not be negative, got "
+                f"{self.time_to_wait_before_critical_error}"
+            )
+        if not timedelta(0) < self.poll_interval <= timedelta(minutes=1):
+            raise ConfigurationError(
+                "poll_interval is more than zero and at most one minute, got "
+                f"{self.poll_interval}; it also bounds how late an outage is noticed"
+            )
+        for setting in ("chunk", "store_batch"):
+            if not 1 <= getattr(self, setting) <= 1000:
+                raise ConfigurationError(
+                    f"{setting} is 1 to 1000 timeouts, got {getattr(self, setting)}"
+                )
+        if self.concurrency < 1:
+            raise ConfigurationError(f"concurrency must be at least 1, got {self.concurrency}")
+
+    @property
+    def interval(self) -> timedelta:
+        """How often the poller looks when no due time asks for it sooner."""
+        wait = self.time_to_wait_before_critical_error
+        return min(self.poll_interval, max(wait, timedelta(seconds=1)))
+
+    def prerequisites(self, settings: EndpointSettings) -> Iterable[Prerequisite]:
+        """Return what must hold."""
+        yield Prerequisite(
+            not settings.send_only,
+            "Send only endpoints can't use the timeoutmanager since it requires receive "
+            "capabilities. Use config.use_external_timeout_manager('<endpoint>.Timeouts').",
+        )
+        yield Prerequisite(
+            settings.external_timeout_manager is None,
+            "A user configured timeoutmanager address has been found and this endpoint will send "
+            "timeouts to that endpoint. Use one of the two.",
+        )
+        yield Prerequisite(
+            settings.persistence is not None and hasattr(settings.persistence, "timeouts"),
+            "The selected persistence doesn't have support for timeout storage. Select another "
+            "persistence or disable the timeout manager feature using "
+            "config.disable_feature('timeout-manager')",
+        )
+
+    def set_up(self, context: FeatureContext) -> None:
+        """Hand the satellites, the poller and the route for delays to the endpoint."""
+        settings = context.settings
+        persistence = settings.persistence
+        assert persistence is not None, "a prerequisite"
+        store = persistence.timeouts(settings.name, context.clock)
+        address, control = settings.name + TIMEOUTS, settings.name + DISPATCHER
+        ready = Readiness(persistence, store, settings.install)
+        fetch, storing, dispatching = self._breakers(context)
+
+        dispatch = DispatchTimeouts(
+            store=store,
+            error_queue=settings.error_queue,
+            clock=context.clock,
+            telemetry=context.telemetry,
+        )
+        poller = Poller(
+            PollTimeouts(
+                store=store,
+                queue=control,
+                owner=context.owner,
+                mode=context.mode,
+                chunk=self.chunk,
+                clock=context.clock,
+                new_id=context.new_id,
+                telemetry=context.telemetry,
+            ),
+            interval=self.interval,
+            sessions=SessionPool(context.transport),
+            fetch=fetch,
+            ready=ready,
+            clock=context.clock,
+            telemetry=context.telemetry,
+            on_clock_offset=lambda seconds: _clock_offset(context, seconds),
+        )
+        storing_step = StoreTimeouts(
+            store=store,
+            limits=settings.limits,
+            clock=context.clock,
+            telemetry=context.telemetry,
+            wake=poller.wake,
+            dispatch_now=dispatch.dispatch_now,
+        )
+
+        context.store = store
+        context.store_inside = storing_step.store_inside
+        context.add_satellite(
+            Satellite(
+                consumption=Consumption(
+                    name="Timeout Message Processor",
+                    queue=address,
+                    step=storing_step,
+                    batch=self.store_batch,
+                    storage=Outage(breaker=storing, probe=ready.probe),
+                ),
+                concurrency=self.concurrency,
+            )
+        )
+        context.add_satellite(
+            Satellite(
+                consumption=Consumption(
+                    name="Timeout Dispatcher Processor",
+                    queue=control,
+                    step=dispatch,
+                    storage=Outage(breaker=fetch, probe=ready.probe),
+                    broker=dispatching,
+                ),
+                concurrency=self.concurrency,
+            )
+        )
+        context.add_task(poller)
+        context.route_delays(
+            address, lambda outgoing, due: to_timeout_manager(outgoing, due, address)
+        )
+
+    def _breakers(
+        self, context: FeatureContext
+    ) -> tuple[OutageBreaker, OutageBreaker, OutageBreaker]:
+        """Return the breakers for fetching, storing and dispatching.
+
+        The first two look at the same storage: what one has reported the other does not repeat.
+        """
+        wait = self.time_to_wait_before_critical_error
+        fetch = context.breaker(
+            "TimeoutStorageConnectivity",
+            wait,
+            FETCH_SENTENCE,
+            unless=lambda: storing.state is BreakerState.TRIGGERED,
+        )
+        storing = context.breaker(
+            "TimeoutStorage",
+            wait,
+            STORE_SENTENCE,
+            unless=lambda: fetch.state is BreakerState.TRIGGERED,
+        )
+        return fetch, storing, context.breaker("TimeoutDispatch", wait, DISPATCH_SENTENCE)
+
+
+class Readiness:
+    """Whether the storage is there with its tables; an endpoint may start while it is away."""
+
+    def __init__(self, persistence: Persistence, store: TimeoutStore, install: bool) -> None:
+        self._persistence = persistence
+        self._store = store
+        self._install = install
+        self._checked = False
+
+    def __call__(self) -> None:
+        """Return if the storage answers and is installed; raise StorageUnavailable if not."""
+        if self._checked:
+            return
+        self.probe()
+
+    def probe(self) -> None:
+        """Return if the storage answers now; raise StorageUnavailable if not."""
+        self._store.ping()
+        if self._checked:
+            return
+        try:
+            if self._install:
+                self._persistence.install()
+            self._persistence.check()
+        except SchemaMissing as error:
+            # Later it may be there: somebody runs the installer while messages wait.
+            raise StorageUnavailable(str(error)) from error
+        self._checked = True
+
+
+def _clock_offset(context: FeatureContext, seconds: float) -> None:
+    context.critical.raise_error(
+        f"The database's clock differs from this host's by {seconds:.0f} s: due times that are "
+        "made here are wrong by as much. Set the clocks.",
+        RuntimeError(f"clock offset {seconds:.0f} s"),
+    )

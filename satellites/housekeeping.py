@@ -1,0 +1,77 @@
+"""Housekeeping of a timeout store: a heartbeat a minute, and what is past retention removed."""
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from timeoutmgr.contracts import TimeoutStore
+from timeoutmgr.errors import StorageUnavailable
+from timeoutmgr.telemetry import Telemetry
+
+logger = logging.getLogger(__name__)
+
+_EVERY: Final = 60.0
+_PURGES: Final = 50
+"""Bounded removals in a row, so that a large backlog of old rows is worked off over minutes."""
+
+
+class Housekeeping:
+    """A thread of its own: a storage that hangs must not keep the watchdog from telling so."""
+
+    def __init__(
+        self,
+        store: TimeoutStore,
+        *,
+        owner: str,
+        ready: Callable[[], None],
+        state: Callable[[], Mapping[str, str]],
+        telemetry: Telemetry,
+    ) -> None:
+        self._store = store
+        self._owner = owner
+        self._ready = ready
+        self._state = state
+        self._telemetry = telemetry
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start; the first heartbeat is written at once."""
+        self._stop.clear()
+        self._thread = threading.Thread(
+            target=self._run, name="timeoutmgr-housekeeping", daemon=True
+        )
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop; returns when the thread has ended."""
+        self._stop.set()
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.join()
+
+    def watch(self) -> None:
+        """Need no looking after."""
+
+    def keep_house(self) -> None:
+        """Write one heartbeat, purge what is old. Raises StorageUnavailable."""
+        self._ready()
+        self._store.heartbeat(self._owner, self._state())
+        for _ in range(_PURGES):
+            purged = self._store.purge()
+            self._telemetry.count("rows_purged", purged)
+            if not purged or self._stop.is_set():
+                return
+
+    def _run(self) -> None:
+        while True:
+            try:
+                self.keep_house()
+            except StorageUnavailable as error:
+                logger.info("no heartbeat while the storage is away: %s", error)
+            except Exception:
+                logger.exception("housekeeping failed; it goes on")
+                self._telemetry.count("housekeeping_failures")
+            if self._stop.wait(_EVERY):
+                return

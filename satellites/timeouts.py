@@ -1,0 +1,178 @@
+"""The ``<endpoint>.Timeouts`` satellite: read what arrives, store it, wake the poller."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from timeoutmgr import headers
+from timeoutmgr.contracts import Clock, Key, Timeout, TimeoutStore, Transaction
+from timeoutmgr.errors import InvalidMessage, MessageRejected
+from timeoutmgr.instants import Micros, from_wire
+from timeoutmgr.message import Message, Received
+from timeoutmgr.routing import timeout_id
+from timeoutmgr.telemetry import Telemetry
+from timeoutmgr.transport.work import Work
+from timeoutmgr.validation import (
+    ID_CHARACTERS,
+    Limits,
+    check_body,
+    check_destination,
+    check_due,
+    check_headers,
+)
+
+_NO_SAGA = "00000000-0000-0000-0000-000000000000"
+"""How NServiceBus spells that there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClearTimeouts:
+    """Forget all timeouts of a saga."""
+
+    saga_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """A timeout was stored past this queue, or moved; look again when it is due."""
+
+    due: Micros
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreTimeouts:
+    """The step: a batch is stored in one transaction, before it is acknowledged.
+
+    In ``transaction_scope`` what is due already goes straight on within the same transaction,
+    through *dispatch_now*; in the other modes it is stored like the rest, and the poller is woken
+    at once, so that tombstone and claim hold for it too.
+    """
+
+    store: TimeoutStore
+    limits: Limits
+    clock: Clock
+    telemetry: Telemetry
+    wake: Callable[[Micros], None]
+    dispatch_now: Callable[[Sequence[Key], Work], None]
+
+    def __call__(self, batch: Sequence[Received], work: Work) -> None:
+        """Store *batch*; raises MessageRejected for one that is no timeout."""
+        orders = [self._read(received.message) for received in batch]
+        timeouts = [order for order in orders if isinstance(order, Timeout)]
+        if timeouts:
+            self.store.store_many(timeouts, transaction=work.scope)
+            self.telemetry.count("timeouts_stored", len(timeouts))
+        for order in orders:
+            if isinstance(order, ClearTimeouts):
+                cleared = self.store.cancel_saga(order.saga_id, transaction=work.scope)
+                self.telemetry.count("timeouts_cleared", cleared)
+        if work.scope is not None:
+            timeouts = self._straight_on(timeouts, work)
+        wakes = {order.due for order in orders if isinstance(order, Wake)}
+        self._wake_after_commit(wakes.union(timeout.due for timeout in timeouts), work)
+
+    def store_inside(self, message: Message, transaction: Transaction) -> None:
+        """Store one routed message in a caller's own transaction, by the same rules."""
+        order = self._read(message)
+        if not isinstance(order, Timeout):
+            raise InvalidMessage(f"message {message.id!r} is no timeout and cannot be stored")
+        self.store.store_many([order], transaction=transaction)
+
+    def _straight_on(self, timeouts: Sequence[Timeout], work: Work) -> list[Timeout]:
+        now = self.store.now() if timeouts else 0
+        due = [timeout.key for timeout in timeouts if timeout.due <= now]
+        if due:
+            self.dispatch_now(due, work)
+        return [timeout for timeout in timeouts if timeout.due > now]
+
+    def _wake_after_commit(self, dues: Iterable[Micros], work: Work) -> None:
+        earliest = min(dues, default=None)
+        if earliest is not None:
+            # Not before: a poller woken by a row that it cannot see yet would sleep past it.
+            work.after_commit(lambda: self.wake(earliest))
+
+    def _read(self, message: Message) -> Timeout | ClearTimeouts | Wake:
+        if headers.CLEAR_TIMEOUTS in message.headers:
+            saga = _saga(message)
+            if saga is None:
+                raise MessageRejected(
+                    "Invalid saga id specified, clear timeouts is only supported for saga instances"
+                )
+            return ClearTimeouts(saga)
+        if headers.WAKE in message.headers:
+            return Wake(_instant(message, headers.WAKE))
+        return read_timeout(message, self.store.endpoint, self.limits, self.clock.now())
+
+
+def read_timeout(message: Message, endpoint: str, limits: Limits, now: Micros) -> Timeout:
+    """Return *message* as the timeout it asks for.
+
+    Raises MessageRejected for what no retry can mend: no or a malformed due time, no or a
+    forbidden destination, a malformed saga id, sizes over the limits.
+    """
+    if headers.EXPIRE not in message.headers:
+        raise MessageRejected(
+            f"Non timeout message arrived at the timeout manager, id:{message.id}"
+        )
+    destination = message.headers.get(headers.DESTINATION) or message.headers.get(headers.REPLY_TO)
+    if not destination:
+        raise MessageRejected(
+            f"timeout {message.id!r} names no destination; expected header "
+            f"{headers.DESTINATION!r} or {headers.REPLY_TO!r}"
+        )
+    if len(message.id) > ID_CHARACTERS:
+        raise MessageRejected(f"the message id has more than {ID_CHARACTERS} characters")
+    try:
+        check_destination(destination, limits)
+        check_headers(message.headers, limits)
+        check_body(message.body, limits)
+        due = check_due(_instant(message, headers.EXPIRE))
+    except InvalidMessage as error:
+        raise MessageRejected(str(error)) from error
+    return Timeout(
+        id=_id_of(message, endpoint),
+        due=due,
+        destination=destination,
+        message=_without_routing(message),
+        saga_id=_saga(message),
+        created=_sent_at(message, now),
+    )
+
+
+def _id_of(message: Message, endpoint: str) -> str:
+    # A delayed retry is the same message once more, not the same timeout once more: without its
+    # time stamp the store would take it for one that was dispatched already, and drop it.
+    retry = message.headers.get(headers.RETRIES_TIMESTAMP)
+    return timeout_id(endpoint, message.id if retry is None else f"{message.id}|{retry}")
+
+
+def _without_routing(message: Message) -> Message:
+    kept = {
+        name: value
+        for name, value in message.headers.items()
+        if name not in (headers.EXPIRE, headers.DESTINATION)
+    }
+    kept[headers.DELIVER_AT] = message.headers[headers.EXPIRE]
+    return replace(message, headers=kept)
+
+
+def _saga(message: Message) -> str | None:
+    saga = message.headers.get(headers.SAGA_ID)
+    if saga is None or saga == _NO_SAGA:
+        return None
+    if not 0 < len(saga) <= 200 or not saga.isprintable():
+        raise MessageRejected(f"malformed saga id {saga!r:.60}; expected 1 to 200 printable signs")
+    return saga
+
+
+def _instant(message: Message, name: str) -> Micros:
+    try:
+        return from_wire(message.headers[name])
+    except ValueError as error:
+        raise MessageRejected(f"header {name!r}: {error}") from error
+
+
+def _sent_at(message: Message, now: Micros) -> Micros:
+    try:
+        return from_wire(message.headers.get(headers.TIME_SENT, ""))
+    except ValueError:
+        return now
