@@ -16,6 +16,7 @@ from timeoutmgr.resilience.breakers import OutageBreaker
 from timeoutmgr.resilience.critical import CriticalErrors
 from timeoutmgr.resilience.recovery import RecoverabilitySettings
 from timeoutmgr.routing import manager_endpoint, timeout_id, to_timeout_manager
+from timeoutmgr.sending import Sender, SessionPool
 from timeoutmgr.transport.capabilities import check_combination, default_mode
 from timeoutmgr.transport.pump import Consumption
 
@@ -34,6 +35,8 @@ class Parts:
     context: FeatureContext
     composer: Composer
     satellites: tuple[Satellite, ...]
+    pool: SessionPool
+    sender: Sender
     broker: OutageBreaker
 
     @property
@@ -68,15 +71,19 @@ def assemble(settings: EndpointSettings) -> Parts:
             external, lambda outgoing, due: to_timeout_manager(outgoing, due, external)
         )
     composer = _composer(settings, context)
+    pool = SessionPool(settings.transport)
+    sender = Sender(pool, settings.clock)
     satellites = list(context.satellites)
     if not settings.send_only and settings.handlers:
-        satellites.append(_handlers(settings, context, composer))
+        satellites.append(_handlers(settings, context, composer, sender))
     return Parts(
         settings=settings,
         mode=mode,
         context=context,
         composer=composer,
         satellites=tuple(satellites),
+        pool=pool,
+        sender=sender,
         broker=context.breaker("Broker", _BROKER_WAIT, BROKER_SENTENCE),
     )
 
@@ -116,7 +123,9 @@ def _composer(settings: EndpointSettings, context: FeatureContext) -> Composer:
     )
 
 
-def _handlers(settings: EndpointSettings, context: FeatureContext, composer: Composer) -> Satellite:
+def _handlers(
+    settings: EndpointSettings, context: FeatureContext, composer: Composer, sender: Sender
+) -> Satellite:
     delays = context.delays
     policy = settings.recoverability or RecoverabilitySettings()
     if delays is None and settings.recoverability is not None and policy.delayed:
@@ -134,6 +143,9 @@ def _handlers(settings: EndpointSettings, context: FeatureContext, composer: Com
                 composer=composer,
                 clock=settings.clock,
                 telemetry=settings.telemetry,
+                require_queues=sender.require_queues
+                if settings.check_destinations
+                else lambda _queues: None,
             ),
             policy=policy,
             retry_later=None

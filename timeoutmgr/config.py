@@ -204,7 +204,7 @@ class EndpointConfiguration:
             error_queue=self.error_queue,
             external_timeout_manager=self._external,
             recoverability=self.recoverability,
-            limits=self.limits,
+            limits=self.limits.allowing(self.name),
             concurrency=self.concurrency,
             check_destinations=self.check_destinations,
             install=self.install,

@@ -38,7 +38,7 @@ def parse_duration(text: str) -> timedelta:
     given = text.strip()
     try:
         if _SECONDS.fullmatch(given):
-            return seconds(float(given))
+            return timedelta(seconds=float(given))
         if _PARTS.fullmatch(given):
             found = _PART.findall(given)
             return sum((_UNITS[unit.lower()] * float(n) for n, unit in found), timedelta())

@@ -18,7 +18,6 @@ from timeoutmgr.instants import Micros
 from timeoutmgr.outgoing import Composed, SendOptions, Sent
 from timeoutmgr.routing import clear_timeouts, wake_manager
 from timeoutmgr.runner import Runner
-from timeoutmgr.sending import Sender, SessionPool
 from timeoutmgr.timeouts import Timeouts
 
 if TYPE_CHECKING:
@@ -40,8 +39,6 @@ class Endpoint:
         self._lock = threading.RLock()
         self._runner: Runner | None = None
         self._stopped = threading.Event()
-        self._pool = SessionPool(self._parts.settings.transport)
-        self._sender = Sender(self._pool, self._parts.settings.clock)
         self._on_watch: list[Callable[[], None]] = []
 
     @property
@@ -95,7 +92,7 @@ class Endpoint:
         """Stop, and let go of every connection."""
         self.stop()
         self._parts.context.critical.join(10.0)
-        self._pool.close()
+        self._parts.pool.close()
         self._parts.settings.transport.close()
         if self._parts.settings.persistence is not None:
             self._parts.settings.persistence.close()
@@ -148,9 +145,9 @@ class Endpoint:
             destination, message_type, body, merged(options, given)
         )
         if session is not None:
-            send_inside(self._parts, self._sender, composed, session)
+            send_inside(self._parts, composed, session)
         else:
-            self._sender.send([composed.outgoing], finally_for=self._to_check([composed]))
+            self._parts.sender.send([composed.outgoing], finally_for=self._to_check([composed]))
         return composed.sent
 
     def send_local(
@@ -182,7 +179,7 @@ class Endpoint:
                 "Invalid saga id specified, clear timeouts is only supported for saga instances"
             )
         message_id = self._parts.settings.new_id()
-        self._sender.send([clear_timeouts(saga_id, address, message_id)])
+        self._parts.sender.send([clear_timeouts(saga_id, address, message_id)])
 
     def on_watch(self, action: Callable[[], None]) -> None:
         """Have *action* called about every second while the endpoint runs."""
@@ -205,7 +202,7 @@ class Endpoint:
     def _wake(self, due: Micros) -> None:
         address = self._parts.context.manager_address
         if address is not None:
-            self._sender.send([wake_manager(address, due, self._parts.settings.new_id())])
+            self._parts.sender.send([wake_manager(address, due, self._parts.settings.new_id())])
 
     def _watch(self) -> None:
         for action in self._on_watch:

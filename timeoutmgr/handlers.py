@@ -24,6 +24,9 @@ logger = logging.getLogger(__name__)
 
 Handler: TypeAlias = Callable[[Any, "HandlerContext"], object]
 
+RequireQueues: TypeAlias = Callable[[Sequence[str]], None]
+"""Raises Unroutable where the final destination of a delayed message does not exist."""
+
 ANY: Final = "*"
 """The message type under which a handler gets what no other handler is for."""
 
@@ -36,7 +39,13 @@ class HandlerContext:
     """
 
     def __init__(
-        self, received: Received, message_type: str, composer: Composer, queue: str, work: Work
+        self,
+        received: Received,
+        message_type: str,
+        composer: Composer,
+        queue: str,
+        work: Work,
+        require_queues: RequireQueues,
     ) -> None:
         self.message: Final[Message] = received.message
         self.message_type: Final = message_type
@@ -44,7 +53,9 @@ class HandlerContext:
         self._composer = composer
         self._queue = queue
         self._work = work
+        self._require_queues = require_queues
         self._outgoing: list[Outgoing] = []
+        self._delayed_for: list[str] = []
         self._session: Session | None = None
 
     @property
@@ -98,6 +109,8 @@ class HandlerContext:
             destination, message_type, body, merged(options, given), self.message
         )
         self._outgoing.append(composed.outgoing)
+        if composed.due is not None:
+            self._delayed_for.append(destination)
         return composed.sent
 
     def send_local(
@@ -129,6 +142,7 @@ class HandlerContext:
         if self._session is not None:
             self._session.flush()
             self._session.close()
+        self._require_queues(self._delayed_for)
         self._work.send(self._outgoing)
 
 
@@ -150,6 +164,7 @@ class HandlerStep:
     composer: Composer
     clock: Clock
     telemetry: Telemetry
+    require_queues: RequireQueues = lambda _queues: None
 
     def __call__(self, batch: Sequence[Received], work: Work) -> None:
         """Handle each of *batch*; the pump gives one at a time."""
@@ -166,7 +181,9 @@ class HandlerStep:
             body = decode_body(received.message.body, received.message.content_type)
         except (ValueError, RecursionError) as error:
             raise MessageRejected(f"the body is no {received.message.content_type}") from error
-        context = HandlerContext(received, message_type, self.composer, self.queue, work)
+        context = HandlerContext(
+            received, message_type, self.composer, self.queue, work, self.require_queues
+        )
         for handler in found:
             handler(body, context)
         context.finish()

@@ -7,10 +7,9 @@ from sqlalchemy import Connection
 
 from timeoutmgr.assembly import Parts
 from timeoutmgr.database import Database, same_database
-from timeoutmgr.errors import CombinationRefused, TimeoutManagerError, Unroutable
+from timeoutmgr.errors import CombinationRefused, TimeoutManagerError
 from timeoutmgr.outgoing import Composed
 from timeoutmgr.routing import wake_manager
-from timeoutmgr.sending import Sender
 from timeoutmgr.transport.sql.commits import after_commit
 from timeoutmgr.transport.work import require_confirmed
 
@@ -20,9 +19,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def send_inside(
-    parts: Parts, sender: Sender, composed: Composed, session: "Session | Connection"
-) -> None:
+def send_inside(parts: Parts, composed: Composed, session: "Session | Connection") -> None:
     """Enqueue *composed* in the transaction of *session*.
 
     As the row of its queue where queues live in that database; else, if it is delayed and the
@@ -45,7 +42,7 @@ def send_inside(
         if missing:
             raise Unroutable(missing[0])
         parts.context.store_inside(composed.outgoing.message, connection)
-        _wake_on_commit(parts, sender, composed, connection)
+        _wake_on_commit(parts, composed, connection)
         return
     raise CombinationRefused(
         "session=",
@@ -67,9 +64,7 @@ def _enqueue(parts: Parts, composed: Composed, connection: Connection) -> None:
     require_confirmed([composed.outgoing], results)
 
 
-def _wake_on_commit(
-    parts: Parts, sender: Sender, composed: Composed, connection: Connection
-) -> None:
+def _wake_on_commit(parts: Parts, composed: Composed, connection: Connection) -> None:
     """Tell the poller once the caller has committed.
 
     The row is durable by then; should the wake be lost, it is late by at most one poll.
@@ -80,7 +75,7 @@ def _wake_on_commit(
 
     def wake() -> None:
         try:
-            sender.send([wake_manager(address, due, parts.settings.new_id())])
+            parts.sender.send([wake_manager(address, due, parts.settings.new_id())])
         except TimeoutManagerError as error:
             logger.warning("timeout %s waits for the next poll: %s", composed.sent.id, error)
 

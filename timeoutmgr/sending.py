@@ -75,19 +75,25 @@ class Sender:
             raise Unroutable(missing[0])
         require_confirmed(outgoing, results)
 
-    def missing(self, queues: Sequence[str]) -> list[str]:
-        """Return those of *queues* that do not exist."""
-        with self._pool.session() as session:
-            return session.missing_queues(queues)
+    def require_queues(self, queues: Sequence[str]) -> None:
+        """Raise Unroutable for the first of *queues* that does not exist."""
+        if self._unseen(queues):
+            with self._pool.session() as session:
+                missing = self._missing_now(session, queues)
+            if missing:
+                raise Unroutable(missing[0])
 
     def _missing_now(self, session: TransportSession, queues: Sequence[str]) -> list[str]:
         """Return those of *queues* that do not exist; what was seen lately is not asked again."""
-        now = self._clock.monotonic()
-        unseen = {queue for queue in queues if self._seen.get(queue, 0.0) <= now}
+        unseen = self._unseen(queues)
         missing = session.missing_queues(sorted(unseen)) if unseen else []
         if missing:
             return missing
         if len(self._seen) > 10_000:  # destinations come from callers: bounded
             self._seen.clear()
-        self._seen |= dict.fromkeys(unseen, now + _KNOWN_FOR)
+        self._seen |= dict.fromkeys(unseen, self._clock.monotonic() + _KNOWN_FOR)
         return []
+
+    def _unseen(self, queues: Sequence[str]) -> set[str]:
+        now = self._clock.monotonic()
+        return {queue for queue in queues if self._seen.get(queue, 0.0) <= now}

@@ -156,7 +156,7 @@ class _Builder:
         name = self._top("endpoint")
         if name is None:
             raise ConfigurationError(
-                "no endpoint is named; set endpoint = \"…\" in the settings file or "
+                'no endpoint is named; set endpoint = "…" in the settings file or '
                 f"{keys.environment_name('endpoint')} in the environment"
             )
         config = EndpointConfiguration(name)

@@ -142,7 +142,7 @@ def arguments(part: Callable[..., Any], given: Mapping[str, Any]) -> dict[str, A
 
 
 def _hints(part: Callable[..., Any]) -> dict[str, Any]:
-    owner = part.__init__ if inspect.isclass(part) else part  # type: ignore[misc]
+    owner = part.__init__ if inspect.isclass(part) else part
     try:
         return typing.get_type_hints(part if dataclasses.is_dataclass(part) else owner)
     except NameError as error:

@@ -3,9 +3,10 @@
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
+from glob import escape
 from typing import Any, Final
 
 from timeoutmgr import headers
@@ -39,6 +40,13 @@ class Limits:
             )
         if self.max_delay is not None and self.max_delay <= timedelta(0):
             raise ConfigurationError(f"max_delay must be positive, got {self.max_delay}")
+
+    def allowing(self, queue: str) -> "Limits":
+        """Return these limits with *queue* allowed: an endpoint's own, for its retries."""
+        if not self.allowed_destinations:
+            return self
+        allowed = (*self.allowed_destinations, escape(queue))
+        return replace(self, allowed_destinations=allowed)
 
 
 def check_destination(destination: str, limits: Limits) -> None:
