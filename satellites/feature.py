@@ -1,11 +1,12 @@
 """The Timeout Manager as an endpoint feature: two satellites, one poller, their prerequisites."""
 
+import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
 
 from timeoutmgr.config import EndpointSettings
-from timeoutmgr.contracts import Persistence, TimeoutStore
+from timeoutmgr.contracts import Persistence, TimeoutStore, TransactionMode
 from timeoutmgr.errors import ConfigurationError, SchemaMissing, StorageUnavailable
 from timeoutmgr.features import FeatureContext, Prerequisite, Satellite
 from timeoutmgr.resilience.breakers import BreakerState, OutageBreaker
@@ -14,6 +15,7 @@ from timeoutmgr.sending import SessionPool
 from timeoutmgr.transport.pump import Consumption, Outage
 
 from .dispatcher import DispatchTimeouts
+from .housekeeping import Housekeeping
 from .poller import Poller, PollTimeouts
 from .timeouts import StoreTimeouts
 
@@ -92,10 +94,14 @@ class TimeoutManager:
         settings = context.settings
         persistence = settings.persistence
         assert persistence is not None, "a prerequisite"
-        store = persistence.timeouts(settings.name, context.clock)
+        store = persistence.timeouts(
+            settings.name,
+            context.clock,
+            atomic_dispatch=context.mode is TransactionMode.TRANSACTION_SCOPE,
+        )
         address, control = settings.name + TIMEOUTS, settings.name + DISPATCHER
         ready = Readiness(persistence, store, settings.install)
-        fetch, storing, dispatching = self._breakers(context)
+        breakers = _breakers(context, self.time_to_wait_before_critical_error)
 
         dispatch = DispatchTimeouts(
             store=store,
@@ -116,7 +122,7 @@ class TimeoutManager:
             ),
             interval=self.interval,
             sessions=SessionPool(context.transport),
-            fetch=fetch,
+            fetch=breakers.fetch,
             ready=ready,
             clock=context.clock,
             telemetry=context.telemetry,
@@ -140,7 +146,7 @@ class TimeoutManager:
                     queue=address,
                     step=storing_step,
                     batch=self.store_batch,
-                    storage=Outage(breaker=storing, probe=ready.probe),
+                    storage=Outage(breaker=breakers.store, probe=ready.probe),
                 ),
                 concurrency=self.concurrency,
             )
@@ -151,38 +157,67 @@ class TimeoutManager:
                     name="Timeout Dispatcher Processor",
                     queue=control,
                     step=dispatch,
-                    storage=Outage(breaker=fetch, probe=ready.probe),
-                    broker=dispatching,
+                    storage=Outage(breaker=breakers.look_up, probe=ready.probe),
+                    broker=breakers.dispatch,
                 ),
                 concurrency=self.concurrency,
             )
         )
         context.add_task(poller)
+        context.add_task(
+            Housekeeping(
+                store,
+                owner=context.owner,
+                ready=ready,
+                state=lambda: {each.name: each.state.value for each in context.breakers},
+                telemetry=context.telemetry,
+            )
+        )
         context.route_delays(
             address, lambda outgoing, due: to_timeout_manager(outgoing, due, address)
         )
 
-    def _breakers(
-        self, context: FeatureContext
-    ) -> tuple[OutageBreaker, OutageBreaker, OutageBreaker]:
-        """Return the breakers for fetching, storing and dispatching.
 
-        The first two look at the same storage: what one has reported the other does not repeat.
-        """
-        wait = self.time_to_wait_before_critical_error
-        fetch = context.breaker(
-            "TimeoutStorageConnectivity",
-            wait,
-            FETCH_SENTENCE,
-            unless=lambda: storing.state is BreakerState.TRIGGERED,
-        )
-        storing = context.breaker(
-            "TimeoutStorage",
-            wait,
-            STORE_SENTENCE,
-            unless=lambda: fetch.state is BreakerState.TRIGGERED,
-        )
-        return fetch, storing, context.breaker("TimeoutDispatch", wait, DISPATCH_SENTENCE)
+@dataclass(frozen=True, slots=True)
+class _Breakers:
+    """One for each way to fail: each is disarmed only by what it is about."""
+
+    fetch: OutageBreaker
+    look_up: OutageBreaker
+    store: OutageBreaker
+    dispatch: OutageBreaker
+
+
+def _breakers(context: FeatureContext, wait: timedelta) -> _Breakers:
+    outage = _OneOutage()
+    return _Breakers(
+        fetch=outage.breaker(context, "TimeoutStorageConnectivity", wait, FETCH_SENTENCE),
+        look_up=outage.breaker(context, "TimeoutLookUp", wait, FETCH_SENTENCE),
+        store=outage.breaker(context, "TimeoutStorage", wait, STORE_SENTENCE),
+        dispatch=context.breaker("TimeoutDispatch", wait, DISPATCH_SENTENCE),
+    )
+
+
+class _OneOutage:
+    """Breakers that look at the same storage: of one outage the first tells, and no other."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._told_by: OutageBreaker | None = None
+
+    def breaker(
+        self, context: FeatureContext, name: str, wait: timedelta, sentence: str
+    ) -> OutageBreaker:
+        def is_told() -> bool:
+            with self._lock:
+                told = self._told_by
+                if told is not None and told.state is BreakerState.TRIGGERED:
+                    return True
+                self._told_by = made
+                return False
+
+        made = context.breaker(name, wait, sentence, unless=is_told)
+        return made
 
 
 class Readiness:

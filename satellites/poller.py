@@ -236,7 +236,7 @@ class Poller:
             )
 
     def _pull_forward(self, _event: Any) -> None:
-        """Runs after APScheduler counted the job as ended, so that the next run is not skipped."""
+        """Set the next run; APScheduler calls this once the job has ended, so it is not skipped."""
         at = self._schedule.next
         if at is not None:
             self._run_at(at)

@@ -36,13 +36,13 @@ class PollSchedule:
             return due
 
     def begin(self) -> None:
-        """A poll begins: what is woken from now on is for the poll after it."""
+        """Note that a poll begins: what is woken from now on is for the poll after it."""
         with self._lock:
             self._polling = True
             self._woken = None
 
     def end(self, now: Micros, next_due: Micros | None, not_before: Micros = 0) -> Micros:
-        """A poll ended; return when to poll again.
+        """Note that a poll ended; return when to poll again.
 
         At the earliest of *next_due*, what woke meanwhile, and one interval from *now*; never in
         the past, and not before *not_before* (a pause after a failure).

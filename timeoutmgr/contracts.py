@@ -274,6 +274,14 @@ class TimeoutStore(Protocol):
         """Return what ``timeoutmgr status`` shows."""
         ...
 
+    def heartbeat(self, owner: str, state: Mapping[str, str]) -> None:
+        """Say that the process *owner* lives, and how it is; once a minute is enough."""
+        ...
+
+    def processes(self) -> Sequence[ProcessRecord]:
+        """Return what the endpoint's processes said last, the latest first."""
+        ...
+
     def purge(self) -> int:
         """Remove a bounded number of tombstones and history past retention; return how many."""
         ...
@@ -291,6 +299,19 @@ class StoreStatistics:
     lateness_p50: int | None
     lateness_p99: int | None
     lateness_max: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessRecord:
+    """A process at its last heartbeat; *state* is whatever its features reported."""
+
+    owner: str
+    endpoint: str
+    host: str
+    pid: int
+    started: Micros
+    heartbeat: Micros
+    state: Mapping[str, str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -329,8 +350,14 @@ class Persistence(Protocol):
         """Raise SchemaMissing, with the command to run, where ``install`` is needed."""
         ...
 
-    def timeouts(self, endpoint: str, clock: Clock) -> TimeoutStore:
-        """Return the timeout store of *endpoint*."""
+    def timeouts(
+        self, endpoint: str, clock: Clock, *, atomic_dispatch: bool = False
+    ) -> TimeoutStore:
+        """Return the timeout store of *endpoint*.
+
+        *atomic_dispatch* says that timeouts are sent in the very transaction that closes them:
+        what was not closed was then not sent, and nothing is ever "maybe sent".
+        """
         ...
 
     def close(self) -> None:

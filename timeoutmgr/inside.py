@@ -38,9 +38,8 @@ def send_inside(parts: Parts, composed: Composed, session: "Session | Connection
         and store is not None
         and _lives_in(store.database, connection)
     ):
-        missing = sender.missing([composed.sent.destination]) if settings.check_destinations else []
-        if missing:
-            raise Unroutable(missing[0])
+        if settings.check_destinations:
+            parts.sender.require_queues([composed.sent.destination])
         parts.context.store_inside(composed.outgoing.message, connection)
         _wake_on_commit(parts, composed, connection)
         return

@@ -29,7 +29,7 @@ POSTGRESQL: Final = Dialect(
     row_locks=True,
     now="CAST(floor(extract(epoch FROM clock_timestamp()) * 1000000) AS bigint)",
     skip_locked=" FOR UPDATE SKIP LOCKED",
-    minimum=(12,),
+    minimum=(13,),
 )
 # SYSDATE is the moment of evaluation, NOW the start of the statement. The session's time zone is
 # set to UTC at connect, so that UNIX_TIMESTAMP has no daylight saving hour to guess about.

@@ -15,10 +15,10 @@ from sqlalchemy import Connection, Engine, create_engine, event, exc, text
 from sqlalchemy.engine import URL, make_url
 
 from timeoutmgr.contracts import Clock
-from timeoutmgr.database.dialects import Dialect, dialect_of
+from timeoutmgr.database.dialects import MARIADB, Dialect, dialect_of
 from timeoutmgr.database.failures import Failure, classify, unavailable
 from timeoutmgr.database.files import refuse_network_file_system
-from timeoutmgr.errors import ConfigurationError, StorageUnavailable
+from timeoutmgr.errors import CombinationRefused, ConfigurationError, StorageUnavailable
 from timeoutmgr.instants import Micros
 
 logger = logging.getLogger(__name__)
@@ -150,13 +150,29 @@ class Database:
             return int(connection.execute(text(f"SELECT {self.dialect.now}")).scalar_one())
 
     def ping(self) -> None:
-        """Return if the database answers; raise StorageUnavailable if not."""
+        """Return if the database answers; raise StorageUnavailable if not.
+
+        Raises CombinationRefused where it answers and is too old for what is promised.
+        """
         with self.read() as connection:
             connection.execute(text("SELECT 1"))
+        self._require_version()
 
     def dispose(self) -> None:
         """Close idle connections; the object stays usable."""
         self.engine.dispose()
+
+    def _require_version(self) -> None:
+        found = getattr(self.engine.dialect, "server_version_info", None)
+        needed = self.dialect
+        if getattr(self.engine.dialect, "is_mariadb", False):
+            needed = MARIADB
+        if found is not None and tuple(found) < needed.minimum:
+            raise CombinationRefused(
+                f"{needed.name} {'.'.join(map(str, found))}",
+                "its locking and functions have not been proved here",
+                f"Use at least {needed.name} {'.'.join(map(str, needed.minimum))}.",
+            )
 
     @contextmanager
     def _translated(self) -> Iterator[None]:

@@ -20,6 +20,7 @@ from sqlalchemy import Connection, exc, text
 
 from timeoutmgr.database.engine import Database
 from timeoutmgr.database.failures import unavailable
+from timeoutmgr.errors import StorageUnavailable
 
 
 class OwnerLives:
@@ -100,21 +101,27 @@ class _SessionLife:
     """A lock of a database session on a connection outside the pool's reuse."""
 
     def __init__(self, database: Database, owner: str) -> None:
+        name: int | str
         try:
             self._connection: Connection = database.engine.connect().execution_options(
                 isolation_level="AUTOCOMMIT"
             )
             self._connection.detach()
             if database.dialect.name == "postgresql":
-                self._connection.execute(
-                    text("SELECT pg_advisory_lock(:key)"), {"key": _number(owner)}
-                )
+                statement, name = "SELECT pg_try_advisory_lock(:name)", _number(owner)
             else:
                 # An idle session would be closed after wait_timeout, and its locks with it.
                 self._connection.execute(text("SET SESSION wait_timeout = 31536000"))
-                self._connection.execute(text("SELECT GET_LOCK(:name, 10)"), {"name": _name(owner)})
+                statement, name = "SELECT GET_LOCK(:name, 0)", _name(owner)
+            held = self._connection.execute(text(statement), {"name": name}).scalar()
         except exc.SQLAlchemyError as error:
             raise unavailable(error, database.describe()) from error
+        if not held:
+            self.end()
+            raise StorageUnavailable(
+                f"the life of owner {owner!r} is held by another session of "
+                f"{database.describe()}; an owner's name is used once"
+            )
 
     def holds(self) -> bool:
         try:

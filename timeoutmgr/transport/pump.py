@@ -24,7 +24,7 @@ from timeoutmgr.errors import (
     TransportUnavailable,
 )
 from timeoutmgr.message import Message, Outgoing, Received
-from timeoutmgr.resilience.breakers import OutageBreaker
+from timeoutmgr.resilience.breakers import BreakerState, OutageBreaker
 from timeoutmgr.resilience.error_copy import (
     bare_error_copy,
     error_copy,
@@ -123,7 +123,9 @@ class Pump:
         for received in batch:
             if received.defect is not None:
                 self._move_to_error(received, MessageRejected(received.defect), session, receiver)
-        self._works()
+        self._broker.success()
+        if sound or not batch:
+            self._storage_works(proved=bool(sound))
         return len(batch)
 
     def _consume(self) -> None:
@@ -138,12 +140,18 @@ class Pump:
             finally:
                 self._receiver = None
 
-    def _works(self) -> None:
-        # Also an empty look counts: the message that failed may have been taken by another
-        # process, and an outage that nobody can see any more must not trigger.
-        self._broker.success()
-        if self._what.storage is not None:
-            self._what.storage.breaker.success()
+    def _storage_works(self, *, proved: bool) -> None:
+        """Disarm the breaker of the storage: a batch proves that it works, else a probe must.
+
+        The probe is needed where the message that failed was taken by another process: an outage
+        that nobody can see any more must not trigger.
+        """
+        storage = self._what.storage
+        if storage is None or storage.breaker.state is BreakerState.DISARMED:
+            return
+        if not proved:
+            storage.probe()
+        storage.breaker.success()
 
     def _sit_out(self, error: StorageUnavailable) -> None:
         """Wait, not consuming, until the storage answers again."""

@@ -1,0 +1,13 @@
+"""Where timeouts rest: in a SQL database, or in memory for tests."""
+
+from .memory import MemoryPersistence
+from .memory_store import MemoryTimeoutStore
+from .sql import SqlPersistence, SqlSettings, SqlTimeoutStore
+
+__all__ = [
+    "MemoryPersistence",
+    "MemoryTimeoutStore",
+    "SqlPersistence",
+    "SqlSettings",
+    "SqlTimeoutStore",
+]

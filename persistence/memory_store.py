@@ -1,0 +1,380 @@
+"""One endpoint's timeouts in memory; claims are sets of keys, all under one lock."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import Final
+from uuid import uuid4
+
+from timeoutmgr.contracts import (
+    CancelResult,
+    ChangeResult,
+    Chunk,
+    Clock,
+    Key,
+    Outcome,
+    OutcomeKind,
+    ProcessRecord,
+    StoreStatistics,
+    Taken,
+    Timeout,
+    TimeoutFilter,
+    TimeoutState,
+    Transaction,
+)
+from timeoutmgr.errors import CombinationRefused
+from timeoutmgr.instants import Micros
+
+from .lateness import DAY, RECENT, percentile
+
+_CLOSED: Final = {
+    OutcomeKind.DISPATCHED: TimeoutState.DISPATCHED,
+    OutcomeKind.FAILED: TimeoutState.FAILED,
+}
+_AGAIN: Final = 50_000
+
+
+@dataclass(slots=True)
+class _Row:
+    """A pending timeout."""
+
+    timeout: Timeout
+    next_try: Micros = 0
+    maybe_sent: bool = False
+
+
+@dataclass(slots=True)
+class _Known:
+    """What became of an id."""
+
+    state: TimeoutState
+    due: Micros
+    closed_at: Micros | None = None
+    maybe_sent: bool = False
+
+
+@dataclass(slots=True)
+class _Claim:
+    """Keys handed out."""
+
+    keys: frozenset[Key]
+    owner: str
+    until: Micros
+
+
+@dataclass(slots=True)
+class Contents:
+    """What one endpoint has stored; everything is touched under *lock*."""
+
+    lock: threading.RLock = field(default_factory=threading.RLock)
+    rows: dict[Key, _Row] = field(default_factory=dict)
+    known: dict[str, _Known] = field(default_factory=dict)
+    claims: dict[str, _Claim] = field(default_factory=dict)
+    held: set[Key] = field(default_factory=set)
+    history: list[tuple[str, Micros, Micros]] = field(default_factory=list)
+    processes: dict[str, ProcessRecord] = field(default_factory=dict)
+
+
+class MemoryTimeoutStore:
+    """See :class:`timeoutmgr.contracts.TimeoutStore`. It takes part in no transaction."""
+
+    def __init__(
+        self,
+        endpoint: str,
+        clock: Clock,
+        contents: Contents,
+        claim_time: int,
+        retention: int,
+    ) -> None:
+        self._endpoint = endpoint
+        self._clock = clock
+        self._in = contents
+        self._claim_time = claim_time
+        self._retention = retention
+
+    @property
+    def endpoint(self) -> str:
+        """The endpoint whose timeouts these are."""
+        return self._endpoint
+
+    def now(self) -> Micros:
+        """Return the given clock's time."""
+        return self._clock.now()
+
+    def ping(self) -> None:
+        """Return; memory is always there."""
+
+    def store_many(
+        self, timeouts: Sequence[Timeout], *, transaction: Transaction | None = None
+    ) -> None:
+        """Store those whose id was never seen."""
+        _refuse(transaction)
+        with self._in.lock:
+            for timeout in timeouts:
+                if timeout.id not in self._in.known:
+                    self._in.known[timeout.id] = _Known(TimeoutState.PENDING, timeout.due)
+                    self._in.rows[timeout.key] = _Row(timeout)
+
+    def claim(
+        self, now: Micros, limit: int, owner: str, *, transaction: Transaction | None = None
+    ) -> Chunk:
+        """Hand out at most *limit* due keys to *owner*; owners live as long as the process."""
+        _refuse(transaction)
+        with self._in.lock:
+            self._drop_lapsed(now)
+            claimed: set[Key] = set()
+            claimed.update(*(claim.keys for claim in self._in.claims.values()))
+            free, later, covered = [], [], False
+            for key, row in self._in.rows.items():
+                if max(key.due, row.next_try) > now:
+                    later.append(max(key.due, row.next_try))
+                elif key in claimed or key in self._in.held:
+                    covered = True
+                else:
+                    free.append(key)
+            free.sort()
+            keys = tuple(free[:limit])
+            token = uuid4().hex if keys else ""
+            if keys:
+                self._in.claims[token] = _Claim(frozenset(keys), owner, now + self._claim_time)
+            if len(free) > limit:
+                return Chunk(token, keys, free[limit].due)
+            if covered:
+                later.append(now + _AGAIN)
+            return Chunk(token, keys, min(later, default=None))
+
+    def take_many(
+        self, token: str, keys: Sequence[Key], *, transaction: Transaction | None = None
+    ) -> AbstractContextManager[Taken]:
+        """Take *keys* in hand; whoever else asks for them meanwhile goes without."""
+        _refuse(transaction)
+        return self._take(token, keys)
+
+    @contextmanager
+    def _take(self, token: str, keys: Sequence[Key]) -> Iterator[Taken]:
+        with self._in.lock:
+            now = self._clock.now()
+            mine = [
+                key
+                for key in sorted(set(keys))
+                if key in self._in.rows
+                and key not in self._in.held
+                and max(key.due, self._in.rows[key].next_try) <= now
+            ]
+            self._in.held.update(mine)
+            taken = _MemoryTaken(self, token, [self._in.rows[key].timeout for key in mine])
+        try:
+            yield taken
+        finally:
+            with self._in.lock:
+                self._in.held.difference_update(mine)
+                if not taken.closed:
+                    self._mark(mine)
+                    self._in.claims.pop(token, None)
+
+    def release(self, token: str) -> None:
+        """Forget the claim of *token*."""
+        with self._in.lock:
+            self._in.claims.pop(token, None)
+
+    def next_due(self) -> Micros | None:
+        """Return the earliest due instant stored, or None."""
+        with self._in.lock:
+            return min(self._in.rows, default=Key(0, "")).due if self._in.rows else None
+
+    def find(self, timeout_id: str) -> tuple[TimeoutState, Timeout | None] | None:
+        """Return the state of an id, and its row while it is pending."""
+        with self._in.lock:
+            known = self._in.known.get(timeout_id)
+            if known is None:
+                return None
+            row = self._in.rows.get(Key(known.due, timeout_id))
+            return known.state, row.timeout if row else None
+
+    def key_of(self, timeout_id: str) -> Key | None:
+        """Return the key of a pending timeout."""
+        with self._in.lock:
+            known = self._in.known.get(timeout_id)
+            pending = known is not None and known.state is TimeoutState.PENDING
+            return Key(known.due, timeout_id) if known is not None and pending else None
+
+    def list(
+        self, which: TimeoutFilter, *, limit: int = 100, after: Key | None = None
+    ) -> list[Timeout]:
+        """Return a page of pending timeouts."""
+        with self._in.lock:
+            keys = sorted(key for key in self._in.rows if after is None or key > after)
+            matching = (self._in.rows[key].timeout for key in keys)
+            return [timeout for timeout in matching if _matches(which, timeout)][:limit]
+
+    def count(self, which: TimeoutFilter) -> int:
+        """Return how many pending timeouts match."""
+        with self._in.lock:
+            return sum(_matches(which, row.timeout) for row in self._in.rows.values())
+
+    def cancel(self, timeout_id: str) -> CancelResult:
+        """Cancel one."""
+        with self._in.lock:
+            known = self._in.known.get(timeout_id)
+            if known is None:
+                self._in.known[timeout_id] = _Known(TimeoutState.CANCELLED, 0, self._clock.now())
+                return CancelResult.UNKNOWN
+            key = Key(known.due, timeout_id)
+            if known.state is TimeoutState.PENDING:
+                if key in self._in.held:
+                    return CancelResult.TOO_LATE
+                known.maybe_sent = self._in.rows[key].maybe_sent
+                self._close(key, "cancelled", TimeoutState.CANCELLED, self._clock.now())
+            elif known.state is not TimeoutState.CANCELLED:
+                return CancelResult.TOO_LATE
+            return CancelResult.MAYBE_SENT if known.maybe_sent else CancelResult.CANCELLED
+
+    def cancel_saga(self, saga_id: str, *, transaction: Transaction | None = None) -> int:
+        """Cancel all of a saga that are not in other hands; return how many."""
+        _refuse(transaction)
+        with self._in.lock:
+            ids = [r.timeout.id for r in self._in.rows.values() if r.timeout.saga_id == saga_id]
+            return sum(self.cancel(one) is not CancelResult.TOO_LATE for one in ids)
+
+    def reschedule(self, timeout_id: str, due: Micros) -> ChangeResult:
+        """Move one to another due time."""
+        with self._in.lock:
+            known = self._in.known.get(timeout_id)
+            if known is None or known.state is TimeoutState.CANCELLED:
+                return ChangeResult.UNKNOWN
+            key = Key(known.due, timeout_id)
+            if known.state is not TimeoutState.PENDING or key in self._in.held:
+                return ChangeResult.TOO_LATE
+            row = self._in.rows.pop(key)
+            known.due = due
+            moved = replace(row.timeout, due=due)
+            self._in.rows[moved.key] = _Row(moved, maybe_sent=row.maybe_sent)
+            return ChangeResult.MAYBE_SENT if row.maybe_sent else ChangeResult.CHANGED
+
+    def statistics(self) -> StoreStatistics:
+        """Return what ``timeoutmgr status`` shows."""
+        with self._in.lock:
+            now = self._clock.now()
+            sent = [at - due for event, at, due in self._in.history if event == "dispatched"]
+            late = sorted(sent[-RECENT:])
+            events = [event for event, at, _ in self._in.history if at > now - DAY]
+            return StoreStatistics(
+                pending=len(self._in.rows),
+                due=sum(key.due <= now for key in self._in.rows),
+                oldest_due=self.next_due(),
+                claimed=sum(len(claim.keys) for claim in self._in.claims.values()),
+                outcomes={event: events.count(event) for event in set(events)},
+                lateness_p50=percentile(late, 50),
+                lateness_p99=percentile(late, 99),
+                lateness_max=late[-1] if late else None,
+            )
+
+    def purge(self) -> int:
+        """Remove tombstones and history past retention; return how many."""
+        with self._in.lock:
+            before = self._clock.now() - self._retention
+            old = [
+                one
+                for one, known in self._in.known.items()
+                if known.closed_at is not None and known.closed_at < before
+            ]
+            for one in old:
+                del self._in.known[one]
+            kept = [entry for entry in self._in.history if entry[1] >= before]
+            removed = len(old) + len(self._in.history) - len(kept)
+            self._in.history = kept
+            return removed
+
+    def heartbeat(self, owner: str, state: Mapping[str, str]) -> None:
+        """Write a heartbeat of this process."""
+        with self._in.lock:
+            now, before = self._clock.now(), self._in.processes.get(owner)
+            self._in.processes[owner] = ProcessRecord(
+                owner=owner,
+                endpoint=self.endpoint,
+                host=socket.gethostname(),
+                pid=os.getpid(),
+                started=before.started if before else now,
+                heartbeat=now,
+                state=dict(state),
+            )
+
+    def processes(self) -> Sequence[ProcessRecord]:
+        """Return what was last said, the latest first."""
+        with self._in.lock:
+            records = self._in.processes.values()
+            return sorted(records, key=lambda record: record.heartbeat, reverse=True)
+
+    def record(self, token: str, mine: Sequence[Timeout], outcomes: Sequence[Outcome]) -> None:
+        """Record how the dispatch of *mine* ended; called by what ``take_many`` gave out."""
+        keys = {timeout.key for timeout in mine}
+        with self._in.lock:
+            for outcome in outcomes:
+                if outcome.key not in keys:
+                    continue
+                row = self._in.rows[outcome.key]
+                if outcome.kind is OutcomeKind.RETRY:
+                    row.next_try = outcome.next_try
+                    row.timeout = replace(row.timeout, attempts=row.timeout.attempts + 1)
+                else:
+                    state = _CLOSED[outcome.kind]
+                    self._close(outcome.key, state.value, state, outcome.at)
+            self._in.claims.pop(token, None)
+
+    def _close(self, key: Key, event: str, state: TimeoutState, at: Micros) -> None:
+        known = self._in.known[key.id]
+        known.state, known.closed_at = state, at
+        del self._in.rows[key]
+        self._in.history.append((event, at, key.due))
+
+    def _drop_lapsed(self, now: Micros) -> None:
+        for token, claim in list(self._in.claims.items()):
+            if claim.until <= now and not claim.keys & self._in.held:
+                self._mark(claim.keys)
+                del self._in.claims[token]
+
+    def _mark(self, keys: Sequence[Key] | frozenset[Key]) -> None:
+        for key in keys:
+            if key in self._in.rows:
+                self._in.rows[key].maybe_sent = True
+
+
+class _MemoryTaken:
+    """Timeouts in hand."""
+
+    def __init__(self, store: MemoryTimeoutStore, token: str, timeouts: list[Timeout]) -> None:
+        self.timeouts: Final[Sequence[Timeout]] = timeouts
+        self.closed = False
+        self._store = store
+        self._token = token
+
+    def close(self, outcomes: Sequence[Outcome]) -> None:
+        """Record *outcomes*."""
+        if self.closed:
+            raise RuntimeError("these timeouts were closed already")
+        self._store.record(self._token, self.timeouts, outcomes)
+        self.closed = True
+
+
+def _matches(which: TimeoutFilter, timeout: Timeout) -> bool:
+    return (
+        which.id in {None, timeout.id}
+        and which.saga_id in {None, timeout.saga_id}
+        and which.destination in {None, timeout.destination}
+        and (which.due_from is None or timeout.due >= which.due_from)
+        and (which.due_before is None or timeout.due < which.due_before)
+    )
+
+
+def _refuse(transaction: Transaction | None) -> None:
+    if transaction is not None:
+        raise CombinationRefused(
+            "a transaction with an in-memory store",
+            "memory cannot be rolled back with a database",
+            "Use a SQL persistence.",
+        )

@@ -1,0 +1,175 @@
+"""Cancelling and rescheduling while dispatchers are at work: one wins, and both know."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, bindparam, delete, insert, select, update
+
+from timeoutmgr.contracts import CancelResult, ChangeResult, Key, TimeoutState, Transaction
+from timeoutmgr.instants import Micros
+
+from .claiming import claims_of, may_have_sent
+from .context import StoreContext
+from .history import entry, record
+from .inserting import insert_missing
+from .locks import lock_endpoint
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A pending timeout whose key and row are locked by us."""
+
+    row: Any
+    maybe_sent: bool
+
+    @property
+    def key(self) -> Key:
+        return Key(self.row.due, self.row.id)
+
+
+class Changing:
+    """Cancels and reschedules timeouts of one endpoint."""
+
+    def __init__(self, context: StoreContext) -> None:
+        self._context = context
+        timeouts, keys = context.tables.timeouts, context.tables.keys
+        self._key = (
+            select(keys)
+            .where(keys.c.endpoint == context.endpoint, keys.c.id == bindparam("id"))
+            .with_for_update()
+        )
+        one_row = (
+            timeouts.c.endpoint == context.endpoint,
+            timeouts.c.due == bindparam("due_"),
+            timeouts.c.id == bindparam("id_"),
+        )
+        self._row = select(timeouts).where(*one_row).with_for_update(skip_locked=True)
+        self._remove = delete(timeouts).where(*one_row)
+        self._change_key = update(keys).where(
+            keys.c.endpoint == context.endpoint, keys.c.id == bindparam("id_")
+        )
+        self._of_saga = (
+            select(timeouts.c.id)
+            .where(timeouts.c.endpoint == context.endpoint, timeouts.c.saga_id == bindparam("saga"))
+            .order_by(timeouts.c.id)
+        )
+
+    def cancel(self, timeout_id: str) -> CancelResult:
+        """Cancel one, or leave a tombstone for one that was never seen."""
+        return self._context.database.run(lambda connection: self._cancel(connection, timeout_id))
+
+    def cancel_saga(self, saga_id: str, transaction: Transaction | None) -> int:
+        """Cancel those of a saga that nobody holds; return how many."""
+
+        def work(connection: Connection) -> int:
+            ids = connection.execute(self._of_saga, {"saga": saga_id}).scalars().all()
+            results = [self._cancel(connection, timeout_id) for timeout_id in ids]
+            done = {CancelResult.CANCELLED, CancelResult.MAYBE_SENT}
+            return sum(result in done for result in results)
+
+        return work(transaction) if transaction is not None else self._context.database.run(work)
+
+    def reschedule(self, timeout_id: str, due: Micros) -> ChangeResult:
+        """Move one to *due*, with all that it is."""
+        return self._context.database.run(
+            lambda connection: self._reschedule(connection, timeout_id, due)
+        )
+
+    def _cancel(self, connection: Connection, timeout_id: str) -> CancelResult:
+        key = connection.execute(self._key, {"id": timeout_id}).first()
+        if key is None:
+            if self._bar(connection, timeout_id):
+                return CancelResult.UNKNOWN
+            # It was stored between the two statements; now it is there, and ours to lock.
+            key = connection.execute(self._key, {"id": timeout_id}).one()
+        if key.state == TimeoutState.CANCELLED:
+            return CancelResult.MAYBE_SENT if key.maybe_sent else CancelResult.CANCELLED
+        if key.state != TimeoutState.PENDING:
+            return CancelResult.TOO_LATE
+        held = self._hold(connection, Key(key.due, timeout_id))
+        if held is None:
+            return CancelResult.TOO_LATE
+        at = self._context.now(connection)
+        connection.execute(
+            self._change_key.values(
+                state=TimeoutState.CANCELLED.value, closed_at=at, maybe_sent=int(held.maybe_sent)
+            ),
+            {"id_": timeout_id},
+        )
+        self._take_out(connection, held)
+        self._tell(connection, "cancelled", held, held.key, at)
+        return CancelResult.MAYBE_SENT if held.maybe_sent else CancelResult.CANCELLED
+
+    def _reschedule(self, connection: Connection, timeout_id: str, due: Micros) -> ChangeResult:
+        key = connection.execute(self._key, {"id": timeout_id}).first()
+        if key is None or key.state == TimeoutState.CANCELLED:
+            return ChangeResult.UNKNOWN
+        if key.state != TimeoutState.PENDING:
+            return ChangeResult.TOO_LATE
+        held = self._hold(connection, Key(key.due, timeout_id))
+        if held is None:
+            return ChangeResult.TOO_LATE
+        connection.execute(
+            self._change_key.values(due=due, version=key.version + 1), {"id_": timeout_id}
+        )
+        self._take_out(connection, held)
+        moved = dict(held.row._mapping)
+        moved |= {"due": due, "next_try": 0, "version": held.row.version + 1}
+        moved |= {"maybe_sent": int(held.maybe_sent)}
+        connection.execute(insert(self._context.tables.timeouts), moved)
+        at = self._context.now(connection)
+        self._tell(connection, "rescheduled", held, Key(due, timeout_id), at)
+        return ChangeResult.MAYBE_SENT if held.maybe_sent else ChangeResult.CHANGED
+
+    def _bar(self, connection: Connection, timeout_id: str) -> bool:
+        """Leave a tombstone, so that the store message that may be on its way is dropped."""
+        tombstone = {
+            "endpoint": self._context.endpoint,
+            "id": timeout_id,
+            "due": 0,
+            "version": 0,
+            "state": TimeoutState.CANCELLED.value,
+            "closed_at": self._context.now(connection),
+            "maybe_sent": 0,
+        }
+        return insert_missing(connection, self._context.tables.keys, [tombstone]) == 1
+
+    def _hold(self, connection: Connection, key: Key) -> _Held | None:
+        """Return the pending timeout of *key*, locked, or None while it is being dispatched.
+
+        Its key is locked already, so that its row cannot go away: a row that is not to be had
+        is held by somebody.
+        """
+        row = self._lock_row(connection, key)
+        if row is None and self._context.database.dialect.row_locks:
+            # Whoever claims holds rows too, for a moment, to mark them. Behind the endpoint's
+            # lock it is done with that, and a row that is still held is a dispatcher's.
+            lock_endpoint(connection, self._context)
+            row = self._lock_row(connection, key)
+        if row is None:
+            return None
+        claims = [
+            claim
+            for claim in claims_of(connection, self._context)
+            if claim.interval.covers(key) and may_have_sent(self._context, claim)
+        ]
+        if claims and not self._context.database.dialect.row_locks:
+            now = self._context.now(connection)
+            gone = self._context.lives.gone({claim.owner for claim in claims})
+            if any(claim.claimed_until > now and claim.owner not in gone for claim in claims):
+                return None
+        return _Held(row, bool(row.maybe_sent or claims))
+
+    def _lock_row(self, connection: Connection, key: Key) -> Any:
+        return connection.execute(self._row, {"due_": key.due, "id_": key.id}).first()
+
+    def _take_out(self, connection: Connection, held: _Held) -> None:
+        connection.execute(self._remove, {"due_": held.row.due, "id_": held.row.id})
+
+    def _tell(self, connection: Connection, event: str, held: _Held, key: Key, at: Micros) -> None:
+        row = held.row
+        rows: Sequence[dict[str, Any]] = [entry(key, at, row.destination, row.attempts, row.run_id)]
+        record(connection, self._context, event, rows)

@@ -1,0 +1,143 @@
+"""Closing a claim: how each dispatch ended, in one transaction."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from sqlalchemy import Connection, Executable, bindparam, delete, select, update
+from sqlalchemy.dialects import mysql
+
+from timeoutmgr.contracts import Key, Outcome, OutcomeKind, TimeoutState
+from timeoutmgr.database.engine import execute_many
+from timeoutmgr.instants import Micros
+
+from .claiming import forget
+from .conditions import keyed, these
+from .context import StoreContext
+from .history import entry, record
+
+_STATES = {
+    OutcomeKind.DISPATCHED: TimeoutState.DISPATCHED,
+    OutcomeKind.FAILED: TimeoutState.FAILED,
+}
+
+
+class Closing:
+    """Records outcomes of one endpoint."""
+
+    def __init__(self, context: StoreContext) -> None:
+        self._context = context
+        timeouts, keys = context.tables.timeouts, context.tables.keys
+        self._close_one_key: Executable = (
+            update(keys)
+            .where(keys.c.endpoint == bindparam("endpoint_"), keys.c.id == bindparam("id_"))
+            .values(state=bindparam("state_"), closed_at=bindparam("closed_at_"))
+        )
+        if context.locks_what_it_reads:
+            # An insert that always meets the row there is: the one form of update that the
+            # driver sends as one statement for all.
+            one_key = mysql.insert(keys)
+            self._close_one_key = one_key.on_duplicate_key_update(
+                state=one_key.inserted.state, closed_at=one_key.inserted.closed_at
+            )
+        self._remove = delete(timeouts).where(keyed(context))
+        one_row = (
+            timeouts.c.endpoint == bindparam("endpoint_"),
+            timeouts.c.due == bindparam("due_"),
+            timeouts.c.id == bindparam("id_"),
+        )
+        self._remove_one = delete(timeouts).where(*one_row)
+        self._still_there = select(timeouts.c.due, timeouts.c.id).where(keyed(context))
+        self._retry = (
+            update(timeouts)
+            .where(*one_row)
+            .values(attempts=timeouts.c.attempts + 1, next_try=bindparam("next_try_"))
+        )
+
+    def record(
+        self,
+        connection: Connection,
+        token: str,
+        rows: Mapping[Key, Any],
+        outcomes: Sequence[Outcome],
+    ) -> None:
+        """Record *outcomes* of the taken *rows* and end the claim of *token*.
+
+        The key is closed before its row goes, so that there is no moment at which a redelivered
+        store message could find neither.
+        """
+        ours = [outcome for outcome in outcomes if outcome.key in rows]
+        for kind, state in _STATES.items():
+            ended = [outcome for outcome in ours if outcome.kind is kind]
+            if ended:
+                self._end(connection, rows, ended, state)
+        retries = [
+            {
+                "endpoint_": self._context.endpoint,
+                "due_": outcome.key.due,
+                "id_": outcome.key.id,
+                "next_try_": outcome.next_try,
+            }
+            for outcome in ours
+            if outcome.kind is OutcomeKind.RETRY
+        ]
+        execute_many(connection, self._retry, retries)
+        if token:
+            forget(connection, self._context, [token])
+
+    def _end(
+        self,
+        connection: Connection,
+        rows: Mapping[Key, Any],
+        ended: Sequence[Outcome],
+        state: TimeoutState,
+    ) -> None:
+        keys = self._unmoved(connection, [outcome.key for outcome in ended])
+        if keys:
+            self._close_keys(connection, keys, state, max(outcome.at for outcome in ended))
+            self._remove_rows(connection, keys)
+        # Also of those that were changed after a claim had lapsed: sent is sent.
+        record(
+            connection,
+            self._context,
+            state.value,
+            [
+                entry(
+                    o.key, o.at, rows[o.key].destination, rows[o.key].attempts, rows[o.key].run_id
+                )
+                for o in ended
+            ],
+        )
+
+    def _close_keys(
+        self, connection: Connection, keys: Sequence[Key], state: TimeoutState, at: Micros
+    ) -> None:
+        """Set the tombstones, each by its primary key and in the order of ids.
+
+        One statement for all would be left to the plan: PostgreSQL reads a whole endpoint for
+        it until the table has statistics.
+        """
+        fixed: dict[str, Any] = {"endpoint_": self._context.endpoint, "state_": state.value}
+        fixed |= {"closed_at_": at}
+        rows = [{**fixed, "id_": key.id} for key in sorted(keys, key=lambda key: key.id)]
+        if self._context.locks_what_it_reads:
+            rows = [
+                {name.rstrip("_"): value for name, value in row.items()}
+                | {"due": 0, "version": 0, "maybe_sent": 0}
+                for row in rows
+            ]
+        execute_many(connection, self._close_one_key, rows)
+
+    def _remove_rows(self, connection: Connection, keys: Sequence[Key]) -> None:
+        if not self._context.locks_what_it_reads:
+            connection.execute(self._remove, these(self._context, keys))
+            return
+        endpoint = self._context.endpoint
+        rows = [{"endpoint_": endpoint, "due_": key.due, "id_": key.id} for key in keys]
+        execute_many(connection, self._remove_one, rows)
+
+    def _unmoved(self, connection: Connection, keys: Sequence[Key]) -> list[Key]:
+        """Return those of *keys* whose rows are where they were taken."""
+        if self._context.database.dialect.row_locks:
+            return list(keys)  # they are locked
+        found = connection.execute(self._still_there, these(self._context, keys))
+        return sorted({Key(*row) for row in found} & set(keys))

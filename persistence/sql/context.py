@@ -1,0 +1,70 @@
+"""What every part of one endpoint's store knows."""
+
+from dataclasses import dataclass
+
+from sqlalchemy import ColumnElement, Connection, literal_column, select
+
+from timeoutmgr.contracts import Clock, Key
+from timeoutmgr.database import Database
+from timeoutmgr.instants import Micros
+
+from .lives import Lives
+from .settings import SqlSettings
+from .tables import Tables
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreContext:
+    """One endpoint in one database.
+
+    *atomic*: the queue is in the same database and transaction as the store, so that a
+    dispatch that was not closed was not sent. *me* is this store's own owner name.
+    """
+
+    endpoint: str
+    database: Database
+    tables: Tables
+    settings: SqlSettings
+    clock: Clock
+    lives: Lives
+    atomic: bool
+    node: str
+    me: str
+
+    @property
+    def has_database_clock(self) -> bool:
+        """Whether due times are compared with the database's clock, not the host's."""
+        return self.settings.clock == "database" and self.database.dialect.now is not None
+
+    @property
+    def locks_what_it_reads(self) -> bool:
+        """Whether an UPDATE or DELETE locks, and waits for, each row that its plan reads.
+
+        So it is in MySQL, and the plan is not ours to choose: where others hold rows, only
+        statements on one whole primary key are free of deadlocks.
+        """
+        return self.database.dialect.name in {"mysql", "mariadb"}
+
+    @property
+    def now_column(self) -> ColumnElement[int]:
+        """The database's clock as a column; where the host's counts, a zero to be ignored."""
+        now = self.database.dialect.now if self.has_database_clock else None
+        return literal_column(now or "0").label("now")
+
+    def now(self, connection: Connection) -> Micros:
+        """Return the time that counts."""
+        if not self.has_database_clock:
+            return self.clock.now()
+        return int(connection.execute(select(self.now_column)).scalar_one())
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """Keys from *first* to *last*, both included."""
+
+    first: Key
+    last: Key
+
+    def covers(self, key: Key) -> bool:
+        """Return whether *key* lies inside."""
+        return self.first <= key <= self.last

@@ -1,0 +1,49 @@
+"""Heartbeats: what each process says of itself, at most about once a minute."""
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from sqlalchemy import Connection, select, update
+
+from timeoutmgr.contracts import ProcessRecord
+
+from .context import StoreContext
+from .inserting import insert_missing
+from .rows import to_json
+
+
+def heartbeat(context: StoreContext, owner: str, state: Mapping[str, str]) -> None:
+    """Write the heartbeat of *owner*, and see that its life is still held.
+
+    Others think it gone once the server closed the connection that held it.
+    """
+    context.lives.renew(owner)
+    processes = context.tables.processes
+
+    def work(connection: Connection) -> None:
+        now = context.now(connection)
+        news: dict[str, Any] = {"heartbeat": now, "state": to_json(state)}
+        fixed = {
+            "owner": owner,
+            "endpoint": context.endpoint,
+            "host": context.node,
+            "pid": os.getpid(),
+        }
+        if not insert_missing(connection, processes, [fixed | news | {"started": now}]):
+            connection.execute(update(processes).where(processes.c.owner == owner).values(news))
+
+    context.database.run(work)
+
+
+def processes(context: StoreContext) -> list[ProcessRecord]:
+    """Return the endpoint's processes that wrote a heartbeat, the latest first."""
+    table = context.tables.processes
+    with context.database.read() as connection:
+        rows = connection.execute(
+            select(table)
+            .where(table.c.endpoint == context.endpoint)
+            .order_by(table.c.heartbeat.desc())
+        ).all()
+    return [ProcessRecord(**{**row._mapping, "state": json.loads(row.state)}) for row in rows]

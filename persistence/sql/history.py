@@ -1,0 +1,40 @@
+"""History: narrow rows of what happened, written with the change that they tell of."""
+
+from collections.abc import Iterable
+from typing import Any, Final
+
+from sqlalchemy import Connection, insert
+
+from timeoutmgr.contracts import Key
+from timeoutmgr.database.engine import execute_many
+from timeoutmgr.instants import Micros
+
+from .context import StoreContext
+
+_ONLY_IN_FULL: Final = frozenset({"scheduled", "rescheduled"})
+
+
+def record(
+    connection: Connection, context: StoreContext, event: str, rows: Iterable[dict[str, Any]]
+) -> None:
+    """Write *rows*, made by :func:`entry`, as far as the ``history`` setting wants *event*."""
+    wanted = context.settings.history
+    if wanted == "none" or (wanted != "full" and event in _ONLY_IN_FULL):
+        return
+    fixed = {"event": event, "endpoint": context.endpoint, "node": context.node}
+    entries = [row | fixed for row in rows]
+    execute_many(connection, insert(context.tables.history), entries)
+
+
+def entry(
+    key: Key, at: Micros, destination: str, attempt: int, run_id: str | None
+) -> dict[str, Any]:
+    """Return what history keeps of one timeout."""
+    return {
+        "id": key.id,
+        "due": key.due,
+        "at": at,
+        "destination": destination,
+        "attempt": attempt,
+        "run_id": run_id,
+    }

@@ -1,0 +1,48 @@
+"""Settings of the SQL stores."""
+
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from timeoutmgr.errors import ConfigurationError
+
+_LEAST_TOMBSTONES: Final = timedelta(days=7)
+_HISTORY: Final = ("outcomes", "full", "none")
+_CLOCKS: Final = ("database", "host")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SqlSettings:
+    """How timeouts are kept.
+
+    *claim_time* is how long a claim holds whose owner neither closes it nor dies. *history* says
+    which events are recorded: ``outcomes``, ``full`` (also scheduled and rescheduled) or
+    ``none``. *tombstone_retention* is how long a dispatched or cancelled id is remembered, so
+    that a redelivered store message cannot bring it back. *clock* is what due times are compared
+    with; SQLite has no clock but the host's. *max_in_flight* bounds the ids that are claimed and
+    not yet dispatched: what a crash leaves behind, and what waits in the dispatcher's queue.
+    """
+
+    claim_time: timedelta = timedelta(seconds=60)
+    history: str = "outcomes"
+    history_retention: timedelta = timedelta(days=30)
+    tombstone_retention: timedelta = timedelta(days=30)
+    clock: str = "database"
+    max_in_flight: int = 5_000
+
+    def __post_init__(self) -> None:
+        """Check every value."""
+        if self.history not in _HISTORY:
+            raise ConfigurationError(f"history is one of {_HISTORY}, got {self.history!r}")
+        if self.clock not in _CLOCKS:
+            raise ConfigurationError(f"clock is one of {_CLOCKS}, got {self.clock!r}")
+        for name in ("claim_time", "history_retention"):
+            if getattr(self, name) <= timedelta(0):
+                raise ConfigurationError(f"{name} must be positive, got {getattr(self, name)}")
+        if self.max_in_flight < 1:
+            raise ConfigurationError(f"max_in_flight must be positive, got {self.max_in_flight}")
+        if self.tombstone_retention < _LEAST_TOMBSTONES:
+            raise ConfigurationError(
+                f"tombstone_retention must be at least {_LEAST_TOMBSTONES}, since a broker may "
+                f"redeliver that late; got {self.tombstone_retention}"
+            )

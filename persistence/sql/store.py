@@ -1,0 +1,159 @@
+"""The timeout store of one endpoint in a SQL database."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from uuid import uuid4
+
+from timeoutmgr.contracts import (
+    CancelResult,
+    ChangeResult,
+    Chunk,
+    Clock,
+    Key,
+    ProcessRecord,
+    StoreStatistics,
+    Taken,
+    Timeout,
+    TimeoutFilter,
+    TimeoutState,
+    Transaction,
+)
+from timeoutmgr.database import Database
+from timeoutmgr.instants import Micros
+
+from . import heartbeats
+from .changing import Changing
+from .claiming import Claiming
+from .context import StoreContext
+from .lives import Lives
+from .looking import Looking
+from .purging import purge
+from .settings import SqlSettings
+from .storing import Storing
+from .tables import Tables
+from .taking import Taking
+
+
+class SqlTimeoutStore:
+    """See :class:`timeoutmgr.contracts.TimeoutStore`; each method's work has its own module.
+
+    *atomic_dispatch* says that timeouts are sent in the transaction in which they are closed.
+    """
+
+    def __init__(
+        self,
+        endpoint: str,
+        clock: Clock,
+        *,
+        database: Database,
+        tables: Tables,
+        settings: SqlSettings,
+        lives: Lives,
+        atomic_dispatch: bool = False,
+    ) -> None:
+        self._context = StoreContext(
+            endpoint=endpoint,
+            database=database,
+            tables=tables,
+            settings=settings,
+            clock=clock,
+            lives=lives,
+            atomic=atomic_dispatch,
+            node=socket.gethostname()[:255],
+            me=uuid4().hex,
+        )
+        self._storing = Storing(self._context)
+        self._claiming = Claiming(self._context)
+        self._taking = Taking(self._context)
+        self._changing = Changing(self._context)
+        self._looking = Looking(self._context)
+
+    @property
+    def endpoint(self) -> str:
+        """The endpoint whose timeouts these are."""
+        return self._context.endpoint
+
+    def now(self) -> Micros:
+        """Return the time that due times are compared with."""
+        if self._context.has_database_clock:
+            return self._context.database.now(self._context.clock)
+        return self._context.clock.now()
+
+    def ping(self) -> None:
+        """Return if the database answers."""
+        self._context.database.ping()
+
+    def store_many(
+        self, timeouts: Sequence[Timeout], *, transaction: Transaction | None = None
+    ) -> None:
+        """Store all or none; raises MessageRejected for text that cannot be stored."""
+        self._storing.store_many(timeouts, transaction)
+
+    def claim(
+        self, now: Micros, limit: int, owner: str, *, transaction: Transaction | None = None
+    ) -> Chunk:
+        """Hand out at most *limit* due keys to *owner*."""
+        return self._claiming.claim(now, limit, owner, transaction)
+
+    def take_many(
+        self, token: str, keys: Sequence[Key], *, transaction: Transaction | None = None
+    ) -> AbstractContextManager[Taken]:
+        """Take the timeouts of *keys* in hand for dispatch."""
+        return self._taking.take_many(token, keys, transaction)
+
+    def release(self, token: str) -> None:
+        """Give a claim back that was never handed on."""
+        self._claiming.release(token)
+
+    def next_due(self) -> Micros | None:
+        """Return the earliest due instant stored, or None."""
+        return self._claiming.next_due()
+
+    def find(self, timeout_id: str) -> tuple[TimeoutState, Timeout | None] | None:
+        """Return the state of an id, and its row while it is pending."""
+        return self._looking.find(timeout_id)
+
+    def key_of(self, timeout_id: str) -> Key | None:
+        """Return the key of a pending timeout."""
+        return self._looking.key_of(timeout_id)
+
+    def list(
+        self, which: TimeoutFilter, *, limit: int = 100, after: Key | None = None
+    ) -> list[Timeout]:
+        """Return a page of pending timeouts."""
+        return self._looking.page(which, limit, after)
+
+    def count(self, which: TimeoutFilter) -> int:
+        """Return how many pending timeouts match."""
+        return self._looking.count(which)
+
+    def cancel(self, timeout_id: str) -> CancelResult:
+        """Cancel one."""
+        return self._changing.cancel(timeout_id)
+
+    def cancel_saga(self, saga_id: str, *, transaction: Transaction | None = None) -> int:
+        """Cancel all of a saga that are not in other hands; return how many."""
+        return self._changing.cancel_saga(saga_id, transaction)
+
+    def reschedule(self, timeout_id: str, due: Micros) -> ChangeResult:
+        """Move one to another due time."""
+        return self._changing.reschedule(timeout_id, due)
+
+    def statistics(self) -> StoreStatistics:
+        """Return what ``timeoutmgr status`` shows."""
+        return self._looking.statistics()
+
+    def purge(self) -> int:
+        """Remove a bounded number of rows past retention; return how many."""
+        return purge(self._context)
+
+    def heartbeat(self, owner: str, state: Mapping[str, str]) -> None:
+        """Write a heartbeat of this process; about once a minute is enough."""
+        heartbeats.heartbeat(self._context, owner, state)
+
+    def processes(self) -> Sequence[ProcessRecord]:
+        """Return what the endpoint's processes last said, the latest first."""
+        return heartbeats.processes(self._context)

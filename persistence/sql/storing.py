@@ -1,0 +1,88 @@
+"""Storing timeouts: the key first, so that each id is stored once in its life."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from sqlalchemy import Connection, insert
+
+from timeoutmgr.contracts import Timeout, TimeoutState, Transaction
+from timeoutmgr.database.engine import execute_many
+
+from .context import StoreContext
+from .history import entry, record
+from .inserting import insert_missing
+from .rows import to_row
+
+
+class Storing:
+    """Stores batches of timeouts of one endpoint."""
+
+    def __init__(self, context: StoreContext) -> None:
+        self._context = context
+        self._insert = insert(context.tables.timeouts)
+
+    def store_many(self, timeouts: Sequence[Timeout], transaction: Transaction | None) -> None:
+        """Store all or none; skip the ids that were ever stored, cancelled or dispatched."""
+        # By id, so that two batches that share ids wait for each other in one order. Of one id
+        # twice in a batch the first counts.
+        batch = sorted({timeout.id: timeout for timeout in reversed(timeouts)}.values(), key=_id)
+        rows = [to_row(self._context.endpoint, timeout) for timeout in batch]
+        keys = [self._key(timeout) for timeout in batch]
+        if not batch:
+            return
+
+        def all_new(connection: Connection) -> None:
+            if insert_missing(connection, self._context.tables.keys, keys) != len(keys):
+                raise _NotAllNew
+            self._insert_rows(connection, batch, rows)
+
+        def one_by_one(connection: Connection) -> None:
+            for timeout, key, row in zip(batch, keys, rows, strict=True):
+                # The key's row is there from the first store to the end of the tombstone's
+                # retention, whatever happens in between. So a free key is a new id.
+                if insert_missing(connection, self._context.tables.keys, [key]):
+                    self._insert_rows(connection, [timeout], [row])
+
+        try:
+            if transaction is None:
+                self._context.database.run(all_new)
+            else:
+                with transaction.begin_nested():
+                    all_new(transaction)
+        except _NotAllNew:
+            if transaction is None:
+                self._context.database.run(one_by_one)
+            else:
+                one_by_one(transaction)
+
+    def _key(self, timeout: Timeout) -> dict[str, object]:
+        return {
+            "endpoint": self._context.endpoint,
+            "id": timeout.id,
+            "due": timeout.due,
+            "version": 0,
+            "state": TimeoutState.PENDING.value,
+            "maybe_sent": 0,
+        }
+
+    def _insert_rows(
+        self, connection: Connection, timeouts: Sequence[Timeout], rows: list[dict[str, object]]
+    ) -> None:
+        execute_many(connection, self._insert, rows)
+        if self._context.settings.history == "full":
+            at = self._context.now(connection)
+            record(
+                connection,
+                self._context,
+                "scheduled",
+                [entry(t.key, at, t.destination, t.attempts, None) for t in timeouts],
+            )
+
+
+class _NotAllNew(Exception):
+    """Some id of the batch was stored before; nothing of the batch is kept."""
+
+
+def _id(timeout: Timeout) -> str:
+    return timeout.id

@@ -1,0 +1,157 @@
+"""The tables as queries see them; the migrations create them.
+
+Two tables share the work. ``timeout_keys`` is the one authority on an id: it is inserted once,
+never deleted before its retention, and says whether the id is pending or what became of it.
+``timeouts`` holds the message itself in the order in which it is due.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Integer,
+    LargeBinary,
+    MetaData,
+    SmallInteger,
+    Table,
+    Text,
+)
+
+from timeoutmgr.database import checked_identifier
+from timeoutmgr.database.texts import KeyText
+
+TEXT_LENGTH = 255
+"""The longest endpoint, id, destination or saga id, in characters."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """The tables of one schema and prefix."""
+
+    timeouts: Table
+    keys: Table
+    history: Table
+    claims: Table
+    endpoints: Table
+    processes: Table
+    runs: Table
+    batches: Table
+
+
+def tables(schema: str | None, prefix: str) -> Tables:
+    """Return the tables in *schema* (None: the connection's own) whose names begin with *prefix*.
+
+    Raises ConfigurationError where either is no plain identifier.
+    """
+    checked_identifier("prefix", prefix)
+    if schema is not None:
+        checked_identifier("schema", schema)
+    metadata = MetaData(schema=schema)
+
+    def table(name: str, *columns: Column[Any]) -> Table:
+        return Table(prefix + name, metadata, *columns)
+
+    return Tables(
+        timeouts=table(
+            "timeouts",
+            _text("endpoint", key=True),
+            _instant("due", key=True),
+            _text("id", key=True),
+            _text("destination"),
+            _text("saga_id"),
+            _text("message_id"),
+            _long("headers"),
+            Column("body", LargeBinary),
+            _text("content_type"),
+            _text("content_encoding"),
+            _instant("created"),
+            _number("version"),
+            _number("attempts"),
+            _instant("next_try"),
+            Column("maybe_sent", SmallInteger),
+            _text("run_id"),
+            _text("hidden_by"),
+        ),
+        keys=table(
+            "timeout_keys",
+            _text("endpoint", key=True),
+            _text("id", key=True),
+            _instant("due"),
+            _number("version"),
+            _text("state"),
+            _instant("closed_at"),
+            Column("maybe_sent", SmallInteger),
+        ),
+        history=table(
+            "timeout_history",
+            Column("sequence", BigInteger, primary_key=True),
+            _text("id"),
+            _text("event"),
+            _instant("at"),
+            _instant("due"),
+            _text("endpoint"),
+            _text("destination"),
+            _number("attempt"),
+            _text("node"),
+            _text("run_id"),
+            _text("body_sha256"),
+        ),
+        claims=table(
+            "claims",
+            _text("token", key=True),
+            _text("endpoint"),
+            _instant("from_due"),
+            _text("from_id"),
+            _instant("to_due"),
+            _text("to_id"),
+            _text("owner"),
+            _instant("claimed_until"),
+            _number("size"),
+            _text("taken_by"),
+            _instant("taken_at"),
+        ),
+        endpoints=table("endpoints", _text("endpoint", key=True)),
+        processes=table(
+            "processes",
+            _text("owner", key=True),
+            _text("endpoint"),
+            _text("host"),
+            _number("pid"),
+            _instant("started"),
+            _instant("heartbeat"),
+            _long("state"),
+        ),
+        runs=table(
+            "runs",
+            _text("run_id", key=True),
+            _text("kind"),
+            _text("state"),
+            _instant("created"),
+            _long("parameters"),
+        ),
+        batches=table(
+            "batches",
+            _text("run_id", key=True),
+            Column("no", Integer, primary_key=True),
+            _text("state"),
+            _number("count"),
+        ),
+    )
+
+
+def _text(name: str, *, key: bool = False) -> Column[Any]:
+    return Column(name, KeyText(TEXT_LENGTH), primary_key=key)
+
+
+def _long(name: str) -> Column[Any]:
+    return Column(name, Text)
+
+
+def _instant(name: str, *, key: bool = False) -> Column[Any]:
+    return Column(name, BigInteger, primary_key=key, autoincrement=False)
+
+
+def _number(name: str) -> Column[Any]:
+    return Column(name, Integer)

@@ -1,0 +1,226 @@
+"""Taking timeouts in hand for dispatch: by row locks, or where there are none by a fence."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Final
+from uuid import uuid4
+
+from sqlalchemy import Connection, bindparam, exists, select, update
+
+from timeoutmgr.contracts import Key, Outcome, Taken, Timeout, Transaction
+from timeoutmgr.errors import StorageUnavailable
+from timeoutmgr.instants import duration_micros
+
+from .claiming import add_claim, claims_of, forget
+from .closing import Closing
+from .conditions import keyed, these
+from .context import Interval, StoreContext
+from .marking import mark
+from .rows import from_row
+
+logger = logging.getLogger(__name__)
+
+Rows = Mapping[Key, Any]
+
+
+class TakenRows:
+    """Timeouts in hand; ``close`` is the given function, once."""
+
+    def __init__(self, rows: Rows, close: Callable[[Sequence[Outcome]], None]) -> None:
+        self.timeouts: Final[Sequence[Timeout]] = [from_row(row) for row in rows.values()]
+        self._close = close
+        self.ended = False
+        self.recorded = False
+
+    def close(self, outcomes: Sequence[Outcome]) -> None:
+        """Record *outcomes* and commit."""
+        if self.ended:
+            raise RuntimeError("these timeouts were closed already")
+        self.ended = True
+        self._close(outcomes)
+        self.recorded = True
+
+
+class Taking:
+    """Takes timeouts of one endpoint in hand."""
+
+    def __init__(self, context: StoreContext) -> None:
+        self._context = context
+        self._closing = Closing(context)
+        timeouts = context.tables.timeouts
+        claims = context.tables.claims
+        is_claimed = exists().where(claims.c.token == bindparam("token"))
+        self._lock = (
+            select(timeouts, context.now_column, is_claimed.label("claimed"))
+            .where(keyed(context), timeouts.c.hidden_by.is_(None))
+            .order_by(timeouts.c.due, timeouts.c.id)
+            .with_for_update(skip_locked=True, of=timeouts)
+        )
+
+    def take_many(
+        self, token: str, keys: Sequence[Key], transaction: Transaction | None
+    ) -> AbstractContextManager[Taken]:
+        """Take *keys* in hand until the context ends."""
+        if transaction is not None:
+            return self._in_transaction(token, keys, transaction)
+        if self._context.database.dialect.row_locks:
+            return self._by_row_locks(token, keys)
+        return self._by_fence(token, keys)
+
+    @contextmanager
+    def _in_transaction(
+        self, token: str, keys: Sequence[Key], transaction: Transaction
+    ) -> Iterator[Taken]:
+        rows = self._rows(transaction, keys, token)
+        yield TakenRows(
+            rows, lambda outcomes: self._closing.record(transaction, token, rows, outcomes)
+        )
+
+    @contextmanager
+    def _by_row_locks(self, token: str, keys: Sequence[Key]) -> Iterator[Taken]:
+        held = self._context.database.begin()
+        connection = held.__enter__()
+        taken: TakenRows | None = None
+
+        def close(outcomes: Sequence[Outcome]) -> None:
+            with _ending(held):  # commits, or rolls back and translates what went wrong
+                self._closing.record(connection, token, rows, outcomes)
+
+        try:
+            with _rolling_back(held):
+                rows = self._rows(connection, keys, token)
+                token = self._claim_before_publish(token, rows)
+            taken = TakenRows(rows, close)
+            yield taken
+        finally:
+            if taken is not None and not taken.ended:
+                held.__exit__(_NotClosed, _NotClosed(), None)
+            if taken is not None:
+                self._give_back(token, rows, taken)
+
+    @contextmanager
+    def _by_fence(self, token: str, keys: Sequence[Key]) -> Iterator[Taken]:
+        database = self._context.database
+        fenced, rows = database.run(lambda connection: self._fence(connection, token, keys))
+        taken = TakenRows(
+            rows,
+            lambda outcomes: database.run(
+                lambda connection: self._closing.record(connection, fenced, rows, outcomes)
+            ),
+        )
+        try:
+            yield taken
+        finally:
+            self._give_back(fenced, rows, taken)
+
+    def _rows(self, connection: Connection, keys: Sequence[Key], token: str) -> Rows:
+        """Return the rows of *keys* that are due; locked, where the database can."""
+        if not keys:
+            return {}
+        asked = set(keys)
+        parameters = {**these(self._context, keys), "token": token}
+        found = connection.execute(self._lock, parameters).all()
+        now = self._context.clock.now()
+        if found and self._context.has_database_clock:
+            now = int(found[0].now)
+        return {
+            Key(row.due, row.id): row
+            for row in found
+            if (row.due, row.id) in asked and row.due <= now and row.next_try <= now
+        }
+
+    def _fence(self, connection: Connection, token: str, keys: Sequence[Key]) -> tuple[str, Rows]:
+        """Make the claim of *token* ours for good; return the token to close and the rows."""
+        context = self._context
+        me, now = context.lives.name_of(context.me), context.now(connection)
+        if token:
+            claims = context.tables.claims
+            taken = connection.execute(
+                update(claims)
+                .where(
+                    claims.c.token == token,
+                    claims.c.endpoint == context.endpoint,
+                    claims.c.taken_by.is_(None),
+                )
+                .values(
+                    taken_by=me,
+                    taken_at=now,
+                    # From now on it is the dispatcher's life that counts, not the poller's.
+                    owner=me,
+                    claimed_until=now + duration_micros(context.settings.claim_time),
+                )
+            )
+            return (token, self._rows(connection, keys, token)) if taken.rowcount else ("", {})
+        claims_there = claims_of(connection, context)
+        free = [k for k in keys if not any(claim.interval.covers(k) for claim in claims_there)]
+        rows = self._rows(connection, free[:1], token)
+        if not rows:
+            return "", {}
+        token = uuid4().hex
+        interval = Interval(free[0], free[0])
+        add_claim(connection, context, token, interval, me, now, free[:1], me)
+        return token, rows
+
+    def _claim_before_publish(self, token: str, rows: Rows) -> str:
+        """Return *token*, or where no claim goes by it that of a new one on all *rows*.
+
+        A crash after the publish must leave a committed claim behind, or a later cancel could
+        not know that the timeout may have been sent. Where others' claims overlap with it is of
+        no matter: the row lock decides.
+        """
+        context = self._context
+        if context.atomic or not rows or all(row.claimed for row in rows.values()):
+            return token
+        new, keys = uuid4().hex, list(rows)
+        me = context.lives.name_of(context.me)
+
+        def work(connection: Connection) -> None:
+            interval, now = Interval(min(keys), max(keys)), context.now(connection)
+            add_claim(connection, context, new, interval, me, now, keys)
+
+        context.database.run(work)
+        return new
+
+    def _give_back(self, token: str, rows: Rows, taken: TakenRows) -> None:
+        """End the claim of what was taken and not closed; it may have been sent."""
+        if taken.recorded or not token:
+            return
+
+        def work(connection: Connection) -> None:
+            if not (self._context.atomic and self._context.database.dialect.row_locks):
+                mark(connection, self._context, list(rows))
+            forget(connection, self._context, [token])
+
+        try:
+            self._context.database.run(work)
+        except StorageUnavailable as error:
+            # The caller's own error is on its way up; the claim ends by itself, a little later.
+            logger.warning("claim %s could not be given back and must lapse: %s", token, error)
+
+
+class _NotClosed(Exception):
+    """Rolls a transaction back whose timeouts were not closed."""
+
+
+@contextmanager
+def _ending(held: AbstractContextManager[Connection]) -> Iterator[None]:
+    """End the open transaction *held* with the body: commit, or roll back on any error."""
+    try:
+        yield
+    except BaseException as error:
+        held.__exit__(type(error), error, error.__traceback__)
+        raise
+    held.__exit__(None, None, None)
+
+
+@contextmanager
+def _rolling_back(held: AbstractContextManager[Connection]) -> Iterator[None]:
+    """Roll the open transaction *held* back on an error of the body."""
+    try:
+        yield
+    except BaseException as error:
+        held.__exit__(type(error), error, error.__traceback__)
+        raise

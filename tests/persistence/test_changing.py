@@ -1,0 +1,163 @@
+"""Of a change and a dispatch at once exactly one wins, and both know."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from tests.persistence.conftest import Stores
+from tests.persistence.making import NOW, SECOND, dispatch, ids, outcomes, rolled_back, timeout
+from timeoutmgr.contracts import (
+    CancelResult,
+    ChangeResult,
+    OutcomeKind,
+    TimeoutFilter,
+    TimeoutState,
+    TimeoutStore,
+)
+from timeoutmgr.persistence import SqlPersistence
+
+ALL = TimeoutFilter()
+
+
+def test_a_pending_timeout_is_cancelled_for_good(store: TimeoutStore) -> None:
+    store.store_many([timeout("a", NOW + 1)])
+
+    results = [store.cancel("a"), store.cancel("a")]
+
+    assert results == [CancelResult.CANCELLED, CancelResult.CANCELLED]
+    assert store.count(ALL) == 0
+    assert store.find("a") == (TimeoutState.CANCELLED, None)
+
+
+@pytest.mark.parametrize("kind", [OutcomeKind.DISPATCHED, OutcomeKind.FAILED])
+def test_what_was_dispatched_or_failed_is_too_late(store: TimeoutStore, kind: OutcomeKind) -> None:
+    store.store_many([timeout("a")])
+    chunk = store.claim(NOW, 1, "o")
+    with store.take_many(chunk.token, chunk.keys) as taken:
+        taken.close(outcomes(chunk.keys, kind))
+
+    assert store.cancel("a") is CancelResult.TOO_LATE
+    assert store.reschedule("a", NOW) is ChangeResult.TOO_LATE
+
+
+def test_what_is_in_a_dispatchers_hands_is_too_late(store: TimeoutStore) -> None:
+    store.store_many([timeout("a", saga="s")])
+    chunk = store.claim(NOW, 1, "o")
+
+    with store.take_many(chunk.token, chunk.keys) as taken:
+        results = [store.cancel("a"), store.reschedule("a", NOW + 1), store.cancel_saga("s")]
+        taken.close(outcomes(chunk.keys))
+
+    assert results == [CancelResult.TOO_LATE, ChangeResult.TOO_LATE, 0]
+    assert store.find("a") == (TimeoutState.DISPATCHED, None)
+
+
+def test_an_unknown_id_is_unknown_once_and_cancelled_then(store: TimeoutStore) -> None:
+    assert store.reschedule("a", NOW) is ChangeResult.UNKNOWN
+    assert store.cancel("a") is CancelResult.UNKNOWN
+    assert store.cancel("a") is CancelResult.CANCELLED
+    assert store.reschedule("a", NOW) is ChangeResult.UNKNOWN
+
+
+def test_a_claim_that_lapsed_leaves_maybe_sent(stores: Stores) -> None:
+    store = stores()
+    store.store_many([timeout("a"), timeout("b")])
+    chunk = store.claim(NOW, 1, "o")
+    manager = store.take_many(chunk.token, chunk.keys)
+    if stores.persistence.capabilities.name == "sqlite":
+        manager.__enter__()  # and never left: what a killed dispatcher leaves behind
+    stores.clock.at += 60 * SECOND
+    store.release(store.claim(stores.clock.at, 1, "o").token)
+
+    assert store.cancel("a") is CancelResult.MAYBE_SENT
+    assert store.cancel("b") is CancelResult.CANCELLED
+
+
+def test_a_claim_in_force_that_nobody_took_tells_what_it_can(sql: Stores) -> None:
+    store = sql()
+    store.store_many([timeout("a"), timeout("b", NOW + 1)])
+    store.claim(NOW, 1, "o")
+
+    # With row locks a claim does not say whether it was taken; SQLite's fence does.
+    row_locks = sql.persistence.capabilities.row_locks
+    expected = CancelResult.MAYBE_SENT if row_locks else CancelResult.CANCELLED
+    assert store.cancel("a") is expected
+    assert store.cancel("b") is CancelResult.CANCELLED
+
+
+def test_a_rescheduled_timeout_goes_out_at_its_new_time_only(stores: Stores) -> None:
+    store = stores()
+    store.store_many([timeout("a"), timeout("b", NOW + SECOND)])
+
+    later, sooner = store.reschedule("a", NOW + 2), store.reschedule("b", NOW - 1)
+    first = store.claim(NOW, 5, "o")
+    stores.clock.at = NOW + 2
+    second = store.claim(NOW + 2, 5, "o")
+
+    assert [later, sooner] == [ChangeResult.CHANGED, ChangeResult.CHANGED]
+    assert [ids(first), ids(second)] == [["b"], ["a"]]
+    assert first.next_due == NOW + 2
+    assert dispatch(store, second) == ["a"]
+
+
+def test_a_saga_is_cancelled_with_all_its_timeouts(store: TimeoutStore) -> None:
+    store.store_many([timeout("a", saga="s"), timeout("b", saga="s"), timeout("c", saga="S")])
+
+    assert store.cancel_saga("s") == 2
+    assert store.cancel_saga("s") == 0
+    assert [one.id for one in store.list(ALL)] == ["c"]
+
+
+def test_in_a_transaction_a_sagas_cancel_comes_and_goes_with_it(sql: Stores) -> None:
+    store, persistence = sql(), sql.persistence
+    assert isinstance(persistence, SqlPersistence)
+    store.store_many([timeout("a", saga="s")])
+
+    with rolled_back(persistence.database) as transaction:
+        assert store.cancel_saga("s", transaction=transaction) == 1
+
+    assert store.find("a") == (TimeoutState.PENDING, timeout("a", saga="s"))
+
+
+def test_cancels_and_dispatches_at_once_agree_on_who_won(stores: Stores) -> None:
+    store = stores(atomic=True)
+    names = [f"{n:03}" for n in range(200)]
+    store.store_many([timeout(name) for name in names])
+    sent: list[str] = []
+    results: dict[str, CancelResult] = {}
+    errors: list[BaseException] = []
+    start = threading.Barrier(3)
+
+    def run(work: object) -> None:
+        assert callable(work)
+        try:
+            start.wait()
+            work()
+        except BaseException as error:
+            errors.append(error)
+
+    def send() -> None:
+        while (chunk := store.claim(NOW, 7, "o")).keys:
+            sent.extend(dispatch(store, chunk))
+
+    def cancel() -> None:
+        results.update((name, store.cancel(name)) for name in reversed(names))
+
+    def move() -> None:
+        for name in names[::5]:
+            store.reschedule(name, NOW - 7)
+
+    threads = [threading.Thread(target=run, args=(work,)) for work in (send, cancel, move)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    send_rest = store.claim(NOW, 500, "o")
+    sent += dispatch(store, send_rest) if send_rest.keys else []
+
+    assert errors == []
+    cancelled = [name for name, result in results.items() if result is CancelResult.CANCELLED]
+    assert set(results.values()) <= {CancelResult.CANCELLED, CancelResult.TOO_LATE}
+    assert sorted(sent + cancelled) == names

@@ -1,0 +1,143 @@
+"""Looking at a store, and what it forgets."""
+
+from __future__ import annotations
+
+import os
+
+from tests.persistence.conftest import Stores
+from tests.persistence.making import NOW, SECOND, dispatch, timeout
+from timeoutmgr.contracts import Key, TimeoutFilter, TimeoutState, TimeoutStore
+from timeoutmgr.persistence import MemoryTimeoutStore, SqlTimeoutStore
+
+DAY = 86_400 * SECOND
+
+
+def test_pages_cover_everything_once_in_order(store: TimeoutStore) -> None:
+    store.store_many([timeout(f"{n % 7}{n:03}", NOW + n % 5) for n in range(50)])
+
+    seen: list[Key] = []
+    while page := store.list(TimeoutFilter(), limit=7, after=seen[-1] if seen else None):
+        seen += [one.key for one in page]
+
+    assert len(seen) == 50
+    assert seen == sorted(set(seen))
+
+
+def test_filters_select_what_they_say(store: TimeoutStore) -> None:
+    store.store_many(
+        [
+            timeout("a", NOW, saga="s"),
+            timeout("b", NOW + 1, destination="other"),
+            timeout("c", NOW + 2, saga="s"),
+        ]
+    )
+    expected = {
+        TimeoutFilter(): "abc",
+        TimeoutFilter(id="b"): "b",
+        TimeoutFilter(saga_id="s"): "ac",
+        TimeoutFilter(destination="other"): "b",
+        TimeoutFilter(due_from=NOW + 1): "bc",
+        TimeoutFilter(due_before=NOW + 1): "a",
+        TimeoutFilter(due_from=NOW + 1, due_before=NOW + 2): "b",
+        TimeoutFilter(saga_id="s", due_from=NOW + 1): "c",
+        TimeoutFilter(id="none"): "",
+    }
+
+    found = {which: "".join(one.id for one in store.list(which)) for which in expected}
+    counted = {which: store.count(which) for which in expected}
+
+    assert found == expected
+    assert counted == {which: len(names) for which, names in expected.items()}
+
+
+def test_an_id_that_was_never_seen_is_not_found(store: TimeoutStore) -> None:
+    assert store.find("a") is None
+    assert store.key_of("a") is None
+
+
+def test_key_of_follows_a_timeout_until_it_is_gone(store: TimeoutStore) -> None:
+    store.store_many([timeout("a")])
+    first = store.key_of("a")
+    store.reschedule("a", NOW + 1)
+    second = store.key_of("a")
+    store.cancel("a")
+
+    assert [first, second, store.key_of("a")] == [Key(NOW, "a"), Key(NOW + 1, "a"), None]
+
+
+def test_statistics_count_and_measure_lateness(stores: Stores) -> None:
+    store = stores()
+    store.store_many([timeout(f"{n:03}", NOW - n) for n in range(100)])
+    store.store_many([timeout("later", NOW + SECOND), timeout("never", NOW + SECOND)])
+    dispatch(store, store.claim(NOW, 98, "o"))
+    store.claim(NOW, 1, "o")
+    store.cancel("never")
+
+    found = store.statistics()
+
+    assert (found.pending, found.due, found.claimed, found.oldest_due) == (3, 2, 1, NOW - 1)
+    assert found.outcomes["dispatched"] == 98
+    assert found.outcomes["cancelled"] == 1
+    assert (found.lateness_p50, found.lateness_p99, found.lateness_max) == (50, 99, 99)
+
+
+def test_an_empty_store_has_statistics(store: TimeoutStore) -> None:
+    found = store.statistics()
+
+    assert (found.pending, found.due, found.oldest_due, found.claimed) == (0, 0, None, 0)
+    assert (found.lateness_p50, found.lateness_p99, found.lateness_max) == (None, None, None)
+
+
+def test_tombstones_outlive_redeliveries_and_are_purged_in_the_end(stores: Stores) -> None:
+    store = stores()
+    store.store_many([timeout("a"), timeout("pending", NOW + 99 * DAY)])
+    dispatch(store, store.claim(NOW, 1, "o"))
+
+    stores.clock.at = NOW + 30 * DAY
+    assert store.purge() == 0
+    assert store.find("a") == (TimeoutState.DISPATCHED, None)
+    stores.clock.at += 1
+    assert store.purge() >= 2
+
+    assert store.purge() == 0
+    assert store.find("a") is None
+    assert store.key_of("pending") == Key(NOW + 99 * DAY, "pending")
+
+
+def test_a_purge_is_bounded(sql: Stores) -> None:
+    store = sql()
+    for part in range(3):
+        store.store_many([timeout(f"{part}.{n}") for n in range(500)])
+    dispatch(store, store.claim(NOW, 1_500, "o"))
+    sql.clock.at += 31 * DAY
+
+    removed = []
+    while count := store.purge():
+        removed.append(count)
+
+    assert len(removed) > 1
+    assert max(removed) <= 3_000
+
+
+def test_heartbeats_are_seen_by_all(stores: Stores) -> None:
+    store = stores()
+    assert isinstance(store, SqlTimeoutStore | MemoryTimeoutStore)
+    owner = f"owner of {stores.endpoint}"
+
+    store.heartbeat(owner, {"poller": "starting"})
+    stores.clock.at += SECOND
+    store.heartbeat(owner, {"poller": "healthy"})
+
+    [found] = [each for each in store.processes() if each.owner == owner]
+    assert (found.started, found.heartbeat) == (NOW, NOW + SECOND)
+    assert (found.endpoint, found.pid) == (stores.endpoint, os.getpid())
+    assert found.state == {"poller": "healthy"}
+
+
+def test_a_store_answers_and_has_a_clock(stores: Stores) -> None:
+    store = stores()
+
+    store.ping()
+
+    assert store.now() == stores.clock.at
+    assert store.endpoint == stores.endpoint

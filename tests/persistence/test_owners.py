@@ -1,0 +1,133 @@
+"""What a killed process held is free at once, and says that it may have been sent."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from tests.persistence.conftest import Stores
+from tests.persistence.making import NOW, SetClock, dispatch, ids, timeout
+from tests.services import mysql
+from tests.services.private import PrivateServer
+from timeoutmgr.clock import SystemClock
+from timeoutmgr.contracts import CancelResult, Chunk, TimeoutStore
+from timeoutmgr.database import Database
+from timeoutmgr.persistence import SqlPersistence, SqlSettings
+
+_CHILD = """
+import sys
+from datetime import timedelta
+from tests.services import mysql
+from tests.services.private import PrivateServer
+from timeoutmgr.clock import SystemClock
+from timeoutmgr.persistence import SqlPersistence, SqlSettings
+
+url, endpoint, step = sys.argv[1:]
+settings = SqlSettings(clock="host", claim_time=timedelta(hours=1))
+persistence = SqlPersistence(url, prefix="suite_", settings=settings)
+store = persistence.timeouts(endpoint, SystemClock())
+chunk = store.claim(SystemClock().now(), 10, "owner of " + endpoint)
+if step == "taken":
+    taken = store.take_many(chunk.token, chunk.keys)
+    taken.__enter__()
+print(*(key.id for key in chunk.keys), flush=True)
+sys.stdin.read()
+"""
+
+
+def _killed_while_holding(sql: Stores, step: str, then: Callable[[], None]) -> None:
+    assert isinstance(sql.persistence, SqlPersistence)
+    url = sql.persistence.database.url.render_as_string(hide_password=False)
+    child = subprocess.Popen(
+        [sys.executable, "-c", _CHILD, url, sql.endpoint, step],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with child:
+        assert child.stdout is not None
+        assert child.stdout.readline().split() == ["a", "b"]
+        then()
+        child.kill()
+
+
+def _claimed_soon(store: TimeoutStore, clock: SetClock) -> Chunk:
+    """Claim until something is handed out: a server notices a dead client in its own time."""
+    deadline = time.monotonic() + 10
+    pause = threading.Event()
+    while True:
+        clock.at = SystemClock().now()
+        chunk = store.claim(clock.at, 10, "survivor")
+        if chunk.keys or time.monotonic() > deadline:
+            return chunk
+        pause.wait(0.01)
+
+
+@pytest.mark.parametrize("step", ["claimed", "taken"])
+def test_what_a_killed_process_held_is_free_at_once(sql: Stores, step: str) -> None:
+    store = sql()
+    store.store_many([timeout("a", 5), timeout("b", 6), timeout("c", 2**60)])
+    sql.clock.at = SystemClock().now()
+    while_it_lived: list[Sequence[str]] = []
+
+    _killed_while_holding(
+        sql, step, lambda: while_it_lived.append(ids(store.claim(sql.clock.at, 10, "survivor")))
+    )
+    began = time.monotonic()
+    chunk = _claimed_soon(store, sql.clock)
+
+    assert while_it_lived == [[]]
+    assert ids(chunk) == ["a", "b"]
+    assert time.monotonic() - began < 5
+    store.release(chunk.token)
+    fenced_off = sql.persistence.capabilities.name == "sqlite" and step == "claimed"
+    expected = CancelResult.CANCELLED if fenced_off else CancelResult.MAYBE_SENT
+    assert store.cancel("a") is expected
+    assert dispatch(store, _claimed_soon(store, sql.clock)) == ["b"]
+
+
+def test_a_closed_persistence_lets_its_claims_go(sql: Stores) -> None:
+    store = sql()
+    store.store_many([timeout("a", 5)])
+    sql.clock.at = SystemClock().now()
+    assert isinstance(sql.persistence, SqlPersistence)
+    other = SqlPersistence(
+        sql.persistence.database.url.render_as_string(hide_password=False), prefix="suite_"
+    )
+    theirs = other.timeouts(sql.endpoint, SystemClock())
+    assert ids(theirs.claim(sql.clock.at, 10, f"other {sql.endpoint}")) == ["a"]
+    assert ids(store.claim(sql.clock.at, 10, "survivor")) == []
+
+    other.close()
+
+    assert ids(_claimed_soon(store, sql.clock)) == ["a"]
+
+
+@pytest.mark.parametrize("kind", ["postgres", "mysql"])
+def test_a_heartbeat_takes_a_lost_life_up_again(
+    kind: str, private_server: Callable[[str], PrivateServer]
+) -> None:
+    server = private_server(kind)
+    url = mysql.create(server.url, "ours") if kind == "mysql" else server.url
+    settings, clock = SqlSettings(clock="host"), SetClock()
+    one, other = (SqlPersistence(Database(url), settings=settings) for _ in range(2))
+    one.install()
+    mine, theirs = one.timeouts("e", clock), other.timeouts("e", clock)
+    mine.store_many([timeout("a"), timeout("b")])
+    assert ids(mine.claim(NOW, 1, "o")) == ["a"]
+    server.kill()
+    server.start()
+    for persistence in (one, other):
+        persistence.database.dispose()
+
+    mine.heartbeat("o", {})
+
+    assert ids(mine.claim(NOW, 1, "o")) == ["a"]
+    assert ids(theirs.claim(NOW, 9, "p")) == ["b"]
+    one.close()
+    other.close()

@@ -1,0 +1,111 @@
+"""At size, every statement of the hot paths goes by a key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from sqlalchemy import event, text
+
+from tests.persistence.conftest import Stores
+from tests.persistence.making import NOW, SetClock, dispatch, timeout
+from timeoutmgr.contracts import Key, TimeoutFilter
+from timeoutmgr.database import Database
+from timeoutmgr.persistence import SqlPersistence, SqlSettings
+
+ROWS = 50_000
+_BIG = ("suite_timeouts", "suite_timeout_keys", "suite_timeout_history")
+
+
+def test_hot_statements_read_by_key(sql: Stores) -> None:
+    store, persistence = sql(), sql.persistence
+    assert isinstance(persistence, SqlPersistence)
+    database = persistence.database
+    for at in range(0, ROWS, 1_000):
+        store.store_many([timeout(f"{n:06}", NOW + n, saga=f"{n}") for n in range(at, at + 1_000)])
+    sql.clock.at = NOW + ROWS // 2
+    _analyze(database)
+    ran: list[tuple[str, Any]] = []
+
+    def note(_c: Any, _u: Any, statement: str, parameters: Any, _x: Any, many: bool) -> None:
+        ran.append((statement, parameters[0] if many else parameters))
+
+    event.listen(database.engine, "before_cursor_execute", note)
+    try:
+        store.claim(sql.clock.at, 100, "other")
+        dispatch(store, store.claim(sql.clock.at, 100, "o"), at=sql.clock.at)
+        store.claim(0, 100, "o")
+        store.store_many([timeout("new"), timeout("049999")])
+        store.cancel("040000")
+        store.cancel("never seen")
+        store.reschedule("040001", NOW)
+        store.cancel_saga("40002")
+        store.find("040003")
+        store.key_of("040003")
+        store.list(TimeoutFilter(), limit=10, after=Key(NOW + 30_000, "x"))
+        store.list(TimeoutFilter(id="040003"), limit=10)
+        store.next_due()
+        store.purge()
+    finally:
+        event.remove(database.engine, "before_cursor_execute", note)
+
+    scans = [statement for statement, values in ran if _scans(database, statement, values)]
+    assert scans == []
+    assert len(ran) > 30
+
+
+def _analyze(database: Database) -> None:
+    with database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
+        if database.is_sqlite:
+            return  # plans must be right without
+        word = "ANALYZE TABLE" if database.dialect.name != "postgresql" else "ANALYZE"
+        for table in _BIG:
+            connection.execute(text(f"{word} {table}"))
+
+
+def _scans(database: Database, statement: str, values: Any) -> bool:
+    if not statement.startswith(("SELECT", "UPDATE", "DELETE")):
+        return False
+    if not any(table in statement for table in _BIG):
+        return False
+    words = "EXPLAIN QUERY PLAN " if database.is_sqlite else "EXPLAIN "
+    with database.read() as connection:
+        plan = connection.exec_driver_sql(words + statement, values).mappings().all()
+    if database.is_sqlite:
+        lines = [row["detail"] for row in plan]
+        return any(line.startswith("SCAN suite_timeout") for line in lines)
+    if database.dialect.name == "postgresql":
+        return any(f"Seq Scan on {table}" in row["QUERY PLAN"] for row in plan for table in _BIG)
+    return any(
+        row["type"] == "ALL" and str(row["table"]).startswith("suite_timeout") for row in plan
+    )
+
+
+def test_before_the_first_statistics_a_claim_reads_in_order(
+    postgres_url: str, unique: str, persistence_of: Callable[..., SqlPersistence]
+) -> None:
+    settings = SqlSettings(clock="host")
+    persistence = persistence_of(postgres_url, prefix=f"{unique}_", settings=settings)
+    persistence.install()
+    store = persistence.timeouts("e", SetClock())
+    for at in range(0, 5_000, 1_000):
+        store.store_many([timeout(f"{n:06}", NOW) for n in range(at, at + 1_000)])
+    engine, ran = persistence.database.engine, list[tuple[str, Any]]()
+
+    def note(_c: Any, _u: Any, statement: str, parameters: Any, *_: Any) -> None:
+        ran.append((statement, parameters))
+
+    event.listen(engine, "before_cursor_execute", note)
+    try:
+        dispatch(store, store.claim(NOW, 100, "o"))
+    finally:
+        event.remove(engine, "before_cursor_execute", note)
+
+    ordered = [(sql, values) for sql, values in ran if "LIMIT" in sql and "ORDER BY" in sql]
+    assert len(ordered) == 2
+    with persistence.database.read() as connection:
+        assert "SET LOCAL" in ran[0][0]
+        connection.execute(text(ran[0][0]))
+        for sql, values in ordered:
+            plan = connection.exec_driver_sql(f"EXPLAIN {sql}", values).scalars().all()
+            assert not any("Sort" in line for line in plan), plan

@@ -1,0 +1,151 @@
+"""Tables are created once, by whoever comes first, and kept apart by schema and prefix."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import inspect
+
+from tests.persistence.making import NOW, SetClock, ids, timeout
+from timeoutmgr.contracts import TimeoutFilter
+from timeoutmgr.database import Database
+from timeoutmgr.errors import CombinationRefused, ConfigurationError, SchemaMissing
+from timeoutmgr.persistence import MemoryPersistence, SqlPersistence, SqlSettings
+from timeoutmgr.persistence.sql.tables import Tables, tables
+
+Made = Callable[..., SqlPersistence]
+
+
+def test_check_names_the_command_until_installed(
+    empty_url: str, unique: str, persistence_of: Made
+) -> None:
+    persistence = persistence_of(empty_url, prefix=f"{unique}_")
+
+    with pytest.raises(SchemaMissing, match="timeoutmgr install"):
+        persistence.check()
+    persistence.install()
+    persistence.install()
+
+    persistence.check()
+    persistence.close()
+    persistence.close()
+
+
+def test_processes_that_install_at_once_all_succeed(empty_url: str, unique: str) -> None:
+    program = (
+        "import sys; from timeoutmgr.persistence import SqlPersistence; "
+        "p = SqlPersistence(sys.argv[1], prefix=sys.argv[2]); p.install(); p.check()"
+    )
+    arguments = [sys.executable, "-W", "error", "-c", program, empty_url, f"{unique}_"]
+
+    running = [subprocess.Popen(arguments) for _ in range(3)]
+
+    assert [process.wait(60) for process in running] == [0, 0, 0]
+
+
+@pytest.mark.filterwarnings("ignore:Did not recognize type 'xid8'")
+def test_queries_and_migrations_know_the_same_columns(
+    empty_url: str, unique: str, persistence_of: Made
+) -> None:
+    persistence = persistence_of(empty_url, prefix=f"{unique}_")
+    persistence.install()
+    known = tables(None, f"{unique}_")
+
+    inspector = inspect(persistence.database.engine)
+
+    for field in Tables.__slots__:
+        table = getattr(known, field)
+        there = {column["name"] for column in inspector.get_columns(table.name)} - {"xid"}
+        assert there == set(table.columns.keys()), table.name
+        key = inspector.get_pk_constraint(table.name)["constrained_columns"]
+        assert key == [column.name for column in table.primary_key], table.name
+
+
+def test_prefixes_are_kept_apart(empty_url: str, unique: str, persistence_of: Made) -> None:
+    settings = SqlSettings(clock="host")
+    one, other = (
+        persistence_of(empty_url, prefix=f"{unique}{n}_", settings=settings) for n in "ab"
+    )
+    one.install()
+    other.install()
+
+    one.timeouts("e", SetClock()).store_many([timeout("a")])
+
+    assert other.timeouts("e", SetClock()).count(TimeoutFilter()) == 0
+
+
+@pytest.mark.parametrize("kind", ["postgres", "mysql"])
+def test_a_schema_is_created_and_used(
+    kind: str, unique: str, request: pytest.FixtureRequest, persistence_of: Made
+) -> None:
+    url = request.getfixturevalue(f"{kind}_url")
+    settings = SqlSettings(clock="host")
+    schema = f"{unique}_schema"
+    inside = persistence_of(url, schema=schema, prefix=f"{unique}_", settings=settings)
+    outside = persistence_of(url, prefix=f"{unique}_", settings=settings)
+    try:
+        inside.install()
+        outside.install()
+        store = inside.timeouts("e", SetClock())
+        store.store_many([timeout("a")])
+
+        assert ids(store.claim(NOW, 5, "o")) == ["a"]
+        assert outside.timeouts("e", SetClock()).count(TimeoutFilter()) == 0
+    finally:
+        cascade = " CASCADE" if kind == "postgres" else ""
+        with inside.database.begin() as connection:
+            connection.exec_driver_sql(f"DROP SCHEMA {schema}{cascade}")
+
+
+def test_ddl_is_text_that_creates_what_install_creates(
+    sqlite_url: str, unique: str, persistence_of: Made
+) -> None:
+    text = persistence_of(sqlite_url, prefix=f"{unique}_").ddl()
+    database = Database(sqlite_url)
+
+    with database.begin() as connection:
+        for statement in text.split(";"):
+            lines = [line for line in statement.splitlines() if not line.startswith("--")]
+            if (statement := "\n".join(lines).strip()) not in {"", "BEGIN", "COMMIT"}:
+                connection.exec_driver_sql(statement)
+
+    persistence_of(database, prefix=f"{unique}_").check()
+
+
+@pytest.mark.parametrize("bad", ["x; drop table y", "", "9", "ä", "a" * 50])
+def test_names_that_are_no_plain_identifiers_are_refused(
+    sqlite_url: str, bad: str, persistence_of: Made
+) -> None:
+    with pytest.raises(ConfigurationError):
+        persistence_of(sqlite_url, prefix=bad)
+    with pytest.raises(ConfigurationError):
+        persistence_of(sqlite_url, schema=bad)
+
+
+def test_sqlite_takes_no_schema(sqlite_url: str, persistence_of: Made) -> None:
+    with pytest.raises(CombinationRefused):
+        persistence_of(sqlite_url, schema="other")
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"history": "some"},
+        {"clock": "wrist"},
+        {"claim_time": timedelta(0)},
+        {"history_retention": timedelta(seconds=-1)},
+        {"tombstone_retention": timedelta(days=6)},
+    ],
+)
+def test_settings_that_cannot_work_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(ConfigurationError):
+        SqlSettings(**wrong)  # type: ignore[arg-type]  # wrong on purpose
+
+
+def test_memory_wants_its_loss_accepted() -> None:
+    with pytest.raises(CombinationRefused, match="accept_loss"):
+        MemoryPersistence()

@@ -1,0 +1,251 @@
+"""One dispatcher at a time has a timeout in hand, until it says how it ended."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.persistence.conftest import Stores
+from tests.persistence.making import (
+    NOW,
+    SECOND,
+    SetClock,
+    dispatch,
+    ids,
+    outcomes,
+    rolled_back,
+    timeout,
+)
+from timeoutmgr.contracts import (
+    CancelResult,
+    Key,
+    OutcomeKind,
+    TimeoutFilter,
+    TimeoutState,
+    TimeoutStore,
+)
+from timeoutmgr.persistence import SqlPersistence
+
+ALL = TimeoutFilter()
+
+
+def test_what_is_taken_is_whole_and_in_order(store: TimeoutStore) -> None:
+    stored = [timeout("b"), timeout("a"), timeout("c", NOW - 1)]
+    store.store_many(stored)
+    chunk = store.claim(NOW, 10, "o")
+
+    with store.take_many(chunk.token, chunk.keys) as taken:
+        assert list(taken.timeouts) == [stored[2], stored[1], stored[0]]
+
+
+def test_dispatched_and_failed_are_gone_for_good(store: TimeoutStore) -> None:
+    store.store_many([timeout("a"), timeout("b")])
+    chunk = store.claim(NOW, 10, "o")
+
+    with store.take_many(chunk.token, chunk.keys) as taken:
+        taken.close(outcomes(chunk.keys[:1]) + outcomes(chunk.keys[1:], OutcomeKind.FAILED))
+
+    assert store.count(ALL) == 0
+    assert store.find("a") == (TimeoutState.DISPATCHED, None)
+    assert store.find("b") == (TimeoutState.FAILED, None)
+    assert store.statistics().claimed == 0
+
+
+def test_what_is_left_out_of_the_outcomes_stays_and_can_be_claimed(store: TimeoutStore) -> None:
+    store.store_many([timeout("a"), timeout("b")])
+    chunk = store.claim(NOW, 10, "o")
+
+    with store.take_many(chunk.token, chunk.keys) as taken:
+        taken.close(outcomes(chunk.keys[:1]))
+
+    assert ids(store.claim(NOW, 10, "o")) == ["b"]
+
+
+def test_what_is_in_hand_is_left_out_for_others(store: TimeoutStore) -> None:
+    store.store_many([timeout("a"), timeout("b")])
+    chunk = store.claim(NOW, 10, "o")
+
+    with store.take_many(chunk.token, chunk.keys) as taken:
+        with store.take_many(chunk.token, chunk.keys) as other:
+            assert list(other.timeouts) == []
+        with store.take_many("", chunk.keys[:1]) as other:
+            assert list(other.timeouts) == []
+        taken.close(outcomes(chunk.keys))
+
+    assert store.count(ALL) == 0
+
+
+def test_keys_that_are_gone_moved_or_not_due_are_left_out(store: TimeoutStore) -> None:
+    store.store_many([timeout(name) for name in "abc"])
+    chunk = store.claim(NOW, 10, "o")
+    store.cancel("a")
+    store.reschedule("b", NOW - 5)
+
+    with store.take_many(chunk.token, [*chunk.keys, Key(NOW + 1, "d")]) as taken:
+        assert [one.id for one in taken.timeouts] == ["c"]
+        taken.close(outcomes([one.key for one in taken.timeouts]))
+
+    assert [one.id for one in store.list(ALL)] == ["b"]
+
+
+def test_a_control_message_with_an_id_alone_claims_on_the_spot(
+    store: TimeoutStore, clock: SetClock
+) -> None:
+    store.store_many([timeout("a", NOW + 1), timeout("b")])
+    key = store.key_of("a")
+    assert key == Key(NOW + 1, "a")
+
+    with store.take_many("", [key]) as taken:
+        early = list(taken.timeouts)
+        taken.close([])
+    clock.at = NOW + 1
+    with store.take_many("", [key]) as taken:
+        taken.close(outcomes([one.key for one in taken.timeouts]))
+
+    assert early == []
+    assert store.find("a") == (TimeoutState.DISPATCHED, None)
+    assert ids(store.claim(NOW + 1, 9, "o")) == ["b"]
+
+
+def test_a_control_message_that_comes_again_finds_nothing(store: TimeoutStore) -> None:
+    store.store_many([timeout("a")])
+    chunk = store.claim(NOW, 10, "o")
+    dispatch(store, chunk)
+
+    with store.take_many(chunk.token, chunk.keys) as taken:
+        assert list(taken.timeouts) == []
+        taken.close([])
+
+
+def test_leaving_without_close_gives_back_and_says_maybe_sent(store: TimeoutStore) -> None:
+    store.store_many([timeout("a"), timeout("b")])
+    chunk = store.claim(NOW, 10, "o")
+
+    with pytest.raises(ZeroDivisionError), store.take_many(chunk.token, chunk.keys):
+        raise ZeroDivisionError
+    again = store.claim(NOW, 10, "o")
+    store.release(again.token)
+
+    assert ids(again) == ["a", "b"]
+    assert store.cancel("a") is CancelResult.MAYBE_SENT
+    assert store.cancel("a") is CancelResult.MAYBE_SENT
+    assert store.reschedule("b", NOW + 1) == "maybe_sent"
+
+
+def test_closing_twice_is_an_error(store: TimeoutStore) -> None:
+    store.store_many([timeout("a")])
+    chunk = store.claim(NOW, 10, "o")
+
+    with store.take_many(chunk.token, chunk.keys) as taken:
+        taken.close(outcomes(chunk.keys))
+        with pytest.raises(RuntimeError):
+            taken.close([])
+
+
+def test_an_attempt_is_counted_and_nothing_else_changes(
+    store: TimeoutStore, clock: SetClock
+) -> None:
+    store.store_many([timeout("a")])
+    for attempt in range(3):
+        chunk = store.claim(clock.at, 10, "o")
+        clock.at += SECOND
+        with store.take_many(chunk.token, chunk.keys) as taken:
+            assert [one.attempts for one in taken.timeouts] == [attempt]
+            retry = outcomes(chunk.keys, OutcomeKind.RETRY)
+            taken.close([replace(one, next_try=clock.at) for one in retry])
+
+    assert store.list(ALL) == [replace(timeout("a"), attempts=3)]
+
+
+def test_in_a_transaction_taking_comes_and_goes_with_it(sql: Stores) -> None:
+    store, persistence = sql(atomic=True), sql.persistence
+    assert isinstance(persistence, SqlPersistence)
+    store.store_many([timeout("a")])
+
+    with rolled_back(persistence.database) as transaction:
+        chunk = store.claim(NOW, 1, "o", transaction=transaction)
+        with store.take_many(chunk.token, chunk.keys, transaction=transaction) as taken:
+            taken.close(outcomes(chunk.keys))
+    undone = store.find("a")
+    with persistence.database.begin() as transaction:
+        chunk = store.claim(NOW, 1, "o", transaction=transaction)
+        with store.take_many(chunk.token, chunk.keys, transaction=transaction) as taken:
+            taken.close(outcomes(chunk.keys))
+
+    assert undone == (TimeoutState.PENDING, timeout("a"))
+    assert store.find("a") == (TimeoutState.DISPATCHED, None)
+
+
+def test_a_lapsed_claim_is_not_taken_over_while_its_rows_are_held(row_locking: Stores) -> None:
+    store = row_locking()
+    store.store_many([timeout("a"), timeout("b")])
+    chunk = store.claim(NOW, 10, "o")
+
+    with store.take_many(chunk.token, chunk.keys[:1]) as taken:
+        row_locking.clock.at += 120 * SECOND
+        meanwhile = store.claim(row_locking.clock.at, 10, "p")
+        taken.close(outcomes(chunk.keys[:1]))
+
+    assert meanwhile.keys == ()
+    assert ids(store.claim(row_locking.clock.at, 10, "p")) == ["b"]
+
+
+def test_on_sqlite_a_claim_that_lapsed_cannot_be_taken_any_more(sqlite: Stores) -> None:
+    store = sqlite()
+    store.store_many([timeout("a")])
+    old = store.claim(NOW, 10, "o")
+    sqlite.clock.at += 120 * SECOND
+    new = store.claim(sqlite.clock.at, 10, "p")
+
+    assert dispatch(store, old) == []
+    assert dispatch(store, new) == ["a"]
+
+
+def test_on_sqlite_sent_is_sent_even_if_the_claim_lapsed_meanwhile(sqlite: Stores) -> None:
+    store = sqlite()
+    store.store_many([timeout("a"), timeout("b")])
+    chunk = store.claim(NOW, 10, "o")
+
+    with store.take_many(chunk.token, chunk.keys) as taken:
+        sqlite.clock.at += 120 * SECOND
+        later = store.claim(sqlite.clock.at, 10, "p")
+        store.reschedule("b", NOW + 999 * SECOND)
+        taken.close(outcomes(chunk.keys))
+
+    assert ids(later) == ["a", "b"]
+    assert dispatch(store, later) == []
+    assert [one.id for one in store.list(ALL)] == ["b"]
+    assert store.find("a") == (TimeoutState.DISPATCHED, None)
+
+
+def test_where_dispatch_is_atomic_nothing_is_maybe_sent(sql: Stores) -> None:
+    store, persistence = sql(atomic=True), sql.persistence
+    assert isinstance(persistence, SqlPersistence)
+    store.store_many([timeout("a")])
+    chunk = store.claim(NOW, 10, "o")
+    with (
+        rolled_back(persistence.database) as transaction,
+        store.take_many(chunk.token, chunk.keys, transaction=transaction) as taken,
+    ):
+        assert len(taken.timeouts) == 1
+    sql.clock.at += 120 * SECOND
+    store.claim(sql.clock.at, 10, "o")
+
+    assert store.cancel("a") is CancelResult.CANCELLED
+
+
+def test_a_control_message_whose_claim_is_gone_still_leaves_a_trace(row_locking: Stores) -> None:
+    store = row_locking()
+    store.store_many([timeout("a"), timeout("b")])
+    chunk = store.claim(NOW, 10, "o")
+    store.release(chunk.token)
+
+    with store.take_many(chunk.token, chunk.keys[:1]) as taken, store.take_many("", chunk.keys[1:]):
+        claimed = store.statistics().claimed
+        taken.close([])
+
+    assert claimed == 2
+    assert store.statistics().claimed == 0
+    assert store.cancel("a") is CancelResult.CANCELLED
+    assert store.cancel("b") is CancelResult.MAYBE_SENT

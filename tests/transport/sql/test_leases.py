@@ -1,0 +1,200 @@
+"""Leases: when they end, and who may still acknowledge."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+from sqlalchemy import text
+
+from tests.transport.sql.conftest import Maker
+from tests.transport.sql.killing import kill_holding
+from timeoutmgr.clock import SystemClock
+from timeoutmgr.errors import LeaseLost
+from timeoutmgr.message import Outgoing, Received
+from timeoutmgr.transport.sql import SqlQueueSettings, SqlTransport
+
+Make = Callable[..., list[Outgoing]]
+
+
+def ids(received: list[Received]) -> list[str]:
+    return [one.message.id for one in received]
+
+
+class SetClock(SystemClock):
+    """A wall clock that a test moves."""
+
+    ahead = 0
+
+    def now(self) -> int:
+        return super().now() + self.ahead
+
+
+def lapse(transport: SqlTransport, prefix: str) -> None:
+    """Let all leases end, as if their owners had slept."""
+    with transport.database.begin() as connection:
+        connection.execute(text(f"UPDATE {prefix}queue_messages SET lease_until = 1"))
+
+
+def test_a_leased_message_goes_to_nobody_else(
+    transport: SqlTransport, make_transport: Maker, messages: Make
+) -> None:
+    session = transport.session()
+    session.send(messages(3))
+
+    mine = session.receiver("q", prefetch=0).receive(2, 0)
+    theirs = make_transport().session().receiver("q", prefetch=0).receive(10, 0)
+
+    assert (ids(mine), ids(theirs)) == (["0", "1"], ["2"])
+    assert session.count("q") == 0
+
+
+def test_a_lease_ends_by_the_clock_where_the_host_has_the_only_one(
+    sqlite_url: str, prefix: str, messages: Make
+) -> None:
+    clock = SetClock()
+    transport = SqlTransport(sqlite_url, prefix=prefix, clock=clock)
+    transport.install()
+    session = transport.session()
+    session.create_queues(["q"])
+    session.send(messages(1))
+    session.receiver("q", prefetch=0).receive(1, 0)
+    other = session.receiver("q", prefetch=0)
+
+    clock.ahead = 59_000_000
+    before = other.receive(1, 0)
+    clock.ahead = 61_000_000
+    after = other.receive(1, 0)
+    transport.close()
+
+    assert before == []
+    assert [(one.message.id, one.delivery_count) for one in after] == [("0", 1)]
+
+
+def test_a_lapsed_lease_is_taken_over_and_can_no_longer_be_acknowledged(
+    transport: SqlTransport, make_transport: Maker, prefix: str, messages: Make
+) -> None:
+    session = transport.session()
+    session.send(messages(2))
+    first = session.receiver("q", prefetch=0)
+    old = first.receive(2, 0)
+
+    lapse(transport, prefix)
+    second = make_transport().session().receiver("q", prefetch=0)
+    new = second.receive(1, 0)
+
+    with pytest.raises(LeaseLost):
+        first.ack(old)
+    second.ack(new)
+    assert session.count("q") == 0
+    first.close()  # gives back nothing, since nothing is left
+    assert second.receive(2, 0) == []
+
+
+def test_an_older_lease_of_the_same_owner_is_not_honoured(
+    transport: SqlTransport, prefix: str, messages: Make
+) -> None:
+    session = transport.session()
+    session.send(messages(1))
+    first, second = (session.receiver("q", prefetch=0) for _ in range(2))
+    old = first.receive(1, 0)
+
+    lapse(transport, prefix)
+    new = second.receive(1, 0)
+
+    first.release(old)
+    assert session.receiver("q", prefetch=0).receive(1, 0) == []
+    with pytest.raises(LeaseLost):
+        first.ack(old)
+    second.ack(new)
+
+
+def test_a_lapsed_lease_that_nobody_took_is_still_good(
+    transport: SqlTransport, prefix: str, messages: Make
+) -> None:
+    session = transport.session()
+    session.send(messages(1))
+    receiver = session.receiver("q", prefetch=0)
+    received = receiver.receive(1, 0)
+
+    lapse(transport, prefix)
+    receiver.ack(received)
+
+    assert session.count("q") == 0
+
+
+def test_leases_of_the_living_are_renewed(
+    make_transport: Maker, transport: SqlTransport, prefix: str, messages: Make
+) -> None:
+    short = make_transport(settings=SqlQueueSettings(lease=timedelta(seconds=1)))
+    session = short.session()
+    session.send(messages(1))
+    holder = session.receiver("q", prefetch=0)
+    held = holder.receive(1, 0)
+
+    # Three leases pass, and it does not come.
+    assert transport.session().receiver("q", prefetch=0).receive(1, 3) == []
+    holder.ack(held)
+
+
+def test_what_a_killed_consumer_held_is_back_at_once(
+    transport: SqlTransport, prefix: str, url: str, messages: Make
+) -> None:
+    session = transport.session()
+    session.send(messages(5))
+
+    kill_holding(url, prefix, "q", 3)
+    received = session.receiver("q", prefetch=0).receive(10, 3)
+
+    assert [(one.message.id, one.delivery_count) for one in received] == [
+        ("0", 1),
+        ("1", 1),
+        ("2", 1),
+        ("3", 0),
+        ("4", 0),
+    ]
+
+
+def test_a_waiting_receiver_notices_the_death_of_another(
+    transport: SqlTransport, make_transport: Maker, messages: Make
+) -> None:
+    other = make_transport()
+    other.session().send(messages(1))
+    holder = other.session().receiver("q", prefetch=0)
+    holder.receive(1, 0)
+    receiver = transport.session().receiver("q", prefetch=0)
+    assert receiver.receive(1, 0) == []
+
+    other.close()  # as a kill does: the lock is gone, the lease is not
+    received = receiver.receive(1, 5)
+
+    assert ids(received) == ["0"]
+
+
+def test_an_owner_whose_lock_was_lost_takes_it_again(
+    postgres_url: str, prefix: str, messages: Make
+) -> None:
+    ours, theirs = (SqlTransport(postgres_url, prefix=prefix) for _ in range(2))
+    ours.install()
+    session = ours.session()
+    session.create_queues(["q"])
+    receiver, other = session.receiver("q", prefetch=0), theirs.session().receiver("q", prefetch=0)
+
+    with ours.database.begin() as connection:
+        connection.execute(
+            text(
+                "SELECT pg_terminate_backend(pid) FROM pg_locks WHERE locktype = 'advisory' "
+                "AND granted AND pid <> pg_backend_pid() AND database = "
+                "(SELECT oid FROM pg_database WHERE datname = current_database())"
+            )
+        )
+    assert receiver.receive(1, 2.5) == []  # time for the keeper to notice
+    session.send(messages(1))
+    received = receiver.receive(1, 0)
+
+    assert ids(received) == ["0"]
+    assert other.receive(1, 1.5) == []
+    receiver.ack(received)
+    ours.close()
+    theirs.close()

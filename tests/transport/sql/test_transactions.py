@@ -1,0 +1,166 @@
+"""Sends and acknowledgements inside a transaction: with its commit, or not at all."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+import pytest
+from sqlalchemy import Connection, create_engine
+
+from tests.transport.sql.conftest import Maker
+from timeoutmgr.contracts import SendResult
+from timeoutmgr.errors import LeaseLost
+from timeoutmgr.message import Outgoing
+from timeoutmgr.transport.sql import SqlTransport
+
+Make = Callable[..., list[Outgoing]]
+
+
+class Undo(Exception):
+    """What a handler raises."""
+
+
+def test_receiving_and_sending_commit_together(transport: SqlTransport, messages: Make) -> None:
+    session = transport.session()
+    session.send(messages(3))
+    receiver = session.receiver("q", prefetch=0)
+    received = receiver.receive(3, 0)
+
+    with session.transaction() as transaction:
+        results = session.send(messages(2, "other"), transaction=transaction)
+        receiver.ack(received, transaction=transaction)
+
+    assert results == [SendResult.CONFIRMED] * 2
+    assert receiver.held() == []
+    receiver.close()
+    assert (session.count("q"), session.count("other")) == (0, 2)
+
+
+def test_a_rollback_undoes_both_and_the_message_is_still_ours(
+    transport: SqlTransport, messages: Make
+) -> None:
+    session = transport.session()
+    session.send(messages(3))
+    receiver = session.receiver("q", prefetch=0)
+    received = receiver.receive(3, 0)
+
+    def fail() -> None:
+        with session.transaction() as transaction:
+            session.send(messages(2, "other"), transaction=transaction)
+            receiver.ack(received, transaction=transaction)
+            raise Undo
+
+    with pytest.raises(Undo):
+        fail()
+
+    assert session.count("other") == 0
+    assert len(receiver.held()) == 3
+    receiver.close()
+    assert session.count("q") == 3
+
+
+def test_a_lost_lease_is_told_inside_the_transaction(
+    transport: SqlTransport, messages: Make
+) -> None:
+    session = transport.session()
+    session.send(messages(2))
+    receiver = session.receiver("q", prefetch=0)
+    received = receiver.receive(2, 0)
+    receiver.ack(received[:1])
+
+    def fail() -> None:
+        with session.transaction() as transaction:
+            session.send(messages(1, "other"), transaction=transaction)
+            receiver.ack(received, transaction=transaction)
+
+    with pytest.raises(LeaseLost):
+        fail()
+
+    assert session.count("other") == 0
+
+
+def test_an_unroutable_message_in_a_transaction(transport: SqlTransport, messages: Make) -> None:
+    session = transport.session()
+
+    with session.transaction() as transaction:
+        results = session.send(messages(1, "nowhere") + messages(1), transaction=transaction)
+
+    assert results == [SendResult.UNROUTABLE, SendResult.CONFIRMED]
+
+
+def _ours(transport: SqlTransport) -> AbstractContextManager[Connection]:
+    return transport.session().transaction()
+
+
+def _stores(transport: SqlTransport) -> AbstractContextManager[Connection]:
+    return transport.database.begin()
+
+
+@pytest.mark.parametrize("begin", [_ours, _stores])
+def test_a_receiver_wakes_when_the_transaction_has_committed_and_not_before(
+    transport: SqlTransport,
+    make_transport: Maker,
+    messages: Make,
+    begin: Callable[[SqlTransport], AbstractContextManager[Connection]],
+) -> None:
+    bell = transport.bells.bell("q")
+    session = transport.session()
+
+    with begin(transport) as transaction:
+        session.send(messages(1), transaction=transaction)
+        rings_inside = bell.rings
+
+    assert rings_inside == 0
+    assert bell.rings >= 1  # PostgreSQL's NOTIFY may ring once more
+
+
+def test_a_rolled_back_send_wakes_nobody(transport: SqlTransport, messages: Make) -> None:
+    session = transport.session()
+    bell = transport.bells.bell("q")
+
+    def fail() -> None:
+        with session.transaction() as transaction:
+            session.send(messages(1), transaction=transaction)
+            raise Undo
+
+    with pytest.raises(Undo):
+        fail()
+    with transport.database.begin():
+        pass  # a later commit on the same connection is none of that send's
+
+    assert bell.rings == 0
+
+
+def test_a_send_in_the_hosts_own_transaction_wakes_a_receiver(
+    transport: SqlTransport, url: str, messages: Make
+) -> None:
+    bell = transport.bells.bell("q")
+    engine = create_engine(url)
+
+    with engine.connect() as connection:
+        with connection.begin():
+            transport.session().send(messages(1), transaction=connection)
+            rings_inside = bell.rings
+        with connection.begin():
+            rings_after = bell.rings
+    engine.dispose()
+
+    assert rings_inside == 0
+    assert rings_after >= 1
+
+
+def test_a_waiting_receiver_gets_what_a_transaction_sent(
+    transport: SqlTransport, make_transport: Maker, messages: Make
+) -> None:
+    receiver = make_transport().session().receiver("q", prefetch=1)
+    session = transport.session()
+
+    def send() -> None:
+        with session.transaction() as transaction:
+            session.send(messages(1), transaction=transaction)
+
+    threading.Timer(0.1, send).start()
+
+    assert [one.message.id for one in receiver.receive(1, 30)] == ["0"]

@@ -1,0 +1,199 @@
+"""What an idle receiver costs, and what wakes it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from sqlalchemy import event, text
+
+from tests.transport.sql.conftest import Maker
+from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.message import Outgoing
+from timeoutmgr.transport.sql import SqlQueueSettings, SqlTransport
+from timeoutmgr.transport.sql.bells import Bell, Bells
+
+Make = Callable[..., list[Outgoing]]
+
+_ROOT: Final = Path(__file__).parents[3]
+_SEND: Final = """
+import sys, time
+from timeoutmgr.message import Message, Outgoing
+from timeoutmgr.transport.sql import SqlTransport
+transport = SqlTransport(sys.argv[1], prefix=sys.argv[2])
+session = transport.session()
+session.send([Outgoing("other", Message(id="warm"))])
+print("ready", flush=True)
+sys.stdin.readline()
+session.send([Outgoing("q", Message(id=str(time.time())))])
+"""
+
+
+def statements_of(transport: SqlTransport) -> list[str]:
+    """Return a list that grows by every statement on a table from now on."""
+    seen: list[str] = []
+
+    def see(_c: Any, _k: Any, statement: str, *_rest: Any) -> None:
+        if "queue_messages" in statement:
+            seen.append(statement)
+
+    event.listen(transport.database.engine, "before_cursor_execute", see)
+    return seen
+
+
+def test_an_idle_receiver_on_sqlite_reads_no_table(
+    sqlite_url: str, prefix: str, messages: Make
+) -> None:
+    transport = SqlTransport(sqlite_url, prefix=prefix)
+    transport.install()
+    transport.session().create_queues(["q"])
+    receiver = transport.session().receiver("q", prefetch=1)
+    receiver.receive(1, 1.2)  # settles, and finds the queue empty
+    seen = statements_of(transport)
+
+    receiver.receive(1, 0.5)
+    receiver.receive(1, 0)
+
+    assert seen == []
+    transport.session().send(messages(1))
+    assert len(receiver.receive(1, 1)) == 1
+    transport.close()
+
+
+@pytest.mark.parametrize(("kind", "at_most"), [("postgres", 8), ("mysql", 12)])
+def test_an_idle_receiver_asks_seldom(
+    kind: str, at_most: int, request: pytest.FixtureRequest, prefix: str
+) -> None:
+    transport = SqlTransport(request.getfixturevalue(f"{kind}_url"), prefix=prefix)
+    transport.install()
+    transport.session().create_queues(["q"])
+    receiver = transport.session().receiver("q", prefetch=1)
+    receiver.receive(1, 0.2)
+    seen = statements_of(transport)
+
+    receiver.receive(1, 1)
+
+    assert len(seen) <= at_most
+    transport.close()
+
+
+def test_a_send_of_another_process_is_noticed(
+    transport: SqlTransport, url: str, prefix: str
+) -> None:
+    receiver = transport.session().receiver("q", prefetch=1)
+    receiver.receive(1, 0.5)
+    with subprocess.Popen(
+        [sys.executable, "-c", _SEND, url, prefix],
+        cwd=_ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as child:
+        assert child.stdout is not None
+        assert child.stdin is not None
+        assert child.stdout.readline() == "ready\n"
+        child.stdin.write("\n")
+        child.stdin.flush()
+        (received,) = receiver.receive(1, 10)
+        late = time.time() - float(received.message.id)
+
+    # PostgreSQL would take up to a second without NOTIFY.
+    assert late < 0.5
+
+
+def test_a_send_notifies_once_and_only_where_it_is_wanted(
+    postgres_url: str, prefix: str, messages: Make
+) -> None:
+    seen: list[str] = []
+    for wanted in (True, False):
+        transport = SqlTransport(
+            postgres_url, prefix=prefix, settings=SqlQueueSettings(notify=wanted)
+        )
+        transport.install()
+        session = transport.session()
+        session.create_queues(["q", "other"])
+
+        def see(_c: Any, _k: Any, statement: str, *_rest: Any) -> None:
+            if "pg_notify" in statement:
+                seen.append(statement)
+
+        event.listen(transport.database.engine, "before_cursor_execute", see)
+        session.send(messages(5) + messages(5, "other"))
+        event.remove(transport.database.engine, "before_cursor_execute", see)
+        transport.close()
+
+    assert len(seen) == 1
+
+
+def test_leasing_reads_the_front_of_one_queue_by_its_index(
+    transport: SqlTransport, messages: Make, prefix: str
+) -> None:
+    session = transport.session()
+    for _ in range(20):
+        session.send(messages(100) + messages(100, "other"))
+    dialect = transport.database.dialect.name
+    how = "EXPLAIN QUERY PLAN" if dialect == "sqlite" else "EXPLAIN"
+    where = {"queue": "q", "limit": 10, **transport._leases.now()}
+
+    def explain(
+        _c: Any, _k: Any, statement: str, parameters: Any, _x: Any, _m: bool
+    ) -> tuple[str, Any]:
+        return f"{how} {statement}", parameters
+
+    with transport.database.begin() as connection:
+        if dialect == "postgresql":
+            connection.execute(text(f"ANALYZE {prefix}queue_messages"))
+        event.listen(connection, "before_cursor_execute", explain, retval=True)
+        raw: Any = connection.execute(transport.statements.free_rows, where).cursor
+        plan = str(raw.fetchall())
+
+    assert f"{prefix}queue_order" in plan, plan
+    assert "sort" not in plan.lower(), plan
+
+
+def test_a_bell_that_rings_before_the_wait_is_heard() -> None:
+    bell = Bell()
+    rings = bell.rings
+
+    bell.ring()
+
+    assert bell.wait(rings, 0)
+    assert not bell.wait(bell.rings, 0)
+
+
+def test_bells_are_shared_by_tables_of_one_database(
+    transport: SqlTransport, make_transport: Maker
+) -> None:
+    assert make_transport().bells is transport.bells
+    assert Bells.of(transport.database, "another") is not transport.bells
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"lease": timedelta(0)},
+        {"lease": timedelta(milliseconds=999)},
+        {"poll_min": timedelta(seconds=-1)},
+        {"owner_check": timedelta(0)},
+        {"poll_min": timedelta(seconds=2), "poll_max": timedelta(seconds=1)},
+    ],
+)
+def test_settings_that_cannot_work_are_refused(bad: dict[str, timedelta]) -> None:
+    with pytest.raises(ConfigurationError):
+        SqlQueueSettings(**bad)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("dialect", "polling"),
+    [("sqlite", (0.01, 0.05)), ("postgresql", (0.05, 1)), ("mysql", (0.02, 0.25))],
+)
+def test_polling_by_default(dialect: str, polling: tuple[float, float]) -> None:
+    assert SqlQueueSettings().polling(dialect) == polling
+    one = timedelta(seconds=1)
+    assert SqlQueueSettings(poll_min=one, poll_max=one).polling(dialect) == (1, 1)

@@ -1,0 +1,456 @@
+"""Redis and memory: the same behaviour as far as they can, and only with consent."""
+
+from __future__ import annotations
+
+import base64
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import timedelta
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+import redis
+
+from tests.transport.proxy import Proxy
+from timeoutmgr.contracts import Receiver, SendResult, TransactionMode, TransportSession
+from timeoutmgr.errors import (
+    CombinationRefused,
+    InvalidMessage,
+    LeaseLost,
+    QueueMissing,
+    TransportUnavailable,
+    UnknownPart,
+)
+from timeoutmgr.message import Message, Outgoing, Received
+from timeoutmgr.transport.kombu_transport import KombuTransport
+from timeoutmgr.transport.settings import KombuSettings
+
+
+@pytest.fixture(params=["memory", "redis"])
+def transport(request: pytest.FixtureRequest) -> Iterator[KombuTransport]:
+    url = "memory://" if request.param == "memory" else request.getfixturevalue("redis_url")
+    with closing(KombuTransport(url, accept_loss=True)) as transport:
+        yield transport
+
+
+@pytest.fixture
+def session(transport: KombuTransport) -> Iterator[TransportSession]:
+    with closing(transport.session()) as session:
+        yield session
+
+
+@pytest.fixture
+def queue(session: TransportSession, unique: str) -> Iterator[str]:
+    session.create_queues([unique])
+    yield unique
+    session.delete_queues([unique])
+
+
+@pytest.fixture
+def receiver(session: TransportSession, queue: str) -> Iterator[Receiver]:
+    with closing(session.receiver(queue, prefetch=100)) as receiver:
+        yield receiver
+
+
+@pytest.fixture
+def redis_client(redis_url: str) -> Iterator[redis.Redis]:
+    with redis.Redis.from_url(redis_url) as client:
+        yield client
+
+
+@pytest.fixture
+def redis_session(redis_url: str) -> Iterator[TransportSession]:
+    with (
+        closing(KombuTransport(redis_url, accept_loss=True)) as transport,
+        closing(transport.session()) as session,
+    ):
+        yield session
+
+
+@pytest.fixture
+def redis_queue(redis_session: TransportSession, unique: str) -> Iterator[str]:
+    redis_session.create_queues([unique])
+    yield unique
+    redis_session.delete_queues([unique])
+
+
+@pytest.fixture
+def redis_receiver(redis_session: TransportSession, redis_queue: str) -> Iterator[Receiver]:
+    with closing(redis_session.receiver(redis_queue, prefetch=100)) as receiver:
+        yield receiver
+
+
+def send(session: TransportSession, queue: str, *ids: str) -> None:
+    results = session.send([Outgoing(queue, Message(id=one)) for one in ids])
+    assert results == [SendResult.CONFIRMED] * len(ids)
+
+
+def receive(receiver: Receiver, count: int) -> list[Received]:
+    found: list[Received] = []
+    deadline = time.monotonic() + 10
+    while len(found) < count and time.monotonic() < deadline:
+        found += receiver.receive(count - len(found), 1)
+    assert len(found) == count
+    return found
+
+
+def ids(received: list[Received]) -> list[str]:
+    return [one.message.id for one in received]
+
+
+# --- consent ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "scheme",
+    [
+        "filesystem",
+        "sqla+sqlite",
+        "sqlalchemy+postgresql",
+        "azurestoragequeues",
+        "mongodb",
+        "zookeeper",
+        "etcd",
+        "consul",
+        "pyro",
+        "confluentkafka",
+        "SLMQ",
+    ],
+)
+def test_a_transport_that_loses_what_is_in_hand_is_refused_with_a_remedy(scheme: str) -> None:
+    with pytest.raises(CombinationRefused) as caught:
+        KombuTransport(f"{scheme}://host/x", accept_loss=True)
+
+    assert "sqlite:///" in caught.value.remedy
+
+
+@pytest.mark.parametrize("scheme", ["redis", "rediss", "sentinel", "memory", "SQS", "pgmq"])
+def test_a_transport_that_may_lose_is_refused_without_consent(scheme: str) -> None:
+    with pytest.raises(CombinationRefused, match="accept_loss"):
+        KombuTransport(f"{scheme}://")
+
+
+def test_an_unknown_scheme_names_the_nearest_that_is_known() -> None:
+    with pytest.raises(UnknownPart) as caught:
+        KombuTransport("amqb://localhost")
+
+    assert caught.value.suggestion == "amqp"
+
+
+def test_capabilities_promise_no_durability(transport: KombuTransport) -> None:
+    assert not transport.capabilities.durable
+    assert transport.capabilities.modes == {TransactionMode.NONE, TransactionMode.RECEIVE_ONLY}
+    assert "accept_loss" in transport.capabilities.note
+    transport.check()
+
+
+# --- queues and messages ----------------------------------------------------------------------
+
+
+def test_a_created_queue_exists_until_it_is_deleted(
+    session: TransportSession, transport: KombuTransport, unique: str
+) -> None:
+    with closing(transport.session()) as other:
+        assert session.missing_queues([unique]) == [unique]
+
+        session.create_queues([unique])
+        other.create_queues([unique])
+        assert other.missing_queues([unique]) == []
+
+        other.delete_queues([unique])
+        assert session.missing_queues([unique]) == [unique]
+
+        session.create_queues([unique])
+        assert other.missing_queues([unique]) == []
+        other.delete_queues([unique])
+
+
+def test_deleting_a_queue_deletes_what_is_in_it(session: TransportSession, queue: str) -> None:
+    send(session, queue, "a")
+
+    session.delete_queues([queue])
+    session.create_queues([queue])
+
+    assert session.count(queue) == 0
+
+
+def test_a_missing_queue_is_missed_by_all(session: TransportSession, unique: str) -> None:
+    with pytest.raises(QueueMissing):
+        session.count(unique)
+    with pytest.raises(QueueMissing):
+        session.receiver(unique, prefetch=1)
+
+
+def test_only_the_message_to_the_missing_queue_is_unroutable(
+    session: TransportSession, queue: str
+) -> None:
+    results = session.send(
+        [
+            Outgoing(queue, Message(id="1")),
+            Outgoing(f"{queue}.missing", Message(id="2")),
+            Outgoing(queue, Message(id="3")),
+        ]
+    )
+
+    assert results == [SendResult.CONFIRMED, SendResult.UNROUTABLE, SendResult.CONFIRMED]
+    assert session.count(queue) == 2
+
+
+def test_a_queue_that_another_session_creates_is_reached_at_once(
+    session: TransportSession, transport: KombuTransport, queue: str
+) -> None:
+    late = f"{queue}.late"
+    send(session, queue, "1")
+    with closing(transport.session()) as other:
+        other.create_queues([late])
+
+    send(session, late, "2")
+    session.delete_queues([late])
+
+
+def test_a_message_arrives_as_it_was_sent(
+    session: TransportSession, queue: str, receiver: Receiver
+) -> None:
+    message = Message(
+        id="1",
+        headers={"Grüße": "Ω", "redelivered": "True"},
+        body=b"\x00\xff\x1f\x8b",
+        content_type="application/x-thing",
+        content_encoding="binary",
+    )
+
+    session.send([Outgoing(queue, message)])
+
+    (received,) = receive(receiver, 1)
+    assert received == Received(message=message, queue=queue, tag=None)
+
+
+def test_an_empty_body_stays_empty(
+    session: TransportSession, queue: str, receiver: Receiver
+) -> None:
+    send(session, queue, "1")
+
+    assert receive(receiver, 1)[0].message.body == b""
+
+
+def test_headers_that_steer_a_broker_are_dropped(
+    session: TransportSession, queue: str, receiver: Receiver
+) -> None:
+    steering = {"CC": "x", "compression": "application/x-gzip"}
+
+    session.send([Outgoing(queue, Message(id="1", headers={**steering, "kept": "yes"}))])
+
+    assert receive(receiver, 1)[0].message.headers == {"kept": "yes"}
+
+
+def test_what_cannot_be_written_is_refused_before_anything_is(
+    session: TransportSession, queue: str
+) -> None:
+    outgoing = [Outgoing(queue, Message(id="1")), Outgoing(queue, Message(id="i" * 256))]
+
+    with pytest.raises(InvalidMessage):
+        session.send(outgoing)
+
+    assert session.count(queue) == 0
+
+
+# --- in whose hands it is ---------------------------------------------------------------------
+
+
+def test_two_thousand_messages_arrive_in_order(session: TransportSession, queue: str) -> None:
+    sent = [str(n) for n in range(2000)]
+    send(session, queue, *sent)
+
+    with closing(session.receiver(queue, prefetch=100)) as receiver:
+        found: list[str] = []
+        while received := receiver.receive(100, 0.3):
+            found += ids(received)
+            receiver.ack(received)
+
+    assert found == sent
+    assert session.count(queue) == 0
+
+
+def test_what_is_acknowledged_is_gone_and_what_is_not_comes_back(
+    session: TransportSession, queue: str
+) -> None:
+    send(session, queue, *"abcdef")
+    with closing(session.receiver(queue, prefetch=10)) as receiver:
+        received = receive(receiver, 6)
+        receiver.ack([received[0], received[1], received[4]])
+        receiver.ack([received[0]])
+
+    with closing(session.receiver(queue, prefetch=10)) as receiver:
+        back = receive(receiver, 3)
+        receiver.ack(back)
+
+    assert ids(back) == ["c", "d", "f"]
+    assert [one.delivery_count for one in back] == [1, 1, 1]
+    assert session.count(queue) == 0
+
+
+def test_what_is_released_comes_back_at_once_and_in_order(
+    session: TransportSession, queue: str, receiver: Receiver
+) -> None:
+    send(session, queue, *"abc")
+    received = receive(receiver, 3)
+
+    receiver.release(received[1:])
+
+    assert ids(receive(receiver, 2)) == ["b", "c"]
+
+
+def test_the_prefetch_bounds_what_is_in_hand(session: TransportSession, queue: str) -> None:
+    send(session, queue, *"abcd")
+
+    with closing(session.receiver(queue, prefetch=2)) as receiver:
+        received = receive(receiver, 2)
+        assert receiver.receive(10, 0.1) == []
+
+        receiver.ack(received)
+        assert ids(receive(receiver, 2)) == ["c", "d"]
+
+
+def test_an_interrupt_ends_a_wait(receiver: Receiver) -> None:
+    thread = threading.Thread(target=receiver.interrupt)
+    start = time.monotonic()
+    thread.start()
+
+    assert receiver.receive(1, 30) == []
+    assert time.monotonic() - start < 5
+    thread.join()
+
+
+def test_a_receiver_that_is_closed_says_so(session: TransportSession, queue: str) -> None:
+    receiver = session.receiver(queue, prefetch=1)
+    receiver.close()
+    receiver.close()
+
+    receiver.interrupt()
+    with pytest.raises(TransportUnavailable):
+        receiver.receive(1, 0)
+
+
+def test_there_is_no_transaction_with_a_database(session: TransportSession) -> None:
+    with pytest.raises(CombinationRefused):
+        session.transaction()
+
+
+# --- Redis alone ------------------------------------------------------------------------------
+
+
+def envelope(**changes: Any) -> str:
+    whole = {
+        "body": base64.b64encode(b"body").decode(),
+        "headers": {},
+        "properties": {"message_id": "1", "body_encoding": "base64", "delivery_info": {}},
+        "content-type": "application/json",
+        "content-encoding": "utf-8",
+    }
+    return json.dumps({**whole, **changes})
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        "no json",
+        "[",
+        "5",
+        "[]",
+        "null",
+        "{}",
+        envelope(headers=[1]),
+        envelope(headers={"value": {"nested": 1}}),
+        envelope(properties=None),
+        envelope(properties={"body_encoding": "base64"}, body="%%%"),
+        envelope(body={"no": "text"}),
+        "\udc80".encode("utf-8", "surrogateescape"),
+    ],
+)
+def test_whatever_lies_in_the_list_is_handed_over_and_stops_nobody(
+    redis_client: redis.Redis,
+    redis_session: TransportSession,
+    redis_queue: str,
+    redis_receiver: Receiver,
+    item: str | bytes,
+) -> None:
+    redis_client.lpush(redis_queue, item)
+    send(redis_session, redis_queue, "behind")
+
+    first, second = receive(redis_receiver, 2)
+    redis_receiver.release([first])
+    (again,) = receive(redis_receiver, 1)
+
+    assert first.defect or item in ("{}", envelope(properties=None))
+    assert second.message.id == "behind"
+    assert again.message.body == first.message.body
+    assert again.message.id == first.message.id
+    assert bool(again.defect) == bool(first.defect)
+
+
+def test_copies_with_one_delivery_tag_are_two_messages(
+    redis_client: redis.Redis, redis_queue: str, redis_receiver: Receiver
+) -> None:
+    copied = envelope(
+        properties={
+            "body_encoding": "base64",
+            "delivery_tag": "copied",
+            "delivery_info": {"exchange": "", "routing_key": "elsewhere"},
+        }
+    )
+    redis_client.lpush(redis_queue, copied, copied)
+
+    received = receive(redis_receiver, 2)
+    redis_receiver.release(received)
+
+    assert len(receive(redis_receiver, 2)) == 2
+
+
+def test_a_compressed_body_is_not_touched(
+    redis_client: redis.Redis, redis_queue: str, redis_receiver: Receiver
+) -> None:
+    redis_client.lpush(redis_queue, envelope(headers={"compression": "application/x-gzip"}))
+
+    (received,) = receive(redis_receiver, 1)
+
+    assert received.message.body == b"body"
+    assert received.message.headers == {}
+
+
+def test_a_redis_connection_that_is_cut_is_made_again(redis_url: str, unique: str) -> None:
+    parts = urlsplit(redis_url)
+    with Proxy((parts.hostname or "127.0.0.1", parts.port or 6379)) as proxy:
+        url = parts._replace(netloc=f"127.0.0.1:{proxy.port}").geturl()
+        settings = KombuSettings(accept_loss=True, confirm_timeout=timedelta(seconds=5))
+        with (
+            closing(KombuTransport(url, settings=settings)) as transport,
+            closing(transport.session()) as session,
+        ):
+            session.create_queues([unique])
+            send(session, unique, "a")
+            with closing(session.receiver(unique, prefetch=10)) as receiver:
+                received = receive(receiver, 1)
+                proxy.cut()
+                with pytest.raises(TransportUnavailable):
+                    receiver.receive(1, 10)
+
+                with pytest.raises(LeaseLost):
+                    receiver.ack(received)
+                assert ids(receive(receiver, 1)) == ["a"]
+            session.delete_queues([unique])
+
+
+def test_no_redis_is_transport_unavailable() -> None:
+    with (
+        closing(KombuTransport("redis://:sesame@127.0.0.1:1/0", accept_loss=True)) as transport,
+        closing(transport.session()) as session,
+        pytest.raises(TransportUnavailable) as caught,
+    ):
+        session.ping()
+
+    assert "sesame" not in str(caught.value)
+    assert "***" in transport.describe()
