@@ -1,0 +1,40 @@
+"""The consumer, as ``timeoutmgr run --app app:board`` finds it."""
+
+import os
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from ledger import Delivery, Ledger
+from scene import Scene
+
+from timeoutmgr import EndpointConfiguration, HandlerContext, headers
+from timeoutmgr.instants import from_wire
+
+
+def board() -> EndpointConfiguration:
+    """Return the endpoint that the notices are for: it writes each into the ledger.
+
+    FLIGHTS_SCENE names the file that says where the run takes place.
+    """
+    scene = Scene.load(os.environ["FLIGHTS_SCENE"])
+    config = scene.endpoint(scene.board)
+    ledger = Ledger(scene)
+    beside = scene.one_database
+
+    @config.handler()
+    def write_down(notice: Mapping[str, Any], context: HandlerContext) -> None:
+        received_at = time.time_ns() // 1_000
+        delivery = Delivery(
+            message_id=context.message_id,
+            notice=notice["notice"],
+            due=from_wire(context.headers[headers.DELIVER_AT]),
+            dispatched_at=from_wire(context.headers[headers.DISPATCHED_AT]),
+            received_at=received_at,
+            redelivered=context.delivery_count,
+        )
+        # In a database that queue and ledger share, the row and the message's end are one
+        # transaction: a message that was undone leaves no row.
+        ledger.write(delivery, context.session if beside else None)
+
+    return config

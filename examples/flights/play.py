@@ -1,0 +1,120 @@
+"""One run: the processes, the kill half-way, and the end when all that was accepted has arrived."""
+
+import time
+from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
+from typing import Final, TypeVar
+
+from day import EASTERN, Squeeze, notices, read_flights
+from judge import Percentiles, Verdict, judge
+from ledger import Accepted, Delivery, Ledger, read_accepted
+from scene import Scene
+from screen import Look, Screen
+from stage import Stage
+from troupe import Failed, Process, Server, board, producer, worker
+
+from timeoutmgr.instants import Micros
+
+Running = TypeVar("Running", bound=Process)
+
+LOOK_EVERY: Final = 0.25
+AFTERWARDS: Final = timedelta(seconds=30)
+"""How long after the day's end a notice may still arrive before it counts as lost."""
+
+
+class Play:
+    """One run on a stage that nobody else uses."""
+
+    def __init__(self, scene: Scene, stage: Stage, screen: Screen) -> None:
+        self._scene = scene
+        self._stage = stage
+        self._screen = screen
+        self._ledger = Ledger(scene)
+        self._day = notices(read_flights())
+        self._accepted: list[Accepted] = []
+        self._deliveries: list[Delivery] = []
+        self._killed_at: Micros | None = None
+
+    def run(self) -> Verdict:
+        """Return the verdict; raise Failed where a process failed that was not killed."""
+        self._scene.save()
+        self._ledger.create()
+        with ExitStack() as running:
+
+            def start(process: Running) -> Running:
+                running.callback(process.stop)
+                return process
+
+            workers = [start(worker(self._scene, number)) for number in (1, 2)]
+            servers = [*workers, start(board(self._scene))]
+            for server in servers:
+                server.wait_until_ready()
+            sender = start(producer(self._scene))
+            self._watch(self._squeeze(sender), sender, servers)
+            for server in workers:
+                server.stop()
+            self._wait_for_the_board()
+        self._deliveries = self._ledger.read()
+        self._ledger.close()
+        return judge(
+            self._accepted,
+            self._deliveries,
+            left=self._stage.left(),
+            killed_at=self._killed_at,
+            allowed_by_the_kill=self._stage.allowed_by_the_kill,
+        )
+
+    def _squeeze(self, sender: Process) -> Squeeze:
+        line = sender.output.readline().strip()
+        if not line:
+            sender.stop()
+            raise Failed(f"the producer did not begin:\n{sender.last_words()}")
+        return Squeeze.of(self._day, datetime.fromisoformat(line), self._scene.seconds)
+
+    def _watch(self, squeeze: Squeeze, sender: Process, servers: list[Server]) -> None:
+        half_way = squeeze.begin + timedelta(seconds=squeeze.seconds / 2)
+        deadline = squeeze.begin + timedelta(seconds=squeeze.seconds) + AFTERWARDS
+        while (now := datetime.now(UTC)) < deadline:
+            all_sent = sender.code is not None
+            self._accepted = read_accepted(self._scene.file("accepted.jsonl"))
+            self._deliveries = self._ledger.read()
+            for process in (sender, *servers):
+                process.require_well(may_end=process is sender)
+            if now >= half_way and self._killed_at is None:
+                servers[0].kill()
+                self._killed_at = time.time_ns() // 1_000
+                self._screen.say(f"killed {servers[0].name} (SIGKILL); it is not started again")
+            pending = self._show(squeeze.clock(now), servers)
+            arrived = {delivery.message_id for delivery in self._deliveries}
+            outstanding = {accepted.id for accepted in self._accepted} - arrived
+            if all_sent and self._killed_at and not pending and not outstanding:
+                return
+            time.sleep(LOOK_EVERY)
+
+    def _show(self, clock: datetime, servers: list[Server]) -> int:
+        statistics = self._stage.store.statistics()
+        due = {accepted.id: accepted.due for accepted in self._accepted}
+        late = [
+            delivery.received_at - due[delivery.message_id]
+            for delivery in self._deliveries
+            if delivery.message_id in due
+        ]
+        self._screen.show(
+            Look(
+                clock=clock.astimezone(EASTERN).strftime("%d %b %H:%M"),
+                accepted=len(self._accepted),
+                pending=statistics.pending,
+                due=statistics.due,
+                dispatched=statistics.outcomes.get("dispatched", 0),
+                delivered=len(self._deliveries),
+                lateness=Percentiles.of(late),
+                processes=[(server.name, server.state) for server in servers],
+            )
+        )
+        return statistics.pending
+
+    def _wait_for_the_board(self) -> None:
+        """Let the board take what is still in its queue: a repeat would be there."""
+        deadline = time.monotonic() + AFTERWARDS.total_seconds()
+        while self._stage.waiting() and time.monotonic() < deadline:
+            time.sleep(0.05)

@@ -1,0 +1,104 @@
+"""Where one run of the example takes place: its names, its URLs and its files."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from timeoutmgr import EndpointConfiguration
+from timeoutmgr.config import persistence_from_url, transport_from_url
+from timeoutmgr.contracts import Persistence, Transport
+from timeoutmgr.database import same_database
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scene:
+    """One run. *suffix* keeps its queues and tables apart from all others on a shared server."""
+
+    folder: str
+    broker: str
+    store: str
+    suffix: str
+    seconds: float
+
+    @classmethod
+    def load(cls, path: str) -> "Scene":
+        return cls(**json.loads(Path(path).read_text(encoding="utf-8")))
+
+    def save(self) -> None:
+        """Write down what the processes of the run read."""
+        self._write("scene.json", json.dumps(asdict(self)))
+        self._write("flights.toml", self._settings())
+
+    def file(self, name: str) -> Path:
+        return Path(self.folder) / name
+
+    @property
+    def flights(self) -> str:
+        """The endpoint that keeps the notices until they are due."""
+        return f"flights{self.suffix}"
+
+    @property
+    def board(self) -> str:
+        """The endpoint that they are for."""
+        return f"board{self.suffix}"
+
+    @property
+    def errors(self) -> str:
+        return f"errors{self.suffix}"
+
+    @property
+    def prefix(self) -> str:
+        """How the names of all tables begin."""
+        return f"flights{self.suffix}_"
+
+    @property
+    def queues(self) -> list[str]:
+        satellites = [f"{self.flights}.Timeouts", f"{self.flights}.TimeoutsDispatcher"]
+        return [self.flights, *satellites, self.board, self.errors]
+
+    def transport(self) -> Transport:
+        options = {"prefix": self.prefix} if _is_database(self.broker) else {}
+        return transport_from_url(self.broker, **options)
+
+    def persistence(self) -> Persistence:
+        return persistence_from_url(self.store, prefix=self.prefix)
+
+    @property
+    def one_database(self) -> bool:
+        """Whether queues and store share a database: then every step is one transaction."""
+        queues, store = self.transport().database, self.persistence().database
+        return queues is not None and store is not None and same_database(queues.url, store.url)
+
+    def endpoint(self, name: str) -> EndpointConfiguration:
+        """Return a configuration on this scene's broker, without features or handlers."""
+        config = EndpointConfiguration(name)
+        config.use_transport(self.transport())
+        config.error_queue = self.errors
+        return config
+
+    def _settings(self) -> str:
+        """Return the settings file of the workers, who need no code."""
+        settings = [
+            f"endpoint = {_text(self.flights)}",
+            f"transport = {_text(self.broker)}",
+            f"persistence = {_text(self.store)}",
+            f"error_queue = {_text(self.errors)}",
+            'features = ["timeout-manager"]',
+            f"[persistence_options]\nprefix = {_text(self.prefix)}",
+        ]
+        if _is_database(self.broker):
+            settings.append(f"[transport_options]\nprefix = {_text(self.prefix)}")
+        return "\n".join(settings) + "\n"
+
+    def _write(self, name: str, content: str) -> None:
+        path = self.file(name)
+        path.touch(mode=0o600)  # the URLs may hold passwords
+        path.write_text(content, encoding="utf-8")
+
+
+def _is_database(url: str) -> bool:
+    return url.partition("://")[0].partition("+")[0] in ("sqlite", "postgresql", "mysql", "mariadb")
+
+
+def _text(value: str) -> str:
+    return json.dumps(value)  # a string of JSON is one of TOML

@@ -1,0 +1,74 @@
+"""The queues and tables of a run: made before it, looked at, and taken away after it."""
+
+from contextlib import closing
+from typing import Final
+
+from scene import Scene
+from sqlalchemy import create_engine, inspect, text
+
+from timeoutmgr.clock import SystemClock
+from timeoutmgr.contracts import TimeoutStore
+from timeoutmgr.satellites import TimeoutManager
+
+
+class Stage:
+    """Where the run takes place, as seen from outside the endpoints."""
+
+    def __init__(self, scene: Scene) -> None:
+        self._scene: Final = scene
+        self._transport: Final = scene.transport()
+        self._persistence: Final = scene.persistence()
+        self._transport.install()
+        self._persistence.install()
+        self.store: Final[TimeoutStore] = self._persistence.timeouts(scene.flights, SystemClock())
+
+    @property
+    def allowed_by_the_kill(self) -> int:
+        """How many notices the killed process may have sent that another then sends again.
+
+        Zero where sending and removing is one transaction; else the chunk it had in hand.
+        """
+        return 0 if self._scene.one_database else TimeoutManager().chunk
+
+    def waiting(self) -> int:
+        """Return how many messages wait in the board's queue."""
+        return self._count(self._scene.board)
+
+    def left(self) -> dict[str, int]:
+        """Return what is left where nothing should be, after the run."""
+        return {
+            "still stored": self.store.statistics().pending,
+            "left in the board's queue": self.waiting(),
+            "in the error queue": self._count(self._scene.errors),
+        }
+
+    def clear(self) -> None:
+        """Delete the queues and tables of this run, and only those."""
+        try:
+            with closing(self._transport.session()) as session:
+                session.delete_queues(self._scene.queues)
+        finally:
+            # Also when the broker is away; what cannot be removed there is named by the error.
+            self._transport.close()
+            self._persistence.close()
+            for url in {self._scene.store, *self._sql_broker()}:
+                _drop_tables(url, self._scene.prefix)
+
+    def _count(self, queue: str) -> int:
+        with closing(self._transport.session()) as session:
+            return session.count(queue)
+
+    def _sql_broker(self) -> list[str]:
+        return [self._scene.broker] if self._transport.database is not None else []
+
+
+def _drop_tables(url: str, prefix: str) -> None:
+    engine = create_engine(url)
+    cascade = " CASCADE" if engine.dialect.name == "postgresql" else ""
+    quoted = engine.dialect.identifier_preparer.quote
+    with engine.begin() as connection:
+        for table in inspect(connection).get_table_names():
+            if table.startswith(prefix):
+                # Partitions go with their table, so that they may be gone when it is their turn.
+                connection.execute(text(f"DROP TABLE IF EXISTS {quoted(table)}{cascade}"))
+    engine.dispose()
