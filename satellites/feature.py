@@ -169,6 +169,7 @@ class TimeoutManager:
                 store,
                 owner=context.owner,
                 ready=ready,
+                measure_offset=poller.measure_offset,
                 state=lambda: {each.name: each.state.value for each in context.breakers},
                 telemetry=context.telemetry,
             )

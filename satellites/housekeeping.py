@@ -1,4 +1,4 @@
-"""Housekeeping of a timeout store: a heartbeat a minute, and what is past retention removed."""
+"""Housekeeping, once a minute: clocks compared, a heartbeat, what is past retention removed."""
 
 import logging
 import threading
@@ -25,12 +25,14 @@ class Housekeeping:
         *,
         owner: str,
         ready: Callable[[], None],
+        measure_offset: Callable[[], None],
         state: Callable[[], Mapping[str, str]],
         telemetry: Telemetry,
     ) -> None:
         self._store = store
         self._owner = owner
         self._ready = ready
+        self._measure_offset = measure_offset
         self._state = state
         self._telemetry = telemetry
         self._stop = threading.Event()
@@ -55,8 +57,9 @@ class Housekeeping:
         """Need no looking after."""
 
     def keep_house(self) -> None:
-        """Write one heartbeat, purge what is old. Raises StorageUnavailable."""
+        """Compare clocks, write a heartbeat, purge what is old. Raises StorageUnavailable."""
         self._ready()
+        self._measure_offset()
         self._store.heartbeat(self._owner, self._state())
         for _ in range(_PURGES):
             purged = self._store.purge()

@@ -38,9 +38,10 @@ from .schedule import PollSchedule
 
 logger = logging.getLogger(__name__)
 
-_OFFSET_EVERY: Final = 60.0
 _OFFSET_WARNING: Final = 1_000_000
 _OFFSET_CRITICAL: Final = 30_000_000
+_OFFSET_MOVED: Final = 10_000
+"""Microseconds by which the offset may move before the next wake-up is worked out anew."""
 _AFTER_DUE: Final = 300
 """Microseconds past a due time at which to look, since clocks are read at different moments."""
 _JOB: Final = "poll"
@@ -137,7 +138,6 @@ class Poller:
         self._schedule = PollSchedule(interval)
         self._stop = threading.Event()
         self._offset: Micros = 0
-        self._measured: float | None = None
         self._polled = clock.monotonic()
         self._scheduler: BackgroundScheduler | None = None
         step.stopping = self._stop.is_set
@@ -184,6 +184,28 @@ class Poller:
             self._telemetry.count("polls_forced")
             self._run_at(self._clock.now())
 
+    def measure_offset(self) -> None:
+        """Measure by how much the store's clock is ahead of this host's; about once a minute.
+
+        Due times are the store's, wake-ups this host's. Raises StorageUnavailable.
+        """
+        before = self._clock.now()
+        theirs = self._step.store.now()
+        offset = theirs - (before + self._clock.now()) // 2
+        moved, self._offset = abs(offset - self._offset), offset
+        seconds = offset / 1_000_000
+        self._telemetry.value("clock_offset_seconds", seconds)
+        if abs(offset) > _OFFSET_CRITICAL:
+            self._on_clock_offset(seconds)
+        elif abs(offset) > _OFFSET_WARNING:
+            logger.warning(
+                "the database's clock differs from this host's by %.1f s; due times are compared "
+                "with the database's",
+                seconds,
+            )
+        if moved > _OFFSET_MOVED:
+            self._run_at(self._clock.now())
+
     def _poll(self) -> None:
         self._schedule.begin()
         self._polled = self._clock.monotonic()
@@ -200,7 +222,6 @@ class Poller:
 
     def _poll_once(self) -> Micros | None:
         self._ready()
-        self._measure_offset()
         with self._sessions.session() as session:
             next_due = self._step(session)
         self._fetch.success()
@@ -216,24 +237,6 @@ class Poller:
         self._telemetry.count("polls_failed")
         pause = self._fetch.failure(error)
         return max(pause, 0.05) if isinstance(error, StorageUnavailable) else max(pause, 0.2)
-
-    def _measure_offset(self) -> None:
-        now = self._clock.monotonic()
-        if self._measured is not None and now - self._measured < _OFFSET_EVERY:
-            return
-        before = self._clock.now()
-        theirs = self._step.store.now()
-        self._offset = theirs - (before + self._clock.now()) // 2
-        self._measured = now
-        self._telemetry.value("clock_offset_seconds", self._offset / 1_000_000)
-        if abs(self._offset) > _OFFSET_CRITICAL:
-            self._on_clock_offset(self._offset / 1_000_000)
-        elif abs(self._offset) > _OFFSET_WARNING:
-            logger.warning(
-                "the database's clock differs from this host's by %.1f s; due times are compared "
-                "with the database's",
-                self._offset / 1_000_000,
-            )
 
     def _pull_forward(self, _event: Any) -> None:
         """Set the next run; APScheduler calls this once the job has ended, so it is not skipped."""
