@@ -304,6 +304,11 @@ class MemoryTimeoutStore:
                 state=dict(state),
             )
 
+    def farewell(self, owner: str) -> None:
+        """Take the heartbeat of a process away that stopped cleanly."""
+        with self._in.lock:
+            self._in.processes.pop(owner, None)
+
     def processes(self) -> Sequence[ProcessRecord]:
         """Return what was last said, the latest first."""
         with self._in.lock:

@@ -50,8 +50,13 @@ class Housekeeping:
         """Stop; returns when the thread has ended."""
         self._stop.set()
         thread, self._thread = self._thread, None
-        if thread is not None:
-            thread.join()
+        if thread is None:
+            return
+        thread.join()
+        try:
+            self._store.farewell(self._owner)
+        except StorageUnavailable as error:
+            logger.info("the last heartbeat stays behind, the storage is away: %s", error)
 
     def watch(self) -> None:
         """Need no looking after."""

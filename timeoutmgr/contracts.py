@@ -278,6 +278,10 @@ class TimeoutStore(Protocol):
         """Say that the process *owner* lives, and how it is; once a minute is enough."""
         ...
 
+    def farewell(self, owner: str) -> None:
+        """Take the heartbeat of *owner* away: it stopped cleanly. Twice is fine."""
+        ...
+
     def processes(self) -> Sequence[ProcessRecord]:
         """Return what the endpoint's processes said last, the latest first."""
         ...

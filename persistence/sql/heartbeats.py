@@ -5,7 +5,7 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, delete, select, update
 
 from timeoutmgr.contracts import ProcessRecord
 
@@ -35,6 +35,14 @@ def heartbeat(context: StoreContext, owner: str, state: Mapping[str, str]) -> No
             connection.execute(update(processes).where(processes.c.owner == owner).values(news))
 
     context.database.run(work)
+
+
+def farewell(context: StoreContext, owner: str) -> None:
+    """Remove the heartbeat of *owner*."""
+    table = context.tables.processes
+    context.database.run(
+        lambda connection: connection.execute(delete(table).where(table.c.owner == owner))
+    )
 
 
 def processes(context: StoreContext) -> list[ProcessRecord]:

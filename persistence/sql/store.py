@@ -154,6 +154,10 @@ class SqlTimeoutStore:
         """Write a heartbeat of this process; about once a minute is enough."""
         heartbeats.heartbeat(self._context, owner, state)
 
+    def farewell(self, owner: str) -> None:
+        """Take the heartbeat of a process away that stopped cleanly."""
+        heartbeats.farewell(self._context, owner)
+
     def processes(self) -> Sequence[ProcessRecord]:
         """Return what the endpoint's processes last said, the latest first."""
         return heartbeats.processes(self._context)

@@ -119,6 +119,17 @@ def test_a_purge_is_bounded(sql: Stores) -> None:
     assert max(removed) <= 3_000
 
 
+def test_a_process_that_stopped_cleanly_leaves_no_heartbeat(stores: Stores) -> None:
+    store = stores()
+    store.heartbeat("here", {})
+    store.heartbeat("stopped", {})
+
+    store.farewell("stopped")
+    store.farewell("stopped")
+
+    assert [each.owner for each in store.processes()] == ["here"]
+
+
 def test_heartbeats_are_seen_by_all(stores: Stores) -> None:
     store = stores()
     assert isinstance(store, SqlTimeoutStore | MemoryTimeoutStore)

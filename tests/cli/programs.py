@@ -1,0 +1,148 @@
+"""The command line as a user runs it: real processes in a folder of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent.parent
+PATIENCE = 40.0
+
+
+def environment(**more: str) -> dict[str, str]:
+    """The environment of a program: no settings but *more*, and the test run's own mark."""
+    kept = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith("TIMEOUTMGR_") or name.startswith("TIMEOUTMGR_TEST_")
+    }
+    return {**kept, "PYTHONPATH": str(ROOT), **more}
+
+
+def wait_until(claim: Callable[[], bool], what: str) -> None:
+    """Look until *claim* holds; there is no signal between two programs to wait for."""
+    pause = threading.Event()
+    deadline = time.monotonic() + PATIENCE
+    while not claim():
+        assert time.monotonic() < deadline, f"not within {PATIENCE:g} s: {what}"
+        pause.wait(0.05)
+
+
+class Ended(subprocess.CompletedProcess[str]):
+    """A program that has ended."""
+
+    def json(self) -> Any:
+        """What it printed, which must be one JSON document."""
+        return json.loads(self.stdout)
+
+
+class Program:
+    """A program that runs; its output is collected as it comes."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self._lines: dict[str, list[str]] = {"out": [], "err": []}
+        self._came = threading.Condition()
+        self._threads = [
+            threading.Thread(target=self._read, args=(name, stream), daemon=True)
+            for name, stream in (("out", process.stdout), ("err", process.stderr))
+        ]
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def out(self) -> list[str]:
+        with self._came:
+            return list(self._lines["out"])
+
+    @property
+    def err(self) -> list[str]:
+        with self._came:
+            return list(self._lines["err"])
+
+    def wait_for(self, text: str, *, times: int = 1) -> None:
+        """Wait until *text* was printed on so many lines."""
+
+        def is_there() -> bool:
+            lines = [*self._lines["out"], *self._lines["err"]]
+            return sum(text in line for line in lines) >= times
+
+        with self._came:
+            there = self._came.wait_for(is_there, PATIENCE)
+        assert there, f"{text!r} did not come in {self.out} {self.err}"
+
+    def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
+        """Send a signal, and return the exit code."""
+        self.process.send_signal(number)
+        return self.wait()
+
+    def wait(self) -> int:
+        """Return the exit code once all output is read."""
+        code = self.process.wait(PATIENCE)
+        for thread in self._threads:
+            thread.join(PATIENCE)
+        return code
+
+    def _read(self, name: str, stream: Any) -> None:
+        with stream:
+            for line in stream:
+                with self._came:
+                    self._lines[name].append(line.rstrip("\n"))
+                    self._came.notify_all()
+
+
+class Folder:
+    """A working folder with a settings file and an app, where programs are run."""
+
+    def __init__(self, path: Path, endpoint: str) -> None:
+        self.path = path
+        self.endpoint = endpoint
+        self.variables: dict[str, str] = {}
+        self._started: list[Program] = []
+
+    def write(self, name: str, text: str) -> Path:
+        path = self.path / name
+        path.write_text(text)
+        return path
+
+    def run(self, *arguments: str, stdin: bytes = b"") -> Ended:
+        done = subprocess.run(
+            self._command(arguments),
+            cwd=self.path,
+            env=environment(**self.variables),
+            input=stdin,
+            capture_output=True,
+            timeout=PATIENCE,
+        )
+        return Ended(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    def start(self, *arguments: str) -> Program:
+        process = subprocess.Popen(
+            self._command(arguments),
+            cwd=self.path,
+            env=environment(**self.variables, PYTHONUNBUFFERED="1"),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        program = Program(process)
+        self._started.append(program)
+        return program
+
+    def close(self) -> None:
+        for program in self._started:
+            if program.process.poll() is None:
+                program.process.kill()
+            program.wait()
+
+    def _command(self, arguments: tuple[str, ...]) -> list[str]:
+        return [sys.executable, "-m", "timeoutmgr", *arguments]

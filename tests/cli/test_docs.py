@@ -1,0 +1,139 @@
+"""docs/cli.md and docs/configuration.md cannot go stale: they are made here, and compared."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from datetime import timedelta
+from enum import Enum
+from inspect import cleandoc
+from pathlib import Path
+from typing import Any
+
+import click
+
+from timeoutmgr import settings_keys as keys
+from timeoutmgr.cli.exits import MEANINGS
+from timeoutmgr.cli.main import cli
+from timeoutmgr.persistence import SqlPersistence
+from timeoutmgr.satellites import TimeoutManager
+from timeoutmgr.transport.kombu_transport import KombuTransport
+from timeoutmgr.transport.sql import SqlTransport
+
+DOCS = Path(__file__).parent.parent.parent / "docs"
+TABLES: list[tuple[str, str, Any]] = [
+    ("timeout-manager", "timeout-manager", TimeoutManager),
+    *((name, name, part) for name, part in keys.BUILT.items()),
+    (keys.TRANSPORT_OPTIONS, "transport_options, SQL queue", SqlTransport),
+    (keys.TRANSPORT_OPTIONS, "transport_options, brokers", KombuTransport),
+    (keys.PERSISTENCE_OPTIONS, "persistence_options", SqlPersistence),
+]
+ROW = re.compile(
+    r"^\| `(?P<key>[^`]+)` \| `(?P<name>[^`]+)` \| (?P<default>.+) \| (?P<text>.+) \|$"
+)
+
+
+def test_the_command_reference_is_what_the_commands_say() -> None:
+    path = DOCS / "cli.md"
+    now = "\n".join(_reference()) + "\n"
+
+    if os.environ.get("TIMEOUTMGR_APPROVE"):
+        path.write_text(now)
+
+    assert path.read_text() == now, "if this is meant: TIMEOUTMGR_APPROVE=1"
+
+
+def test_the_page_of_settings_has_every_key_with_its_variable_and_default() -> None:
+    documented = [
+        (match["key"], match["name"], match["default"])
+        for match in map(ROW.match, (DOCS / "configuration.md").read_text().splitlines())
+        if match
+    ]
+
+    expected = [row for row in _top()]
+    for table, _title, part in TABLES:
+        expected += [
+            (f"{table}.{key}", keys.environment_name(table, key), _shown(parameter.default))
+            for key, parameter in keys.parameters(part).items()
+        ]
+    defaults = {key: default for key, _name, default in documented}
+    # What depends on the machine or on other settings is told in words.
+    expected = [
+        (key, name, defaults.get(key, "") if default == "*" else default)
+        for key, name, default in expected
+    ]
+    assert sorted(set(documented)) == sorted(set(expected))
+
+
+def _top() -> Iterator[tuple[str, str, str]]:
+    from timeoutmgr import EndpointConfiguration
+
+    made = EndpointConfiguration("a")
+    for key in keys.TOP:
+        plain = key in ("error_queue", "install", "check_destinations", "critical_error_action")
+        default = _shown(getattr(made, key)) if plain else "*"
+        yield key, keys.environment_name(key), default
+
+
+def _shown(value: object) -> str:
+    if value is None or value == ():
+        return "-"
+    if isinstance(value, timedelta):
+        seconds = value.total_seconds()
+        for size, unit in ((86400, "d"), (3600, "h"), (60, "m")):
+            if seconds and seconds % size == 0:
+                return f"`{int(seconds // size)}{unit}`"
+        return f"`{seconds:g}s`"
+    if isinstance(value, Enum):
+        return f"`{value.value}`"
+    if isinstance(value, bool):
+        return f"`{str(value).lower()}`"
+    return f"`{value}`"
+
+
+def _reference() -> Iterator[str]:
+    yield "# Command line"
+    yield ""
+    yield "`tests/cli/test_docs.py` makes this page from the commands, and fails when it is stale."
+    yield ""
+    yield from _command(cli, "timeoutmgr")
+    for name, command in cli.commands.items():
+        yield from _command(command, f"timeoutmgr {name}")
+    yield "## Exit codes"
+    yield ""
+    yield from (f"* {code.value}: {meaning}" for code, meaning in MEANINGS.items())
+
+
+def _command(command: click.Command, name: str) -> Iterator[str]:
+    text = cleandoc(command.help or "").replace("\b\n", "")
+    prose, _, examples = text.partition("Examples:\n")
+    arguments = [
+        param.make_metavar(click.Context(command))
+        for param in command.params
+        if isinstance(param, click.Argument)
+    ]
+    yield f"## {name}"
+    yield ""
+    yield f"    {' '.join([name, '[OPTIONS]', *arguments])}"
+    yield ""
+    yield prose.strip()
+    yield ""
+    yield "```sh"
+    yield from (line.strip() for line in examples.strip().splitlines())
+    yield "```"
+    yield ""
+    own = {param.name for param in cli.params} if command is not cli else set()
+    options = [
+        param
+        for param in command.params
+        if isinstance(param, click.Option) and not param.hidden and param.name not in own
+    ]
+    for option in options:
+        twin = option.envvar or f"TIMEOUTMGR_CLI_{option.opts[0][2:].upper()}"
+        shown = f" (`{twin}`)" if option.expose_value or option.allow_from_autoenv else ""
+        default = f" Default: {option.default}." if option.show_default else ""
+        if option.name != "version":
+            yield f"* `{option.opts[0]}`{shown}: {option.help}{default}"
+    if options:
+        yield ""

@@ -1,0 +1,134 @@
+"""install and doctor."""
+
+from __future__ import annotations
+
+import sqlite3
+
+from sqlalchemy.engine import make_url
+
+from tests.cli.programs import Folder, wait_until
+
+
+def findings(folder: Folder) -> dict[str, dict[str, str]]:
+    found = folder.run("--json", "doctor").json()["findings"]
+    return {each["check"]: each for each in found}
+
+
+def test_install_says_what_is_there_and_twice_is_fine(folder: Folder) -> None:
+    name = folder.endpoint
+
+    first, second = folder.run("--json", "install"), folder.run("--json", "install")
+
+    assert first.returncode == second.returncode == 0, first.stderr + second.stderr
+    expected = [name, f"{name}.Timeouts", f"{name}.TimeoutsDispatcher", "error"]
+    assert sorted(first.json()["queues"]) == sorted(second.json()["queues"]) == sorted(expected)
+
+
+def test_the_ddl_that_is_printed_makes_the_tables_and_printing_makes_nothing(
+    folder: Folder,
+) -> None:
+    ended = folder.run("install", "--sql")
+
+    assert ended.returncode == 0, ended.stderr
+    assert not (folder.path / "timeoutmgr.db").exists()
+    connection = sqlite3.connect(folder.path / "timeoutmgr.db")
+    connection.executescript(ended.stdout)
+    connection.close()
+    sent = folder.run("send", folder.endpoint, "Hello", "{}")
+    assert "there is no queue" in sent.stderr  # so the tables are
+    assert folder.run("list").returncode == 0
+
+
+def test_a_healthy_installation_has_no_fail(folder: Folder) -> None:
+    folder.run("install")
+
+    ended = folder.run("doctor")
+
+    assert ended.returncode == 0, ended.stdout
+    assert [line[:4] for line in ended.stdout.splitlines() if not line.startswith("ok ")] == []
+    assert "SQLite lets one write at a time" in ended.stdout
+
+
+def test_a_missing_installation_is_a_fail_with_its_remedy_and_nothing_is_made(
+    folder: Folder,
+) -> None:
+    ended = folder.run("doctor")
+
+    assert ended.returncode == 1
+    assert "-> run `timeoutmgr install`" in ended.stdout
+    assert not (folder.path / "timeoutmgr.db").exists()
+
+
+def test_a_missing_queue_and_a_missing_destination_are_fails(folder: Folder) -> None:
+    other = f"{folder.endpoint}x"
+    folder.run("install")
+    program = folder.start("run")
+    program.wait_for("runs")
+    folder.variables["TIMEOUTMGR_ENDPOINT"] = other
+    folder.run("install")
+    del folder.variables["TIMEOUTMGR_ENDPOINT"]
+    folder.run("send", other, "Hello", "{}", "--delay", "1h")
+    wait_until(lambda: folder.run("--json", "list").json()["total"] == 1, "it is stored")
+    program.stop()
+    connection = sqlite3.connect(folder.path / "timeoutmgr.db")
+    with connection:
+        connection.execute("DELETE FROM timeoutmgr_queues WHERE name = ?", (other,))
+        connection.execute("DELETE FROM timeoutmgr_queues WHERE name = 'error'")
+    connection.close()
+
+    found = findings(folder)
+
+    assert (found["queues"]["level"], found["queues"]["text"]) == ("fail", "missing: error")
+    assert found["destinations"]["level"] == "fail"
+    assert f"1 pending timeouts are for '{other}'" in found["destinations"]["text"]
+
+
+def test_a_server_that_is_away_is_a_fail_and_the_rest_is_still_looked_at(folder: Folder) -> None:
+    folder.variables["TIMEOUTMGR_PERSISTENCE"] = (
+        "postgresql+psycopg://sales:s3cret@127.0.0.1:1/none?password=s3cret"
+    )
+
+    ended = folder.run("doctor", "--verbose")
+
+    assert ended.returncode == 1
+    assert "fail  storage:" in ended.stdout
+    assert "s3cret" not in ended.stdout + ended.stderr
+
+
+def test_on_mariadb_the_packet_is_compared_with_the_body_limit(
+    folder: Folder, mysql_url: str, unique: str
+) -> None:
+    folder.variables |= {
+        "TIMEOUTMGR_TRANSPORT": mysql_url,
+        "TIMEOUTMGR_PERSISTENCE": mysql_url,
+        "TIMEOUTMGR_TRANSPORT_OPTIONS_PREFIX": f"{unique}_",
+        "TIMEOUTMGR_PERSISTENCE_OPTIONS_PREFIX": f"{unique}_",
+    }
+    folder.run("install")
+    folder.variables["TIMEOUTMGR_LIMITS_MAX_BODY"] = str(2 * 1024**3)
+
+    found = findings(folder)
+
+    assert found["max_allowed_packet"]["level"] == "fail"
+    assert "SET GLOBAL max_allowed_packet" in found["max_allowed_packet"]["remedy"]
+    password = make_url(mysql_url).password
+    assert not password or str(password) not in str(found)
+
+
+def test_on_rabbitmq_and_postgresql_everything_is_connected_to(
+    folder: Folder, rabbitmq_url: str, postgres_url: str, unique: str
+) -> None:
+    folder.variables |= {
+        "TIMEOUTMGR_TRANSPORT": rabbitmq_url,
+        "TIMEOUTMGR_PERSISTENCE": postgres_url,
+        "TIMEOUTMGR_PERSISTENCE_OPTIONS_PREFIX": f"{unique}_",
+    }
+    installed = folder.run("install")
+
+    found = findings(folder)
+
+    assert installed.returncode == 0, installed.stderr
+    assert {each["level"] for each in found.values()} == {"ok"}
+    assert {"transport", "storage", "storage tables", "queues", "clock", "destinations"} <= set(
+        found
+    )

@@ -1,0 +1,198 @@
+"""What needs no process of its own: parsing, help, errors, printing."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+from freezegun import freeze_time
+
+from timeoutmgr import errors
+from timeoutmgr.cli import output
+from timeoutmgr.cli.exits import Exit, exit_of
+from timeoutmgr.cli.logs import MaskingFormatter
+from timeoutmgr.cli.main import cli
+from timeoutmgr.cli.options import Duration, HeaderPair, Instant
+
+
+@pytest.fixture(autouse=True)
+def _logging() -> Iterator[None]:
+    """The command line sets up logging; give it back as it was."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    own = logging.getLogger("timeoutmgr").level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    logging.getLogger("timeoutmgr").setLevel(own)
+
+
+@pytest.fixture
+def runner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> CliRunner:
+    monkeypatch.chdir(tmp_path)
+    return CliRunner()
+
+
+@pytest.mark.parametrize("frozen", ["2024-02-29T23:59:59", "2030-06-15"])
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2030-01-31T09:00:00Z", datetime(2030, 1, 31, 9, tzinfo=UTC)),
+        ("2030-01-31T09:00Z", datetime(2030, 1, 31, 9, tzinfo=UTC)),
+        ("2030-01-31T10:00:00+01:00", datetime(2030, 1, 31, 9, tzinfo=UTC)),
+        ("2030-01-31T09:00:00.123456Z", datetime(2030, 1, 31, 9, 0, 0, 123456, tzinfo=UTC)),
+        ("1969-12-31T00:00Z", datetime(1969, 12, 31, tzinfo=UTC)),
+    ],
+)
+def test_a_time_means_the_same_whenever_it_is_read(
+    text: str, expected: datetime, frozen: str
+) -> None:
+    with freeze_time(frozen):
+        assert Instant().convert(text, None, None) == expected
+
+
+@pytest.mark.parametrize("text", ["2030-01-31T09:00:00", "2030-01-31"])
+def test_a_time_without_a_zone_is_refused(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="has no time zone; add Z for UTC"):
+        Instant().convert(text, None, None)
+
+
+@pytest.mark.parametrize("text", ["", "soon", "2030-02-30T00:00Z", "10000-01-01T00:00Z"])
+def test_what_is_no_time_is_refused(text: str) -> None:
+    with pytest.raises(click.BadParameter, match="expected ISO 8601"):
+        Instant().convert(text, None, None)
+
+
+def test_durations_and_headers_are_read() -> None:
+    assert Duration().convert("1h30m", None, None) == timedelta(minutes=90)
+    assert HeaderPair().convert("a=b=c", None, None) == ("a", "b=c")
+    assert HeaderPair().convert("a=", None, None) == ("a", "")
+    with pytest.raises(click.BadParameter, match="expected seconds, or text"):
+        Duration().convert("soon", None, None)
+    with pytest.raises(click.BadParameter, match="expected NAME=VALUE"):
+        HeaderPair().convert("=b", None, None)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.InvalidMessage("x"), Exit.USAGE),
+        (errors.MessageTooLarge("body", 2, 1, "limits.max_body"), Exit.USAGE),
+        (errors.Unroutable("q"), Exit.NOT_FOUND),
+        (errors.ConfigurationError("x"), Exit.CONFIGURATION),
+        (errors.SchemaMissing("x"), Exit.CONFIGURATION),
+        (errors.StorageUnavailable("x"), Exit.UNAVAILABLE),
+        (errors.TransportUnavailable("x"), Exit.UNAVAILABLE),
+        (errors.DeliveryUnknown("x"), Exit.UNAVAILABLE),
+        (errors.DeliveryFailed("x"), Exit.FAILED),
+        (errors.LeaseLost("x"), Exit.FAILED),
+    ],
+)
+def test_every_error_has_its_exit_code(error: Exception, code: Exit) -> None:
+    assert exit_of(error) is code
+
+
+@pytest.mark.parametrize("name", sorted(cli.commands))
+def test_every_command_has_an_example_and_every_option_an_environment_twin(
+    runner: CliRunner, name: str
+) -> None:
+    result = runner.invoke(cli, [name, "--help"], prog_name="timeoutmgr", terminal_width=200)
+
+    assert result.exit_code == 0
+    assert f"Examples:\n    timeoutmgr {name}" in result.output.replace(
+        "timeoutmgr --config sales.toml", "timeoutmgr"
+    ).replace("timeoutmgr --json", "timeoutmgr")
+    of_the_group = {param.name for param in cli.params}
+    for param in cli.commands[name].params:
+        if isinstance(param, click.Option) and not param.hidden and param.name not in of_the_group:
+            twin = f"TIMEOUTMGR_CLI_{name}_{param.opts[0][2:]}".replace("-", "_").upper()
+            assert param.envvar == twin
+            assert f"env var: {twin}" in result.output
+
+
+def test_the_help_names_the_exit_codes(runner: CliRunner) -> None:
+    result = runner.invoke(cli, ["--help"], prog_name="timeoutmgr")
+
+    for code in Exit:
+        assert f"\n  {code.value} " in result.output
+
+
+def test_an_option_is_taken_from_its_environment_twin(runner: CliRunner) -> None:
+    result = runner.invoke(
+        cli,
+        ["list"],
+        env={"TIMEOUTMGR_CLI_LIST_FROM": "yesterday", "TIMEOUTMGR_CLI_JSON": "1"},
+    )
+
+    assert result.exit_code == 2
+    assert "'yesterday' is not a time" in json.loads(result.stdout)["error"]
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--json", "reschedule", "x"], ["reschedule", "x", "--json"]]
+)
+def test_json_may_stand_before_or_behind_the_command(
+    runner: CliRunner, arguments: list[str]
+) -> None:
+    result = runner.invoke(cli, arguments)
+
+    assert result.exit_code == 2
+    assert json.loads(result.stdout) == {
+        "error": "give one of --delay and --at",
+        "kind": "UsageError",
+        "exit_code": 2,
+    }
+
+
+def test_a_usage_error_is_one_error_line_on_standard_error(runner: CliRunner) -> None:
+    result = runner.invoke(cli, ["retry"])
+
+    assert result.exit_code == 2
+    assert result.stdout == ""
+    assert result.stderr.splitlines()[-1].startswith("error: say which: --all, --id or --limit")
+
+
+def test_what_is_not_expected_shows_its_traceback_without_its_secrets(
+    runner: CliRunner, tmp_path: Path
+) -> None:
+    (tmp_path / "broken_app.py").write_text(
+        "def config():\n    raise RuntimeError('no amqp://u:s3cret@h and ?token=s3cret&x=1')\n"
+    )
+
+    result = runner.invoke(cli, ["--app", "broken_app:config", "status"])
+
+    assert result.exit_code == 1
+    assert "Traceback" in result.stderr
+    assert "s3cret" not in result.output
+    assert result.stderr.splitlines()[-1] == "error: no amqp://u:***@h and ?token=***&x=1"
+
+
+def test_log_lines_and_their_tracebacks_have_no_secrets() -> None:
+    try:
+        raise RuntimeError("lost amqp://u:s3cret@h")
+    except RuntimeError as error:
+        info = (RuntimeError, error, error.__traceback__)
+    record = logging.LogRecord("a", 40, "f", 1, "at %s", ("redis://:s3cret@h",), info)
+
+    text = MaskingFormatter("%(asctime)s %(message)s").format(record)
+
+    assert "at redis://:***@h" in text
+    assert "Traceback" in text
+    assert "s3cret" not in text
+
+
+def test_control_characters_are_spelt_out_and_long_ids_are_not_cut(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    output.print_table(["id", "type"], [("x" * 300, "a\x1b[31mb"), (None, "[red]")])
+
+    printed = capsys.readouterr().out
+    assert "x" * 300 in printed
+    assert "a\\x1b[31mb" in printed
+    assert "[red]" in printed

@@ -1,0 +1,95 @@
+"""Retrying on a broker without transactions: sent and confirmed first, then acknowledged."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from timeoutmgr import headers
+from timeoutmgr.cli.retrying import Choice, retry_from
+from timeoutmgr.contracts import SendResult, TransportSession
+from timeoutmgr.message import Message, Outgoing
+from timeoutmgr.transport.kombu_transport import KombuTransport
+
+
+@pytest.fixture
+def transport(rabbitmq_url: str) -> Iterator[KombuTransport]:
+    made = KombuTransport(rabbitmq_url)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def session(transport: KombuTransport, unique: str) -> Iterator[TransportSession]:
+    with closing(transport.session()) as made:
+        made.create_queues([unique, f"{unique}.error"])
+        yield made
+        made.delete_queues([unique, f"{unique}.error"])
+
+
+def fail(session: TransportSession, unique: str, number: int, queue: str) -> None:
+    message = Message(
+        id=f"m{number}",
+        body=b"%d" % number,
+        headers={headers.FAILED_QUEUE: queue, headers.EXCEPTION_MESSAGE: "broken", "own": "kept"},
+    )
+    assert session.send([Outgoing(f"{unique}.error", message)]) == [SendResult.CONFIRMED]
+
+
+def test_what_is_chosen_goes_home_and_the_rest_stays(
+    transport: KombuTransport, session: TransportSession, unique: str
+) -> None:
+    for number in range(4):
+        fail(session, unique, number, unique)
+
+    results = retry_from(transport, f"{unique}.error", Choice(ids=frozenset({"m1", "m3"})))
+
+    assert [(each.message_id, each.what) for each in results] == [
+        ("m0", "left"),
+        ("m1", "retried"),
+        ("m2", "left"),
+        ("m3", "retried"),
+    ]
+    with closing(session.receiver(unique, prefetch=10)) as receiver:
+        (first,) = receiver.receive(1, 10.0)
+        (second,) = receiver.receive(1, 10.0)
+    assert [first.message.id, second.message.id] == ["m1", "m3"]
+    assert (first.message.body, first.message.headers["own"]) == (b"1", "kept")
+    assert not headers.FAILURE_HEADERS & set(first.message.headers)
+    with closing(session.receiver(f"{unique}.error", prefetch=10)) as receiver:
+        left = [receiver.receive(1, 10.0)[0].message for _ in range(2)]
+    assert [(each.id, each.headers[headers.FAILED_QUEUE]) for each in left] == [
+        ("m0", unique),
+        ("m2", unique),
+    ]
+
+
+def test_a_message_whose_queue_is_gone_stays_whole(
+    transport: KombuTransport, session: TransportSession, unique: str
+) -> None:
+    fail(session, unique, 1, f"{unique}.gone")
+
+    (result,) = retry_from(transport, f"{unique}.error", Choice())
+
+    assert result.what == "unroutable"
+    with closing(session.receiver(f"{unique}.error", prefetch=10)) as receiver:
+        (received,) = receiver.receive(1, 10.0)
+    assert (received.message.id, received.message.body) == ("m1", b"1")
+
+
+def test_a_limit_takes_the_oldest_and_a_dry_run_takes_none(
+    transport: KombuTransport, session: TransportSession, unique: str
+) -> None:
+    for number in range(3):
+        fail(session, unique, number, unique)
+
+    looked = retry_from(transport, f"{unique}.error", Choice(limit=2, dry_run=True))
+    taken = retry_from(transport, f"{unique}.error", Choice(limit=1))
+
+    assert [(each.message_id, each.what) for each in looked] == [
+        ("m0", "would_retry"),
+        ("m1", "would_retry"),
+    ]
+    assert [(each.message_id, each.what) for each in taken] == [("m0", "retried")]

@@ -1,0 +1,179 @@
+"""``timeoutmgr run``: how it starts, what it says, how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.programs import Folder, wait_until
+
+FETCH = "Repeated failures when fetching timeouts from storage, endpoint will be terminated."
+STORE = "Repeated failures when storing timeouts, endpoint will be terminated."
+
+
+def read_health(path: Path) -> dict[str, Any]:
+    """The document, or nothing while there is none; it is whole whenever it is read."""
+    try:
+        text = path.read_text()
+    except FileNotFoundError:
+        return {}
+    document: dict[str, Any] = json.loads(text)
+    return document
+
+
+def lose_the_storage(folder: Folder) -> None:
+    connection = sqlite3.connect(folder.path / "timeoutmgr.db", timeout=20)
+    with connection:
+        connection.execute("DROP TABLE timeoutmgr_timeout_keys")
+        connection.execute("DROP TABLE timeoutmgr_timeouts")
+    connection.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_stops_it_cleanly_with_exit_code_0(folder: Folder, number: signal.Signals) -> None:
+    program = folder.start("run")
+    program.wait_for(f"endpoint {folder.endpoint} runs")
+
+    code = program.stop(number)
+
+    assert code == 0
+    assert f"endpoint {folder.endpoint} is stopped" in program.err[-1]
+    assert "Traceback" not in "\n".join(program.err)
+
+
+def test_an_app_handles_what_is_sent_from_the_shell(folder: Folder) -> None:
+    program = folder.start("run", "--app", "app:config")
+    program.wait_for("runs")
+
+    sent = folder.run("send", folder.endpoint, "Hello", '{"n": 7}', "--delay", "100ms")
+
+    assert sent.returncode == 0, sent.stderr
+    program.wait_for("handled {'n': 7}")
+    assert program.stop() == 0
+
+
+def test_the_health_file_is_rewritten_while_it_runs_and_gone_when_it_stopped(
+    folder: Folder,
+) -> None:
+    path = folder.path / "health.json"
+    program = folder.start("run", "--health-file", str(path))
+    wait_until(lambda: bool(read_health(path)), "a health file")
+    first = read_health(path)
+
+    wait_until(lambda: read_health(path)["time"] != first["time"], "another health file")
+
+    assert first["pid"] == program.process.pid
+    assert first["endpoint"] == folder.endpoint
+    assert first["snapshot"]["breaker_Broker"] == "disarmed"
+    assert program.stop() == 0
+    assert list(folder.path.glob("*health*")) == []
+
+
+def test_a_critical_error_ends_it_with_70_and_its_sentence_as_the_last_line(
+    folder: Folder,
+) -> None:
+    program = folder.start("run", "--app", "app:config")
+    program.wait_for("runs")
+    lose_the_storage(folder)
+    folder.run("send", folder.endpoint, "Hello", "{}", "--delay", "1h")
+
+    code = program.wait()
+
+    assert code == 70
+    assert program.err[-1] in (FETCH, STORE)
+
+
+def test_with_critical_error_action_log_it_goes_on_and_says_so_in_a_second_line(
+    folder: Folder,
+) -> None:
+    program = folder.start("run", "--app", "app:logging")
+    program.wait_for("runs")
+    lose_the_storage(folder)
+    folder.run("send", folder.endpoint, "Hello", "{}", "--delay", "1h")
+
+    program.wait_for("endpoint will be terminated.")
+    program.wait_for("critical_error_action is 'log': the endpoint is NOT terminated, it goes on")
+
+    assert program.stop() == 0
+
+
+def test_two_processes_are_started_again_when_killed_and_stopped_together(
+    folder: Folder,
+) -> None:
+    path = folder.path / "health.json"
+    program = folder.start("run", "--processes", "2", "--health-file", str(path))
+
+    def pids() -> list[int]:
+        found = read_health(path).get("processes", [])
+        return [each["pid"] for each in found if each["pid"] and each["health"]]
+
+    wait_until(lambda: len(pids()) == 2, "two processes")
+    first, second = pids()
+
+    os.kill(first, signal.SIGKILL)
+
+    program.wait_for("was ended by signal 9; another follows in 1 s")
+    wait_until(lambda: len(pids()) == 2 and first not in pids(), "another process")
+    assert second in pids()
+    assert read_health(path)["processes"][0]["restarts"] == 1
+    children = pids()
+    assert program.stop() == 0
+    assert [pid for pid in children if Path(f"/proc/{pid}").exists()] == []
+    assert list(folder.path.glob("*health*")) == []
+
+
+def test_a_critical_error_in_one_of_two_processes_stops_all_and_is_the_last_line(
+    folder: Folder,
+) -> None:
+    program = folder.start("run", "--app", "app:config", "--processes", "2")
+    program.wait_for(f"endpoint {folder.endpoint} runs", times=2)
+    lose_the_storage(folder)
+    folder.run("send", folder.endpoint, "Hello", "{}", "--delay", "1h")
+
+    code = program.wait()
+
+    assert code == 70
+    assert program.err[-1] in (FETCH, STORE)
+
+
+def test_children_stop_when_their_parent_is_killed(folder: Folder) -> None:
+    path = folder.path / "health.json"
+    program = folder.start("run", "--processes", "2", "--health-file", str(path))
+    program.wait_for(f"endpoint {folder.endpoint} runs", times=2)
+    wait_until(lambda: bool(read_health(path)), "a health file")
+    children = [each["pid"] for each in read_health(path)["processes"]]
+
+    program.process.kill()
+
+    program.wait_for(f"endpoint {folder.endpoint} is stopped", times=2)
+    wait_until(
+        lambda: not any(Path(f"/proc/{pid}").exists() for pid in children), "the children's end"
+    )
+
+
+def test_wrong_settings_end_it_at_once_however_many_processes(folder: Folder) -> None:
+    folder.variables["TIMEOUTMGR_CONCURENCY"] = "2"
+
+    for processes in ("1", "2"):
+        ended = folder.run("run", "--processes", processes)
+
+        assert ended.returncode == 4
+        assert ended.stderr.count("\n") == 1
+        assert "did you mean 'TIMEOUTMGR_CONCURRENCY'?" in ended.stderr
+
+
+def test_an_app_that_is_not_there_is_named(folder: Folder) -> None:
+    no_module = folder.run("run", "--app", "nowhere:config")
+    no_attribute = folder.run("run", "--app", "app:nothing")
+    no_config = folder.run("run", "--app", "app:hello.__name__")
+
+    assert [each.returncode for each in (no_module, no_attribute, no_config)] == [4, 4, 4]
+    assert "there is no module 'nowhere'" in no_module.stderr
+    assert "has no attribute 'nothing'" in no_attribute.stderr
+    assert "expected an EndpointConfiguration" in no_config.stderr

@@ -1,0 +1,201 @@
+"""send, list, show, reschedule, send-now, cancel, status: the life of a timeout from the shell."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tests.cli.programs import Folder, Program, wait_until
+
+
+@pytest.fixture
+def running(folder: Folder) -> Program:
+    program = folder.start("run", "--app", "app:config")
+    program.wait_for("runs")
+    return program
+
+
+def send(folder: Folder, *more: str) -> str:
+    """Send a message that is due in an hour, wait until it is stored; return its timeout id."""
+    sent = folder.run("--json", "send", folder.endpoint, "Hello", '{"n": 1}', *more)
+    assert sent.returncode == 0, sent.stderr
+    timeout_id: str = sent.json()["id"]
+    wait_until(
+        lambda: folder.run("--json", "show", timeout_id).returncode == 0, "the timeout is stored"
+    )
+    return timeout_id
+
+
+def test_a_timeout_is_sent_listed_shown_moved_and_cancelled(
+    folder: Folder, running: Program
+) -> None:
+    timeout_id = send(
+        folder, "--at", "2090-01-31T10:00:00+01:00", "--saga", "s1", "--header", "a=b"
+    )
+
+    listed = folder.run("list", "--json", "--saga", "s1").json()
+    first = folder.run("--json", "show", timeout_id, "--body")
+    assert first.returncode == 0, first.stdout
+    shown = first.json()
+    moved = folder.run("--json", "reschedule", timeout_id, "--at", "2091-01-01T00:00Z")
+    after = folder.run("--json", "show", timeout_id).json()
+    status = folder.run("--json", "status").json()
+    cancelled = folder.run("--json", "cancel", timeout_id)
+    again = folder.run("--json", "cancel", timeout_id, "nobody")
+
+    assert [(each["id"], each["due"]) for each in listed["timeouts"]] == [
+        (timeout_id, "2090-01-31T09:00:00+00:00")
+    ]
+    assert (shown["body"], shown["saga"], shown["headers"]["a"]) == ('{"n": 1}', "s1", "b")
+    assert (moved.returncode, moved.json()["result"]) == (0, "changed")
+    assert after["due"] == "2091-01-01T00:00:00+00:00"
+    assert status["timeouts"]["pending"] == 1
+    assert status["queues"][folder.endpoint] == 0
+    assert (cancelled.returncode, cancelled.json()) == (0, {"results": {timeout_id: "cancelled"}})
+    assert again.returncode == 3
+    assert again.json()["results"]["nobody"] == "unknown"
+    assert folder.run("--json", "list").json() == {"total": 0, "timeouts": []}
+    assert running.out == []
+
+
+def test_send_now_does_not_wait_and_is_then_too_late(folder: Folder, running: Program) -> None:
+    timeout_id = send(folder, "--delay", "1h")
+
+    first = folder.run("send-now", timeout_id)
+
+    running.wait_for("handled {'n': 1}")
+    second = folder.run("send-now", timeout_id)
+    assert (first.returncode, first.stdout.split()) == (0, [timeout_id, "changed"])
+    assert (second.returncode, second.stdout.split()) == (3, [timeout_id, "too_late"])
+
+
+def test_all_timeouts_of_a_saga_are_cancelled(folder: Folder, running: Program) -> None:
+    send(folder, "--delay", "1h", "--saga", "s1")
+    other = send(folder, "--delay", "1h")
+
+    done = folder.run("cancel-saga", "s1")
+    none = folder.run("cancel-saga", "s1")
+
+    assert (done.returncode, done.stdout) == (0, "1 cancelled\n")
+    assert none.returncode == 3
+    left = folder.run("--json", "list").json()["timeouts"]
+    assert [each["id"] for each in left] == [other]
+    assert running.process.poll() is None
+
+
+def test_the_processes_that_live_are_shown_with_their_breakers(
+    folder: Folder, running: Program
+) -> None:
+    def processes() -> list[dict[str, object]]:
+        found: list[dict[str, object]] = folder.run("--json", "status").json()["processes"]
+        return found
+
+    wait_until(lambda: bool(processes()), "a heartbeat")
+    (process,) = processes()
+
+    assert process["pid"] == running.process.pid
+    breakers = process["breakers"]
+    assert isinstance(breakers, dict)
+    assert breakers["TimeoutStorageConnectivity"] == "disarmed"
+
+
+def test_a_failed_message_is_retried_from_the_error_queue(folder: Folder, running: Program) -> None:
+    sent = folder.run("--json", "send", folder.endpoint, "Fragile", '{"n": 2}', "--id", "m1")
+    folder.run("send", folder.endpoint, "Fragile", '{"n": 3}', "--id", "m2")
+
+    def errors() -> int:
+        count: int = folder.run("--json", "status").json()["queues"]["error"]
+        return count
+
+    wait_until(lambda: errors() == 2, "two messages in the error queue")
+
+    looked = folder.run("retry", "--all", "--dry-run", "--json").json()
+    folder.write("mended", "")
+    retried = folder.run("--json", "retry", "--id", "m1")
+
+    assert sent.returncode == 0
+    assert sorted(
+        (each["message_id"], each["queue"], each["result"], each["failed_with"])
+        for each in looked["messages"]
+    ) == [
+        ("m1", folder.endpoint, "would_retry", "broken as yet"),
+        ("m2", folder.endpoint, "would_retry", "broken as yet"),
+    ]
+    assert retried.returncode == 0, retried.stderr
+    running.wait_for("handled {'n': 2}")
+    assert errors() == 1
+    assert folder.run("retry", "--all").stdout.splitlines()[-1] == "1 retried, 0 stay in error"
+    running.wait_for("handled {'n': 3}")
+    assert folder.run("retry", "--all").returncode == 3
+
+
+def test_a_message_that_names_no_queue_stays_in_the_error_queue_and_is_said(
+    folder: Folder,
+) -> None:
+    folder.run("install")
+    folder.run("send", "error", "Stray", "{}", "--id", "stray")
+
+    ended = folder.run("--json", "retry", "--all")
+
+    assert ended.returncode == 1
+    (message,) = ended.json()["messages"]
+    assert (message["message_id"], message["result"]) == ("stray", "names_no_queue")
+    assert folder.run("--json", "status").json()["queues"]["error"] == 1
+
+
+def test_a_body_from_standard_input_arrives_byte_by_byte(folder: Folder, running: Program) -> None:
+    body = b"\x00\xff not text"
+    sent = folder.run(
+        *("--json", "send", folder.endpoint, "Raw", "-"),
+        *("--content-type", "application/octet-stream", "--delay", "1h"),
+        stdin=body,
+    )
+    timeout_id = sent.json()["id"]
+    wait_until(lambda: folder.run("show", timeout_id).returncode == 0, "it is stored")
+
+    shown = folder.run("--json", "show", timeout_id, "--body").json()
+
+    assert (shown["bytes"], shown["body_base64"]) == (len(body), "AP8gbm90IHRleHQ=")
+    assert running.process.poll() is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "sentence"),
+    [
+        (["{endpoint}", "T", "{{}}", "--at", "2030-01-01T00:00:00"], 2, "has no time zone"),
+        (["{endpoint}", "T", "{{}}", "--at", "tomorrow"], 2, "expected ISO 8601"),
+        (["{endpoint}", "T", "{{}}", "--delay", "-1"], 2, "never negative"),
+        (["{endpoint}", "T", "{{}}", "--delay", "1h", "--at", "2090-01-01T00Z"], 2, "exclude"),
+        (["{endpoint}", "T", "not json"], 2, "BODY is not JSON"),
+        (["{endpoint}", "T", "{{}}", "--header", "novalue"], 2, "expected NAME=VALUE"),
+        (["{endpoint}.Timeouts", "T", "{{}}"], 2, "belongs to the broker or to a timeout manager"),
+        (["nowhere", "T", "{{}}"], 3, "there is no queue 'nowhere'"),
+        (["nowhere", "T", "{{}}", "--delay", "1h"], 3, "there is no queue 'nowhere'"),
+    ],
+)
+def test_bad_input_is_one_error_line_with_its_exit_code(
+    folder: Folder, arguments: list[str], code: int, sentence: str
+) -> None:
+    folder.run("install")
+    arguments = [each.format(endpoint=folder.endpoint) for each in arguments]
+
+    ended = folder.run("send", *arguments)
+    as_json = folder.run("--json", "send", *arguments)
+
+    assert ended.returncode == as_json.returncode == code
+    errors = [line for line in ended.stderr.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 1
+    assert sentence in errors[0]
+    assert sentence in json.loads(as_json.stdout)["error"]
+    assert as_json.json()["exit_code"] == code
+
+
+def test_without_an_installation_the_command_to_run_is_said_and_no_file_is_made(
+    folder: Folder,
+) -> None:
+    ended = folder.run("list")
+
+    assert ended.returncode == 4
+    assert "run `timeoutmgr install`" in ended.stderr
+    assert not (folder.path / "timeoutmgr.db").exists()

@@ -1,0 +1,45 @@
+"""``timeoutmgr install``: queues and tables, created where they are missing."""
+
+import click
+
+from timeoutmgr.cli import output
+from timeoutmgr.cli.options import Command, common, option
+from timeoutmgr.cli.shared import Shared, assembled
+
+
+@click.command(cls=Command)
+@option("--sql", is_flag=True, help="Print the DDL instead, and touch nothing.")
+@common(environment=False)
+@click.pass_obj
+def install(shared: Shared, sql: bool) -> None:
+    """Create the queues and tables that are missing, or upgrade them.
+
+    Twice, and from several hosts at once, is fine. With --sql nothing is connected to: the
+    statements for an empty database are printed, for somebody who may run them. The queues are
+    still to be created then, by an install without --sql.
+
+    Examples:
+      timeoutmgr install
+      timeoutmgr --config sales.toml install --sql > schema.sql
+    """
+    from timeoutmgr import installation
+
+    with assembled(shared) as parts:
+        settings = parts.settings
+        if sql:
+            found = [settings.transport.ddl()]
+            found += [settings.persistence.ddl()] if settings.persistence is not None else []
+            text = "\n".join(each for each in found if each)
+            shared.show({"sql": text}, lambda: click.echo(text))
+            return
+        queues = installation.install(parts)
+        persistence = settings.persistence
+        described = [
+            ("endpoint", settings.name),
+            ("transport", settings.transport.describe()),
+            ("persistence", None if persistence is None else persistence.capabilities.name),
+        ]
+        shared.show(
+            {**dict(described), "queues": queues},
+            lambda: output.print_pairs([*described, *(("queue", queue) for queue in queues)]),
+        )

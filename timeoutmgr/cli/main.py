@@ -1,0 +1,142 @@
+"""``timeoutmgr``: the group of commands, how errors end one, and the console entry."""
+
+import logging
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import click
+
+from timeoutmgr._version import __version__
+from timeoutmgr.cli import output
+from timeoutmgr.cli.cancel import cancel
+from timeoutmgr.cli.cancel_saga import cancel_saga
+from timeoutmgr.cli.doctor import doctor
+from timeoutmgr.cli.exits import MEANINGS, Exit, exit_of
+from timeoutmgr.cli.install import install
+from timeoutmgr.cli.list import list_timeouts
+from timeoutmgr.cli.logs import log_to_stderr
+from timeoutmgr.cli.options import ENVIRONMENT, common, with_examples
+from timeoutmgr.cli.reschedule import reschedule
+from timeoutmgr.cli.retry import retry
+from timeoutmgr.cli.run import run
+from timeoutmgr.cli.send import send
+from timeoutmgr.cli.send_now import send_now
+from timeoutmgr.cli.shared import Shared
+from timeoutmgr.cli.show import show
+from timeoutmgr.cli.status import status
+from timeoutmgr.errors import TimeoutManagerError
+
+
+class Commands(click.Group):
+    """Ends every command with an exit code; expected errors are one line, not a traceback."""
+
+    def __init__(self, name: str | None, *, help: str = "", **settings: Any) -> None:
+        super().__init__(name, help=with_examples(help), **settings)
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        windows_expand_args: bool = True,
+        **extra: Any,
+    ) -> NoReturn:
+        """Run the command that *args* name, and exit."""
+        shared = extra.setdefault("obj", Shared())
+        try:
+            result = super().main(
+                args,
+                prog_name,
+                complete_var,
+                standalone_mode=False,
+                windows_expand_args=windows_expand_args,
+                **extra,
+            )
+            code = result if isinstance(result, int) else Exit.OK
+        except click.exceptions.Abort:
+            code = Exit.INTERRUPTED
+        except click.ClickException as error:
+            code = _usage(shared, error)
+        except TimeoutManagerError as error:
+            code = exit_of(error)
+            _report(shared, type(error).__name__, str(error), code)
+        except Exception as error:
+            # Not expected, so the traceback is what is needed; without its secrets.
+            output.print_error(traceback.format_exc().rstrip())
+            code = Exit.FAILED
+            _report(shared, type(error).__name__, str(error), code)
+        sys.exit(int(code))
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the commands in the order of the help."""
+        return list(self.commands)
+
+    def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the exit codes."""
+        with formatter.section("Exit codes"):
+            formatter.write_dl([(str(code.value), meaning) for code, meaning in MEANINGS.items()])
+
+
+@click.group(
+    cls=Commands,
+    context_settings={"auto_envvar_prefix": ENVIRONMENT, "help_option_names": ["-h", "--help"]},
+)
+@common(environment=True)
+@click.version_option(__version__, package_name="timeoutmgr", message="%(prog)s %(version)s")
+@click.pass_obj
+def cli(shared: Shared) -> None:
+    """Durable delayed messages: run an endpoint, and look after its timeouts.
+
+    The endpoint is described by a settings file (--config), by an app (--app), or by
+    TIMEOUTMGR_… variables alone. The options of this group may also follow the command.
+
+    Examples:
+      timeoutmgr --config sales.toml run
+      timeoutmgr send billing PaymentOverdue '{"order": 7}' --delay 14d
+      timeoutmgr --json status
+    """
+    log_to_stderr(shared.log_level(logging.WARNING))
+
+
+for command in (
+    run,
+    install,
+    send,
+    list_timeouts,
+    show,
+    cancel,
+    cancel_saga,
+    reschedule,
+    send_now,
+    retry,
+    status,
+    doctor,
+):
+    cli.add_command(command)
+
+
+def main() -> NoReturn:
+    """Run the command line; the console entry."""
+    cli.main(prog_name="timeoutmgr")
+
+
+def _usage(shared: Shared, error: click.ClickException) -> Exit:
+    if shared.json:
+        _report(shared, type(error).__name__, error.format_message(), Exit.USAGE)
+        return Exit.USAGE
+    if isinstance(error, click.UsageError) and error.ctx is not None:
+        output.print_error(error.ctx.get_usage())
+        output.print_error(f"Try '{error.ctx.command_path} --help'.")
+    output.print_error(f"error: {error.format_message()}")
+    return Exit.USAGE
+
+
+def _report(shared: Shared, kind: str, text: str, code: Exit) -> None:
+    if shared.json:
+        document = {"error": output.masked(text), "kind": kind, "exit_code": code.value}
+        output.print_json(document)
+    else:
+        output.print_error(f"error: {text}")

@@ -1,0 +1,148 @@
+"""Options: every one with an environment twin, and the types of their values."""
+
+import inspect
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from timeoutmgr.cli.shared import DEFAULT_FILE, Shared
+from timeoutmgr.durations import parse_duration
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+ENVIRONMENT = "TIMEOUTMGR_CLI"
+option = partial(click.option, show_envvar=True)
+"""An option whose twin, ``TIMEOUTMGR_CLI_<COMMAND>_<OPTION>``, is shown in the help."""
+
+
+def with_examples(text: str) -> str:
+    """Return the help *text* with its examples marked to be printed as they stand."""
+    return inspect.cleandoc(text).replace("\nExamples:\n", "\n\b\nExamples:\n")
+
+
+class Command(click.Command):
+    """A command whose help ends with examples."""
+
+    def __init__(self, name: str | None, *, help: str = "", **settings: Any) -> None:
+        super().__init__(name, help=with_examples(help), **settings)
+        for param in self.params:
+            # By the option as it is typed; click would take the name of the argument in Python.
+            if isinstance(param, click.Option) and param.allow_from_autoenv:
+                twin = f"{ENVIRONMENT}_{name}_{param.opts[0].lstrip('-')}"
+                param.envvar = twin.replace("-", "_").upper()
+
+
+class Duration(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
+    """A duration, in the forms that settings have as well."""
+
+    name = "duration"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> timedelta:
+        """Return the duration that *value* spells."""
+        try:
+            return value if isinstance(value, timedelta) else parse_duration(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class Instant(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
+    """A time in ISO 8601 with its zone."""
+
+    name = "time"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> datetime:
+        """Return the time that *value* spells."""
+        if not isinstance(value, str):
+            return datetime.fromisoformat(value.isoformat())
+        try:
+            at = datetime.fromisoformat(value.strip())
+        except ValueError:
+            self.fail(
+                f"{value!r} is not a time; expected ISO 8601 such as 2030-01-31T09:00:00Z",
+                param,
+                ctx,
+            )
+        if at.tzinfo is None:
+            self.fail(
+                f"{value!r} has no time zone; add Z for UTC, or an offset such as +01:00",
+                param,
+                ctx,
+            )
+        return at
+
+
+class HeaderPair(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.4 on
+    """A header as ``NAME=VALUE``."""
+
+    name = "name=value"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, str]:
+        """Return name and value."""
+        if isinstance(value, tuple):
+            return value[0], value[1]
+        name, equals, text = str(value).partition("=")
+        if not name or not equals:
+            self.fail(f"{value!r} is not a header; expected NAME=VALUE", param, ctx)
+        return name, text
+
+
+def delay_and_at(function: Decorated) -> Decorated:
+    """Add ``--delay`` and ``--at``, which exclude each other."""
+    function = option(
+        "--at", type=Instant(), help="When it is due, in ISO 8601 with a zone: 2030-01-31T09:00Z."
+    )(function)
+    return option("--delay", type=Duration(), help="How long to wait: 90, 2m, 1h30m, PT2M.")(
+        function
+    )
+
+
+def common(*, environment: bool) -> Callable[[Decorated], Decorated]:
+    """Add the options that every command has; they are the group's too, with *environment*."""
+    declared: Sequence[tuple[str, dict[str, Any]]] = (
+        (
+            "--config",
+            {
+                "type": click.Path(dir_okay=False, path_type=Path),
+                "help": f"Settings file. Without it, ./{DEFAULT_FILE} if there is one.",
+            },
+        ),
+        (
+            "--app",
+            {
+                "metavar": "MODULE:ATTRIBUTE",
+                "help": "An EndpointConfiguration, or a function that returns one.",
+            },
+        ),
+        ("--json", {"is_flag": True, "help": "Print one JSON document."}),
+        ("--verbose", {"is_flag": True, "help": "Show debug log lines."}),
+    )
+
+    def add(function: Decorated) -> Decorated:
+        for name, settings in reversed(declared):
+            function = option(
+                name,
+                expose_value=False,
+                callback=_remember,
+                show_envvar=environment,
+                allow_from_autoenv=environment,
+                **settings,
+            )(function)
+        return function
+
+    return add
+
+
+def _remember(ctx: click.Context, param: click.Parameter, value: Any) -> None:
+    # Given before the command or after it: either counts.
+    if value and param.name:
+        setattr(ctx.ensure_object(Shared), param.name, value)

@@ -1,0 +1,120 @@
+"""What all commands share: which configuration, how to print, and how to open an endpoint."""
+
+import importlib
+import logging
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from timeoutmgr.cli import output
+from timeoutmgr.errors import ConfigurationError, SchemaMissing
+
+if TYPE_CHECKING:
+    from timeoutmgr.assembly import Parts
+    from timeoutmgr.config import EndpointConfiguration
+    from timeoutmgr.endpoint import Endpoint
+
+DEFAULT_FILE = "timeoutmgr.toml"
+
+
+@dataclass(kw_only=True)
+class Shared:
+    """The options that every command has."""
+
+    config: Path | None = None
+    app: str | None = None
+    json: bool = False
+    verbose: bool = False
+
+    def show(self, document: object, for_people: Callable[[], None]) -> None:
+        """Print *document* as JSON if asked to, else have *for_people* print it."""
+        if self.json:
+            output.print_json(document)
+        else:
+            for_people()
+
+    def log_level(self, usual: int) -> int:
+        """Return the level from which on log lines are shown."""
+        return logging.DEBUG if self.verbose else usual
+
+    def configuration(self) -> "EndpointConfiguration":
+        """Return the configuration that the app or the settings file holds."""
+        if self.app is not None:
+            return _from_app(self.app)
+        from timeoutmgr.settings_file import configuration_from
+
+        default = Path(DEFAULT_FILE)
+        path = self.config if self.config is not None or not default.is_file() else default
+        return configuration_from(path, os.environ)
+
+
+@contextmanager
+def opened(shared: Shared, *, with_store: bool = True) -> Iterator["Endpoint"]:
+    """Lend the endpoint, not started; the tables of its queues (and store) are there."""
+    from timeoutmgr.endpoint import Endpoint
+
+    config = shared.configuration()
+    settings = config.settings()
+    needed = [settings.transport, *([settings.persistence] if with_store else [])]
+    for part in needed:
+        database = None if part is None else part.database
+        # To connect would create the file.
+        if database is not None and database.path is not None and not database.path.exists():
+            raise SchemaMissing(f"there is no file {database.path}; run `timeoutmgr install`")
+    endpoint = Endpoint(config)
+    try:
+        for part in needed:
+            if part is not None:
+                part.check()
+        yield endpoint
+    finally:
+        endpoint.close()
+
+
+@contextmanager
+def assembled(shared: Shared) -> Iterator["Parts"]:
+    """Lend the parts of the endpoint; nothing was connected to yet."""
+    from timeoutmgr.assembly import assemble
+
+    parts = assemble(shared.configuration().settings())
+    try:
+        yield parts
+    finally:
+        parts.settings.transport.close()
+        if parts.settings.persistence is not None:
+            parts.settings.persistence.close()
+
+
+def _from_app(app: str) -> "EndpointConfiguration":
+    from timeoutmgr.config import EndpointConfiguration
+
+    module, colon, attribute = app.partition(":")
+    if not module or not colon or not attribute:
+        raise ConfigurationError(
+            f"--app is module:attribute, such as shop.messaging:config; got {app!r}"
+        )
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        found: object = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module}.".startswith(f"{error.name}."):
+            raise  # a module that the app itself imports: its traceback says where
+        raise ConfigurationError(
+            f"there is no module {error.name!r} for --app {app}; run in the folder that holds it"
+        ) from error
+    for name in attribute.split("."):
+        if not hasattr(found, name):
+            raise ConfigurationError(f"--app {app}: {found!r:.120} has no attribute {name!r}")
+        found = getattr(found, name)
+    config = found if isinstance(found, EndpointConfiguration) or not callable(found) else found()
+    if not isinstance(config, EndpointConfiguration):
+        raise ConfigurationError(
+            f"--app {app} is {type(config).__name__}; expected an EndpointConfiguration, or a "
+            "function that returns one"
+        )
+    return config

@@ -1,0 +1,69 @@
+"""``timeoutmgr show``: one timeout, whole."""
+
+import base64
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from timeoutmgr.cli import output
+from timeoutmgr.cli.exits import Exit
+from timeoutmgr.cli.options import Command, common, option
+from timeoutmgr.cli.shared import Shared, opened
+
+if TYPE_CHECKING:
+    from timeoutmgr.contracts import Timeout
+
+
+@click.command(cls=Command)
+@click.argument("timeout_id", metavar="ID")
+@option("--body", is_flag=True, help="Show the body too: as text, or base64 if it is none.")
+@common(environment=False)
+@click.pass_obj
+def show(shared: Shared, timeout_id: str, body: bool) -> Exit:
+    """Show the timeout ID: its state and, while it is pending, its headers and body.
+
+    Examples:
+      timeoutmgr show 5f0c2a1e-8a44-5b7a-9d0e-3c1f2b7a6d55 --body
+    """
+    with opened(shared) as endpoint:
+        found = endpoint.timeouts.show(timeout_id)
+    if found is None:
+        document: dict[str, Any] = {"id": timeout_id, "state": "unknown"}
+    else:
+        state, timeout = found
+        document = {"id": timeout_id, "state": state.value}
+        if timeout is not None:
+            document |= _document(timeout, body)
+    shared.show(document, lambda: _print(document))
+    return Exit.OK if found is not None else Exit.NOT_FOUND
+
+
+def _document(timeout: "Timeout", with_body: bool) -> dict[str, Any]:
+    message = timeout.message
+    document: dict[str, Any] = {
+        "due": output.shown_time(timeout.due),
+        "destination": timeout.destination,
+        "saga": timeout.saga_id,
+        "created": output.shown_time(timeout.created),
+        "attempts": timeout.attempts,
+        "message_id": message.id,
+        "content_type": message.content_type,
+        "bytes": len(message.body),
+        "headers": dict(message.headers),
+    }
+    if with_body:
+        try:
+            document["body"] = message.body.decode()
+        except UnicodeDecodeError:
+            document["body_base64"] = base64.b64encode(message.body).decode()
+    return document
+
+
+def _print(document: dict[str, Any]) -> None:
+    own = {name: value for name, value in document.items() if name not in ("headers", "body")}
+    output.print_pairs(list(own.items()))
+    for name, value in document.get("headers", {}).items():
+        click.echo(f"  {output.plain(name)}: {output.plain(value)}")
+    if "body" in document:
+        lines = document["body"].splitlines()
+        click.echo("\n".join(["", *map(output.plain, lines)]))

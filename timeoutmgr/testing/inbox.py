@@ -1,0 +1,92 @@
+"""A handler that keeps what it gets, so that a test can wait for it and look at it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from timeoutmgr import headers
+from timeoutmgr.clock import SystemClock
+from timeoutmgr.contracts import Clock
+from timeoutmgr.handlers import HandlerContext
+from timeoutmgr.instants import Micros, from_wire
+from timeoutmgr.message import Message
+from timeoutmgr.testing.signals import PATIENCE, Signal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Arrival:
+    """A message that was handled, and when."""
+
+    body: Any
+    message: Message
+    message_type: str
+    at: Micros
+
+    @property
+    def id(self) -> str:
+        """The message id."""
+        return self.message.id
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """The message's headers."""
+        return self.message.headers
+
+    @property
+    def lateness(self) -> float:
+        """Seconds from the due time that was stamped on the message to its handling."""
+        return (self.at - from_wire(self.message.headers[headers.DELIVER_AT])) / 1_000_000
+
+
+class Inbox:
+    """Register it as a handler: ``config.add_handler("OrderPlaced", inbox)``."""
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock = clock or SystemClock()
+        self._signal = Signal()
+        self._arrived: list[Arrival] = []
+
+    def __call__(self, body: Any, context: HandlerContext) -> None:
+        """Keep one message."""
+        arrival = Arrival(
+            body=body,
+            message=context.message,
+            message_type=context.message_type,
+            at=self._clock.now(),
+        )
+        with self._signal.change():
+            self._arrived.append(arrival)
+
+    @property
+    def arrived(self) -> list[Arrival]:
+        """What came so far, in order."""
+        return list(self._arrived)
+
+    def wait_for(self, count: int, timeout: float = PATIENCE) -> list[Arrival]:
+        """Return what came once that is *count* messages; AssertionError if it never is."""
+        return self._wait(lambda _arrival: True, count, f"{count} messages", timeout)
+
+    def wait_for_id(self, message_id: str, count: int = 1, timeout: float = PATIENCE) -> Arrival:
+        """Return the last arrival of *message_id* once it came *count* times."""
+
+        def is_it(arrival: Arrival) -> bool:
+            return arrival.id == message_id
+
+        return self._wait(is_it, count, f"message {message_id}", timeout)[-1]
+
+    def of(self, *message_ids: str) -> list[Arrival]:
+        """Return the arrivals of these messages so far."""
+        return [arrival for arrival in self.arrived if arrival.id in message_ids]
+
+    def _wait(
+        self, wanted: Callable[[Arrival], bool], count: int, what: str, timeout: float
+    ) -> list[Arrival]:
+        def matching() -> list[Arrival]:
+            return [arrival for arrival in self.arrived if wanted(arrival)]
+
+        self._signal.wait_until(
+            lambda: len(matching()) >= count,
+            lambda: f"{what}; {len(matching())} of {len(self._arrived)} arrived match",
+            timeout,
+        )
+        return matching()

@@ -1,0 +1,90 @@
+"""What a test waits for instead of sleeping: something happened, or a deadline passed."""
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Final
+
+PATIENCE: Final = 15.0
+"""Seconds until a wait gives up; long, because a wait that is met costs nothing."""
+
+
+class Signal:
+    """Wakes those that wait for a condition whenever something happened."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+
+    @contextmanager
+    def change(self) -> Iterator[None]:
+        """Change under the lock what others wait for, and wake them."""
+        with self._changed:
+            yield
+            self._changed.notify_all()
+
+    def wait_until(
+        self, holds: Callable[[], bool], what: Callable[[], str], timeout: float = PATIENCE
+    ) -> None:
+        """Return once *holds*; raise AssertionError with *what* after *timeout* seconds."""
+        with self._changed:
+            if not self._changed.wait_for(holds, timeout):
+                raise AssertionError(f"not within {timeout:g} s: {what()}")
+
+
+class RecordingTelemetry:
+    """A telemetry that counts, keeps every value, and lets a test wait for a count."""
+
+    def __init__(self) -> None:
+        self._signal = Signal()
+        self._counts: Counter[str] = Counter()
+        self._values: dict[str, list[float]] = {}
+
+    def count(self, event: str, amount: int = 1) -> None:
+        """Add *amount* to what was counted of *event*."""
+        with self._signal.change():
+            self._counts[event] += amount
+
+    def value(self, name: str, value: float) -> None:
+        """Keep one more value of *name*."""
+        with self._signal.change():
+            self._values.setdefault(name, []).append(value)
+
+    def counted(self, event: str) -> int:
+        """Return what was counted of *event* so far."""
+        return self._counts[event]
+
+    def values(self, name: str) -> list[float]:
+        """Return all values of *name*, in order."""
+        return list(self._values.get(name, []))
+
+    def snapshot(self) -> Mapping[str, float]:
+        """Return all counts and the last values."""
+        last = {name: values[-1] for name, values in dict(self._values).items()}
+        return {**self._counts, **last}
+
+    def wait_for(self, event: str, amount: int = 1, timeout: float = PATIENCE) -> None:
+        """Return once *event* was counted *amount* times in all; AssertionError if it was not."""
+        self._signal.wait_until(
+            lambda: self._counts[event] >= amount,
+            lambda: f"{amount} {event}; counted {dict(self._counts)}",
+            timeout,
+        )
+
+    @contextmanager
+    def expect(self, event: str, amount: int = 1, timeout: float = PATIENCE) -> Iterator[None]:
+        """Leave the block only once *event* was counted *amount* times more than at its start."""
+        before = self._counts[event]
+        yield
+        self.wait_for(event, before + amount, timeout)
+
+
+def eventually(holds: Callable[[], object], what: str, timeout: float = PATIENCE) -> None:
+    """Return once *holds*; for what lies in another process or server and sends no signal."""
+    deadline = time.monotonic() + timeout
+    between_looks = threading.Event()
+    while not holds():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"not within {timeout:g} s: {what}")
+        between_looks.wait(0.01)
