@@ -76,8 +76,10 @@ class PollTimeouts:
 
     def _claim_and_send(self, session: TransportSession) -> Chunk:
         if self.mode is TransactionMode.TRANSACTION_SCOPE:
-            if not self._something_is_due():
-                return Chunk("", (), self.store.next_due())
+            # A look without the writer's turn: an idle poll must not hold up anybody.
+            due = self.store.next_due()
+            if due is None or due > self.store.now():
+                return Chunk("", (), due)
             with session.transaction() as transaction:
                 chunk = self._claim(transaction)
                 self._send(chunk, session, transaction)
@@ -89,11 +91,6 @@ class PollTimeouts:
             self.store.release(chunk.token)
             raise
         return chunk
-
-    def _something_is_due(self) -> bool:
-        # A look without the writer's turn: an idle poll must not hold up anybody.
-        due = self.store.next_due()
-        return due is not None and due <= self.store.now()
 
     def _claim(self, transaction: Transaction | None) -> Chunk:
         return self.store.claim(self.clock.now(), self.chunk, self.owner, transaction=transaction)

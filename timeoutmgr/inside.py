@@ -28,6 +28,9 @@ def send_inside(parts: Parts, composed: Composed, session: "Session | Connection
     """
     connection = session if isinstance(session, Connection) else session.connection()
     settings = parts.settings
+    if composed.due is not None and settings.check_destinations:
+        parts.sender.require_queues([composed.sent.destination])
+    _begin(connection)
     if _lives_in(settings.transport.database, connection):
         _enqueue(parts, composed, connection)
         return
@@ -38,8 +41,6 @@ def send_inside(parts: Parts, composed: Composed, session: "Session | Connection
         and store is not None
         and _lives_in(store.database, connection)
     ):
-        if settings.check_destinations:
-            parts.sender.require_queues([composed.sent.destination])
         parts.context.store_inside(composed.outgoing.message, connection)
         _wake_on_commit(parts, composed, connection)
         return
@@ -48,6 +49,18 @@ def send_inside(parts: Parts, composed: Composed, session: "Session | Connection
         "neither the queues nor the timeouts of this endpoint live in the session's database",
         "Use the session's database for the SQL queue or the persistence, or send without session.",
     )
+
+
+def _begin(connection: Connection) -> None:
+    """Begin the caller's transaction in SQLite for sure, if it is not yet.
+
+    The driver's own way begins with the first change, but not with a savepoint: releasing an
+    outermost savepoint would commit, and a rollback of the caller come too late.
+    """
+    if connection.dialect.name == "sqlite":
+        driver = connection.connection.dbapi_connection
+        if driver is not None and not getattr(driver, "in_transaction", True):
+            connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
 def _lives_in(database: Database | None, connection: Connection) -> bool:
