@@ -32,6 +32,7 @@ class SqlPersistence:
         settings: SqlSettings | None = None,
     ) -> None:
         self._database: Final = url if isinstance(url, Database) else Database.shared(url)
+        self._database.used_by(self)
         self._tables: Final = tables(schema, prefix)
         self._schema, self._prefix = schema, prefix
         self._version_table: Final = f"{prefix}timeouts_version"
@@ -93,7 +94,7 @@ class SqlPersistence:
     def close(self) -> None:
         """End the lives of the owners that claimed here, and let go of idle connections."""
         self._lives.end_all()
-        self._database.dispose()
+        self._database.leave(self)
 
     def _attributes(self) -> dict[str, str]:
         return {"prefix": self._prefix}

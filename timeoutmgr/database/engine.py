@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final, TypeVar
+from weakref import WeakSet
 
 from sqlalchemy import Connection, Engine, create_engine, event, exc, text
 from sqlalchemy.engine import URL, make_url
@@ -72,6 +73,7 @@ class Database:
         self._writer: Final = self.engine.execution_options(**{_BEGIN: "BEGIN IMMEDIATE"})
         # SQLite has one writer: threads of this process queue here instead of polling the file.
         self._turn: Final = threading.Lock() if self.is_sqlite else None
+        self._users: Final[WeakSet[object]] = WeakSet()
 
     @classmethod
     def shared(cls, url: str | URL, settings: DatabaseSettings | None = None) -> "Database":
@@ -157,6 +159,19 @@ class Database:
         with self.read() as connection:
             connection.execute(text("SELECT 1"))
         self._require_version()
+
+    def used_by(self, user: object) -> None:
+        """Note that *user* (a queue, a store) uses this; its part is to call ``leave``."""
+        self._users.add(user)
+
+    def leave(self, user: object) -> None:
+        """Note that *user* is done; the last one closes the idle connections. Twice is fine.
+
+        Not sooner: what others have checked out would go back to a pool that nobody closes.
+        """
+        self._users.discard(user)
+        if not self._users:
+            self.dispose()
 
     def dispose(self) -> None:
         """Close idle connections; the object stays usable."""

@@ -45,6 +45,7 @@ class SqlTransport:
         settings: SqlQueueSettings | None = None,
     ) -> None:
         self._database = database if isinstance(database, Database) else Database.shared(database)
+        self._database.used_by(self)
         self.clock: Final[Clock] = clock or SystemClock()
         self.settings: Final = settings or SqlQueueSettings()
         self._prefix = checked_identifier("prefix", prefix)
@@ -157,7 +158,7 @@ class SqlTransport:
             self._listener.stop()
         if self._version is not None:
             self._version.close()
-        self._database.dispose()
+        self._database.leave(self)
 
     @property
     def _version_table(self) -> str:
