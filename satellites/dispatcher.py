@@ -19,7 +19,7 @@ from timeoutmgr.contracts import (
 from timeoutmgr.errors import DeliveryFailed, Unroutable
 from timeoutmgr.instants import Micros, to_wire
 from timeoutmgr.message import Message, Outgoing, Received
-from timeoutmgr.resilience.error_copy import error_copy
+from timeoutmgr.resilience.error_copy import error_copy, minimal_error_copy
 from timeoutmgr.telemetry import Telemetry
 from timeoutmgr.transport.work import Work
 
@@ -28,7 +28,7 @@ from .control import SingleOrder, read_control
 logger = logging.getLogger(__name__)
 
 ATTEMPTS: Final = 5
-"""Refusals of one message before it goes to the error queue."""
+"""Attempts at one message, the last of them refused, before it goes to the error queue."""
 _FIRST_BACK_OFF: Final = 1_000_000
 _LONGEST_BACK_OFF: Final = 60_000_000
 
@@ -84,8 +84,8 @@ class DispatchTimeouts:
                 failed.append((timeout, sent.message, Unroutable(timeout.destination)))
             elif result is SendResult.REFUSED and timeout.attempts + 1 >= ATTEMPTS:
                 error = DeliveryFailed(
-                    f"the broker refused the message {ATTEMPTS} times; is the queue "
-                    f"{timeout.destination!r} full?"
+                    f"queue {timeout.destination!r} did not take the message in {ATTEMPTS} "
+                    "attempts, and refused the last; is it full?"
                 )
                 failed.append((timeout, sent.message, error))
             else:
@@ -119,6 +119,10 @@ class DispatchTimeouts:
         ]
         outcomes: list[Outcome] = []
         results = work.send_isolated(copies)
+        for place, (timeout, message, error) in enumerate(failed):
+            if results[place] is SendResult.REFUSED:
+                small = minimal_error_copy(message, queue=timeout.destination, reason=str(error))
+                [results[place]] = work.send_isolated([Outgoing(self.error_queue, small)])
         for (timeout, _message, error), result in zip(failed, results, strict=True):
             if result is SendResult.CONFIRMED:
                 logger.error("timeout %s goes to the error queue: %s", timeout.id, error)

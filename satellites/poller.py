@@ -12,7 +12,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, timedelta
 from typing import Any, Final
 
-from apscheduler.events import EVENT_JOB_ERROR, EVENT_JOB_EXECUTED, EVENT_JOB_MAX_INSTANCES
+from apscheduler.events import (
+    EVENT_JOB_ERROR,
+    EVENT_JOB_EXECUTED,
+    EVENT_JOB_MAX_INSTANCES,
+    EVENT_JOB_SUBMITTED,
+)
 from apscheduler.executors.pool import ThreadPoolExecutor
 from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.triggers.interval import IntervalTrigger
@@ -87,7 +92,7 @@ class PollTimeouts:
         chunk = self._claim(None)
         try:
             self._send(chunk, session, None)
-        except TransportUnavailable:
+        except Exception:
             self.store.release(chunk.token)
             raise
         return chunk
@@ -136,6 +141,7 @@ class Poller:
         self._stop = threading.Event()
         self._offset: Micros = 0
         self._polled = clock.monotonic()
+        self._submitted = self._ended = 0
         self._scheduler: BackgroundScheduler | None = None
         step.stopping = self._stop.is_set
 
@@ -151,6 +157,8 @@ class Poller:
         scheduler.add_listener(
             self._pull_forward, EVENT_JOB_EXECUTED | EVENT_JOB_ERROR | EVENT_JOB_MAX_INSTANCES
         )
+        self._submitted = self._ended = 0
+        scheduler.add_listener(self._submitted_one, EVENT_JOB_SUBMITTED)
         scheduler.add_job(
             self._poll,
             IntervalTrigger(seconds=self._interval.total_seconds(), timezone=UTC),
@@ -216,6 +224,7 @@ class Poller:
         finally:
             self._polled = self._clock.monotonic()
             self._schedule.end(self._clock.now(), next_due, not_before)
+            self._ended += 1
 
     def _poll_once(self) -> Micros | None:
         self._ready()
@@ -240,6 +249,16 @@ class Poller:
         at = self._schedule.next
         if at is not None:
             self._run_at(at)
+
+    def _submitted_one(self, event: Any) -> None:
+        """Pull forward again where the poll was over before APScheduler had written it down.
+
+        A short poll may end while the scheduler still submits it. Its end is then told from
+        within, and what that pulled forward is overwritten with one interval from now.
+        """
+        self._submitted += 1
+        if self._ended >= self._submitted:
+            self._pull_forward(event)
 
     def _run_at(self, at: Micros) -> None:
         scheduler = self._scheduler

@@ -123,7 +123,8 @@ def read_timeout(message: Message, endpoint: str, limits: Limits, now: Micros) -
         raise MessageRejected(f"the message id has more than {ID_CHARACTERS} characters")
     try:
         check_destination(destination, limits)
-        check_headers(message.headers, limits)
+        # As the sender was allowed to write them: what routing added does not count.
+        check_headers(_as_sent(message), limits)
         check_body(message.body, limits)
         due = check_due(_instant(message, headers.EXPIRE))
     except InvalidMessage as error:
@@ -143,6 +144,11 @@ def _id_of(message: Message, endpoint: str) -> str:
     # time stamp the store would take it for one that was dispatched already, and drop it.
     retry = message.headers.get(headers.RETRIES_TIMESTAMP)
     return timeout_id(endpoint, message.id if retry is None else f"{message.id}|{retry}")
+
+
+def _as_sent(message: Message) -> dict[str, str]:
+    ours = (headers.EXPIRE, headers.DESTINATION, headers.DELIVER_AT)
+    return {name: value for name, value in message.headers.items() if name not in ours}
 
 
 def _without_routing(message: Message) -> Message:

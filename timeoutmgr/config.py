@@ -1,16 +1,18 @@
 """What an endpoint is to be: collected by EndpointConfiguration, frozen and checked at the door."""
 
+import inspect
 import os
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
 from timeoutmgr import plugins
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import Clock, Persistence, TransactionMode, Transport
-from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.errors import ConfigurationError, InvalidMessage, UnknownSetting
 from timeoutmgr.features import Feature
 from timeoutmgr.handlers import ANY, Handler
 from timeoutmgr.resilience.critical import CriticalAction, CriticalErrorHook
@@ -52,7 +54,10 @@ class EndpointSettings:
     def __post_init__(self) -> None:
         """Check every value."""
         check_endpoint_name(self.name)
-        check_destination(self.error_queue, Limits())
+        try:
+            check_destination(self.error_queue, Limits())
+        except InvalidMessage as error:
+            raise ConfigurationError(f"error_queue: {error}") from error
         if self.concurrency < 1:
             raise ConfigurationError(f"concurrency must be at least 1, got {self.concurrency}")
         if self.send_only and self.handlers:
@@ -229,10 +234,11 @@ def transport_from_url(url: str, **options: Any) -> Transport:
     scheme = _scheme(plain)
     if scheme in plugins.names(plugins.TRANSPORTS):
         options.pop("accept_loss", None)
-        return cast(Transport, plugins.load(plugins.TRANSPORTS, scheme)(plain, **options))
+        part = plugins.load(plugins.TRANSPORTS, scheme)
+        return cast(Transport, _known_options(part, options)(plain, **options))
     from timeoutmgr.transport.kombu_transport import KombuTransport
 
-    return KombuTransport(url, **options)
+    return cast(Transport, _known_options(KombuTransport, options)(url, **options))
 
 
 def persistence_from_url(url: str, **options: Any) -> Persistence:
@@ -240,15 +246,16 @@ def persistence_from_url(url: str, **options: Any) -> Persistence:
     name = _scheme(url) if "://" in url else url
     part = plugins.load(plugins.PERSISTENCE, name)
     if name == "memory":
-        return cast(Persistence, part(**options))
+        return cast(Persistence, _known_options(part, options)(**options))
     options.pop("accept_loss", None)
+    _known_options(part, options)
     return cast(Persistence, part(url, **options))
 
 
 def check_endpoint_name(name: str) -> str:
     """Return *name* if an endpoint can be called that; raise ConfigurationError if not."""
     longest = 199 - len(".TimeoutsDispatcher")
-    if not isinstance(name, str) or not name or len(name.encode()) > longest:
+    if not isinstance(name, str) or not 0 < len(name.encode("utf-8", "surrogatepass")) <= longest:
         raise ConfigurationError(
             f"an endpoint's name is 1 to {longest} bytes of UTF-8, got {name!r:.80}"
         )
@@ -258,6 +265,20 @@ def check_endpoint_name(name: str) -> str:
             "the broker (amq.) nor a satellite (.Timeouts, .TimeoutsDispatcher)"
         )
     return name
+
+
+def _known_options(part: Callable[..., Any], options: Mapping[str, Any]) -> Callable[..., Any]:
+    """Return *part*; raise UnknownSetting where it does not take one of *options*."""
+    parameters = inspect.signature(part).parameters
+    takes_all = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
+    known = sorted(name for name, one in parameters.items() if one.kind is one.KEYWORD_ONLY)
+    for key in options:
+        if not takes_all and key not in parameters:
+            near = get_close_matches(key, known, n=1)
+            raise UnknownSetting(
+                key, f"the options of {part.__name__}", near[0] if near else None, known
+            )
+    return part
 
 
 def _scheme(url: str) -> str:

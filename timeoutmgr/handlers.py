@@ -226,8 +226,8 @@ def enclosed_types(message: Message) -> list[str]:
     for entry in message.headers.get(headers.ENCLOSED_MESSAGE_TYPES, "").split(";"):
         full = entry.partition(",")[0].strip()
         short = full.rpartition(".")[2].rpartition("+")[2]
-        names += [name for name in (full, short) if name and name not in names]
-    return names
+        names += [full, short]
+    return [name for name in dict.fromkeys(names) if name]
 
 
 def retry_later(

@@ -139,7 +139,7 @@ class Composer:
         if options.saga_id is not None:
             own[headers.SAGA_ID] = _checked_saga(options.saga_id)
         if options.time_to_be_received is not None:
-            own[headers.TIME_TO_BE_RECEIVED] = to_timespan(options.time_to_be_received)
+            own[headers.TIME_TO_BE_RECEIVED] = _checked_expiry(options.time_to_be_received)
         _refuse_reserved(options.headers)
         return Message(
             id=message_id,
@@ -151,7 +151,8 @@ class Composer:
 
 _RESERVED = frozenset(
     {headers.EXPIRE, headers.DESTINATION, headers.CLEAR_TIMEOUTS, headers.MESSAGE_ID, headers.WAKE}
-    | {headers.TIMEOUT_ID, headers.CHUNK_VERSION, headers.DELIVER_AT}
+    | {headers.TIMEOUT_ID, headers.CHUNK_VERSION, headers.DELIVER_AT, headers.SAGA_ID}
+    | {headers.RETRIES, headers.RETRIES_TIMESTAMP}
 )
 
 
@@ -175,6 +176,12 @@ def _related(cause: Message) -> dict[str, str]:
         headers.CONVERSATION_ID: cause.headers.get(headers.CONVERSATION_ID, cause.id),
         headers.CORRELATION_ID: cause.headers.get(headers.CORRELATION_ID, cause.id),
     }
+
+
+def _checked_expiry(limit: timedelta) -> str:
+    if not isinstance(limit, timedelta) or limit <= timedelta(0):
+        raise InvalidMessage(f"time_to_be_received is a positive timedelta, got {limit!r}")
+    return to_timespan(limit)
 
 
 def _checked_saga(saga_id: str) -> str:

@@ -38,6 +38,7 @@ class Limits:
                 f"max_body and max_headers must be positive, got {self.max_body} and "
                 f"{self.max_headers}"
             )
+        names_of(self.allowed_destinations)
         if self.max_delay is not None and self.max_delay <= timedelta(0):
             raise ConfigurationError(f"max_delay must be positive, got {self.max_delay}")
 
@@ -130,7 +131,7 @@ def due_of(
     if deliver_at is not None:
         if not isinstance(deliver_at, datetime):
             raise InvalidMessage(f"deliver_at is an aware datetime, got {deliver_at!r}")
-        return to_micros(deliver_at)
+        return check_due(to_micros(deliver_at))
     if delay is None:
         return None
     return check_due(now + _delay_micros(delay))
@@ -192,7 +193,9 @@ def _delay_micros(delay: timedelta | float) -> int:
         micros = delay // MICROSECOND
     elif isinstance(delay, bool) or not isinstance(delay, int | float):
         raise InvalidMessage(f"a delay is a timedelta or seconds, got {delay!r}")
-    elif not math.isfinite(delay):
+    elif isinstance(delay, int):
+        micros = delay * 1_000_000
+    elif not math.isfinite(delay * 1_000_000):
         raise InvalidMessage(f"a delay is finite, got {delay!r}")
     else:
         micros = math.ceil(delay * 1_000_000)

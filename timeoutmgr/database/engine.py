@@ -21,6 +21,7 @@ from timeoutmgr.database.failures import Failure, classify, unavailable
 from timeoutmgr.database.files import refuse_network_file_system
 from timeoutmgr.errors import CombinationRefused, ConfigurationError, StorageUnavailable
 from timeoutmgr.instants import Micros
+from timeoutmgr.redaction import redact
 
 logger = logging.getLogger(__name__)
 
@@ -66,7 +67,7 @@ class Database:
     _shared_lock: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(self, url: str | URL, settings: DatabaseSettings | None = None) -> None:
-        self.url: Final = make_url(url)
+        self.url: Final = _parsed(url)
         self.settings: Final = settings or DatabaseSettings()
         self.dialect: Final[Dialect] = dialect_of(self.url.get_backend_name())
         self.engine: Final[Engine] = _engine(self.url, self.settings)
@@ -78,9 +79,9 @@ class Database:
     @classmethod
     def shared(cls, url: str | URL, settings: DatabaseSettings | None = None) -> "Database":
         """Return this process' one Database for *url*; the first caller's *settings* count."""
-        key = make_url(url).render_as_string(hide_password=False)
-        if make_url(url).get_backend_name() == "sqlite":
-            key = f"sqlite:{Path(make_url(url).database or '').resolve()}"
+        key = _parsed(url).render_as_string(hide_password=False)
+        if _parsed(url).get_backend_name() == "sqlite":
+            key = f"sqlite:{Path(_parsed(url).database or '').resolve()}"
         with cls._shared_lock:
             if key not in cls._shared:
                 cls._shared[key] = cls(url, settings)
@@ -242,6 +243,16 @@ os.register_at_fork(after_in_child=Database.after_fork)
 def execute_many(connection: Connection, statement: Any, rows: Sequence[dict[str, Any]]) -> int:
     """Execute *statement* once per row, in one round trip where the driver can; return rowcount."""
     return connection.execute(statement, rows).rowcount if rows else 0
+
+
+def _parsed(url: str | URL) -> URL:
+    try:
+        return make_url(url)
+    except exc.ArgumentError:
+        raise ConfigurationError(
+            f"{redact(str(url))!r} is no database URL; expected such as sqlite:///timeoutmgr.db or "
+            "postgresql+psycopg://host/name"
+        ) from None
 
 
 def _engine(url: URL, settings: DatabaseSettings) -> Engine:

@@ -26,7 +26,7 @@ def error_copy(
 
     *queue* is the address where it failed; retrying sends the message back there.
     """
-    kept = _without(message.headers, {headers.RETRIES})
+    kept = _without(message.headers, headers.FAILURE_HEADERS | {headers.RETRIES})
     cause = error.__cause__ or error.__context__
     stack = "".join(traceback.format_exception(error))
     added = {

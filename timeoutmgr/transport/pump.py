@@ -118,6 +118,8 @@ class Pump:
         """Take one batch and deal with it; return how many messages it had."""
         batch = receiver.receive(self._what.batch, wait)
         sound = [received for received in batch if received.defect is None]
+        if batch and self._around.mode is TransactionMode.NONE:
+            receiver.ack(batch)
         if sound:
             self._handle(sound, session, receiver)
         for received in batch:
@@ -160,26 +162,31 @@ class Pump:
         if storage is None:
             self._around.stop.wait(self._broker.failure(error))
             return
-        while not self._around.stop.wait(storage.breaker.failure(error)):
+        away: Exception = error
+        while not self._around.stop.wait(storage.breaker.failure(away)):
             try:
                 storage.probe()
-            except StorageUnavailable as still_away:
-                error = still_away
+            except Exception as still_away:
+                # Whatever keeps it from being used (rights, a newer schema) may be mended too.
+                logger.warning("the storage behind %s: %s", self._what.queue, still_away)
+                away = still_away
             else:
                 return
 
     def _handle(
         self, batch: Sequence[Received], session: TransportSession, receiver: Receiver
     ) -> None:
-        if self._around.mode is TransactionMode.NONE:
-            receiver.ack(batch)
         try:
             self._attempt(batch, session, receiver)
         except LeaseLost:
             # Undone here, done by whoever has the messages now.
             self._around.telemetry.count("leases_lost", len(batch))
-        except (StorageUnavailable, TransportUnavailable, DeliveryUnknown):
-            raise
+        except (StorageUnavailable, TransportUnavailable, DeliveryUnknown) as error:
+            if self._around.mode is not TransactionMode.NONE:
+                raise
+            # They are gone from the queue: the error queue is all that can keep them.
+            for received in batch:
+                self._move_to_error(received, error, session, receiver)
         except Exception as error:
             if len(batch) == 1:
                 self._recover(batch[0], error, session, receiver)

@@ -1,5 +1,6 @@
 """What a step may do with the messages it was given, and what is undone together if it fails."""
 
+import logging
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from types import TracebackType
@@ -14,6 +15,8 @@ from timeoutmgr.contracts import (
 )
 from timeoutmgr.errors import DeliveryUnknown, TransportUnavailable, Unroutable
 from timeoutmgr.message import Outgoing, Received
+
+logger = logging.getLogger(__name__)
 
 ATOMIC = frozenset({TransactionMode.SENDS_ATOMIC_WITH_RECEIVE, TransactionMode.TRANSACTION_SCOPE})
 
@@ -54,7 +57,7 @@ class Work:
         self._stack.__exit__(kind, error, trace)
         if error is None:
             for action in self._after_commit:
-                action()
+                _run(action)
 
     @property
     def scope(self) -> Transaction | None:
@@ -92,6 +95,14 @@ class Work:
     def after_commit(self, action: Callable[[], None]) -> None:
         """Have *action* called once everything is committed; never after a rollback."""
         self._after_commit.append(action)
+
+
+def _run(action: Callable[[], None]) -> None:
+    # All is committed: a failure here must not have it done again, or moved to the error queue.
+    try:
+        action()
+    except Exception:
+        logger.exception("what was to follow a commit failed; what was committed stands")
 
 
 def require_confirmed(outgoing: Sequence[Outgoing], results: Sequence[SendResult]) -> None:

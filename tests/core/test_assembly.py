@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.support.ports import FakeTransport
+from timeoutmgr import EndpointConfiguration, RecoverabilitySettings, SendOptions, TransactionMode
+from timeoutmgr.assembly import assemble
+from timeoutmgr.errors import CombinationRefused, ConfigurationError, DelayedDeliveryDisabled
+from timeoutmgr.persistence import MemoryPersistence
+from timeoutmgr.routing import timeout_id
+from timeoutmgr.satellites import TimeoutManager
+
+
+def a_config(
+    *, manager: bool = False, handlers: bool = True, **transport: Any
+) -> EndpointConfiguration:
+    config = EndpointConfiguration("sales")
+    config.use_transport(FakeTransport(**transport), accept_loss=True)
+    if manager:
+        config.use_persistence(MemoryPersistence(accept_loss=True))
+        config.enable_feature(TimeoutManager())
+        config.transaction_mode = TransactionMode.RECEIVE_ONLY
+    if handlers:
+        config.add_handler("Bill", lambda *_: None)
+    return config
+
+
+@pytest.mark.behaviour(1)
+def test_an_endpoint_needs_only_the_queues_of_its_features() -> None:
+    assert assemble(a_config().settings()).queues == ["sales", "error"]
+
+
+def test_the_timeout_manager_needs_two_queues_more() -> None:
+    assert assemble(a_config(manager=True).settings()).queues == [
+        "sales",
+        "sales.Timeouts",
+        "sales.TimeoutsDispatcher",
+        "error",
+    ]
+
+
+def test_a_send_only_endpoint_needs_no_queues() -> None:
+    config = a_config(handlers=False)
+    config.send_only()
+
+    assert assemble(config.settings()).queues == []
+
+
+def test_queues_are_named_once_where_the_error_queue_is_the_input_queue() -> None:
+    config = a_config()
+    config.error_queue = "sales"
+
+    assert assemble(config.settings()).queues == ["sales"]
+
+
+@pytest.mark.behaviour(3)
+def test_an_external_manager_gets_the_delayed_messages_and_no_satellite_is_made() -> None:
+    config = a_config(handlers=False)
+    config.use_external_timeout_manager("billing.Timeouts")
+    parts = assemble(config.settings())
+
+    composed = parts.composer.compose("shipping", "Ship", {}, SendOptions(delay=5, message_id="m"))
+
+    assert composed.outgoing.destination == "billing.Timeouts"
+    assert composed.sent.id == timeout_id("billing", "m")
+    assert parts.satellites == ()
+
+
+@pytest.mark.behaviour(2)
+def test_a_delayed_send_from_a_send_only_endpoint_raises() -> None:
+    config = a_config(handlers=False)
+    config.send_only()
+    parts = assemble(config.settings())
+
+    with pytest.raises(DelayedDeliveryDisabled):
+        parts.composer.compose("billing", "Bill", {}, SendOptions(delay=5))
+
+
+def test_a_send_only_endpoint_names_no_reply_address() -> None:
+    config = a_config(handlers=False)
+    config.send_only()
+    composer = assemble(config.settings()).composer
+
+    composed = composer.compose("billing", "Bill", {}, SendOptions())
+
+    assert "NServiceBus.ReplyToAddress" not in composed.outgoing.message.headers
+
+
+@pytest.mark.behaviour(129)
+def test_delayed_retries_that_nothing_can_delay_are_refused_when_asked_for() -> None:
+    config = a_config()
+    config.recoverability = RecoverabilitySettings(delayed=3)
+
+    with pytest.raises(ConfigurationError, match="3 delayed retries are configured and no feature"):
+        assemble(config.settings())
+
+
+@pytest.mark.behaviour(129)
+def test_default_retries_do_without_delayed_ones_where_nothing_can_delay() -> None:
+    [satellite] = assemble(a_config().settings()).satellites
+
+    assert satellite.consumption.retry_later is None
+
+
+def test_with_a_manager_handlers_have_delayed_retries() -> None:
+    parts = assemble(a_config(manager=True).settings())
+
+    [handlers] = [one for one in parts.satellites if one.consumption.name == "Handlers"]
+    assert handlers.consumption.retry_later is not None
+
+
+@pytest.mark.behaviour(67)
+def test_concurrency_is_that_of_the_handlers_alone() -> None:
+    config = a_config(manager=True)
+    config.concurrency = 7
+
+    threads = {
+        one.consumption.queue: one.concurrency for one in assemble(config.settings()).satellites
+    }
+
+    assert threads == {"sales": 7, "sales.Timeouts": 1, "sales.TimeoutsDispatcher": 1}
+
+
+def test_a_transaction_scope_over_two_places_is_refused() -> None:
+    config = a_config(manager=True)
+    config.transaction_mode = TransactionMode.TRANSACTION_SCOPE
+
+    with pytest.raises(CombinationRefused, match="do not share one database"):
+        assemble(config.settings())
+
+
+def test_what_may_lose_messages_is_refused_without_consent() -> None:
+    config = EndpointConfiguration("sales")
+    config.use_transport(FakeTransport(durable=False))
+
+    with pytest.raises(CombinationRefused, match="accept_loss=True"):
+        assemble(config.settings())
+
+
+def test_each_endpoint_has_an_owner_of_its_own() -> None:
+    owners = {assemble(a_config().settings()).context.owner for _ in range(3)}
+
+    assert len(owners) == 3

@@ -1,0 +1,251 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.ports import FakeTransport
+from timeoutmgr import EndpointConfiguration, TransactionMode
+from timeoutmgr.config import DATA, embedded_url, persistence_from_url, transport_from_url
+from timeoutmgr.errors import ConfigurationError, UnknownPart
+from timeoutmgr.persistence import MemoryPersistence
+from timeoutmgr.satellites import TimeoutManager
+from timeoutmgr.validation import Limits
+
+
+@pytest.fixture
+def config() -> EndpointConfiguration:
+    made = EndpointConfiguration("sales")
+    made.use_transport(FakeTransport(), accept_loss=True)
+    return made
+
+
+@pytest.mark.parametrize("name", ["sales", "Sales.Eu", "ü" * 90, "x" * 180])
+def test_a_printable_name_that_leaves_room_for_the_suffixes_is_an_endpoints(name: str) -> None:
+    assert EndpointConfiguration(name).name == name
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "",
+        None,
+        5,
+        "x" * 181,
+        "ü" * 91,
+        "a\nb",
+        "amq.sales",
+        "sales.Timeouts",
+        "sales.TimeoutsDispatcher",
+        "\ud800",
+    ],
+)
+def test_what_cannot_name_queues_is_no_endpoints_name(name: Any) -> None:
+    with pytest.raises(ConfigurationError, match="endpoint"):
+        EndpointConfiguration(name)
+
+
+@pytest.mark.behaviour(7)
+def test_a_second_timeout_manager_address_is_refused(config: EndpointConfiguration) -> None:
+    config.use_external_timeout_manager("one.Timeouts")
+
+    with pytest.raises(ConfigurationError, match="already set the timeout manager address"):
+        config.use_external_timeout_manager("two.Timeouts")
+
+
+def test_the_same_timeout_manager_address_may_be_said_twice(config: EndpointConfiguration) -> None:
+    config.use_external_timeout_manager("one.Timeouts")
+    config.use_external_timeout_manager("one.Timeouts")
+
+    assert config.settings().external_timeout_manager == "one.Timeouts"
+
+
+@pytest.mark.parametrize("address", ["", "  ", None])
+def test_an_empty_timeout_manager_address_is_refused(
+    config: EndpointConfiguration, address: Any
+) -> None:
+    with pytest.raises(ConfigurationError, match="queue name"):
+        config.use_external_timeout_manager(address)
+
+
+@pytest.mark.behaviour(16)
+@pytest.mark.parametrize("concurrency", [0, -1])
+def test_a_concurrency_below_one_is_refused(
+    config: EndpointConfiguration, concurrency: int
+) -> None:
+    config.concurrency = concurrency
+
+    with pytest.raises(ConfigurationError, match="at least 1"):
+        config.settings()
+
+
+def test_an_unknown_transaction_mode_is_refused_with_those_that_there_are(
+    config: EndpointConfiguration,
+) -> None:
+    config.transaction_mode = "receive-only"
+
+    with pytest.raises(ConfigurationError, match=r"'receive_only'.*got 'receive-only'"):
+        config.settings()
+
+
+def test_a_transaction_mode_may_be_named_by_text(config: EndpointConfiguration) -> None:
+    config.transaction_mode = "none"
+
+    assert config.settings().transaction_mode is TransactionMode.NONE
+
+
+@pytest.mark.behaviour(81)
+def test_an_unknown_critical_error_action_is_refused_with_those_that_there_are(
+    config: EndpointConfiguration,
+) -> None:
+    config.critical_error_action = "explode"
+
+    with pytest.raises(ConfigurationError, match=r"'stop', 'log'.*got 'explode'"):
+        config.settings()
+
+
+def test_a_send_only_endpoint_with_handlers_is_refused(config: EndpointConfiguration) -> None:
+    config.send_only()
+    config.add_handler("Bill", lambda *_: None)
+
+    with pytest.raises(ConfigurationError, match="send-only and has handlers for Bill"):
+        config.settings()
+
+
+@pytest.mark.parametrize("queue", ["", "x" * 200, "sales.Timeouts"])
+def test_an_error_queue_that_cannot_be_sent_to_is_a_configuration_error(
+    config: EndpointConfiguration, queue: str
+) -> None:
+    config.error_queue = queue
+
+    with pytest.raises(ConfigurationError):
+        config.settings()
+
+
+def test_a_second_feature_of_one_name_takes_the_place_of_the_first(
+    config: EndpointConfiguration,
+) -> None:
+    config.use_persistence(MemoryPersistence(accept_loss=True))
+    config.enable_feature(TimeoutManager(chunk=1))
+    config.enable_feature(TimeoutManager(chunk=2))
+
+    [feature] = config.settings().features
+    assert isinstance(feature, TimeoutManager)
+    assert feature.chunk == 2
+
+
+def test_a_feature_is_off_until_it_is_enabled(config: EndpointConfiguration) -> None:
+    assert config.settings().features == ()
+
+
+def test_a_disabled_feature_is_off(config: EndpointConfiguration) -> None:
+    config.enable_feature(TimeoutManager())
+    config.disable_feature("timeout-manager")
+    config.disable_feature("never-enabled")
+
+    assert config.settings().features == ()
+
+
+def test_the_decorator_registers_and_returns_the_handler(config: EndpointConfiguration) -> None:
+    @config.handler("Bill")
+    def bill(_body: object, _context: object) -> None: ...
+
+    assert config.settings().handlers == {"Bill": (bill,)}
+
+
+@pytest.mark.parametrize("kind", ["", None, 5])
+def test_a_handler_needs_the_name_of_a_message_type(
+    config: EndpointConfiguration, kind: Any
+) -> None:
+    with pytest.raises(ConfigurationError, match="message type"):
+        config.add_handler(kind, lambda *_: None)
+
+
+def test_a_hook_that_cannot_be_called_is_refused(config: EndpointConfiguration) -> None:
+    with pytest.raises(ConfigurationError, match="hook"):
+        config.define_critical_error_action("stop")  # type: ignore[arg-type]
+
+
+def test_hooks_keep_their_order(config: EndpointConfiguration) -> None:
+    def first(_: object) -> None: ...
+    def second(_: object) -> None: ...
+
+    config.define_critical_error_action(first)
+    config.define_critical_error_action(second)
+
+    assert config.settings().hooks == (first, second)
+
+
+def test_options_beside_an_object_are_refused(config: EndpointConfiguration) -> None:
+    with pytest.raises(ConfigurationError, match="prefix"):
+        config.use_persistence(MemoryPersistence(accept_loss=True), prefix="x")
+
+
+@pytest.mark.parametrize(
+    "url", ["sqlite:///x.db", "postgresql+psycopg://h/d", "mysql+pymysql://h/d", "amqp://h//"]
+)
+def test_an_unknown_option_of_a_transport_is_a_configuration_error(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="prefetchh"):
+        transport_from_url(url, prefetchh=1)
+
+
+@pytest.mark.parametrize("url", ["sqlite:///x.db", "memory"])
+def test_an_unknown_option_of_a_persistence_is_a_configuration_error(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="prefixx"):
+        persistence_from_url(url, prefixx="a")
+
+
+@pytest.mark.parametrize("url", ["nonsense", "oracle://h/d", "", "rabbit://h"])
+def test_a_transport_of_no_known_name_is_refused(url: str) -> None:
+    with pytest.raises(UnknownPart):
+        transport_from_url(url)
+
+
+@pytest.mark.parametrize("url", ["postgres://h/d", "mongodb://h/d", "", "ravendb"])
+def test_a_persistence_of_no_known_name_is_refused(url: str) -> None:
+    with pytest.raises(UnknownPart):
+        persistence_from_url(url)
+
+
+@pytest.mark.parametrize("name", ["sqlite", "postgresql"])
+def test_a_bare_name_of_a_database_is_refused_as_a_configuration_error(name: str) -> None:
+    with pytest.raises(ConfigurationError, match="URL"):
+        persistence_from_url(name)
+
+
+def test_the_embedded_file_is_here_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(DATA, raising=False)
+
+    assert embedded_url() == "sqlite:///timeoutmgr.db"
+
+
+def test_the_environment_names_another_embedded_file(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(DATA, str(tmp_path / "x.db"))
+
+    assert embedded_url() == f"sqlite:///{tmp_path}/x.db"
+
+
+def test_queues_and_timeouts_rest_in_the_embedded_file_by_default(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(DATA, str(tmp_path / "x.db"))
+    config = EndpointConfiguration("sales")
+    config.enable_feature(TimeoutManager())
+
+    settings = config.settings()
+
+    assert settings.persistence is not None
+    assert settings.transport.database is settings.persistence.database is not None
+
+
+def test_no_store_is_made_where_no_feature_needs_one(config: EndpointConfiguration) -> None:
+    assert config.settings().persistence is None
+
+
+def test_limits_reach_the_settings(config: EndpointConfiguration) -> None:
+    config.limits = Limits(max_body=7)
+
+    assert config.settings().limits.max_body == 7

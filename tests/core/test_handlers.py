@@ -1,0 +1,314 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from tests.support.clock import START, FakeClock
+from tests.support.makers import SECOND, a_composer, a_message, a_received
+from tests.support.ports import FakeReceiver, FakeTransport
+from timeoutmgr import headers
+from timeoutmgr.contracts import TransactionMode
+from timeoutmgr.errors import InvalidMessage, MessageRejected
+from timeoutmgr.handlers import (
+    ANY,
+    Handler,
+    HandlerContext,
+    HandlerStep,
+    enclosed_types,
+    retry_later,
+)
+from timeoutmgr.instants import Micros, to_wire
+from timeoutmgr.message import Message, Outgoing
+from timeoutmgr.outgoing import SendOptions
+from timeoutmgr.resilience.recovery import RecoverabilitySettings
+from timeoutmgr.routing import to_timeout_manager
+from timeoutmgr.telemetry import Counters
+from timeoutmgr.transport.work import Work
+
+
+def to_sales(outgoing: Outgoing, due: Micros) -> Outgoing:
+    return to_timeout_manager(outgoing, due, "sales.Timeouts")
+
+
+class Desk:
+    """One endpoint's handlers over a simulated transport."""
+
+    def __init__(self, **handlers: Sequence[Handler]) -> None:
+        self.clock = FakeClock()
+        self.telemetry = Counters()
+        self.transport = FakeTransport("billing", "sales.Timeouts")
+        self.step = HandlerStep(
+            queue="sales",
+            handlers={name.replace("any", ANY): found for name, found in handlers.items()},
+            composer=a_composer(self.clock, to_sales),
+            clock=self.clock,
+            telemetry=self.telemetry,
+        )
+
+    def handle(
+        self, message: Message, mode: TransactionMode = TransactionMode.RECEIVE_ONLY
+    ) -> None:
+        session = self.transport.session()
+        with Work(session, FakeReceiver(self.transport, "sales"), mode) as work:
+            self.step([a_received(message)], work)
+
+
+def bill(body: bytes = b'{"n": 1}', /, **given: str) -> Message:
+    return a_message("m1", body, enclosed_message_types="Bill", **given)
+
+
+def test_a_handler_gets_the_decoded_body_and_the_message_type() -> None:
+    seen: list[tuple[object, str]] = []
+    desk = Desk(Bill=[lambda body, context: seen.append((body, context.message_type))])
+
+    desk.handle(bill())
+
+    assert seen == [({"n": 1}, "Bill")]
+
+
+def test_all_handlers_of_a_type_run_in_order() -> None:
+    ran: list[int] = []
+    desk = Desk(Bill=[lambda *_: ran.append(1), lambda *_: ran.append(2)])
+
+    desk.handle(bill())
+
+    assert ran == [1, 2]
+
+
+def test_the_catch_all_handler_gets_what_no_other_is_for() -> None:
+    seen: list[str] = []
+    desk = Desk(any=[lambda _, context: seen.append(context.message_type)], Other=[lambda *_: None])
+
+    desk.handle(bill())
+
+    assert seen == ["Bill"]
+
+
+def test_a_message_that_nobody_handles_is_rejected_by_its_type() -> None:
+    with pytest.raises(
+        MessageRejected, match="no handler for message type 'Bill'; handlers here: Other"
+    ):
+        Desk(Other=[lambda *_: None]).handle(bill())
+
+
+@pytest.mark.parametrize("body", [b"{", b"\xff\xfe", b"[" * 200_000])
+def test_a_body_that_is_not_what_it_says_is_rejected(body: bytes) -> None:
+    with pytest.raises(MessageRejected, match="body is no application/json"):
+        Desk(Bill=[lambda *_: None]).handle(bill(body))
+
+
+def test_what_a_handler_sends_leaves_when_all_handlers_have_returned() -> None:
+    desk = Desk(Bill=[])
+
+    def send(_: object, context: HandlerContext) -> None:
+        context.send("billing", "Paid", {})
+        assert desk.transport.ids("billing") == []
+
+    desk.step = HandlerStep(
+        queue="sales",
+        handlers={"Bill": [send]},
+        composer=desk.step.composer,
+        clock=desk.clock,
+        telemetry=desk.telemetry,
+    )
+    desk.handle(bill())
+
+    assert desk.transport.ids("billing") == ["new-1"]
+
+
+def test_what_a_failing_handler_sent_does_not_leave() -> None:
+    def send_and_fail(_: object, context: HandlerContext) -> None:
+        context.send("billing", "Paid", {})
+        raise RuntimeError("after the send")
+
+    desk = Desk(Bill=[send_and_fail])
+
+    with pytest.raises(RuntimeError, match="after the send"):
+        desk.handle(bill())
+
+    assert desk.transport.ids("billing") == []
+
+
+def test_what_a_handler_sends_joins_the_transaction_of_an_atomic_mode() -> None:
+    desk = Desk(Bill=[lambda _, context: context.send("billing", "Paid", {})])
+
+    desk.handle(bill(), TransactionMode.SENDS_ATOMIC_WITH_RECEIVE)
+
+    assert desk.transport.journal == ["begin", "send in transaction billing confirmed", "commit"]
+
+
+@pytest.mark.behaviour(12)
+def test_a_send_from_the_handler_of_a_delayed_message_is_not_delayed() -> None:
+    desk = Desk(Bill=[lambda _, context: context.send("billing", "Paid", {})])
+
+    desk.handle(bill(deliver_at=to_wire(START), related_to_timeout="t1"))
+
+    assert desk.transport.ids("billing") == ["new-1"]
+    assert desk.transport.ids("sales.Timeouts") == []
+
+
+def test_a_delayed_send_from_a_handler_goes_to_the_manager() -> None:
+    desk = Desk(Bill=[lambda _, context: context.send_local("Remind", {}, delay=60)])
+
+    desk.handle(bill())
+
+    [routed] = desk.transport.messages("sales.Timeouts")
+    assert routed.headers[headers.DESTINATION] == "sales"
+
+
+def test_a_reply_goes_to_the_reply_address() -> None:
+    desk = Desk(Bill=[lambda _, context: context.reply("Paid", {})])
+
+    desk.handle(bill(reply_to="billing"))
+
+    assert desk.transport.ids("billing") == ["new-1"]
+
+
+def test_a_reply_to_nobody_is_an_error() -> None:
+    desk = Desk(Bill=[lambda _, context: context.reply("Paid", {})])
+
+    with pytest.raises(InvalidMessage, match="no reply address"):
+        desk.handle(bill())
+
+
+def test_an_unknown_option_of_a_send_names_those_that_there_are() -> None:
+    desk = Desk(Bill=[lambda _, context: context.send("billing", "Paid", {}, dleay=5)])
+
+    with pytest.raises(InvalidMessage, match=r"dleay.*options of a send are delay, deliver_at"):
+        desk.handle(bill())
+
+
+@pytest.mark.behaviour(9)
+def test_the_same_option_given_again_overwrites() -> None:
+    options = SendOptions(delay=5)
+    desk = Desk(Bill=[lambda _, context: context.send("billing", "Paid", {}, options, delay=90)])
+
+    desk.handle(bill())
+
+    [routed] = desk.transport.messages("sales.Timeouts")
+    assert routed.headers[headers.EXPIRE] == to_wire(START + 90 * SECOND)
+
+
+def test_a_session_needs_a_mode_with_a_transaction() -> None:
+    desk = Desk(Bill=[lambda _, context: context.session])
+
+    with pytest.raises(RuntimeError, match="transaction"):
+        desk.handle(bill())
+
+
+@pytest.mark.behaviour(103)
+@pytest.mark.parametrize(
+    ("sent_ago", "limit", "handled"),
+    [
+        (11, "00:00:10", False),
+        (10, "00:00:10", True),
+        (9, "00:00:10", True),
+        (11, None, True),
+        (None, "00:00:10", True),
+        (11, "nonsense", True),
+    ],
+)
+def test_a_message_past_its_time_to_be_received_is_discarded(
+    sent_ago: int | None, limit: str | None, handled: bool
+) -> None:
+    ran: list[object] = []
+    desk = Desk(Bill=[lambda body, _: ran.append(body)])
+    given: dict[str, str] = {}
+    if sent_ago is not None:
+        given["time_sent"] = to_wire(START - sent_ago * SECOND)
+    if limit is not None:
+        given["time_to_be_received"] = limit
+
+    desk.handle(bill(**given))
+
+    assert bool(ran) is handled
+    assert desk.telemetry.snapshot().get("expired_on_receipt", 0) == (0 if handled else 1)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ("", []),
+        ("Bill", ["Bill"]),
+        (
+            "Shop.Messages.Bill, Shop, Version=1.0.0.0;Shop.IEvent, Shop",
+            ["Shop.Messages.Bill", "Bill", "Shop.IEvent", "IEvent"],
+        ),
+        ("Shop.Outer+Bill", ["Shop.Outer+Bill", "Bill"]),
+        (" ; ,x", []),
+    ],
+)
+def test_enclosed_types_are_read_full_and_short_once_each(text: str, names: list[str]) -> None:
+    assert enclosed_types(a_message(enclosed_message_types=text)) == names
+
+
+def later(message: Message, **settings: Any) -> Outgoing:
+    return retry_later(
+        message,
+        queue="sales",
+        settings=RecoverabilitySettings(**settings),
+        delays=to_sales,
+        clock=FakeClock(),
+    )
+
+
+@pytest.mark.behaviour(127)
+@pytest.mark.parametrize(("behind", "wait"), [(None, 10), ("0", 10), ("1", 20), ("2", 30)])
+def test_a_delayed_retry_is_due_ten_seconds_later_each_time(behind: str | None, wait: int) -> None:
+    message = bill() if behind is None else bill(retries=behind)
+
+    assert later(message).message.headers[headers.EXPIRE] == to_wire(START + wait * SECOND)
+
+
+@pytest.mark.behaviour(127)
+def test_a_delayed_retry_counts_itself_and_stamps_its_time() -> None:
+    written = later(bill(retries="1")).message.headers
+
+    assert written["NServiceBus.Retries"] == "2"
+    assert written["NServiceBus.Retries.Timestamp"] == to_wire(START)
+
+
+@pytest.mark.behaviour(128)
+def test_a_delayed_retry_carries_the_original_body_headers_and_id() -> None:
+    message = bill(b"\x01\x02", saga_id="s", time_sent=to_wire(START))
+
+    retried = later(message).message
+
+    assert (retried.id, retried.body) == (message.id, message.body)
+    assert retried.headers.items() >= message.headers.items()
+
+
+@pytest.mark.behaviour(128)
+def test_a_delayed_retry_does_not_touch_the_incoming_message() -> None:
+    message = bill()
+    before = dict(message.headers)
+
+    later(message)
+
+    assert message.headers == before
+
+
+def test_a_delayed_retry_comes_back_to_the_queue_it_failed_in() -> None:
+    retried = later(bill())
+
+    assert retried.destination == "sales.Timeouts"
+    assert retried.message.headers[headers.DESTINATION] == "sales"
+
+
+def test_the_increase_of_delayed_retries_is_a_setting() -> None:
+    retried = later(bill(retries="1"), increase=timedelta(minutes=1))
+
+    assert retried.message.headers[headers.EXPIRE] == to_wire(START + 120 * SECOND)
+
+
+def test_a_context_tells_what_its_message_says() -> None:
+    seen: list[HandlerContext] = []
+    desk = Desk(Bill=[lambda _, context: seen.append(context)])
+
+    desk.handle(bill(saga_id="s1", reply_to="billing"))
+
+    [context] = seen
+    assert (context.message_id, context.saga_id, context.reply_to) == ("m1", "s1", "billing")

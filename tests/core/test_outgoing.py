@@ -1,0 +1,221 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from tests.support.clock import START, FakeClock
+from tests.support.makers import SECOND, a_composer, a_message
+from timeoutmgr import headers
+from timeoutmgr.contracts import Timeout
+from timeoutmgr.errors import DelayedDeliveryDisabled, InvalidMessage, MessageTooLarge
+from timeoutmgr.instants import Micros, to_wire
+from timeoutmgr.message import Outgoing
+from timeoutmgr.outgoing import Composer, SendOptions
+from timeoutmgr.routing import timeout_id, to_timeout_manager
+from timeoutmgr.satellites.timeouts import read_timeout
+from timeoutmgr.validation import Limits
+
+
+def to_sales(outgoing: Outgoing, due: Micros) -> Outgoing:
+    return to_timeout_manager(outgoing, due, "sales.Timeouts")
+
+
+@pytest.fixture
+def composer() -> Composer:
+    return a_composer(FakeClock(), to_sales)
+
+
+def headers_of(composer: Composer, **options: Any) -> dict[str, str]:
+    composed = composer.compose("billing", "Bill", {}, SendOptions(**options))
+    return dict(composed.outgoing.message.headers)
+
+
+def test_a_message_that_is_not_delayed_goes_straight_to_its_destination(composer: Composer) -> None:
+    composed = composer.compose("billing", "Bill", {"a": 1}, SendOptions())
+
+    assert composed.outgoing.destination == "billing"
+    assert (composed.due, composed.sent.id, composed.sent.due) == (None, None, None)
+
+
+@pytest.mark.behaviour(17)
+def test_the_senders_headers_are_written(composer: Composer) -> None:
+    assert (
+        headers_of(composer).items()
+        >= {
+            "NServiceBus.MessageId": "new-1",
+            "NServiceBus.CorrelationId": "new-1",
+            "NServiceBus.ConversationId": "new-1",
+            "NServiceBus.EnclosedMessageTypes": "Bill",
+            "NServiceBus.ContentType": "application/json",
+            "NServiceBus.MessageIntent": "Send",
+            "NServiceBus.TimeSent": to_wire(START),
+            "NServiceBus.OriginatingEndpoint": "sales",
+            "NServiceBus.ReplyToAddress": "sales",
+        }.items()
+    )
+
+
+@pytest.mark.behaviour(19)
+def test_a_delay_is_written_as_the_senders_now_plus_the_delay(composer: Composer) -> None:
+    written = headers_of(composer, delay=timedelta(seconds=90))
+
+    assert written[headers.EXPIRE] == to_wire(START + 90 * SECOND)
+
+
+@pytest.mark.behaviour(19)
+def test_an_instant_is_written_as_given(composer: Composer) -> None:
+    written = headers_of(composer, deliver_at=datetime(2031, 1, 2, 3, 4, 5, 6, UTC))
+
+    assert written[headers.EXPIRE] == "2031-01-02 03:04:05:000006 Z"
+
+
+def test_the_sender_is_told_id_and_due_of_a_delayed_message(composer: Composer) -> None:
+    sent = composer.compose("billing", "Bill", {}, SendOptions(delay=60, message_id="m9")).sent
+
+    assert sent.id == timeout_id("sales", "m9")
+    assert sent.due == datetime(2030, 6, 1, 12, 1, tzinfo=UTC)
+
+
+@pytest.mark.behaviour(11)
+def test_options_are_reusable_and_each_send_has_a_message_of_its_own(composer: Composer) -> None:
+    options = SendOptions(delay=60)
+
+    first = composer.compose("billing", "Bill", {}, options)
+    second = composer.compose("billing", "Bill", {}, options)
+
+    assert first.outgoing.destination == second.outgoing.destination == "sales.Timeouts"
+    assert first.sent.message_id != second.sent.message_id
+
+
+@pytest.mark.behaviour(6)
+@pytest.mark.parametrize(
+    "options", [{"delay": 0}, {"deliver_at": datetime(2031, 1, 1, tzinfo=UTC)}]
+)
+def test_a_delay_that_nobody_can_keep_raises_the_documented_sentence(options: Any) -> None:
+    with pytest.raises(DelayedDeliveryDisabled) as refused:
+        a_composer(FakeClock()).compose("billing", "Bill", {}, SendOptions(**options))
+
+    assert str(refused.value).startswith(
+        "Cannot delay delivery of messages when TimeoutManager is disabled or there is no "
+        "infrastructure support for delayed messages."
+    )
+    assert "config.enable_feature(TimeoutManager())" in str(refused.value)
+
+
+@pytest.mark.behaviour(13)
+def test_a_delay_with_a_time_to_be_received_is_refused(composer: Composer) -> None:
+    with pytest.raises(InvalidMessage, match="messages of type 'Bill'"):
+        headers_of(composer, delay=1, time_to_be_received=timedelta(seconds=5))
+
+
+def test_a_time_to_be_received_is_written_for_a_message_that_is_not_delayed(
+    composer: Composer,
+) -> None:
+    written = headers_of(composer, time_to_be_received=timedelta(seconds=5))
+
+    assert written[headers.TIME_TO_BE_RECEIVED] == "00:00:05"
+
+
+@pytest.mark.parametrize("wrong", [timedelta(seconds=-1), timedelta(0), 5, "00:00:05"])
+def test_a_time_to_be_received_that_is_no_positive_duration_is_refused(
+    composer: Composer, wrong: Any
+) -> None:
+    with pytest.raises(InvalidMessage, match="time_to_be_received"):
+        headers_of(composer, time_to_be_received=wrong)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        headers.EXPIRE,
+        headers.DESTINATION,
+        headers.CLEAR_TIMEOUTS,
+        headers.MESSAGE_ID,
+        headers.WAKE,
+        headers.TIMEOUT_ID,
+        headers.CHUNK_VERSION,
+        headers.DELIVER_AT,
+    ],
+)
+def test_a_header_that_the_manager_sets_itself_is_refused(composer: Composer, name: str) -> None:
+    with pytest.raises(InvalidMessage, match="set by the timeout manager itself"):
+        headers_of(composer, headers={name: "x"})
+
+
+@pytest.mark.parametrize("name", ["CC", "bcc", "x-death", "X-Delay", "compression"])
+def test_a_header_that_steers_a_broker_is_refused(composer: Composer, name: str) -> None:
+    with pytest.raises(InvalidMessage, match="steers the broker"):
+        headers_of(composer, headers={name: "x"})
+
+
+def test_a_header_that_is_no_string_is_refused(composer: Composer) -> None:
+    with pytest.raises(InvalidMessage, match="strings"):
+        headers_of(composer, headers={"retries": 3})
+
+
+@pytest.mark.parametrize("saga", ["", "x" * 201, "a\nb", 5])
+def test_a_saga_id_that_is_no_printable_text_is_refused(composer: Composer, saga: Any) -> None:
+    with pytest.raises(InvalidMessage, match="saga id"):
+        headers_of(composer, saga_id=saga)
+
+
+@pytest.mark.parametrize("kind", ["", None, 5])
+def test_a_message_type_that_is_no_name_is_refused(composer: Composer, kind: Any) -> None:
+    with pytest.raises(InvalidMessage, match="message type"):
+        composer.compose("billing", kind, {}, SendOptions())
+
+
+def test_an_empty_message_id_is_refused_and_not_replaced(composer: Composer) -> None:
+    with pytest.raises(InvalidMessage, match="message id"):
+        headers_of(composer, message_id="")
+
+
+def test_the_allow_list_holds_for_delayed_messages_by_their_final_destination() -> None:
+    composer = a_composer(FakeClock(), to_sales, Limits(allowed_destinations=("shipping",)))
+
+    with pytest.raises(InvalidMessage, match="allowed_destinations"):
+        composer.compose("billing", "Bill", {}, SendOptions(delay=1))
+
+
+@pytest.mark.behaviour(35)
+def test_an_oversized_body_is_refused_at_the_door() -> None:
+    composer = a_composer(FakeClock(), to_sales, Limits(max_body=10))
+
+    with pytest.raises(MessageTooLarge, match="body"):
+        composer.compose("billing", "Bill", bytes(11), SendOptions(delay=1))
+
+
+@pytest.mark.behaviour(35)
+def test_what_passes_the_door_passes_the_managers_door_too() -> None:
+    limits = Limits(max_headers=2000)
+    composer = a_composer(FakeClock(), to_sales, limits)
+    fixed = composer.compose("billing", "Bill", {}, SendOptions(message_id="m1"))
+    used = sum(len(name) + len(value) for name, value in fixed.outgoing.message.headers.items())
+    filling = {"x": "y" * (2000 - used - 1)}
+
+    delayed = composer.compose(
+        "billing", "Bill", {}, SendOptions(message_id="m1", delay=60, headers=filling)
+    )
+
+    stored = read_timeout(delayed.outgoing.message, "sales", limits, START)
+    assert isinstance(stored, Timeout)
+
+
+def test_the_id_told_to_the_sender_is_the_id_that_is_stored(composer: Composer) -> None:
+    composed = composer.compose("billing", "Bill", {}, SendOptions(delay=60))
+
+    stored = read_timeout(composed.outgoing.message, "sales", Limits(), START)
+
+    assert stored.id == composed.sent.id
+
+
+def test_what_a_handler_sends_is_related_to_what_it_handles(composer: Composer) -> None:
+    cause = a_message("cause", correlation_id="corr", conversation_id="conv")
+
+    written = composer.compose("billing", "Bill", {}, SendOptions(), cause).outgoing.message.headers
+
+    assert written[headers.RELATED_TO] == "cause"
+    assert written[headers.CORRELATION_ID] == "corr"
+    assert written[headers.CONVERSATION_ID] == "conv"

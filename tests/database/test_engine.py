@@ -1,0 +1,271 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from freezegun import freeze_time
+from sqlalchemy import Connection, event, exc, make_url, text
+
+from tests.support.clock import START, FakeClock
+from timeoutmgr.database import Database, DatabaseSettings, same_database
+from timeoutmgr.errors import CombinationRefused, ConfigurationError, StorageUnavailable
+
+SOON = 10.0
+
+
+@pytest.fixture
+def database(sqlite_url: str) -> Iterator[Database]:
+    made = Database(sqlite_url, DatabaseSettings(write_wait=0.2))
+    with made.begin() as connection:
+        connection.execute(text("CREATE TABLE notes (note TEXT)"))
+    yield made
+    made.dispose()
+
+
+def notes(database: Database) -> list[str]:
+    with database.read() as connection:
+        return list(connection.execute(text("SELECT note FROM notes ORDER BY note")).scalars())
+
+
+def write(connection: Connection, note: str) -> None:
+    connection.execute(text("INSERT INTO notes VALUES (:note)"), {"note": note})
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"sqlite_synchronous": "OFF"},
+        {"sqlite_synchronous": "full"},
+        {"sqlite_cache_mb": 0},
+        {"write_wait": 0.0},
+        {"pool_size": -1},
+        {"connect_timeout": 0},
+    ],
+)
+def test_a_setting_that_would_break_a_promise_is_refused_by_name(wrong: dict[str, Any]) -> None:
+    [name] = wrong
+
+    with pytest.raises(ConfigurationError, match=name):
+        DatabaseSettings(**wrong)
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:"])
+def test_a_sqlite_database_in_memory_is_refused(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="name a file"):
+        Database(url)
+
+
+def test_a_database_that_was_not_proved_here_is_refused() -> None:
+    with pytest.raises(CombinationRefused, match="'mssql'"):
+        Database("mssql+pyodbc://h/d")
+
+
+def test_a_transaction_commits_at_its_end(database: Database) -> None:
+    with database.begin() as connection:
+        write(connection, "a")
+
+    assert notes(database) == ["a"]
+
+
+def test_a_transaction_rolls_back_on_any_error(database: Database) -> None:
+    def fail(connection: Connection) -> None:
+        write(connection, "a")
+        raise KeyError("any")
+
+    with pytest.raises(KeyError), database.begin() as connection:
+        fail(connection)
+
+    assert notes(database) == []
+
+
+def test_a_wrong_statement_is_not_taken_for_an_outage(database: Database) -> None:
+    with database.begin() as connection:
+        connection.execute(text("CREATE UNIQUE INDEX once ON notes (note)"))
+
+    with database.begin() as connection:
+        write(connection, "a")
+
+    with pytest.raises(exc.IntegrityError), database.begin() as connection:
+        write(connection, "a")
+
+
+def test_sqlite_is_durable_and_waits_for_no_reader(database: Database) -> None:
+    with database.read() as connection:
+        mode = connection.execute(text("PRAGMA journal_mode")).scalar_one()
+        synchronous = connection.execute(text("PRAGMA synchronous")).scalar_one()
+
+    assert (mode, synchronous) == ("wal", 2)
+
+
+def test_every_write_transaction_takes_the_writers_turn_at_once(database: Database) -> None:
+    begun: list[str] = []
+
+    @event.listens_for(database.engine, "before_cursor_execute")
+    def keep(_c: Any, _cursor: Any, statement: str, *_: Any) -> None:
+        begun.append(statement)
+
+    with database.begin():
+        pass
+    with database.read():
+        pass
+
+    assert begun == ["BEGIN IMMEDIATE", "BEGIN"]
+
+
+def test_a_reader_does_not_wait_for_a_writer(database: Database) -> None:
+    with database.begin() as connection:
+        write(connection, "a")
+        assert notes(database) == []
+
+
+def test_a_writer_that_gets_no_turn_is_told_why(database: Database) -> None:
+    with (
+        database.begin(),
+        pytest.raises(StorageUnavailable, match="no turn to write"),
+        database.begin(),
+    ):
+        pass
+
+
+def test_a_writer_of_another_process_is_waited_for_and_then_counts_as_an_outage(
+    database: Database, sqlite_url: str
+) -> None:
+    other = Database(sqlite_url, DatabaseSettings(write_wait=0.2))
+
+    with other.begin(), pytest.raises(StorageUnavailable, match="locked"), database.begin():
+        pass
+    other.dispose()
+
+
+def test_many_threads_write_without_an_error(sqlite_url: str, database: Database) -> None:
+    patient = Database(sqlite_url)
+    start = threading.Barrier(8)
+    failed: list[BaseException] = []
+
+    def work(number: int) -> None:
+        try:
+            start.wait(SOON)
+            for turn in range(5):
+                patient.run(lambda connection, turn=turn: write(connection, f"{number}-{turn}"))  # type: ignore[misc]
+        except BaseException as error:
+            failed.append(error)
+
+    threads = [threading.Thread(target=work, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    patient.dispose()
+
+    assert failed == []
+    assert len(notes(database)) == 40
+
+
+def test_run_returns_what_its_work_returns(database: Database) -> None:
+    assert database.run(lambda connection: connection.execute(text("SELECT 7")).scalar_one()) == 7
+
+
+@pytest.mark.behaviour(125)
+def test_run_tries_again_after_a_conflict(database: Database) -> None:
+    tries: list[int] = []
+
+    def work(connection: Connection) -> None:
+        tries.append(1)
+        write(connection, f"try {len(tries)}")
+        if len(tries) < 3:
+            raise _locked()
+
+    database.run(work)
+
+    assert notes(database) == ["try 3"]
+
+
+@pytest.mark.behaviour(125)
+def test_run_gives_up_on_a_conflict_that_does_not_end(database: Database) -> None:
+    tries: list[int] = []
+
+    def work(_: Connection) -> None:
+        tries.append(1)
+        raise _locked()
+
+    with pytest.raises(StorageUnavailable, match="locked"):
+        database.run(work)
+
+    assert len(tries) == 8
+
+
+def test_run_does_not_repeat_a_wrong_statement(database: Database) -> None:
+    tries: list[int] = []
+
+    def work(connection: Connection) -> None:
+        tries.append(1)
+        raise exc.IntegrityError("INSERT", {}, Exception("UNIQUE constraint failed"))
+
+    with pytest.raises(exc.IntegrityError):
+        database.run(work)
+
+    assert len(tries) == 1
+
+
+def test_a_database_without_a_clock_takes_the_hosts(database: Database) -> None:
+    assert database.now(FakeClock()) == START
+
+
+def test_frozen_time_does_not_hold_up_a_write(database: Database) -> None:
+    with freeze_time("2030-06-01", ignore=["sqlalchemy"]), database.begin() as connection:
+        write(connection, "a")
+
+    assert notes(database) == ["a"]
+
+
+def test_ping_of_a_file_that_cannot_be_opened_is_an_outage(tmp_path: Path) -> None:
+    database = Database(f"sqlite:///{tmp_path}/missing/x.db", DatabaseSettings(connect_timeout=1))
+
+    with pytest.raises(StorageUnavailable):
+        database.ping()
+    database.dispose()
+
+
+def test_a_description_has_neither_password_nor_query() -> None:
+    database = Database("postgresql+psycopg://u:secret@h/d?sslpassword=hidden")
+
+    assert database.describe() == "postgresql+psycopg://u:***@h/d"
+
+
+def test_one_url_is_one_database_of_this_process(tmp_path: Path) -> None:
+    one = Database.shared(f"sqlite:///{tmp_path}/x.db")
+    other = Database.shared(f"sqlite:///{tmp_path}/../{tmp_path.name}/x.db")
+
+    assert one is other
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("sqlite:///x.db", "sqlite:///./x.db", True),
+        ("sqlite:///x.db", "sqlite:///y.db", False),
+        ("sqlite:///d", "postgresql://localhost/d", False),
+        ("postgresql://h/d", "postgresql+psycopg://u:p@h:5432/d", True),
+        ("postgresql://localhost/d", "postgresql://127.0.0.1/d", True),
+        ("postgresql://h/d", "postgresql://h/e", False),
+        ("postgresql://h/d", "postgresql://h:5433/d", False),
+        ("postgresql://h/d", "postgresql://i/d", False),
+        ("mysql+pymysql://h/d", "mariadb+pymysql://h:3306/d", True),
+        ("mysql://h/d", "postgresql://h/d", False),
+    ],
+)
+def test_two_urls_name_one_database_whatever_driver_and_user(
+    one: str, other: str, same: bool
+) -> None:
+    assert same_database(make_url(one), make_url(other)) is same
+
+
+def _locked() -> exc.OperationalError:
+    return exc.OperationalError("COMMIT", {}, _Locked("database is locked"))
+
+
+class _Locked(Exception):
+    """What the driver says when the writer's turn is another's."""

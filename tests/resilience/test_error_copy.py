@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+import platform
+
+import pytest
+
+from tests.support.clock import START
+from tests.support.makers import a_message
+from timeoutmgr import headers
+from timeoutmgr.instants import to_wire
+from timeoutmgr.message import Message
+from timeoutmgr.resilience.error_copy import (
+    error_copy,
+    host_id,
+    minimal_error_copy,
+    without_failure,
+)
+
+
+def failed(error: BaseException, message: Message | None = None) -> Message:
+    return error_copy(
+        message or a_message(), error, queue="sales.Timeouts", endpoint="sales", at=START
+    )
+
+
+def raised(error: Exception, cause: Exception | None = None) -> Exception:
+    try:
+        raise error from cause
+    except Exception as caught:
+        return caught
+
+
+@pytest.mark.behaviour(65)
+def test_a_copy_says_where_when_and_why() -> None:
+    copied = failed(raised(ValueError("bad due time"), KeyError("due"))).headers
+
+    assert copied["NServiceBus.FailedQ"] == "sales.Timeouts"
+    assert copied["NServiceBus.TimeOfFailure"] == to_wire(START)
+    assert copied["NServiceBus.ProcessingEndpoint"] == "sales"
+    assert copied["NServiceBus.ProcessingMachine"] == platform.node()
+    assert copied["NServiceBus.ExceptionInfo.ExceptionType"] == "builtins.ValueError"
+    assert copied["NServiceBus.ExceptionInfo.InnerExceptionType"] == "builtins.KeyError"
+    assert copied["NServiceBus.ExceptionInfo.Message"] == "bad due time"
+    assert copied["$.diagnostics.hostid"] == host_id()
+    assert copied["$.diagnostics.hostdisplayname"] == platform.node()
+
+
+@pytest.mark.behaviour(65)
+def test_a_copy_carries_the_stack_trace_down_to_the_failing_function() -> None:
+    assert "in raised" in failed(raised(ValueError("x"))).headers[headers.EXCEPTION_STACK]
+
+
+@pytest.mark.behaviour(65)
+@pytest.mark.parametrize(("length", "kept"), [(16_384, 16_384), (16_385, 16_384)])
+def test_the_text_of_the_exception_is_kept_up_to_16384_characters(length: int, kept: int) -> None:
+    assert len(failed(ValueError("x" * length)).headers[headers.EXCEPTION_MESSAGE]) == kept
+
+
+def test_the_end_of_a_long_stack_trace_is_kept() -> None:
+    stack = failed(raised(ValueError("y" * 20_000 + "the end"))).headers[headers.EXCEPTION_STACK]
+
+    assert stack.rstrip().endswith("the end")
+    assert len(stack) <= 8192
+
+
+@pytest.mark.behaviour(32)
+def test_a_copy_is_the_whole_message() -> None:
+    message = Message(
+        id="m1",
+        headers={"a": "1"},
+        body=bytes(range(256)),
+        content_type="text/x",
+        content_encoding="latin-1",
+    )
+
+    copied = failed(ValueError("x"), message)
+
+    assert (copied.id, copied.body) == (message.id, message.body)
+    assert (copied.content_type, copied.content_encoding) == ("text/x", "latin-1")
+    assert copied.headers["a"] == "1"
+
+
+@pytest.mark.behaviour(65)
+def test_the_count_of_delayed_retries_is_taken_off() -> None:
+    assert headers.RETRIES not in failed(ValueError("x"), a_message(retries="3")).headers
+
+
+def test_a_second_failure_is_not_mixed_with_the_first() -> None:
+    first = failed(raised(ValueError("first"), KeyError("cause")))
+
+    second = failed(RuntimeError("second"), first)
+
+    assert headers.INNER_EXCEPTION_TYPE not in second.headers
+
+
+@pytest.mark.parametrize("text", ["lone \ud800 surrogate", "\udcff"])
+def test_every_header_of_a_copy_can_be_encoded(text: str) -> None:
+    for name, value in failed(raised(ValueError(text))).headers.items():
+        assert (name + value).encode()
+
+
+@pytest.mark.parametrize("text", ["lone \ud800 surrogate", "\udcff"])
+def test_every_header_of_a_minimal_copy_can_be_encoded(text: str) -> None:
+    copied = minimal_error_copy(a_message(), queue="sales", reason=text)
+
+    for name, value in copied.headers.items():
+        assert (name + value).encode()
+
+
+@pytest.mark.behaviour(65)
+def test_a_minimal_copy_says_just_where_and_why() -> None:
+    before = a_message(saga_id="s1")
+    whole = failed(ValueError("x"), before)
+
+    copied = minimal_error_copy(whole, queue="sales", reason="r" * 5000)
+
+    assert set(copied.headers) - set(before.headers) == {
+        headers.FAILED_QUEUE,
+        headers.EXCEPTION_MESSAGE,
+    }
+    assert copied.headers[headers.EXCEPTION_MESSAGE] == "r" * 512
+
+
+def test_a_minimal_copy_is_the_whole_body() -> None:
+    copied = minimal_error_copy(a_message("m1", bytes(1000)), queue="sales", reason="x")
+
+    assert copied.body == bytes(1000)
+
+
+@pytest.mark.behaviour(32)
+def test_what_a_failure_added_comes_off_for_a_retry() -> None:
+    message = a_message(saga_id="s1")
+
+    assert without_failure(failed(raised(ValueError("x"), KeyError("y")), message)) == message

@@ -1,0 +1,428 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.support.clock import START, FakeClock
+from tests.support.makers import SECOND, a_received, a_timeout
+from tests.support.ports import FakeReceiver, FakeTransport
+from tests.support.store import ScriptedStore
+from timeoutmgr import headers
+from timeoutmgr.contracts import (
+    CancelResult,
+    Key,
+    SendResult,
+    Timeout,
+    TimeoutState,
+    TransactionMode,
+)
+from timeoutmgr.errors import MessageRejected, StorageUnavailable, TransportUnavailable
+from timeoutmgr.instants import to_wire
+from timeoutmgr.message import Message
+from timeoutmgr.satellites.control import chunk_message
+from timeoutmgr.satellites.dispatcher import ATTEMPTS, DispatchTimeouts, back_off, delivered
+from timeoutmgr.telemetry import Counters
+from timeoutmgr.transport.work import Work
+
+RECEIVE = TransactionMode.RECEIVE_ONLY
+ATOMIC = TransactionMode.SENDS_ATOMIC_WITH_RECEIVE
+SCOPE = TransactionMode.TRANSACTION_SCOPE
+
+
+class Desk:
+    """The step over a real store and a simulated broker, in one mode."""
+
+    def __init__(self, mode: TransactionMode = RECEIVE) -> None:
+        self.mode = mode
+        self.clock = FakeClock()
+        self.store = ScriptedStore(self.clock)
+        self.transport = FakeTransport("billing", "shipping")
+        self.telemetry = Counters()
+        self.step = DispatchTimeouts(
+            store=self.store, error_queue="error", clock=self.clock, telemetry=self.telemetry
+        )
+
+    def put(self, *timeouts: Timeout) -> None:
+        self.store.store_many(timeouts)
+
+    def order(self, *control: Message) -> None:
+        session = self.transport.session()
+        with Work(session, FakeReceiver(self.transport, "control"), self.mode) as work:
+            self.step([a_received(message) for message in control], work)
+
+    def order_due(self) -> None:
+        chunk = self.store.claim(self.clock.now(), 100, "me")
+        self.order(chunk_message(chunk.token, chunk.keys, "c1"))
+
+    def state(self, message_id: str = "m1") -> TimeoutState | None:
+        found = self.store.find(a_timeout(message_id).id)
+        return None if found is None else found[0]
+
+    def attempts(self) -> int:
+        [stored] = [row.timeout for row in self.store._in.rows.values()]
+        return stored.attempts
+
+    def counted(self, event: str) -> float:
+        return self.telemetry.snapshot().get(event, 0)
+
+
+@pytest.mark.behaviour(57)
+@pytest.mark.parametrize("mode", [RECEIVE, ATOMIC, SCOPE])
+def test_a_found_timeout_is_sent_to_its_destination_and_removed(mode: TransactionMode) -> None:
+    desk = Desk(mode)
+    desk.put(a_timeout())
+
+    desk.order_due()
+
+    assert desk.transport.ids("billing") == ["m1"]
+    assert desk.state() is TimeoutState.DISPATCHED
+
+
+@pytest.mark.behaviour(57)
+def test_a_timeout_is_sent_before_it_is_removed() -> None:
+    desk = Desk()
+    desk.put(a_timeout())
+    desk.store.fail("close", StorageUnavailable("away at the removal"))
+
+    with pytest.raises(StorageUnavailable):
+        desk.order_due()
+
+    assert desk.transport.ids("billing") == ["m1"]
+    assert desk.state() is TimeoutState.PENDING
+
+
+@pytest.mark.behaviour(61, 62)
+def test_a_repeat_after_a_failed_removal_has_the_same_message_id() -> None:
+    desk = Desk()
+    desk.put(a_timeout())
+    desk.store.fail("close", StorageUnavailable("away at the removal"))
+    with pytest.raises(StorageUnavailable):
+        desk.order_due()
+
+    desk.order_due()
+
+    assert desk.transport.ids("billing") == ["m1", "m1"]
+
+
+@pytest.mark.behaviour(60, 61, 63)
+def test_in_transaction_scope_a_failed_removal_takes_the_send_back() -> None:
+    desk = Desk(SCOPE)
+    desk.put(a_timeout())
+    desk.store.fail("close", StorageUnavailable("away at the removal"))
+
+    with pytest.raises(StorageUnavailable):
+        desk.order_due()
+
+    assert desk.transport.ids("billing") == []
+
+
+@pytest.mark.behaviour(63)
+def test_in_transaction_scope_look_up_and_send_share_the_transaction() -> None:
+    desk = Desk(SCOPE)
+    desk.put(a_timeout())
+
+    desk.order_due()
+
+    assert [
+        joined is not None for method, joined in desk.store.joined if method == "take_many"
+    ] == [True]
+    assert "send in transaction billing confirmed" in desk.transport.journal
+
+
+@pytest.mark.behaviour(58, 66)
+def test_a_timeout_that_is_gone_is_a_counted_benign_outcome() -> None:
+    desk = Desk()
+
+    desk.order(chunk_message("token", [Key(START, "nobody")], "c1"))
+
+    assert desk.counted("timeouts_gone") == 1
+    assert desk.transport.ids("error") == []
+
+
+@pytest.mark.behaviour(66)
+def test_a_control_message_for_what_was_dispatched_already_sends_nothing() -> None:
+    desk = Desk()
+    one = a_timeout()
+    desk.put(one)
+    control = chunk_message("token", [one.key], "c1")
+    desk.order(control)
+
+    desk.order(control)
+
+    assert desk.transport.ids("billing") == ["m1"]
+    assert desk.counted("timeouts_gone") == 1
+
+
+@pytest.mark.behaviour(58)
+def test_a_single_id_that_nobody_knows_is_a_counted_benign_outcome() -> None:
+    desk = Desk()
+
+    desk.order(Message(id="c1", headers={headers.TIMEOUT_ID: "nobody"}))
+
+    assert desk.counted("timeouts_gone") == 1
+
+
+def test_a_single_id_of_nservicebus_is_dispatched() -> None:
+    desk = Desk()
+    one = a_timeout()
+    desk.put(one)
+
+    desk.order(Message(id="c1", headers={headers.TIMEOUT_ID: one.id}))
+
+    assert desk.transport.ids("billing") == ["m1"]
+
+
+@pytest.mark.behaviour(26)
+def test_a_single_id_that_is_not_due_yet_is_not_dispatched() -> None:
+    desk = Desk()
+    one = a_timeout(due=START + 1)
+    desk.put(one)
+
+    desk.order(Message(id="c1", headers={headers.TIMEOUT_ID: one.id}))
+
+    assert desk.transport.ids("billing") == []
+    assert desk.state() is TimeoutState.PENDING
+
+
+@pytest.mark.behaviour(26, 138)
+def test_a_timeout_that_was_moved_after_its_claim_is_not_dispatched_early() -> None:
+    desk = Desk()
+    one = a_timeout()
+    desk.put(one)
+    chunk = desk.store.claim(START, 100, "me")
+    desk.store.reschedule(one.id, START + SECOND)
+
+    desk.order(chunk_message(chunk.token, chunk.keys, "c1"))
+
+    assert desk.transport.ids("billing") == []
+
+
+@pytest.mark.behaviour(138)
+def test_a_timeout_that_was_cancelled_after_its_claim_is_not_dispatched() -> None:
+    desk = Desk()
+    one = a_timeout()
+    desk.put(one)
+    chunk = desk.store.claim(START, 100, "me")
+    assert desk.store.cancel(one.id) is CancelResult.CANCELLED
+
+    desk.order(chunk_message(chunk.token, chunk.keys, "c1"))
+
+    assert desk.transport.ids("billing") == []
+
+
+def test_a_message_that_is_no_order_is_rejected() -> None:
+    with pytest.raises(MessageRejected):
+        Desk().order(Message(id="c1"))
+
+
+# --- what is delivered
+
+
+@pytest.mark.behaviour(22, 23)
+def test_what_is_delivered_keeps_id_body_and_headers() -> None:
+    one = a_timeout()
+
+    message = delivered(one, START)
+
+    assert (message.id, message.body) == ("m1", b"body of m1")
+    assert message.headers.items() >= one.message.headers.items()
+
+
+@pytest.mark.behaviour(23)
+def test_what_is_delivered_says_when_it_was_dispatched_and_from_which_timeout() -> None:
+    one = a_timeout()
+
+    given_headers = delivered(one, START + 5).headers
+
+    assert given_headers["TimeoutManager.DispatchedAt"] == to_wire(START + 5)
+    assert given_headers["NServiceBus.RelatedToTimeoutId"] == one.id
+
+
+@pytest.mark.behaviour(20)
+def test_what_is_delivered_has_no_routing_headers() -> None:
+    given_headers = delivered(a_timeout(), START).headers
+
+    assert not {headers.EXPIRE, headers.DESTINATION} & given_headers.keys()
+
+
+# --- what the broker answers
+
+
+@pytest.mark.behaviour(64)
+def test_a_timeout_for_a_missing_queue_goes_whole_to_the_error_queue() -> None:
+    desk = Desk()
+    desk.put(a_timeout(destination="nowhere"))
+
+    desk.order_due()
+
+    [copy] = desk.transport.messages("error")
+    assert (copy.id, copy.body) == ("m1", b"body of m1")
+    assert copy.headers[headers.FAILED_QUEUE] == "nowhere"
+    assert "no queue 'nowhere'" in copy.headers[headers.EXCEPTION_MESSAGE]
+    assert desk.state() is TimeoutState.FAILED
+
+
+@pytest.mark.behaviour(64)
+def test_the_neighbours_of_a_timeout_for_a_missing_queue_go_on_time() -> None:
+    desk = Desk()
+    desk.put(a_timeout("m1"), a_timeout("m2", destination="nowhere"), a_timeout("m3"))
+
+    desk.order_due()
+
+    assert sorted(desk.transport.ids("billing")) == ["m1", "m3"]
+    assert [desk.state(one) for one in ("m1", "m2", "m3")] == [
+        TimeoutState.DISPATCHED,
+        TimeoutState.FAILED,
+        TimeoutState.DISPATCHED,
+    ]
+
+
+@pytest.mark.behaviour(91)
+def test_the_error_queue_takes_the_message_before_the_row_is_closed() -> None:
+    desk = Desk()
+    desk.put(a_timeout(destination="nowhere"))
+    desk.store.fail("close", StorageUnavailable("away at the removal"))
+
+    with pytest.raises(StorageUnavailable):
+        desk.order_due()
+
+    assert desk.transport.ids("error") == ["m1"]
+    assert desk.state() is TimeoutState.PENDING
+
+
+@pytest.mark.behaviour(91)
+@pytest.mark.parametrize("answer", [SendResult.UNKNOWN, SendResult.REFUSED, SendResult.UNROUTABLE])
+def test_a_timeout_stays_while_the_error_queue_does_not_take_it(answer: SendResult) -> None:
+    desk = Desk()
+    desk.put(a_timeout(destination="nowhere"))
+    desk.transport.script("error", *[answer] * 5)
+
+    desk.order_due()
+
+    assert desk.state() is TimeoutState.PENDING
+    assert desk.attempts() == 1
+
+
+@pytest.mark.behaviour(65)
+def test_a_full_error_copy_that_is_refused_falls_back_to_a_smaller_one() -> None:
+    desk = Desk()
+    desk.put(a_timeout(destination="nowhere"))
+    desk.transport.script("error", SendResult.REFUSED)
+
+    desk.order_due()
+
+    [copy] = desk.transport.messages("error")
+    assert headers.EXCEPTION_STACK not in copy.headers
+    assert copy.headers[headers.FAILED_QUEUE] == "nowhere"
+    assert desk.state() is TimeoutState.FAILED
+
+
+@pytest.mark.behaviour(92)
+def test_a_refused_timeout_stays_and_is_tried_again_after_its_pause() -> None:
+    desk = Desk()
+    desk.put(a_timeout())
+    desk.transport.script("billing", SendResult.REFUSED)
+    desk.order_due()
+    assert desk.transport.ids("billing") == []
+
+    desk.clock.advance(0.999)
+    desk.order_due()
+    assert desk.transport.ids("billing") == []
+
+    desk.clock.advance(0.001)
+    desk.order_due()
+    assert desk.transport.ids("billing") == ["m1"]
+
+
+@pytest.mark.behaviour(92)
+def test_a_refused_timeout_does_not_hold_up_the_others() -> None:
+    desk = Desk()
+    desk.put(a_timeout("m1"), a_timeout("m2", destination="shipping"))
+    desk.transport.script("billing", SendResult.REFUSED)
+
+    desk.order_due()
+
+    assert desk.transport.ids("shipping") == ["m2"]
+
+
+@pytest.mark.behaviour(59, 90)
+def test_a_timeout_that_is_refused_five_times_goes_to_the_error_queue() -> None:
+    desk = Desk()
+    desk.put(a_timeout())
+    desk.transport.script("billing", *[SendResult.REFUSED] * ATTEMPTS)
+
+    for _ in range(ATTEMPTS - 1):
+        desk.order_due()
+        desk.clock.advance(60)
+    assert desk.transport.ids("error") == []
+    desk.order_due()
+
+    assert desk.transport.ids("error") == ["m1"]
+    assert desk.state() is TimeoutState.FAILED
+
+
+def test_an_unknown_answer_never_moves_a_timeout_to_the_error_queue() -> None:
+    desk = Desk()
+    desk.put(a_timeout())
+    desk.transport.script("billing", *[SendResult.UNKNOWN] * 20)
+
+    for _ in range(20):
+        desk.order_due()
+        desk.clock.advance(60)
+
+    assert desk.state() is TimeoutState.PENDING
+    assert desk.transport.ids("error") == []
+
+
+@pytest.mark.behaviour(59)
+def test_a_broker_that_is_away_leaves_the_timeout_where_it_is_and_at_once_free() -> None:
+    desk = Desk()
+    desk.put(a_timeout())
+    desk.transport.script("billing", TransportUnavailable("gone"))
+
+    with pytest.raises(TransportUnavailable):
+        desk.order_due()
+    desk.order_due()
+
+    assert desk.transport.ids("billing") == ["m1"]
+
+
+@pytest.mark.parametrize(
+    ("attempts", "seconds"), [(0, 1), (1, 2), (2, 4), (5, 32), (6, 60), (10, 60), (10_000, 60)]
+)
+def test_the_pause_doubles_up_to_a_minute(attempts: int, seconds: int) -> None:
+    assert back_off(attempts) == seconds * SECOND
+
+
+# --- counting
+
+
+@pytest.mark.behaviour(139)
+def test_outcomes_are_counted_by_kind() -> None:
+    desk = Desk()
+    desk.put(a_timeout("m1"), a_timeout("m2", destination="nowhere"), a_timeout("m3"))
+
+    desk.order_due()
+
+    assert (desk.counted("timeouts_dispatched"), desk.counted("timeouts_failed")) == (2, 1)
+
+
+@pytest.mark.behaviour(139)
+def test_lateness_is_that_of_the_oldest() -> None:
+    desk = Desk()
+    desk.put(a_timeout("m1", START - 3 * SECOND), a_timeout("m2", START - SECOND))
+
+    desk.order_due()
+
+    assert desk.counted("lateness_seconds") == pytest.approx(3.0)
+
+
+def test_what_was_stored_in_this_very_transaction_can_be_dispatched_in_it() -> None:
+    desk = Desk(SCOPE)
+    one = a_timeout()
+    desk.put(one)
+
+    session = desk.transport.session()
+    with Work(session, FakeReceiver(desk.transport, "control"), SCOPE) as work:
+        desk.step.dispatch_now([one.key], work)
+
+    assert desk.transport.ids("billing") == ["m1"]

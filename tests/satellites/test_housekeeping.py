@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from tests.support.clock import FakeClock
+from tests.support.store import ScriptedStore
+from timeoutmgr.errors import StorageUnavailable
+from timeoutmgr.satellites.housekeeping import Housekeeping
+from timeoutmgr.telemetry import Counters
+
+AWAY = StorageUnavailable("away")
+SOON = 10.0
+
+
+class House:
+    """Housekeeping over a real store."""
+
+    def __init__(self) -> None:
+        self.clock = FakeClock()
+        self.store = ScriptedStore(self.clock)
+        self.telemetry = Counters()
+        self.ready: Callable[[], None] = lambda: None
+        self.measured = threading.Event()
+        self.keeping = Housekeeping(
+            self.store,
+            owner="me",
+            ready=lambda: self.ready(),
+            measure_offset=self.measured.set,
+            state=lambda: {"breaker": "disarmed"},
+            telemetry=self.telemetry,
+        )
+
+
+@pytest.fixture
+def house() -> House:
+    return House()
+
+
+def test_a_heartbeat_says_who_lives_and_how(house: House) -> None:
+    house.keeping.keep_house()
+
+    [record] = house.store.processes()
+    assert (record.owner, record.endpoint, record.state) == (
+        "me",
+        "sales",
+        {"breaker": "disarmed"},
+    )
+
+
+@pytest.mark.behaviour(55)
+def test_clocks_are_compared_each_time(house: House) -> None:
+    house.keeping.keep_house()
+
+    assert house.measured.is_set()
+
+
+def test_what_is_past_retention_is_removed(house: House) -> None:
+    house.store.cancel("old")
+    house.clock.advance(31 * 86_400)
+
+    house.keeping.keep_house()
+
+    assert house.telemetry.snapshot()["rows_purged"] == 1
+    assert house.store.find("old") is None
+
+
+def test_while_the_storage_is_away_nothing_is_written(house: House) -> None:
+    def ready() -> None:
+        raise AWAY
+
+    house.ready = ready
+
+    with pytest.raises(StorageUnavailable):
+        house.keeping.keep_house()
+
+    assert house.store.processes() == []
+
+
+@pytest.mark.parametrize("error", [AWAY, RuntimeError("a bug")])
+def test_an_error_does_not_end_it(house: House, error: Exception) -> None:
+    failed = threading.Event()
+
+    def ready() -> None:
+        failed.set()
+        raise error
+
+    house.ready = ready
+    house.keeping.start()
+
+    assert failed.wait(SOON)
+    house.keeping.stop()
+
+
+def test_the_first_heartbeat_is_written_at_once(house: House) -> None:
+    house.keeping.start()
+
+    assert house.measured.wait(SOON)
+    house.keeping.stop()
+
+
+def test_stop_before_start_and_twice_is_fine(house: House) -> None:
+    house.keeping.stop()
+    house.keeping.start()
+    house.keeping.stop()
+    house.keeping.stop()

@@ -1,0 +1,403 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.clock import START, FakeClock
+from tests.support.makers import SECOND, a_delayed, a_message, a_received
+from tests.support.ports import FakeReceiver, FakeTransport
+from tests.support.store import ScriptedStore
+from timeoutmgr import headers
+from timeoutmgr.contracts import Key, Timeout, TimeoutState, TransactionMode
+from timeoutmgr.errors import InvalidMessage, MessageRejected, StorageUnavailable
+from timeoutmgr.instants import EARLIEST, LATEST, Micros, to_wire
+from timeoutmgr.message import Message
+from timeoutmgr.routing import clear_timeouts, timeout_id, wake_manager
+from timeoutmgr.satellites.timeouts import StoreTimeouts, read_timeout
+from timeoutmgr.telemetry import Counters
+from timeoutmgr.transport.work import Work
+from timeoutmgr.validation import Limits
+
+RECEIVE = TransactionMode.RECEIVE_ONLY
+SCOPE = TransactionMode.TRANSACTION_SCOPE
+LATER = START + 60 * SECOND
+
+
+class Counter:
+    """The step over a real store, in one mode."""
+
+    def __init__(self, mode: TransactionMode = RECEIVE, offset: Micros = 0) -> None:
+        self.mode = mode
+        self.clock = FakeClock()
+        self.store = ScriptedStore(self.clock, offset=offset)
+        self.transport = FakeTransport()
+        self.telemetry = Counters()
+        self.woken: list[Micros] = []
+        self.straight_on: list[Key] = []
+        self.step = StoreTimeouts(
+            store=self.store,
+            limits=Limits(),
+            clock=self.clock,
+            telemetry=self.telemetry,
+            wake=self._wake,
+            dispatch_now=self._dispatch,
+        )
+
+    def take(self, *messages: Message) -> None:
+        session = self.transport.session()
+        with Work(session, FakeReceiver(self.transport, "sales"), self.mode) as work:
+            self.step([a_received(message) for message in messages], work)
+
+    def stored(self) -> list[Timeout]:
+        return [row.timeout for row in self.store._in.rows.values()]
+
+    def _wake(self, due: Micros) -> None:
+        self.transport.journal.append("woken")
+        self.woken.append(due)
+
+    def _dispatch(self, keys: Sequence[Key], work: Work) -> None:
+        assert work.scope is not None
+        self.straight_on += keys
+
+
+@pytest.mark.behaviour(24)
+def test_a_timeout_is_stored_with_all_that_it_came_with() -> None:
+    counter = Counter()
+
+    counter.take(a_delayed("m1", LATER, "billing", saga_id="s1", time_sent=to_wire(START - SECOND)))
+
+    [stored] = counter.stored()
+    assert stored.id == timeout_id("sales", "m1")
+    assert (stored.due, stored.destination, stored.saga_id) == (LATER, "billing", "s1")
+    assert (stored.created, stored.message.body) == (START - SECOND, b"{}")
+
+
+@pytest.mark.behaviour(20)
+def test_the_routing_headers_are_taken_off_and_deliver_at_is_kept() -> None:
+    stored = read_timeout(a_delayed("m1", LATER), "sales", Limits(), START)
+
+    assert headers.EXPIRE not in stored.message.headers
+    assert headers.DESTINATION not in stored.message.headers
+    assert stored.message.headers[headers.DELIVER_AT] == to_wire(LATER)
+
+
+@pytest.mark.behaviour(22, 23)
+def test_message_id_and_time_sent_are_kept() -> None:
+    arrived = a_delayed("m1", LATER, time_sent=to_wire(START - SECOND))
+
+    stored = read_timeout(arrived, "sales", Limits(), START)
+
+    assert stored.message.id == "m1"
+    assert stored.message.headers[headers.TIME_SENT] == to_wire(START - SECOND)
+
+
+@pytest.mark.behaviour(28)
+def test_without_a_destination_a_timeout_goes_to_the_reply_address() -> None:
+    arrived = a_message(expire=to_wire(LATER), reply_to="shipping")
+
+    assert read_timeout(arrived, "sales", Limits(), START).destination == "shipping"
+
+
+@pytest.mark.behaviour(28)
+@pytest.mark.parametrize("given_headers", [{}, {"destination": "", "reply_to": ""}])
+def test_a_timeout_for_nobody_is_rejected_when_it_is_to_be_stored(given_headers: Any) -> None:
+    with pytest.raises(MessageRejected, match="names no destination"):
+        read_timeout(a_message(expire=to_wire(LATER), **given_headers), "sales", Limits(), START)
+
+
+@pytest.mark.behaviour(27)
+def test_a_message_that_is_no_timeout_is_rejected_with_the_documented_sentence() -> None:
+    with pytest.raises(MessageRejected) as rejected:
+        read_timeout(a_message("m7", destination="billing"), "sales", Limits(), START)
+
+    assert str(rejected.value) == "Non timeout message arrived at the timeout manager, id:m7"
+
+
+@pytest.mark.behaviour(27)
+@pytest.mark.parametrize(
+    "due", ["", "tomorrow", "2030-01-01T00:00:00Z", "0000-01-01 00:00:00:000000 Z"]
+)
+def test_a_due_time_that_cannot_be_read_is_rejected(due: str) -> None:
+    with pytest.raises(MessageRejected, match=headers.EXPIRE):
+        read_timeout(a_message(expire=due, destination="billing"), "sales", Limits(), START)
+
+
+@pytest.mark.behaviour(29)
+@pytest.mark.parametrize("saga", ["", "x" * 201, "a\nb"])
+def test_a_malformed_saga_id_is_rejected(saga: str) -> None:
+    with pytest.raises(MessageRejected, match="malformed saga id"):
+        read_timeout(a_delayed(saga_id=saga), "sales", Limits(), START)
+
+
+def test_the_empty_guid_of_nservicebus_means_no_saga() -> None:
+    arrived = a_delayed(saga_id="00000000-0000-0000-0000-000000000000")
+
+    assert read_timeout(arrived, "sales", Limits(), START).saga_id is None
+
+
+@pytest.mark.behaviour(35)
+@pytest.mark.parametrize(
+    ("limits", "destination"),
+    [
+        (Limits(max_body=1), "billing"),
+        (Limits(max_headers=10), "billing"),
+        (Limits(), "x" * 200),
+        (Limits(allowed_destinations=("shipping",)), "billing"),
+        (Limits(), "sales.TimeoutsDispatcher"),
+    ],
+)
+def test_a_timeout_that_no_door_would_let_through_is_rejected(
+    limits: Limits, destination: str
+) -> None:
+    with pytest.raises(MessageRejected):
+        read_timeout(a_delayed(destination=destination), "sales", limits, START)
+
+
+def test_a_message_id_that_no_store_keeps_is_rejected() -> None:
+    with pytest.raises(MessageRejected, match="200 characters"):
+        read_timeout(a_delayed("m" * 201), "sales", Limits(), START)
+
+
+@pytest.mark.parametrize("text", [None, "", "nonsense"])
+def test_without_a_time_of_sending_a_timeout_was_created_now(text: str | None) -> None:
+    arrived = a_delayed() if text is None else a_delayed(time_sent=text)
+
+    assert read_timeout(arrived, "sales", Limits(), START).created == START
+
+
+@pytest.mark.behaviour(127)
+def test_a_delayed_retry_of_a_dispatched_timeout_is_another_timeout() -> None:
+    first = read_timeout(a_delayed("m1"), "sales", Limits(), START)
+    retry = read_timeout(
+        a_delayed("m1", retries="1", retries_timestamp=to_wire(START)), "sales", Limits(), START
+    )
+
+    assert first.id != retry.id
+
+
+wire_times = st.integers(EARLIEST, LATEST).map(to_wire)
+known_names = st.sampled_from(
+    [
+        headers.EXPIRE,
+        headers.DESTINATION,
+        headers.REPLY_TO,
+        headers.SAGA_ID,
+        headers.TIME_SENT,
+        headers.RETRIES_TIMESTAMP,
+    ]
+)
+any_text = st.text(st.characters(codec="utf-8"))
+
+
+@given(
+    st.dictionaries(known_names | any_text, wire_times | st.just("billing") | any_text),
+    st.binary(max_size=100),
+    st.text(max_size=300),
+)
+def test_whatever_arrives_is_a_timeout_or_rejected(
+    given_headers: dict[str, str], body: bytes, message_id: str
+) -> None:
+    message = Message(
+        id=message_id.encode(errors="replace").decode(), headers=given_headers, body=body
+    )
+    try:
+        timeout = read_timeout(message, "sales", Limits(), START)
+    except MessageRejected:
+        return
+    assert EARLIEST <= timeout.due <= LATEST
+
+
+@given(st.dictionaries(known_names | st.text(), st.text()))
+def test_headers_that_cannot_be_encoded_do_no_more_than_be_rejected(
+    given_headers: dict[str, str],
+) -> None:
+    message = Message(id="m1", headers={headers.EXPIRE: to_wire(START), **given_headers})
+    try:
+        read_timeout(message, "sales", Limits(), START)
+    except MessageRejected:
+        return
+
+
+# --- the step
+
+
+@pytest.mark.behaviour(34)
+def test_a_redelivered_store_message_makes_no_second_row() -> None:
+    counter = Counter()
+
+    counter.take(a_delayed("m1", LATER))
+    counter.take(a_delayed("m1", LATER))
+
+    assert len(counter.stored()) == 1
+
+
+@pytest.mark.behaviour(34)
+def test_a_redelivered_store_message_does_not_bring_a_dispatched_timeout_back() -> None:
+    counter = Counter()
+    counter.take(a_delayed("m1", LATER))
+    counter.store.cancel(timeout_id("sales", "m1"))
+
+    counter.take(a_delayed("m1", LATER))
+
+    assert counter.stored() == []
+
+
+@pytest.mark.behaviour(29)
+def test_one_bad_message_of_a_batch_leaves_nothing_half_done() -> None:
+    counter = Counter()
+
+    with pytest.raises(MessageRejected):
+        counter.take(a_delayed("m1", LATER), a_delayed("m2", saga_id="a\nb"))
+
+    assert counter.stored() == []
+
+
+@pytest.mark.behaviour(38)
+def test_the_poller_is_woken_with_the_earliest_due_time_of_a_batch() -> None:
+    counter = Counter()
+
+    counter.take(a_delayed("m1", LATER), a_delayed("m2", LATER - SECOND), a_delayed("m3", LATER))
+
+    assert counter.woken == [LATER - SECOND]
+
+
+@pytest.mark.behaviour(41)
+def test_the_poller_is_woken_after_the_commit() -> None:
+    counter = Counter(SCOPE)
+
+    counter.take(a_delayed("m1", LATER))
+
+    assert counter.transport.journal == ["begin", "commit", "woken"]
+
+
+@pytest.mark.behaviour(41)
+def test_the_poller_is_not_woken_when_nothing_was_stored() -> None:
+    counter = Counter()
+    counter.store.fail("store_many", StorageUnavailable("away"))
+
+    with pytest.raises(StorageUnavailable):
+        counter.take(a_delayed("m1", LATER))
+
+    assert counter.woken == []
+
+
+def test_in_transaction_scope_the_store_takes_part_in_the_transaction() -> None:
+    counter = Counter(SCOPE)
+
+    counter.take(a_delayed("m1", LATER))
+
+    [transaction] = {joined for method, joined in counter.store.joined if method == "store_many"}
+    assert transaction is not None
+
+
+def test_in_other_modes_the_store_commits_by_itself() -> None:
+    counter = Counter(RECEIVE)
+
+    counter.take(a_delayed("m1", LATER))
+
+    assert ("store_many", None) in counter.store.joined
+
+
+@pytest.mark.behaviour(25)
+@pytest.mark.parametrize(("due", "straight"), [(START - SECOND, 1), (START, 1), (START + 1, 0)])
+def test_in_transaction_scope_what_is_due_goes_straight_on_and_never_early(
+    due: Micros, straight: int
+) -> None:
+    counter = Counter(SCOPE)
+
+    counter.take(a_delayed("m1", due))
+
+    assert len(counter.straight_on) == straight
+    assert len(counter.woken) == 1 - straight
+
+
+@pytest.mark.behaviour(25)
+def test_in_other_modes_what_is_due_is_stored_and_wakes_the_poller_at_once() -> None:
+    counter = Counter(RECEIVE)
+
+    counter.take(a_delayed("m1", START - SECOND))
+
+    assert len(counter.stored()) == 1
+    assert (counter.straight_on, counter.woken) == ([], [START - SECOND])
+
+
+@pytest.mark.behaviour(26, 55)
+@pytest.mark.parametrize(("offset", "straight"), [(-300 * SECOND, 0), (300 * SECOND, 1)])
+def test_due_is_judged_by_the_databases_clock(offset: Micros, straight: int) -> None:
+    counter = Counter(SCOPE, offset)
+
+    counter.take(a_delayed("m1", START + SECOND if straight else START - SECOND))
+
+    assert len(counter.straight_on) == straight
+
+
+@pytest.mark.behaviour(30)
+def test_clear_forgets_that_saga_and_no_other() -> None:
+    counter = Counter()
+    counter.take(a_delayed("m1", saga_id="s1"), a_delayed("m2", saga_id="s2"), a_delayed("m3"))
+
+    counter.take(clear_timeouts("s1", "sales.Timeouts", "c1").message)
+
+    assert sorted(stored.message.id for stored in counter.stored()) == ["m2", "m3"]
+
+
+@pytest.mark.behaviour(30)
+@pytest.mark.parametrize("saga", [None, "00000000-0000-0000-0000-000000000000"])
+def test_clear_without_a_saga_is_rejected_with_the_documented_sentence(saga: str | None) -> None:
+    given_headers = {"clear_timeouts": "True"} | ({} if saga is None else {"saga_id": saga})
+
+    with pytest.raises(MessageRejected) as rejected:
+        Counter().take(a_message("c1", **given_headers))
+
+    assert str(rejected.value) == (
+        "Invalid saga id specified, clear timeouts is only supported for saga instances"
+    )
+
+
+@pytest.mark.behaviour(31)
+def test_a_clear_that_came_in_the_same_batch_before_the_timeout_holds() -> None:
+    counter = Counter()
+
+    counter.take(
+        clear_timeouts("s1", "sales.Timeouts", "c1").message, a_delayed("m1", saga_id="s1")
+    )
+
+    assert counter.store.find(timeout_id("sales", "m1")) == (TimeoutState.CANCELLED, None)
+
+
+def test_a_wake_message_wakes_the_poller_and_stores_nothing() -> None:
+    counter = Counter()
+
+    counter.take(wake_manager("sales.Timeouts", LATER, "w1").message)
+
+    assert (counter.woken, counter.stored()) == ([LATER], [])
+
+
+def test_a_malformed_wake_is_rejected() -> None:
+    with pytest.raises(MessageRejected, match=r"TimeoutManager\.Wake"):
+        Counter().take(a_message("w1", wake="soon"))
+
+
+def test_stored_timeouts_are_counted() -> None:
+    counter = Counter()
+
+    counter.take(a_delayed("m1"), a_delayed("m2"))
+
+    assert counter.telemetry.snapshot()["timeouts_stored"] == 2
+
+
+def test_inside_a_callers_transaction_only_a_timeout_can_be_stored() -> None:
+    with pytest.raises(InvalidMessage, match="no timeout"):
+        Counter().step.store_inside(wake_manager("x", LATER, "w").message, None)  # type: ignore[arg-type]
+
+
+def test_inside_a_callers_transaction_the_poller_is_not_woken() -> None:
+    counter = Counter()
+
+    counter.step.store_inside(a_delayed("m1", LATER), None)  # type: ignore[arg-type]
+
+    assert (len(counter.stored()), counter.woken) == (1, [])
