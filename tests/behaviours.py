@@ -143,7 +143,8 @@ def _numbers(function: ast.FunctionDef) -> list[int]:
     return [
         argument.value
         for decorator in function.decorator_list
-        if isinstance(decorator, ast.Call) and ast.unparse(decorator.func).endswith("mark.behaviour")
+        if isinstance(decorator, ast.Call)
+        and ast.unparse(decorator.func).endswith("mark.behaviour")
         for argument in decorator.args
         if isinstance(argument, ast.Constant) and isinstance(argument.value, int)
     ]

@@ -1,4 +1,4 @@
-"""An endpoint: built from a configuration, installed, started, stopped; and what one does with it."""
+"""An endpoint: built from a configuration, installed, started, stopped; and sending from it."""
 
 import logging
 import signal

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
 from sqlalchemy import event
 
 from tests.persistence.conftest import Stores
@@ -21,6 +22,7 @@ def test_an_empty_store_hands_out_nothing(store: TimeoutStore) -> None:
     assert store.next_due() is None
 
 
+@pytest.mark.behaviour(26, 120)
 def test_a_timeout_is_handed_out_from_its_microsecond_on(
     store: TimeoutStore, clock: SetClock
 ) -> None:
@@ -34,6 +36,7 @@ def test_a_timeout_is_handed_out_from_its_microsecond_on(
     assert ids(after) == ["a"]
 
 
+@pytest.mark.behaviour(49)
 def test_the_oldest_go_first_however_old(store: TimeoutStore) -> None:
     store.store_many([timeout("b", 5), timeout("c", NOW), timeout("a", -SECOND)])
 
@@ -43,6 +46,7 @@ def test_the_oldest_go_first_however_old(store: TimeoutStore) -> None:
     assert chunk.next_due == NOW
 
 
+@pytest.mark.behaviour(37)
 def test_next_due_is_the_next_in_the_future(store: TimeoutStore) -> None:
     store.store_many([timeout("a"), timeout("b", NOW + 7), timeout("c", NOW + 9)])
 
@@ -53,6 +57,7 @@ def test_next_due_is_the_next_in_the_future(store: TimeoutStore) -> None:
     assert store.next_due() == NOW
 
 
+@pytest.mark.behaviour(47)
 def test_what_is_claimed_is_not_handed_out_again(store: TimeoutStore) -> None:
     store.store_many([timeout(name) for name in "abcd"])
 
@@ -75,6 +80,7 @@ def test_a_released_claim_is_free_at_once_and_not_marked(store: TimeoutStore) ->
     assert store.cancel("a") == "cancelled"
 
 
+@pytest.mark.behaviour(48)
 def test_a_claim_lapses_by_the_clock(store: TimeoutStore, clock: SetClock) -> None:
     store.store_many([timeout("a")])
     store.claim(NOW, 2, "o")
@@ -88,6 +94,7 @@ def test_a_claim_lapses_by_the_clock(store: TimeoutStore, clock: SetClock) -> No
     assert ids(late) == ["a"]
 
 
+@pytest.mark.behaviour(44)
 def test_a_row_that_comes_late_into_a_claimed_range_is_found_when_that_is_closed(
     store: TimeoutStore,
 ) -> None:
@@ -106,6 +113,7 @@ def test_a_row_that_comes_late_into_a_claimed_range_is_found_when_that_is_closed
     assert ids(store.claim(NOW, 10, "o")) == ["b"]
 
 
+@pytest.mark.behaviour(44)
 def test_a_row_that_comes_late_before_a_claimed_range_is_found_at_once(
     store: TimeoutStore,
 ) -> None:
@@ -119,6 +127,7 @@ def test_a_row_that_comes_late_before_a_claimed_range_is_found_at_once(
     assert ids(first) + ids(second) == ["a", "d"]
 
 
+@pytest.mark.behaviour(53)
 def test_rows_written_straight_into_the_table_are_found(sql: Stores) -> None:
     from timeoutmgr.persistence.sql.rows import to_row
     from timeoutmgr.persistence.sql.tables import tables
@@ -132,6 +141,7 @@ def test_rows_written_straight_into_the_table_are_found(sql: Stores) -> None:
     assert ids(sql().claim(NOW, 10, "o")) == ["a"]
 
 
+@pytest.mark.behaviour(45)
 def test_more_rows_of_one_instant_than_a_page_all_go_out_once(store: TimeoutStore) -> None:
     names = [f"{n:05}" for n in range(10_000)]
     for at in range(0, len(names), 1_000):
@@ -182,6 +192,7 @@ def test_a_retry_waits_for_its_instant_and_holds_up_nobody(
         assert {one.attempts for one in taken.timeouts} == {1}
 
 
+@pytest.mark.behaviour(39)
 def test_an_idle_claim_is_one_statement(sql: Stores) -> None:
     store, persistence = sql(), sql.persistence
     assert isinstance(persistence, SqlPersistence)
@@ -202,6 +213,7 @@ def test_an_idle_claim_is_one_statement(sql: Stores) -> None:
     assert len(statements) == 1, statements
 
 
+@pytest.mark.behaviour(46, 47, 125)
 def test_pollers_that_compete_with_writers_hand_nothing_out_twice(stores: Stores) -> None:
     store = stores()
     total, written, seen, errors = 2_000, threading.Event(), [], []
@@ -239,6 +251,7 @@ def test_pollers_that_compete_with_writers_hand_nothing_out_twice(stores: Stores
     assert sorted(seen) == [f"{n:05}" for n in range(total)]
 
 
+@pytest.mark.behaviour(126)
 def test_endpoints_do_not_see_each_other(stores: Stores) -> None:
     store, other = stores(), stores(endpoint=stores.endpoint + "2")
     store.store_many([timeout("a")])
@@ -250,6 +263,7 @@ def test_endpoints_do_not_see_each_other(stores: Stores) -> None:
     assert ids(store.claim(NOW, 5, "o")) == ["a"]
 
 
+@pytest.mark.behaviour(50)
 def test_no_more_ids_are_in_flight_than_is_set(
     sqlite_url: str, unique: str, persistence_of: Callable[..., SqlPersistence]
 ) -> None:

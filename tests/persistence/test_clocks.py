@@ -24,6 +24,7 @@ def persistence(request: pytest.FixtureRequest, unique: str) -> Iterator[SqlPers
 
 
 @pytest.mark.parametrize("skew", [-HOUR, HOUR])
+@pytest.mark.behaviour(54, 55)
 def test_a_wrong_host_clock_makes_nothing_early_or_late(
     persistence: SqlPersistence, skew: int
 ) -> None:
@@ -43,6 +44,7 @@ def test_a_wrong_host_clock_makes_nothing_early_or_late(
     assert abs(store.now() - right.now()) < 5 * SECOND
 
 
+@pytest.mark.behaviour(121)
 def test_the_databases_clock_has_microseconds(persistence: SqlPersistence) -> None:
     store = persistence.timeouts("e", SetClock())
 

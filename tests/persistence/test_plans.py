@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import pytest
 from sqlalchemy import event, text
 
 from tests.persistence.conftest import Stores
@@ -17,6 +18,7 @@ ROWS = 50_000
 _BIG = ("suite_timeouts", "suite_timeout_keys", "suite_timeout_history")
 
 
+@pytest.mark.behaviour(124)
 def test_hot_statements_read_by_key(sql: Stores) -> None:
     store, persistence = sql(), sql.persistence
     assert isinstance(persistence, SqlPersistence)
@@ -81,6 +83,7 @@ def _scans(database: Database, statement: str, values: Any) -> bool:
     )
 
 
+@pytest.mark.behaviour(124)
 def test_before_the_first_statistics_a_claim_reads_in_order(
     postgres_url: str, unique: str, persistence_of: Callable[..., SqlPersistence]
 ) -> None:

@@ -20,6 +20,7 @@ from timeoutmgr.persistence.sql.tables import Tables, tables
 Made = Callable[..., SqlPersistence]
 
 
+@pytest.mark.behaviour(123)
 def test_check_names_the_command_until_installed(
     empty_url: str, unique: str, persistence_of: Made
 ) -> None:
@@ -35,6 +36,7 @@ def test_check_names_the_command_until_installed(
     persistence.close()
 
 
+@pytest.mark.behaviour(122)
 def test_processes_that_install_at_once_all_succeed(empty_url: str, unique: str) -> None:
     program = (
         "import sys; from timeoutmgr.persistence import SqlPersistence; "
@@ -65,6 +67,7 @@ def test_queries_and_migrations_know_the_same_columns(
         assert key == [column.name for column in table.primary_key], table.name
 
 
+@pytest.mark.behaviour(126)
 def test_prefixes_are_kept_apart(empty_url: str, unique: str, persistence_of: Made) -> None:
     settings = SqlSettings(clock="host")
     one, other = (
@@ -79,6 +82,7 @@ def test_prefixes_are_kept_apart(empty_url: str, unique: str, persistence_of: Ma
 
 
 @pytest.mark.parametrize("kind", ["postgres", "mysql"])
+@pytest.mark.behaviour(126)
 def test_a_schema_is_created_and_used(
     kind: str, unique: str, request: pytest.FixtureRequest, persistence_of: Made
 ) -> None:

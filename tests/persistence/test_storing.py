@@ -24,6 +24,7 @@ from timeoutmgr.persistence import SqlPersistence
 ALL = TimeoutFilter()
 
 
+@pytest.mark.behaviour(21, 24)
 def test_what_is_stored_comes_back_whole(store: TimeoutStore) -> None:
     message = Message(
         id="m ö",
@@ -48,6 +49,7 @@ def test_no_timeouts_are_stored_without_ado(store: TimeoutStore) -> None:
     assert store.count(ALL) == 0
 
 
+@pytest.mark.behaviour(34)
 def test_storing_twice_is_storing_once(store: TimeoutStore) -> None:
     store.store_many([timeout("a"), timeout("b")])
 
@@ -62,6 +64,7 @@ def test_of_one_id_twice_in_a_batch_the_first_counts(store: TimeoutStore) -> Non
     assert [(one.id, one.due) for one in store.list(ALL)] == [("a", NOW), ("b", NOW)]
 
 
+@pytest.mark.behaviour(34)
 def test_a_redelivery_does_not_resurrect_what_was_dispatched(store: TimeoutStore) -> None:
     store.store_many([timeout("a")])
     dispatch(store, store.claim(NOW, 10, "o"))
@@ -81,6 +84,7 @@ def test_a_redelivery_does_not_undo_a_reschedule(store: TimeoutStore) -> None:
     assert [one.due for one in store.list(ALL)] == [NOW + SECOND]
 
 
+@pytest.mark.behaviour(31)
 def test_a_store_message_that_comes_after_the_cancel_is_dropped(store: TimeoutStore) -> None:
     assert store.cancel("a") is CancelResult.UNKNOWN
 
@@ -90,6 +94,7 @@ def test_a_store_message_that_comes_after_the_cancel_is_dropped(store: TimeoutSt
     assert store.find("a") == (TimeoutState.CANCELLED, None)
 
 
+@pytest.mark.behaviour(121)
 def test_microseconds_and_the_last_instant_are_kept(store: TimeoutStore) -> None:
     store.store_many([timeout("late", LATEST), timeout("b", NOW + 1), timeout("a", NOW + 2)])
 

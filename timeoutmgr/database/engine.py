@@ -115,9 +115,13 @@ class Database:
         Raises StorageUnavailable when the database is away, a conflict was not won, or the
         commit's result is unknown.
         """
-        with self._translated(), self._my_turn(), self._writer.connect() as connection:
-            with self._begun(connection):
-                yield connection
+        with (
+            self._translated(),
+            self._my_turn(),
+            self._writer.connect() as connection,
+            self._begun(connection),
+        ):
+            yield connection
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
@@ -132,9 +136,12 @@ class Database:
         """
         for attempt in range(1, _CONFLICT_TRIES + 1):
             try:
-                with self._my_turn(), self._writer.connect() as connection:
-                    with self._begun(connection):
-                        return work(connection)
+                with (
+                    self._my_turn(),
+                    self._writer.connect() as connection,
+                    self._begun(connection),
+                ):
+                    return work(connection)
             except exc.SQLAlchemyError as error:
                 failure = classify(error)
                 if failure is Failure.STATEMENT:

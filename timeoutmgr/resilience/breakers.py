@@ -1,4 +1,4 @@
-"""Circuit breakers that count time, not failures: how long has it not worked?
+"""Circuit breakers that count time, not failures: for how long has nothing worked.
 
 A breaker holds no timer. Whoever tries reports ``failure`` or ``success``, and a watchdog calls
 ``check``, so that an attempt that hangs cannot hide an outage.

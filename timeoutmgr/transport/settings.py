@@ -21,8 +21,9 @@ class KombuSettings:
     *confirm_timeout* how long after the last of them. *heartbeat* of zero switches heartbeats
     off. *max_message_size* is the broker's own limit in bytes: RabbitMQ closes the channel, and
     so leaves the neighbours in doubt, where a body is larger. It is more than what the door lets
-    through, so that a larger body that a stranger sent still fits into the error queue. *ssl* is passed on to py-amqp or
-    redis. *visibility_timeout* is when Redis hands out again what a dead consumer held.
+    through, so that a larger body that a stranger sent still fits into the error queue. *ssl* is
+    passed on to py-amqp or redis. *visibility_timeout* is when Redis hands out again what a dead
+    consumer held.
     """
 
     accept_loss: bool = False
