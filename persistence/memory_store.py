@@ -234,11 +234,22 @@ class MemoryTimeoutStore:
                 return CancelResult.TOO_LATE
             return CancelResult.MAYBE_SENT if known.maybe_sent else CancelResult.CANCELLED
 
-    def cancel_saga(self, saga_id: str, *, transaction: Transaction | None = None) -> int:
+    def cancel_saga(
+        self,
+        saga_id: str,
+        *,
+        sent_until: Micros | None = None,
+        transaction: Transaction | None = None,
+    ) -> int:
         """Cancel all of a saga that are not in other hands; return how many."""
         _refuse(transaction)
         with self._in.lock:
-            ids = [r.timeout.id for r in self._in.rows.values() if r.timeout.saga_id == saga_id]
+            ids = [
+                row.timeout.id
+                for row in self._in.rows.values()
+                if row.timeout.saga_id == saga_id
+                and (sent_until is None or row.timeout.created <= sent_until)
+            ]
             return sum(self.cancel(one) is not CancelResult.TOO_LATE for one in ids)
 
     def reschedule(self, timeout_id: str, due: Micros) -> ChangeResult:

@@ -26,9 +26,10 @@ _NO_SAGA = "00000000-0000-0000-0000-000000000000"
 
 @dataclass(frozen=True, slots=True)
 class ClearTimeouts:
-    """Forget all timeouts of a saga."""
+    """Forget the timeouts of a saga that were sent until then."""
 
     saga_id: str
+    sent: Micros
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +64,11 @@ class StoreTimeouts:
             self.telemetry.count("timeouts_stored", len(timeouts))
         for order in orders:
             if isinstance(order, ClearTimeouts):
-                cleared = self.store.cancel_saga(order.saga_id, transaction=work.scope)
+                # By the time of sending, not of arrival: a batch, and still more a redelivery,
+                # brings an order to clear together with what was sent after it.
+                cleared = self.store.cancel_saga(
+                    order.saga_id, sent_until=order.sent, transaction=work.scope
+                )
                 self.telemetry.count("timeouts_cleared", cleared)
         if work.scope is not None:
             timeouts = self._straight_on(timeouts, work)
@@ -97,7 +102,7 @@ class StoreTimeouts:
                 raise MessageRejected(
                     "Invalid saga id specified, clear timeouts is only supported for saga instances"
                 )
-            return ClearTimeouts(saga)
+            return ClearTimeouts(saga, _sent_at(message, self.clock.now()))
         if headers.WAKE in message.headers:
             return Wake(_instant(message, headers.WAKE))
         return read_timeout(message, self.store.endpoint, self.limits, self.clock.now())

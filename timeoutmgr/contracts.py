@@ -262,8 +262,18 @@ class TimeoutStore(Protocol):
         """Cancel one; of a cancel and a dispatch at once, exactly one wins and both know."""
         ...
 
-    def cancel_saga(self, saga_id: str, *, transaction: Transaction | None = None) -> int:
-        """Cancel all of a saga that are not in other hands; return how many."""
+    def cancel_saga(
+        self,
+        saga_id: str,
+        *,
+        sent_until: Micros | None = None,
+        transaction: Transaction | None = None,
+    ) -> int:
+        """Cancel all of a saga that are not in other hands; return how many.
+
+        Of those sent after *sent_until* none: a redelivered order to clear must not reach what
+        was sent later than it.
+        """
         ...
 
     def reschedule(self, timeout_id: str, due: Micros) -> ChangeResult:

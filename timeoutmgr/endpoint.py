@@ -167,7 +167,8 @@ class Endpoint:
     def clear_timeouts(self, saga_id: str) -> None:
         """Ask the timeout manager, this endpoint's or an external one, to forget a saga's.
 
-        It takes its turn in the manager's queue; ``timeouts.cancel_saga`` acts at once.
+        It takes its turn in the manager's queue, and concerns what was sent before it;
+        ``timeouts.cancel_saga`` acts at once.
         """
         address = self._parts.context.manager_address
         if address is None:
@@ -178,8 +179,9 @@ class Endpoint:
             raise InvalidMessage(
                 "Invalid saga id specified, clear timeouts is only supported for saga instances"
             )
-        message_id = self._parts.settings.new_id()
-        self._parts.sender.send([clear_timeouts(saga_id, address, message_id)])
+        settings = self._parts.settings
+        order = clear_timeouts(saga_id, address, settings.new_id(), settings.clock.now())
+        self._parts.sender.send([order])
 
     def on_watch(self, action: Callable[[], None]) -> None:
         """Have *action* called about every second while the endpoint runs."""

@@ -40,11 +40,15 @@ def to_timeout_manager(outgoing: Outgoing, due: Micros, address: str) -> Outgoin
     return Outgoing(address, replace(outgoing.message, headers=routed))
 
 
-def clear_timeouts(saga_id: str, address: str, message_id: str) -> Outgoing:
-    """Return the control message that asks the manager at *address* to forget a saga."""
+def clear_timeouts(saga_id: str, address: str, message_id: str, now: Micros) -> Outgoing:
+    """Return the control message that asks the manager at *address* to forget a saga.
+
+    *now*, the sender's, parts what is to be forgotten from what the saga sends later.
+    """
     control = {
         headers.CLEAR_TIMEOUTS: "True",
         headers.SAGA_ID: saga_id,
+        headers.TIME_SENT: to_wire(now),
         headers.CONTROL_MESSAGE: "True",
         headers.MESSAGE_INTENT: "Send",
         headers.MESSAGE_ID: message_id,

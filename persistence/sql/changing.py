@@ -9,7 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
 from timeoutmgr.contracts import CancelResult, ChangeResult, Key, TimeoutState, Transaction
-from timeoutmgr.instants import Micros
+from timeoutmgr.instants import LATEST, Micros
 
 from .claiming import claims_of, may_have_sent
 from .context import StoreContext
@@ -53,7 +53,11 @@ class Changing:
         )
         self._of_saga = (
             select(timeouts.c.id)
-            .where(timeouts.c.endpoint == context.endpoint, timeouts.c.saga_id == bindparam("saga"))
+            .where(
+                timeouts.c.endpoint == context.endpoint,
+                timeouts.c.saga_id == bindparam("saga"),
+                timeouts.c.created <= bindparam("until"),
+            )
             .order_by(timeouts.c.id)
         )
 
@@ -61,11 +65,16 @@ class Changing:
         """Cancel one, or leave a tombstone for one that was never seen."""
         return self._context.database.run(lambda connection: self._cancel(connection, timeout_id))
 
-    def cancel_saga(self, saga_id: str, transaction: Transaction | None) -> int:
-        """Cancel those of a saga that nobody holds; return how many."""
+    def cancel_saga(
+        self, saga_id: str, sent_until: Micros | None, transaction: Transaction | None
+    ) -> int:
+        """Cancel those of a saga sent until then that nobody holds; return how many."""
+        until = LATEST if sent_until is None else sent_until
 
         def work(connection: Connection) -> int:
-            ids = connection.execute(self._of_saga, {"saga": saga_id}).scalars().all()
+            ids = (
+                connection.execute(self._of_saga, {"saga": saga_id, "until": until}).scalars().all()
+            )
             results = [self._cancel(connection, timeout_id) for timeout_id in ids]
             done = {CancelResult.CANCELLED, CancelResult.MAYBE_SENT}
             return sum(result in done for result in results)

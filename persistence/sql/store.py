@@ -134,9 +134,15 @@ class SqlTimeoutStore:
         """Cancel one."""
         return self._changing.cancel(timeout_id)
 
-    def cancel_saga(self, saga_id: str, *, transaction: Transaction | None = None) -> int:
+    def cancel_saga(
+        self,
+        saga_id: str,
+        *,
+        sent_until: Micros | None = None,
+        transaction: Transaction | None = None,
+    ) -> int:
         """Cancel all of a saga that are not in other hands; return how many."""
-        return self._changing.cancel_saga(saga_id, transaction)
+        return self._changing.cancel_saga(saga_id, sent_until, transaction)
 
     def reschedule(self, timeout_id: str, due: Micros) -> ChangeResult:
         """Move one to another due time."""

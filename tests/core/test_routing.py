@@ -46,7 +46,7 @@ def test_routing_leaves_the_given_message_as_it_was() -> None:
 
 @pytest.mark.behaviour(17)
 def test_the_clear_message_is_an_empty_control_message_of_the_saga() -> None:
-    cleared = clear_timeouts("saga-1", "sales.Timeouts", "m1")
+    cleared = clear_timeouts("saga-1", "sales.Timeouts", "m1", START)
 
     assert cleared.destination == "sales.Timeouts"
     assert cleared.message.body == b""
@@ -55,6 +55,7 @@ def test_the_clear_message_is_an_empty_control_message_of_the_saga() -> None:
         >= {
             "NServiceBus.ClearTimeouts": "True",
             "NServiceBus.SagaId": "saga-1",
+            "NServiceBus.TimeSent": to_wire(START),
             "NServiceBus.ControlMessage": "True",
             "NServiceBus.MessageIntent": "Send",
         }.items()

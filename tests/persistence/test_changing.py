@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 
 import pytest
 
@@ -108,6 +109,14 @@ def test_a_saga_is_cancelled_with_all_its_timeouts(store: TimeoutStore) -> None:
     assert store.cancel_saga("s") == 2
     assert store.cancel_saga("s") == 0
     assert [one.id for one in store.list(ALL)] == ["c"]
+
+
+def test_a_sagas_cancel_leaves_what_was_sent_after_it(store: TimeoutStore) -> None:
+    before, after = timeout("a", saga="s"), timeout("b", saga="s")
+    store.store_many([replace(before, created=NOW), replace(after, created=NOW + 1)])
+
+    assert store.cancel_saga("s", sent_until=NOW) == 1
+    assert [one.id for one in store.list(ALL)] == ["b"]
 
 
 def test_in_a_transaction_a_sagas_cancel_comes_and_goes_with_it(sql: Stores) -> None:

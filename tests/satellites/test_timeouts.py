@@ -340,7 +340,7 @@ def test_clear_forgets_that_saga_and_no_other() -> None:
     counter = Counter()
     counter.take(a_delayed("m1", saga_id="s1"), a_delayed("m2", saga_id="s2"), a_delayed("m3"))
 
-    counter.take(clear_timeouts("s1", "sales.Timeouts", "c1").message)
+    counter.take(clear_timeouts("s1", "sales.Timeouts", "c1", LATER).message)
 
     assert sorted(stored.message.id for stored in counter.stored()) == ["m2", "m3"]
 
@@ -363,10 +363,22 @@ def test_a_clear_that_came_in_the_same_batch_before_the_timeout_holds() -> None:
     counter = Counter()
 
     counter.take(
-        clear_timeouts("s1", "sales.Timeouts", "c1").message, a_delayed("m1", saga_id="s1")
+        clear_timeouts("s1", "sales.Timeouts", "c1", LATER).message, a_delayed("m1", saga_id="s1")
     )
 
     assert counter.store.find(timeout_id("sales", "m1")) == (TimeoutState.CANCELLED, None)
+
+
+@pytest.mark.behaviour(31)
+def test_a_clear_leaves_what_the_saga_sent_after_it_in_the_same_batch() -> None:
+    counter = Counter()
+    order = clear_timeouts("s1", "sales.Timeouts", "c1", START).message
+    later = a_delayed("m2", saga_id="s1", time_sent=to_wire(START + 1))
+
+    counter.take(a_delayed("m1", saga_id="s1", time_sent=to_wire(START)), order, later)
+    counter.take(order)
+
+    assert [stored.message.id for stored in counter.stored()] == ["m2"]
 
 
 def test_a_wake_message_wakes_the_poller_and_stores_nothing() -> None:

@@ -70,9 +70,15 @@ class ScriptedStore(MemoryTimeoutStore):
         self._called("next_due")
         return super().next_due()
 
-    def cancel_saga(self, saga_id: str, *, transaction: Transaction | None = None) -> int:
+    def cancel_saga(
+        self,
+        saga_id: str,
+        *,
+        sent_until: Micros | None = None,
+        transaction: Transaction | None = None,
+    ) -> int:
         self._called("cancel_saga", transaction)
-        return super().cancel_saga(saga_id)
+        return super().cancel_saga(saga_id, sent_until=sent_until)
 
     def _called(self, method: str, transaction: Transaction | None = None) -> None:
         self.calls[method] += 1
