@@ -1,0 +1,88 @@
+"""The matrix: each test on every pair that has what it needs; the others are counted as n/a."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.acceptance.matrix import PAIRS, Pair
+from tests.acceptance.place import Party, Place, stopping
+
+_NOT_APPLICABLE: pytest.StashKey[set[str]] = pytest.StashKey()
+_OUTPUT = "acceptance_not_applicable"
+
+
+@pytest.fixture
+def place(request: pytest.FixtureRequest, tmp_path: Path, unique: str) -> Iterator[Place]:
+    """A pair of transport and store, with everything a test opens there closed at its end."""
+    pair: Pair = getattr(request, "param", PAIRS[0])
+    urls = {"memory": "memory://", "sqlite": f"sqlite:///{tmp_path / 'timeoutmgr.db'}"}
+    urls |= {server: request.getfixturevalue(f"{server}_url") for server in sorted(pair.servers)}
+    with stopping(Place(pair, urls, unique)) as made:
+        yield made
+
+
+@pytest.fixture
+def party(place: Place) -> Party:
+    """A running endpoint with a timeout manager; its inbox gets every message."""
+    return Party(place).start()
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Register what the tests here are marked with."""
+    config.addinivalue_line("markers", "matrix(needs, pairs): on which pairs a test runs")
+    config.addinivalue_line("markers", "behaviour(*numbers): the behaviours that a test holds")
+    config.stash[_NOT_APPLICABLE] = set()
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Make one test of each pair that has what the test needs."""
+    mark = metafunc.definition.get_closest_marker("matrix")
+    if mark is None or "place" not in metafunc.fixturenames:
+        return
+    needs, pairs = mark.kwargs["needs"], mark.kwargs["pairs"]
+    able = [pair for pair in pairs if needs <= pair.capabilities]
+    metafunc.parametrize("place", able, ids=[pair.id for pair in able], indirect=True)
+    not_applicable = metafunc.config.stash[_NOT_APPLICABLE]
+    for pair in pairs:
+        if pair not in able:
+            lacks = ", ".join(sorted(needs - pair.capabilities))
+            not_applicable.add(f"{metafunc.definition.nodeid}[{pair.id}]: no {lacks}")
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Hand what was n/a from a worker to the controller."""
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        found: set[str] = session.config.stash[_NOT_APPLICABLE]
+        output[_OUTPUT] = sorted(found)
+
+
+class _FromWorkers:
+    """Collects what the workers of a parallel run found to be n/a."""
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: pytest.Item, error: object) -> None:
+        found = getattr(node, "workeroutput", {}).get(_OUTPUT, [])
+        node.config.stash[_NOT_APPLICABLE].update(found)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """Listen to the workers."""
+    session.config.pluginmanager.register(_FromWorkers())
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Say how many pairs were no part of a test, and why if asked for (-v)."""
+    found: set[str] = config.stash[_NOT_APPLICABLE]
+    if not found:
+        return
+    terminalreporter.section("acceptance matrix")
+    terminalreporter.line(f"{len(found)} combinations n/a: the pair cannot keep what is claimed")
+    if config.get_verbosity() > 0:
+        for line in sorted(found):
+            terminalreporter.line(line)

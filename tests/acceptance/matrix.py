@@ -1,0 +1,106 @@
+"""Every supported pair of transport and store, what each can keep, and which tests it is for.
+
+A test names what it needs: ``@matrix(needs={"processes"})``. Pairs that cannot are no part of it:
+they are counted as n/a, never skipped, for nothing is missing there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar
+
+import pytest
+
+from timeoutmgr import TransactionMode
+
+SCOPE: Final = TransactionMode.TRANSACTION_SCOPE
+ATOMIC: Final = TransactionMode.SENDS_ATOMIC_WITH_RECEIVE
+RECEIVE_ONLY: Final = TransactionMode.RECEIVE_ONLY
+
+_SQL: Final = ("sqlite", "postgres", "mysql")
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """A transport and a store; *mode* None is the strongest that they can keep."""
+
+    transport: str
+    store: str
+    mode: TransactionMode | None = None
+
+    @property
+    def id(self) -> str:
+        """Its name in a report."""
+        queue = f"sql_{self.transport}" if self.transport in _SQL else self.transport
+        return f"{queue}+{self.store}" + (f"+{self.mode.value}" if self.mode else "")
+
+    @property
+    def servers(self) -> set[str]:
+        """The servers that must run."""
+        return {self.transport, self.store} - {"memory", "sqlite"}
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        """What it can keep, as tests ask for it."""
+        one_database = self.transport == self.store and self.transport in _SQL
+        claims = {
+            "durable": self.transport not in ("redis", "memory") and self.store != "memory",
+            "processes": "memory" not in (self.transport, self.store),
+            "sql_queue": self.transport in _SQL,
+            "sql_store": self.store in _SQL,
+            "one_database": one_database,
+            "one_transaction": one_database and self.mode in (None, SCOPE),
+            "two_systems": not one_database,
+            "row_locks": self.store in ("postgres", "mysql"),
+        }
+        return frozenset(name for name, holds in claims.items() if holds)
+
+
+PAIRS: Final = tuple(
+    Pair(transport, store)
+    for transport in ("sqlite", "postgres", "mysql", "rabbitmq", "redis", "memory")
+    for store in (*_SQL, "memory")
+)
+OTHER_MODES: Final = tuple(
+    Pair(kind, kind, mode) for kind in _SQL for mode in (ATOMIC, RECEIVE_ONLY)
+)
+"""Pairs on one database again, in modes that do not use it."""
+
+REFERENCE: Final = Pair("rabbitmq", "postgres")
+EMBEDDED: Final = Pair("sqlite", "sqlite")
+REPRESENTATIVE: Final = (
+    EMBEDDED,
+    REFERENCE,
+    Pair("postgres", "postgres"),
+    Pair("rabbitmq", "sqlite"),
+    Pair("mysql", "mysql"),
+)
+"""Where a claim is costly: one of each kind."""
+SERVED: Final = tuple(
+    pair
+    for pair in PAIRS
+    if "durable" in pair.capabilities
+    or pair in (Pair("redis", "postgres"), Pair("memory", "memory"))
+)
+"""Every pair that keeps messages, and one each of those that may lose them."""
+EACH_ONCE: Final = (*REPRESENTATIVE, Pair("redis", "postgres"), Pair("memory", "memory"))
+"""Where a claim does not depend on how the two fit together: each transport and each store."""
+
+Test = TypeVar("Test", bound=Callable[..., Any])
+
+
+def matrix(
+    *,
+    needs: Collection[str] = (),
+    pairs: Collection[Pair] = PAIRS,
+    all_modes: bool = False,
+) -> Callable[[Test], Test]:
+    """Run a test on each of *pairs* that has all that it *needs*, through the fixture ``place``.
+
+    *all_modes* adds the pairs on one database in the modes that do not use it.
+    """
+    unknown = set(needs) - set().union(*(pair.capabilities for pair in PAIRS))
+    assert not unknown, f"no pair can ever do {unknown}"
+    chosen = (*pairs, *(OTHER_MODES if all_modes else ()))
+    return pytest.mark.matrix(needs=frozenset(needs), pairs=chosen)

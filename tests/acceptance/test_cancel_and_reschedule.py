@@ -1,0 +1,217 @@
+"""A pending timeout can be cancelled, moved, sent at once and found; every answer is true."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tests.acceptance.matrix import EACH_ONCE, REPRESENTATIVE, SERVED, matrix
+from tests.acceptance.place import LATER, PROMPT, SOON, Party
+from timeoutmgr import CancelResult, ChangeResult, TimeoutState, headers
+from timeoutmgr.errors import InvalidMessage
+
+
+@matrix(pairs=SERVED, all_modes=True)
+@pytest.mark.behaviour(138)
+def test_a_cancelled_message_is_never_delivered(party: Party) -> None:
+    doomed = party.endpoint.send_local("Ping", 1, delay=4 * SOON)
+    other = party.endpoint.send_local("Ping", 2, delay=5 * SOON)
+    party.wait_until_stored(doomed.id, other.id)
+    assert doomed.id is not None
+
+    answer = party.endpoint.timeouts.cancel(doomed.id)
+    again = party.endpoint.timeouts.cancel(doomed.id)
+
+    party.inbox.wait_for_id(other.message_id)
+    assert (answer, again) == (CancelResult.CANCELLED, CancelResult.CANCELLED)
+    assert party.inbox.of(doomed.message_id) == []
+    assert party.endpoint.timeouts.show(doomed.id) == (TimeoutState.CANCELLED, None)
+
+
+@matrix(pairs=EACH_ONCE)
+@pytest.mark.behaviour(138)
+def test_a_cancel_that_overtakes_its_message_holds(party: Party) -> None:
+    first = party.endpoint.send_local("Ping", 1, delay=SOON, message_id="first")
+    party.wait_until_dispatched(first.id)
+    template = party.inbox.wait_for_id("first").headers[headers.RELATED_TO_TIMEOUT]
+    doomed = party.config.new_id()
+    timeout_id = _id_of(party, doomed)
+    assert _id_of(party, "first") == template
+
+    answer = party.endpoint.timeouts.cancel(timeout_id)
+    sent = party.endpoint.send_local("Ping", 2, delay=SOON, message_id=doomed)
+    other = party.endpoint.send_local("Ping", 3, delay=2 * SOON)
+
+    party.inbox.wait_for_id(other.message_id)
+    assert sent.id == timeout_id
+    assert answer is CancelResult.UNKNOWN
+    assert party.inbox.of(doomed) == []
+
+
+@matrix(pairs=EACH_ONCE)
+@pytest.mark.behaviour(138)
+def test_a_cancel_after_the_dispatch_says_so(party: Party) -> None:
+    sent = party.endpoint.send_local("Ping", 1, delay=SOON)
+    party.inbox.wait_for_id(sent.message_id)
+    party.wait_until_dispatched(sent.id)
+    assert sent.id is not None
+
+    assert party.endpoint.timeouts.cancel(sent.id) is CancelResult.TOO_LATE
+    assert party.endpoint.timeouts.send_now(sent.id) is ChangeResult.TOO_LATE
+    assert party.endpoint.timeouts.reschedule(sent.id, delay=1) is ChangeResult.TOO_LATE
+    assert len(party.inbox.of(sent.message_id)) == 1
+
+
+@matrix(pairs=SERVED)
+@pytest.mark.behaviour(30)
+def test_clearing_a_saga_clears_that_saga_alone(party: Party) -> None:
+    done = [party.endpoint.send_local("Ping", n, delay=LATER, saga_id="done") for n in range(3)]
+    kept = party.endpoint.send_local("Ping", 4, delay=LATER, saga_id="kept")
+    none = party.endpoint.send_local("Ping", 5, delay=LATER)
+    party.wait_until_stored(*(sent.id for sent in done), kept.id, none.id)
+
+    with party.telemetry.expect("timeouts_cleared", 3):
+        party.endpoint.clear_timeouts("done")
+
+    fence = party.endpoint.send_local("Ping", 6, delay=SOON)
+    party.inbox.wait_for_id(fence.message_id)
+    party.wait_until_dispatched(fence.id)
+    assert {view.id for view in party.endpoint.timeouts.list()} == {kept.id, none.id}
+    assert party.endpoint.timeouts.cancel_saga("kept") == 1
+    assert party.endpoint.timeouts.cancel_saga("kept") == 0
+    assert [view.id for view in party.endpoint.timeouts.list()] == [none.id]
+
+
+@matrix(pairs=REPRESENTATIVE)
+@pytest.mark.behaviour(30)
+def test_an_empty_saga_id_clears_nothing(party: Party) -> None:
+    sent = party.endpoint.send_local("Ping", 1, delay=LATER)
+    party.wait_until_stored(sent.id)
+
+    with pytest.raises(InvalidMessage, match="Invalid saga id"):
+        party.endpoint.clear_timeouts("")
+    with pytest.raises(InvalidMessage, match="Invalid saga id"):
+        party.endpoint.timeouts.cancel_saga("")
+
+    assert party.endpoint.timeouts.count() == 1
+
+
+@matrix(pairs=REPRESENTATIVE)
+@pytest.mark.behaviour(31)
+def test_a_saga_cleared_before_its_timeout_is_stored_does_not_keep_later_ones_out(
+    party: Party,
+) -> None:
+    with party.telemetry.expect("timeouts_cleared", 0):
+        party.endpoint.clear_timeouts("saga")
+
+    sent = party.endpoint.send_local("Ping", 1, delay=SOON, saga_id="saga")
+
+    assert party.inbox.wait_for_id(sent.message_id).lateness >= 0
+
+
+@matrix(all_modes=True)
+@pytest.mark.behaviour(138)
+def test_a_message_moved_ahead_is_delivered_at_its_new_time(party: Party) -> None:
+    sent = party.endpoint.send_local("Ping", 1, delay=LATER)
+    party.wait_until_stored(sent.id)
+    assert sent.id is not None
+    before = datetime.now(UTC)
+
+    answer = party.endpoint.timeouts.reschedule(sent.id, delay=SOON)
+
+    arrival = party.inbox.wait_for_id(sent.message_id)
+    took = arrival.at / 1_000_000 - before.timestamp()
+    assert answer is ChangeResult.CHANGED
+    assert SOON.total_seconds() <= took < PROMPT
+
+
+@matrix(pairs=EACH_ONCE)
+@pytest.mark.behaviour(138)
+def test_a_message_put_off_is_not_delivered_before_its_new_time(party: Party) -> None:
+    sent = party.endpoint.send_local("Ping", 1, delay=4 * SOON)
+    party.wait_until_stored(sent.id)
+    assert sent.id is not None
+    new = datetime.now(UTC) + 6 * SOON
+
+    answer = party.endpoint.timeouts.reschedule(sent.id, deliver_at=new)
+
+    arrival = party.inbox.wait_for_id(sent.message_id)
+    assert answer is ChangeResult.CHANGED
+    assert arrival.at >= new.timestamp() * 1_000_000
+    assert len(party.inbox.arrived) == 1
+
+
+@matrix(pairs=EACH_ONCE)
+@pytest.mark.behaviour(138)
+def test_a_message_sent_now_is_delivered_at_once_and_once(party: Party) -> None:
+    sent = party.endpoint.send_local("Ping", 1, delay=LATER)
+    party.wait_until_stored(sent.id)
+    assert sent.id is not None
+
+    answer = party.endpoint.timeouts.send_now(sent.id)
+
+    party.inbox.wait_for_id(sent.message_id)
+    party.wait_until_dispatched(sent.id)
+    assert answer is ChangeResult.CHANGED
+    assert len(party.inbox.arrived) == 1
+    assert party.endpoint.timeouts.count() == 0
+
+
+@matrix(pairs=EACH_ONCE)
+@pytest.mark.behaviour(34)
+def test_a_redelivered_store_message_undoes_no_reschedule_and_no_cancel(party: Party) -> None:
+    moved = party.endpoint.send_local("Ping", 1, delay=LATER, message_id="moved")
+    gone = party.endpoint.send_local("Ping", 2, delay=LATER, message_id="gone")
+    party.wait_until_stored(moved.id, gone.id)
+    assert moved.id is not None
+    assert gone.id is not None
+    party.endpoint.timeouts.reschedule(moved.id, delay=2 * LATER)
+    party.endpoint.timeouts.cancel(gone.id)
+
+    with party.telemetry.expect("timeouts_stored", 3):
+        party.endpoint.send_local("Ping", 1, delay=SOON, message_id="moved")
+        party.endpoint.send_local("Ping", 2, delay=SOON, message_id="gone")
+        fence = party.endpoint.send_local("Ping", 3, delay=2 * SOON)
+
+    party.inbox.wait_for_id(fence.message_id)
+    party.wait_until_dispatched(fence.id)
+    assert [arrival.id for arrival in party.inbox.arrived] == [fence.message_id]
+    assert party.endpoint.timeouts.count() == 1
+
+
+@matrix(pairs=EACH_ONCE)
+@pytest.mark.behaviour(138)
+def test_pending_timeouts_are_listed_and_counted_by_what_they_are(party: Party) -> None:
+    other = party.place.queue(f"{party.name}-other")
+    due = datetime.now(UTC).replace(microsecond=123_457) + LATER
+    sent = [
+        party.endpoint.send(
+            other if number % 2 else party.name,
+            "Ping",
+            "x" * number,
+            deliver_at=due + timedelta(minutes=number),
+            saga_id=f"saga-{number // 2}",
+        )
+        for number in range(4)
+    ]
+    party.wait_until_stored(*(each.id for each in sent))
+    timeouts = party.endpoint.timeouts
+
+    assert [view.id for view in timeouts.list()] == [each.id for each in sent]
+    assert [view.due for view in timeouts.list(limit=2)] == [each.due for each in sent[:2]]
+    assert [view.id for view in timeouts.list(saga_id="saga-1")] == [each.id for each in sent[2:]]
+    assert timeouts.count(destination=other) == 2
+    assert timeouts.count(destination=other.upper()) == 0
+    start, end = due + timedelta(minutes=1), due + timedelta(minutes=3)
+    assert timeouts.count(due_from=start, due_before=end) == 2
+    found = timeouts.list(due_from=start, due_before=end)
+    assert [view.size for view in found] == [len('"x"'), len('"xx"')]
+    [last] = timeouts.list(due_from=due + timedelta(minutes=3))
+    assert (last.message_id, last.message_type) == (sent[3].message_id, "Ping")
+
+
+def _id_of(party: Party, message_id: str) -> str:
+    from timeoutmgr.routing import timeout_id
+
+    return timeout_id(party.name, message_id)

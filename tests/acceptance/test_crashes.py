@@ -1,0 +1,87 @@
+"""A process may be killed at any moment: nothing is lost, and a repeat has the same id."""
+
+from __future__ import annotations
+
+from collections import Counter
+from contextlib import ExitStack
+from datetime import timedelta
+
+import pytest
+
+from tests.acceptance.matrix import REPRESENTATIVE, SCOPE, matrix
+from tests.acceptance.place import LATER, SOON, Party, Place
+from tests.acceptance.process import Child
+from timeoutmgr.testing.signals import eventually
+
+CHUNK = 10
+
+
+@matrix(pairs=REPRESENTATIVE)
+@pytest.mark.behaviour(48, 62, 63)
+def test_of_two_processes_one_is_killed_and_nothing_is_lost(place: Place) -> None:
+    party = Party(place)
+    party.endpoint.install()
+    target = place.queue(f"{place.name}-target")
+
+    with ExitStack() as stack:
+        doomed, other = (stack.enter_context(Child(place, chunk=CHUNK)) for _ in range(2))
+        doomed.running()
+        other.running()
+        sent = [
+            party.endpoint.send(target, "Ping", n, delay=1 + n / 150).message_id for n in range(300)
+        ]
+        received = place.received(target)
+        received.wait_for(60)
+        doomed.kill()
+
+        eventually(lambda: {m.id for m in received.look()} == set(sent), "all arrive", 60)
+        eventually(lambda: party.endpoint.timeouts.count() == 0, "all are closed")
+        got = Counter(message.id for message in received.look())
+        repeated = sum(got.values()) - len(got)
+        one_transaction = "one_transaction" in place.pair.capabilities
+        assert repeated <= (0 if one_transaction else CHUNK), (repeated, SCOPE)
+        assert other.terminate() == 0
+
+
+@matrix(pairs=REPRESENTATIVE)
+@pytest.mark.behaviour(49)
+def test_what_became_due_while_nobody_ran_is_delivered_at_the_next_start(place: Place) -> None:
+    party = Party(place)
+    party.endpoint.install()
+    with Child(place).running() as only:
+        sent = party.endpoint.send_local("Ping", 1, delay=timedelta(seconds=1))
+        kept = party.endpoint.send_local("Ping", 2, delay=LATER)
+        party.wait_until_stored(sent.id, kept.id)
+        only.kill()
+    queued = party.endpoint.send_local("Ping", 3, delay=SOON)
+    eventually(lambda: _is_due(party, sent.id), "it is overdue")
+
+    party.start()
+
+    assert party.inbox.wait_for_id(sent.message_id).lateness >= 0
+    party.inbox.wait_for_id(queued.message_id)
+    assert len(party.inbox.arrived) == 2
+
+
+@matrix(pairs=REPRESENTATIVE)
+@pytest.mark.behaviour(51)
+def test_sigterm_ends_a_process_cleanly(place: Place) -> None:
+    party = Party(place)
+    party.endpoint.install()
+    with Child(place).running() as child:
+        sent = party.endpoint.send_local("Ping", 1, delay=LATER)
+        party.wait_until_stored(sent.id)
+
+        assert child.terminate() == 0
+
+        assert child.said[-1] == "ended\n"
+        assert not [line for line in child.said if "Traceback" in line or "rror" in line]
+    assert party.endpoint.timeouts.count() == 1
+
+
+def _is_due(party: Party, timeout_id: str | None) -> bool:
+    from timeoutmgr.clock import SystemClock
+
+    found = party.endpoint.timeouts.show(timeout_id or "")
+    assert found is not None
+    return found[1] is not None and found[1].due < SystemClock().now()

@@ -1,0 +1,149 @@
+"""A message sent with ``session=`` exists if the caller's own transaction commits, else not."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, create_engine, text
+from sqlalchemy.orm import Session
+
+from tests.acceptance.matrix import REFERENCE, REPRESENTATIVE, Pair, matrix
+from tests.acceptance.place import LATER, PROMPT, SOON, Party, Place
+from timeoutmgr import HandlerContext, RecoverabilitySettings
+from timeoutmgr.errors import CombinationRefused, Unroutable
+
+WITH_A_DATABASE = (
+    *REPRESENTATIVE,
+    Pair("rabbitmq", "mysql"),
+    Pair("sqlite", "postgres"),
+    Pair("redis", "postgres"),
+)
+ONE_DATABASE = [pair for pair in REPRESENTATIVE if "one_database" in pair.capabilities]
+
+
+@contextmanager
+def caller(place: Place) -> Iterator[Connection]:
+    """A connection of the application's own, to the database of the store (and the queue)."""
+    engine = create_engine(place.store_url)
+    try:
+        with engine.connect() as connection:
+            yield connection
+    finally:
+        engine.dispose()
+
+
+@matrix(pairs=WITH_A_DATABASE, all_modes=True)
+@pytest.mark.behaviour(41)
+def test_what_is_committed_is_delivered_and_what_is_rolled_back_never_was(place: Place) -> None:
+    party = Party(place).start()
+
+    with caller(place) as connection:
+        kept = party.endpoint.send_local("Ping", "kept", delay=SOON, session=connection)
+        connection.commit()
+        undone = party.endpoint.send_local("Ping", "undone", delay=SOON, session=connection)
+        connection.rollback()
+        with Session(connection) as session:
+            also = party.endpoint.send_local("Ping", "also", delay=2 * SOON, session=session)
+            session.commit()
+
+    assert party.inbox.wait_for_id(kept.message_id).lateness < PROMPT
+    assert 0 <= party.inbox.wait_for_id(also.message_id).lateness < PROMPT
+    fence = party.endpoint.send_local("Ping", "fence", delay=SOON)
+    party.inbox.wait_for_id(fence.message_id)
+    assert party.inbox.of(undone.message_id) == []
+    assert len(party.inbox.arrived) == 3
+
+
+@matrix(pairs=WITH_A_DATABASE, needs={"row_locks"})  # a SQLite file has one writer: the caller
+@pytest.mark.behaviour(41)
+def test_nothing_is_delivered_before_the_commit(place: Place) -> None:
+    party = Party(place).start()
+
+    with caller(place) as connection:
+        held = party.endpoint.send_local("Ping", "held", delay=0, session=connection)
+        meanwhile = party.endpoint.send_local("Ping", "meanwhile", delay=SOON)
+        party.inbox.wait_for_id(meanwhile.message_id)
+        assert party.inbox.of(held.message_id) == []
+        connection.commit()
+
+    party.inbox.wait_for_id(held.message_id)
+
+
+@matrix(pairs=[REFERENCE, Pair("mysql", "mysql"), Pair("sqlite", "sqlite")])
+@pytest.mark.behaviour(41)
+def test_two_messages_in_one_transaction_wake_for_both(place: Place) -> None:
+    party = Party(place).start()
+
+    with caller(place) as connection:
+        later = party.endpoint.send_local("Ping", 1, delay=3 * SOON, session=connection)
+        sooner = party.endpoint.send_local("Ping", 2, delay=SOON, session=connection)
+        connection.commit()
+
+    arrived = party.inbox.wait_for(2)
+    assert [a.id for a in arrived] == [sooner.message_id, later.message_id]
+    assert max(a.lateness for a in arrived) < PROMPT
+
+
+@matrix(pairs=WITH_A_DATABASE)
+@pytest.mark.behaviour(64)
+def test_a_missing_destination_is_refused_inside_a_transaction_too(place: Place) -> None:
+    party = Party(place).start()
+
+    with caller(place) as connection:
+        with pytest.raises(Unroutable, match="nobody"):
+            party.endpoint.send("nobody", "Ping", {}, delay=LATER, session=connection)
+        connection.commit()
+
+    assert party.endpoint.timeouts.count() == 0
+
+
+@matrix(pairs=[Pair("rabbitmq", "memory"), Pair("redis", "memory"), REFERENCE])
+def test_a_session_of_another_database_is_refused(place: Place, sqlite_url: str) -> None:
+    party = Party(place).start()
+    engine = create_engine(sqlite_url.replace("timeoutmgr.db", "other.db"))
+
+    with (
+        engine.connect() as connection,
+        pytest.raises(CombinationRefused, match="neither the queues nor the timeouts"),
+    ):
+        party.endpoint.send_local("Ping", {}, delay=LATER, session=connection)
+
+    engine.dispose()
+
+
+@matrix(pairs=ONE_DATABASE)
+@pytest.mark.behaviour(63)
+def test_a_handlers_own_rows_and_messages_are_one_transaction_with_its_receipt(
+    place: Place,
+) -> None:
+    party = Party(place, recoverability=RecoverabilitySettings(immediate=3, delayed=0))
+    table = f"ledger_{place.name}"
+    failures = iter([True, True])
+
+    @party.config.handler("Note")
+    def note(_body: Any, context: HandlerContext) -> None:
+        context.session.execute(
+            text(f"INSERT INTO {table} VALUES (:id)"), {"id": context.message_id}
+        )
+        context.send_local("Done", context.message_id, delay=SOON)
+        if next(failures, False):
+            raise RuntimeError("not this time")
+
+    with caller(place) as connection:
+        connection.execute(text(f"CREATE TABLE {table} (id VARCHAR(60))"))
+        connection.commit()
+        party.start()
+
+        sent = party.endpoint.send_local("Note", {}, delay=SOON)
+
+        [done] = party.inbox.wait_for(1)
+        rows = connection.execute(text(f"SELECT id FROM {table}")).scalars().all()
+        assert done.body == sent.message_id
+        assert list(rows) == [sent.message_id]
+        connection.rollback()
+        connection.execute(text(f"DROP TABLE {table}"))
+        connection.commit()
+    assert len(party.inbox.arrived) == 1

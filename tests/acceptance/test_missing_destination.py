@@ -1,0 +1,90 @@
+"""A destination that is gone when its message is due costs that message its place, nobody else."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from tests.acceptance.matrix import REPRESENTATIVE, SERVED, matrix
+from tests.acceptance.place import PROMPT, Party, Place
+from timeoutmgr import TimeoutState, headers
+from timeoutmgr.resilience.error_copy import without_failure
+from timeoutmgr.testing.signals import eventually
+
+
+def delay(place: Place) -> timedelta:
+    """Return long enough to delete a queue; Redis may believe in one for a second more."""
+    return timedelta(milliseconds=1_300 if place.pair.transport == "redis" else 300)
+
+
+@matrix(pairs=SERVED, all_modes=True)
+@pytest.mark.behaviour(64, 65)
+def test_a_missing_destination_costs_its_neighbours_nothing(place: Place) -> None:
+    party = Party(place).start()
+    gone = place.queue(f"{place.name}-gone")
+    before = [party.endpoint.send_local("Ping", n, delay=delay(place)) for n in range(3)]
+    lost = party.endpoint.send(
+        gone, "Ping", {"who": "naïve"}, delay=delay(place), headers={"own": "ä"}
+    )
+    after = [party.endpoint.send_local("Ping", n, delay=delay(place)) for n in range(3)]
+
+    place.session.delete_queues([gone])
+
+    arrived = party.inbox.wait_for(6)
+    copy = party.errors.wait_for_id(lost.message_id)
+    assert {a.id for a in arrived} == {s.message_id for s in before + after}
+    assert min(a.lateness for a in arrived) >= 0
+    assert max(a.lateness for a in arrived) < PROMPT
+    assert copy.body == b'{"who": "na\xc3\xafve"}'
+    assert copy.headers["own"] == "ä"
+    assert copy.headers[headers.FAILED_QUEUE] == gone
+    assert gone in copy.headers[headers.EXCEPTION_MESSAGE]
+    assert copy.headers[headers.EXCEPTION_TYPE].endswith("Unroutable")
+    assert copy.headers[headers.RELATED_TO_TIMEOUT] == lost.id
+    must = headers.FAILURE_HEADERS - {headers.INNER_EXCEPTION_TYPE}
+    assert must <= set(copy.headers)
+    assert lost.id is not None
+    eventually(
+        lambda: party.endpoint.timeouts.show(lost.id or "") == (TimeoutState.FAILED, None),
+        "it is closed as failed",
+    )
+    assert len(party.errors.look()) == 1
+
+
+@matrix(pairs=REPRESENTATIVE)
+@pytest.mark.behaviour(64, 66)
+def test_its_message_can_be_sent_again_from_the_error_queue(place: Place) -> None:
+    party = Party(place).start()
+    gone = place.queue(f"{place.name}-gone")
+    lost = party.endpoint.send(gone, "Ping", {"number": 1}, delay=delay(place))
+    place.session.delete_queues([gone])
+    copy = party.errors.wait_for_id(lost.message_id)
+    place.queue(gone)
+
+    place.put(copy.headers[headers.FAILED_QUEUE], without_failure(copy))
+
+    message = place.received(gone).wait_for_id(lost.message_id)
+    assert message.body == b'{"number": 1}'
+    assert not headers.FAILURE_HEADERS & set(message.headers)
+    assert not {headers.EXPIRE, headers.DESTINATION} & set(message.headers)
+
+
+@matrix(pairs=REPRESENTATIVE, all_modes=True)
+@pytest.mark.behaviour(59, 64, 91)
+def test_without_destination_and_error_queue_the_message_stays_stored(place: Place) -> None:
+    party = Party(place).start()
+    gone = place.queue(f"{place.name}-gone")
+    lost = party.endpoint.send(gone, "Ping", {}, delay=delay(place))
+    fine = party.endpoint.send_local("Ping", {}, delay=delay(place))
+    place.session.delete_queues([gone, party.config.error_queue])
+
+    party.inbox.wait_for_id(fine.message_id)
+    party.telemetry.wait_for("timeouts_retry", 1)
+    assert lost.id is not None
+    assert party.endpoint.timeouts.count(destination=gone) == 1
+
+    place.queue(gone)
+
+    message = place.received(gone).wait_for_id(lost.message_id)
+    assert message.id == lost.message_id
