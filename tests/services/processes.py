@@ -30,7 +30,14 @@ class Process:
         """Whether it is still there and more than an entry that nobody has waited for."""
         _reap(self.pid)
         state = _stat(self.pid)
-        return state is not None and state[0] != "Z" and state[1] == self.born
+        if state is None or state[1] != self.born:
+            return False
+        if state[0] == "Z":
+            # It ended between the two looks. While its entry is there others take it for alive,
+            # PostgreSQL for one, which then does not start beside it.
+            _reap(self.pid)
+            return False
+        return True
 
 
 def spawn(
