@@ -16,6 +16,7 @@ from sqlalchemy import Connection, Engine, create_engine, event, exc, text
 from sqlalchemy.engine import URL, make_url
 
 from timeoutmgr.contracts import Clock
+from timeoutmgr.database.deadlines import bound_answers
 from timeoutmgr.database.dialects import MARIADB, Dialect, dialect_of
 from timeoutmgr.database.failures import Failure, classify, unavailable
 from timeoutmgr.database.files import refuse_network_file_system
@@ -273,9 +274,9 @@ def _engine(url: URL, settings: DatabaseSettings) -> Engine:
         arguments |= {"keepalives_idle": 10, "tcp_user_timeout": 30_000}
         arguments |= {"application_name": "timeoutmgr"}
     else:
-        arguments |= {"read_timeout": 60, "write_timeout": 60, "init_command": _MYSQL_SESSION}
+        arguments |= {"init_command": _MYSQL_SESSION}
         options |= {"isolation_level": "READ COMMITTED"}
-    return create_engine(
+    engine = create_engine(
         url,
         connect_args=arguments,
         pool_size=settings.pool_size,
@@ -284,6 +285,8 @@ def _engine(url: URL, settings: DatabaseSettings) -> Engine:
         hide_parameters=True,
         **options,
     )
+    bound_answers(engine, settings.connect_timeout)
+    return engine
 
 
 _MYSQL_SESSION: Final = (

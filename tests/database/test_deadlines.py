@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+import pytest
+from sqlalchemy.engine import make_url
+
+from timeoutmgr.clock import SystemClock
+from timeoutmgr.database import Database, deadlines
+from timeoutmgr.errors import StorageUnavailable
+
+
+class Silencer:
+    """A TCP relay that can stop passing anything on, while it still takes what comes."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._target = (host, port)
+        self._silent = threading.Event()
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self._open: list[socket.socket] = [self._server]
+        self.port: int = self._server.getsockname()[1]
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def fall_silent(self) -> None:
+        self._silent.set()
+
+    def close(self) -> None:
+        for one in self._open:
+            one.close()
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                client, _ = self._server.accept()
+            except OSError:
+                return
+            target = socket.create_connection(self._target)
+            self._open += [client, target]
+            for one, other in ((client, target), (target, client)):
+                threading.Thread(target=self._relay, args=(one, other), daemon=True).start()
+
+    def _relay(self, one: socket.socket, other: socket.socket) -> None:
+        try:
+            while data := one.recv(65536):
+                if not self._silent.is_set():
+                    other.sendall(data)
+        except OSError:
+            return
+
+
+@pytest.fixture(params=["postgres", "mysql"])
+def silencer_and_url(request: pytest.FixtureRequest) -> Iterator[tuple[Silencer, str]]:
+    url = make_url(request.getfixturevalue(f"{request.param}_url"))
+    port = url.port or {"postgres": 5432, "mysql": 3306}[request.param]
+    if url.host is None or url.query.get("unix_socket") or urlsplit(str(url)).hostname is None:
+        pytest.skip("this server is reached by a socket file, which cannot be relayed")
+    relay = Silencer(url.host, port)
+    yield relay, url.set(host="127.0.0.1", port=relay.port).render_as_string(hide_password=False)
+    relay.close()
+
+
+def test_a_server_that_never_answers_a_statement_is_unavailable(
+    silencer_and_url: tuple[Silencer, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deadlines, "ANSWER", 0.5)
+    relay, url = silencer_and_url
+    database = Database(url)
+    database.ping()
+
+    relay.fall_silent()
+
+    with pytest.raises(StorageUnavailable):
+        database.ping()
+    database.dispose()
+
+
+def test_a_slow_answer_within_the_bound_is_waited_for(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deadlines, "ANSWER", 5.0)
+    database = Database(postgres_url)
+
+    with database.read() as connection:
+        connection.exec_driver_sql("SELECT pg_sleep(0.3)")
+
+    assert database.now(SystemClock()) > 0
+    database.dispose()
