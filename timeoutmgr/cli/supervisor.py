@@ -153,7 +153,7 @@ class Child:
         code = None if self._process is None else self._process.poll()
         if code is not None:
             self._read_report()
-            self._process = None
+            self._is_gone()
         return code
 
     def wait_before_next(self, code: int) -> None:
@@ -179,7 +179,7 @@ class Child:
         except subprocess.TimeoutExpired:
             return False
         self._read_report()
-        self._process = None
+        self._is_gone()
         return True
 
     def kill(self) -> None:
@@ -187,7 +187,13 @@ class Child:
         assert self._process is not None
         self._process.kill()
         self._process.wait()
+        self._is_gone()
+
+    def _is_gone(self) -> None:
+        """Forget the process, and what it last said: a killed one could not take that back."""
         self._process = None
+        if self._health_file is not None:
+            self._health_file.unlink(missing_ok=True)
 
     def health(self) -> dict[str, object]:
         """Return what is known of the process."""
