@@ -5,6 +5,9 @@ WORKERS ?= 2
 DEMO_ARGS ?=
 TEST_ARGS ?=
 BENCH_ARGS ?=
+CHAOS_SECONDS ?= 60
+CHAOS_SEED ?=
+CHAOS_ARGS ?=
 
 SOURCES = $(wildcard timeoutmgr persistence satellites tests benchmarks examples)
 BIN = .venv/bin
@@ -13,7 +16,7 @@ PYTEST = $(BIN)/python -m pytest -n $(WORKERS)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test check lint types cover bench approve clean
+.PHONY: help demo test crash chaos check lint types cover bench approve clean
 
 help: ## list these commands
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
@@ -26,6 +29,12 @@ demo: .venv/installed ## a day of flights on the embedded database, with one pro
 
 test: .venv/installed-test ## all tests, on real servers where there are any
 	$(PYTEST) $(TEST_ARGS)
+
+crash: .venv/installed-test ## kill a process at every crash point, on every reference pair
+	$(PYTEST) tests/crash -m crash_full $(TEST_ARGS)
+
+chaos: .venv/installed ## kill, pause and cut off workers for a minute; was anything lost, early or repeated?
+	@$(BIN)/python -m timeoutmgr.testing.chaos --seconds $(CHAOS_SECONDS) $(if $(CHAOS_SEED),--seed $(CHAOS_SEED)) $(CHAOS_ARGS)
 
 check: lint types ## lint, format and types
 

@@ -16,6 +16,7 @@ from timeoutmgr.contracts import (
     Timeout,
     TimeoutStore,
 )
+from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import DeliveryFailed, Unroutable
 from timeoutmgr.instants import Micros, to_wire
 from timeoutmgr.message import Message, Outgoing, Received
@@ -73,8 +74,10 @@ class DispatchTimeouts:
     def _send_and_close(self, taken: Taken, work: Work) -> None:
         at = self.clock.now()
         timeouts = taken.timeouts
+        reach("dispatch.taken")
         outgoing = [Outgoing(timeout.destination, delivered(timeout, at)) for timeout in timeouts]
         results = work.send_isolated(outgoing)
+        reach("dispatch.confirmed")
         outcomes: list[Outcome] = []
         failed: list[tuple[Timeout, Message, DeliveryFailed]] = []
         for timeout, sent, result in zip(timeouts, outgoing, results, strict=True):
@@ -92,6 +95,7 @@ class DispatchTimeouts:
                 outcomes.append(_again(timeout, at, result))
         outcomes += self._to_error_queue(failed, at, work)
         taken.close(outcomes)
+        reach("dispatch.closed")
         self._count(timeouts, outcomes, at)
 
     def _to_error_queue(
@@ -125,6 +129,7 @@ class DispatchTimeouts:
                 [results[place]] = work.send_isolated([Outgoing(self.error_queue, small)])
         for (timeout, _message, error), result in zip(failed, results, strict=True):
             if result is SendResult.CONFIRMED:
+                reach("dispatch.error_copy_confirmed")
                 logger.error("timeout %s goes to the error queue: %s", timeout.id, error)
                 outcomes.append(
                     Outcome(

@@ -31,6 +31,7 @@ from timeoutmgr.contracts import (
     TransactionMode,
     TransportSession,
 )
+from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import StorageUnavailable, TimeoutManagerError, TransportUnavailable
 from timeoutmgr.instants import Micros, from_micros
 from timeoutmgr.message import Outgoing
@@ -76,6 +77,7 @@ class PollTimeouts:
             chunk = self._claim_and_send(session)
             if not chunk.keys:
                 return chunk.next_due
+            reach("poller.handed_on")
             self.telemetry.count("timeouts_claimed", len(chunk.keys))
         return None
 
@@ -93,6 +95,7 @@ class PollTimeouts:
         try:
             self._send(chunk, session, None)
         except Exception:
+            reach("poller.not_sent")
             self.store.release(chunk.token)
             raise
         return chunk
@@ -106,7 +109,9 @@ class PollTimeouts:
         if not chunk.keys:
             return
         control = chunk_message(chunk.token, chunk.keys, self.new_id())
+        reach("poller.claimed")
         [result] = session.send([Outgoing(self.queue, control)], transaction=transaction)
+        reach("poller.sent")
         if result is not SendResult.CONFIRMED:
             raise TransportUnavailable(
                 f"queue {self.queue!r} did not take the ids of {len(chunk.keys)} timeouts "

@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 
 from timeoutmgr import headers
 from timeoutmgr.contracts import Clock, Key, Timeout, TimeoutStore, Transaction
+from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import InvalidMessage, MessageRejected
 from timeoutmgr.instants import Micros, from_wire
 from timeoutmgr.message import Message, Received
@@ -61,6 +62,7 @@ class StoreTimeouts:
         timeouts = [order for order in orders if isinstance(order, Timeout)]
         if timeouts:
             self.store.store_many(timeouts, transaction=work.scope)
+            reach("timeouts.stored")
             self.telemetry.count("timeouts_stored", len(timeouts))
         for order in orders:
             if isinstance(order, ClearTimeouts):
@@ -69,6 +71,7 @@ class StoreTimeouts:
                 cleared = self.store.cancel_saga(
                     order.saga_id, sent_until=order.sent, transaction=work.scope
                 )
+                reach("timeouts.cleared")
                 self.telemetry.count("timeouts_cleared", cleared)
         if work.scope is not None:
             timeouts = self._straight_on(timeouts, work)

@@ -3,6 +3,7 @@
 import logging
 
 from timeoutmgr.assembly import Parts
+from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import QueueMissing, StorageUnavailable
 
 logger = logging.getLogger(__name__)
@@ -15,8 +16,10 @@ def install(parts: Parts) -> list[str]:
     """
     settings = parts.settings
     settings.transport.install()
+    reach("install.queue_tables")
     if settings.persistence is not None:
         settings.persistence.install()
+    reach("install.store_tables")
     create_queues(parts)
     return parts.queues
 
@@ -29,6 +32,7 @@ def create_queues(parts: Parts) -> None:
     session = settings.transport.session()
     try:
         session.create_queues([settings.error_queue])
+        reach("install.error_queue")
         rest = [queue for queue in parts.queues if queue != settings.error_queue]
         session.create_queues(rest, dead_letter_to=settings.error_queue)
     finally:
@@ -44,7 +48,9 @@ def prepare(parts: Parts) -> None:
     settings = parts.settings
     if settings.install:
         settings.transport.install()
+        reach("install.queue_tables")
         create_queues(parts)
+        reach("install.queues")
     settings.transport.check()
     _require_queues(parts)
     if settings.persistence is None:

@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
 from timeoutmgr.contracts import CancelResult, ChangeResult, Key, TimeoutState, Transaction
+from timeoutmgr.crashpoints import reach
 from timeoutmgr.instants import LATEST, Micros
 
 from .claiming import claims_of, may_have_sent
@@ -108,8 +109,11 @@ class Changing:
             ),
             {"id_": timeout_id},
         )
+        reach("changing.key_cancelled")
         self._take_out(connection, held)
+        reach("changing.row_cancelled")
         self._tell(connection, "cancelled", held, held.key, at)
+        reach("changing.cancelled")
         return CancelResult.MAYBE_SENT if held.maybe_sent else CancelResult.CANCELLED
 
     def _reschedule(self, connection: Connection, timeout_id: str, due: Micros) -> ChangeResult:
@@ -124,11 +128,14 @@ class Changing:
         connection.execute(
             self._change_key.values(due=due, version=key.version + 1), {"id_": timeout_id}
         )
+        reach("changing.key_moved")
         self._take_out(connection, held)
+        reach("changing.row_taken_out")
         moved = dict(held.row._mapping)
         moved |= {"due": due, "next_try": 0, "version": held.row.version + 1}
         moved |= {"maybe_sent": int(held.maybe_sent)}
         connection.execute(insert(self._context.tables.timeouts), moved)
+        reach("changing.row_put_back")
         at = self._context.now(connection)
         self._tell(connection, "rescheduled", held, Key(due, timeout_id), at)
         return ChangeResult.MAYBE_SENT if held.maybe_sent else ChangeResult.CHANGED

@@ -15,6 +15,7 @@ from sqlalchemy import BindParameter, Connection, bindparam, delete, func, inser
 from sqlalchemy.sql.selectable import Select
 
 from timeoutmgr.contracts import Chunk, Key, Transaction
+from timeoutmgr.crashpoints import reach
 from timeoutmgr.database.engine import execute_many
 from timeoutmgr.errors import StorageUnavailable
 from timeoutmgr.instants import Micros, duration_micros
@@ -152,6 +153,7 @@ class Claiming:
             add_claim(
                 connection, self._context, token, Interval(keys[0], keys[-1]), owner, now, keys
             )
+            reach("claiming.claim_added")
         if len(keys) < len(rows):
             return Chunk(token, tuple(keys), rows[len(keys)].due)
         return Chunk(token, tuple(keys), self._look_again(connection, now, active, owner))
@@ -166,10 +168,12 @@ class Claiming:
         for claim in claims:
             over = claim.claimed_until <= now or claim.owner in gone
             if over and self._may_be_dropped(connection, claim):
+                reach("claiming.claim_ended")
                 ended.append(claim.token)
             else:
                 active.append(claim)
         forget(connection, self._context, ended)
+        reach("claiming.ended_dropped")
         return active
 
     def _may_be_dropped(self, connection: Connection, claim: Claim) -> bool:

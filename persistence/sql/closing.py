@@ -7,6 +7,7 @@ from sqlalchemy import Connection, Executable, bindparam, delete, select, update
 from sqlalchemy.dialects import mysql
 
 from timeoutmgr.contracts import Key, Outcome, OutcomeKind, TimeoutState
+from timeoutmgr.crashpoints import reach
 from timeoutmgr.database.engine import execute_many
 from timeoutmgr.instants import Micros
 
@@ -81,8 +82,10 @@ class Closing:
             if outcome.kind is OutcomeKind.RETRY
         ]
         execute_many(connection, self._retry, retries)
+        reach("closing.retries_written")
         if token:
             forget(connection, self._context, [token])
+        reach("closing.claim_dropped")
 
     def _end(
         self,
@@ -94,7 +97,9 @@ class Closing:
         keys = self._unmoved(connection, [outcome.key for outcome in ended])
         if keys:
             self._close_keys(connection, keys, state, max(outcome.at for outcome in ended))
+            reach("closing.keys_closed")
             self._remove_rows(connection, keys)
+            reach("closing.rows_removed")
         # Also of those that were changed after a claim had lapsed: sent is sent.
         record(
             connection,
@@ -107,6 +112,7 @@ class Closing:
                 for o in ended
             ],
         )
+        reach("closing.history_written")
 
     def _close_keys(
         self, connection: Connection, keys: Sequence[Key], state: TimeoutState, at: Micros

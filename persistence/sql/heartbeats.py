@@ -8,6 +8,7 @@ from typing import Any
 from sqlalchemy import Connection, delete, select, update
 
 from timeoutmgr.contracts import ProcessRecord
+from timeoutmgr.crashpoints import reach
 
 from .context import StoreContext
 from .inserting import insert_missing
@@ -35,6 +36,7 @@ def heartbeat(context: StoreContext, owner: str, state: Mapping[str, str]) -> No
             connection.execute(update(processes).where(processes.c.owner == owner).values(news))
 
     context.database.run(work)
+    reach("heartbeats.written")
 
 
 def farewell(context: StoreContext, owner: str) -> None:

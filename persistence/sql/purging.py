@@ -4,6 +4,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Table, bindparam, delete, select
 
+from timeoutmgr.crashpoints import reach
 from timeoutmgr.database.engine import execute_many
 from timeoutmgr.instants import Micros, duration_micros
 
@@ -21,7 +22,9 @@ def purge(context: StoreContext) -> int:
         tombstones = now - duration_micros(settings.tombstone_retention)
         history = now - duration_micros(settings.history_retention)
         removed = _remove(connection, context, tables.keys, "id", "closed_at", tombstones)
+        reach("purging.tombstones_removed")
         removed += _remove(connection, context, tables.history, "sequence", "at", history)
+        reach("purging.history_removed")
         removed += _remove(connection, context, tables.processes, "owner", "heartbeat", tombstones)
         return removed
 

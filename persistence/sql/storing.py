@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from sqlalchemy import Connection, insert
 
 from timeoutmgr.contracts import Timeout, TimeoutState, Transaction
+from timeoutmgr.crashpoints import reach
 from timeoutmgr.database.engine import execute_many
 
 from .context import StoreContext
@@ -35,14 +36,18 @@ class Storing:
         def all_new(connection: Connection) -> None:
             if insert_missing(connection, self._context.tables.keys, keys) != len(keys):
                 raise _NotAllNew
+            reach("storing.keys_inserted")
             self._insert_rows(connection, batch, rows)
+            reach("storing.written")
 
         def one_by_one(connection: Connection) -> None:
             for timeout, key, row in zip(batch, keys, rows, strict=True):
                 # The key's row is there from the first store to the end of the tombstone's
                 # retention, whatever happens in between. So a free key is a new id.
                 if insert_missing(connection, self._context.tables.keys, [key]):
+                    reach("storing.key_inserted")
                     self._insert_rows(connection, [timeout], [row])
+                    reach("storing.written")
 
         try:
             if transaction is None:
@@ -51,6 +56,7 @@ class Storing:
                 with transaction.begin_nested():
                     all_new(transaction)
         except _NotAllNew:
+            reach("storing.batch_undone")
             if transaction is None:
                 self._context.database.run(one_by_one)
             else:
@@ -70,6 +76,7 @@ class Storing:
         self, connection: Connection, timeouts: Sequence[Timeout], rows: list[dict[str, object]]
     ) -> None:
         execute_many(connection, self._insert, rows)
+        reach("storing.rows_inserted")
         if self._context.settings.history == "full":
             at = self._context.now(connection)
             record(

@@ -11,6 +11,7 @@ from uuid import uuid4
 from sqlalchemy import Connection, bindparam, exists, select, update
 
 from timeoutmgr.contracts import Key, Outcome, Taken, Timeout, Transaction
+from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import StorageUnavailable
 from timeoutmgr.instants import duration_micros
 
@@ -153,6 +154,7 @@ class Taking:
                     claimed_until=now + duration_micros(context.settings.claim_time),
                 )
             )
+            reach("taking.fence_raised")
             return (token, self._rows(connection, keys, token)) if taken.rowcount else ("", {})
         claims_there = claims_of(connection, context)
         free = [k for k in keys if not any(claim.interval.covers(k) for claim in claims_there)]
@@ -182,6 +184,7 @@ class Taking:
             add_claim(connection, context, new, interval, me, now, keys)
 
         context.database.run(work)
+        reach("taking.claim_added")
         return new
 
     def _give_back(self, token: str, rows: Rows, taken: TakenRows) -> None:
@@ -192,6 +195,7 @@ class Taking:
         def work(connection: Connection) -> None:
             if not (self._context.atomic and self._context.database.dialect.row_locks):
                 mark(connection, self._context, list(rows))
+            reach("taking.marked")
             forget(connection, self._context, [token])
 
         try:

@@ -24,6 +24,7 @@ from alembic.util import CommandError
 from sqlalchemy import Connection, Table, inspect, text
 from sqlalchemy.schema import CreateSchema
 
+from timeoutmgr.crashpoints import reach
 from timeoutmgr.database.engine import Database
 from timeoutmgr.errors import ConfigurationError, SchemaMissing, StorageUnavailable
 
@@ -52,9 +53,11 @@ def upgrade(
     with _one_at_a_time, _alone(database, f"{schema or ''}.{version_table}") as connection:
         if schema is not None and not inspect(connection).has_schema(schema):
             connection.execute(CreateSchema(schema, if_not_exists=True))
+            reach("upgrade.schema_created")
         config.attributes["connection"] = connection
         try:
             command.upgrade(config, "head")
+            reach("upgrade.revisions_run")
         except CommandError as error:
             raise ConfigurationError(
                 f"{database.describe()} cannot be upgraded: {error}; was it upgraded by a newer "
@@ -164,6 +167,7 @@ def create_missing(*tables: Table) -> None:
         there = not offline and inspect(op.get_bind()).has_table(table.name, schema=table.schema)
         if not there:
             migration.impl.create_table(table)  # with its indexes
+            reach("upgrade.table_created")
             continue
         found = {
             index["name"]
@@ -172,6 +176,7 @@ def create_missing(*tables: Table) -> None:
         for index in sorted(table.indexes, key=lambda index: str(index.name)):
             if index.name not in found:
                 migration.impl.create_index(index)
+                reach("upgrade.index_created")
 
 
 def folder_of(script_location: str | Path) -> Path:

@@ -6,191 +6,234 @@ import asyncio
 import random
 import socket
 import struct
-from typing import Final
+from collections.abc import Coroutine
+from enum import Enum, auto
+from typing import Any, Final, NamedTuple
 
-from timeoutmgr.testing.fault_rules import Direction, Rules
+from timeoutmgr.testing.fault_rules import Direction, LostReply, Rules
 
 PIECE: Final = 16 * 1024
 _PIECES: Final = 64
 """How much may be on the way in one direction: a megabyte, then the sender has to wait."""
 _RESET: Final = struct.pack("ii", 1, 0)
 
-Piece = tuple[float, bytes]
+
+class _Piece(NamedTuple):
+    due: float
+    data: bytes
+    is_marked: bool
+    """Its reply is the one to lose."""
+
+
+class _End(Enum):
+    """How a link ends."""
+
+    CLOSED = auto()
+    RESET = auto()
+    SERVER_GONE = auto()
+    CLIENT_GONE = auto()
+    REPLY_LOST = auto()
 
 
 class Link:
-    """A client's connection and ours to the server on its behalf."""
+    """A client's connection, and ours to the server on its behalf."""
 
     def __init__(
-        self, client: socket.socket, server: socket.socket, rules: Rules, chances: list[str]
+        self, client: socket.socket, server: socket.socket, rules: Rules, seed: str
     ) -> None:
         self._client = client
         self._server = server
         self._rules = rules
-        self._chances: Final = dict(zip(Direction, map(random.Random, chances), strict=True))
+        self._chances: Final = {way: random.Random(f"{seed} {way.value}") for way in Direction}
         self._passed: Final = dict.fromkeys(Direction, 0)
-        self._limit_from: Final = dict.fromkeys(Direction, 0)
-        self._tail = b""
-        self._is_losing = False
-        self._then_cut = True
+        self._losing: LostReply | None = None
         self._request_is_out = False
-        self._tasks: list[asyncio.Task[None]] = []
-        self._ended = asyncio.Event()
+        self._tail = b""
+        self._running = 0
+        self._end: asyncio.Future[_End] = asyncio.get_running_loop().create_future()
+        self._stop = asyncio.Event()
 
     async def run(self) -> None:
-        """Carry bytes until both ends have finished or the link was ended."""
-        self._tasks = [
-            asyncio.ensure_future(task)
-            for direction in Direction
-            for task in self._carry(direction)
-        ]
-        ended = asyncio.ensure_future(self._ended.wait())
-        everything = asyncio.gather(*self._tasks)
+        """Carry bytes until both sides have finished, or the link was ended."""
+        tasks: list[asyncio.Task[None]] = []
         try:
-            await asyncio.wait([ended, everything], return_when=asyncio.FIRST_COMPLETED)
+            for direction in Direction:
+                pieces: asyncio.Queue[_Piece] = asyncio.Queue(_PIECES)
+                source, target = self._sides(direction)
+                for part in (
+                    self._read(direction, source, pieces),
+                    self._write(direction, target, pieces),
+                ):
+                    tasks.append(asyncio.ensure_future(self._watched(part)))
+            self._running = len(tasks)
+            end = await self._end
+            # A socket that is still waited for must not be closed: its number is used again.
+            await _cancel(tasks)
+            await self._finish(end)
         finally:
-            # What failed half-way was an end that reset or left: the other one is told as much.
-            failed = everything.done() and not everything.cancelled() and everything.exception()
-            if failed:
-                self.reset()
-            ended.cancel()
-            everything.cancel()
-            await asyncio.gather(everything, *self._tasks, ended, return_exceptions=True)
+            await _cancel(tasks)
             self._client.close()
             self._server.close()
 
     def reset(self) -> None:
-        """Tell both ends with a RST that it is over."""
-        for one in (self._client, self._server):
-            self._make_reset(one)
-        self._ended.set()
-
-    def close(self) -> None:
-        """End it in the ordinary way: both ends see a FIN."""
-        self._ended.set()
+        """Tell both sides with a RST that it is over."""
+        if self._end.done():
+            _on_close_reset(self._client, self._server)
+        self._ended(_End.RESET)
+        self._stop.set()
 
     def leave(self, direction: Direction) -> None:
-        """Be gone for one end, and silent for the other.
+        """Be gone for one side, and silent for the other.
 
-        REQUESTS: the server is gone, and the client is told nothing; ANSWERS the other way round.
+        REQUESTS: the server's side is gone, and the client is told nothing; ANSWERS: the client's.
         """
-        gone, kept = self._server, self._client
-        if direction is Direction.ANSWERS:
-            gone, kept = kept, gone
-        for task in self._tasks:
-            task.cancel()
-        self._make_reset(gone)
-        gone.close()
-        self._tasks.append(asyncio.ensure_future(self._drain(kept)))
+        is_server = direction is Direction.REQUESTS
+        self._ended(_End.SERVER_GONE if is_server else _End.CLIENT_GONE)
 
     def count_from_here(self) -> None:
-        """Let a limit of bytes count what comes from now on."""
-        self._limit_from.update(self._passed)
+        """Let a limit of bytes count what goes from now on."""
+        self._passed.update(dict.fromkeys(Direction, 0))
 
-    def _carry(self, direction: Direction) -> tuple[asyncio.Future[None], asyncio.Future[None]]:
-        source, target = self._client, self._server
-        if direction is Direction.ANSWERS:
-            source, target = target, source
-        pieces: asyncio.Queue[Piece] = asyncio.Queue(_PIECES)
-        return (
-            asyncio.ensure_future(self._read(direction, source, pieces)),
-            asyncio.ensure_future(self._write(direction, target, pieces)),
-        )
+    def _ended(self, end: _End) -> None:
+        if not self._end.done():
+            self._end.set_result(end)
+
+    def _sides(self, direction: Direction) -> tuple[socket.socket, socket.socket]:
+        if direction is Direction.REQUESTS:
+            return self._client, self._server
+        return self._server, self._client
+
+    async def _watched(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            await work
+        except OSError:
+            self._ended(_End.RESET)  # one side reset or left; the other is told as much
+        self._running -= 1
+        if not self._running:
+            self._ended(_End.CLOSED)
 
     async def _read(
-        self, direction: Direction, source: socket.socket, pieces: asyncio.Queue[Piece]
+        self, direction: Direction, source: socket.socket, pieces: asyncio.Queue[_Piece]
     ) -> None:
         loop = asyncio.get_running_loop()
         due = 0.0
         while True:
             await self._rules.flowing(direction)
-            piece = await loop.sock_recv(source, PIECE)
-            if direction is Direction.REQUESTS:
-                self._look_at_request(piece)
-            elif self._is_losing and piece:
-                if self._request_is_out:
-                    await self._lose_reply()
+            data = await loop.sock_recv(source, PIECE)
+            is_marked = direction is Direction.REQUESTS and self._is_to_lose(data)
+            if direction is Direction.ANSWERS and self._losing is not None and data:
+                self._lose(self._losing)
                 continue
             delay = self._rules.ways[direction].delay(self._chances[direction])
             due = max(due, loop.time() + delay)  # jitter never changes the order
-            await pieces.put((due, piece))
-            if not piece:
+            await pieces.put(_Piece(due, data, is_marked))
+            if not data:
                 return
 
     async def _write(
-        self, direction: Direction, target: socket.socket, pieces: asyncio.Queue[Piece]
+        self, direction: Direction, target: socket.socket, pieces: asyncio.Queue[_Piece]
     ) -> None:
         while True:
-            due, piece = await pieces.get()
-            await self._rules.due(direction, due)
+            piece = await pieces.get()
+            await self._rules.due(direction, piece.due)
             await self._rules.flowing(direction)
-            if not piece:
+            if not piece.data:
                 target.shutdown(socket.SHUT_WR)
                 return
-            await self._send(direction, target, piece)
-            if direction is Direction.REQUESTS and self._is_losing and pieces.empty():
+            await self._send(direction, target, piece.data)
+            if piece.is_marked:
                 self._request_is_out = True
 
-    async def _send(self, direction: Direction, target: socket.socket, piece: bytes) -> None:
+    async def _send(self, direction: Direction, target: socket.socket, data: bytes) -> None:
         loop = asyncio.get_running_loop()
-        while piece:
-            size = self._rules.ways[direction].slices(len(piece))
+        while data:
+            size = self._rules.ways[direction].slices(len(data))
             cut = self._rules.cut
-            left = None
+            is_last = False
             if cut is not None and cut.direction is direction:
-                left = cut.count - (self._passed[direction] - self._limit_from[direction])
-                size = max(0, min(size, left))
+                left = max(0, cut.count - self._passed[direction])
+                is_last = left <= size
+                size = min(size, left)
             await self._rules.paced(direction, size)
             await self._rules.flowing(direction)
-            await loop.sock_sendall(target, piece[:size])
+            await loop.sock_sendall(target, data[:size])
             self._passed[direction] += size
-            piece = piece[size:]
-            if left is not None and size == left:
+            data = data[size:]
+            if is_last and self._rules.cut is cut:
                 self._rules.cut = None
                 self._rules.fired()
-                self.close()
-                await asyncio.Event().wait()  # nothing more passes; run() cancels this
+                self._ended(_End.CLOSED)
+                await self._stop.wait()  # nothing more passes: run() cancels this
 
-    def _look_at_request(self, piece: bytes) -> None:
+    def _is_to_lose(self, data: bytes) -> bool:
+        """Return whether *data* is the write whose reply is to be lost."""
         wanted = self._rules.lost_reply
-        if wanted is None or not piece:
-            return
-        seen = self._tail + piece
+        if wanted is None or not data:
+            return False
+        seen = self._tail + data
         self._tail = seen[len(seen) - max(0, len(wanted.containing) - 1) :]
         if wanted.containing not in seen:
-            return
+            return False
         self._tail = b""
         wanted.nth -= 1
-        if wanted.nth == 0:
-            self._rules.lost_reply = None
-            self._is_losing, self._then_cut = True, wanted.then_cut
-            self._request_is_out = False
+        if wanted.nth > 0:
+            return False
+        self._rules.lost_reply = None
+        self._losing = wanted
+        return True
 
-    async def _lose_reply(self) -> None:
-        """The server has done what it was asked; nobody is told."""
-        if not self._request_is_out:
+    def _lose(self, wanted: LostReply) -> None:
+        """Drop an answer; the first one behind the request ends the link, or silences it."""
+        if not self._request_is_out or wanted.is_lost:
             return
+        wanted.is_lost = True
         self._rules.fired()
-        if not self._then_cut:
-            # Stays silent: what else the server says is lost as well.
-            self._request_is_out = False
-            return
-        # A FIN, and not a RST, which could overtake what the server has not read yet.
-        self._server.shutdown(socket.SHUT_WR)
-        self._client.close()
-        await self._drain(self._server)
-        self.close()
+        if wanted.then_cut:
+            self._ended(_End.REPLY_LOST)
+
+    async def _finish(self, end: _End) -> None:
+        if end is _End.RESET:
+            _on_close_reset(self._client, self._server)
+        elif end is _End.SERVER_GONE:
+            _on_close_reset(self._server)
+            self._server.close()
+            await self._drain(self._client)
+        elif end is _End.CLIENT_GONE:
+            _on_close_reset(self._client)
+            self._client.close()
+            await self._drain(self._server)
+        elif end is _End.REPLY_LOST:
+            # A FIN, and not a RST, which could overtake what the server has not read yet.
+            self._server.shutdown(socket.SHUT_WR)
+            self._client.close()
+            await self._drain(self._server)
 
     async def _drain(self, kept: socket.socket) -> None:
-        loop = asyncio.get_running_loop()
+        """Take what comes and answer nothing, until the other end or the test has had enough."""
+        draining = asyncio.ensure_future(_read_away(kept))
+        stopped = asyncio.ensure_future(self._stop.wait())
         try:
-            while await loop.sock_recv(kept, PIECE):
-                pass
-        except OSError:
-            pass  # it noticed by itself, which ends this as well
-        self.close()
+            await asyncio.wait([draining, stopped], return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await _cancel([draining, stopped])
 
-    @staticmethod
-    def _make_reset(one: socket.socket) -> None:
+
+async def _read_away(kept: socket.socket) -> None:
+    loop = asyncio.get_running_loop()
+    try:
+        while await loop.sock_recv(kept, PIECE):
+            continue
+    except OSError:
+        return  # reset: that is an end too
+
+
+async def _cancel(tasks: list[asyncio.Task[Any]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _on_close_reset(*sockets: socket.socket) -> None:
+    for one in sockets:
         if one.fileno() != -1:
             one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)

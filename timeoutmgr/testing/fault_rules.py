@@ -60,6 +60,7 @@ class LostReply:
     nth: int
     containing: bytes
     then_cut: bool
+    is_lost: bool = False
 
 
 def _ways() -> dict[Direction, Way]:

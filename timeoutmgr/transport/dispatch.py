@@ -11,6 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 from timeoutmgr.contracts import SendResult
+from timeoutmgr.crashpoints import reach
 from timeoutmgr.transport.connection import BROKER_ERRORS, AmqpConnection
 from timeoutmgr.transport.frames import message_frames
 
@@ -78,6 +79,7 @@ class ConfirmWindow:
         self._results = {}
         try:
             self._write(chunk)
+            reach("window.written")
             self._wait()
         except BROKER_ERRORS as error:
             self._give_up(f"{type(error).__name__}: {error}")
@@ -112,6 +114,7 @@ class ConfirmWindow:
             if size >= _BURST:
                 self._connection.write(b"".join(burst))
                 burst, size = [], 0
+                reach("window.burst_written")
                 # Read now and then: a broker that cannot get rid of returns stops reading.
                 self._connection.pump(0)
         if burst:

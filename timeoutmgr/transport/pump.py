@@ -14,6 +14,7 @@ from typing import Final
 
 from timeoutmgr.contracts import Clock, Receiver, SendResult, TransactionMode, TransportSession
 from timeoutmgr.contracts import Transport as TransportPort
+from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import (
     DeliveryUnknown,
     InvalidMessage,
@@ -118,6 +119,8 @@ class Pump:
         """Take one batch and deal with it; return how many messages it had."""
         batch = receiver.receive(self._what.batch, wait)
         sound = [received for received in batch if received.defect is None]
+        if batch:
+            reach("pump.received")
         if batch and self._around.mode is TransactionMode.NONE:
             receiver.ack(batch)
         if sound:
@@ -200,8 +203,10 @@ class Pump:
     ) -> None:
         with Work(session, receiver, self._around.mode) as work:
             self._what.step(batch, work)
+            reach("pump.handled")
             if self._around.mode is not TransactionMode.NONE:
                 work.ack(batch)
+                reach("pump.acked")
 
     def _recover(
         self,
@@ -301,8 +306,11 @@ class Pump:
                     f"queue {outgoing.destination!r} did not take message "
                     f"{outgoing.message.id!r} ({result.value}); it stays in {received.queue!r}"
                 )
+            to_error = outgoing.destination == self._around.error_queue
+            reach("pump.error_copy_sent" if to_error else "pump.retry_sent")
             if self._around.mode is not TransactionMode.NONE:
                 work.ack([received])
+                reach("pump.replaced")
 
 
 class Refused(TransportUnavailable):

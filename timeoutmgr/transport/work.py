@@ -13,6 +13,7 @@ from timeoutmgr.contracts import (
     TransactionMode,
     TransportSession,
 )
+from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import DeliveryUnknown, TransportUnavailable, Unroutable
 from timeoutmgr.message import Outgoing, Received
 
@@ -56,6 +57,7 @@ class Work:
     ) -> None:
         self._stack.__exit__(kind, error, trace)
         if error is None:
+            reach("work.committed")
             for action in self._after_commit:
                 _run(action)
 
@@ -77,7 +79,9 @@ class Work:
         Raises Unroutable, DeliveryUnknown or TransportUnavailable for the first that failed.
         """
         if outgoing:
+            reach("handler.returned")
             results = self._session.send(outgoing, transaction=self.transaction)
+            reach("handler.sent")
             require_confirmed(outgoing, results)
 
     def send_isolated(self, outgoing: Sequence[Outgoing]) -> list[SendResult]:

@@ -11,6 +11,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Row
 
 from timeoutmgr.contracts import Clock
+from timeoutmgr.crashpoints import reach
 from timeoutmgr.database import Database
 from timeoutmgr.database.owners import OwnerLives
 from timeoutmgr.errors import LeaseLost
@@ -89,6 +90,7 @@ class Leases:
                         **self.now(),
                     },
                 )
+                reach("leases.written")
             return rows
 
         return self._database.run(lease)
@@ -110,6 +112,7 @@ class Leases:
                     )
 
             self._database.run(extend)
+            reach("leases.renewed")
 
     def ack(self, tags: Collection[Tag], connection: Connection | None) -> None:
         """Delete the rows of *tags*; raise LeaseLost where one is not ours any more.
@@ -151,8 +154,10 @@ class Leases:
             sequences = list(connection.execute(self._statements.of_owners, where).scalars())
             for part in _parts(sequences):
                 connection.execute(self._statements.free_chosen, {"sequences": part})
+                reach("leases.freed")
 
         self._database.run(free)
+        reach("leases.gone_freed")
         return True
 
     def _on_each(self, statement: Any, tags: Collection[Tag], connection: Connection) -> int:
@@ -165,6 +170,7 @@ class Leases:
             for part in _parts(sorted(sequences)):
                 where = {"sequences": part, "me": self.owner, "delivery": delivery}
                 met += connection.execute(statement, where).rowcount
+                reach("leases.settled")
         return met
 
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 from sqlalchemy import Connection
 
 from timeoutmgr.contracts import Clock
+from timeoutmgr.crashpoints import reach
 from timeoutmgr.database import Database
 from timeoutmgr.transport.sql.bells import Bells
 from timeoutmgr.transport.sql.commits import after_commit
@@ -65,7 +66,9 @@ class Queues:
 
         def remove(connection: Connection) -> None:
             connection.execute(self._statements.delete_queues, which)
+            reach("queues.deleted")
             connection.execute(self._statements.delete_bindings, which)
+            reach("queues.bindings_deleted")
             connection.execute(self._statements.delete_messages, which)
 
         if which["names"]:
@@ -98,6 +101,7 @@ class Queues:
         names = {row["queue"] for row in rows}
         if connection is None:
             there = self._database.run(lambda own: self._insert(rows, names, own))
+            reach("queues.sent")
             self._bells.ring(there)
         else:
             there = self._insert(rows, names, connection)
@@ -140,6 +144,7 @@ class Queues:
         routable = rows if there == names else [row for row in rows if row["queue"] in there]
         if routable:
             connection.execute(self._statements.send, routable)
+            reach("queues.inserted")
             if self._channel is not None:
                 notify(connection, self._channel, list(there))
         return there

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Row
 
+from timeoutmgr.crashpoints import reach
 from timeoutmgr.database import Database
 from timeoutmgr.errors import LeaseLost
 from timeoutmgr.message import Received
@@ -151,6 +152,7 @@ class SqlReceiver:
                 self._next_owner_check = time.monotonic() + self._owner_check
             rows = self._leases.take(self.queue, limit) if left else []
         if rows:
+            reach("leases.committed")
             with self._lock:
                 self._held.update(((row.sequence, row.delivery_count + 1), None) for row in rows)
             self._watch.found()
