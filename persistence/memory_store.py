@@ -177,10 +177,17 @@ class MemoryTimeoutStore:
                     self._mark(mine)
                     self._in.claims.pop(token, None)
 
-    def release(self, token: str) -> None:
-        """Forget the claim of *token*."""
+    def release(self, token: str, *, maybe_handed_on: bool = False) -> None:
+        """Forget the claim of *token*, unless a dispatcher may be at work under it."""
         with self._in.lock:
-            self._in.claims.pop(token, None)
+            claim = self._in.claims.get(token)
+            if claim is None:
+                return
+            if maybe_handed_on:
+                if claim.keys & self._in.held:
+                    return
+                self._mark(claim.keys)
+            del self._in.claims[token]
 
     def next_due(self) -> Micros | None:
         """Return the earliest due instant stored, or None."""
@@ -336,6 +343,7 @@ class MemoryTimeoutStore:
                 row = self._in.rows[outcome.key]
                 if outcome.kind is OutcomeKind.RETRY:
                     row.next_try = outcome.next_try
+                    row.maybe_sent |= outcome.maybe_sent
                     row.timeout = replace(row.timeout, attempts=row.timeout.attempts + 1)
                 else:
                     state = _CLOSED[outcome.kind]

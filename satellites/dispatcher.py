@@ -92,7 +92,8 @@ class DispatchTimeouts:
                 )
                 failed.append((timeout, sent.message, error))
             else:
-                outcomes.append(_again(timeout, at, result))
+                unknown = result is SendResult.UNKNOWN
+                outcomes.append(_again(timeout, at, result, maybe_sent=unknown))
         outcomes += self._to_error_queue(failed, at, work)
         taken.close(outcomes)
         reach("dispatch.closed")
@@ -174,11 +175,14 @@ def back_off(attempts: int) -> Micros:
     return min(_FIRST_BACK_OFF << min(attempts, 10), _LONGEST_BACK_OFF)
 
 
-def _again(timeout: Timeout, at: Micros, result: SendResult) -> Outcome:
+def _again(
+    timeout: Timeout, at: Micros, result: SendResult, *, maybe_sent: bool = False
+) -> Outcome:
     return Outcome(
         key=timeout.key,
         kind=OutcomeKind.RETRY,
         at=at,
         next_try=at + back_off(timeout.attempts),
         reason=result.value,
+        maybe_sent=maybe_sent,
     )

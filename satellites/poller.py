@@ -15,7 +15,6 @@ from typing import Any, Final
 from apscheduler.events import (
     EVENT_JOB_ERROR,
     EVENT_JOB_EXECUTED,
-    EVENT_JOB_MAX_INSTANCES,
     EVENT_JOB_SUBMITTED,
 )
 from apscheduler.executors.pool import ThreadPoolExecutor
@@ -94,9 +93,10 @@ class PollTimeouts:
         chunk = self._claim(None)
         try:
             self._send(chunk, session, None)
-        except Exception:
+        except Exception as error:
             reach("poller.not_sent")
-            self.store.release(chunk.token)
+            refused = isinstance(error, _NotTaken) and not error.maybe
+            self.store.release(chunk.token, maybe_handed_on=not refused)
             raise
         return chunk
 
@@ -113,10 +113,19 @@ class PollTimeouts:
         [result] = session.send([Outgoing(self.queue, control)], transaction=transaction)
         reach("poller.sent")
         if result is not SendResult.CONFIRMED:
-            raise TransportUnavailable(
+            raise _NotTaken(
                 f"queue {self.queue!r} did not take the ids of {len(chunk.keys)} timeouts "
-                f"({result.value})"
+                f"({result.value})",
+                maybe=result is SendResult.UNKNOWN,
             )
+
+
+class _NotTaken(TransportUnavailable):
+    """The dispatcher's queue did not take a chunk; *maybe* it did, and only its answer is lost."""
+
+    def __init__(self, sentence: str, *, maybe: bool) -> None:
+        super().__init__(sentence)
+        self.maybe = maybe
 
 
 class Poller:
@@ -159,9 +168,8 @@ class Poller:
             job_defaults={"max_instances": 1, "coalesce": True, "misfire_grace_time": None},
             timezone=UTC,
         )
-        scheduler.add_listener(
-            self._pull_forward, EVENT_JOB_EXECUTED | EVENT_JOB_ERROR | EVENT_JOB_MAX_INSTANCES
-        )
+        # Not at skipped runs: the poll that runs will end, and pull forward then.
+        scheduler.add_listener(self._pull_forward, EVENT_JOB_EXECUTED | EVENT_JOB_ERROR)
         self._submitted = self._ended = 0
         scheduler.add_listener(self._submitted_one, EVENT_JOB_SUBMITTED)
         scheduler.add_job(
@@ -251,9 +259,12 @@ class Poller:
 
     def _pull_forward(self, _event: Any) -> None:
         """Set the next run; APScheduler calls this once the job has ended, so it is not skipped."""
-        at = self._schedule.next
-        if at is not None:
+        while (at := self._schedule.next) is not None:
             self._run_at(at)
+            # A wake in between has set its own time, and this one may just have replaced it.
+            now_next = self._schedule.next
+            if now_next is None or now_next >= at:
+                return
 
     def _submitted_one(self, event: Any) -> None:
         """Pull forward again where the poll was over before APScheduler had written it down.

@@ -108,13 +108,17 @@ class OutcomeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How the dispatch of one timeout ended, to be recorded by ``Taken.close``."""
+    """How the dispatch of one timeout ended, to be recorded by ``Taken.close``.
+
+    *maybe_sent* goes with RETRY: no confirm came, so that a later cancel must not promise.
+    """
 
     key: Key
     kind: OutcomeKind
     at: Micros
     next_try: Micros = 0
     reason: str = ""
+    maybe_sent: bool = False
 
 
 class CancelResult(StrEnum):
@@ -232,8 +236,12 @@ class TimeoutStore(Protocol):
         """
         ...
 
-    def release(self, token: str) -> None:
-        """Give a claim back that was never handed on, so that it can be claimed at once."""
+    def release(self, token: str, *, maybe_handed_on: bool = False) -> None:
+        """Give a claim back that was not handed on, so that it can be claimed at once.
+
+        Where it is not known whether it was, a dispatcher may be at work under it: then the claim
+        stays where one is, and what is freed counts as maybe sent.
+        """
         ...
 
     def next_due(self) -> Micros | None:

@@ -111,9 +111,23 @@ class Claiming:
 
         return work(transaction) if transaction is not None else self._context.database.run(work)
 
-    def release(self, token: str) -> None:
-        """Forget the claim of *token*; nothing was sent under it."""
-        self._context.database.run(lambda connection: forget(connection, self._context, [token]))
+    def release(self, token: str, maybe_handed_on: bool) -> None:
+        """Forget the claim of *token*, unless a dispatcher may be at work under it."""
+
+        def work(connection: Connection) -> None:
+            if maybe_handed_on:
+                lock_endpoint(connection, self._context)
+                claims = [one for one in claims_of(connection, self._context) if one.token == token]
+                if not all(self._may_be_released(connection, claim) for claim in claims):
+                    return
+            forget(connection, self._context, [token])
+
+        self._context.database.run(work)
+
+    def _may_be_released(self, connection: Connection, claim: Claim) -> bool:
+        if not self._context.database.dialect.row_locks:
+            return not claim.taken  # the fence of whoever took it
+        return self._may_be_dropped(connection, claim)
 
     def next_due(self) -> Micros | None:
         """Return the earliest due instant stored."""

@@ -1,6 +1,6 @@
 """Closing a claim: how each dispatch ended, in one transaction."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from sqlalchemy import Connection, Executable, bindparam, delete, select, update
@@ -15,6 +15,7 @@ from .claiming import forget
 from .conditions import keyed, these
 from .context import StoreContext
 from .history import entry, record
+from .marking import mark
 
 _STATES = {
     OutcomeKind.DISPATCHED: TimeoutState.DISPATCHED,
@@ -60,10 +61,12 @@ class Closing:
         token: str,
         rows: Mapping[Key, Any],
         outcomes: Sequence[Outcome],
+        passed_by: Collection[Key] = (),
     ) -> None:
         """Record *outcomes* of the taken *rows* and end the claim of *token*.
 
-        The key is closed before its row goes, so that there is no moment at which a redelivered
+        The claim stays where one of *passed_by*, keys that were asked for and not found free, is
+        still there: it is in other hands, and theirs is the claim. The key is closed before its row goes, so that there is no moment at which a redelivered
         store message could find neither.
         """
         ours = [outcome for outcome in outcomes if outcome.key in rows]
@@ -82,10 +85,18 @@ class Closing:
             if outcome.kind is OutcomeKind.RETRY
         ]
         execute_many(connection, self._retry, retries)
+        mark(connection, self._context, [one.key for one in ours if one.maybe_sent])
         reach("closing.retries_written")
-        if token:
+        if token and not self.is_there(connection, passed_by):
             forget(connection, self._context, [token])
         reach("closing.claim_dropped")
+
+    def is_there(self, connection: Connection, keys: Collection[Key]) -> bool:
+        """Return whether a row of *keys* is still stored, in whosever hands."""
+        if not keys:
+            return False
+        found = connection.execute(self._still_there, these(self._context, list(keys)))
+        return any(Key(*row) in keys for row in found)
 
     def _end(
         self,

@@ -104,9 +104,9 @@ class SqlTimeoutStore:
         """Take the timeouts of *keys* in hand for dispatch."""
         return self._taking.take_many(token, keys, transaction)
 
-    def release(self, token: str) -> None:
-        """Give a claim back that was never handed on."""
-        self._claiming.release(token)
+    def release(self, token: str, *, maybe_handed_on: bool = False) -> None:
+        """Give a claim back that was not, or perhaps not, handed on."""
+        self._claiming.release(token, maybe_handed_on)
 
     def next_due(self) -> Micros | None:
         """Return the earliest due instant stored, or None."""

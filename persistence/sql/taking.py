@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final
 from uuid import uuid4
@@ -75,9 +75,10 @@ class Taking:
     def _in_transaction(
         self, token: str, keys: Sequence[Key], transaction: Transaction
     ) -> Iterator[Taken]:
-        rows = self._rows(transaction, keys, token)
+        rows, passed_by = self._rows(transaction, keys, token)
         yield TakenRows(
-            rows, lambda outcomes: self._closing.record(transaction, token, rows, outcomes)
+            rows,
+            lambda outcomes: self._closing.record(transaction, token, rows, outcomes, passed_by),
         )
 
     @contextmanager
@@ -88,19 +89,21 @@ class Taking:
 
         def close(outcomes: Sequence[Outcome]) -> None:
             with _ending(held):  # commits, or rolls back and translates what went wrong
-                self._closing.record(connection, token, rows, outcomes)
+                self._closing.record(connection, token, rows, outcomes, passed_by)
 
         try:
             with _rolling_back(held):
-                rows = self._rows(connection, keys, token)
-                token = self._claim_before_publish(token, rows)
+                rows, passed_by = self._rows(connection, keys, token)
+                asked_token, token = token, self._claim_before_publish(token, rows)
+                if token != asked_token:
+                    passed_by = set()  # the new claim is on our rows alone
             taken = TakenRows(rows, close)
             yield taken
         finally:
             if taken is not None and not taken.ended:
                 held.__exit__(_NotClosed, _NotClosed(), None)
             if taken is not None:
-                self._give_back(token, rows, taken)
+                self._give_back(token, rows, taken, passed_by)
 
     @contextmanager
     def _by_fence(self, token: str, keys: Sequence[Key]) -> Iterator[Taken]:
@@ -117,21 +120,29 @@ class Taking:
         finally:
             self._give_back(fenced, rows, taken)
 
-    def _rows(self, connection: Connection, keys: Sequence[Key], token: str) -> Rows:
-        """Return the rows of *keys* that are due; locked, where the database can."""
+    def _rows(
+        self, connection: Connection, keys: Sequence[Key], token: str
+    ) -> tuple[Rows, set[Key]]:
+        """Return the rows of *keys* that are due, and the keys that are gone or in other hands.
+
+        Locked, where the database can.
+        """
         if not keys:
-            return {}
+            return {}, set()
         asked = set(keys)
         parameters = {**these(self._context, keys), "token": token}
         found = connection.execute(self._lock, parameters).all()
         now = self._context.clock.now()
         if found and self._context.has_database_clock:
             now = int(found[0].now)
-        return {
+        rows = {
             Key(row.due, row.id): row
             for row in found
             if (row.due, row.id) in asked and row.due <= now and row.next_try <= now
         }
+        if not self._context.database.dialect.row_locks:
+            return rows, set()
+        return rows, asked.difference(Key(row.due, row.id) for row in found)
 
     def _fence(self, connection: Connection, token: str, keys: Sequence[Key]) -> tuple[str, Rows]:
         """Make the claim of *token* ours for good; return the token to close and the rows."""
@@ -155,10 +166,10 @@ class Taking:
                 )
             )
             reach("taking.fence_raised")
-            return (token, self._rows(connection, keys, token)) if taken.rowcount else ("", {})
+            return (token, self._rows(connection, keys, token)[0]) if taken.rowcount else ("", {})
         claims_there = claims_of(connection, context)
         free = [k for k in keys if not any(claim.interval.covers(k) for claim in claims_there)]
-        rows = self._rows(connection, free[:1], token)
+        rows, _ = self._rows(connection, free[:1], token)
         if not rows:
             return "", {}
         token = uuid4().hex
@@ -187,7 +198,9 @@ class Taking:
         reach("taking.claim_added")
         return new
 
-    def _give_back(self, token: str, rows: Rows, taken: TakenRows) -> None:
+    def _give_back(
+        self, token: str, rows: Rows, taken: TakenRows, passed_by: Collection[Key] = ()
+    ) -> None:
         """End the claim of what was taken and not closed; it may have been sent."""
         if taken.recorded or not token:
             return
@@ -196,7 +209,8 @@ class Taking:
             if not (self._context.atomic and self._context.database.dialect.row_locks):
                 mark(connection, self._context, list(rows))
             reach("taking.marked")
-            forget(connection, self._context, [token])
+            if not self._closing.is_there(connection, passed_by):
+                forget(connection, self._context, [token])
 
         try:
             self._context.database.run(work)

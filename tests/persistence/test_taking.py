@@ -20,6 +20,7 @@ from tests.persistence.making import (
 from timeoutmgr.contracts import (
     CancelResult,
     Key,
+    Outcome,
     OutcomeKind,
     TimeoutFilter,
     TimeoutState,
@@ -249,3 +250,59 @@ def test_a_control_message_whose_claim_is_gone_still_leaves_a_trace(row_locking:
     assert store.statistics().claimed == 0
     assert store.cancel("a") is CancelResult.CANCELLED
     assert store.cancel("b") is CancelResult.MAYBE_SENT
+
+
+def test_a_dispatcher_that_is_passed_by_leaves_the_claim_to_its_holder(
+    row_locking: Stores,
+) -> None:
+    first, second = row_locking(), row_locking()
+    first.store_many([timeout("a")])
+    chunk = first.claim(NOW, 10, "o")
+
+    with first.take_many(chunk.token, chunk.keys) as holder:
+        with second.take_many(chunk.token, chunk.keys) as late:
+            assert not late.timeouts
+            late.close([])
+        again = second.claim(NOW, 10, "p")
+        holder.close(outcomes(chunk.keys))
+
+    assert again.keys == ()
+
+
+def test_what_no_confirm_came_for_may_have_been_sent(store: TimeoutStore) -> None:
+    store.store_many([timeout("a")])
+    chunk = store.claim(NOW, 10, "o")
+
+    with store.take_many(chunk.token, chunk.keys) as taken:
+        [key] = chunk.keys
+        taken.close(
+            [
+                Outcome(
+                    key=key, kind=OutcomeKind.RETRY, at=NOW, next_try=NOW + SECOND, maybe_sent=True
+                )
+            ]
+        )
+
+    assert store.cancel("a") is CancelResult.MAYBE_SENT
+
+
+def test_a_release_in_doubt_leaves_a_dispatcher_at_work(store: TimeoutStore) -> None:
+    store.store_many([timeout("a")])
+    chunk = store.claim(NOW, 10, "o")
+
+    with store.take_many(chunk.token, chunk.keys) as taken:
+        store.release(chunk.token, maybe_handed_on=True)
+        again = store.claim(NOW, 10, "p")
+        taken.close(outcomes(chunk.keys))
+
+    assert again.keys == ()
+
+
+def test_what_a_release_in_doubt_frees_may_have_been_sent(row_locking: Stores) -> None:
+    store = row_locking()
+    store.store_many([timeout("a")])
+
+    store.release(store.claim(NOW, 10, "o").token, maybe_handed_on=True)
+
+    assert ids(store.claim(NOW, 10, "p")) == ["a"]
+    assert store.cancel("a") is CancelResult.MAYBE_SENT

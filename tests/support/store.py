@@ -61,10 +61,10 @@ class ScriptedStore(MemoryTimeoutStore):
         self.outcomes += outcomes
         super().record(token, mine, outcomes)
 
-    def release(self, token: str) -> None:
+    def release(self, token: str, *, maybe_handed_on: bool = False) -> None:
         self._called("release")
         self.released.append(token)
-        super().release(token)
+        super().release(token, maybe_handed_on=maybe_handed_on)
 
     def next_due(self) -> Micros | None:
         self._called("next_due")
