@@ -16,7 +16,7 @@ PYTEST = $(BIN)/python -m pytest -n $(WORKERS)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test crash chaos check lint types cover bench approve clean
+.PHONY: mutants help demo test crash chaos check lint types cover bench approve clean
 
 help: ## list these commands
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
@@ -57,6 +57,9 @@ bench: .venv/installed-test ## the benchmarks, one after the other
 approve: .venv/installed-test ## accept the public names and the checklist page as they are now
 	TIMEOUTMGR_APPROVE=1 $(BIN)/python -m pytest -q tests/test_public_api.py
 	$(BIN)/python -m tests.behaviours
+
+mutants: .venv/installed-test ## the wrong orders of the steps, each of which the model check must catch
+	$(BIN)/python -m pytest -q tests/model/test_mutants.py
 
 clean: ## remove all that the commands above have made
 	rm -rf .venv build dist *.egg-info .hypothesis .pytest_cache .ruff_cache

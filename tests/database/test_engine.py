@@ -269,3 +269,14 @@ def _locked() -> exc.OperationalError:
 
 class _Locked(Exception):
     """What the driver says when the writer's turn is another's."""
+
+
+def test_what_the_url_says_of_a_connection_counts(postgres_url: str) -> None:
+    url = make_url(postgres_url).update_query_dict({"application_name": "mine"})
+    database = Database(url)
+
+    with database.read() as connection:
+        name = connection.exec_driver_sql("SHOW application_name").scalar_one()
+
+    database.dispose()
+    assert name == "mine"

@@ -278,7 +278,8 @@ def _engine(url: URL, settings: DatabaseSettings) -> Engine:
         options |= {"isolation_level": "READ COMMITTED"}
     engine = create_engine(
         url,
-        connect_args=arguments,
+        # What the URL says itself counts.
+        connect_args={name: arguments[name] for name in arguments.keys() - url.query.keys()},
         pool_size=settings.pool_size,
         max_overflow=settings.pool_size,
         pool_timeout=settings.connect_timeout * 2,

@@ -1,0 +1,179 @@
+"""The list of mutants: known wrong orders and missing locks, each with the promise it breaks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from timeoutmgr.contracts import TransactionMode
+
+from .actors import Scenario
+from .fenced import FencedStore
+from .promises import CANCEL, CHANGE, Promise
+from .rowlocks import RowLockStore
+from .world import BEFORE, DUE, Bounds
+from .wrong import (
+    CancelLeavesNoTombstone,
+    CancelWithoutRowLock,
+    ConfirmNotAwaited,
+    DeleteBeforePublish,
+    DueNotLookedAtAgain,
+    EndedClaimLeavesNoMark,
+    EndsOthersClaim,
+    ErrorQueueAfterRemoval,
+    HighWaterMark,
+    LeaseWithoutRowLock,
+    MarkBeforePublish,
+    NewIdPerDispatch,
+    NoClaimBeforePublish,
+    NoTombstoneAfterDispatch,
+    ReleasesTakenClaim,
+    TombstoneLookedAtUnlocked,
+    UnfencedClaim,
+    UnknownLeavesNoMark,
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutant:
+    """A change that breaks *promise* in *scenario*, which holds it without the change."""
+
+    name: str
+    promise: Promise
+    scenario: Scenario
+    change: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def mutated(self) -> Scenario:
+        return replace(self.scenario, **self.change)
+
+
+ONE_CRASH, ONE_UNKNOWN = Bounds(crashes=1), Bounds(unknowns=1)
+ROW_LOCKS = Scenario(store=RowLockStore)
+FENCED = Scenario(store=FencedStore)
+SENT_TWICE = (("m1", DUE), ("m1", DUE))
+
+MUTANTS = (
+    Mutant(
+        name="ack before insert",
+        promise=Promise.NEVER_LOST,
+        scenario=replace(ROW_LOCKS, bounds=ONE_CRASH),
+        change={"store_mode": TransactionMode.NONE},
+    ),
+    Mutant(
+        name="delete before publish",
+        promise=Promise.NEVER_LOST,
+        scenario=replace(FENCED, bounds=ONE_CRASH),
+        change={"dispatch_step": DeleteBeforePublish},
+    ),
+    Mutant(
+        name="mark before publish",
+        promise=Promise.NEVER_LOST,
+        scenario=replace(FENCED, bounds=ONE_CRASH),
+        change={"store": MarkBeforePublish},
+    ),
+    Mutant(
+        name="confirm not awaited",
+        promise=Promise.NEVER_LOST,
+        scenario=replace(FENCED, bounds=ONE_UNKNOWN),
+        change={"dispatch_step": ConfirmNotAwaited},
+    ),
+    Mutant(
+        name="high-water mark instead of a claim",
+        promise=Promise.NEVER_LOST,
+        scenario=replace(FENCED, sent=(("m1", DUE), ("m2", BEFORE)), chunk=1),
+        change={"store": HighWaterMark},
+    ),
+    Mutant(
+        name="error queue after removal",
+        promise=Promise.NEVER_LOST,
+        scenario=replace(FENCED, has_destination=False, bounds=ONE_CRASH),
+        change={"dispatch_step": ErrorQueueAfterRemoval},
+    ),
+    Mutant(
+        name="lease without a row lock, on a database that has them",
+        promise=Promise.NO_REPEAT_WITHOUT_CRASH,
+        scenario=replace(ROW_LOCKS, bounds=Bounds(lapses=1)),
+        change={"store": LeaseWithoutRowLock},
+    ),
+    Mutant(
+        name="unfenced claim on SQLite",
+        promise=Promise.NO_REPEAT_WITHOUT_CRASH,
+        scenario=replace(FENCED, bounds=Bounds(redeliveries=1)),
+        change={"store": UnfencedClaim},
+    ),
+    Mutant(
+        name="resurrection: the tombstone is looked at without a lock",
+        promise=Promise.TOMBSTONES_HOLD,
+        scenario=replace(ROW_LOCKS, sent=SENT_TWICE, stores=2, dispatchers=1, chunk=1),
+        change={"store": TombstoneLookedAtUnlocked},
+    ),
+    Mutant(
+        name="no tombstone after a dispatch",
+        promise=Promise.NO_REPEAT_WITHOUT_CRASH,
+        scenario=replace(ROW_LOCKS, sent=SENT_TWICE, dispatchers=1, chunk=1),
+        change={"store": NoTombstoneAfterDispatch},
+    ),
+    Mutant(
+        name="a new message id per dispatch",
+        promise=Promise.SAME_ID,
+        scenario=FENCED,
+        change={"dispatch_step": NewIdPerDispatch},
+    ),
+    Mutant(
+        name="cancel without a row lock",
+        promise=Promise.CANCEL_IS_TRUE,
+        scenario=replace(ROW_LOCKS, clients=((CANCEL, "m1"),)),
+        change={"store": CancelWithoutRowLock},
+    ),
+    Mutant(
+        name="cancel leaves no tombstone for what is on its way",
+        promise=Promise.CANCEL_IS_TRUE,
+        scenario=replace(FENCED, clients=((CANCEL, "m1"),)),
+        change={"store": CancelLeavesNoTombstone},
+    ),
+    Mutant(
+        name="due is not looked at again when taking",
+        promise=Promise.NEVER_EARLY,
+        scenario=replace(ROW_LOCKS, clients=((CHANGE, "m1"),)),
+        change={"store": DueNotLookedAtAgain},
+    ),
+    Mutant(
+        name="an ended claim leaves no mark",
+        promise=Promise.CANCEL_IS_TRUE,
+        scenario=replace(ROW_LOCKS, clients=((CANCEL, "m1"),), bounds=ONE_UNKNOWN),
+        change={"store": EndedClaimLeavesNoMark},
+    ),
+    Mutant(
+        name="no claim before the publish of a single-id order",
+        promise=Promise.CANCEL_IS_TRUE,
+        scenario=replace(
+            ROW_LOCKS,
+            orders=("m1",),
+            clients=((CANCEL, "m1"),),
+            dispatchers=1,
+            bounds=Bounds(crashes=1, polls=0),
+        ),
+        change={"store": NoClaimBeforePublish},
+    ),
+    Mutant(
+        name="an unknown confirm leaves no mark",
+        promise=Promise.CANCEL_IS_TRUE,
+        scenario=replace(FENCED, clients=((CANCEL, "m1"),), bounds=ONE_UNKNOWN),
+        change={"dispatch_step": UnknownLeavesNoMark},
+    ),
+    Mutant(
+        name="a dispatcher ends a claim whose rows others hold",
+        promise=Promise.CANCEL_IS_TRUE,
+        scenario=replace(
+            ROW_LOCKS, clients=((CANCEL, "m1"),), bounds=Bounds(crashes=1, redeliveries=1, polls=1)
+        ),
+        change={"store": EndsOthersClaim},
+    ),
+    Mutant(
+        name="a release ends a claim that a dispatcher has taken",
+        promise=Promise.NO_REPEAT_WITHOUT_CRASH,
+        scenario=replace(FENCED, bounds=ONE_UNKNOWN),
+        change={"store": ReleasesTakenClaim},
+    ),
+)

@@ -1,0 +1,113 @@
+"""What the statements of a store find and do: plain functions of a world.
+
+Each pair is a look, whose result is hashable and complete, and the change that follows from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from timeoutmgr.contracts import Key, Outcome, OutcomeKind, Timeout, TimeoutState
+from timeoutmgr.instants import Micros
+
+from .letters import content
+from .world import Claim, KeyRow, Map, Row, World
+
+STATES = {
+    OutcomeKind.DISPATCHED: TimeoutState.DISPATCHED,
+    OutcomeKind.FAILED: TimeoutState.FAILED,
+}
+
+
+class HandedOut(NamedTuple):
+    """What a claim does: the claims it drops, the rows it marks, the keys it hands out."""
+
+    dropped: tuple[str, ...] = ()
+    marked: tuple[Key, ...] = ()
+    keys: tuple[Key, ...] = ()
+    token: str = ""
+
+
+def inserted(world: World, timeouts: Sequence[Timeout], fresh: Sequence[str]) -> World:
+    rows, keys = world.rows, world.keys
+    for timeout in timeouts:
+        if timeout.id in fresh:
+            keys = keys.having(timeout.id, KeyRow(TimeoutState.PENDING, timeout.due))
+            rows = rows.having(timeout.key, Row(content(timeout)))
+    return world._replace(rows=rows, keys=keys)
+
+
+def is_due(world: World, key: Key, now: Micros) -> bool:
+    return key.due <= now and world.rows[key].next_try <= now
+
+
+def free_keys(world: World, now: Micros, limit: int, dropped: Sequence[str]) -> tuple[Key, ...]:
+    """Return due keys outside all claims that stay, up to where the first of those begins."""
+    active = [claim for token, claim in world.claims.items() if token not in dropped]
+    free = sorted(
+        key
+        for key in world.rows
+        if is_due(world, key, now) and not any(claim.covers(key) for claim in active)
+    )[:limit]
+    if not free:
+        return ()
+    starts = [claim.first for claim in active if claim.first > free[0]]
+    return tuple(key for key in free if key < min(starts, default=Key(free[-1].due + 1, "")))
+
+
+def handed_out(world: World, given: HandedOut, owner: str) -> World:
+    world = marked(world, given.marked)
+    claims = Map({token: c for token, c in world.claims.items() if token not in given.dropped})
+    if given.keys:
+        claims = claims.having(given.token, Claim(given.keys[0], given.keys[-1], owner))
+        world = world._replace(serial=world.serial + 1, polls=world.polls + 1)
+    return world._replace(claims=claims)
+
+
+def marked(world: World, keys: Sequence[Key]) -> World:
+    rows = world.rows
+    for key in keys:
+        if key in rows:
+            rows = rows.having(key, rows[key]._replace(maybe_sent=True))
+    return world._replace(rows=rows)
+
+
+def forgotten(world: World, token: str) -> World:
+    return world._replace(claims=world.claims.without(token))
+
+
+def closed(world: World, outcomes: Sequence[Outcome]) -> World:
+    """Record *outcomes* of rows that are where they were taken."""
+    rows, keys = world.rows, world.keys
+    for outcome in outcomes:
+        row = rows.get(outcome.key)
+        if row is None:
+            continue
+        if outcome.kind is OutcomeKind.RETRY:
+            maybe = row.maybe_sent or outcome.maybe_sent
+            again = row._replace(
+                next_try=outcome.next_try, attempts=row.attempts + 1, maybe_sent=maybe
+            )
+            rows = rows.having(outcome.key, again)
+        else:
+            known = keys[outcome.key.id]
+            keys = keys.having(outcome.key.id, known._replace(state=STATES[outcome.kind]))
+            rows = rows.without(outcome.key)
+    return world._replace(rows=rows, keys=keys)
+
+
+def cancelled(world: World, key: Key, maybe_sent: bool) -> World:
+    known = KeyRow(TimeoutState.CANCELLED, key.due, maybe_sent)
+    return world._replace(rows=world.rows.without(key), keys=world.keys.having(key.id, known))
+
+
+def barred(world: World, timeout_id: str) -> World:
+    return world._replace(keys=world.keys.having(timeout_id, KeyRow(TimeoutState.CANCELLED, 0)))
+
+
+def moved(world: World, key: Key, due: Micros, maybe_sent: bool) -> World:
+    row = world.rows[key]._replace(next_try=0, maybe_sent=maybe_sent)
+    known = KeyRow(TimeoutState.PENDING, due)
+    rows = world.rows.without(key).having(Key(due, key.id), row)
+    return world._replace(rows=rows, keys=world.keys.having(key.id, known))

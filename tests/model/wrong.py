@@ -1,0 +1,254 @@
+"""Steps and stores with one order or one lock wrong; what makes each a mutant of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from timeoutmgr.contracts import (
+    CancelResult,
+    Chunk,
+    Key,
+    Outcome,
+    OutcomeKind,
+    SendResult,
+    Taken,
+    Timeout,
+    Transaction,
+)
+from timeoutmgr.instants import Micros
+from timeoutmgr.message import Outgoing
+from timeoutmgr.satellites.dispatcher import DispatchTimeouts, delivered
+from timeoutmgr.transport.work import Work
+
+from . import tables
+from .fenced import FencedStore
+from .rowlocks import RowLockStore
+from .store import Rows, in_order
+from .tables import HandedOut
+from .world import Row, World
+
+
+class DeleteBeforePublish(DispatchTimeouts):
+    def _send_and_close(self, taken: Taken, work: Work) -> None:
+        at = self.clock.now()
+        ended = [Outcome(key=t.key, kind=OutcomeKind.DISPATCHED, at=at) for t in taken.timeouts]
+        taken.close(ended)
+        work.send_isolated([Outgoing(t.destination, delivered(t, at)) for t in taken.timeouts])
+
+
+class ConfirmNotAwaited(DispatchTimeouts):
+    def _send_and_close(self, taken: Taken, work: Work) -> None:
+        super()._send_and_close(taken, _Trusting(work))
+
+
+class NewIdPerDispatch(DispatchTimeouts):
+    def _send_and_close(self, taken: Taken, work: Work) -> None:
+        super()._send_and_close(taken, _Renaming(work))
+
+
+class ErrorQueueAfterRemoval(DispatchTimeouts):
+    def _send_and_close(self, taken: Taken, work: Work) -> None:
+        late = _Late(work, self.error_queue)
+        super()._send_and_close(taken, late)
+        work.send_isolated(late.kept)
+
+
+class _Wrapped(Work):
+    """A unit of work whose isolated sends are changed."""
+
+    def __init__(self, work: Work) -> None:
+        super().__init__(work._session, work._receiver, work._mode)
+        self._inner = work
+
+
+class _Trusting(_Wrapped):
+    def send_isolated(self, outgoing: Sequence[Outgoing]) -> list[SendResult]:
+        return [SendResult.CONFIRMED for _ in self._inner.send_isolated(outgoing)]
+
+
+class _Renaming(_Wrapped):
+    def send_isolated(self, outgoing: Sequence[Outgoing]) -> list[SendResult]:
+        again = [
+            replace(one, message=replace(one.message, id=f"new-{one.message.id}"))
+            for one in outgoing
+        ]
+        return self._inner.send_isolated(again)
+
+
+class _Late(_Wrapped):
+    def __init__(self, work: Work, error_queue: str) -> None:
+        super().__init__(work)
+        self._error_queue = error_queue
+        self.kept: list[Outgoing] = []
+
+    def send_isolated(self, outgoing: Sequence[Outgoing]) -> list[SendResult]:
+        if any(one.destination == self._error_queue for one in outgoing):
+            self.kept += outgoing
+            return [SendResult.CONFIRMED for _ in outgoing]
+        return self._inner.send_isolated(outgoing)
+
+
+class MarkBeforePublish(FencedStore):
+    """Marks a row as sent when it is taken, and never takes it again."""
+
+    def _taken(self, world: World, found: tuple[str, Rows]) -> World:
+        rows = world.rows
+        for key, row in found[1]:
+            rows = rows.having(key, row._replace(next_try=10**18))
+        return super()._taken(world._replace(rows=rows), found)
+
+
+class HighWaterMark(FencedStore):
+    """Hands out what lies behind the last key that was handed out; keeps no claim."""
+
+    def _hand_out(self, world: World, now: Micros, limit: int) -> HandedOut:
+        keys = sorted(k for k in world.rows if k > world.high_water and k.due <= now)[:limit]
+        return HandedOut(keys=tuple(keys), token=f"mark-{world.serial}" if keys else "")
+
+    def claim(
+        self, now: Micros, limit: int, owner: str, *, transaction: Transaction | None = None
+    ) -> Chunk:
+        def change(world: World, given: HandedOut) -> World:
+            if not given.keys:
+                return world
+            return tables.handed_out(world, given, owner)._replace(high_water=given.keys[-1])
+
+        given = self._run("claim", lambda world: self._hand_out(world, now, limit), change)
+        return Chunk(given.token, given.keys, None)
+
+
+class LeaseWithoutRowLock(RowLockStore):
+    """The claim alone says whose a row is; nothing is held over the publish."""
+
+    def _lock_rows(
+        self, see: Callable[[World], World], token: str, keys: Sequence[Key]
+    ) -> Callable[[World], Any]:
+        lock = super()._lock_rows(see, token, keys)
+
+        def look(world: World) -> Any:
+            return world, lock(world)[1]
+
+        return look
+
+
+class UnfencedClaim(FencedStore):
+    """Whoever brings the token may send."""
+
+    def _fence(self, world: World, token: str, keys: Sequence[Key]) -> tuple[str, Rows]:
+        return (token, self._rows(world, keys)) if token in world.claims else ("", ())
+
+
+class TombstoneLookedAtUnlocked(RowLockStore):
+    """Looks for a tombstone, then inserts: between the two all may have happened."""
+
+    def store_many(
+        self, timeouts: Sequence[Timeout], *, transaction: Transaction | None = None
+    ) -> None:
+        batch = in_order(timeouts)
+
+        def look(world: World) -> tuple[World, tuple[str, ...]]:
+            return world, tuple(one.id for one in batch if one.id not in world.keys)
+
+        def insert(world: World) -> tuple[World, None]:
+            known = world.keys
+            after = tables.inserted(world, [t for t in batch if t.key not in world.rows], unseen)
+            return after._replace(keys=type(known)({**after.keys, **known})), None
+
+        unseen = self._ask("look for tombstones", look)
+        if unseen:
+            self._commit("insert", insert)
+
+
+class NoTombstoneAfterDispatch(RowLockStore):
+    """Forgets an id with its row."""
+
+    def _commit(self, name: str, work: Callable[[World], tuple[World, Any] | None]) -> Any:
+        def forgetting(world: World) -> tuple[World, Any] | None:
+            done = work(world)
+            if name != "remove the rows" or done is None:
+                return done
+            after = done[0]
+            gone = {key.id for key in world.rows} - {key.id for key in after.rows}
+            for one in gone:
+                after = after._replace(keys=after.keys.without(one))
+            return after, done[1]
+
+        return super()._commit(name, forgetting)
+
+
+class CancelWithoutRowLock(RowLockStore):
+    def _hold(self, timeout_id: str) -> tuple[Key, bool] | None:
+        def look(world: World) -> tuple[World, tuple[Key, bool]]:
+            key = Key(world.keys[timeout_id].due, timeout_id)
+            row = world.rows.get(key, Row(0))
+            return world, (key, row.maybe_sent)
+
+        held: tuple[Key, bool] = self._ask("look at the row", look)
+        return held
+
+
+class CancelLeavesNoTombstone(FencedStore):
+    def cancel(self, timeout_id: str) -> CancelResult:
+        known = self._look("is it there", lambda world: timeout_id in world.keys)
+        return super().cancel(timeout_id) if known else CancelResult.UNKNOWN
+
+
+class DueNotLookedAtAgain(RowLockStore):
+    """Takes a row by its id, wherever it was moved to."""
+
+    def _lock_rows(
+        self, see: Callable[[World], World], token: str, keys: Sequence[Key]
+    ) -> Callable[[World], Any]:
+        ids = {key.id for key in keys}
+
+        def lock(world: World) -> Any:
+            there = sorted(key for key in see(world).rows if key.id in ids)
+            free = [k for k in there if not world.held_by_other(("row", k), self._who)]
+            rows = tuple((k, see(world).rows[k]) for k in free)
+            return world.locking(self._who, *(("row", k) for k in free)), (rows, True, ())
+
+        return lock
+
+
+class EndedClaimLeavesNoMark(RowLockStore):
+    def _marked(self, world: World, keys: Sequence[Key]) -> World:
+        return world
+
+
+class UnknownLeavesNoMark(DispatchTimeouts):
+    """Tries again what was not confirmed, and does not note that it may have been sent."""
+
+    def _send_and_close(self, taken: Taken, work: Work) -> None:
+        super()._send_and_close(_Forgetful(taken), work)
+
+
+class _Forgetful:
+    def __init__(self, taken: Taken) -> None:
+        self._taken = taken
+        self.timeouts = taken.timeouts
+
+    def close(self, outcomes: Sequence[Outcome]) -> None:
+        self._taken.close([replace(one, maybe_sent=False) for one in outcomes])
+
+
+class NoClaimBeforePublish(RowLockStore):
+    """Publishes what a single-id order names under a row lock alone, which leaves no trace."""
+
+    def _claim_before_publish(self, rows: Rows) -> str:
+        return ""
+
+
+class EndsOthersClaim(RowLockStore):
+    """A dispatcher that found the rows in other hands ends the claim on them."""
+
+    def _end(self, world: World, token: str, others: Sequence[Key]) -> World:
+        return tables.forgotten(world, token)
+
+
+class ReleasesTakenClaim(FencedStore):
+    """A poller that does not know whether its ids went out takes the claim back."""
+
+    def release(self, token: str, *, maybe_handed_on: bool = False) -> None:
+        self._run("release", lambda world: None, lambda world, _: tables.forgotten(world, token))

@@ -1,0 +1,22 @@
+"""A chaos run: worker processes die, hang and lose connections while messages keep coming.
+
+``python -m timeoutmgr.testing.chaos --help``, or :func:`run_chaos` from code. It ends with a
+verdict: what was accepted against what was delivered, and whether a promise broke.
+"""
+
+from timeoutmgr.testing.chaos.judge import Percentiles, Verdict
+from timeoutmgr.testing.chaos.plan import Fault, FaultKind, plan
+from timeoutmgr.testing.chaos.play import run_chaos
+from timeoutmgr.testing.chaos.settings import ChaosSettings
+from timeoutmgr.testing.chaos.troupe import ChaosFailed
+
+__all__ = [
+    "ChaosFailed",
+    "ChaosSettings",
+    "Fault",
+    "FaultKind",
+    "Percentiles",
+    "Verdict",
+    "plan",
+    "run_chaos",
+]

@@ -1,0 +1,124 @@
+"""What was delivered, written down by the consumer."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Connection,
+    Engine,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    create_engine,
+    event,
+    select,
+)
+from sqlalchemy.orm import Session
+from sqlalchemy.pool import NullPool
+
+from timeoutmgr.instants import Micros
+from timeoutmgr.testing.chaos.scene import Scene
+
+LEDGER: Final = "ledger.db"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delivery:
+    """One delivery. *redelivered* is how often its broker had handed it out before.
+
+    *name* is what its producer called it, *sent_by* the worker's life that sent it on, and
+    *dispatched_at* when that was, by the store's clock.
+    """
+
+    message_id: str
+    name: str
+    dispatched_at: Micros
+    sent_by: str
+    received_at: Micros
+    redelivered: int
+
+
+class Deliveries:
+    """The consumer's record of every delivery.
+
+    Where queues and store share a database it is a table beside them, and a row is written in
+    the transaction that settles the message. Else it is a SQLite file of the consumer's own.
+    """
+
+    def __init__(self, scene: Scene) -> None:
+        self._engine = (
+            create_engine(scene.store, poolclass=NullPool)
+            if scene.one_database
+            else _own_file(f"sqlite:///{scene.file(LEDGER)}")
+        )
+        self._table = Table(
+            f"{scene.prefix}ledger",
+            MetaData(),
+            Column("row", Integer, primary_key=True, autoincrement=True),
+            Column("message_id", String(200), nullable=False),
+            Column("name", String(200), nullable=False),
+            Column("dispatched_at", BigInteger, nullable=False),
+            Column("sent_by", String(200), nullable=False),
+            Column("received_at", BigInteger, nullable=False),
+            Column("redelivered", Integer, nullable=False),
+        )
+        self._rows: dict[int, Delivery] = {}
+
+    def create(self) -> None:
+        """Create the table."""
+        self._table.metadata.create_all(self._engine)
+
+    def write(self, delivery: Delivery, session: Session | None) -> None:
+        """Add a row: in the *session*'s transaction, or committed on return without one."""
+        values = {name: getattr(delivery, name) for name in Delivery.__slots__}
+        with self._transaction(session) as connection:
+            connection.execute(self._table.insert(), values)
+
+    def read(self) -> list[Delivery]:
+        """Return all deliveries that are new since the last call, and those before; in order."""
+        statement = select(self._table)
+        # Rows of several writers may be seen out of order: look again at the latest ones.
+        known = max(self._rows, default=0)
+        statement = statement.where(self._table.c.row > known - 1_000)
+        with self._engine.connect() as connection:
+            self._keep(connection, statement)
+        return [self._rows[number] for number in sorted(self._rows)]
+
+    def read_all(self) -> list[Delivery]:
+        """Return every delivery, read afresh."""
+        self._rows.clear()
+        return self.read()
+
+    def close(self) -> None:
+        """Let go of connections."""
+        self._engine.dispose()
+
+    def _keep(self, connection: Connection, statement: Any) -> None:
+        for row in connection.execute(statement).mappings():
+            fields: dict[str, Any] = dict(row)
+            number = fields.pop("row")
+            self._rows[number] = Delivery(**fields)
+
+    @contextmanager
+    def _transaction(self, session: Session | None) -> Iterator[Connection]:
+        if session is not None:
+            yield session.connection()
+            return
+        with self._engine.begin() as connection:
+            yield connection
+
+
+def _own_file(url: str) -> Engine:
+    engine = create_engine(url)
+
+    @event.listens_for(engine, "connect")
+    def prepare(connection: Any, _record: Any) -> None:
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = NORMAL")  # survives a killed process
+
+    return engine

@@ -1,0 +1,238 @@
+"""Whether every promise was kept: what was promised against what was delivered. No I/O."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import Any, Final
+
+from timeoutmgr.instants import Micros
+from timeoutmgr.testing.chaos.deliveries import Delivery
+from timeoutmgr.testing.chaos.incidents import Incident, counted
+from timeoutmgr.testing.chaos.plan import FaultKind
+from timeoutmgr.testing.chaos.promises import Fate, Promise
+
+SLACK: Final[Micros] = 250_000
+"""How far apart the same moment may be in two records: a process that was asked to stop runs on
+for a moment, and the store's clock is compared with this host's only at the begin."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Percentiles:
+    """Of a list of durations, in milliseconds."""
+
+    p50: float
+    p99: float
+    max: float
+
+    @classmethod
+    def of(cls, micros: Sequence[Micros]) -> "Percentiles":
+        """Return nearest ranks, which are durations that were really seen."""
+        if not micros:
+            return cls(p50=0.0, p99=0.0, max=0.0)
+        ordered = sorted(micros)
+        ranks = {share: -(-len(ordered) * share // 100) - 1 for share in (50, 99)}
+        return cls(
+            p50=ordered[ranks[50]] / 1e3, p99=ordered[ranks[99]] / 1e3, max=ordered[-1] / 1e3
+        )
+
+    def __str__(self) -> str:
+        return f"p50 {self.p50:.0f} ms p99 {self.p99:.0f} ms max {self.max:.0f} ms"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """What became of the messages.
+
+    *accepted* and *delivered* do not count what was *cancelled*. *repeated* are all second
+    deliveries under one id, *without_a_crash* those that no fault explains; *redelivered* is what
+    the consumer's own broker handed out once more, which is no repeat. *revived* came although a
+    cancel had said that they would not, *strangers* were never sent, *renamed* came under another
+    id. *ended* counts processes that ended by themselves. *broken* names each broken promise.
+    """
+
+    accepted: int
+    delivered: int
+    lost: int
+    early: int
+    repeated: int
+    renamed: int
+    without_a_crash: int
+    redelivered: int
+    cancelled: int
+    revived: int
+    strangers: int
+    lateness: Percentiles
+    kills: int
+    pauses: int
+    cuts: int
+    restarts: int
+    ended: int
+    seed: int
+    broken: tuple[str, ...]
+    examples: tuple[str, ...]
+    """What happened to a few of the messages for which a promise was broken."""
+
+    def __str__(self) -> str:
+        line = (
+            f"accepted {self.accepted}, delivered {self.delivered}, lost {self.lost}, "
+            f"early {self.early}, repeated {self.repeated} under the same id, "
+            f"repeated under another id {self.renamed}, "
+            f"repeated without a crash {self.without_a_crash}; "
+            f"lateness {self.lateness}; kills {self.kills}, pauses {self.pauses}, "
+            f"cut connections {self.cuts}, server restarts {self.restarts}, "
+            f"redelivered {self.redelivered}, cancelled {self.cancelled}, "
+            f"ended by themselves {self.ended}, seed {self.seed}"
+        )
+        return f"{line}; BROKEN: {'; '.join(self.broken)}" if self.broken else line
+
+    def as_json(self) -> dict[str, Any]:
+        """Return it for ``json.dumps``."""
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Evidence:
+    """All that the judge looks at.
+
+    *left* is what was found where nothing should be, *clock_offset* how far the store's clock is
+    ahead of this host's, *exactly_once* whether one transaction spans queue and store.
+    """
+
+    promises: Mapping[str, Promise]
+    deliveries: Sequence[Delivery]
+    incidents: Sequence[Incident]
+    left: Mapping[str, int]
+    clock_offset: Micros
+    exactly_once: bool
+    ended: int
+    seed: int
+
+
+def judge(evidence: Evidence) -> Verdict:
+    """Compare both records."""
+    promises = evidence.promises
+    by_name: dict[str, list[Delivery]] = defaultdict(list)
+    for delivery in evidence.deliveries:
+        by_name[delivery.name].append(delivery)
+    by_fate = _by_fate(promises)
+    missing = by_fate[Fate.DELIVERED] - by_name.keys()
+    revived = by_fate[Fate.NOT_DELIVERED] & by_name.keys()
+    early = {one.name for one in evidence.deliveries if _is_early(one, evidence)}
+    again = [pair for name in by_name for pair in _again(by_name[name], evidence.exactly_once)]
+    unexplained = [pair for pair in again if not _is_explained(*pair, evidence)]
+    renamed = {one.name for one in evidence.deliveries if one.message_id != one.name}
+    strangers = by_name.keys() - promises.keys()
+    firsts = [found[0] for name, found in by_name.items() if name in promises]
+    kept = by_fate[Fate.DELIVERED] | (by_fate[Fate.EITHER] & by_name.keys())
+    faults = counted(evidence.incidents)
+    broken = {
+        "lost": len(missing),
+        "early": len(early),
+        "repeated under another id": len(renamed),
+        "repeated without a crash": len(unexplained),
+        "delivered although cancelled": len(revived),
+        "delivered and never sent": len(strangers),
+        **evidence.left,
+    }
+    if evidence.exactly_once:
+        broken["repeated where one transaction spans queue and store"] = len(again)
+    sentences = [f"{count} {what}" for what, count in broken.items() if count]
+    if not kept:
+        sentences.append("nothing was accepted")
+    twice = {first.name for first, _again in unexplained}
+    if evidence.exactly_once:
+        twice |= {first.name for first, _again in again}
+    suspects = [*missing, *early, *revived, *renamed, *twice]
+    return Verdict(
+        accepted=len(kept),
+        delivered=len(kept & by_name.keys()),
+        lost=len(missing),
+        early=len(early),
+        repeated=len(again),
+        renamed=len(renamed),
+        without_a_crash=len(unexplained),
+        redelivered=len(evidence.deliveries) - len(by_name) - len(again),
+        cancelled=len(by_fate[Fate.NOT_DELIVERED]),
+        revived=len(revived),
+        strangers=len(strangers),
+        lateness=Percentiles.of([one.received_at - promises[one.name].due for one in firsts]),
+        kills=faults[FaultKind.KILL],
+        pauses=faults[FaultKind.PAUSE],
+        cuts=sum(one.connections for one in evidence.incidents),
+        restarts=faults[FaultKind.RESTART_STORE] + faults[FaultKind.RESTART_BROKER],
+        ended=evidence.ended,
+        seed=evidence.seed,
+        broken=tuple(sentences),
+        examples=tuple(_story(name, by_name[name], evidence) for name in sorted(suspects)[:10]),
+    )
+
+
+def _by_fate(promises: Mapping[str, Promise]) -> dict[Fate, set[str]]:
+    found: dict[Fate, set[str]] = {fate: set() for fate in Fate}
+    for name, promise in promises.items():
+        found[promise.fate].add(name)
+    return found
+
+
+def _is_early(delivery: Delivery, evidence: Evidence) -> bool:
+    promise = evidence.promises.get(delivery.name)
+    if promise is None:
+        return False
+    received_at = delivery.received_at + evidence.clock_offset
+    return min(delivery.dispatched_at, received_at) < promise.due
+
+
+def _again(deliveries: Sequence[Delivery], exactly_once: bool) -> list[tuple[Delivery, Delivery]]:
+    """Return each delivery of one message but the first, with the one before it.
+
+    What the consumer's broker hands out again is left out: the same dispatch, marked as such.
+    Where a row of the ledger is in the message's transaction, nothing was handed out before.
+    """
+    ordered = sorted(deliveries, key=lambda one: (one.dispatched_at, one.received_at))
+    return [
+        (first, second)
+        for first, second in pairwise(ordered)
+        if exactly_once or not (_dispatch(first) == _dispatch(second) and _redelivered(second))
+    ]
+
+
+def _dispatch(delivery: Delivery) -> tuple[str, Micros]:
+    return delivery.sent_by, delivery.dispatched_at
+
+
+def _redelivered(delivery: Delivery) -> bool:
+    return delivery.redelivered > 0
+
+
+def _is_explained(first: Delivery, again: Delivery, evidence: Evidence) -> bool:
+    """Return whether a fault befell one of the two senders between the two dispatches.
+
+    Also the second one: it may have been paused with the message in hand while another sent it.
+    """
+    begin = first.dispatched_at - evidence.clock_offset - SLACK
+    end = again.dispatched_at - evidence.clock_offset + SLACK
+    if _dispatch(first) == _dispatch(again):
+        end = again.received_at
+    return any(
+        incident.concerns(first.sent_by, again.sent_by) and incident.overlaps(begin, end)
+        for incident in evidence.incidents
+    )
+
+
+def _story(name: str, deliveries: Sequence[Delivery], evidence: Evidence) -> str:
+    promise = evidence.promises.get(name)
+    parts = [f"{name}: {promise}"]
+    parts += [
+        f"by {one.sent_by or 'nobody known'} at {one.dispatched_at}, received {one.received_at}, "
+        f"handed out {one.redelivered} times before, id {one.message_id}"
+        for one in deliveries
+    ]
+    if deliveries:
+        senders = {one.sent_by for one in deliveries}
+        parts += [
+            f"{one.kind} of {one.process or 'the server'} {one.begin}..{one.end}"
+            for one in evidence.incidents
+            if one.concerns(*senders)
+        ][-4:]
+    return "; ".join(parts)

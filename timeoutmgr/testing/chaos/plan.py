@@ -1,0 +1,75 @@
+"""Which fault happens when: drawn from the seed before the run begins. Pure functions."""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from random import Random
+from typing import Final
+
+from timeoutmgr.testing.chaos.settings import ChaosSettings
+
+
+class FaultKind(StrEnum):
+    """What can happen."""
+
+    KILL = "kill"
+    """SIGKILL of a process, which is started again at once."""
+    PAUSE = "pause"
+    """SIGSTOP, and SIGCONT later."""
+    CUT_STORE = "cut_store"
+    """A process' connections to the database are terminated."""
+    CUT_BROKER = "cut_broker"
+    """A process' connections to the broker are reset."""
+    RESTART_STORE = "restart_store"
+    """The database goes down and comes back; the caller of the run says how."""
+    RESTART_BROKER = "restart_broker"
+    """The broker, likewise."""
+
+
+LONG_PAUSES: Final = 0.3
+"""The share of pauses that are longer than a claim holds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault, *at* seconds after the begin.
+
+    *choice*, from 0 to 1, picks one of the processes that there are then; *length* is how long a
+    pause lasts.
+    """
+
+    at: float
+    kind: FaultKind
+    choice: float
+    length: float = 0.0
+
+
+def plan(settings: ChaosSettings, kinds: Collection[FaultKind] = tuple(FaultKind)) -> list[Fault]:
+    """Return all faults of *kinds*, in their order: the same for the same settings.
+
+    Each kind draws from a generator of its own, so that leaving one out does not move the others.
+    """
+    found = [fault for kind in FaultKind if kind in kinds for fault in _of(kind, settings)]
+    return sorted(found, key=lambda fault: fault.at)
+
+
+def _of(kind: FaultKind, settings: ChaosSettings) -> Iterator[Fault]:
+    chance = Random(f"{settings.seed} {kind.value}")
+    low, high = {
+        FaultKind.KILL: settings.kill_every,
+        FaultKind.PAUSE: settings.pause_every,
+        FaultKind.CUT_STORE: settings.cut_every,
+        FaultKind.CUT_BROKER: settings.cut_every,
+        FaultKind.RESTART_STORE: settings.restart_every,
+        FaultKind.RESTART_BROKER: settings.restart_every,
+    }[kind]
+    at = 0.0
+    while (at := at + chance.uniform(low, high)) < settings.seconds:
+        length = _pause(chance, settings.claim_time) if kind is FaultKind.PAUSE else 0.0
+        yield Fault(at, kind, chance.random(), length)
+
+
+def _pause(chance: Random, claim_time: float) -> float:
+    if chance.random() < LONG_PAUSES:
+        return claim_time * chance.uniform(1.1, 1.6)
+    return chance.uniform(0.05, 0.8) * claim_time

@@ -1,0 +1,131 @@
+"""What a producer was promised: its own record, on disk before it goes on."""
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import Any
+
+from timeoutmgr.contracts import CancelResult
+from timeoutmgr.instants import Micros
+
+
+class Fate(StrEnum):
+    """What must become of a message."""
+
+    DELIVERED = "delivered"
+    NOT_DELIVERED = "not_delivered"
+    """It was cancelled, and the answer said that it will not come."""
+    EITHER = "either"
+    """The answer of a send or of a cancel was lost, or said that it may have been sent."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Promise:
+    """One message; instants of the producer's clock. *unclear* are sends without an answer."""
+
+    name: str
+    due: Micros
+    accepted: bool = False
+    unclear: list[Micros] = field(default_factory=list)
+    cancelling: bool = False
+    cancel: str | None = None
+    cancel_unclear: bool = False
+
+    @property
+    def fate(self) -> Fate:
+        """What must become of it."""
+        if not self.accepted:
+            return Fate.EITHER
+        if not self.cancelling or self.cancel == CancelResult.TOO_LATE:
+            return Fate.DELIVERED
+        if self.cancel in (CancelResult.CANCELLED, CancelResult.UNKNOWN):
+            # Unknown: it is still on its way, and will be dropped on arrival.
+            return Fate.NOT_DELIVERED
+        return Fate.EITHER
+
+
+class PromiseFile:
+    """Written by one producer: a line for each step, before the step or right after it."""
+
+    def __init__(self, path: Path) -> None:
+        self._file = path.open("a", encoding="utf-8")
+
+    def trying(self, name: str, due: Micros) -> None:
+        """Say that a message will be sent: from here on it may be delivered."""
+        self._add(step="trying", name=name, due=due)
+
+    def unclear(self, name: str, at: Micros) -> None:
+        """Say that a send had no answer."""
+        self._add(step="unclear", name=name, at=at)
+
+    def accepted(self, name: str) -> None:
+        """Say that a send returned: from here on it must be delivered. It is on disk then."""
+        self._add(step="accepted", name=name)
+        os.fsync(self._file.fileno())
+
+    def cancelling(self, name: str) -> None:
+        """Say that a cancel will be asked for."""
+        self._add(step="cancelling", name=name)
+
+    def cancel_unclear(self, name: str) -> None:
+        """Say that a cancel had no answer."""
+        self._add(step="cancel_unclear", name=name)
+
+    def answered(self, name: str, answer: CancelResult) -> None:
+        """Say what a cancel answered."""
+        self._add(step="answered", name=name, answer=answer.value)
+
+    def close(self) -> None:
+        """Have all of it on disk."""
+        os.fsync(self._file.fileno())
+        self._file.close()
+
+    def _add(self, **line: Any) -> None:
+        self._file.write(json.dumps(line) + "\n")
+        self._file.flush()
+
+
+class Promises:
+    """All promises of a run, read from the producers' files as they grow."""
+
+    def __init__(self, paths: Iterable[Path]) -> None:
+        self._read_until = dict.fromkeys(paths, 0)
+        self.by_name: dict[str, Promise] = {}
+
+    def read(self) -> dict[str, Promise]:
+        """Return what is promised by now; a line that is still being written is left for later."""
+        for path, start in self._read_until.items():
+            if path.exists():
+                self._read_until[path] = self._read_file(path, start)
+        return self.by_name
+
+    def _read_file(self, path: Path, start: int) -> int:
+        with path.open("rb") as file:
+            file.seek(start)
+            for line in file:
+                if not line.endswith(b"\n"):
+                    break
+                start += len(line)
+                self._take(json.loads(line))
+        return start
+
+    def _take(self, line: dict[str, Any]) -> None:
+        name = line["name"]
+        if line["step"] == "trying":
+            self.by_name[name] = Promise(name=name, due=line["due"])
+            return
+        promise = self.by_name[name]
+        match line["step"]:
+            case "unclear":
+                promise.unclear.append(line["at"])
+            case "accepted":
+                promise.accepted = True
+            case "cancelling":
+                promise.cancelling = True
+            case "cancel_unclear":
+                promise.cancel_unclear = True
+            case "answered":
+                promise.cancel = line["answer"]

@@ -1,0 +1,344 @@
+"""A TCP proxy that breaks connections on command: between a client and its database or broker.
+
+::
+
+    url = "postgresql+psycopg://postgres@127.0.0.1/test"
+    with FaultProxy.before(url) as proxy:
+        engine = create_engine(proxy.url(url))
+        proxy.lose_reply(containing=b"COMMIT")   # the next commit happens, and nobody is told
+        ...
+        proxy.heal()
+
+It is a proxy in user space: what a client has sent is acknowledged by this host's kernel also
+while the proxy passes nothing on. A client therefore sees a hole only by its own time-outs for
+answers, never by TCP's (``tcp_user_timeout``, keep-alives). TLS goes through untouched, but then
+``containing`` finds nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import socket
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Final, Self
+from urllib.parse import urlsplit
+
+from timeoutmgr.testing.fault_link import Link
+from timeoutmgr.testing.fault_rules import BOTH, Cut, Direction, LostReply, Rules
+from timeoutmgr.testing.signals import PATIENCE, Signal
+
+__all__ = ["BOTH", "Direction", "FaultProxy"]
+
+_PORTS: Final = {"postgresql": 5432, "mysql": 3306, "mariadb": 3306} | {
+    "amqp": 5672,
+    "pyamqp": 5672,
+    "amqps": 5671,
+    "redis": 6379,
+    "rediss": 6379,
+}
+
+
+class FaultProxy:
+    """Stands before ``host:port`` on a port of its own; use it as a context manager.
+
+    Faults are switched while connections are open, from any thread, and are in force when the
+    method returns. Those that last (``slow``, ``throttle``, ``blackhole``, ``refuse``) end with
+    ``heal``; those that fire once (``cut_after``, ``lose_reply``) end by firing, too. *seed*
+    makes the jitter of each connection repeatable; it is printed by ``repr``.
+    """
+
+    def __init__(self, host: str, port: int, *, seed: int | None = None) -> None:
+        self.target: Final = (host, port)
+        self.seed: Final = random.SystemRandom().getrandbits(32) if seed is None else seed
+        self._signal = Signal()
+        self._fired = 0
+        self._connections = 0
+        self._rules = Rules(fired=self._on_fired)
+        self._links: dict[asyncio.Task[None], Link | None] = {}
+        self._listener: socket.socket | None = None
+        self._bugs: list[BaseException] = []
+        # Bound, and never listening: it keeps the port ours while connections are refused.
+        self._placeholder = _bound(0)
+        self.port: Final[int] = self._placeholder.getsockname()[1]
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(
+            target=self._loop.run_forever, name=f"faultproxy-{self.port}", daemon=True
+        )
+        self._thread.start()
+        self._do(self._listen)
+
+    @classmethod
+    def before(cls, url: str, *, seed: int | None = None) -> Self:
+        """Return a proxy before the server of *url*; ValueError if that names none."""
+        parts = urlsplit(url)
+        port = parts.port or _PORTS.get(parts.scheme.partition("+")[0])
+        if not parts.hostname or port is None:
+            raise ValueError(
+                f"a URL with a host and a port is needed to put a proxy before, got one of "
+                f"scheme {parts.scheme!r}; write scheme://host:port/..."
+            )
+        return cls(parts.hostname, port, seed=seed)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<FaultProxy 127.0.0.1:{self.port} before {self.target} seed={self.seed}>"
+
+    def close(self) -> None:
+        """Cut everything and stop; closing twice is fine."""
+        if self._loop.is_closed():
+            return
+        asyncio.run_coroutine_threadsafe(self._shut_down(), self._loop).result(PATIENCE)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(PATIENCE)
+        self._loop.close()
+        self._placeholder.close()
+        if self._bugs:
+            # It must not pass for a fault that a test has asked for.
+            raise RuntimeError(f"{self!r} failed by itself") from self._bugs[0]
+
+    def url(self, original: str) -> str:
+        """Return *original* with this proxy for its host and port; the rest stays as it is."""
+        parts = urlsplit(original)
+        if not parts.hostname:
+            raise ValueError(f"a URL of scheme {parts.scheme!r} names no host to stand before")
+        user, at, _ = parts.netloc.rpartition("@")
+        return parts._replace(netloc=f"{user}{at}127.0.0.1:{self.port}").geturl()
+
+    @property
+    def connections(self) -> int:
+        """How many clients have come so far."""
+        return self._connections
+
+    @property
+    def fired(self) -> int:
+        """How often a fault that fires once has fired."""
+        return self._fired
+
+    def wait_until_fired(self, count: int = 1, timeout: float = PATIENCE) -> None:
+        """Return once ``fired`` is *count*; AssertionError if it never is."""
+        self._signal.wait_until(
+            lambda: self._fired >= count, lambda: f"{count} faults; {self._fired} fired", timeout
+        )
+
+    # --- faults that last -----------------------------------------------------------------
+
+    def slow(self, latency: float, jitter: float = 0.0, *directions: Direction) -> None:
+        """Delay what is sent by *latency* seconds, give or take up to *jitter*; order is kept."""
+        if latency < 0 or jitter < 0:
+            raise ValueError(f"seconds must not be negative, got {latency} and {jitter}")
+
+        def change() -> None:
+            for direction in directions or BOTH:
+                way = self._rules.ways[direction]
+                way.latency, way.jitter = latency, jitter
+
+        self._change(change)
+
+    def throttle(self, bytes_per_second: float, *directions: Direction) -> None:
+        """Let at most *bytes_per_second* through, on each connection and in each direction."""
+        if bytes_per_second <= 0:
+            raise ValueError(f"must be positive, got {bytes_per_second}; for none use blackhole()")
+
+        def change() -> None:
+            for direction in directions or BOTH:
+                self._rules.ways[direction].bytes_per_second = bytes_per_second
+
+        self._change(change)
+
+    def blackhole(self, *directions: Direction) -> None:
+        """Pass nothing on, as if packets were dropped; connections stay, and new ones are made.
+
+        What was sent meanwhile arrives after ``heal``, as TCP would repeat it.
+        """
+
+        def change() -> None:
+            for direction in directions or BOTH:
+                self._rules.ways[direction].is_hole = True
+
+        self._change(change)
+
+    def refuse(self) -> None:
+        """Refuse new connections, as a server that is not running; those that are open stay."""
+        self._do(self._stop_listening)
+
+    def heal(self) -> None:
+        """Take all faults away. Connections that were cut or left half-open stay so."""
+
+        def change() -> None:
+            self._rules.heal()
+            self._listen()
+
+        self._do(change)
+
+    # --- faults that fire once ------------------------------------------------------------
+
+    def cut_after(self, count: int, direction: Direction) -> None:
+        """Cut the connection over which the first *count* bytes from now on have gone.
+
+        Exactly so many arrive, then both ends see the connection closed.
+        """
+        if count < 0:
+            raise ValueError(f"must not be negative, got {count}")
+
+        def change() -> None:
+            for link in self._open():
+                link.count_from_here()
+            self._rules.cut = Cut(direction, count)
+
+        self._change(change)
+
+    def lose_reply(self, nth: int = 1, *, containing: bytes = b"", then_cut: bool = True) -> None:
+        """Deliver the *nth* write from now on to the server, and lose what it answers.
+
+        The client cannot know what became of it: "commit unknown". A write is what arrives here
+        in one piece; *containing* counts only those that have these bytes in them
+        (``b"COMMIT"``). Then the client's connection is cut; with ``then_cut=False`` it stays,
+        and stays silent. The server has answered when ``fired`` counts it.
+        """
+        if nth < 1:
+            raise ValueError(f"must be at least 1, got {nth}")
+
+        def change() -> None:
+            self._rules.lost_reply = LostReply(nth, containing, then_cut)
+
+        self._change(change)
+
+    # --- faults of the moment -------------------------------------------------------------
+
+    def reset(self) -> None:
+        """End all open connections with a RST at both ends."""
+
+        def change() -> None:
+            for link in self._open():
+                link.reset()
+
+        self._do(change)
+
+    def half_open(self, direction: Direction = Direction.REQUESTS) -> None:
+        """Lose one end of all open connections without telling the other.
+
+        REQUESTS: the server's end is gone; what the client sends is taken and never answered.
+        ANSWERS: the client's end is gone, and the server keeps what it holds for it.
+        """
+
+        def change() -> None:
+            for link in self._open():
+                link.leave(direction)
+
+        self._do(change)
+
+    # --- in the proxy's own thread --------------------------------------------------------
+
+    def _change(self, change: Callable[[], object]) -> None:
+        def changed() -> None:
+            change()
+            self._rules.change()
+
+        self._do(changed)
+
+    def _do(self, work: Callable[[], object]) -> None:
+        async def done() -> None:
+            work()
+
+        asyncio.run_coroutine_threadsafe(done(), self._loop).result(PATIENCE)
+
+    def _open(self) -> list[Link]:
+        return [link for link in self._links.values() if link is not None]
+
+    def _on_fired(self) -> None:
+        with self._signal.change():
+            self._fired += 1
+
+    def _listen(self) -> None:
+        if self._listener is not None:
+            return
+        self._listener = _bound(self.port)
+        self._listener.listen(128)
+        self._loop.add_reader(self._listener, self._accept, self._listener)
+
+    def _stop_listening(self) -> None:
+        if self._listener is not None:
+            self._accept(self._listener)  # those that the kernel has let in already
+            self._loop.remove_reader(self._listener)
+            self._listener.close()
+            self._listener = None
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                client, _ = listener.accept()
+            except BlockingIOError:
+                return
+            client.setblocking(False)
+            self._connections += 1
+            task = self._loop.create_task(self._serve(client, self._connections))
+            self._links[task] = None
+            task.add_done_callback(self._forget)
+
+    async def _serve(self, client: socket.socket, number: int) -> None:
+        server = None
+        try:
+            client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            server = await self._connected()
+            link = Link(client, server, self._rules, f"{self.seed} {number}")
+            task = asyncio.current_task()
+            assert task is not None
+            self._links[task] = link
+            await link.run()
+        except OSError:
+            return  # the server is not there, which the client learns by our closing
+        finally:
+            client.close()
+            if server is not None:
+                server.close()
+
+    async def _connected(self) -> socket.socket:
+        host, port = self.target
+        found = await self._loop.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        family, kind, protocol, _, address = found[0]
+        server = socket.socket(family, kind, protocol)
+        try:
+            server.setblocking(False)
+            server.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            await self._loop.sock_connect(server, address)
+        except BaseException:
+            server.close()
+            raise
+        return server
+
+    def _forget(self, task: asyncio.Task[None]) -> None:
+        self._links.pop(task, None)
+        bug = None if task.cancelled() else task.exception()
+        if bug is not None:
+            self._bugs.append(bug)
+
+    async def _shut_down(self) -> None:
+        self._stop_listening()
+        tasks = list(self._links)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._loop.shutdown_default_executor()
+
+
+def _bound(port: int) -> socket.socket:
+    made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    # Two sockets have one port: a bound one that keeps it, and one that listens or does not.
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    made.setblocking(False)
+    made.bind(("127.0.0.1", port))
+    return made
