@@ -36,8 +36,8 @@ POINTS: Final[Mapping[str, str]] = {
     "storing.keys_inserted": "The keys of a batch are inserted; its rows are not.",
     "storing.key_inserted": "One key of a batch that was partly seen before; not its row.",
     "storing.rows_inserted": "Keys and rows are inserted; their history is not.",
-    "storing.written": "A batch of new timeouts, or one of a batch that was partly seen, is written; "
-    "the commit is to come.",
+    "storing.written": "A batch, or one of a batch that was partly seen before, is written; the "
+    "commit is to come.",
     "storing.batch_undone": "Some ids were seen before, so the batch is undone; none is stored.",
     # --- the poller
     "poller.claimed": "A chunk is claimed; its ids are not sent.",
@@ -59,7 +59,8 @@ POINTS: Final[Mapping[str, str]] = {
     "closing.keys_closed": "The tombstones are set; the rows are still there.",
     "closing.rows_removed": "Tombstones are set and rows removed; the history is not written.",
     "closing.history_written": "Tombstones, rows and history of a chunk; its claim is there.",
-    "closing.retries_written": "Failed attempts are counted; the claim is still there.",
+    "closing.attempts_counted": "Failed attempts are counted; what may be sent is not marked.",
+    "closing.retries_written": "Failed attempts are counted and marked; the claim is there.",
     "closing.claim_dropped": "All of a chunk is recorded; the commit is to come.",
     "window.burst_written": "A part of a chunk is on the wire to the broker.",
     "window.written": "All of a chunk is on the wire to the broker; no confirm was read.",

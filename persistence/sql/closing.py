@@ -66,8 +66,9 @@ class Closing:
         """Record *outcomes* of the taken *rows* and end the claim of *token*.
 
         The claim stays where one of *passed_by*, keys that were asked for and not found free, is
-        still there: it is in other hands, and theirs is the claim. The key is closed before its row goes, so that there is no moment at which a redelivered
-        store message could find neither.
+        still there: it is in other hands, and theirs is the claim. The key is closed before its
+        row goes, so that there is no moment at which a redelivered store message could find
+        neither.
         """
         ours = [outcome for outcome in outcomes if outcome.key in rows]
         for kind, state in _STATES.items():
@@ -85,6 +86,7 @@ class Closing:
             if outcome.kind is OutcomeKind.RETRY
         ]
         execute_many(connection, self._retry, retries)
+        reach("closing.attempts_counted")
         mark(connection, self._context, [one.key for one in ours if one.maybe_sent])
         reach("closing.retries_written")
         if token and not self.is_there(connection, passed_by):

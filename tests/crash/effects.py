@@ -1,0 +1,214 @@
+"""Reads the source of steps: where may two side effects follow each other with no point between?
+
+Each path through a function is followed, its loops twice. Functions of the same module are
+followed where they are called, and what ``run`` is given where it runs. The commit counts as part
+of the last write before it: a crash in between is one before that write.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final, TypeAlias
+
+Place: TypeAlias = tuple[int, str]
+State: TypeAlias = frozenset[Place | None]
+"""The side effects that may have been the last thing to happen; None where it was a point."""
+
+CLEAN: Final[State] = frozenset({None})
+
+EFFECTS: Final = {
+    # ports: stores, sessions, receivers, transports
+    *("store_many", "claim", "release", "take_many", "cancel_saga", "heartbeat", "purge"),
+    *("send", "send_isolated", "ack", "create_queues", "delete_queues", "install"),
+    # between modules of the SQL store and of the SQL queue
+    *("insert_missing", "execute_many", "mark", "mark_free_rows", "forget", "add_claim", "record"),
+    *("notify", "put", "take", "free_of_gone", "create_table", "create_index"),
+}
+_EFFECTS_OF: Final = frozenset(
+    {("taken", "close"), ("_connection", "write"), ("command", "upgrade")}
+)
+"""Names that are side effects of just that object's."""
+
+_READS: Final = re.compile(
+    r"\(?select\(|text\(f?[\"'](SELECT (pg_advisory|\{lock|1|GET_LOCK)|SET LOCAL)"
+)
+"""How a statement begins that writes nothing; the locks and settings are the transaction's own."""
+
+
+@dataclass(slots=True)
+class Reading:
+    """One module, being read."""
+
+    reads: frozenset[str]
+    """Statements by the expression that names them, which write nothing."""
+    functions: dict[str, ast.FunctionDef] = field(default_factory=dict)
+    found: dict[tuple[Place, Place], str] = field(default_factory=dict)
+    _open: list[str] = field(default_factory=list)
+    _local: list[dict[str, ast.FunctionDef]] = field(default_factory=list)
+    _returned: list[set[Place | None]] = field(default_factory=list)
+
+    def read(self, function: ast.FunctionDef, state: State) -> State:
+        """Follow *function* from *state*; return in which states it may return."""
+        if function.name in self._open:
+            return state
+        self._open.append(function.name)
+        nested = (node for node in ast.walk(function) if isinstance(node, ast.FunctionDef))
+        self._local.append({node.name: node for node in nested if node is not function})
+        self._returned.append(set())
+        ended = self._block(function.body, state)
+        ended |= self._returned.pop()
+        self._local.pop()
+        self._open.pop()
+        return ended
+
+    def _block(self, body: Sequence[ast.stmt], state: State) -> State:
+        for statement in body:
+            state = self._statement(statement, state)
+        return state
+
+    def _statement(self, node: ast.stmt, state: State) -> State:
+        match node:
+            case ast.FunctionDef() | ast.ClassDef():
+                return state
+            case ast.If():
+                state = self._expression(node.test, state)
+                return self._block(node.body, state) | self._block(node.orelse, state)
+            case ast.For() | ast.While():
+                state = self._expression(
+                    node.iter if isinstance(node, ast.For) else node.test, state
+                )
+                once = self._block(node.body, state)
+                return state | once | self._block(node.body, once) | self._block(node.orelse, once)
+            case ast.Try():
+                done = self._block(node.body, state)
+                ways = self._block(node.orelse, done)
+                for handler in node.handlers:
+                    ways |= self._block(handler.body, state | done)
+                return self._block(node.finalbody, ways)
+            case ast.With():
+                for item in node.items:
+                    state = self._expression(item.context_expr, state)
+                return self._block(node.body, state)
+            case ast.Return():
+                state = self._expression(node.value, state) if node.value else state
+                self._returned[-1] |= state
+                return frozenset()
+            case ast.Raise() | ast.Continue() | ast.Break():
+                # What catches an error has to mend it; a loop is followed twice anyway.
+                return frozenset() if isinstance(node, ast.Raise) else state
+            case _:
+                for child in ast.iter_child_nodes(node):
+                    if isinstance(child, ast.expr):
+                        state = self._expression(child, state)
+                return state
+
+    def _expression(self, node: ast.AST, state: State) -> State:
+        if not state:
+            return state
+        match node:
+            case ast.Lambda():
+                return state
+            case ast.Yield() | ast.YieldFrom():
+                return CLEAN  # what happens there is the caller's, and read where it stands
+            case ast.IfExp():
+                state = self._expression(node.test, state)
+                return self._expression(node.body, state) | self._expression(node.orelse, state)
+            case ast.Call():
+                return self._call(node, state)
+            case ast.ListComp() | ast.SetComp() | ast.GeneratorExp() | ast.DictComp():
+                for _ in range(2):
+                    for child in ast.iter_child_nodes(node):
+                        state = state | self._expression(child, state)
+                return state
+        for child in ast.iter_child_nodes(node):
+            state = self._expression(child, state)
+        return state
+
+    def _call(self, node: ast.Call, state: State) -> State:
+        for part in (node.func, *node.args, *(keyword.value for keyword in node.keywords)):
+            state = self._expression(part, state)
+        name = _name(node.func)
+        place = (node.lineno, name)
+        if name == "reach":
+            return CLEAN
+        if name == "run":
+            given = node.args[0]
+            if isinstance(given, ast.Lambda):
+                return self._expression(given.body, state)
+            return self._follow(_name(given), state) or self._happens(place, state)
+        if name == "execute":
+            statement = ast.unparse(node.args[0])
+            return state if self._is_read(statement) else self._happens(place, state)
+        if (_name(getattr(node.func, "value", node)), name) in _EFFECTS_OF:
+            return self._happens(place, state)
+        if _is_own(node.func):
+            followed = self._follow(name, state)
+            if followed is not None:
+                return followed
+        return self._happens(place, state) if name in EFFECTS else state
+
+    def _follow(self, name: str, state: State) -> State | None:
+        for scope in (*reversed(self._local), self.functions):
+            if name in scope:
+                return self.read(scope[name], state)
+        return None
+
+    def _happens(self, place: Place, state: State) -> State:
+        for before in state:
+            if before is not None:
+                self.found.setdefault((before, place), self._open[-1])
+        return frozenset({place})
+
+    def _is_read(self, statement: str) -> bool:
+        return bool(_READS.match(statement)) or statement.split(".with_for_update")[0] in self.reads
+
+
+def reads_of(paths: Sequence[Path]) -> frozenset[str]:
+    """Return the attributes that *paths* give the name of a statement which only reads."""
+    return frozenset(
+        name
+        for path in paths
+        for name in _reading_names(ast.parse(path.read_text()))
+        if name.startswith("self.")
+    )
+
+
+def uncovered(path: Path, reads: frozenset[str]) -> Iterator[tuple[str, Place, Place]]:
+    """Yield each function of *path* with two side effects that have no point between them."""
+    tree = ast.parse(path.read_text(), str(path))
+    reading = Reading(reads | _reading_names(tree))
+    for node in tree.body:
+        inner = node.body if isinstance(node, ast.ClassDef) else [node]
+        functions = [one for one in inner if isinstance(one, ast.FunctionDef)]
+        reading.functions |= {one.name: one for one in functions}
+    for function in reading.functions.values():
+        reading.read(function, CLEAN)
+    for before, after in sorted(reading.found):
+        yield reading.found[before, after], before, after
+
+
+def _reading_names(tree: ast.Module) -> frozenset[str]:
+    found = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Assign | ast.AnnAssign) and node.value is not None:
+            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+            if _READS.match(ast.unparse(node.value)):
+                found |= {ast.unparse(target) for target in targets}
+    return frozenset(found)
+
+
+def _name(node: ast.AST) -> str:
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _is_own(node: ast.expr) -> bool:
+    """Whether a call is to this module's own: ``name()`` or ``self.name()``."""
+    if isinstance(node, ast.Attribute):
+        return isinstance(node.value, ast.Name) and node.value.id == "self"
+    return isinstance(node, ast.Name)

@@ -1,0 +1,110 @@
+"""The ledger: what had to arrive, what did, how often and when."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from tests.acceptance.error_queue import ErrorQueue
+from tests.crash.site import Site, Worker
+from tests.crash.workload import Due, Round
+from timeoutmgr import headers
+from timeoutmgr.instants import Micros
+from timeoutmgr.message import Message
+
+_OURS: Final = {headers.DELIVER_AT, headers.RELATED_TO_TIMEOUT, headers.DISPATCHED_AT}
+
+
+class Ledger:
+    """Reads the target and the error queue while it waits."""
+
+    def __init__(self, site: Site) -> None:
+        self._site = site
+        self._readers: list[ErrorQueue] = []
+        self.rounds: Final[list[Round]] = []
+        self._arrived: tuple[list[tuple[Micros, Message]], ...] = ([], [])
+
+    def open(self) -> None:
+        """Begin to read; the queues exist now."""
+        self._readers = list(self._site.watch())
+
+    def begin(self, one: Round) -> None:
+        """Expect what *one* will send, after what it leaves behind now."""
+        self.rounds.append(one)
+        one.seed()
+
+    def send_until_ended(self, worker: Worker, what: str) -> None:
+        """Have the work of the last round done by *worker*, until it ends."""
+        worker.wait_until_it_runs()
+        self.rounds[-1].send()
+        self.read_until(lambda: worker.ended, what)
+
+    def read_until(self, holds: Callable[[], bool], what: str, patience: float = 25) -> None:
+        """Read until *holds*; AssertionError with what is wanting if it never does."""
+        deadline = time.monotonic() + patience
+        while not holds():
+            assert time.monotonic() < deadline, f"{what}; {self.wanting()}; {self._site.left()}"
+            self.read(0.05)
+
+    def read(self, wait: float) -> None:
+        """Take what is there now, after *wait* seconds at most."""
+        for reader, arrived in zip(self._readers, self._arrived, strict=True):
+            messages = reader.look(wait)
+            now = self._site.clock.now()
+            arrived += [(now, message) for message in messages[len(arrived) :]]
+
+    def wanting(self) -> dict[str, list[str]]:
+        """Return what has not arrived."""
+        wanting = {}
+        for name, expected, arrived in self._columns():
+            there = {message.id for _, message in arrived}
+            wanting[name] = sorted(set(expected) - there)
+        return {name: ids for name, ids in wanting.items() if ids}
+
+    def check(self, crashes: int) -> int:
+        """Check each promise; return how many repeats there were, each of them due to a crash.
+
+        What was lost, or came under another id, is found too. *crashes* is 0 where not even a
+        crash may repeat.
+        """
+        repeats = 0
+        for name, expected, arrived in self._columns():
+            counts = Counter(message.id for _, message in arrived)
+            assert sorted(counts) == sorted(expected), f"ids in the {name} queue"
+            too_often = {
+                one: count
+                for one, count in counts.items()
+                if count > 1 + crashes * expected[one].steps
+            }
+            assert not too_often, f"repeated in the {name} queue: {too_often}"
+            early = [message.id for at, message in arrived if at < expected[message.id].earliest]
+            assert not early, f"early in the {name} queue: {early}"
+            if name == "error":
+                for _, message in arrived:
+                    _check_whole(message, expected[message.id])
+            repeats += counts.total() - len(counts)
+        return repeats
+
+    def _columns(
+        self,
+    ) -> Sequence[tuple[str, dict[str, Due], list[tuple[Micros, Message]]]]:
+        target = {name: due for one in self.rounds for name, due in one.target.items()}
+        errors = {name: due for one in self.rounds for name, due in one.errors.items()}
+        return [("target", target, self._arrived[0]), ("error", errors, self._arrived[1])]
+
+
+def _check_whole(copy: Message, due: Due) -> None:
+    """Check that *copy* is all of the message that failed, and says where."""
+    original = due.message
+    assert copy.body == original.body
+    assert copy.content_type == original.content_type
+    assert copy.headers[headers.FAILED_QUEUE] == due.failed_queue
+    assert copy.headers[headers.EXCEPTION_MESSAGE]
+    kept = {
+        name: value
+        for name, value in copy.headers.items()
+        if name not in headers.FAILURE_HEADERS | _OURS
+    }
+    assert kept == original.headers

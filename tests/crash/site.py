@@ -1,0 +1,233 @@
+"""Where a case happens: addresses, the processes, and what the test itself does there."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final
+
+from sqlalchemy import MetaData, create_engine, text
+
+from tests.acceptance.error_queue import ErrorQueue
+from tests.crash.cases import Crash, Pair, more
+from timeoutmgr.clock import SystemClock
+from timeoutmgr.config import persistence_from_url, transport_from_url
+from timeoutmgr.contracts import Persistence, SendResult, TimeoutStore, Transport, TransportSession
+from timeoutmgr.crashpoints import VARIABLE
+from timeoutmgr.message import Outgoing
+from timeoutmgr.routing import DISPATCHER, TIMEOUTS
+from timeoutmgr.testing.signals import eventually
+
+_ROOT: Final = Path(__file__).parents[2]
+
+
+class Nursery:
+    """The process that workers are forked from."""
+
+    def __init__(self) -> None:
+        environment = {**os.environ, "PYTHONPATH": str(_ROOT)}
+        environment.pop(VARIABLE, None)
+        self._process = subprocess.Popen(
+            [sys.executable, str(Path(__file__).with_name("nursery.py"))],
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+
+    def ask(self, **order: Any) -> Any:
+        """Return its answer."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.write(json.dumps(order) + "\n")
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+    def close(self) -> None:
+        """End it."""
+        self._process.communicate()
+
+
+class Worker:
+    """A process with the endpoint."""
+
+    def __init__(
+        self, nursery: Nursery, given: Mapping[str, Any], output: Path, crash: Crash | None
+    ) -> None:
+        output.touch()
+        self._output = output
+        self._nursery = nursery
+        self._pid: Final[int] = nursery.ask(
+            start=given,
+            output=str(output),
+            environment={VARIABLE: str(crash)} if crash is not None else {},
+        )
+        self._code: int | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether it has ended, however."""
+        if self._code is None:
+            self._code = self._nursery.ask(ended=self._pid)
+        return self._code is not None
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether SIGKILL was its end."""
+        return self.ended and self._code == -signal.SIGKILL
+
+    @property
+    def said(self) -> str:
+        """The end of what it said."""
+        return self._output.read_text(errors="replace")[-6000:]
+
+    def wait_until_it_runs(self) -> None:
+        """Return once it runs, or has ended."""
+        eventually(lambda: self.ended or " runs (" in self.said, "the worker runs", 30)
+
+    def wait_until_it_ends(self) -> None:
+        """Return once it has ended."""
+        eventually(lambda: self.ended, "the worker ends", 30)
+
+    def terminate(self) -> int | None:
+        """Send SIGTERM; return the exit code."""
+        os.kill(self._pid, signal.SIGTERM)
+        self.wait_until_it_ends()
+        return self._code
+
+    def kill(self) -> None:
+        """Send SIGKILL; fine if it has ended."""
+        if not self.ended:
+            os.kill(self._pid, signal.SIGKILL)
+            self.wait_until_it_ends()
+
+
+class Site:
+    """One pair of queue and store, with a name that nobody else has."""
+
+    def __init__(
+        self,
+        pair: Pair,
+        urls: Mapping[str, str],
+        name: str,
+        folder: Path,
+        nursery: Nursery,
+        *,
+        fresh: bool,
+    ) -> None:
+        self.pair: Final = pair
+        self.name: Final = name
+        self.target: Final = f"{name}-target"
+        self.missing: Final = f"{name}-missing"
+        self.error_queue: Final = f"{name}.error"
+        self.clock: Final = SystemClock()
+        self.closing: Final = contextlib.ExitStack()
+        self._urls = urls
+        self._folder = folder
+        self._nursery = nursery
+        on_postgres = fresh and pair.store == "postgres"
+        self._queue_schema = (
+            {"schema": f"{name}q"} if on_postgres and pair.queue == "postgres" else {}
+        )
+        self._store_schema = {"schema": f"{name}s"} if on_postgres else {}
+        self._workers = 0
+
+    def transport(self) -> Transport:
+        """Return a transport of its own, as another process would have it."""
+        return transport_from_url(self._urls[self.pair.queue], **self._queue_schema)
+
+    def persistence(self) -> Persistence:
+        """Return a persistence of its own."""
+        return persistence_from_url(self._urls[self.pair.store], **self._store_schema)
+
+    def store(self, persistence: Persistence) -> TimeoutStore:
+        """Return the endpoint's store in *persistence*."""
+        return persistence.timeouts(self.name, self.clock, atomic_dispatch=self.pair.exactly_once)
+
+    @cached_property
+    def own(self) -> Persistence:
+        """The test's own persistence; it lives to the end."""
+        return self.closing.enter_context(contextlib.closing(self.persistence()))
+
+    @cached_property
+    def session(self) -> TransportSession:
+        """The test's own session."""
+        transport = self.closing.enter_context(contextlib.closing(self.transport()))
+        return self.closing.enter_context(contextlib.closing(transport.session()))
+
+    def install(self) -> None:
+        """Install all that the endpoint would."""
+        self.closing.enter_context(contextlib.closing(transport := self.transport()))
+        transport.install()
+        self.own.install()
+        self.session.create_queues([self.error_queue])
+        self.session.create_queues(self.queues, dead_letter_to=self.error_queue)
+
+    def unlearn(self) -> None:
+        """Leave tables as a MySQL has them whose installation was cut off: some indexes lack."""
+        engine = create_engine(self._urls["sqlite"])
+        with engine.begin() as connection:
+            found = MetaData()
+            found.reflect(connection)
+            for name, table in found.tables.items():
+                if name.endswith("_version"):
+                    connection.execute(table.delete())
+                for index in table.indexes if name.endswith("_timeouts") else ():
+                    connection.execute(text(f"DROP INDEX {index.name}"))
+        engine.dispose()
+
+    def watch(self) -> tuple[ErrorQueue, ErrorQueue]:
+        """Return readers of the target and of the error queue."""
+        self.session.create_queues([self.target])
+        target = self.closing.enter_context(ErrorQueue(self.transport(), self.target))
+        errors = self.closing.enter_context(ErrorQueue(self.transport(), self.error_queue))
+        return target, errors
+
+    @property
+    def queues(self) -> list[str]:
+        """The queues that the endpoint consumes."""
+        return [self.name, self.name + TIMEOUTS, self.name + DISPATCHER]
+
+    def send(self, outgoing: Sequence[Outgoing]) -> None:
+        """Send all in one go, so that batches of many form."""
+        assert set(self.session.send(outgoing)) == {SendResult.CONFIRMED}
+
+    def worker(self, crash: Crash | None) -> Worker:
+        """Start a process, which dies at *crash* if one is given."""
+        self._workers += 1
+        given = {
+            "name": self.name,
+            "target": self.target,
+            "transport": self._urls[self.pair.queue],
+            "transport_options": self._queue_schema,
+            "store": self._urls[self.pair.store],
+            "store_options": self._store_schema,
+            "mode": self.pair.mode.value,
+            **(more(crash.point, self.name, self.target) if crash else {}),
+        }
+        made = Worker(self._nursery, given, self._folder / f"worker-{self._workers}", crash)
+        self.closing.callback(made.kill)
+        return made
+
+    def left(self) -> dict[str, int]:
+        """Return what is still pending or queued."""
+        left = {queue: self.session.count(queue) for queue in self.queues}
+        left["pending"] = self.store(self.own).statistics().pending
+        return {what: count for what, count in left.items() if count}
+
+    def clean_up(self) -> None:
+        """Delete the queues of a broker, which the run's end does not."""
+        if self.pair.queue != "rabbitmq":
+            return
+        with (
+            contextlib.closing(self.transport()) as transport,
+            contextlib.closing(transport.session()) as session,
+        ):
+            session.delete_queues([*self.queues, self.target, self.error_queue])

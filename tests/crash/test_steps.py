@@ -1,0 +1,115 @@
+"""No step has two side effects without a crash point between them."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.crash.effects import reads_of, uncovered
+from timeoutmgr.crashpoints import POINTS
+
+ROOT: Final = Path(__file__).parents[2]
+STEPS: Final = (
+    *(f"satellites/{name}.py" for name in ("timeouts", "dispatcher", "poller")),
+    *(f"timeoutmgr/transport/{name}.py" for name in ("pump", "work", "dispatch")),
+    *(
+        f"timeoutmgr/transport/sql/{name}.py"
+        for name in ("leases", "session", "receiver", "queues")
+    ),
+    *(
+        f"persistence/sql/{name}.py"
+        for name in (
+            *("storing", "inserting", "claiming", "marking", "taking", "closing", "changing"),
+            *("history", "heartbeats", "purging", "locks"),
+        )
+    ),
+    "timeoutmgr/installation.py",
+    "timeoutmgr/database/upgrade.py",
+)
+
+_REFUSED = "only what was confirmed is a side effect, and the branch for that has the point"
+_MODE_NONE = "at most once is what the mode 'none' promises: a crash after the ack loses"
+_WITHIN = "the point is in the function called: leases.gone_freed, leases.written"
+_NOTHING = "the first of them changed nothing, or this line would not be reached"
+
+_DISPATCHER = "satellites/dispatcher.py"
+_PUMP = "timeoutmgr/transport/pump.py"
+_RECEIVER = "timeoutmgr/transport/sql/receiver.py"
+_STORE = "persistence/sql"
+
+ALLOWED: Final = {
+    (f"{_DISPATCHER}:_send_and_close", "send_isolated", "close"): _REFUSED,
+    (f"{_DISPATCHER}:_to_error_queue", "send_isolated", "send_isolated"): _REFUSED,
+    (f"{_PUMP}:pump_once", "ack", "ack"): _MODE_NONE,
+    (f"{_PUMP}:_replace", "ack", "send"): _MODE_NONE,
+    (f"{_RECEIVER}:_look", "free_of_gone", "free_of_gone"): _WITHIN,
+    (f"{_RECEIVER}:_look", "free_of_gone", "take"): _WITHIN,
+    (f"{_RECEIVER}:_look", "take", "free_of_gone"): _NOTHING,
+    (f"{_RECEIVER}:_look", "take", "take"): _NOTHING,
+    (f"{_STORE}/storing.py:one_by_one", "insert_missing", "insert_missing"): _NOTHING,
+    (f"{_STORE}/claiming.py:_may_be_dropped", "mark_free_rows", "mark_free_rows"): _NOTHING,
+    (f"{_STORE}/claiming.py:forget", "mark_free_rows", "execute_many"): _NOTHING,
+    (f"{_STORE}/changing.py:_cancel", "insert_missing", "execute"): _NOTHING,
+    (f"{_STORE}/changing.py:_bar", "insert_missing", "insert_missing"): _NOTHING,
+    (f"{_STORE}/heartbeats.py:work", "insert_missing", "execute"): _NOTHING,
+}
+"""Pairs of side effects that need no point between them, and why."""
+
+
+def test_every_step_has_a_point_between_any_two_side_effects() -> None:
+    found = {}
+    reads = reads_of([ROOT / "timeoutmgr/transport/sql/statements.py"])
+    reads = frozenset(name.replace("self.", "self._statements.") for name in reads)
+    for step in STEPS:
+        for function, before, after in uncovered(ROOT / step, reads):
+            place = f"{step}:{function}", before[1], after[1]
+            found[place] = f"{step}, lines {before[0]} and {after[0]}, in {function}: {place[1:]}"
+
+    assert [text for place, text in found.items() if place not in ALLOWED] == []
+    assert set(ALLOWED) - set(found) == set(), "these need no allowance any more"
+
+
+@pytest.mark.parametrize(
+    ("body", "covered"),
+    [
+        ("one.send(1); one.ack(1)", False),
+        ("one.send(1); reach('a'); one.ack(1)", True),
+        ("one.send(1); call(1); one.ack(1)", False),
+        ("one.send(1) if call() else one.ack(1)", True),
+        ("if call(): return one.send(1)\n    one.ack(1)", True),
+        ("for each in 1, 2: one.ack(each)", False),
+        ("for each in 1, 2: one.ack(each); reach('a')", True),
+        ("[one.ack(each) for each in (1, 2)]", False),
+        ("try: one.send(1)\n    except OSError: one.ack(1)", False),
+        ("one.execute(update(1)); one.execute(delete(1))", False),
+        ("one.execute(select(1)); one.execute(delete(1))", True),
+        ("helper(); one.ack(1)", False),
+        ("one.run(helper); one.ack(1)", False),
+        ("one.run(lambda: one.send(1)); one.ack(1)", False),
+        ("window.close(); one.ack(1)", True),
+        ("taken.close(); one.ack(1)", False),
+    ],
+)
+def test_two_side_effects_in_a_row_are_found(body: str, covered: bool, tmp_path: Path) -> None:
+    source = tmp_path / "step.py"
+    source.write_text(f"def helper(): one.send(1)\n\ndef step():\n    {body}\n")
+
+    assert (list(uncovered(source, frozenset())) == []) is covered
+
+
+def test_every_registered_point_is_somewhere_and_every_point_is_registered() -> None:
+    reached = {
+        constant.value
+        for folder in ("timeoutmgr", "satellites", "persistence")
+        for path in (ROOT / folder).rglob("*.py")
+        for call in ast.walk(ast.parse(path.read_text()))
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name)
+        if call.func.id == "reach"
+        for constant in ast.walk(call)
+        if isinstance(constant, ast.Constant)
+    }
+
+    assert reached == set(POINTS)

@@ -1,0 +1,141 @@
+"""What the process does that is killed, and the one that goes on; started by ``nursery``."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+from collections.abc import Sequence
+from contextlib import closing
+from datetime import timedelta
+from typing import Any
+
+from timeoutmgr import Endpoint, EndpointConfiguration, headers
+from timeoutmgr.config import persistence_from_url, transport_from_url
+from timeoutmgr.contracts import ChangeResult, SendResult, Transport, TransportSession
+from timeoutmgr.errors import TransportUnavailable
+from timeoutmgr.handlers import HandlerContext
+from timeoutmgr.instants import from_micros
+from timeoutmgr.message import Outgoing
+from timeoutmgr.persistence import SqlSettings
+from timeoutmgr.resilience.recovery import RecoverabilitySettings
+from timeoutmgr.satellites import TimeoutManager
+from timeoutmgr.transport.sql import SqlQueueSettings
+
+
+class Stumbling:
+    """A transport whose first sends to one queue fail, as when the broker goes away."""
+
+    def __init__(self, inner: Transport, queue: str, times: int) -> None:
+        self._inner = inner
+        self._queue = queue
+        self._left = times
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def session(self) -> Any:
+        return _StumblingSession(self._inner.session(), self)
+
+    def stumbles(self, outgoing: Sequence[Outgoing]) -> bool:
+        """Return whether this send is to fail."""
+        if not self._left or all(one.destination != self._queue for one in outgoing):
+            return False
+        self._left -= 1
+        return True
+
+
+class _StumblingSession:
+    def __init__(self, inner: TransportSession, transport: Stumbling) -> None:
+        self._inner = inner
+        self._transport = transport
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def send(self, outgoing: Sequence[Outgoing], **how: Any) -> list[SendResult]:
+        if self._transport.stumbles(outgoing):
+            raise TransportUnavailable("the test wants it so")
+        return self._inner.send(outgoing, **how)
+
+
+def configuration(given: dict[str, Any]) -> EndpointConfiguration:
+    """Return the endpoint that the test asked for, without its handlers."""
+    config = EndpointConfiguration(given["name"])
+    config.error_queue = f"{given['name']}.error"
+    options = dict(given["transport_options"])
+    if not given["transport"].startswith("amqp"):
+        options["settings"] = SqlQueueSettings(lease=timedelta(seconds=given.get("lease", 60)))
+    transport = transport_from_url(given["transport"], **options)
+    if "stumbles" in given:
+        transport = Stumbling(transport, given["stumbles"], 3)
+    config.use_transport(transport)
+    config.use_persistence(
+        persistence_from_url(
+            given["store"], settings=SqlSettings(history="full"), **given["store_options"]
+        )
+    )
+    config.transaction_mode = given["mode"]
+    config.concurrency = 1
+    config.recoverability = RecoverabilitySettings(
+        immediate=1, delayed=50, increase=timedelta(milliseconds=50)
+    )
+    # Small, so that what the workload sends makes several batches and chunks.
+    config.enable_feature(TimeoutManager(chunk=3, store_batch=3, concurrency=1))
+    return config
+
+
+class Handlers:
+    """What the endpoint does with its own messages."""
+
+    def __init__(self, config: EndpointConfiguration, target: str) -> None:
+        self._target = target
+        self._transport = config.settings().transport
+        self.endpoint: Endpoint | None = None
+        config.add_handler("Flaky", self.flaky)
+        config.add_handler("Move", self.move)
+        config.add_handler("Slow", self.slow)
+        config.add_handler("Scratch", self.scratch)
+
+    def flaky(self, body: Any, context: HandlerContext) -> None:
+        """Fail at first; when retried, send one message now and one later."""
+        if headers.RETRIES not in context.headers:
+            raise RuntimeError("fails at first")
+        # Ids of its own making: a repeat of this message must not become another message.
+        context.send(self._target, "Done", body, message_id=f"{context.message_id}-done")
+        later = f"{context.message_id}-later"
+        context.send(self._target, "Later", body, message_id=later, delay=0.1)
+
+    def move(self, body: Any, _context: HandlerContext) -> None:
+        """Reschedule a timeout; retried until it is stored."""
+        assert self.endpoint is not None
+        due = from_micros(body["due"])
+        result = self.endpoint.timeouts.reschedule(body["id"], deliver_at=due)
+        if result is ChangeResult.UNKNOWN:
+            raise RuntimeError("is not stored yet")
+
+    def slow(self, _body: Any, _context: HandlerContext) -> None:
+        """Take longer than a third of the lease, twice."""
+        threading.Event().wait(0.9)
+
+    def scratch(self, body: Any, _context: HandlerContext) -> None:
+        """Create a queue and delete it."""
+        with closing(self._transport.session()) as session:
+            session.create_queues([body])
+            session.delete_queues([body])
+
+
+def main(given: dict[str, Any]) -> int:
+    """Run until told to end."""
+    logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="%(name)s: %(message)s")
+    config = configuration(given)
+    handlers = Handlers(config, given["target"])
+    handlers.endpoint = endpoint = Endpoint(config)
+    if given.get("installs"):
+        endpoint.install()
+        endpoint.install()
+    if given.get("restarts"):
+        endpoint.start()
+        endpoint.stop()
+    endpoint.run()
+    return 0 if endpoint.critical_error is None else 3

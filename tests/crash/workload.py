@@ -1,0 +1,208 @@
+"""What happens while a process dies: a little of everything that an endpoint has to do."""
+
+from __future__ import annotations
+
+import json
+from contextlib import closing
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from tests.crash.cases import FENCED, RABBITMQ
+from tests.crash.site import Site
+from timeoutmgr import headers
+from timeoutmgr.contracts import Timeout
+from timeoutmgr.instants import Micros, to_wire
+from timeoutmgr.message import Message, Outgoing
+from timeoutmgr.routing import DISPATCHER, TIMEOUTS, clear_timeouts, timeout_id, to_timeout_manager
+
+_SOON: Final = 300_000
+_HOUR: Final = 3_600_000_000
+_LARGE: Final = b'"' + b"x" * 40_000 + b'"'
+"""Three of these do not fit into one burst to the broker."""
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """A message that must arrive, and from when on it may."""
+
+    message: Message
+    earliest: Micros
+    failed_queue: str | None = None
+    """In which queue it fails, for what must arrive in the error queue."""
+    steps: int = 1
+    """How many steps on its way one crash can interrupt at once, and so have done twice."""
+
+
+@dataclass(slots=True)
+class Round:
+    """What is sent while one process runs, and what must come of it."""
+
+    site: Site
+    number: int
+    point: str
+    target: dict[str, Due] = field(default_factory=dict)
+    errors: dict[str, Due] = field(default_factory=dict)
+    living: list[str] = field(default_factory=list)
+    """Claims that the test itself holds; to be released at the end."""
+
+    def seed(self) -> None:
+        """Leave behind what a process leaves that was killed before."""
+        site = self.site
+        if site.pair is RABBITMQ:
+            # First: a claim also ends those of the dead.
+            self._claim_for_single_orders()
+        with closing(site.persistence()) as dead:
+            store = site.store(dead)
+            now = store.now()
+            stored = [self._stored("dead", n, now) for n in range(2)]
+            store.store_many(stored)
+            for owner in ("one", "two"):
+                store.claim(now, 1, owner)
+        if site.pair is RABBITMQ:
+            return
+        first = [self._timeout("leased", 0, site.clock.now()), self._own("Flaky", "leased", {})]
+        site.send(first)
+        dead_transport = site.transport()
+        with closing(dead_transport.session()) as session:
+            for outgoing in first:
+                # Not closed: its owner's life ends below, with the leases in its hands.
+                session.receiver(outgoing.destination, prefetch=1).receive(1, 1.0)
+        dead_transport.close()
+
+    def send(self) -> None:
+        """Send all of it."""
+        site, now = self.site, self.site.clock.now()
+        soon = now + _SOON
+        address = site.name + TIMEOUTS
+        far = [self._timeout("moved", n, now + _HOUR, arrives=soon) for n in range(2)]
+        moves = [
+            self._own("Move", f"move{n}", {"id": self._timeout_id("moved", n), "due": soon})
+            for n in range(2)
+        ]
+        pending = [self._timeout("soon", n, soon, body=_LARGE) for n in range(6)]
+        again = [one for n in range(4) for one in (pending[n], self._timeout("new", n, soon))]
+        sagas = [
+            one
+            for n in range(2)
+            for one in (
+                self._timeout("saga", n, now + _HOUR, saga=self._id("saga", n), arrives=None),
+                clear_timeouts(
+                    self._id("saga", n), address, self._id("clear", n), self.site.clock.now() + 1
+                ),
+            )
+        ]
+        site.send(
+            [
+                *far,
+                *(self._timeout("now", n, now, body=_LARGE) for n in range(6)),
+                *pending,
+                *(self._missing(n, soon) for n in range(2)),
+                *sagas,
+                *again,
+                *(self._malformed(n) for n in range(2)),
+                *moves,
+                *(self._own("Flaky", f"flaky{n}", {}) for n in range(2)),
+                *self._scratch(),
+                *self._single_orders(),
+            ]
+        )
+
+    def _scratch(self) -> list[Outgoing]:
+        if self.point == "leases.renewed":
+            return [self._own("Slow", "slow", {})]
+        if self.site.pair is RABBITMQ:
+            return []
+        return [self._own("Scratch", f"scratch{n}", self._id("scratch-queue", n)) for n in range(2)]
+
+    def _claim_for_single_orders(self) -> None:
+        """Have timeouts that are due, and that only an order for a single one dispatches."""
+        store = self.site.store(self.site.own)
+        now = store.now()
+        store.store_many([self._stored("single", n, now) for n in range(2)])
+        for _ in range(2):
+            self.living.append(store.claim(now, 1, "the test").token)
+
+    def _single_orders(self) -> list[Outgoing]:
+        """Return orders in NServiceBus' form, which name no claim."""
+        if self.site.pair is FENCED or not self.living:
+            return []
+        return [
+            Outgoing(
+                self.site.name + DISPATCHER,
+                Message(
+                    id=self._id("order", n),
+                    headers={headers.TIMEOUT_ID: self._timeout_id("single", n)},
+                ),
+            )
+            for n in range(2)
+        ]
+
+    def _timeout(
+        self,
+        kind: str,
+        n: int,
+        due: Micros,
+        *,
+        body: bytes = b"1",
+        saga: str | None = None,
+        arrives: Micros | None = 0,
+    ) -> Outgoing:
+        message = self._message(kind, n, body, saga)
+        if arrives is not None:
+            self.target[message.id] = Due(message, arrives or due)
+        routed = Outgoing(self.site.target, message)
+        return to_timeout_manager(routed, due, self.site.name + TIMEOUTS)
+
+    def _stored(self, kind: str, n: int, due: Micros) -> Timeout:
+        message = self._message(kind, n, b"1", None)
+        self.target[message.id] = Due(message, due)
+        return Timeout(
+            id=self._timeout_id(kind, n), due=due, destination=self.site.target, message=message
+        )
+
+    def _missing(self, n: int, due: Micros) -> Outgoing:
+        message = self._message("missing", n, _LARGE, None)
+        self.errors[message.id] = Due(message, due, self.site.missing)
+        routed = Outgoing(self.site.missing, message)
+        return to_timeout_manager(routed, due, self.site.name + TIMEOUTS)
+
+    def _malformed(self, n: int) -> Outgoing:
+        message = self._message("malformed", n, b"no timeout", None)
+        address = self.site.name + TIMEOUTS
+        self.errors[message.id] = Due(message, 0, address)
+        return Outgoing(address, message)
+
+    def _own(self, message_type: str, what: str, body: Any) -> Outgoing:
+        message_id = self._id(what, 0)
+        message = Message(
+            id=message_id,
+            headers={
+                headers.MESSAGE_ID: message_id,
+                headers.ENCLOSED_MESSAGE_TYPES: message_type,
+                headers.TIME_SENT: to_wire(self.site.clock.now()),
+            },
+            body=json.dumps(body).encode(),
+        )
+        if message_type == "Flaky":
+            # The retry may be on its way twice: it is handled while its dispatch is not closed yet.
+            self.target[f"{message_id}-done"] = Due(message, 0, steps=2)
+            self.target[f"{message_id}-later"] = Due(message, 0)
+        return Outgoing(self.site.name, message)
+
+    def _message(self, kind: str, n: int, body: bytes, saga: str | None) -> Message:
+        message_id = self._id(kind, n)
+        own = {
+            headers.MESSAGE_ID: message_id,
+            headers.ENCLOSED_MESSAGE_TYPES: kind,
+            headers.TIME_SENT: to_wire(self.site.clock.now()),
+            "tenant": "crash test ✓",
+        }
+        return Message(
+            id=message_id, headers=own | ({headers.SAGA_ID: saga} if saga else {}), body=body
+        )
+
+    def _id(self, kind: str, n: int) -> str:
+        return f"{self.site.name}-{self.number}-{kind}-{n}"
+
+    def _timeout_id(self, kind: str, n: int) -> str:
+        return timeout_id(self.site.name, self._id(kind, n))

@@ -1,0 +1,130 @@
+"""The plugin as a third party has it: found by its entry point, in a project of their own."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PARTS = """
+from timeoutmgr.persistence import MemoryPersistence
+from timeoutmgr.transport.kombu_transport import KombuTransport
+
+persistence = MemoryPersistence(accept_loss=True)
+make_persistence = lambda: persistence
+make_transport = lambda: KombuTransport("memory://", accept_loss=True)
+"""
+THEIRS = """
+import pytest
+from parts import make_persistence as make
+from timeoutmgr.testing.conformance.stores import StoreConformance
+
+class TestTheirs(StoreConformance):
+    durable, row_locks, transactions = False, True, False
+    limits_text = False
+
+    @pytest.fixture
+    def make_persistence(self):
+        return make
+
+class TestBroken(TestTheirs):
+    row_locks = False
+
+def test_of_their_own():
+    pass
+"""
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A folder with parts, and with the package as if it were installed."""
+    (tmp_path / "parts.py").write_text(PARTS)
+    installed = tmp_path / "timeoutmgr-0.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: timeoutmgr\nVersion: 0\n")
+    (installed / "entry_points.txt").write_text(
+        "[pytest11]\ntimeoutmgr = timeoutmgr.testing.conformance.plugin\n"
+    )
+    return tmp_path
+
+
+def run(project: Path, *words: str) -> tuple[int, Counter[str], str]:
+    """Return pytest's exit code, its counts, and what it said."""
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "pytest",
+            "-q",
+            "-p",
+            "no:cacheprovider",
+            "--strict-markers",
+            *words,
+        ],
+        cwd=project,
+        env={**os.environ, "PYTHONPATH": f"{project}{os.pathsep}{ROOT}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    counts = re.findall(r"(\d+) (passed|failed|deselected|skipped|error)", done.stdout)
+    return done.returncode, Counter({what: int(n) for n, what in counts}), done.stdout + done.stderr
+
+
+def test_a_suite_of_their_own_runs_and_nothing_is_skipped(project: Path) -> None:
+    (project / "test_theirs.py").write_text(THEIRS)
+
+    code, counts, said = run(
+        project, "-k", "not Broken", "--timeoutmgr-races", "20", "test_theirs.py"
+    )
+
+    assert code == 0, said
+    assert counts["passed"] > 100
+    assert counts["deselected"] > 10
+    assert counts["skipped"] == counts["failed"] == 0
+
+
+def test_a_suite_that_says_more_than_its_part_is_told(project: Path) -> None:
+    (project / "test_theirs.py").write_text(THEIRS)
+
+    code, counts, said = run(project, "-k", "Broken and (capabilities or find)", "test_theirs.py")
+
+    assert code == 1
+    assert counts["failed"] == 1
+    assert "test_the_capabilities_are_those_of_the_suite" in said
+
+
+def test_parts_can_be_named_on_the_command_line(project: Path) -> None:
+    code, counts, said = run(
+        project,
+        *("--pyargs", "timeoutmgr.testing.conformance.given", "--timeoutmgr-races", "20"),
+        *("--timeoutmgr-persistence", "parts:make_persistence"),
+        *("--timeoutmgr-transport", "parts:make_transport"),
+    )
+
+    assert code == 0, said
+    assert counts["passed"] > 200
+
+
+def test_a_name_without_a_function_is_refused(project: Path) -> None:
+    code, _, said = run(project, "--timeoutmgr-transport", "parts")
+
+    assert code == 4
+    assert "MODULE:NAME" in said
+
+
+def test_the_core_of_the_testing_package_needs_no_pytest() -> None:
+    code = (
+        "import sys; sys.modules['pytest'] = None\n"
+        "import timeoutmgr.testing, timeoutmgr.testing.faultproxy\n"
+    )
+
+    done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False)
+
+    assert done.returncode == 0

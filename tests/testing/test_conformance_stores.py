@@ -1,0 +1,99 @@
+"""Our own stores pass the suite that we ship for others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import ClassVar
+
+import pytest
+
+from timeoutmgr.contracts import Persistence
+from timeoutmgr.persistence import MemoryPersistence, SqlPersistence, SqlSettings
+from timeoutmgr.testing.conformance.stores import StoreConformance
+from timeoutmgr.testing.conformance.stores.claiming import Claiming
+from timeoutmgr.testing.conformance.stores.suite import StoreSuite
+from timeoutmgr.testing.conformance.stores.taking import Taking
+
+BY_OUR_CLOCK = SqlSettings(clock="host")
+
+
+PREFIX = "conformance_"
+
+
+@pytest.fixture(scope="session")
+def installed_url(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str], str]]:
+    """Tables of a kind of database, installed once; every test has its own endpoint in them."""
+    made: dict[str, SqlPersistence] = {}
+    urls: dict[str, str] = {}
+
+    def of(kind: str) -> str:
+        if kind not in made:
+            urls[kind] = (
+                f"sqlite:///{tmp_path_factory.mktemp('conformance') / 'timeoutmgr.db'}"
+                if kind == "sqlite"
+                else request.getfixturevalue(f"{kind}_url")
+            )
+            made[kind] = SqlPersistence(urls[kind], prefix=PREFIX)
+            made[kind].install()
+        return urls[kind]
+
+    yield of
+
+    for persistence in made.values():
+        persistence.close()
+
+
+class TestMemory(StoreConformance):
+    durable, row_locks, transactions = False, True, False
+    limits_text = False
+    races = 10_000
+
+    @pytest.fixture
+    def make_persistence(self) -> Callable[[], Persistence]:
+        persistence = MemoryPersistence(accept_loss=True)
+        return lambda: persistence
+
+
+class Tables(StoreSuite):
+    durable, row_locks, transactions = True, True, True
+    database: ClassVar[str]
+    settings: ClassVar[SqlSettings] = BY_OUR_CLOCK
+
+    @pytest.fixture
+    def make_persistence(self, installed_url: Callable[[str], str]) -> Callable[[], Persistence]:
+        url = installed_url(self.database)
+        return lambda: SqlPersistence(url, prefix=PREFIX, settings=self.settings)
+
+
+class InSql(Tables, StoreConformance):
+    pass
+
+
+class TestSqlite(InSql):
+    row_locks = False
+    database = "sqlite"
+
+
+class TestPostgres(InSql):
+    database = "postgres"
+
+
+class TestMysql(InSql):
+    database = "mysql"
+
+
+class ByTheDatabasesClock(Tables, Claiming, Taking):
+    """What due times are compared with unless a test says otherwise; it cannot be set."""
+
+    settable_clock = False
+    settings = SqlSettings()
+
+
+class TestPostgresByItsClock(ByTheDatabasesClock):
+    database = "postgres"
+
+
+class TestMysqlByItsClock(ByTheDatabasesClock):
+    database = "mysql"

@@ -1,0 +1,22 @@
+"""What a store and a transport must do, as tests to run on one's own: see ``docs/testing.md``.
+
+::
+
+    from timeoutmgr.testing.conformance.stores import StoreConformance
+
+    class TestMyStore(StoreConformance):
+        durable, row_locks, transactions = True, True, False
+
+        @pytest.fixture
+        def make_persistence(self):
+            return lambda: MyPersistence(...)
+
+This package alone needs pytest. The suites are not imported here: the plugin, which pytest loads
+in every run, is in this package too, and has to be quick.
+"""
+
+import pytest
+
+pytest.register_assert_rewrite(
+    "timeoutmgr.testing.conformance.stores", "timeoutmgr.testing.conformance.transports"
+)

@@ -1,0 +1,163 @@
+"""Of a change and a dispatch exactly one wins, and the answer is true when it is given."""
+
+# ruff: noqa: D102 - the name of a case is its claim
+
+from __future__ import annotations
+
+import pytest
+
+from timeoutmgr.contracts import CancelResult, ChangeResult, OutcomeKind, TimeoutState, TimeoutStore
+from timeoutmgr.instants import LATEST, Micros
+from timeoutmgr.testing.conformance.facts import needs
+from timeoutmgr.testing.conformance.stores.suite import (
+    ALL,
+    HOUR,
+    SetClock,
+    StoreSuite,
+    drain,
+    ids,
+    outcomes,
+    pending,
+    timeout,
+)
+
+
+class Changing(StoreSuite):
+    """``cancel``, ``cancel_saga`` and ``reschedule``."""
+
+    def test_what_is_cancelled_is_never_handed_out(self, store: TimeoutStore, now: Micros) -> None:
+        store.store_many([timeout("a", now - 2), timeout("b", now - 1)])
+
+        assert store.cancel("a") is CancelResult.CANCELLED
+
+        assert drain(store) == ["b"]
+        assert store.find("a") == (TimeoutState.CANCELLED, None)
+
+    def test_cancelling_again_says_the_same(self, store: TimeoutStore, now: Micros) -> None:
+        store.store_many([timeout("a", now)])
+
+        assert [store.cancel("a") for _ in range(3)] == [CancelResult.CANCELLED] * 3
+
+    def test_an_unknown_id_is_unknown_and_then_cancelled(self, store: TimeoutStore) -> None:
+        assert store.reschedule("a", 5) is ChangeResult.UNKNOWN
+        assert store.cancel("a") is CancelResult.UNKNOWN
+        assert store.cancel("a") is CancelResult.CANCELLED
+        assert store.reschedule("a", 5) is ChangeResult.UNKNOWN
+
+    @pytest.mark.parametrize("kind", [OutcomeKind.DISPATCHED, OutcomeKind.FAILED])
+    def test_what_is_gone_is_too_late(
+        self, store: TimeoutStore, now: Micros, kind: OutcomeKind
+    ) -> None:
+        store.store_many([timeout("a", now - 1, saga="s")])
+        chunk = store.claim(now, 1, "o")
+        with store.take_many(chunk.token, chunk.keys) as taken:
+            taken.close(outcomes(chunk.keys, now, kind))
+
+        assert store.cancel("a") is CancelResult.TOO_LATE
+        assert store.reschedule("a", now) is ChangeResult.TOO_LATE
+        assert store.cancel_saga("s") == 0
+
+    def test_what_is_in_a_dispatchers_hands_is_too_late(
+        self, store: TimeoutStore, now: Micros
+    ) -> None:
+        store.store_many([timeout("a", now - 1, saga="s"), timeout("b", now + HOUR, saga="s")])
+        chunk = store.claim(now, 1, "o")
+
+        with store.take_many(chunk.token, chunk.keys) as taken:
+            answers = [store.cancel("a"), store.reschedule("a", now), store.cancel_saga("s")]
+            taken.close(outcomes(chunk.keys, now))
+
+        assert answers == [CancelResult.TOO_LATE, ChangeResult.TOO_LATE, 1]
+        assert store.find("a") == (TimeoutState.DISPATCHED, None)
+        assert store.find("b") == (TimeoutState.CANCELLED, None)
+
+    def test_what_is_claimed_and_not_taken_can_be_cancelled(
+        self, store: TimeoutStore, now: Micros
+    ) -> None:
+        store.store_many([timeout("a", now - 1)])
+        chunk = store.claim(now, 1, "o")
+
+        # A store that does not note the taking cannot know that it was not sent.
+        assert store.cancel("a") in (CancelResult.CANCELLED, CancelResult.MAYBE_SENT)
+
+        with store.take_many(chunk.token, chunk.keys) as taken:
+            assert list(taken.timeouts) == []
+            taken.close([])
+
+    @needs(settable_clock=True)
+    def test_what_is_rescheduled_goes_out_at_its_new_time_only(
+        self, store: TimeoutStore, clock: SetClock
+    ) -> None:
+        now = clock.at
+        store.store_many([timeout("a", now), timeout("b", now + HOUR)])
+
+        answers = [store.reschedule("a", now + 2), store.reschedule("b", now - 1)]
+        first = drain(store)
+        clock.at = now + 1
+        early = drain(store)
+        clock.at = now + 2
+        second = drain(store)
+
+        assert answers == [ChangeResult.CHANGED, ChangeResult.CHANGED]
+        assert (first, early, second) == (["b"], [], ["a"])
+
+    def test_what_is_rescheduled_keeps_all_but_its_time(
+        self, store: TimeoutStore, now: Micros
+    ) -> None:
+        stored = timeout("a", now, saga="s", body=b"\x00\xff")
+        store.store_many([stored])
+
+        store.reschedule("a", LATEST)
+
+        found = store.find("a")
+        assert found is not None
+        assert found[1] is not None
+        assert (found[1].due, found[1].message, found[1].saga_id) == (LATEST, stored.message, "s")
+        assert found[1].created == stored.created
+
+    def test_rescheduling_to_the_same_time_changes_nothing(
+        self, store: TimeoutStore, now: Micros
+    ) -> None:
+        store.store_many([timeout("a", now - 1)])
+
+        assert store.reschedule("a", now - 1) is ChangeResult.CHANGED
+
+        assert drain(store) == ["a"]
+
+    def test_a_saga_is_cancelled_with_all_its_timeouts(
+        self, store: TimeoutStore, now: Micros
+    ) -> None:
+        store.store_many(
+            [timeout(name, now, saga=saga) for name, saga in [("a", "s"), ("b", "s"), ("c", "S")]]
+        )
+        store.store_many([timeout("d", now)])
+
+        assert store.cancel_saga("s") == 2
+        assert store.cancel_saga("s") == 0
+        assert store.cancel_saga("never") == 0
+        assert pending(store) == ["c", "d"]
+        assert store.find("a") == (TimeoutState.CANCELLED, None)
+
+    def test_a_saga_of_many_is_cancelled_whole(self, store: TimeoutStore, now: Micros) -> None:
+        store.store_many([timeout(f"{n}", now + n, saga="s") for n in range(700)])
+
+        assert store.cancel_saga("s") == 700
+        assert store.count(ALL) == 0
+
+    def test_a_cancel_is_counted(self, store: TimeoutStore, now: Micros) -> None:
+        store.store_many([timeout("a", now)])
+        store.cancel("a")
+
+        assert store.statistics().outcomes.get("cancelled") == 1
+
+    def test_a_claim_of_others_is_not_touched(self, store: TimeoutStore, now: Micros) -> None:
+        store.store_many([timeout("a", now - 2), timeout("b", now - 1)])
+        chunk = store.claim(now, 2, "o")
+        store.cancel("a")
+
+        with store.take_many(chunk.token, chunk.keys) as taken:
+            assert ids(list(taken.timeouts)) == ["b"]
+            taken.close(outcomes(chunk.keys, now))
+
+        assert store.find("a") == (TimeoutState.CANCELLED, None)
+        assert store.find("b") == (TimeoutState.DISPATCHED, None)

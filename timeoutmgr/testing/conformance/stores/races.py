@@ -1,0 +1,290 @@
+"""Two at once: exactly one wins, both know, and nothing is lost or sent twice."""
+
+# ruff: noqa: D102 - the name of a case is its claim
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from functools import partial
+
+from timeoutmgr.contracts import (
+    CancelResult,
+    ChangeResult,
+    Key,
+    TimeoutState,
+    TimeoutStore,
+)
+from timeoutmgr.instants import Micros
+from timeoutmgr.testing.conformance.racing import Track, race
+from timeoutmgr.testing.conformance.stores.suite import (
+    ALL,
+    HOUR,
+    Stores,
+    StoreSuite,
+    dispatch,
+    drain,
+    ids,
+    pending,
+    timeout,
+)
+
+_BATCH = 50
+
+
+class Races(StoreSuite):
+    """The races that the docstrings of the contract name."""
+
+    def _claimed(self, store: TimeoutStore, due: Micros, rounds: int) -> Iterator[tuple[str, Key]]:
+        """Yield a token and its one key, *rounds* times."""
+        for at in range(rounds):
+            if at % _BATCH == 0:
+                batch = range(at, min(rounds, at + _BATCH))
+                store.store_many([timeout(f"{n:06}", due + n) for n in batch])
+            chunk = store.claim(store.now(), 1, "o")
+            (key,) = chunk.keys
+            yield chunk.token, key
+
+    def test_a_cancel_and_a_dispatch(self, store: TimeoutStore, now: Micros, rounds: int) -> None:
+        answers = {True: 0, False: 0}
+        with Track(2) as track:
+            for token, key in self._claimed(store, now - HOUR, rounds):
+                answer, sent = track.race(
+                    partial(store.cancel, key.id),
+                    partial(dispatch, store, token, [key]),
+                )
+                was_sent = sent == [key.id]
+                found = store.find(key.id)
+                assert (answer is CancelResult.TOO_LATE) is was_sent, (key, answer, sent)
+                assert answer is not CancelResult.UNKNOWN
+                state = TimeoutState.DISPATCHED if was_sent else TimeoutState.CANCELLED
+                assert found == (state, None)
+                answers[was_sent] += 1
+
+        assert sum(answers.values()) == rounds
+        assert store.count(ALL) == 0
+
+    def test_a_reschedule_and_a_dispatch(
+        self, store: TimeoutStore, now: Micros, rounds: int
+    ) -> None:
+        with Track(2) as track:
+            for token, key in self._claimed(store, now - HOUR, max(50, rounds // 5)):
+                answer, sent = track.race(
+                    partial(store.reschedule, key.id, now + HOUR),
+                    partial(dispatch, store, token, [key]),
+                )
+                moved = answer in (ChangeResult.CHANGED, ChangeResult.MAYBE_SENT)
+                assert moved is (sent == []), (key, answer, sent)
+                left = store.key_of(key.id)
+                assert left == (Key(now + HOUR, key.id) if moved else None)
+
+    def test_two_dispatchers_with_one_control_message(
+        self, store: TimeoutStore, now: Micros, rounds: int
+    ) -> None:
+        with Track(2) as track:
+            for token, key in self._claimed(store, now - HOUR, max(50, rounds // 5)):
+                one, other = track.race(
+                    partial(dispatch, store, token, [key]),
+                    partial(dispatch, store, token, [key]),
+                )
+                assert one + other == [key.id]
+                assert store.find(key.id) == (TimeoutState.DISPATCHED, None)
+
+    def test_a_control_message_and_an_id_alone(
+        self, store: TimeoutStore, now: Micros, rounds: int
+    ) -> None:
+        with Track(2) as track:
+            for token, key in self._claimed(store, now - HOUR, max(50, rounds // 5)):
+                one, other = track.race(
+                    partial(dispatch, store, token, [key]),
+                    partial(dispatch, store, "", [key]),
+                )
+                assert len(one + other) <= 1
+                found = store.find(key.id)
+                assert found is not None
+                assert (found[0] is TimeoutState.DISPATCHED) is bool(one + other)
+                if not one + other:
+                    store.release(token)
+                    assert drain(store) == [key.id]
+
+    def test_a_redelivered_store_message_and_a_dispatch(
+        self, store: TimeoutStore, now: Micros, rounds: int
+    ) -> None:
+        with Track(2) as track:
+            for token, key in self._claimed(store, now - HOUR, max(50, rounds // 5)):
+                again = [timeout(key.id, key.due), timeout(f"{key.id} beside", now + HOUR)]
+                _, sent = track.race(
+                    partial(store.store_many, again),
+                    partial(dispatch, store, token, [key]),
+                )
+                assert sent == [key.id]
+                assert store.find(key.id) == (TimeoutState.DISPATCHED, None)
+                assert store.key_of(f"{key.id} beside") is not None
+
+    def test_a_store_message_and_its_cancel(
+        self, store: TimeoutStore, now: Micros, rounds: int
+    ) -> None:
+        with Track(2) as track:
+            for n in range(max(50, rounds // 10)):
+                name = f"{n}"
+                _, answer = track.race(
+                    partial(store.store_many, [timeout(name, now)]),
+                    partial(store.cancel, name),
+                )
+                assert answer in (CancelResult.CANCELLED, CancelResult.UNKNOWN)
+                assert store.find(name) == (TimeoutState.CANCELLED, None)
+                assert store.count(ALL) == 0
+
+    def test_one_id_from_two_store_messages(
+        self, store: TimeoutStore, now: Micros, rounds: int
+    ) -> None:
+        with Track(2) as track:
+            for n in range(max(20, rounds // 20)):
+                track.race(
+                    partial(store.store_many, [timeout(f"{n}", now), timeout(f"{n} a", now)]),
+                    partial(store.store_many, [timeout(f"{n} b", now), timeout(f"{n}", now + 1)]),
+                )
+                key = store.key_of(f"{n}")
+                assert key in (Key(now, f"{n}"), Key(now + 1, f"{n}"))
+                assert store.count(ALL) == 3 * (n + 1)
+
+    def test_two_cancels(self, store: TimeoutStore, now: Micros, rounds: int) -> None:
+        with Track(2) as track:
+            for n in range(max(20, rounds // 20)):
+                name = f"{n}"
+                known = n % 2 == 0
+                if known:
+                    store.store_many([timeout(name, now)])
+                answers = track.race(partial(store.cancel, name), partial(store.cancel, name))
+                first = CancelResult.CANCELLED if known else CancelResult.UNKNOWN
+                assert sorted(answers) == sorted([first, CancelResult.CANCELLED])
+
+    def test_two_reschedules(self, store: TimeoutStore, now: Micros, rounds: int) -> None:
+        with Track(2) as track:
+            for n in range(max(20, rounds // 20)):
+                name = f"{n}"
+                store.store_many([timeout(name, now)])
+                answers = track.race(
+                    partial(store.reschedule, name, now + 1),
+                    partial(store.reschedule, name, now + 2),
+                )
+                assert answers == [ChangeResult.CHANGED] * 2
+                assert store.key_of(name) in (Key(now + 1, name), Key(now + 2, name))
+                assert store.count(ALL) == n + 1
+
+    def test_a_sagas_cancel_and_its_dispatches(self, stores: Stores, now: Micros) -> None:
+        for n in range(5):
+            store = stores(f"{stores.endpoint}.{n}")
+            store.store_many([timeout(f"{i:03}", now - 1, saga="s") for i in range(60)])
+
+            cancelled, sent = race(
+                partial(store.cancel_saga, "s"),
+                partial(drain, store, limit=7),
+            )
+            sent += drain(store)
+
+            # What was in hand when the saga was cancelled is not counted, and goes out.
+            states = [found[0] for i in range(60) if (found := store.find(f"{i:03}"))]
+            assert states.count(TimeoutState.CANCELLED) == cancelled
+            assert states.count(TimeoutState.DISPATCHED) == len(set(sent)) == len(sent)
+            assert cancelled + len(sent) == 60
+
+    def test_four_claimers_of_one_instant(self, store: TimeoutStore, now: Micros) -> None:
+        names = [f"{n:03}" for n in range(400)]
+        store.store_many([timeout(name, now - 1) for name in names])
+
+        def claim(owner: str) -> list[str]:
+            found: list[str] = []
+            while chunk := ids(store.claim(store.now(), 9, owner)):
+                found += chunk
+            return found
+
+        shares = race(*[partial(claim, f"owner {n}") for n in range(4)])
+
+        assert sorted(name for share in shares for name in share) == names
+
+    def test_a_claim_and_a_release(self, store: TimeoutStore, now: Micros, rounds: int) -> None:
+        store.store_many([timeout("a", now - 1)])
+        with Track(2) as track:
+            for _ in range(max(20, rounds // 20)):
+                held = store.claim(store.now(), 1, "o")
+                assert ids(held) == ["a"]
+                _, other = track.race(
+                    partial(store.release, held.token),
+                    lambda: store.claim(store.now(), 1, "p"),
+                )
+                if other.token:
+                    assert ids(store.claim(store.now(), 1, "q")) == []
+                    store.release(other.token)
+        assert drain(store) == ["a"]
+
+    def test_ten_writers_of_one_instant_and_two_dispatchers(
+        self, store: TimeoutStore, now: Micros
+    ) -> None:
+        """What is written late into an instant that was looked at before is found all the same."""
+        written = threading.Semaphore(0)
+        sent: list[str] = []
+        done = threading.Event()
+
+        def write(writer: int) -> None:
+            for n in range(20):
+                store.store_many([timeout(f"{writer} {n:02}", now - 1)])
+                written.release()
+
+        def wait_for_writers() -> None:
+            for _ in range(200):
+                assert written.acquire(timeout=60)
+            done.set()
+
+        def send(owner: str) -> None:
+            while True:
+                was_done = done.is_set()
+                got = drain(store, owner, limit=13)
+                sent.extend(got)
+                if was_done and not got and store.count(ALL) == 0:
+                    return
+
+        race(
+            *[partial(write, n) for n in range(10)],
+            wait_for_writers,
+            lambda: send("one"),
+            lambda: send("two"),
+        )
+
+        assert sorted(sent) == sorted(f"{writer} {n:02}" for writer in range(10) for n in range(20))
+
+    def test_batches_that_share_ids_in_other_orders(self, store: TimeoutStore, now: Micros) -> None:
+        names = [f"{n:03}" for n in range(60)]
+        orders = [names, names[::-1], names[30:] + names[:30], names[::2] + names[1::2]]
+
+        def write(order: list[str]) -> None:
+            for at in range(0, 60, 20):
+                store.store_many([timeout(name, now) for name in order[at : at + 20]])
+
+        race(*[partial(write, order) for order in orders])
+
+        assert pending(store) == names
+
+    def test_everything_at_once_adds_up(self, store: TimeoutStore, now: Micros) -> None:
+        names = [f"{n:03}" for n in range(200)]
+        store.store_many([timeout(name, now - 1) for name in names])
+
+        def cancel() -> list[str]:
+            answers = {name: store.cancel(name) for name in reversed(names)}
+            return [name for name, answer in answers.items() if answer != CancelResult.TOO_LATE]
+
+        def move() -> None:
+            for name in names[::5]:
+                store.reschedule(name, now - 7)
+
+        def write_again() -> None:
+            for at in range(0, 200, 40):
+                store.store_many([timeout(name, now - 1) for name in names[at : at + 40]])
+
+        cancelled, sent, more, _, _ = race(
+            cancel, lambda: drain(store, "o", 7), lambda: drain(store, "p", 11), move, write_again
+        )
+        rest = drain(store)
+
+        assert sorted(cancelled + sent + more + rest) == names
+        assert store.count(ALL) == 0

@@ -1,0 +1,260 @@
+"""One dispatcher at a time has a timeout in hand, until it says how it ended."""
+
+# ruff: noqa: D102 - the name of a case is its claim
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from timeoutmgr.contracts import (
+    CancelResult,
+    ChangeResult,
+    Key,
+    OutcomeKind,
+    TimeoutState,
+    TimeoutStore,
+)
+from timeoutmgr.instants import Micros
+from timeoutmgr.testing.conformance.facts import needs
+from timeoutmgr.testing.conformance.stores.suite import (
+    ALL,
+    HOUR,
+    SetClock,
+    Stores,
+    StoreSuite,
+    Undone,
+    dispatch,
+    drain,
+    ids,
+    outcomes,
+    pending,
+    timeout,
+)
+
+
+class Taking(StoreSuite):
+    """``take_many`` and what it gives."""
+
+    def test_what_is_taken_is_whole_and_in_order(self, store: TimeoutStore, now: Micros) -> None:
+        stored = [timeout("b", now - 5), timeout("a", now - 5), timeout("c", now - 6)]
+        store.store_many(stored)
+        chunk = store.claim(now, 10, "o")
+
+        with store.take_many(chunk.token, chunk.keys) as taken:
+            assert list(taken.timeouts) == [stored[2], stored[1], stored[0]]
+            taken.close([])
+
+    @pytest.mark.parametrize(
+        ("kind", "state"),
+        [
+            (OutcomeKind.DISPATCHED, TimeoutState.DISPATCHED),
+            (OutcomeKind.FAILED, TimeoutState.FAILED),
+        ],
+    )
+    def test_what_was_sent_or_failed_is_gone_for_good(
+        self, store: TimeoutStore, now: Micros, kind: OutcomeKind, state: TimeoutState
+    ) -> None:
+        store.store_many([timeout("a", now - 1)])
+        chunk = store.claim(now, 10, "o")
+
+        with store.take_many(chunk.token, chunk.keys) as taken:
+            taken.close(outcomes(chunk.keys, now, kind))
+
+        assert store.find("a") == (state, None)
+        assert drain(store) == []
+        assert store.statistics().claimed == 0
+
+    def test_outcomes_may_be_mixed(self, store: TimeoutStore, now: Micros) -> None:
+        store.store_many([timeout(name, now - 1) for name in "abcd"])
+        chunk = store.claim(now, 10, "o")
+        a, b, c, d = chunk.keys
+
+        with store.take_many(chunk.token, chunk.keys) as taken:
+            taken.close(
+                outcomes([a, d], now)
+                + outcomes([b], now, OutcomeKind.FAILED)
+                + outcomes([c], now, OutcomeKind.RETRY, now - 1)
+            )
+
+        states = [found[0].value for name in "abcd" if (found := store.find(name))]
+        assert states == ["dispatched", "failed", "pending", "dispatched"]
+
+    def test_what_has_no_outcome_stays_and_is_free(self, store: TimeoutStore, now: Micros) -> None:
+        store.store_many([timeout("a", now - 1), timeout("b", now - 1)])
+        chunk = store.claim(now, 10, "o")
+
+        with store.take_many(chunk.token, chunk.keys) as taken:
+            taken.close(outcomes(chunk.keys[:1], now))
+
+        assert drain(store) == ["b"]
+
+    def test_an_attempt_is_counted_and_nothing_else_changes(
+        self, store: TimeoutStore, now: Micros
+    ) -> None:
+        stored = timeout("a", now - 9, saga="s")
+        store.store_many([stored])
+        for attempt in range(3):
+            chunk = store.claim(now, 10, "o")
+            with store.take_many(chunk.token, chunk.keys) as taken:
+                assert [one.attempts for one in taken.timeouts] == [attempt]
+                taken.close(outcomes(chunk.keys, now, OutcomeKind.RETRY, now - 1))
+
+        assert store.find("a") == (TimeoutState.PENDING, replace(stored, attempts=3))
+
+    def test_what_is_in_hand_is_left_out_for_others(self, store: TimeoutStore, now: Micros) -> None:
+        store.store_many([timeout("a", now - 1), timeout("b", now - 1)])
+        chunk = store.claim(now, 10, "o")
+
+        with store.take_many(chunk.token, chunk.keys) as taken:
+            assert ids(store.claim(store.now(), 10, "p")) == []
+            with store.take_many(chunk.token, chunk.keys) as other:
+                assert list(other.timeouts) == []
+            with store.take_many("", chunk.keys[:1]) as other:
+                assert list(other.timeouts) == []
+            taken.close(outcomes(chunk.keys, now))
+
+        assert store.count(ALL) == 0
+
+    def test_keys_that_are_gone_moved_or_not_due_are_left_out(
+        self, store: TimeoutStore, now: Micros
+    ) -> None:
+        store.store_many([timeout(name, now - 5) for name in "abc"])
+        store.store_many([timeout("d", now + HOUR)])
+        chunk = store.claim(now, 10, "o")
+        store.cancel("a")
+        store.reschedule("b", now - 9)
+
+        wanted = [*chunk.keys, Key(now + HOUR, "d"), Key(now - 5, "never")]
+
+        assert dispatch(store, chunk.token, wanted) == ["c"]
+        assert pending(store) == ["b", "d"]
+
+    def test_no_keys_are_nothing_to_take(self, store: TimeoutStore) -> None:
+        with store.take_many("", []) as taken:
+            assert list(taken.timeouts) == []
+            taken.close([])
+
+    def test_a_key_twice_is_taken_once(self, store: TimeoutStore, now: Micros) -> None:
+        store.store_many([timeout("a", now - 1)])
+        (key,) = store.claim(now, 1, "o").keys
+
+        assert dispatch(store, "", [key, key]) in (["a"], [])  # claimed, or claimed on the spot
+        assert drain(store) == []
+
+    @needs(settable_clock=True)
+    def test_an_id_alone_is_claimed_on_the_spot_and_not_early(
+        self, store: TimeoutStore, clock: SetClock
+    ) -> None:
+        due = clock.at + 1
+        store.store_many([timeout("a", due)])
+
+        early = dispatch(store, "", [Key(due, "a")])
+        clock.at = due
+        then = dispatch(store, "", [Key(due, "a")])
+
+        assert (early, then) == ([], ["a"])
+
+    def test_a_control_message_that_comes_again_finds_nothing(
+        self, store: TimeoutStore, now: Micros
+    ) -> None:
+        store.store_many([timeout("a", now - 1)])
+        chunk = store.claim(now, 10, "o")
+        dispatch(store, chunk.token, chunk.keys)
+
+        assert dispatch(store, chunk.token, chunk.keys) == []
+        assert dispatch(store, "", chunk.keys) == []
+
+    def test_leaving_without_close_gives_back_and_leaves_a_doubt(
+        self, store: TimeoutStore, now: Micros
+    ) -> None:
+        store.store_many([timeout("a", now - 1), timeout("b", now - 1)])
+        chunk = store.claim(now, 10, "o")
+
+        with pytest.raises(Undone), store.take_many(chunk.token, chunk.keys):
+            raise Undone
+        again = store.claim(now, 10, "o")
+        store.release(again.token)
+
+        assert ids(again) == ["a", "b"]
+        assert store.cancel("a") is CancelResult.MAYBE_SENT
+        assert store.reschedule("b", now + HOUR) is ChangeResult.MAYBE_SENT
+
+    def test_closing_twice_is_an_error(self, store: TimeoutStore, now: Micros) -> None:
+        store.store_many([timeout("a", now - 1)])
+        chunk = store.claim(now, 10, "o")
+
+        with store.take_many(chunk.token, chunk.keys) as taken:
+            taken.close(outcomes(chunk.keys, now))
+            with pytest.raises(RuntimeError):
+                taken.close([])
+
+    def test_what_a_stranger_has_in_the_outcomes_changes_nothing(
+        self, store: TimeoutStore, now: Micros
+    ) -> None:
+        store.store_many([timeout("a", now - 2), timeout("b", now - 1)])
+        chunk = store.claim(now, 1, "o")
+
+        with store.take_many(chunk.token, chunk.keys) as taken:
+            taken.close(outcomes([Key(now - 1, "b"), Key(now, "never")], now))
+
+        assert pending(store) == ["a", "b"]
+        assert store.find("never") is None
+
+    @needs(row_locks=True, settable_clock=True)
+    def test_with_row_locks_a_lapse_takes_nothing_out_of_a_dispatchers_hands(
+        self, store: TimeoutStore, clock: SetClock
+    ) -> None:
+        store.store_many([timeout("a", clock.at), timeout("b", clock.at)])
+        chunk = store.claim(clock.at, 10, "o")
+
+        with store.take_many(chunk.token, chunk.keys[:1]) as taken:
+            self.lapse(clock)
+            meanwhile = store.claim(clock.at, 10, "p")
+            taken.close(outcomes(chunk.keys[:1], clock.at))
+
+        assert "a" not in ids(meanwhile)
+        assert store.find("a") == (TimeoutState.DISPATCHED, None)
+
+    @needs(row_locks=False, settable_clock=True)
+    def test_without_row_locks_a_lapsed_claim_is_fenced_off(
+        self, store: TimeoutStore, clock: SetClock
+    ) -> None:
+        store.store_many([timeout("a", clock.at)])
+        old = store.claim(clock.at, 10, "o")
+        self.lapse(clock)
+        new = store.claim(clock.at, 10, "p")
+
+        assert dispatch(store, old.token, old.keys) == []
+        assert dispatch(store, new.token, new.keys) == ["a"]
+
+    @needs(row_locks=False, settable_clock=True)
+    def test_without_row_locks_what_was_sent_is_sent_though_the_claim_lapsed(
+        self, store: TimeoutStore, clock: SetClock
+    ) -> None:
+        store.store_many([timeout("a", clock.at)])
+        chunk = store.claim(clock.at, 10, "o")
+
+        with store.take_many(chunk.token, chunk.keys) as taken:
+            self.lapse(clock)
+            later = store.claim(clock.at, 10, "p")
+            taken.close(outcomes(chunk.keys, clock.at))
+
+        assert dispatch(store, later.token, later.keys) == []
+        assert store.find("a") == (TimeoutState.DISPATCHED, None)
+
+    @needs(settable_clock=True)
+    def test_a_lapse_while_in_hand_leaves_a_doubt(
+        self, stores: Stores, store: TimeoutStore, clock: SetClock
+    ) -> None:
+        store.store_many([timeout("a", clock.at)])
+        chunk = store.claim(clock.at, 1, "o")
+
+        taken = store.take_many(chunk.token, chunk.keys)
+        taken.__enter__()
+        self.lapse(clock)
+        taken.__exit__(None, None, None)
+        store.release(store.claim(clock.at, 1, "o").token)
+
+        assert stores().cancel("a") is CancelResult.MAYBE_SENT

@@ -1,0 +1,161 @@
+"""What the cases of the transports share: fixtures, and receiving what is on its way."""
+
+from __future__ import annotations
+
+import time
+import uuid
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from typing import ClassVar, Final
+
+import pytest
+
+from timeoutmgr.contracts import Receiver, SendResult, Transport, TransportSession
+from timeoutmgr.errors import TransportUnavailable
+from timeoutmgr.message import Message, Outgoing, Received
+
+PATIENCE: Final = 20.0
+"""Seconds for what is on its way; one that comes costs nothing of it."""
+EMPTY: Final = 0.2
+"""Seconds after which a queue counts as empty."""
+
+
+class TransportSuite:
+    """The facts and the fixtures; every case is a method of a subclass."""
+
+    durable: ClassVar[bool]
+    """As in the capabilities: what a killed consumer held comes back."""
+    transactions: ClassVar[bool]
+    """The modes name SENDS_ATOMIC_WITH_RECEIVE."""
+    can_lose_leases: ClassVar[bool] = False
+    """The fixture ``lose_leases`` is overridden."""
+
+    @pytest.fixture
+    def make_transport(self) -> Callable[[], Transport]:
+        """Override it: return a maker of transports that are installed and reach one broker."""
+        raise NotImplementedError("a subclass overrides the fixture make_transport")
+
+    @pytest.fixture
+    def lose_leases(self) -> Callable[[], None]:
+        """Override it: return what takes away all that is in hand, as a cut connection does."""
+        raise NotImplementedError("a class with can_lose_leases overrides the fixture lose_leases")
+
+    @pytest.fixture
+    def transport(self, make_transport: Callable[[], Transport]) -> Iterator[Transport]:
+        """Make one transport, closed in the end."""
+        with closing(make_transport()) as transport:
+            yield transport
+
+    @pytest.fixture
+    def session(self, transport: Transport) -> Iterator[TransportSession]:
+        """Open a session."""
+        with closing(transport.session()) as session:
+            yield session
+
+    @pytest.fixture
+    def other_session(self, make_transport: Callable[[], Transport]) -> Iterator[TransportSession]:
+        """Open a session of another transport, as another process has it."""
+        with closing(make_transport()) as transport, closing(transport.session()) as session:
+            yield session
+
+    @pytest.fixture
+    def new_queue(self, session: TransportSession) -> Iterator[Callable[[], str]]:
+        """Return a maker of queues, deleted in the end."""
+        made: list[str] = []
+
+        def make() -> str:
+            made.append(f"conformance-{uuid.uuid4().hex[:12]}")
+            session.create_queues(made[-1:])
+            return made[-1]
+
+        yield make
+        session.delete_queues(made)
+
+    @pytest.fixture
+    def queue(self, new_queue: Callable[[], str]) -> str:
+        """Return an empty queue."""
+        return new_queue()
+
+    @pytest.fixture
+    def name(self, session: TransportSession) -> Iterator[str]:
+        """Return a name that no queue has yet; it and ``<name>.…`` are for the case to create."""
+        name = f"conformance-{uuid.uuid4().hex[:12]}"
+        yield name
+        session.delete_queues([name])
+
+    @pytest.fixture
+    def receiver(self, session: TransportSession, queue: str) -> Iterator[Receiver]:
+        """Open a receiver of ``queue``."""
+        with closing(session.receiver(queue, prefetch=1_000)) as receiver:
+            yield receiver
+
+
+def messages(queue: str, *names: str) -> list[Outgoing]:
+    """Return one message a name, which is its id."""
+    return [Outgoing(queue, Message(id=name, body=name.encode())) for name in names]
+
+
+def put(session: TransportSession, queue: str, *names: str) -> None:
+    """Send one message a name, and see all of them confirmed."""
+    results = session.send(messages(queue, *names))
+    assert results == [SendResult.CONFIRMED] * len(names)
+
+
+def numbers(count: int) -> list[str]:
+    """Return that many names."""
+    return [f"{number:04}" for number in range(count)]
+
+
+def ids(received: Sequence[Received]) -> list[str]:
+    """Return the message ids, in order."""
+    return [one.message.id for one in received]
+
+
+def take(receiver: Receiver, count: int) -> list[Received]:
+    """Receive exactly *count* messages, however many at a time."""
+    found: list[Received] = []
+    deadline = time.monotonic() + PATIENCE
+    while len(found) < count and time.monotonic() < deadline:
+        found += receiver.receive(count - len(found), 1)
+    assert len(found) == count, f"{len(found)} of {count} came: {ids(found)}"
+    return found
+
+
+def take_all(receiver: Receiver) -> list[Received]:
+    """Receive and acknowledge until nothing more comes."""
+    found: list[Received] = []
+    while received := receiver.receive(100, EMPTY):
+        receiver.ack(received)
+        found += received
+    return found
+
+
+def take_again(receivers: Sequence[Receiver]) -> tuple[Receiver, list[Received]]:
+    """Return which of *receivers* got something; one that lost its connection is tried again."""
+    deadline = time.monotonic() + PATIENCE
+    while time.monotonic() < deadline:
+        for receiver in receivers:
+            try:
+                received = receiver.receive(100, EMPTY)
+            except TransportUnavailable:
+                continue
+            if received:
+                return receiver, received
+    raise AssertionError("it never came again")
+
+
+def take_until_quiet(receiver: Receiver) -> list[Received]:
+    """Receive what there is for a receiver that may have lost its connection; settle nothing."""
+    while True:
+        try:
+            return receiver.receive(100, EMPTY)
+        except TransportUnavailable:
+            continue
+
+
+def counted(session: TransportSession, queue: str) -> int:
+    """Return how many messages wait, by a session that may have lost its connection."""
+    try:
+        return session.count(queue)
+    except TransportUnavailable:
+        return session.count(queue)
