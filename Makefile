@@ -50,7 +50,7 @@ cover: .venv/installed-test ## all tests, with branch coverage of at least 90 %
 	@mkdir -p build/coverage
 	$(PYTEST) --cov --cov-report=term-missing:skip-covered $(TEST_ARGS)
 
-bench: .venv/installed-test ## the benchmarks, one after the other
+bench: .venv/installed-test ## the rates of storing and dispatching on this machine
 	@for program in $(sort $(wildcard benchmarks/*.py)); do \
 		echo "== $$program"; $(BIN)/python "$$program" $(BENCH_ARGS) || exit 1; done
 

@@ -164,7 +164,7 @@ def test_a_handler_needs_the_name_of_a_message_type(
 
 def test_a_hook_that_cannot_be_called_is_refused(config: EndpointConfiguration) -> None:
     with pytest.raises(ConfigurationError, match="hook"):
-        config.define_critical_error_action("stop")  # type: ignore[arg-type]
+        config.define_critical_error_action("stop")  # type: ignore[arg-type]  # wrong on purpose
 
 
 def test_hooks_keep_their_order(config: EndpointConfiguration) -> None:

@@ -149,7 +149,7 @@ def test_many_threads_write_without_an_error(sqlite_url: str, database: Database
         try:
             start.wait(SOON)
             for turn in range(5):
-                patient.run(lambda connection, turn=turn: write(connection, f"{number}-{turn}"))  # type: ignore[misc]
+                patient.run(lambda connection, turn=turn: write(connection, f"{number}-{turn}"))  # type: ignore[misc]  # the default binds the turn
         except BaseException as error:
             failed.append(error)
 

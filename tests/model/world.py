@@ -33,7 +33,7 @@ class Map(dict[K, V]):
         changed.pop(key, None)
         return changed
 
-    def __hash__(self) -> int:  # type: ignore[override]
+    def __hash__(self) -> int:  # type: ignore[override]  # a dict has none; this one never changes
         if self._hash is None:
             self._hash = hash(frozenset(self.items()))
         return self._hash

@@ -404,12 +404,12 @@ def test_stored_timeouts_are_counted() -> None:
 
 def test_inside_a_callers_transaction_only_a_timeout_can_be_stored() -> None:
     with pytest.raises(InvalidMessage, match="no timeout"):
-        Counter().step.store_inside(wake_manager("x", LATER, "w").message, None)  # type: ignore[arg-type]
+        Counter().step.store_inside(wake_manager("x", LATER, "w").message, None)  # type: ignore[arg-type]  # memory has none
 
 
 def test_inside_a_callers_transaction_the_poller_is_not_woken() -> None:
     counter = Counter()
 
-    counter.step.store_inside(a_delayed("m1", LATER), None)  # type: ignore[arg-type]
+    counter.step.store_inside(a_delayed("m1", LATER), None)  # type: ignore[arg-type]  # memory has none
 
     assert (len(counter.stored()), counter.woken) == (1, [])

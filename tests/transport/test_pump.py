@@ -522,7 +522,7 @@ def test_an_outage_of_the_storage_arms_the_breaker_of_the_storage() -> None:
             mill.stop.set()
         return original(timeout)
 
-    mill.stop.wait = wait  # type: ignore[method-assign]
+    mill.stop.wait = wait  # type: ignore[method-assign]  # to see the waits
     mill.pump.run()
 
     assert seen == [BreakerState.ARMED] * 2

@@ -75,7 +75,7 @@ def test_headers_that_steer_a_broker_are_not_passed_on(transport: SqlTransport) 
         Message(id="half \ud800"),
         Message(id="1", content_type="t" * 256),
         Message(id="1", content_encoding="e" * 65),
-        Message(id="1", headers={"n": 1}),  # type: ignore[dict-item]
+        Message(id="1", headers={"n": 1}),  # type: ignore[dict-item]  # wrong on purpose
     ],
 )
 def test_what_cannot_be_kept_is_refused_before_anything_is_sent(

@@ -186,7 +186,7 @@ def test_bells_are_shared_by_tables_of_one_database(
 )
 def test_settings_that_cannot_work_are_refused(bad: dict[str, timedelta]) -> None:
     with pytest.raises(ConfigurationError):
-        SqlQueueSettings(**bad)  # type: ignore[arg-type]
+        SqlQueueSettings(**bad)  # type: ignore[arg-type]  # wrong on purpose
 
 
 @pytest.mark.parametrize(
