@@ -37,11 +37,9 @@ class Changing:
     def __init__(self, context: StoreContext) -> None:
         self._context = context
         timeouts, keys = context.tables.timeouts, context.tables.keys
-        self._key = (
-            select(keys)
-            .where(keys.c.endpoint == context.endpoint, keys.c.id == bindparam("id"))
-            .with_for_update()
-        )
+        one_key = (keys.c.endpoint == context.endpoint, keys.c.id == bindparam("id"))
+        self._glance = select(keys).where(*one_key)
+        self._key = select(keys).where(*one_key).with_for_update()
         one_row = (
             timeouts.c.endpoint == context.endpoint,
             timeouts.c.due == bindparam("due_"),
@@ -89,6 +87,8 @@ class Changing:
         )
 
     def _cancel(self, connection: Connection, timeout_id: str) -> CancelResult:
+        if self._is_in_other_hands(connection, timeout_id):
+            return CancelResult.TOO_LATE
         key = connection.execute(self._key, {"id": timeout_id}).first()
         if key is None:
             if self._bar(connection, timeout_id):
@@ -117,6 +117,8 @@ class Changing:
         return CancelResult.MAYBE_SENT if held.maybe_sent else CancelResult.CANCELLED
 
     def _reschedule(self, connection: Connection, timeout_id: str, due: Micros) -> ChangeResult:
+        if self._is_in_other_hands(connection, timeout_id):
+            return ChangeResult.TOO_LATE
         key = connection.execute(self._key, {"id": timeout_id}).first()
         if key is None or key.state == TimeoutState.CANCELLED:
             return ChangeResult.UNKNOWN
@@ -139,6 +141,26 @@ class Changing:
         at = self._context.now(connection)
         self._tell(connection, "rescheduled", held, Key(due, timeout_id), at)
         return ChangeResult.MAYBE_SENT if held.maybe_sent else ChangeResult.CHANGED
+
+    def _is_in_other_hands(self, connection: Connection, timeout_id: str) -> bool:
+        """Lock the row of a pending timeout before its key, on MySQL; true if it is not to be had.
+
+        There SKIP LOCKED stands in the row's line for a moment before it passes by. Held
+        meanwhile, the key would close a circle with a dispatcher that closes, and it is the
+        dispatcher that the server may then pick to fail, with its message sent. Behind the
+        endpoint's lock there is no other change and no claim: who holds the row dispatches it.
+        """
+        if not self._context.locks_what_it_reads:
+            return False
+        lock_endpoint(connection, self._context)
+        seen = connection.execute(self._glance, {"id": timeout_id}).first()
+        if seen is None or seen.state != TimeoutState.PENDING:
+            return False
+        if self._lock_row(connection, Key(seen.due, timeout_id)) is not None:
+            return False
+        # Gone, or held: what its dispatcher says of it counts, once that is committed.
+        again = connection.execute(self._glance, {"id": timeout_id}).first()
+        return again is not None and again.state == TimeoutState.PENDING
 
     def _bar(self, connection: Connection, timeout_id: str) -> bool:
         """Leave a tombstone, so that the store message that may be on its way is dropped."""

@@ -4,8 +4,9 @@ A dispatcher locks *rows* of ``timeouts`` with ``FOR UPDATE SKIP LOCKED``: a row
 passed by, not waited for, so that many dispatchers run side by side. It holds them over the
 publish and locks their *keys* (``timeout_keys``) only to close. Whoever else changes a timeout
 (cancel, reschedule) locks its key first, waiting, and then its row without waiting. So nobody
-ever waits for a row, and there is no circle to wait in. SQLite has no row locks: its one writer
-is the lock, and SQLAlchemy leaves these clauses out there.
+ever waits for a row, and there is no circle to wait in. (MySQL's SKIP LOCKED does wait, for a
+moment. There a change takes the endpoint's lock, then its row, then its key, like a dispatcher.)
+SQLite has no row locks: its one writer is the lock, and SQLAlchemy leaves these clauses out there.
 
 Claims of one endpoint are made one at a time, under the endpoint's lock.
 """

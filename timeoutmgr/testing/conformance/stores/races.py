@@ -68,7 +68,7 @@ class Races(StoreSuite):
         self, store: TimeoutStore, now: Micros, rounds: int
     ) -> None:
         with Track(2) as track:
-            for token, key in self._claimed(store, now - HOUR, max(50, rounds // 5)):
+            for token, key in self._claimed(store, now - HOUR, max(50, rounds // 10)):
                 answer, sent = track.race(
                     partial(store.reschedule, key.id, now + HOUR),
                     partial(dispatch, store, token, [key]),
@@ -82,7 +82,7 @@ class Races(StoreSuite):
         self, store: TimeoutStore, now: Micros, rounds: int
     ) -> None:
         with Track(2) as track:
-            for token, key in self._claimed(store, now - HOUR, max(50, rounds // 5)):
+            for token, key in self._claimed(store, now - HOUR, max(50, rounds // 10)):
                 one, other = track.race(
                     partial(dispatch, store, token, [key]),
                     partial(dispatch, store, token, [key]),
@@ -94,7 +94,7 @@ class Races(StoreSuite):
         self, store: TimeoutStore, now: Micros, rounds: int
     ) -> None:
         with Track(2) as track:
-            for token, key in self._claimed(store, now - HOUR, max(50, rounds // 5)):
+            for token, key in self._claimed(store, now - HOUR, max(50, rounds // 10)):
                 one, other = track.race(
                     partial(dispatch, store, token, [key]),
                     partial(dispatch, store, "", [key]),
@@ -111,7 +111,7 @@ class Races(StoreSuite):
         self, store: TimeoutStore, now: Micros, rounds: int
     ) -> None:
         with Track(2) as track:
-            for token, key in self._claimed(store, now - HOUR, max(50, rounds // 5)):
+            for token, key in self._claimed(store, now - HOUR, max(50, rounds // 10)):
                 again = [timeout(key.id, key.due), timeout(f"{key.id} beside", now + HOUR)]
                 _, sent = track.race(
                     partial(store.store_many, again),
