@@ -10,25 +10,25 @@ _here = _Path(__file__).parent
 if not (_here / "persistence").is_dir():  # a checkout: persistence/ and satellites/ stand beside us
     __path__.append(str(_here.parent))
 
-from timeoutmgr._version import __version__  # noqa: E402 - the path comes first, see above
-from timeoutmgr.config import EndpointConfiguration  # noqa: E402
-from timeoutmgr.contracts import (  # noqa: E402
+from timeoutmgr._version import __version__
+from timeoutmgr.config import EndpointConfiguration
+from timeoutmgr.contracts import (
     CancelResult,
     ChangeResult,
     TimeoutState,
     TransactionMode,
 )
-from timeoutmgr.endpoint import Endpoint  # noqa: E402
-from timeoutmgr.handlers import HandlerContext  # noqa: E402
-from timeoutmgr.outgoing import SendOptions, Sent  # noqa: E402
-from timeoutmgr.resilience.critical import (  # noqa: E402
+from timeoutmgr.endpoint import Endpoint
+from timeoutmgr.handlers import HandlerContext
+from timeoutmgr.outgoing import SendOptions, Sent
+from timeoutmgr.resilience.critical import (
     CriticalAction,
     CriticalErrorContext,
 )
-from timeoutmgr.resilience.recovery import RecoverabilitySettings  # noqa: E402
-from timeoutmgr.timeouts import Timeouts, TimeoutView  # noqa: E402
-from timeoutmgr.transport.sql import registration as _registration  # noqa: E402
-from timeoutmgr.validation import Limits  # noqa: E402
+from timeoutmgr.resilience.recovery import RecoverabilitySettings
+from timeoutmgr.timeouts import Timeouts, TimeoutView
+from timeoutmgr.transport.sql import registration as _registration
+from timeoutmgr.validation import Limits
 
 _registration.register()  # kombu.Connection("timeoutmgr+sqlite:///queues.db") works from here on
 

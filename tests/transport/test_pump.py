@@ -549,7 +549,7 @@ def test_a_queue_that_is_missing_is_waited_for() -> None:
         mill.transport.queues["sales"] = queue
         return original(timeout)
 
-    mill.stop.wait = wait  # type: ignore[method-assign]
+    mill.stop.wait = wait  # type: ignore[method-assign]  # to see the waits
     mill.pump.run()
 
     assert len(mill.stop.asked) == 1
@@ -682,7 +682,7 @@ def test_a_handler_whose_storage_nobody_probes_pauses_by_the_brokers_breaker() -
         mill.failures.clear()
         return original(timeout)
 
-    mill.stop.wait = wait  # type: ignore[method-assign]
+    mill.stop.wait = wait  # type: ignore[method-assign]  # to see the waits
     mill.pump.run()
 
     assert (mill.stop.asked, mill.batches) == ([1.0], [["a"], ["a"]])
