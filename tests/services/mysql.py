@@ -109,6 +109,7 @@ class PrivateMariaDB(PrivateServer):
                 "--auth-root-authentication-method=normal",
                 "--skip-test-db",
                 f"--datadir={self.folder / 'data'}",
+                f"--tmpdir={self._scratch()}",
                 *self._as_root(),
             ],
             cwd=self.folder,
@@ -124,6 +125,7 @@ class PrivateMariaDB(PrivateServer):
             str(_program("mariadbd")),
             "--no-defaults",
             f"--datadir={self.folder / 'data'}",
+            f"--tmpdir={self._scratch()}",
             f"--socket={self.folder / 'socket'}",
             f"--pid-file={self.folder / 'pid'}",
             f"--port={self.port}",
@@ -133,6 +135,12 @@ class PrivateMariaDB(PrivateServer):
             "--innodb-flush-log-at-trx-commit=2",
             *self._as_root(),
         ]
+
+    def _scratch(self) -> Path:
+        """Return its own place for temporary tables: a server that starts clears all it finds."""
+        scratch = self.folder / "tmp"
+        scratch.mkdir(exist_ok=True)
+        return scratch
 
     def _as_root(self) -> list[str]:
         return ["--user=root"] if os.geteuid() == 0 else []  # else it refuses
