@@ -1,79 +1,69 @@
-"""The rates at which timeouts are stored, and of one instant go through both satellites.
+"""How fast it goes when much is due at one instant, with a million pending and with none.
 
-    python benchmarks/drain.py [--count 5000] [--transport URL] [--persistence URL]
-
-Prints one line of JSON: rates per second of the store's batches of 100, and from the endpoint's
-start until the last message is in its destination. One process holds everything. Compare ratios
-of one machine's runs, not absolute figures.
+End to end: from the due instant until the last message is in the hands of its consumer, which is
+a process of its own. Then the dispatch rate where queues and timeouts share one database, in one
+transaction, beside that with a broker.
 """
 
-import argparse
-import json
-import tempfile
-import time
-import uuid
-from contextlib import closing
-from pathlib import Path
+from functools import partial
 
-from timeoutmgr import Endpoint, EndpointConfiguration
-from timeoutmgr.clock import SystemClock
-from timeoutmgr.config import persistence_from_url, transport_from_url
-from timeoutmgr.contracts import Timeout
-from timeoutmgr.message import Message
-from timeoutmgr.satellites import TimeoutManager
-
-BATCH = 100
-HEADERS = {f"header-{number}": "value" for number in range(5)}
+from harness import pending
+from harness.figures import interleave, rate
+from harness.report import Report, options, parsed
+from harness.runs import dispatched, drained
+from harness.servers import servers
+from harness.workers import installed
 
 
 def main() -> None:
-    """Run once and print the figures."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--count", type=int, default=5_000)
-    parser.add_argument("--transport")
-    parser.add_argument("--persistence")
-    given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        embedded = f"sqlite:///{Path(folder) / 'drain.db'}"
-        transport = given.transport or embedded
-        print(json.dumps(drain(transport, given.persistence or transport, given.count)))
+    parser = options(__doc__)
+    parser.add_argument("--pending", type=int, help="far-future timeouts (1,000,000; quick 50,000)")
+    parser.add_argument("--only", choices=["pending", "database"], help="one question")
+    given = parsed(parser, count=20_000, quick=3_000)
+    many = given.pending or (50_000 if given.quick else 1_000_000)
+    with servers("postgres", "rabbitmq") as running:
+        broker, database = running["rabbitmq"], running["postgres"]
+        settings = {"messages": given.count, "body": "512 B", "pending": many, **running.settings}
+        report = Report("Draining what is due at one instant", settings)
 
+        if given.only != "database":
+            other = running.another("postgres")
+            with (
+                installed(broker, database, profile=given.profile) as empty,
+                installed(broker, other) as full,
+            ):
+                pending.load(other, pending.far_future(full.name, many))
+                samples = interleave(
+                    {
+                        "drain, nothing else pending": partial(drained, empty, given.count),
+                        f"drain, {many:,} pending": partial(drained, full, given.count),
+                    },
+                    given.rounds,
+                )
+            report.runs(samples)
+            alone, among = samples.values()
+            report.notes.append(f"{given.count:,} in {given.count / rate(alone):.2f} s.")
+            report.faster(f"drain with {many:,} pending ÷ with none", among, alone, 0.9)
 
-def drain(transport_url: str, persistence_url: str, count: int) -> dict[str, float]:
-    """Store *count* timeouts that are due at once, dispatch them, and return the rates."""
-    name = f"drain{uuid.uuid4().hex[:8]}"
-    config = EndpointConfiguration(name)
-    config.error_queue = f"{name}.error"
-    config.use_transport(transport_from_url(transport_url))
-    persistence = persistence_from_url(persistence_url)
-    config.use_persistence(persistence)
-    config.enable_feature(TimeoutManager())
-    endpoint = Endpoint(config)
-    queues = endpoint.install()
-    destination = f"{name}.destination"
-    with closing(transport_from_url(transport_url).session()) as session:
-        session.create_queues([destination])
-        began = time.perf_counter()
-        store = persistence.timeouts(name, SystemClock())
-        for _ in range(0, count, BATCH):
-            store.store_many([timeout(destination) for _ in range(BATCH)])
-        stored = time.perf_counter()
-        with endpoint:
-            while session.count(destination) < count:
-                time.sleep(0.01)
-            drained = time.perf_counter()
-        session.delete_queues([destination, *queues])
-    return {
-        "count": count,
-        "stored_per_second": round(count / (stored - began)),
-        "dispatched_per_second": round(count / (drained - stored)),
-    }
-
-
-def timeout(destination: str) -> Timeout:
-    """Return a timeout that is due, with 512 bytes of body and five headers."""
-    message = Message(id=str(uuid.uuid4()), headers=HEADERS, body=b"x" * 512)
-    return Timeout(id=message.id, due=SystemClock().now(), destination=destination, message=message)
+        if given.only != "pending":
+            third = running.another("postgres")
+            with (
+                installed(broker, database) as with_broker,
+                installed(third, third, profile=given.profile) as in_one,
+            ):
+                samples = interleave(
+                    {
+                        "dispatch, RabbitMQ + PostgreSQL": partial(
+                            dispatched, with_broker, given.count
+                        ),
+                        "dispatch, all in PostgreSQL": partial(dispatched, in_one, given.count),
+                    },
+                    given.rounds,
+                )
+            report.runs(samples)
+            apart, together = samples.values()
+            report.faster("same database ÷ RabbitMQ + PostgreSQL", together, apart, 1.5)
+    report.give(given)
 
 
 if __name__ == "__main__":

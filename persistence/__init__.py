@@ -1,5 +1,6 @@
 """Where timeouts rest: in a SQL database, or in memory for tests."""
 
+from .delayed import SqlDelayedMessageStore
 from .memory import MemoryPersistence
 from .memory_store import MemoryTimeoutStore
 from .sql import SqlPersistence, SqlSettings, SqlTimeoutStore
@@ -7,6 +8,7 @@ from .sql import SqlPersistence, SqlSettings, SqlTimeoutStore
 __all__ = [
     "MemoryPersistence",
     "MemoryTimeoutStore",
+    "SqlDelayedMessageStore",
     "SqlPersistence",
     "SqlSettings",
     "SqlTimeoutStore",

@@ -102,7 +102,7 @@ class MemoryTimeoutStore:
         """The endpoint whose timeouts these are."""
         return self._endpoint
 
-    def now(self) -> Micros:
+    def now(self, *, transaction: Transaction | None = None) -> Micros:
         """Return the given clock's time."""
         return self._clock.now()
 
@@ -121,7 +121,13 @@ class MemoryTimeoutStore:
                     self._in.rows[timeout.key] = _Row(timeout)
 
     def claim(
-        self, now: Micros, limit: int, owner: str, *, transaction: Transaction | None = None
+        self,
+        now: Micros,
+        limit: int,
+        owner: str,
+        *,
+        chunks: int = 1,
+        transaction: Transaction | None = None,
     ) -> Chunk:
         """Hand out at most *limit* due keys to *owner*; owners live as long as the process."""
         _refuse(transaction)
@@ -138,15 +144,24 @@ class MemoryTimeoutStore:
                 else:
                     free.append(key)
             free.sort()
-            keys = tuple(free[:limit])
-            token = uuid4().hex if keys else ""
-            if keys:
-                self._in.claims[token] = _Claim(frozenset(keys), owner, now + self._claim_time)
-            if len(free) > limit:
-                return Chunk(token, keys, free[limit].due)
+            most = limit * chunks
             if covered:
                 later.append(now + _AGAIN)
-            return Chunk(token, keys, min(later, default=None))
+            next_due = free[most].due if len(free) > most else min(later, default=None)
+            claimed_now = [
+                self._claimed(free[start : min(start + limit, most)], owner, now, next_due)
+                for start in range(0, min(len(free), most), limit)
+            ]
+            if not claimed_now:
+                return Chunk("", (), next_due)
+            return replace(claimed_now[0], others=tuple(claimed_now[1:]))
+
+    def _claimed(
+        self, keys: Sequence[Key], owner: str, now: Micros, next_due: Micros | None
+    ) -> Chunk:
+        token = uuid4().hex
+        self._in.claims[token] = _Claim(frozenset(keys), owner, now + self._claim_time)
+        return Chunk(token, tuple(keys), next_due)
 
     def take_many(
         self, token: str, keys: Sequence[Key], *, transaction: Transaction | None = None
@@ -188,6 +203,9 @@ class MemoryTimeoutStore:
                     return
                 self._mark(claim.keys)
             del self._in.claims[token]
+
+    def expect(self, due: Micros) -> None:
+        """Do nothing: each claim looks at everything."""
 
     def next_due(self) -> Micros | None:
         """Return the earliest due instant stored, or None."""
@@ -307,6 +325,10 @@ class MemoryTimeoutStore:
             removed = len(old) + len(self._in.history) - len(kept)
             self._in.history = kept
             return removed
+
+    def tend(self) -> bool:
+        """Need no tending."""
+        return False
 
     def heartbeat(self, owner: str, state: Mapping[str, str]) -> None:
         """Write a heartbeat of this process."""

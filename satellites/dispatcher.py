@@ -2,12 +2,12 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
-from timeoutmgr import headers
 from timeoutmgr.contracts import (
     Clock,
+    DeadLetters,
     Key,
     Outcome,
     OutcomeKind,
@@ -17,21 +17,21 @@ from timeoutmgr.contracts import (
     TimeoutStore,
 )
 from timeoutmgr.crashpoints import reach
-from timeoutmgr.errors import DeliveryFailed, Unroutable
-from timeoutmgr.instants import Micros, to_wire
-from timeoutmgr.message import Message, Outgoing, Received
-from timeoutmgr.resilience.error_copy import error_copy, minimal_error_copy
+from timeoutmgr.errors import InvalidMessage
+from timeoutmgr.instants import Micros
+from timeoutmgr.message import Received
 from timeoutmgr.telemetry import Telemetry
 from timeoutmgr.transport.work import Work
 
 from .control import SingleOrder, read_control
+from .delivering import back_off
+from .onward import Onward
+from .undeliverable import ErrorQueue, Undeliverable, send_each
 
 logger = logging.getLogger(__name__)
 
 ATTEMPTS: Final = 5
 """Attempts at one message, the last of them refused, before it goes to the error queue."""
-_FIRST_BACK_OFF: Final = 1_000_000
-_LONGEST_BACK_OFF: Final = 60_000_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -46,6 +46,7 @@ class DispatchTimeouts:
     error_queue: str
     clock: Clock
     telemetry: Telemetry
+    dead_letters: DeadLetters | None = None
 
     def __call__(self, batch: Sequence[Received], work: Work) -> None:
         """Carry out the orders of *batch*; raises MessageRejected for what is no order."""
@@ -73,79 +74,43 @@ class DispatchTimeouts:
 
     def _send_and_close(self, taken: Taken, work: Work) -> None:
         at = self.clock.now()
-        timeouts = taken.timeouts
+        onward = Onward(ATTEMPTS, self.dead_letters)
+        going = onward.ready(taken.timeouts, at)
         reach("dispatch.taken")
-        outgoing = [Outgoing(timeout.destination, delivered(timeout, at)) for timeout in timeouts]
-        results = work.send_isolated(outgoing)
+        results = send_each(going.outgoing, work)
         reach("dispatch.confirmed")
-        outcomes: list[Outcome] = []
-        failed: list[tuple[Timeout, Message, DeliveryFailed]] = []
-        for timeout, sent, result in zip(timeouts, outgoing, results, strict=True):
-            if result is SendResult.CONFIRMED:
-                outcomes.append(Outcome(key=timeout.key, kind=OutcomeKind.DISPATCHED, at=at))
-            elif result is SendResult.UNROUTABLE:
-                failed.append((timeout, sent.message, Unroutable(timeout.destination)))
-            elif result is SendResult.REFUSED and timeout.attempts + 1 >= ATTEMPTS:
-                error = DeliveryFailed(
-                    f"queue {timeout.destination!r} did not take the message in {ATTEMPTS} "
-                    "attempts, and refused the last; is it full?"
-                )
-                failed.append((timeout, sent.message, error))
-            else:
-                unknown = result is SendResult.UNKNOWN
-                outcomes.append(_again(timeout, at, result, maybe_sent=unknown))
-        outcomes += self._to_error_queue(failed, at, work)
+        ended = onward.ended(going, results, work)
+        outcomes = [
+            Outcome(key=timeout.key, kind=OutcomeKind.DISPATCHED, at=at) for timeout in ended.taken
+        ]
+        outcomes += [_again(timeout, at, result) for timeout, result in ended.again]
+        outcomes += [_ended(one, at) for one in ended.dead]
+        outcomes += [_again(one.timeout, at, SendResult.REFUSED) for one in ended.later]
+        outcomes += self._to_error_queue(ended.failed, at, work)
         taken.close(outcomes)
         reach("dispatch.closed")
-        self._count(timeouts, outcomes, at)
+        self._count(taken.timeouts, outcomes, at)
 
     def _to_error_queue(
-        self,
-        failed: Sequence[tuple[Timeout, Message, DeliveryFailed]],
-        at: Micros,
-        work: Work,
+        self, failed: Sequence[Undeliverable], at: Micros, work: Work
     ) -> list[Outcome]:
-        """Copy each whole message first; only what the error queue has taken may be removed.
-
-        The copy's FailedQ is the destination, so that retrying sends the message there.
-        """
-        copies = [
-            Outgoing(
-                self.error_queue,
-                error_copy(
-                    message,
-                    error,
-                    queue=timeout.destination,
-                    endpoint=self.store.endpoint,
-                    at=at,
-                ),
-            )
-            for timeout, message, error in failed
-        ]
+        """Copy each message first; only what the error queue has taken may be removed."""
         outcomes: list[Outcome] = []
-        results = work.send_isolated(copies)
-        for place, (timeout, message, error) in enumerate(failed):
-            if results[place] is SendResult.REFUSED:
-                small = minimal_error_copy(message, queue=timeout.destination, reason=str(error))
-                [results[place]] = work.send_isolated([Outgoing(self.error_queue, small)])
-        for (timeout, _message, error), result in zip(failed, results, strict=True):
+        copies = ErrorQueue(self.error_queue, self.store.endpoint, at)
+        for one, result in zip(failed, copies.take(failed, work), strict=True):
             if result is SendResult.CONFIRMED:
                 reach("dispatch.error_copy_confirmed")
-                logger.error("timeout %s goes to the error queue: %s", timeout.id, error)
-                outcomes.append(
-                    Outcome(
-                        key=timeout.key, kind=OutcomeKind.FAILED, at=at, reason=str(error)[:200]
-                    )
-                )
+                logger.error("timeout %s goes to the error queue: %s", one.timeout.id, one.error)
+                outcomes.append(_ended(one, at))
             else:
                 logger.error(
                     "timeout %s stays: %s, and the error queue %r did not take it (%s)",
-                    timeout.id,
-                    error,
+                    one.timeout.id,
+                    one.error,
                     self.error_queue,
-                    result.value,
+                    result,
                 )
-                outcomes.append(_again(timeout, at, result))
+                outcomes.append(_again(one.timeout, at, result))
         return outcomes
 
     def _count(self, timeouts: Sequence[Timeout], outcomes: Sequence[Outcome], at: Micros) -> None:
@@ -158,31 +123,17 @@ class DispatchTimeouts:
             self.telemetry.value("lateness_seconds", lateness / 1_000_000)
 
 
-def delivered(timeout: Timeout, at: Micros) -> Message:
-    """Return the message as its destination gets it: its own id, TimeSent and body kept."""
-    return replace(
-        timeout.message,
-        headers={
-            **timeout.message.headers,
-            headers.RELATED_TO_TIMEOUT: timeout.id,
-            headers.DISPATCHED_AT: to_wire(at),
-        },
-    )
+def _ended(one: Undeliverable, at: Micros) -> Outcome:
+    return Outcome(key=one.timeout.key, kind=OutcomeKind.FAILED, at=at, reason=str(one.error)[:200])
 
 
-def back_off(attempts: int) -> Micros:
-    """Return how long a message waits after *attempts* failures: 1, 2, 4 … 60 seconds."""
-    return min(_FIRST_BACK_OFF << min(attempts, 10), _LONGEST_BACK_OFF)
-
-
-def _again(
-    timeout: Timeout, at: Micros, result: SendResult, *, maybe_sent: bool = False
-) -> Outcome:
+def _again(timeout: Timeout, at: Micros, result: SendResult | InvalidMessage) -> Outcome:
     return Outcome(
         key=timeout.key,
         kind=OutcomeKind.RETRY,
         at=at,
         next_try=at + back_off(timeout.attempts),
-        reason=result.value,
-        maybe_sent=maybe_sent,
+        reason=result.value if isinstance(result, SendResult) else str(result)[:200],
+        # Also of a copy for the error queue: whoever retries that would send the message.
+        maybe_sent=result is SendResult.UNKNOWN,
     )

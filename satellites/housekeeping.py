@@ -1,7 +1,9 @@
-"""Housekeeping, once a minute: clocks compared, a heartbeat, what is past retention removed."""
+"""Housekeeping, once a minute: clocks compared, a heartbeat, old rows removed, storage tended."""
 
 import logging
+import math
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -12,8 +14,12 @@ from timeoutmgr.telemetry import Telemetry
 logger = logging.getLogger(__name__)
 
 _EVERY: Final = 60.0
+_UNPURGED: Final = 600.0
+"""Seconds until old rows are looked for again where there were none."""
 _PURGES: Final = 50
 """Bounded removals in a row, so that a large backlog of old rows is worked off over minutes."""
+_STEPS: Final = 500
+"""Steps of tending the storage in a row; each is followed by a pause as long as itself."""
 
 
 class Housekeeping:
@@ -28,6 +34,7 @@ class Housekeeping:
         measure_offset: Callable[[], None],
         state: Callable[[], Mapping[str, str]],
         telemetry: Telemetry,
+        monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._store = store
         self._owner = owner
@@ -35,8 +42,10 @@ class Housekeeping:
         self._measure_offset = measure_offset
         self._state = state
         self._telemetry = telemetry
+        self._monotonic = monotonic
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
+        self._purge_next = -math.inf
 
     def start(self) -> None:
         """Start; the first heartbeat is written at once."""
@@ -62,14 +71,31 @@ class Housekeeping:
         """Need no looking after."""
 
     def keep_house(self) -> None:
-        """Compare clocks, write a heartbeat, purge what is old. Raises StorageUnavailable."""
+        """Compare clocks, write a heartbeat, purge what is old, tend the storage.
+
+        Raises StorageUnavailable.
+        """
         self._ready()
         self._measure_offset()
         self._store.heartbeat(self._owner, self._state())
+        self._purge()
+        self._tend()
+
+    def _purge(self) -> None:
+        if self._monotonic() < self._purge_next:
+            return
         for _ in range(_PURGES):
             purged = self._store.purge()
             self._telemetry.count("rows_purged", purged)
+            if not purged:
+                self._purge_next = self._monotonic() + _UNPURGED
             if not purged or self._stop.is_set():
+                return
+
+    def _tend(self) -> None:
+        for _ in range(_STEPS):
+            begun = self._monotonic()
+            if not self._store.tend() or self._stop.wait(self._monotonic() - begun):
                 return
 
     def _run(self) -> None:

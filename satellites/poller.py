@@ -7,10 +7,10 @@ that run and come back one interval later, so the job's end, not the wake, pulls
 
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, timedelta
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from apscheduler.events import (
     EVENT_JOB_ERROR,
@@ -18,6 +18,7 @@ from apscheduler.events import (
     EVENT_JOB_SUBMITTED,
 )
 from apscheduler.executors.pool import ThreadPoolExecutor
+from apscheduler.jobstores.base import JobLookupError
 from apscheduler.schedulers.background import BackgroundScheduler
 from apscheduler.triggers.interval import IntervalTrigger
 
@@ -31,10 +32,16 @@ from timeoutmgr.contracts import (
     TransportSession,
 )
 from timeoutmgr.crashpoints import reach
-from timeoutmgr.errors import StorageUnavailable, TimeoutManagerError, TransportUnavailable
+from timeoutmgr.errors import (
+    StorageConflict,
+    StorageUnavailable,
+    TimeoutManagerError,
+    TransportUnavailable,
+)
 from timeoutmgr.instants import Micros, from_micros
 from timeoutmgr.message import Outgoing
 from timeoutmgr.resilience.breakers import OutageBreaker
+from timeoutmgr.resilience.conflicts import Conflicts
 from timeoutmgr.sending import SessionPool
 from timeoutmgr.telemetry import Telemetry
 
@@ -47,8 +54,18 @@ _OFFSET_WARNING: Final = 1_000_000
 _OFFSET_CRITICAL: Final = 30_000_000
 _OFFSET_MOVED: Final = 10_000
 """Microseconds by which the offset may move before the next wake-up is worked out anew."""
+_CLOCK_SET: Final = 200_000
+"""Microseconds by which wall and monotonic clock part only where the wall clock is set."""
 _AFTER_DUE: Final = 300
 """Microseconds past a due time at which to look, since clocks are read at different moments."""
+_LEAD: Final = 2_000
+"""Microseconds before its instant at which a poll is run: the scheduler's two threads take long to
+wake, and nobody would make that up. The rest is waited for here."""
+_PUT_OFF: Final = 50_000
+"""Microseconds after which to look for what was handed on: its dispatch may have put some of it
+off, and nobody tells. While it is not closed the store says when to look again."""
+AT_ONCE: Final = 5
+"""Chunks that are claimed, and handed on, together while there is more than one due."""
 _JOB: Final = "poll"
 
 
@@ -72,60 +89,113 @@ class PollTimeouts:
         Raises StorageUnavailable or TransportUnavailable; what was claimed and not handed on is
         released, and a claim whose release fails too lapses by itself.
         """
+        chunks = 1
         while not self.stopping():
-            chunk = self._claim_and_send(session)
-            if not chunk.keys:
+            chunk = self._claim_and_send(session, chunks)
+            claimed = chunk.all
+            if not claimed:
                 return chunk.next_due
+            chunks = AT_ONCE if len(claimed[-1].keys) == self.chunk else 1
             reach("poller.handed_on")
-            self.telemetry.count("timeouts_claimed", len(chunk.keys))
+            self.telemetry.count("timeouts_claimed", sum(len(one.keys) for one in claimed))
+            if chunk.next_due is None or chunk.next_due > self.clock.now():
+                # Not at once: to look again would take from the dispatch of this very chunk.
+                again = claimed[-1].keys[-1].due + _PUT_OFF
+                return again if chunk.next_due is None else min(again, chunk.next_due)
         return None
 
-    def _claim_and_send(self, session: TransportSession) -> Chunk:
+    def _claim_and_send(self, session: TransportSession, chunks: int) -> Chunk:
         if self.mode is TransactionMode.TRANSACTION_SCOPE:
-            # A look without the writer's turn: an idle poll must not hold up anybody.
-            due = self.store.next_due()
-            if due is None or due > self.store.now():
-                return Chunk("", (), due)
+            if chunks == 1:
+                # Without the writer's turn: an idle poll must not hold up anybody.
+                due = self.store.next_due()
+                if due is None or due > self.store.now():
+                    return Chunk("", (), due)
             with session.transaction() as transaction:
-                chunk = self._claim(transaction)
-                self._send(chunk, session, transaction)
+                chunk = self._claim(chunks, transaction)
+                self._send(chunk.all, session, transaction)
                 return chunk
-        chunk = self._claim(None)
+        chunk = self._claim(chunks, None)
         try:
-            self._send(chunk, session, None)
+            self._send(chunk.all, session, None)
         except Exception as error:
             reach("poller.not_sent")
-            refused = isinstance(error, _NotTaken) and not error.maybe
-            self.store.release(chunk.token, maybe_handed_on=not refused)
+            missed = error.maybe if isinstance(error, _NotTaken) else _all_maybe(chunk)
+            for token, maybe in missed.items():
+                self.store.release(token, maybe_handed_on=maybe)
+                reach("poller.released")
             raise
         return chunk
 
-    def _claim(self, transaction: Transaction | None) -> Chunk:
-        return self.store.claim(self.clock.now(), self.chunk, self.owner, transaction=transaction)
+    def _claim(self, chunks: int, transaction: Transaction | None) -> Chunk:
+        now = self.clock.now()
+        return self.store.claim(now, self.chunk, self.owner, chunks=chunks, transaction=transaction)
 
     def _send(
-        self, chunk: Chunk, session: TransportSession, transaction: Transaction | None
+        self, chunks: Sequence[Chunk], session: TransportSession, transaction: Transaction | None
     ) -> None:
-        if not chunk.keys:
+        if not chunks:
             return
-        control = chunk_message(chunk.token, chunk.keys, self.new_id())
+        controls = [chunk_message(one.token, one.keys, self.new_id()) for one in chunks]
         reach("poller.claimed")
-        [result] = session.send([Outgoing(self.queue, control)], transaction=transaction)
+        outgoing = [Outgoing(self.queue, control) for control in controls]
+        results = session.send(outgoing, transaction=transaction)
         reach("poller.sent")
-        if result is not SendResult.CONFIRMED:
-            raise _NotTaken(
-                f"queue {self.queue!r} did not take the ids of {len(chunk.keys)} timeouts "
-                f"({result.value})",
-                maybe=result is SendResult.UNKNOWN,
-            )
+        missed = {
+            one.token: result
+            for one, result in zip(chunks, results, strict=True)
+            if result is not SendResult.CONFIRMED
+        }
+        if missed:
+            raise _NotTaken(self.queue, missed)
+
+    def stop_when(self, stopping: Callable[[], bool]) -> None:
+        """Return early from now on where *stopping* says so."""
+        self.stopping = stopping
+
+    def now(self) -> Micros:
+        """Return the time of the store's clock."""
+        return self.store.now()
+
+    def expect(self, due: Micros) -> None:
+        """Hear that a timeout of *due* was stored, and is committed."""
+        self.store.expect(due)
+
+
+def _all_maybe(chunk: Chunk) -> dict[str, bool]:
+    return {one.token: True for one in chunk.all}
+
+
+class Poll(Protocol):
+    """A step that a Poller makes again and again; its instants are of the store's clock."""
+
+    def stop_when(self, stopping: Callable[[], bool]) -> None:
+        """Return early from now on where *stopping* says so."""
+        ...
+
+    def __call__(self, session: TransportSession) -> Micros | None:
+        """Deal with all that is due; return when to look next, None for one interval from now."""
+        ...
+
+    def now(self) -> Micros:
+        """Return the time of the store's clock."""
+        ...
+
+    def expect(self, due: Micros) -> None:
+        """Hear that a timeout of *due* was stored, and is committed."""
+        ...
 
 
 class _NotTaken(TransportUnavailable):
-    """The dispatcher's queue did not take a chunk; *maybe* it did, and only its answer is lost."""
+    """The dispatcher's queue did not take all chunks.
 
-    def __init__(self, sentence: str, *, maybe: bool) -> None:
-        super().__init__(sentence)
-        self.maybe = maybe
+    *maybe* says of the claim of each whether it did, and only its answer is lost.
+    """
+
+    def __init__(self, queue: str, missed: Mapping[str, SendResult]) -> None:
+        answers = ", ".join(sorted({result.value for result in missed.values()}))
+        super().__init__(f"queue {queue!r} did not take the ids of due timeouts ({answers})")
+        self.maybe = {token: result is SendResult.UNKNOWN for token, result in missed.items()}
 
 
 class Poller:
@@ -133,7 +203,7 @@ class Poller:
 
     def __init__(
         self,
-        step: PollTimeouts,
+        step: Poll,
         *,
         interval: timedelta,
         sessions: SessionPool,
@@ -147,6 +217,7 @@ class Poller:
         self._interval = interval
         self._sessions = sessions
         self._fetch = fetch
+        self._conflicts = Conflicts()
         self._ready = ready
         self._clock = clock
         self._telemetry = telemetry
@@ -154,10 +225,12 @@ class Poller:
         self._schedule = PollSchedule(interval)
         self._stop = threading.Event()
         self._offset: Micros = 0
+        self._seen = self._measured = self._wall_ahead()
         self._polled = clock.monotonic()
         self._submitted = self._ended = 0
+        self._polling = threading.RLock()
         self._scheduler: BackgroundScheduler | None = None
-        step.stopping = self._stop.is_set
+        step.stop_when(self._stop.is_set)
 
     def start(self) -> None:
         """Start polling, at once."""
@@ -186,19 +259,25 @@ class Poller:
         self._stop.set()
         scheduler, self._scheduler = self._scheduler, None
         if scheduler is not None:
-            scheduler.shutdown(wait=True)
-        self._sessions.close()
+            # Were it to wait, it would do so with the lock in hand that the poll's end may need.
+            scheduler.shutdown(wait=False)
+        with self._polling:
+            self._sessions.close()
 
     def wake(self, due: Micros) -> None:
         """Have a poll at *due* (of the store's clock), unless one comes sooner anyway."""
+        self._step.expect(due)
         at = self._schedule.wake(due - self._offset + _AFTER_DUE)
         if at is not None:
             self._run_at(at)
 
     def watch(self) -> None:
-        """Poll now if the wall clock was set back and the next run moved far away with it."""
+        """Poll now if the wall clock was set, since the next run is told in its old time."""
         since = self._clock.monotonic() - self._polled
-        if since > self._interval.total_seconds() + 1.0 and not self._stop.is_set():
+        overdue = since > self._interval.total_seconds() + 1.0
+        was_set = self._was_set_since(self._seen)
+        self._seen = self._wall_ahead()
+        if (was_set or overdue) and not self._stop.is_set():
             self._telemetry.count("polls_forced")
             self._run_at(self._clock.now())
 
@@ -207,10 +286,17 @@ class Poller:
 
         Due times are the store's, wake-ups this host's. Raises StorageUnavailable.
         """
+        if self._measure() > _OFFSET_MOVED:
+            self._run_at(self._clock.now())
+
+    def _measure(self) -> Micros:
+        """Measure the offset; return by how much it moved."""
+        wall_ahead = self._wall_ahead()
         before = self._clock.now()
-        theirs = self._step.store.now()
+        theirs = self._step.now()
         offset = theirs - (before + self._clock.now()) // 2
         moved, self._offset = abs(offset - self._offset), offset
+        self._measured = wall_ahead
         seconds = offset / 1_000_000
         self._telemetry.value("clock_offset_seconds", seconds)
         if abs(offset) > _OFFSET_CRITICAL:
@@ -221,11 +307,22 @@ class Poller:
                 "with the database's",
                 seconds,
             )
-        if moved > _OFFSET_MOVED:
-            self._run_at(self._clock.now())
+        return moved
+
+    def _wall_ahead(self) -> Micros:
+        return self._clock.now() - round(self._clock.monotonic() * 1_000_000)
+
+    def _was_set_since(self, wall_ahead: Micros) -> bool:
+        return abs(self._wall_ahead() - wall_ahead) > _CLOCK_SET
 
     def _poll(self) -> None:
-        self._schedule.begin()
+        with self._polling:
+            if not self._stop.is_set():
+                self._poll_and_schedule()
+            self._ended += 1
+
+    def _poll_and_schedule(self) -> None:
+        self._wait_for(self._schedule.begin())
         self._polled = self._clock.monotonic()
         next_due: Micros | None = None
         not_before: Micros = 0
@@ -237,13 +334,25 @@ class Poller:
         finally:
             self._polled = self._clock.monotonic()
             self._schedule.end(self._clock.now(), next_due, not_before)
-            self._ended += 1
+
+    def _wait_for(self, instant: Micros | None) -> None:
+        """Wait until *instant* of this host's clock, if the scheduler was as early as asked."""
+        early = 0 if instant is None else instant - self._clock.now()
+        if 0 < early <= _LEAD:
+            self._rest(early)
+
+    def _rest(self, micros: Micros) -> None:
+        self._stop.wait(micros / 1_000_000)
 
     def _poll_once(self) -> Micros | None:
         self._ready()
+        if self._was_set_since(self._measured):
+            self._measure()  # else it would poll without a pause, or an interval late
+            self._seen = self._measured  # set back at once, it is to be noticed again
         with self._sessions.session() as session:
             next_due = self._step(session)
         self._fetch.success()
+        self._conflicts.won()
         self._telemetry.count("polls")
         return None if next_due is None else next_due - self._offset + _AFTER_DUE
 
@@ -254,6 +363,10 @@ class Poller:
         else:
             logger.exception("Failed to fetch timeouts from the timeout storage")
         self._telemetry.count("polls_failed")
+        if isinstance(error, StorageConflict):
+            again = self._conflicts.lost()
+            if again is not None:
+                return again
         pause = self._fetch.failure(error)
         return max(pause, 0.05) if isinstance(error, StorageUnavailable) else max(pause, 0.2)
 
@@ -277,8 +390,15 @@ class Poller:
             self._pull_forward(event)
 
     def _run_at(self, at: Micros) -> None:
+        # Under no lock of ours: the scheduler calls this with its own lock in hand.
         scheduler = self._scheduler
-        if scheduler is not None and not self._stop.is_set():
-            # Never in the past: APScheduler would count through every interval since then.
-            soon = max(at, self._clock.now())
-            scheduler.modify_job(_JOB, next_run_time=from_micros(soon))
+        if scheduler is None:
+            return
+        # Never in the past: APScheduler would count through every interval since then.
+        soon = from_micros(max(at - _LEAD, self._clock.now()))
+        try:
+            scheduler.modify_job(_JOB, next_run_time=soon)
+        except JobLookupError:
+            if scheduler is self._scheduler:
+                raise
+            # It was stopped in between, and its job is gone.

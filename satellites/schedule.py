@@ -35,11 +35,15 @@ class PollSchedule:
             self._next = due
             return due
 
-    def begin(self) -> None:
-        """Note that a poll begins: what is woken from now on is for the poll after it."""
+    def begin(self) -> Micros | None:
+        """Note that a poll begins, and return when it was to begin; None for the first.
+
+        What is woken from now on is for the poll after it.
+        """
         with self._lock:
             self._polling = True
             self._woken = None
+            return self._next
 
     def end(self, now: Micros, next_due: Micros | None, not_before: Micros = 0) -> Micros:
         """Note that a poll ended; return when to poll again.

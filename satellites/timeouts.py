@@ -9,8 +9,9 @@ from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import InvalidMessage, MessageRejected
 from timeoutmgr.instants import Micros, from_wire
 from timeoutmgr.message import Message, Received
-from timeoutmgr.routing import timeout_id
+from timeoutmgr.routing import id_of_timeout
 from timeoutmgr.telemetry import Telemetry
+from timeoutmgr.transport.envelope import SHORT_STRING
 from timeoutmgr.transport.work import Work
 from timeoutmgr.validation import (
     ID_CHARACTERS,
@@ -21,6 +22,7 @@ from timeoutmgr.validation import (
     check_headers,
 )
 
+_ROUTING = (headers.EXPIRE, headers.DESTINATION, headers.DELAYED_DESTINATION)
 _NO_SAGA = "00000000-0000-0000-0000-000000000000"
 """How NServiceBus spells that there is none."""
 
@@ -78,15 +80,24 @@ class StoreTimeouts:
         wakes = {order.due for order in orders if isinstance(order, Wake)}
         self._wake_after_commit(wakes.union(timeout.due for timeout in timeouts), work)
 
-    def store_inside(self, message: Message, transaction: Transaction) -> None:
-        """Store one routed message in a caller's own transaction, by the same rules."""
+    def store_directly(self, messages: Sequence[Message], transaction: Transaction | None) -> None:
+        """Store routed messages past the queue, by the same rules; nobody is woken.
+
+        *transaction* is a caller's own; without one they are stored in one of their own.
+        """
+        timeouts = [self._timeout_of(message) for message in messages]
+        self.store.store_many(timeouts, transaction=transaction)
+        if transaction is None:  # else it is not certain yet
+            self.telemetry.count("timeouts_stored", len(timeouts))
+
+    def _timeout_of(self, message: Message) -> Timeout:
         order = self._read(message)
         if not isinstance(order, Timeout):
             raise InvalidMessage(f"message {message.id!r} is no timeout and cannot be stored")
-        self.store.store_many([order], transaction=transaction)
+        return order
 
     def _straight_on(self, timeouts: Sequence[Timeout], work: Work) -> list[Timeout]:
-        now = self.store.now() if timeouts else 0
+        now = self.store.now(transaction=work.scope) if timeouts else 0
         due = [timeout.key for timeout in timeouts if timeout.due <= now]
         if due:
             self.dispatch_now(due, work)
@@ -107,8 +118,13 @@ class StoreTimeouts:
                 )
             return ClearTimeouts(saga, _sent_at(message, self.clock.now()))
         if headers.WAKE in message.headers:
-            return Wake(_instant(message, headers.WAKE))
+            return read_wake(message)
         return read_timeout(message, self.store.endpoint, self.limits, self.clock.now())
+
+
+def read_wake(message: Message) -> Wake:
+    """Return the order to look again that *message* is; raise MessageRejected for a bad instant."""
+    return Wake(_instant(message, headers.WAKE))
 
 
 def read_timeout(message: Message, endpoint: str, limits: Limits, now: Micros) -> Timeout:
@@ -121,7 +137,12 @@ def read_timeout(message: Message, endpoint: str, limits: Limits, now: Micros) -
         raise MessageRejected(
             f"Non timeout message arrived at the timeout manager, id:{message.id}"
         )
-    destination = message.headers.get(headers.DESTINATION) or message.headers.get(headers.REPLY_TO)
+    # A timeout manager's header, or a delayed message store's: a queue may be drained by either.
+    destination = (
+        message.headers.get(headers.DESTINATION)
+        or message.headers.get(headers.DELAYED_DESTINATION)
+        or message.headers.get(headers.REPLY_TO)
+    )
     if not destination:
         raise MessageRejected(
             f"timeout {message.id!r} names no destination; expected header "
@@ -129,6 +150,9 @@ def read_timeout(message: Message, endpoint: str, limits: Limits, now: Micros) -
         )
     if len(message.id) > ID_CHARACTERS:
         raise MessageRejected(f"the message id has more than {ID_CHARACTERS} characters")
+    for what, text in (("message id", message.id), ("content type", message.content_type)):
+        if len(text.encode("utf-8", "surrogatepass")) > SHORT_STRING:
+            raise MessageRejected(f"the {what} has more than {SHORT_STRING} bytes")
     try:
         check_destination(destination, limits)
         # As the sender was allowed to write them: what routing added does not count.
@@ -138,7 +162,7 @@ def read_timeout(message: Message, endpoint: str, limits: Limits, now: Micros) -
     except InvalidMessage as error:
         raise MessageRejected(str(error)) from error
     return Timeout(
-        id=_id_of(message, endpoint),
+        id=id_of_timeout(endpoint, message),
         due=due,
         destination=destination,
         message=_without_routing(message),
@@ -147,15 +171,8 @@ def read_timeout(message: Message, endpoint: str, limits: Limits, now: Micros) -
     )
 
 
-def _id_of(message: Message, endpoint: str) -> str:
-    # A delayed retry is the same message once more, not the same timeout once more: without its
-    # time stamp the store would take it for one that was dispatched already, and drop it.
-    retry = message.headers.get(headers.RETRIES_TIMESTAMP)
-    return timeout_id(endpoint, message.id if retry is None else f"{message.id}|{retry}")
-
-
 def _as_sent(message: Message) -> dict[str, str]:
-    ours = (headers.EXPIRE, headers.DESTINATION, headers.DELIVER_AT)
+    ours = (*_ROUTING, headers.DELIVER_AT)
     return {name: value for name, value in message.headers.items() if name not in ours}
 
 
@@ -163,7 +180,7 @@ def _without_routing(message: Message) -> Message:
     kept = {
         name: value
         for name, value in message.headers.items()
-        if name not in (headers.EXPIRE, headers.DESTINATION)
+        if name not in _ROUTING and not name.startswith(headers.PROPERTY_PREFIX)
     }
     kept[headers.DELIVER_AT] = message.headers[headers.EXPIRE]
     return replace(message, headers=kept)

@@ -176,7 +176,7 @@ class Changing:
         return insert_missing(connection, self._context.tables.keys, [tombstone]) == 1
 
     def _hold(self, connection: Connection, key: Key) -> _Held | None:
-        """Return the pending timeout of *key*, locked, or None while it is being dispatched.
+        """Return the pending timeout of *key*, locked, or None while it is dispatched or moved.
 
         Its key is locked already, so that its row cannot go away: a row that is not to be had
         is held by somebody.
@@ -187,8 +187,8 @@ class Changing:
             # lock it is done with that, and a row that is still held is a dispatcher's.
             lock_endpoint(connection, self._context)
             row = self._lock_row(connection, key)
-        if row is None:
-            return None
+        if row is None or row.hidden_by is not None:
+            return None  # dispatched here, or on its way to another place that will dispatch it
         claims = [
             claim
             for claim in claims_of(connection, self._context)

@@ -3,15 +3,13 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, Executable, bindparam, delete, select, update
-from sqlalchemy.dialects import mysql
+from sqlalchemy import Connection, bindparam, delete, select, update
 
 from timeoutmgr.contracts import Key, Outcome, OutcomeKind, TimeoutState
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database.engine import execute_many
-from timeoutmgr.instants import Micros
 
-from .claiming import forget
+from .claiming import forget, lapse
 from .conditions import keyed, these
 from .context import StoreContext
 from .history import entry, record
@@ -28,19 +26,7 @@ class Closing:
 
     def __init__(self, context: StoreContext) -> None:
         self._context = context
-        timeouts, keys = context.tables.timeouts, context.tables.keys
-        self._close_one_key: Executable = (
-            update(keys)
-            .where(keys.c.endpoint == bindparam("endpoint_"), keys.c.id == bindparam("id_"))
-            .values(state=bindparam("state_"), closed_at=bindparam("closed_at_"))
-        )
-        if context.locks_what_it_reads:
-            # An insert that always meets the row there is: the one form of update that the
-            # driver sends as one statement for all.
-            one_key = mysql.insert(keys)
-            self._close_one_key = one_key.on_duplicate_key_update(
-                state=one_key.inserted.state, closed_at=one_key.inserted.closed_at
-            )
+        timeouts = context.tables.timeouts
         self._remove = delete(timeouts).where(keyed(context))
         one_row = (
             timeouts.c.endpoint == bindparam("endpoint_"),
@@ -65,10 +51,9 @@ class Closing:
     ) -> None:
         """Record *outcomes* of the taken *rows* and end the claim of *token*.
 
-        The claim stays where one of *passed_by*, keys that were asked for and not found free, is
-        still there: it is in other hands, and theirs is the claim. The key is closed before its
-        row goes, so that there is no moment at which a redelivered store message could find
-        neither.
+        *passed_by* are the keys that were asked for and not found free, see ``end_claim``. The
+        key is closed before its row goes, so that there is no moment at which a redelivered
+        store message could find neither.
         """
         ours = [outcome for outcome in outcomes if outcome.key in rows]
         for kind, state in _STATES.items():
@@ -89,11 +74,23 @@ class Closing:
         reach("closing.attempts_counted")
         mark(connection, self._context, [one.key for one in ours if one.maybe_sent])
         reach("closing.retries_written")
-        if token and not self.is_there(connection, passed_by):
-            forget(connection, self._context, [token])
+        self.end_claim(connection, token, passed_by)
         reach("closing.claim_dropped")
 
-    def is_there(self, connection: Connection, keys: Collection[Key]) -> bool:
+    def end_claim(self, connection: Connection, token: str, passed_by: Collection[Key]) -> None:
+        """End the claim of *token* (empty: none), unless others hold rows of it.
+
+        Then it lapses: the poller drops it when nobody holds a row of it any more. Who does may
+        be another dispatcher, that ends it itself, or a change, that knows of no claim.
+        """
+        if not token:
+            return
+        if self._is_there(connection, passed_by):
+            lapse(connection, self._context, token)
+        else:
+            forget(connection, self._context, [token])
+
+    def _is_there(self, connection: Connection, keys: Collection[Key]) -> bool:
         """Return whether a row of *keys* is still stored, in whosever hands."""
         if not keys:
             return False
@@ -109,7 +106,9 @@ class Closing:
     ) -> None:
         keys = self._unmoved(connection, [outcome.key for outcome in ended])
         if keys:
-            self._close_keys(connection, keys, state, max(outcome.at for outcome in ended))
+            ids = sorted(key.id for key in keys)
+            at = max(outcome.at for outcome in ended)
+            self._context.writing.close_keys(connection, ids, state, at)
             reach("closing.keys_closed")
             self._remove_rows(connection, keys)
             reach("closing.rows_removed")
@@ -126,25 +125,6 @@ class Closing:
             ],
         )
         reach("closing.history_written")
-
-    def _close_keys(
-        self, connection: Connection, keys: Sequence[Key], state: TimeoutState, at: Micros
-    ) -> None:
-        """Set the tombstones, each by its primary key and in the order of ids.
-
-        One statement for all would be left to the plan: PostgreSQL reads a whole endpoint for
-        it until the table has statistics.
-        """
-        fixed: dict[str, Any] = {"endpoint_": self._context.endpoint, "state_": state.value}
-        fixed |= {"closed_at_": at}
-        rows = [{**fixed, "id_": key.id} for key in sorted(keys, key=lambda key: key.id)]
-        if self._context.locks_what_it_reads:
-            rows = [
-                {name.rstrip("_"): value for name, value in row.items()}
-                | {"due": 0, "version": 0, "maybe_sent": 0}
-                for row in rows
-            ]
-        execute_many(connection, self._close_one_key, rows)
 
     def _remove_rows(self, connection: Connection, keys: Sequence[Key]) -> None:
         if not self._context.locks_what_it_reads:

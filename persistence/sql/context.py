@@ -1,8 +1,11 @@
 """What every part of one endpoint's store knows."""
 
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, literal_column, select
+from sqlalchemy import ColumnElement, Connection, literal, literal_column, select
+from sqlalchemy.sql.selectable import Select
 
 from timeoutmgr.contracts import Clock, Key
 from timeoutmgr.database import Database
@@ -11,9 +14,11 @@ from timeoutmgr.instants import Micros
 from .lives import Lives
 from .settings import SqlSettings
 from .tables import Tables
+from .writing import Writing
+from .writing_postgresql import PostgreSQLWriting
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class StoreContext:
     """One endpoint in one database.
 
@@ -30,6 +35,19 @@ class StoreContext:
     atomic: bool
     node: str
     me: str
+
+    @cached_property
+    def writing(self) -> Writing:
+        """How batches are written here."""
+        if self.settings.copy and self.database.engine.dialect.driver == "psycopg":
+            return PostgreSQLWriting(self.tables, self.endpoint)
+        return Writing(self.tables, self.endpoint, locks_what_it_reads=self.locks_what_it_reads)
+
+    @cached_property
+    def claims(self) -> Select[tuple[Any, ...]]:
+        """All claims of the endpoint, also those that have ended; made once, for it is hot."""
+        claims = self.tables.claims
+        return select(claims).where(claims.c.endpoint == self.endpoint)
 
     @property
     def has_database_clock(self) -> bool:
@@ -50,6 +68,11 @@ class StoreContext:
         """The database's clock as a column; where the host's counts, a zero to be ignored."""
         now = self.database.dialect.now if self.has_database_clock else None
         return literal_column(now or "0").label("now")
+
+    @property
+    def now_value(self) -> ColumnElement[int]:
+        """The time that counts, as a value to be written."""
+        return self.now_column.element if self.has_database_clock else literal(self.clock.now())
 
     def now(self, connection: Connection) -> Micros:
         """Return the time that counts."""

@@ -3,7 +3,6 @@
 import json
 import os
 from collections.abc import Mapping
-from typing import Any
 
 from sqlalchemy import Connection, delete, select, update
 
@@ -24,16 +23,20 @@ def heartbeat(context: StoreContext, owner: str, state: Mapping[str, str]) -> No
     processes = context.tables.processes
 
     def work(connection: Connection) -> None:
+        said = to_json(state)
+        mine = update(processes).where(processes.c.owner == owner)
+        # One statement but for the first: an idle process is to leave the database alone.
+        if connection.execute(mine.values(heartbeat=context.now_value, state=said)).rowcount:
+            return
         now = context.now(connection)
-        news: dict[str, Any] = {"heartbeat": now, "state": to_json(state)}
         fixed = {
             "owner": owner,
             "endpoint": context.endpoint,
             "host": context.node,
             "pid": os.getpid(),
         }
-        if not insert_missing(connection, processes, [fixed | news | {"started": now}]):
-            connection.execute(update(processes).where(processes.c.owner == owner).values(news))
+        first = fixed | {"started": now, "heartbeat": now, "state": said}
+        insert_missing(connection, processes, [first])
 
     context.database.run(work)
     reach("heartbeats.written")

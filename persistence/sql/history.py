@@ -3,10 +3,9 @@
 from collections.abc import Iterable
 from typing import Any, Final
 
-from sqlalchemy import Connection, insert
+from sqlalchemy import Connection
 
 from timeoutmgr.contracts import Key
-from timeoutmgr.database.engine import execute_many
 from timeoutmgr.instants import Micros
 
 from .context import StoreContext
@@ -23,7 +22,7 @@ def record(
         return
     fixed = {"event": event, "endpoint": context.endpoint, "node": context.node}
     entries = [row | fixed for row in rows]
-    execute_many(connection, insert(context.tables.history), entries)
+    context.writing.insert_rows(connection, context.tables.history, entries)
 
 
 def entry(

@@ -42,6 +42,13 @@ class Lives:
         """Return those of *names* that live no more, here or elsewhere."""
         return self._lives.gone(names) if names else set()
 
+    def end(self, owner: str) -> None:
+        """End the life of *owner*, if it has one."""
+        with self._lock:
+            name = self._names.pop(owner, None)
+        if name is not None:
+            self._lives.end(name)
+
     def end_all(self) -> None:
         """End the lives of all owners; they may begin again."""
         with self._lock:

@@ -106,8 +106,14 @@ class Looking:
             )
 
     def _matching(self, which: TimeoutFilter) -> list[ColumnElement[bool]]:
-        timeouts = self._context.tables.timeouts
+        timeouts, keys = self._context.tables.timeouts, self._context.tables.keys
         conditions: list[ColumnElement[bool]] = [timeouts.c.endpoint == self._context.endpoint]
+        if which.id is not None:
+            # The timeouts have no index on ids: the key says when it is due.
+            due = select(keys.c.due).where(
+                keys.c.endpoint == self._context.endpoint, keys.c.id == which.id
+            )
+            conditions.append(timeouts.c.due == due.scalar_subquery())
         for column in ("id", "saga_id", "destination"):
             value = getattr(which, column)
             if value is not None:

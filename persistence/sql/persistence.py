@@ -1,16 +1,23 @@
 """Timeouts of all endpoints in one SQL database."""
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
-from timeoutmgr.contracts import Clock, StoreCapabilities
+from timeoutmgr.contracts import BulkTables, Clock, Layout, StoreCapabilities
+from timeoutmgr.crashpoints import reach
 from timeoutmgr.database import Database
 from timeoutmgr.database import upgrade as migrations
 from timeoutmgr.errors import CombinationRefused
 
+from .forgetting import all_tables, forget
 from .lives import Lives
+from .partitions import first_ranges, lay_out, layout
+from .ranged import Whole
 from .settings import SqlSettings
 from .store import SqlTimeoutStore
 from .tables import tables
+
+if TYPE_CHECKING:
+    from timeoutmgr.migration import Ledger, Source, Target
 
 _MIGRATIONS: Final = "timeoutmgr.persistence:sql/migrations"
 
@@ -38,6 +45,7 @@ class SqlPersistence:
         self._version_table: Final = f"{prefix}timeouts_version"
         self._settings: Final = settings or SqlSettings()
         self._lives: Final = Lives(self._database)
+        self._whole: Final = Whole(self._database, self._tables.timeouts)
         if schema is not None and self._database.is_sqlite:
             raise CombinationRefused(
                 f"schema {schema!r} on SQLite",
@@ -61,21 +69,58 @@ class SqlPersistence:
         """The database it lives in."""
         return self._database
 
+    @property
+    def bulk_tables(self) -> BulkTables:
+        """Its tables, for the data pipeline."""
+        return BulkTables(
+            timeouts=self._tables.timeouts,
+            keys=self._tables.keys,
+            history=self._tables.history,
+            runs=self._tables.runs,
+            batches=self._tables.batches,
+            history_kept=self._settings.history,
+        )
+
     def install(self) -> None:
-        """Create or upgrade the tables; twice and concurrently is fine."""
+        """Create or upgrade the tables; twice and concurrently is fine.
+
+        On PostgreSQL timeouts get their partitions, where there are none stored yet.
+        """
         migrations.upgrade(
             self._database, _MIGRATIONS, self._version_table, self._schema, self._attributes()
         )
+        if self._has_ranges:
+            lay_out(self._whole)
 
     def ddl(self) -> str:
-        """Return the statements that ``install`` would run on an empty database."""
-        return migrations.ddl(
+        """Return the statements that ``install`` would run on an empty database now."""
+        revisions = migrations.ddl(
             self._database, _MIGRATIONS, self._version_table, self._schema, self._attributes()
         )
+        return revisions + (first_ranges(self._whole) if self._has_ranges else "")
 
     def check(self) -> None:
         """Raise SchemaMissing where ``timeoutmgr install`` is needed."""
         migrations.check(self._database, _MIGRATIONS, self._version_table, self._schema)
+
+    def uninstall(self, endpoint: str, *, force: bool = False) -> bool:
+        """Remove all of *endpoint*, and the tables if no other is in them; return whether so.
+
+        Raises FeatureRefused while timeouts of it are pending, unless *force* gives them up.
+        """
+        if not forget(self._database, self._tables, endpoint, force=force):
+            return False
+        reach("uninstall.rows_deleted")
+        migrations.remove(
+            self._database, self._version_table, self._schema, all_tables(self._tables)
+        )
+        return True
+
+    def layout(self) -> Layout | None:
+        """Return how PostgreSQL partitions the pending timeouts; None elsewhere."""
+        if self._database.dialect.name != "postgresql":
+            return None
+        return layout(self._whole, self._settings)
 
     def timeouts(
         self, endpoint: str, clock: Clock, *, atomic_dispatch: bool = False
@@ -91,10 +136,41 @@ class SqlPersistence:
             atomic_dispatch=atomic_dispatch,
         )
 
+    def migration_source(self, endpoint: str, clock: Clock) -> "Source":
+        """Return what is pending of *endpoint*, as the source of a migration."""
+        from timeoutmgr.persistence.migrating import SqlSource
+
+        return SqlSource(self.timeouts(endpoint, clock).context, self._name)
+
+    def migration_target(self, endpoint: str, clock: Clock) -> "Target":
+        """Return the store of *endpoint*, as the target of a migration."""
+        from timeoutmgr.persistence.migrating import SqlTarget
+
+        return SqlTarget(self.timeouts(endpoint, clock).context, self._name)
+
+    def migration_ledger(self, endpoint: str, clock: Clock) -> "Ledger":
+        """Return the ledger of the migrations of *endpoint*."""
+        from timeoutmgr.persistence.migrating import SqlLedger
+
+        return SqlLedger(self.timeouts(endpoint, clock).context)
+
     def close(self) -> None:
         """End the lives of the owners that claimed here, and let go of idle connections."""
         self._lives.end_all()
         self._database.leave(self)
+
+    @property
+    def _name(self) -> str:
+        place = f"{self._schema}.{self._prefix}" if self._schema else self._prefix
+        path = self._database.path
+        # A run may be gone on with from another folder.
+        file = self._database.describe() if path is None else f"sqlite:///{path.resolve()}"
+        return f"{file} {place}"
+
+    @property
+    def _has_ranges(self) -> bool:
+        is_postgresql = self._database.dialect.name == "postgresql"
+        return is_postgresql and self._settings.partitions != "off"
 
     def _attributes(self) -> dict[str, str]:
         return {"prefix": self._prefix}

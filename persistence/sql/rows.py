@@ -12,6 +12,8 @@ from timeoutmgr.message import Message
 
 from .tables import TEXT_LENGTH
 
+_to_json = json.JSONEncoder(separators=(",", ":")).encode
+
 
 def to_row(endpoint: str, timeout: Timeout, *, version: int = 0) -> dict[str, Any]:
     """Return *timeout* as a row of ``timeouts``.
@@ -26,7 +28,7 @@ def to_row(endpoint: str, timeout: Timeout, *, version: int = 0) -> dict[str, An
         "destination": _checked("destination", timeout.destination),
         "saga_id": None if timeout.saga_id is None else _checked("saga id", timeout.saga_id),
         "message_id": _checked("message id", message.id),
-        "headers": json.dumps(dict(message.headers), separators=(",", ":")),
+        "headers": _to_json(dict(message.headers)),
         "body": message.body,
         "content_type": _checked("content type", message.content_type),
         "content_encoding": _checked("content encoding", message.content_encoding),
@@ -59,7 +61,7 @@ def from_row(row: Row[Any] | Any) -> Timeout:
 
 def to_json(state: Mapping[str, str]) -> str:
     """Return *state* as JSON text."""
-    return json.dumps(dict(state), separators=(",", ":"))
+    return _to_json(dict(state))
 
 
 def _checked(what: str, value: str) -> str:

@@ -9,6 +9,7 @@ from timeoutmgr.errors import ConfigurationError
 _LEAST_TOMBSTONES: Final = timedelta(days=7)
 _HISTORY: Final = ("outcomes", "full", "none")
 _CLOCKS: Final = ("database", "host")
+_PARTITIONS: Final = ("auto", "convert", "off")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,6 +22,10 @@ class SqlSettings:
     that a redelivered store message cannot bring it back. *clock* is what due times are compared
     with; SQLite has no clock but the host's. *max_in_flight* bounds the ids that are claimed and
     not yet dispatched: what a crash leaves behind, and what waits in the dispatcher's queue.
+    *copy* has PostgreSQL take batches by COPY and as arrays; without it they are written
+    statement by statement, as on every database. *partitions* is PostgreSQL's too: with ``off``
+    one partition holds all pending timeouts, ``auto`` keeps those of a new installation in ranges
+    of due times, ``convert`` also cuts the one partition into them while it is in use.
     """
 
     claim_time: timedelta = timedelta(seconds=60)
@@ -29,6 +34,8 @@ class SqlSettings:
     tombstone_retention: timedelta = timedelta(days=30)
     clock: str = "database"
     max_in_flight: int = 5_000
+    copy: bool = True
+    partitions: str = "off"
 
     def __post_init__(self) -> None:
         """Check every value."""
@@ -36,6 +43,8 @@ class SqlSettings:
             raise ConfigurationError(f"history is one of {_HISTORY}, got {self.history!r}")
         if self.clock not in _CLOCKS:
             raise ConfigurationError(f"clock is one of {_CLOCKS}, got {self.clock!r}")
+        if self.partitions not in _PARTITIONS:
+            raise ConfigurationError(f"partitions is one of {_PARTITIONS}, got {self.partitions!r}")
         for name in ("claim_time", "history_retention"):
             if getattr(self, name) <= timedelta(0):
                 raise ConfigurationError(f"{name} must be positive, got {getattr(self, name)}")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from typing import Final
 from uuid import uuid4
 
 from timeoutmgr.contracts import (
@@ -30,6 +31,7 @@ from .claiming import Claiming
 from .context import StoreContext
 from .lives import Lives
 from .looking import Looking
+from .partitions import Partitions
 from .purging import purge
 from .settings import SqlSettings
 from .storing import Storing
@@ -54,7 +56,7 @@ class SqlTimeoutStore:
         lives: Lives,
         atomic_dispatch: bool = False,
     ) -> None:
-        self._context = StoreContext(
+        self.context: Final = StoreContext(
             endpoint=endpoint,
             database=database,
             tables=tables,
@@ -65,38 +67,49 @@ class SqlTimeoutStore:
             node=socket.gethostname()[:255],
             me=uuid4().hex,
         )
-        self._storing = Storing(self._context)
-        self._claiming = Claiming(self._context)
-        self._taking = Taking(self._context)
-        self._changing = Changing(self._context)
-        self._looking = Looking(self._context)
+        self._storing = Storing(self.context)
+        self._claiming = Claiming(self.context)
+        self._taking = Taking(self.context)
+        self._changing = Changing(self.context)
+        self._looking = Looking(self.context)
+        self._partitions = Partitions(self.context)
 
     @property
     def endpoint(self) -> str:
         """The endpoint whose timeouts these are."""
-        return self._context.endpoint
+        return self.context.endpoint
 
-    def now(self) -> Micros:
+    def now(self, *, transaction: Transaction | None = None) -> Micros:
         """Return the time that due times are compared with."""
-        if self._context.has_database_clock:
-            return self._context.database.now(self._context.clock)
-        return self._context.clock.now()
+        if transaction is not None:
+            return self.context.now(transaction)
+        if self.context.has_database_clock:
+            return self.context.database.now(self.context.clock)
+        return self.context.clock.now()
 
     def ping(self) -> None:
         """Return if the database answers."""
-        self._context.database.ping()
+        self.context.database.ping()
 
     def store_many(
         self, timeouts: Sequence[Timeout], *, transaction: Transaction | None = None
     ) -> None:
         """Store all or none; raises MessageRejected for text that cannot be stored."""
         self._storing.store_many(timeouts, transaction)
+        if timeouts and transaction is None:
+            self.expect(min(timeout.due for timeout in timeouts))
 
     def claim(
-        self, now: Micros, limit: int, owner: str, *, transaction: Transaction | None = None
+        self,
+        now: Micros,
+        limit: int,
+        owner: str,
+        *,
+        chunks: int = 1,
+        transaction: Transaction | None = None,
     ) -> Chunk:
-        """Hand out at most *limit* due keys to *owner*."""
-        return self._claiming.claim(now, limit, owner, transaction)
+        """Hand out at most *chunks* times *limit* due keys to *owner*."""
+        return self._claiming.claim(now, limit, owner, chunks, transaction)
 
     def take_many(
         self, token: str, keys: Sequence[Key], *, transaction: Transaction | None = None
@@ -107,6 +120,10 @@ class SqlTimeoutStore:
     def release(self, token: str, *, maybe_handed_on: bool = False) -> None:
         """Give a claim back that was not, or perhaps not, handed on."""
         self._claiming.release(token, maybe_handed_on)
+
+    def expect(self, due: Micros) -> None:
+        """Hear that a timeout of *due* was stored, and is committed."""
+        self._claiming.expect(due)
 
     def next_due(self) -> Micros | None:
         """Return the earliest due instant stored, or None."""
@@ -146,7 +163,9 @@ class SqlTimeoutStore:
 
     def reschedule(self, timeout_id: str, due: Micros) -> ChangeResult:
         """Move one to another due time."""
-        return self._changing.reschedule(timeout_id, due)
+        result = self._changing.reschedule(timeout_id, due)
+        self.expect(due)
+        return result
 
     def statistics(self) -> StoreStatistics:
         """Return what ``timeoutmgr status`` shows."""
@@ -154,16 +173,20 @@ class SqlTimeoutStore:
 
     def purge(self) -> int:
         """Remove a bounded number of rows past retention; return how many."""
-        return purge(self._context)
+        return purge(self.context)
+
+    def tend(self) -> bool:
+        """Do the next short step for the partitions, if there is one; return whether more is."""
+        return self._partitions.step()
 
     def heartbeat(self, owner: str, state: Mapping[str, str]) -> None:
         """Write a heartbeat of this process; about once a minute is enough."""
-        heartbeats.heartbeat(self._context, owner, state)
+        heartbeats.heartbeat(self.context, owner, state)
 
     def farewell(self, owner: str) -> None:
         """Take the heartbeat of a process away that stopped cleanly."""
-        heartbeats.farewell(self._context, owner)
+        heartbeats.farewell(self.context, owner)
 
     def processes(self) -> Sequence[ProcessRecord]:
         """Return what the endpoint's processes last said, the latest first."""
-        return heartbeats.processes(self._context)
+        return heartbeats.processes(self.context)

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from sqlalchemy import Connection, insert
+from sqlalchemy import Connection
 
-from timeoutmgr.contracts import Timeout, TimeoutState, Transaction
+from timeoutmgr.contracts import Timeout, Transaction
 from timeoutmgr.crashpoints import reach
-from timeoutmgr.database.engine import execute_many
 
 from .context import StoreContext
 from .history import entry, record
-from .inserting import insert_missing
 from .rows import to_row
 
 
@@ -21,7 +19,6 @@ class Storing:
 
     def __init__(self, context: StoreContext) -> None:
         self._context = context
-        self._insert = insert(context.tables.timeouts)
 
     def store_many(self, timeouts: Sequence[Timeout], transaction: Transaction | None) -> None:
         """Store all or none; skip the ids that were ever stored, cancelled or dispatched."""
@@ -29,12 +26,13 @@ class Storing:
         # twice in a batch the first counts.
         batch = sorted({timeout.id: timeout for timeout in reversed(timeouts)}.values(), key=_id)
         rows = [to_row(self._context.endpoint, timeout) for timeout in batch]
-        keys = [self._key(timeout) for timeout in batch]
+        keys = [timeout.key for timeout in batch]
+        insert_keys = self._context.writing.insert_keys
         if not batch:
             return
 
         def all_new(connection: Connection) -> None:
-            if insert_missing(connection, self._context.tables.keys, keys) != len(keys):
+            if insert_keys(connection, keys) != len(keys):
                 raise _NotAllNew
             reach("storing.keys_inserted")
             self._insert_rows(connection, batch, rows)
@@ -44,7 +42,7 @@ class Storing:
             for timeout, key, row in zip(batch, keys, rows, strict=True):
                 # The key's row is there from the first store to the end of the tombstone's
                 # retention, whatever happens in between. So a free key is a new id.
-                if insert_missing(connection, self._context.tables.keys, [key]):
+                if insert_keys(connection, [key]):
                     reach("storing.key_inserted")
                     self._insert_rows(connection, [timeout], [row])
                     reach("storing.written")
@@ -62,20 +60,10 @@ class Storing:
             else:
                 one_by_one(transaction)
 
-    def _key(self, timeout: Timeout) -> dict[str, object]:
-        return {
-            "endpoint": self._context.endpoint,
-            "id": timeout.id,
-            "due": timeout.due,
-            "version": 0,
-            "state": TimeoutState.PENDING.value,
-            "maybe_sent": 0,
-        }
-
     def _insert_rows(
         self, connection: Connection, timeouts: Sequence[Timeout], rows: list[dict[str, object]]
     ) -> None:
-        execute_many(connection, self._insert, rows)
+        self._context.writing.insert_rows(connection, self._context.tables.timeouts, rows)
         reach("storing.rows_inserted")
         if self._context.settings.history == "full":
             at = self._context.now(connection)

@@ -130,6 +130,10 @@ def tables(schema: str | None, prefix: str) -> Tables:
             _text("state"),
             _instant("created"),
             _long("parameters"),
+            _text("endpoint"),
+            _text("runner"),
+            _instant("ended"),
+            _long("report"),
         ),
         batches=table(
             "batches",
@@ -137,6 +141,11 @@ def tables(schema: str | None, prefix: str) -> Tables:
             Column("no", Integer, primary_key=True),
             _text("state"),
             _number("count"),
+            _instant("from_due"),
+            _text("from_id"),
+            _instant("to_due"),
+            _text("to_id"),
+            *(_number(name) for name in ("taken", "arrived", "known", "returned", "repeated")),
         ),
     )
 

@@ -15,10 +15,10 @@ from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import StorageUnavailable
 from timeoutmgr.instants import duration_micros
 
-from .claiming import add_claim, claims_of, forget
+from .claiming import NewClaim, add_claims, claims_of
 from .closing import Closing
 from .conditions import keyed, these
-from .context import Interval, StoreContext
+from .context import StoreContext
 from .marking import mark
 from .rows import from_row
 
@@ -53,10 +53,17 @@ class Taking:
         self._closing = Closing(context)
         timeouts = context.tables.timeouts
         claims = context.tables.claims
+        now = context.now_column if context.has_database_clock else bindparam("now")
         is_claimed = exists().where(claims.c.token == bindparam("token"))
         self._lock = (
-            select(timeouts, context.now_column, is_claimed.label("claimed"))
-            .where(keyed(context), timeouts.c.hidden_by.is_(None))
+            select(timeouts, is_claimed.label("claimed"))
+            .where(
+                keyed(context),
+                timeouts.c.hidden_by.is_(None),
+                # Not locked for nothing: a cancel would be told that they are on their way.
+                timeouts.c.due <= now,
+                timeouts.c.next_try <= now,
+            )
             .order_by(timeouts.c.due, timeouts.c.id)
             .with_for_update(skip_locked=True, of=timeouts)
         )
@@ -123,7 +130,7 @@ class Taking:
     def _rows(
         self, connection: Connection, keys: Sequence[Key], token: str
     ) -> tuple[Rows, set[Key]]:
-        """Return the rows of *keys* that are due, and the keys that are gone or in other hands.
+        """Return the rows of *keys* that are due, and the keys of which no row was to be had.
 
         Locked, where the database can.
         """
@@ -131,15 +138,10 @@ class Taking:
             return {}, set()
         asked = set(keys)
         parameters = {**these(self._context, keys), "token": token}
+        if not self._context.has_database_clock:
+            parameters["now"] = self._context.clock.now()
         found = connection.execute(self._lock, parameters).all()
-        now = self._context.clock.now()
-        if found and self._context.has_database_clock:
-            now = int(found[0].now)
-        rows = {
-            Key(row.due, row.id): row
-            for row in found
-            if (row.due, row.id) in asked and row.due <= now and row.next_try <= now
-        }
+        rows = {Key(row.due, row.id): row for row in found if (row.due, row.id) in asked}
         if not self._context.database.dialect.row_locks:
             return rows, set()
         return rows, asked.difference(Key(row.due, row.id) for row in found)
@@ -166,15 +168,19 @@ class Taking:
                 )
             )
             reach("taking.fence_raised")
-            return (token, self._rows(connection, keys, token)[0]) if taken.rowcount else ("", {})
+            if not taken.rowcount:
+                return "", {}
+            # What an order names beyond its claim (a forged one) may be in other hands.
+            [claim] = [one for one in claims_of(connection, context) if one.token == token]
+            covered = [key for key in keys if claim.interval.covers(key)]
+            return token, self._rows(connection, covered, token)[0]
         claims_there = claims_of(connection, context)
         free = [k for k in keys if not any(claim.interval.covers(k) for claim in claims_there)]
         rows, _ = self._rows(connection, free[:1], token)
         if not rows:
             return "", {}
         token = uuid4().hex
-        interval = Interval(free[0], free[0])
-        add_claim(connection, context, token, interval, me, now, free[:1], me)
+        add_claims(connection, context, [NewClaim(token, free[:1])], me, now, taken_by=me)
         return token, rows
 
     def _claim_before_publish(self, token: str, rows: Rows) -> str:
@@ -191,8 +197,7 @@ class Taking:
         me = context.lives.name_of(context.me)
 
         def work(connection: Connection) -> None:
-            interval, now = Interval(min(keys), max(keys)), context.now(connection)
-            add_claim(connection, context, new, interval, me, now, keys)
+            add_claims(connection, context, [NewClaim(new, keys)], me, context.now(connection))
 
         context.database.run(work)
         reach("taking.claim_added")
@@ -209,8 +214,7 @@ class Taking:
             if not (self._context.atomic and self._context.database.dialect.row_locks):
                 mark(connection, self._context, list(rows))
             reach("taking.marked")
-            if not self._closing.is_there(connection, passed_by):
-                forget(connection, self._context, [token])
+            self._closing.end_claim(connection, token, passed_by)
 
         try:
             self._context.database.run(work)

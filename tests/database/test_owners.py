@@ -5,8 +5,9 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from sqlalchemy import event
 
-from timeoutmgr.database import Database
+from timeoutmgr.database import Database, DatabaseSettings
 from timeoutmgr.database.owners import OwnerLives
 
 HOLD = """
@@ -125,6 +126,40 @@ def test_an_owner_is_told_by_its_bytes(mine: OwnerLives, others: OwnerLives, uni
 
     assert others.gone([unique.lower()]) == {unique.lower()}
     mine.end(unique.upper())
+
+
+@pytest.mark.parametrize("url", ["postgres_url", "mysql_url"])
+def test_a_life_does_not_wait_for_the_pool(
+    url: str, unique: str, request: pytest.FixtureRequest
+) -> None:
+    settings = DatabaseSettings(pool_size=1, connect_timeout=1)
+    database = Database(request.getfixturevalue(url), settings)
+    lives = OwnerLives(database)
+
+    # The pool may grow to twice its size.
+    with database.begin(), database.begin():
+        lives.begin(unique)
+
+    assert lives.holds(unique)
+    lives.end(unique)
+    database.dispose()
+
+
+@pytest.mark.parametrize("url", ["postgres_url", "mysql_url"])
+def test_a_life_that_ended_leaves_no_connection_behind(
+    url: str, unique: str, request: pytest.FixtureRequest
+) -> None:
+    database = Database(request.getfixturevalue(url))
+    lives = OwnerLives(database)
+    ended: list[object] = []
+    event.listen(database.apart.pool, "close", lambda driver, _record: ended.append(driver))
+
+    lives.begin(unique)
+    before = len(ended)
+    lives.end(unique)
+
+    assert (before, len(ended)) == (0, 1)
+    database.dispose()
 
 
 def _eventually_gone(lives: OwnerLives, owner: str) -> bool:

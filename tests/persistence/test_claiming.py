@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 
 import pytest
@@ -194,23 +195,56 @@ def test_a_retry_waits_for_its_instant_and_holds_up_nobody(
 
 @pytest.mark.behaviour(39)
 def test_an_idle_claim_is_one_statement(sql: Stores) -> None:
-    store, persistence = sql(), sql.persistence
-    assert isinstance(persistence, SqlPersistence)
+    store = sql()
     store.store_many([timeout("a", NOW + SECOND)])
     store.claim(NOW, 10, "o")
-    statements: list[str] = []
+
+    with _statements(sql) as statements:
+        store.claim(NOW, 10, "o")
+
+    assert len(statements) == 1, statements
+
+
+def test_what_is_known_to_be_due_is_claimed_without_a_look(sql: Stores) -> None:
+    store, elsewhere = sql(), sql()
+    store.store_many([timeout("a", NOW + SECOND)])
+    assert store.claim(NOW, 10, "o").next_due == NOW + SECOND
+
+    with _statements(sql) as known:
+        assert [key.id for key in store.claim(NOW + SECOND, 10, "o").keys] == ["a"]
+    elsewhere.store_many([timeout("b", NOW + SECOND)])
+    with _statements(sql) as unknown:
+        assert [key.id for key in store.claim(NOW + SECOND, 10, "o").keys] == ["b"]
+
+    look = unknown[0]
+    assert known.count(look) == unknown.count(look) - 1
+
+
+def test_where_what_was_known_to_be_due_is_gone_others_are_looked_for(sql: Stores) -> None:
+    store, elsewhere = sql(), sql()
+    store.store_many([timeout("a", NOW + SECOND)])
+    store.claim(NOW, 10, "o")
+    store.cancel("a")
+    elsewhere.store_many([timeout("b", NOW - SECOND)])
+
+    assert [key.id for key in store.claim(NOW + SECOND, 10, "o").keys] == ["b"]
+
+
+@contextmanager
+def _statements(sql: Stores) -> Iterator[list[str]]:
+    """Note what is executed, settings apart."""
+    assert isinstance(sql.persistence, SqlPersistence)
+    engine, found = sql.persistence.database.engine, []
 
     def note(*arguments: object) -> None:
-        statements.append(str(arguments[2]))
+        if not (statement := str(arguments[2])).startswith(("BEGIN", "SELECT set_config")):
+            found.append(statement)
 
-    event.listen(persistence.database.engine, "before_cursor_execute", note)
+    event.listen(engine, "before_cursor_execute", note)
     try:
-        store.claim(NOW, 10, "o")
+        yield found
     finally:
-        event.remove(persistence.database.engine, "before_cursor_execute", note)
-
-    statements = [each for each in statements if not each.startswith(("BEGIN", "SET LOCAL"))]
-    assert len(statements) == 1, statements
+        event.remove(engine, "before_cursor_execute", note)
 
 
 @pytest.mark.behaviour(46, 47, 125)

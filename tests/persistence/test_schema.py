@@ -6,13 +6,18 @@ import subprocess
 import sys
 from collections.abc import Callable
 from datetime import timedelta
+from typing import Any
 
 import pytest
+from alembic import command
+from alembic.config import Config
 from sqlalchemy import inspect
+from sqlalchemy.engine.interfaces import ReflectedIndex
 
-from tests.persistence.making import NOW, SetClock, ids, timeout
+from tests.persistence.making import NOW, SetClock, dispatch, ids, timeout
 from timeoutmgr.contracts import TimeoutFilter
 from timeoutmgr.database import Database
+from timeoutmgr.database.upgrade import folder_of
 from timeoutmgr.errors import CombinationRefused, ConfigurationError, SchemaMissing
 from timeoutmgr.persistence import MemoryPersistence, SqlPersistence, SqlSettings
 from timeoutmgr.persistence.sql.tables import Tables, tables
@@ -65,6 +70,96 @@ def test_queries_and_migrations_know_the_same_columns(
         assert there == set(table.columns.keys()), table.name
         key = inspector.get_pk_constraint(table.name)["constrained_columns"]
         assert key == [column.name for column in table.primary_key], table.name
+
+
+@pytest.mark.filterwarnings("ignore:Did not recognize type 'xid8'")
+@pytest.mark.parametrize("revision", ["0001"])
+def test_an_upgrade_ends_in_the_schema_of_a_fresh_installation(
+    empty_url: str, unique: str, persistence_of: Made, revision: str
+) -> None:
+    # What it holds is not moved into ranges, which a fresh one has.
+    settings = SqlSettings(clock="host", partitions="off")
+    old = persistence_of(empty_url, prefix=f"{unique}o_", settings=settings)
+    _install_up_to(revision, old.database, f"{unique}o_")
+    store = old.timeouts("e", SetClock(NOW + 9))
+    store.store_many([timeout(name, NOW + n, saga=name * 2) for n, name in enumerate("abc")])
+    store.store_many([timeout("d", NOW + 3)])
+    fresh = persistence_of(empty_url, prefix=f"{unique}f_", settings=settings)
+    fresh.install()
+    before = _schema(old.database, f"{unique}o_")
+
+    old.install()
+
+    old.check()
+    after = _schema(old.database, f"{unique}o_")
+    assert before != after == _schema(fresh.database, f"{unique}f_")
+    assert store.cancel_saga("bb") == 1
+    store.reschedule("c", NOW + 9)
+    assert [one.due for one in store.list(TimeoutFilter(id="c"))] == [NOW + 9]
+    assert dispatch(store, store.claim(NOW + 9, 9, "o"), NOW + 9) == ["a", "d", "c"]
+
+
+@pytest.mark.filterwarnings("ignore:Did not recognize type 'xid8'")
+def test_an_upgrade_that_was_cut_off_is_finished_by_the_next(
+    empty_url: str, unique: str, persistence_of: Made
+) -> None:
+    persistence = persistence_of(empty_url, prefix=f"{unique}_")
+    persistence.install()
+    whole = _schema(persistence.database, f"{unique}_")
+    # As if MySQL had died after the last DDL statement: what was done is not written down.
+    with persistence.database.begin() as connection:
+        connection.exec_driver_sql(f"UPDATE {unique}_timeouts_version SET version_num = '0001'")
+
+    persistence.install()
+
+    persistence.check()
+    assert _schema(persistence.database, f"{unique}_") == whole
+
+
+def test_timeouts_have_no_index_but_that_of_sagas(
+    empty_url: str, unique: str, persistence_of: Made
+) -> None:
+    persistence = persistence_of(empty_url, prefix=f"{unique}_")
+    persistence.install()
+
+    [index] = inspect(persistence.database.engine).get_indexes(f"{unique}_timeouts")
+
+    assert index["column_names"] == ["saga_id", "endpoint"]
+    name = persistence.database.dialect.name
+    assert _where(index) == {
+        "sqlite": {"sqlite_where": "saga_id IS NOT NULL"},
+        "postgresql": {"postgresql_where": "(saga_id IS NOT NULL)"},
+    }.get(name, {})
+
+
+def _install_up_to(revision: str, database: Database, prefix: str) -> None:
+    with database.begin() as connection:
+        told = {"schema": None, "prefix": prefix, "version_table": f"{prefix}timeouts_version"}
+        config = Config(attributes={**told, "connection": connection})
+        folder = folder_of("timeoutmgr.persistence:sql/migrations")
+        config.set_main_option("script_location", str(folder))
+        config.set_main_option("path_separator", "os")
+        command.upgrade(config, revision)
+
+
+def _schema(database: Database, prefix: str) -> dict[str, list[Any]]:
+    """Return the columns, keys and indexes of each table, without the prefix."""
+    inspector = inspect(database.engine)
+    found: dict[str, list[Any]] = {}
+    for name in inspector.get_table_names():
+        if name.startswith(prefix):
+            columns = [{**one, "type": repr(one["type"])} for one in inspector.get_columns(name)]
+            indexes = [
+                {**one, "dialect_options": _where(one)} for one in inspector.get_indexes(name)
+            ]
+            known = [columns, inspector.get_pk_constraint(name), indexes]
+            found[name.removeprefix(prefix)] = [str(one).replace(prefix, "") for one in known]
+    return found
+
+
+def _where(index: ReflectedIndex) -> dict[str, str]:
+    options = index.get("dialect_options", {})
+    return {key: str(value) for key, value in options.items() if key.endswith("_where")}
 
 
 @pytest.mark.behaviour(126)

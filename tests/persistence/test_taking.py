@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from sqlalchemy import text
 
 from tests.persistence.conftest import Stores
 from tests.persistence.making import (
@@ -267,6 +268,24 @@ def test_a_dispatcher_that_is_passed_by_leaves_the_claim_to_its_holder(
         holder.close(outcomes(chunk.keys))
 
     assert again.keys == ()
+
+
+def test_a_claim_on_a_row_that_a_change_held_ends_with_the_change(row_locking: Stores) -> None:
+    store, persistence = row_locking(), row_locking.persistence
+    assert isinstance(persistence, SqlPersistence)
+    store.store_many([timeout("a")])
+    chunk = store.claim(NOW, 10, "o")
+    lock = text("SELECT id FROM suite_timeouts WHERE due = :due FOR UPDATE")
+
+    with rolled_back(persistence.database) as change:
+        change.execute(lock, {"due": NOW})
+        with store.take_many(chunk.token, chunk.keys) as taken:
+            assert not taken.timeouts
+            taken.close([])
+        meanwhile = store.claim(NOW, 10, "o")
+
+    assert meanwhile.keys == ()
+    assert dispatch(store, store.claim(NOW, 10, "o")) == ["a"]
 
 
 def test_what_no_confirm_came_for_may_have_been_sent(store: TimeoutStore) -> None:

@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 import pytest
 
 from tests.support.clock import START, FakeClock
 from tests.support.makers import SECOND, a_received, a_timeout
-from tests.support.ports import FakeReceiver, FakeTransport
+from tests.support.ports import FakeReceiver, FakeSession, FakeTransport
 from tests.support.store import ScriptedStore
 from timeoutmgr import headers
 from timeoutmgr.contracts import (
@@ -15,11 +18,17 @@ from timeoutmgr.contracts import (
     TimeoutState,
     TransactionMode,
 )
-from timeoutmgr.errors import MessageRejected, StorageUnavailable, TransportUnavailable
+from timeoutmgr.errors import (
+    InvalidMessage,
+    MessageRejected,
+    StorageUnavailable,
+    TransportUnavailable,
+)
 from timeoutmgr.instants import to_wire
-from timeoutmgr.message import Message
+from timeoutmgr.message import Message, Outgoing
 from timeoutmgr.satellites.control import chunk_message
-from timeoutmgr.satellites.dispatcher import ATTEMPTS, DispatchTimeouts, back_off, delivered
+from timeoutmgr.satellites.delivering import back_off, delivered
+from timeoutmgr.satellites.dispatcher import ATTEMPTS, DispatchTimeouts
 from timeoutmgr.telemetry import Counters
 from timeoutmgr.transport.work import Work
 
@@ -221,7 +230,7 @@ def test_a_message_that_is_no_order_is_rejected() -> None:
 def test_what_is_delivered_keeps_id_body_and_headers() -> None:
     one = a_timeout()
 
-    message = delivered(one, START)
+    message = delivered(one, to_wire(START))
 
     assert (message.id, message.body) == ("m1", b"body of m1")
     assert message.headers.items() >= one.message.headers.items()
@@ -231,7 +240,7 @@ def test_what_is_delivered_keeps_id_body_and_headers() -> None:
 def test_what_is_delivered_says_when_it_was_dispatched_and_from_which_timeout() -> None:
     one = a_timeout()
 
-    given_headers = delivered(one, START + 5).headers
+    given_headers = delivered(one, to_wire(START + 5)).headers
 
     assert given_headers["TimeoutManager.DispatchedAt"] == to_wire(START + 5)
     assert given_headers["NServiceBus.RelatedToTimeoutId"] == one.id
@@ -239,9 +248,67 @@ def test_what_is_delivered_says_when_it_was_dispatched_and_from_which_timeout() 
 
 @pytest.mark.behaviour(20)
 def test_what_is_delivered_has_no_routing_headers() -> None:
-    given_headers = delivered(a_timeout(), START).headers
+    given_headers = delivered(a_timeout(), to_wire(START)).headers
 
     assert not {headers.EXPIRE, headers.DESTINATION} & given_headers.keys()
+
+
+# --- what cannot be sent
+
+
+@pytest.mark.behaviour(59, 62)
+def test_a_message_that_no_broker_can_carry_goes_to_the_error_queue_and_its_neighbours_are_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    desk = Desk()
+    refuse_to_send(monkeypatch, lambda one: one.message.id == "m2")
+    desk.put(a_timeout("m1"), a_timeout("m2"), a_timeout("m3"))
+
+    desk.order_due()
+
+    assert sorted(desk.transport.ids("billing")) == ["m1", "m3"]
+    [copy] = desk.transport.messages("error")
+    assert copy.headers[headers.ORIGINAL_ID] == '"m2"'
+    assert (copy.headers["NServiceBus.FailedQ"], copy.body) == ("billing", b"body of m2")
+    assert desk.state("m2") is TimeoutState.FAILED
+
+
+def test_a_message_that_not_even_the_error_queue_can_carry_stays_and_waits(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    desk = Desk()
+    refuse_to_send(monkeypatch, lambda one: one.message.body == b"body of m2")
+    desk.put(a_timeout("m1"), a_timeout("m2"))
+
+    desk.order_due()
+
+    assert desk.transport.ids("billing") == ["m1"]
+    assert desk.state("m2") is TimeoutState.PENDING
+    assert desk.attempts() == 1
+
+
+def refuse_to_send(
+    monkeypatch: pytest.MonkeyPatch, is_unsendable: Callable[[Outgoing], bool]
+) -> None:
+    send = FakeSession.send
+
+    def checked(session: FakeSession, outgoing: Sequence[Outgoing], **how: Any) -> Any:
+        if any(is_unsendable(one) for one in outgoing):
+            raise InvalidMessage("cannot be written")
+        return send(session, outgoing, **how)
+
+    monkeypatch.setattr(FakeSession, "send", checked)
+
+
+@pytest.mark.behaviour(64)
+def test_a_copy_that_the_error_queue_may_have_taken_leaves_a_mark() -> None:
+    desk = Desk()
+    desk.put(a_timeout("m1", destination="nobody's"))
+    desk.transport.script("error", SendResult.UNKNOWN)
+
+    desk.order_due()
+
+    assert desk.store.cancel(a_timeout("m1").id) is CancelResult.MAYBE_SENT
 
 
 # --- what the broker answers

@@ -31,6 +31,7 @@ class House:
             measure_offset=self.measured.set,
             state=lambda: {"breaker": "disarmed"},
             telemetry=self.telemetry,
+            monotonic=self.clock.monotonic,
         )
 
 
@@ -65,6 +66,29 @@ def test_what_is_past_retention_is_removed(house: House) -> None:
 
     assert house.telemetry.snapshot()["rows_purged"] == 1
     assert house.store.find("old") is None
+
+
+def test_where_nothing_was_old_it_is_looked_for_again_ten_minutes_later(house: House) -> None:
+    found = iter([5, 0, 0])
+    house.store.purge = lambda: next(found)  # type: ignore[method-assign]  # to be counted
+
+    for _ in range(10):
+        house.keeping.keep_house()
+        house.clock.advance(60)
+    assert list(found) == [0]
+
+    found = iter([0])
+    house.keeping.keep_house()
+    assert list(found) == []
+
+
+def test_the_storage_is_tended_until_there_is_no_more_to_do(house: House) -> None:
+    steps = iter([True, True, False])
+    house.store.tend = lambda: next(steps)  # type: ignore[method-assign]  # a store with work
+
+    house.keeping.keep_house()
+
+    assert list(steps) == []
 
 
 def test_while_the_storage_is_away_nothing_is_written(house: House) -> None:

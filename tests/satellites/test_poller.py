@@ -17,7 +17,7 @@ from timeoutmgr.errors import QueueMissing, StorageUnavailable, TransportUnavail
 from timeoutmgr.instants import EARLIEST, Micros
 from timeoutmgr.resilience.breakers import BreakerState
 from timeoutmgr.satellites.control import ChunkOrder, read_control
-from timeoutmgr.satellites.poller import Poller, PollTimeouts
+from timeoutmgr.satellites.poller import AT_ONCE, Poller, PollTimeouts
 from timeoutmgr.sending import SessionPool
 from timeoutmgr.telemetry import Counters
 
@@ -206,12 +206,51 @@ def test_in_transaction_scope_an_idle_poll_takes_nobodys_turn_to_write() -> None
 @pytest.mark.behaviour(51)
 def test_a_stop_ends_the_poll_after_the_chunk_in_hand() -> None:
     one = Round(chunk=1)
-    one.put(3)
+    one.put(3 + AT_ONCE)
     one.step.stopping = lambda: one.store.calls["claim"] >= 2
 
     one.poll()
 
-    assert len(one.handed_on()) == 2
+    assert len(one.handed_on()) == 1 + AT_ONCE
+
+
+@pytest.mark.parametrize("mode", list(TransactionMode))
+def test_while_there_is_more_than_one_chunk_due_several_are_claimed_and_sent_together(
+    mode: TransactionMode,
+) -> None:
+    one = Round(mode, chunk=2)
+    keys = one.put(4 * AT_ONCE)
+
+    one.poll()
+
+    assert [key for chunk in one.handed_on() for key in chunk] == keys
+    assert all(len(chunk) <= 2 for chunk in one.handed_on())
+    assert one.store.calls["claim"] == 3  # the first alone, five, and the four that are left
+
+
+def test_what_was_handed_on_is_looked_for_soon_as_its_dispatch_may_put_it_off() -> None:
+    one = Round()
+    one.put(1)
+    assert one.poll() == START + 50_000
+
+    one.put(1, START + 1_000)
+    assert one.poll() == START + 1_000
+
+
+def test_of_chunks_that_were_sent_together_those_that_were_not_taken_are_given_back() -> None:
+    one = Round(chunk=1)
+    keys = one.put(1 + AT_ONCE)
+    answers = [SendResult.REFUSED, SendResult.CONFIRMED, SendResult.UNKNOWN]
+    one.transport.script(CONTROL, *[SendResult.CONFIRMED] * 2, *answers)
+
+    with pytest.raises(TransportUnavailable, match="did not take"):
+        one.poll()
+    one.poll()
+
+    given_back = sorted(keys[place] for place in (2, 4))
+    assert len(one.store.released) == 2
+    handed_on = [key for chunk in one.handed_on() for key in chunk]
+    assert handed_on == [*(key for key in keys if key not in given_back), *given_back]
 
 
 @pytest.mark.behaviour(47)
@@ -360,6 +399,20 @@ def test_many_wakes_while_polls_run_are_not_lost(loop: Loop) -> None:
 
 
 @pytest.mark.behaviour(39)
+def test_a_poll_that_is_run_before_its_instant_waits_for_it(loop: Loop) -> None:
+    loop.started()
+    begun: list[Micros] = []
+    loop.ready = lambda: begun.append(loop.clock.now())
+    keys = loop.round.put(1, loop.clock.now() + SECOND // 5)
+    due = keys[0].due
+
+    loop.poller.wake(due)
+
+    assert loop.telemetry.reaches("polls", 2)
+    assert begun[0] >= due
+    assert loop.round.handed_on() == [keys]
+
+
 def test_a_wake_for_later_than_the_next_poll_causes_no_query(loop: Loop) -> None:
     loop.started()
 
@@ -467,6 +520,64 @@ def test_a_stopped_poller_can_be_started_again(loop: Loop) -> None:
     assert loop.telemetry.reaches("polls", 2)
 
 
+def test_a_stop_and_a_poll_that_ends_do_not_wait_for_each_other(loop: Loop) -> None:
+    # A poll's end moves the job, for which it needs the lock that a shutdown holds.
+    loop.started()
+    scheduler = loop.poller._scheduler
+    assert scheduler is not None
+    polling, go_on, ending, over = (threading.Event() for _ in range(4))
+    move = loop.poller._run_at
+
+    def poll() -> None:
+        polling.set()
+        go_on.wait(SOON)
+
+    def move_when_over(at: Micros) -> None:
+        ending.set()
+        over.wait(SOON)
+        move(at)
+
+    loop.ready = poll
+    loop.poller.wake(loop.clock.now())
+    assert polling.wait(SOON)
+    scheduler.get_jobs()  # returns once APScheduler has submitted that poll
+    loop.poller._run_at = move_when_over  # type: ignore[method-assign]  # to hold it up
+    go_on.set()
+    assert ending.wait(SOON)
+
+    stopping = threading.Thread(target=loop.poller.stop, daemon=True)
+    stopping.start()
+    stopping.join(SOON / 2)
+
+    assert not stopping.is_alive()
+    over.set()
+
+
+def test_wakes_from_all_sides_and_stops_never_hold_each_other_up() -> None:
+    # Short polls end while APScheduler still submits them, with its lock in hand.
+    loop = Loop()
+    over = threading.Event()
+
+    def wake() -> None:
+        while not over.is_set():
+            loop.poller.wake(loop.clock.now())
+            loop.poller.watch()
+
+    wakers = [threading.Thread(target=wake, daemon=True) for _ in range(2)]
+    for waker in wakers:
+        waker.start()
+    for _ in range(30):
+        loop.poller.start()
+        loop.poller.measure_offset()
+        loop.poller.stop()
+    over.set()
+    for waker in wakers:
+        waker.join(SOON)
+
+    assert not any(waker.is_alive() for waker in wakers)
+    assert loop.transport.open_sessions == 0
+
+
 @pytest.mark.behaviour(54)
 def test_a_poll_that_moved_away_with_the_wall_clock_is_forced_by_the_watchdog(loop: Loop) -> None:
     loop.clock.wall = 3600 * SECOND
@@ -482,7 +593,7 @@ def test_a_poll_that_moved_away_with_the_wall_clock_is_forced_by_the_watchdog(lo
 @pytest.mark.behaviour(54)
 def test_the_watchdog_forces_no_poll_while_they_come_as_they_should(loop: Loop) -> None:
     loop.started()
-    loop.clock.mono = 30.0
+    loop.clock.wall, loop.clock.mono = 30 * SECOND, 30.0
 
     loop.poller.watch()
 

@@ -402,14 +402,14 @@ def test_stored_timeouts_are_counted() -> None:
     assert counter.telemetry.snapshot()["timeouts_stored"] == 2
 
 
-def test_inside_a_callers_transaction_only_a_timeout_can_be_stored() -> None:
+def test_past_the_queue_only_a_timeout_can_be_stored() -> None:
     with pytest.raises(InvalidMessage, match="no timeout"):
-        Counter().step.store_inside(wake_manager("x", LATER, "w").message, None)  # type: ignore[arg-type]  # memory has none
+        Counter().step.store_directly([wake_manager("x", LATER, "w").message], None)
 
 
-def test_inside_a_callers_transaction_the_poller_is_not_woken() -> None:
+def test_past_the_queue_the_poller_is_not_woken() -> None:
     counter = Counter()
 
-    counter.step.store_inside(a_delayed("m1", LATER), None)  # type: ignore[arg-type]  # memory has none
+    counter.step.store_directly([a_delayed("m1", LATER)], None)
 
     assert (len(counter.stored()), counter.woken) == (1, [])

@@ -14,11 +14,12 @@ from weakref import WeakSet
 
 from sqlalchemy import Connection, Engine, create_engine, event, exc, text
 from sqlalchemy.engine import URL, make_url
+from sqlalchemy.pool import NullPool
 
 from timeoutmgr.contracts import Clock
 from timeoutmgr.database.deadlines import bound_answers
 from timeoutmgr.database.dialects import MARIADB, Dialect, dialect_of
-from timeoutmgr.database.failures import Failure, classify, unavailable
+from timeoutmgr.database.failures import Failure, classify, conflict, unavailable
 from timeoutmgr.database.files import refuse_network_file_system
 from timeoutmgr.errors import CombinationRefused, ConfigurationError, StorageUnavailable
 from timeoutmgr.instants import Micros
@@ -72,6 +73,8 @@ class Database:
         self.settings: Final = settings or DatabaseSettings()
         self.dialect: Final[Dialect] = dialect_of(self.url.get_backend_name())
         self.engine: Final[Engine] = _engine(self.url, self.settings)
+        self.apart: Final[Engine] = _engine(self.url, self.settings, apart=True)
+        """For connections that are held for long: outside the pool, so never waiting for it."""
         self._writer: Final = self.engine.execution_options(**{_BEGIN: "BEGIN IMMEDIATE"})
         # SQLite has one writer: threads of this process queue here instead of polling the file.
         self._turn: Final = threading.Lock() if self.is_sqlite else None
@@ -94,6 +97,7 @@ class Database:
         shared, cls._shared, cls._shared_lock = cls._shared, {}, threading.Lock()
         for database in shared.values():
             database.engine.dispose(close=False)
+            database.apart.dispose(close=False)
 
     @property
     def is_sqlite(self) -> bool:
@@ -113,8 +117,8 @@ class Database:
     def begin(self) -> Iterator[Connection]:
         """Open a write transaction; commit at the end, roll back on any error.
 
-        Raises StorageUnavailable when the database is away, a conflict was not won, or the
-        commit's result is unknown.
+        Raises StorageUnavailable when the database is away or the commit's result is unknown,
+        StorageConflict when another transaction was in the way.
         """
         with (
             self._translated(),
@@ -203,9 +207,14 @@ class Database:
         try:
             yield
         except exc.SQLAlchemyError as error:
-            if classify(error) is Failure.STATEMENT:
-                raise
-            raise unavailable(error, self.describe()) from error
+            match classify(error):
+                case Failure.STATEMENT:
+                    raise
+                case Failure.CONFLICT if not self.is_sqlite:
+                    raise conflict(error, self.describe()) from error
+                case _:
+                    # On SQLite it has waited for its turn already, as long as it may.
+                    raise unavailable(error, self.describe()) from error
 
     @contextmanager
     def _my_turn(self) -> Iterator[None]:
@@ -263,10 +272,10 @@ def _parsed(url: str | URL) -> URL:
         ) from None
 
 
-def _engine(url: URL, settings: DatabaseSettings) -> Engine:
+def _engine(url: URL, settings: DatabaseSettings, *, apart: bool = False) -> Engine:
     backend = url.get_backend_name()
     if backend == "sqlite":
-        return _sqlite_engine(url, settings)
+        return _sqlite_engine(url, settings, apart)
     arguments: dict[str, Any] = {"connect_timeout": settings.connect_timeout}
     options: dict[str, Any] = {}
     if backend == "postgresql":
@@ -280,14 +289,18 @@ def _engine(url: URL, settings: DatabaseSettings) -> Engine:
         url,
         # What the URL says itself counts.
         connect_args={name: arguments[name] for name in arguments.keys() - url.query.keys()},
-        pool_size=settings.pool_size,
-        max_overflow=settings.pool_size,
-        pool_timeout=settings.connect_timeout * 2,
         hide_parameters=True,
         **options,
+        **_pool(settings, apart, pool_timeout=settings.connect_timeout * 2),
     )
     bound_answers(engine, settings.connect_timeout)
     return engine
+
+
+def _pool(settings: DatabaseSettings, apart: bool, **options: Any) -> dict[str, Any]:
+    if apart:
+        return {"poolclass": NullPool}
+    return {"pool_size": settings.pool_size, "max_overflow": settings.pool_size, **options}
 
 
 _MYSQL_SESSION: Final = (
@@ -295,7 +308,7 @@ _MYSQL_SESSION: Final = (
 )
 
 
-def _sqlite_engine(url: URL, settings: DatabaseSettings) -> Engine:
+def _sqlite_engine(url: URL, settings: DatabaseSettings, apart: bool) -> Engine:
     if not url.database or url.database == ":memory:":
         raise ConfigurationError(
             "an in-memory SQLite database is lost on exit and not shared between threads; name a "
@@ -306,9 +319,8 @@ def _sqlite_engine(url: URL, settings: DatabaseSettings) -> Engine:
         url,
         # Our own begin loop waits; the driver's wait only covers a checkpoint or recovery.
         connect_args={"timeout": 0.02, "check_same_thread": False},
-        pool_size=settings.pool_size,
-        max_overflow=settings.pool_size,
         hide_parameters=True,
+        **_pool(settings, apart),
     )
 
     @event.listens_for(engine, "connect")

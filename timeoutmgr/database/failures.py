@@ -5,7 +5,7 @@ from typing import Final
 
 from sqlalchemy import exc
 
-from timeoutmgr.errors import StorageUnavailable
+from timeoutmgr.errors import StorageConflict, StorageUnavailable
 
 
 class Failure(Enum):
@@ -47,8 +47,17 @@ def classify(error: exc.SQLAlchemyError) -> Failure:
 
 def unavailable(error: exc.SQLAlchemyError, where: str) -> StorageUnavailable:
     """Return *error* as the StorageUnavailable that callers know; *where* has no secrets."""
+    return StorageUnavailable(f"{where} cannot be used now: {_told(error)}")
+
+
+def conflict(error: exc.SQLAlchemyError, where: str) -> StorageConflict:
+    """Return *error*, a conflict, as the StorageConflict that callers know."""
+    return StorageConflict(f"a transaction in {where} lost against another: {_told(error)}")
+
+
+def _told(error: exc.SQLAlchemyError) -> str:
     cause = error.orig if isinstance(error, exc.DBAPIError) and error.orig else error
-    return StorageUnavailable(f"{where} cannot be used now: {type(cause).__name__}: {cause}")
+    return f"{type(cause).__name__}: {cause}"
 
 
 def _is_conflict(error: exc.DBAPIError) -> bool:

@@ -98,15 +98,17 @@ def _life(database: Database, owner: str) -> _Life:
 
 
 class _SessionLife:
-    """A lock of a database session on a connection outside the pool's reuse."""
+    """A lock of a database session, on a connection outside the pool.
+
+    It may begin in a transaction that holds the last connection of the pool.
+    """
 
     def __init__(self, database: Database, owner: str) -> None:
         name: int | str
         try:
-            self._connection: Connection = database.engine.connect().execution_options(
+            self._connection: Connection = database.apart.connect().execution_options(
                 isolation_level="AUTOCOMMIT"
             )
-            self._connection.detach()
             if database.dialect.name == "postgresql":
                 statement, name = "SELECT pg_try_advisory_lock(:name)", _number(owner)
             else:

@@ -42,6 +42,16 @@ class KeyText(TypeDecorator[str]):
         """Decode what a database kept as bytes."""
         return value.decode() if isinstance(value, bytes | bytearray) else value
 
+    def bind_processor(self, dialect: Dialect) -> Any:
+        """Return what each value goes through; nothing where texts are texts."""
+        keeps_bytes = dialect.name in {"mysql", "mariadb"}
+        return super().bind_processor(dialect) if keeps_bytes else None
+
+    def result_processor(self, dialect: Dialect, coltype: Any) -> Any:
+        """Return what each value comes through; nothing where texts are texts."""
+        keeps_bytes = dialect.name in {"mysql", "mariadb"}
+        return super().result_processor(dialect, coltype) if keeps_bytes else None
+
     def process_literal_param(self, value: str | None, dialect: Dialect) -> str:
         """Spell the value for SQL text."""
         return "NULL" if value is None else "'" + value.replace("'", "''") + "'"

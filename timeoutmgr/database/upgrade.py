@@ -2,31 +2,47 @@
 
 A part keeps its hand-written revisions in a folder of its own package, with an ``env.py`` that
 calls :func:`run_environment`, and has its own version table, so that queues and stores can share a
-database and be upgraded apart. What a revision needs to know (schema, prefix) reaches it through
+database and be upgraded apart. The revisions are one line, and each file's name begins with its
+revision: ``0001_queues.py``. What a revision needs to know (schema, prefix) reaches it through
 ``config.attributes``. Nothing here touches the host's logging.
+
+Alembic is imported where it works and not above: it would take 10 MiB of every process for what
+hardly any start has to do.
 """
+
+from __future__ import annotations
 
 import hashlib
 import importlib.util
 import io
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from alembic import command, op
-from alembic.config import Config
-from alembic.runtime.environment import EnvironmentContext
-from alembic.runtime.migration import MigrationContext
-from alembic.script import ScriptDirectory
-from alembic.util import CommandError
-from sqlalchemy import Connection, Table, inspect, text
+from sqlalchemy import (
+    Column,
+    Connection,
+    MetaData,
+    Table,
+    column,
+    func,
+    inspect,
+    select,
+    table,
+    text,
+)
+from sqlalchemy.engine.interfaces import ReflectedColumn
 from sqlalchemy.schema import CreateSchema
 
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database.engine import Database
 from timeoutmgr.errors import ConfigurationError, SchemaMissing, StorageUnavailable
+
+if TYPE_CHECKING:
+    from alembic.config import Config
+    from alembic.runtime.environment import EnvironmentContext
 
 _LOCK_WAIT: Final = 50
 """Seconds to wait while another process upgrades a MySQL; below the driver's read timeout."""
@@ -49,6 +65,11 @@ def upgrade(
     one transaction, except on MySQL, where every revision must be one that can be run again.
     Raises StorageUnavailable, and ConfigurationError where the database is newer than the code.
     """
+    if current(database, version_table, schema) == head(script_location):
+        return
+    from alembic import command
+    from alembic.util import CommandError
+
     config = _config(script_location, version_table, schema, attributes)
     with _one_at_a_time, _alone(database, f"{schema or ''}.{version_table}") as connection:
         if schema is not None and not inspect(connection).has_schema(schema):
@@ -65,18 +86,35 @@ def upgrade(
             ) from error
 
 
+def remove(
+    database: Database, version_table: str, schema: str | None, tables: Sequence[Table]
+) -> None:
+    """Drop *tables* and their version; what is missing is fine.
+
+    The version goes first: where MySQL is cut off in between, ``upgrade`` creates what is missing.
+    """
+    version = Table(version_table, MetaData(schema=schema))
+    with _alone(database, f"{schema or ''}.{version_table}") as connection:
+        for each in (version, *tables):
+            each.drop(connection, checkfirst=True)
+            reach("forgetting.table_dropped")
+
+
 def current(database: Database, version_table: str, schema: str | None) -> str | None:
     """Return the revision that *database* is at, or None where nothing was installed."""
     if database.path is not None and not database.path.exists():
         return None  # connecting would create the file
     with database.read() as connection:
-        options = {"version_table": version_table, "version_table_schema": schema}
-        return MigrationContext.configure(connection, opts=options).get_current_revision()
+        if not inspect(connection).has_table(version_table, schema=schema):
+            return None
+        versions = table(version_table, column("version_num"), schema=schema)
+        found: str | None = connection.execute(select(func.max(versions.c.version_num))).scalar()
+        return found
 
 
 def head(script_location: str | Path) -> str:
     """Return the newest revision of *script_location*."""
-    newest = ScriptDirectory(str(folder_of(script_location))).get_current_head()
+    newest = max(_revisions(script_location), default=None)
     if newest is None:
         raise ConfigurationError(f"{script_location!s} holds no revision")
     return newest
@@ -89,7 +127,7 @@ def check(
     found, needed = current(database, version_table, schema), head(script_location)
     if found == needed:
         return
-    table = f"{schema}.{version_table}" if schema else version_table
+    place = f"{schema}.{version_table}" if schema else version_table
     if found is None:
         state, remedy = "has no tables of ours yet", "run `timeoutmgr install`"
     elif found in _revisions(script_location):
@@ -98,13 +136,13 @@ def check(
         state = f"is at revision {found!r}, which is newer than this version"
         remedy = "install the version of this package that upgraded it"
     raise SchemaMissing(
-        f"{database.describe()} {state} (by {table}), and {needed!r} is needed; {remedy}"
+        f"{database.describe()} {state} (by {place}), and {needed!r} is needed; {remedy}"
     )
 
 
 def _revisions(script_location: str | Path) -> set[str]:
-    scripts = ScriptDirectory(str(folder_of(script_location)))
-    return {script.revision for script in scripts.walk_revisions()}
+    files = (folder_of(script_location) / "versions").glob("[0-9]*_*.py")
+    return {file.name.partition("_")[0] for file in files}
 
 
 def ddl(
@@ -115,6 +153,8 @@ def ddl(
     attributes: Mapping[str, Any],
 ) -> str:
     """Return the SQL that ``upgrade`` would run on an empty *database*, without connecting."""
+    from alembic import command
+
     config = _config(script_location, version_table, schema, attributes)
     config.attributes["url"] = database.url
     config.output_buffer = io.StringIO()
@@ -150,6 +190,8 @@ def run_environment(context: Any) -> None:
 
 def revision_attributes() -> dict[str, Any]:
     """Return what ``upgrade`` was given as *attributes*, and the schema; for use in a revision."""
+    from alembic import op
+
     config = op.get_context().config
     assert config is not None, "revisions run with a Config"
     return config.attributes
@@ -161,22 +203,53 @@ def create_missing(*tables: Table) -> None:
     MySQL commits every DDL statement by itself: a revision that was cut off there is run again
     from its start. In offline mode everything counts as missing.
     """
+    from alembic import op
+
     migration = op.get_context()
     offline = migration.as_sql
-    for table in tables:
-        there = not offline and inspect(op.get_bind()).has_table(table.name, schema=table.schema)
+    for made in tables:
+        there = not offline and inspect(op.get_bind()).has_table(made.name, schema=made.schema)
         if not there:
-            migration.impl.create_table(table)  # with its indexes
+            migration.impl.create_table(made)  # with its indexes
             reach("upgrade.table_created")
             continue
-        found = {
-            index["name"]
-            for index in inspect(op.get_bind()).get_indexes(table.name, schema=table.schema)
-        }
-        for index in sorted(table.indexes, key=lambda index: str(index.name)):
+        found = _indexes(made)
+        for index in sorted(made.indexes, key=lambda index: str(index.name)):
             if index.name not in found:
                 migration.impl.create_index(index)
                 reach("upgrade.index_created")
+
+
+def add_missing_columns(made: Table, *columns: Column[Any]) -> None:
+    """Add *columns* to the table *made*, where they are missing; to be called in a revision."""
+    from alembic import op
+
+    offline = op.get_context().as_sql
+    there = set() if offline else {one["name"] for one in _columns(made)}
+    for one in columns:
+        if one.name not in there:
+            op.add_column(made.name, one, schema=made.schema)
+
+
+def drop_index(name: str, made: Table) -> None:
+    """Drop the index *name* of the table *made* where it is there; to be called in a revision."""
+    from alembic import op
+
+    if op.get_context().as_sql or name in _indexes(made):
+        op.drop_index(name, table_name=made.name, schema=made.schema)
+
+
+def _indexes(made: Table) -> set[str | None]:
+    from alembic import op
+
+    there = inspect(op.get_bind()).get_indexes(made.name, schema=made.schema)
+    return {index["name"] for index in there}
+
+
+def _columns(made: Table) -> list[ReflectedColumn]:
+    from alembic import op
+
+    return inspect(op.get_bind()).get_columns(made.name, schema=made.schema)
 
 
 def folder_of(script_location: str | Path) -> Path:
@@ -196,6 +269,8 @@ def _config(
     schema: str | None,
     attributes: Mapping[str, Any],
 ) -> Config:
+    from alembic.config import Config
+
     own = {"version_table": version_table, "schema": schema}
     config = Config(attributes={**attributes, **own})
     # Alembic interpolates: a percent sign in the path would be taken for a variable.

@@ -140,6 +140,9 @@ class RateBreaker:
                 return BreakerState.TRIGGERED
             return BreakerState.ARMED if self._failures else BreakerState.DISARMED
 
+    def check(self) -> None:
+        """Do nothing: it triggers with a failure, or not at all."""
+
     def failure(self, error: BaseException) -> None:
         """Report a failure."""
         with self._lock:

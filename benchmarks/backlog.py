@@ -1,0 +1,226 @@
+"""What a chunk costs the database, however much is pending and however much was removed.
+
+A chunk is 500 timeouts that are claimed, taken in hand and closed, without a broker. Due times
+are random over a year, so that what is due lies scattered. The server is one of our own: nobody
+else writes its log, and a checkpoint comes only where it is asked for, right before the measure.
+"""
+
+import argparse
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from statistics import mean
+
+from harness import claims, machine, pending
+from harness.claims import Turn, log_position, of, turn
+from harness.figures import say
+from harness.messages import BODY, DAY, HEADERS, micros
+from harness.private import Measured, private_postgres
+from harness.report import Report, options, parsed
+from harness.servers import connect, servers
+
+from timeoutmgr.clock import SystemClock
+from timeoutmgr.config import persistence_from_url
+from timeoutmgr.contracts import Timeout, TimeoutStore
+from timeoutmgr.message import Message
+from timeoutmgr.persistence import SqlSettings
+
+ENDPOINT, CHUNK, SMALL, YEAR = "backlog", 500, 10_000, 365 * DAY
+
+
+def main() -> None:
+    parser = options(__doc__)
+    parser.add_argument("--pending", type=int, help="the larger backlog (1,000,000; quick 100,000)")
+    parser.add_argument("--only", choices=["growth", "partitions", "sqlite", "snapshot", "wal"])
+    given = parsed(parser, count=20, quick=8)
+    given.many = given.pending or (100_000 if given.quick else 1_000_000)
+    report = Report("What a chunk costs the database", {"chunk": CHUNK, **machine.described()})
+    parts = {"growth": growth, "partitions": ranges, "snapshot": snapshot, "wal": life}
+    with private_postgres() as server:
+        report.settings |= machine.postgres(server.url)
+        for name, part in parts.items():
+            if given.only in (None, name):
+                part(server, given, report)
+    if given.only in (None, "sqlite"):
+        growth_on_sqlite(given, report)
+    report.give(given)
+
+
+def growth(server: Measured, given: argparse.Namespace, report: Report) -> None:
+    """Ask whether a chunk costs more where more is pending."""
+    urls = {SMALL: server.create("small"), given.many: server.create("large")}
+    turns: dict[int, list[Turn]] = {size: [] for size in urls}
+    touched: dict[int, int] = {}
+    with (
+        stored(urls[SMALL]) as small,
+        stored(urls[given.many]) as large,
+        connect(server.url) as sql,
+    ):
+        for size, url in urls.items():
+            pending.load(url, scattered(size, (given.count + 2) * CHUNK))
+            touched[size] = -blocks(sql, url)
+        sql.execute("CHECKPOINT")
+        for number in range(given.count + 2):
+            for size, store in ((SMALL, small), (given.many, large)):
+                turns[size].append(turn(store, CHUNK, log_position(sql)))
+            say(f"chunk {number + 1}: {turns[given.many][-1].all_us:.1f} us a row")
+    with connect(server.url) as sql:
+        for size, url in urls.items():
+            touched[size] += blocks(sql, url)
+    few, many = (found[2:] for found in turns.values())  # the first two warm the statements up
+    for figure, name in (("claim_us", "claim"), ("all_us", "claim, take and close")):
+        value = of(many, figure) / of(few, figure)
+        beside = f"{of(few, figure):.1f} and {of(many, figure):.1f} us a row"
+        title = f"{name} at {given.many:,} ÷ at {SMALL:,} pending"
+        report.bar(title, value, 1.4, at_most=True, beside=beside)
+    for figure, name in (("claim_wal", "claim"), ("all_wal", "claim, take and close")):
+        small_log, large_log = (mean(getattr(one, figure) for one in part) for part in (few, many))
+        beside = f"{small_log:.0f} B at {SMALL:,}"
+        title = f"WAL of a row, {name}, {given.many:,} pending"
+        report.bar(title, large_log, 1024, at_most=True, unit=" B", beside=beside)
+    rows = (given.count + 2) * CHUNK
+    few_blocks, many_blocks = (count / rows for count in touched.values())
+    beside = f"{few_blocks:.1f} at {SMALL:,}"
+    report.fact(f"buffers touched by a row, {given.many:,} pending", many_blocks, beside=beside)
+
+
+def ranges(server: Measured, given: argparse.Namespace, report: Report) -> None:
+    """Ask what partitions by due time cost where little is pending, and save where much is."""
+    for size in (SMALL, given.many):
+        turns: dict[str, list[Turn]] = {"off": [], "auto": []}
+        urls = {how: server.create(f"ranges_{how}{size}") for how in turns}
+        with (
+            stored(urls["off"], partitions="off") as one,
+            stored(urls["auto"], partitions="auto") as many,
+            connect(server.url) as sql,
+        ):
+            for url in urls.values():
+                pending.load(url, scattered(size, (given.count + 2) * CHUNK))
+            sql.execute("CHECKPOINT")
+            for _ in range(given.count + 2):
+                turns["off"].append(turn(one, CHUNK, log_position(sql)))
+                turns["auto"].append(turn(many, CHUNK, log_position(sql)))
+        plain, ranged = (found[2:] for found in turns.values())
+        for figure, name, unit in (
+            ("claim_us", "claim", "us"),
+            ("all_us", "claim, take and close", "us"),
+            ("all_wal", "log of a row", "B"),
+        ):
+            value = of(ranged, figure) / of(plain, figure)
+            beside = f"{of(ranged, figure):.1f} and {of(plain, figure):.1f} {unit} a row"
+            title = f"{name} at {size:,} pending, partitioned ÷ in one"
+            report.bar(title, value, 1.1, at_most=True, beside=beside)
+
+
+def growth_on_sqlite(given: argparse.Namespace, report: Report) -> None:
+    """Ask the same of SQLite, with all its indexes."""
+    turns: dict[int, list[Turn]] = {SMALL: [], given.many: []}
+    with (
+        servers("sqlite") as one,
+        servers("sqlite") as other,
+        stored(one["sqlite"]) as small,
+        stored(other["sqlite"]) as large,
+    ):
+        for size, running in ((SMALL, one), (given.many, other)):
+            path = running["sqlite"].removeprefix("sqlite:///")
+            pending.load_sqlite(path, scattered(size, (given.count + 2) * CHUNK))
+        for _ in range(given.count + 2):
+            turns[SMALL].append(turn(small, CHUNK))
+            turns[given.many].append(turn(large, CHUNK))
+    few, many = (found[2:] for found in turns.values())
+    for figure, name in (("claim_us", "claim"), ("all_us", "claim, take and close")):
+        value = of(many, figure) / of(few, figure)
+        beside = f"{of(few, figure):.1f} and {of(many, figure):.1f} us a row"
+        title = f"SQLite: {name} at {given.many:,} ÷ at {SMALL:,}"
+        report.bar(title, value, 1.2, at_most=True, beside=beside)
+
+
+def snapshot(server: Measured, given: argparse.Namespace, report: Report) -> None:
+    """Ask whether an open old snapshot, behind which nothing can be tidied up, slows the claims."""
+    chunks = 20 if given.quick else 180
+    url = server.create("snapshot")
+    with stored(url) as store, connect(url) as reader:
+        due = scattered(300_000 - chunks * CHUNK, (chunks + 20) * CHUNK)
+        pending.load(url, due)
+        with claims.old_snapshot(reader):
+            turns = [turn(store, CHUNK) for _ in range(chunks + 15)]
+    start, end = turns[2:10], turns[chunks:]
+    for figure, name in (("claim_us", "claim"), ("all_us", "claim, take and close")):
+        report.bar(
+            f"old snapshot, {name}: after {chunks * CHUNK:,} removals ÷ at the start",
+            of(end, figure) / of(start, figure),
+            1.3,
+            at_most=True,
+            beside=f"{of(start, figure):.1f} and {of(end, figure):.1f} us a row",
+        )
+
+
+def life(server: Measured, given: argparse.Namespace, report: Report) -> None:
+    """Ask how much log a timeout writes, from its store to its history."""
+    for size, bar in ((SMALL, 2560), (given.many, None)):
+        url = server.create(f"life{size}")
+        with stored(url) as store, connect(server.url) as sql:
+            pending.load(url, pending.far_future(ENDPOINT, size))
+            live(store, SMALL)  # the pages that it touches are in the log once, as a whole
+            if bar is None:
+                sql.execute("CHECKPOINT")
+            written = log_position(sql)
+            before = written()
+            live(store, SMALL)
+            each = (written() - before) / SMALL
+        if bar is None:
+            report.fact(f"WAL of a life at {size:,} pending, after a checkpoint", each, " B")
+        else:
+            title = f"WAL of a life at {size:,} pending, no checkpoint inside"
+            report.bar(title, each, bar, at_most=True, unit=" B")
+
+
+def live(store: TimeoutStore, count: int) -> None:
+    """Store *count* timeouts in batches, claim them in chunks and close them."""
+    for _ in range(0, count, 100):
+        now = micros()
+        names = [str(uuid.uuid4()) for _ in range(100)]  # random, as the product's own ids are
+        store.store_many(
+            [
+                Timeout(
+                    id=name,
+                    due=now,
+                    destination=f"{ENDPOINT}.destination",
+                    message=Message(id=name, headers=HEADERS, body=BODY),
+                )
+                for name in names
+            ]
+        )
+        turn(store, 100)
+
+
+def scattered(waiting: int, due: int) -> pending.Pending:
+    """Return timeouts with due times over a year, of which about *due* are due already."""
+    count = waiting + round(due * 1.05)
+    past = round(YEAR * due * 1.05 / count)
+    return pending.Pending(
+        endpoint=ENDPOINT,
+        destination=f"{ENDPOINT}.destination",
+        count=count,
+        due=micros() - past,
+        over=YEAR,
+    )
+
+
+@contextmanager
+def stored(url: str, **settings: str) -> Iterator[TimeoutStore]:
+    """Yield a store with its tables at *url*."""
+    persistence = persistence_from_url(url, settings=SqlSettings(**settings))
+    persistence.install()
+    yield persistence.timeouts(ENDPOINT, SystemClock())
+    persistence.close()
+
+
+def blocks(sql: object, url: str) -> int:
+    """Return how many buffers were touched in the database at *url* by sessions that ended."""
+    query = "SELECT blks_hit + blks_read FROM pg_stat_database WHERE datname = %s"
+    return sql.execute(query, [url.rpartition("/")[2]]).fetchone()[0]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""The store's part of a dispatch by itself: claim, take in hand, close; its time and its log."""
+
+import time
+from collections.abc import Callable
+from contextlib import contextmanager
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from timeoutmgr.clock import SystemClock
+from timeoutmgr.contracts import Outcome, OutcomeKind, TimeoutStore
+
+from .messages import micros
+
+OWNER = "benchmark"
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """One chunk: microseconds and bytes of log for each row."""
+
+    claim_us: float
+    all_us: float
+    claim_wal: float
+    all_wal: float
+
+
+def turn(store: TimeoutStore, chunk: int, written: Callable[[], int] = lambda: 0) -> Turn:
+    """Claim, take and close *chunk* timeouts; *written* tells the end of the log."""
+    at, log = time.perf_counter(), written()
+    asked = time.perf_counter() - at
+    claimed = store.claim(SystemClock().now(), chunk, OWNER)
+    claim_at, claim_log = time.perf_counter(), written()
+    assert len(claimed.keys) == chunk, f"{len(claimed.keys)} were due"
+    with store.take_many(claimed.token, claimed.keys) as taken:
+        assert len(taken.timeouts) == chunk
+        now = micros()
+        taken.close([Outcome(key=k, kind=OutcomeKind.DISPATCHED, at=now) for k in claimed.keys])
+    end, end_log = time.perf_counter(), written()
+    return Turn(
+        (claim_at - at - asked) / chunk * 1e6,
+        (end - at - 2 * asked) / chunk * 1e6,
+        (claim_log - log) / chunk,
+        (end_log - log) / chunk,
+    )
+
+
+def of(turns: list[Turn], figure: str) -> float:
+    """Return the median of a figure of *turns*."""
+    return median(getattr(turn, figure) for turn in turns)
+
+
+def log_position(connection: Any) -> Callable[[], int]:
+    """Return what tells how many bytes of log a PostgreSQL server has written."""
+    query = "SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint"
+    return lambda: connection.execute(query).fetchone()[0]
+
+
+@contextmanager
+def old_snapshot(connection: Any):
+    """Keep a snapshot open, as a long report or a dump does."""
+    with connection.transaction():
+        connection.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ")
+        connection.execute("SELECT txid_current_snapshot()")
+        yield

@@ -1,0 +1,72 @@
+"""The product as its users run it: ``timeoutmgr run`` in processes of its own."""
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from timeoutmgr.routing import DISPATCHER, TIMEOUTS
+
+from .bare import broker
+from .messages import QUEUE_TYPE
+from .workers import Spec
+
+
+@contextmanager
+def running(spec: Spec, *, processes: int = 1) -> Iterator[int]:
+    """Run *spec*'s endpoint and yield the process id, of the parent where there are several."""
+    with tempfile.TemporaryDirectory(prefix="tmbench-") as folder:
+        file = Path(folder, "settings.toml")
+        file.write_text(_settings(spec))
+        command = [sys.executable, "-m", "timeoutmgr", "--config", str(file), "run"]
+        if processes > 1:
+            command += ["--processes", str(processes)]
+        process = subprocess.Popen(command)
+        try:
+            _wait_for_consumers(spec, processes, process)
+            yield process.pid
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+def _settings(spec: Spec) -> str:
+    top = {
+        "endpoint": spec.name,
+        "error_queue": f"{spec.name}.error",
+        "transport": spec.transport,
+        "persistence": spec.persistence,
+        "features": ["timeout-manager"],
+    }
+    lines = [f"{name} = {json.dumps(value)}" for name, value in top.items()]
+    if spec.chunk is not None:
+        lines += ["[timeout-manager]", f"chunk = {spec.chunk}"]
+    if kind := os.environ.get(QUEUE_TYPE):
+        lines += ["[transport_options]", f'queue_type = "{kind}"']
+    return "\n".join(lines) + "\n"
+
+
+def _wait_for_consumers(spec: Spec, count: int, process: subprocess.Popen[bytes]) -> None:
+    deadline = time.monotonic() + 60
+    with broker(spec.transport) as connection:
+        channel = connection.channel()
+        while True:
+            queues = [spec.name + TIMEOUTS, spec.name + DISPATCHER]
+            found = [channel.queue_declare(name, passive=True).consumer_count for name in queues]
+            if min(found) >= count:
+                return
+            if process.poll() is not None or time.monotonic() > deadline:
+                raise RuntimeError(f"{found} consumers instead of {count}")
+            time.sleep(0.1)
+
+
+def waiting(transport: str, queue: str) -> int:
+    """Return how many messages *queue* holds."""
+    with broker(transport) as connection:
+        count: int = connection.channel().queue_declare(queue, passive=True).message_count
+    return count

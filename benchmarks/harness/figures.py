@@ -1,0 +1,84 @@
+"""Interleaved runs: A B A B A B, so that what slows the machine slows both sides alike."""
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from statistics import median
+
+from . import machine
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One run: how many in how many seconds, and the processor seconds of the measured process."""
+
+    count: int
+    seconds: float
+    cpu: float = 0.0
+
+    @property
+    def rate(self) -> float:
+        return self.count / self.seconds
+
+    @property
+    def cpu_us(self) -> float:
+        return self.cpu / self.count * 1e6
+
+
+class Watch:
+    """Wall and processor time of this process since it was made."""
+
+    def __init__(self) -> None:
+        self._at, self._cpu = time.perf_counter(), time.process_time()
+
+    def sample(self, count: int) -> Sample:
+        return Sample(count, time.perf_counter() - self._at, time.process_time() - self._cpu)
+
+
+Samples = Mapping[str, list[Sample]]
+Case = Callable[[], Sample]
+
+
+def interleave(cases: Mapping[str, Case], rounds: int, *, warm_up: bool = True) -> Samples:
+    """Run all *cases* in turn, *rounds* times; a warm-up round first is thrown away.
+
+    A single round is for a quick look, and has none.
+    """
+    samples: dict[str, list[Sample]] = {name: [] for name in cases}
+    for number in range(0 if warm_up and rounds > 1 else 1, rounds + 1):
+        for name, case in cases.items():
+            began = time.perf_counter()
+            sample = case()
+            took = time.perf_counter() - began
+            say(
+                f"{'warm-up' if not number else f'round {number}'}  {name}: {sample.rate:,.0f}/s, "
+                f"{sample.cpu_us:.0f} us of CPU  ({took:.0f} s, load {machine.load()})"
+            )
+            if number:
+                samples[name].append(sample)
+    return samples
+
+
+def say(text: str) -> None:
+    """Tell of the progress; the figures alone go to standard output."""
+    print(f"  {text}", file=sys.stderr, flush=True)
+
+
+def rate(samples: list[Sample]) -> float:
+    return median(sample.rate for sample in samples)
+
+
+def cpu_us(samples: list[Sample]) -> float:
+    return median(sample.cpu_us for sample in samples)
+
+
+def spread(samples: list[Sample]) -> float:
+    """Return the distance from the slowest run to the fastest, as a part of the median."""
+    rates = [sample.rate for sample in samples]
+    return (max(rates) - min(rates)) / median(rates)
+
+
+def ratio(above: list[Sample], below: list[Sample]) -> float:
+    """Return the median of the ratios of each round: neighbours in time share their weather."""
+    return median(one.rate / other.rate for one, other in zip(above, below, strict=True))

@@ -1,0 +1,85 @@
+"""A database and a virtual host of a program's own, made at its start and dropped at its end."""
+
+import os
+import secrets
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psycopg
+from sqlalchemy import make_url
+
+from tests.services import catalog
+
+from . import machine
+
+VARIABLE = "TIMEOUTMGR_BENCH_{}_URL"
+
+
+@dataclass(frozen=True, slots=True)
+class Servers:
+    """The URLs of what is ours, and the settings that belong to the figures."""
+
+    urls: dict[str, str]
+    settings: dict[str, str]
+    another: Callable[[str], str]
+    """Makes a second database (or virtual host) on the server of that name."""
+
+    def __getitem__(self, name: str) -> str:
+        return self.urls[name]
+
+    def sql(self, statement: str, *values: Any) -> list[Any]:
+        """Run a statement in our PostgreSQL database and return its rows."""
+        with connect(self["postgres"]) as connection:
+            cursor = connection.execute(statement, values)
+            return cursor.fetchall() if cursor.description else []
+
+
+@contextmanager
+def servers(*names: str) -> Iterator[Servers]:
+    """Make what is needed on the servers called *names* (``postgres``, ``rabbitmq``, ``redis``).
+
+    A server is the one that TIMEOUTMGR_BENCH_<NAME>_URL names, or one on its standard port.
+    ``sqlite`` is a file in a folder of our own.
+    """
+    own = f"tmbench_{secrets.token_hex(4)}"
+    urls: dict[str, str] = {}
+    admins: dict[str, str] = {}
+
+    def make(name: str) -> str:
+        return catalog.SERVICES[name].create(admins[name], f"{own}_{secrets.token_hex(2)}")
+
+    with ExitStack() as stack:
+        for name in names:
+            if name == "sqlite":
+                folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=f"{own}-"))
+                urls[name] = f"sqlite:///{Path(folder) / 'timeoutmgr.db'}"
+                continue
+            service = catalog.SERVICES[name]
+            admins[name] = _answering(service)
+            stack.callback(service.sweep, admins[name], lambda name: name.startswith(own))
+            urls[name] = make(name)
+        settings = machine.described()
+        if "postgres" in urls:
+            settings |= machine.postgres(urls["postgres"])
+        yield Servers(urls, settings, make)
+
+
+def connect(url: str, **options: Any) -> "psycopg.Connection[Any]":
+    """Return an autocommitting psycopg connection to the SQLAlchemy URL *url*."""
+    plain = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+    return psycopg.connect(plain, autocommit=True, **options)
+
+
+def _answering(service: catalog.Service) -> str:
+    named = os.environ.get(VARIABLE.format(service.name.upper()))
+    refusals = []
+    for url in [named] if named else service.candidates():
+        refusal = service.refusal(url)
+        if refusal is None:
+            return url
+        refusals.append(refusal)
+    raise SystemExit(f"no {service.title}: {refusals[0]}")

@@ -1,0 +1,90 @@
+"""How close each satellite comes to a bare loop of the same steps, which has no framework.
+
+The store path takes messages from ``<endpoint>.Timeouts`` into PostgreSQL; the dispatch path takes
+what is due through both satellites to its destination, confirmed, with tombstones and history.
+Each run has empty tables and a fresh process, and is measured from its first batch to its last.
+"""
+
+from functools import partial
+
+from harness import bare, pending
+from harness.figures import Sample, interleave
+from harness.messages import DAY, delayed, fill, micros
+from harness.report import Report, options, parsed
+from harness.runs import dispatched, load_due
+from harness.servers import servers
+from harness.workers import Spec, Worker, installed, usual
+
+
+def main() -> None:
+    parser = options(__doc__)
+    parser.add_argument("--only", choices=["store", "dispatch"], help="one path")
+    parser.add_argument("--skip-portable", action="store_true", help="PostgreSQL's own path only")
+    given = parsed(parser, count=20_000, quick=6_000)
+    with servers("postgres", "rabbitmq") as running:
+        settings = {"messages": given.count, "body": "512 B", **running.settings}
+        report = Report("The satellites against a bare loop", settings)
+        make = partial(installed, running["rabbitmq"], running["postgres"], profile=given.profile)
+
+        for batch in (usual("store_batch"), 500) if given.only != "dispatch" else ():
+            with make(store_batch=batch) as ours, make(store_batch=batch, portable=True) as plain:
+                cases = {
+                    f"store, batch {batch}: bare": partial(bare_store, ours, given.count, batch),
+                    f"store, batch {batch}: ours": partial(store, ours, given.count),
+                    f"store, batch {batch}: portable": partial(store, plain, given.count),
+                }
+                if given.skip_portable:
+                    cases.popitem()
+                samples = interleave(cases, given.rounds)
+            report.runs(samples)
+            limit, *stored = samples.values()
+            report.faster(f"store path ÷ bare, batch {batch}", stored[0], limit, 0.85)
+            if not given.skip_portable:
+                report.faster(f"portable store path ÷ bare, batch {batch}", stored[1], limit, 0.65)
+
+        for chunk, bar in {usual("chunk"): 0.75, 500: 0.85}.items():
+            if given.only == "store":
+                continue
+            with make(chunk=chunk) as ours:
+                samples = interleave(
+                    {
+                        f"dispatch, chunk {chunk}: bare": partial(
+                            bare_dispatch, ours, given.count, chunk
+                        ),
+                        f"dispatch, chunk {chunk}: ours": partial(dispatched, ours, given.count),
+                    },
+                    given.rounds,
+                )
+            report.runs(samples)
+            limit, sent = samples.values()
+            report.faster(f"dispatch path ÷ bare, chunk {chunk}", sent, limit, bar)
+    report.give(given)
+
+
+def store(spec: Spec, count: int) -> Sample:
+    fill_store_queue(spec, count)
+    with Worker(spec) as worker:
+        return worker.measure("timeouts_stored", count)
+
+
+def bare_store(spec: Spec, count: int, batch: int) -> Sample:
+    fill_store_queue(spec, count)
+    where = (spec.transport, spec.persistence, spec.name)
+    return bare.in_a_process(bare.store, *where, count, batch)
+
+
+def fill_store_queue(spec: Spec, count: int) -> None:
+    pending.clear(spec.persistence)
+    due = micros() + DAY
+    fill(spec.transport, [delayed(spec.name, spec.destination, due + n) for n in range(count)])
+
+
+def bare_dispatch(spec: Spec, count: int, chunk: int) -> Sample:
+    pending.clear(spec.persistence)
+    load_due(spec, count)
+    where = (spec.transport, spec.persistence, spec.name)
+    return bare.in_a_process(bare.dispatch, *where, count, chunk)
+
+
+if __name__ == "__main__":
+    main()

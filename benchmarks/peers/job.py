@@ -1,0 +1,66 @@
+"""What all peers share: the job, its tally, and the two ways to call a peer."""
+
+import os
+import struct
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+TEXT = "x" * 512
+HEADERS = {f"header-{number}": f"value number {number}" for number in range(5)}
+TALLY = "TIMEOUTMGR_BENCH_TALLY"
+
+
+def note(text: str, headers: dict[str, str]) -> None:
+    """Note that a job ran, and when; this is the job itself. Many processes may run it."""
+    os.write(_tally(), struct.pack("d", time.time()))
+
+
+def noted(tally: Path) -> list[float]:
+    """Return when jobs ran."""
+    return [at for (at,) in struct.iter_unpack("d", tally.read_bytes())]
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a peer is asked to do."""
+
+    url: str
+    count: int
+    due: float
+
+    @property
+    def at(self) -> datetime:
+        return datetime.fromtimestamp(self.due, UTC)
+
+    @property
+    def delay(self) -> float:
+        return self.due - time.time()
+
+    @property
+    def postgres(self) -> str:
+        """The URL as libpq reads it."""
+        return self.url.replace("+psycopg", "")
+
+
+def given() -> Given:
+    """Return what this process was asked to do."""
+    _, _, url, count, due, _ = sys.argv
+    return Given(url, int(count), float(due))
+
+
+def main(accept: Callable[[Given], None], work: Callable[[Given], None]) -> None:
+    """Do what the command line asks for."""
+    (accept if sys.argv[1] == "accept" else work)(given())
+
+
+_open: list[int] = []
+
+
+def _tally() -> int:
+    if not _open:
+        _open.append(os.open(os.environ[TALLY], os.O_WRONLY | os.O_APPEND | os.O_CREAT))
+    return _open[0]

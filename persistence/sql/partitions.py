@@ -1,0 +1,202 @@
+"""The partitions of the pending timeouts are kept in order, one short step at a time.
+
+Any process may do it, and all try. Nothing depends on it but the cost: where nobody may change
+tables, timeouts lie in coarser ranges.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import Final
+
+from sqlalchemy import Connection, exc, text
+
+from timeoutmgr.clock import SystemClock
+from timeoutmgr.contracts import Layout
+from timeoutmgr.errors import StorageConflict
+from timeoutmgr.instants import Micros
+
+from . import replacing
+from .context import StoreContext
+from .ranged import Ranged, Whole
+from .ranges import ALL, Change, fresh, joined, over, split
+from .replacing import CopiesLost, Copying, TooLong
+from .settings import SqlSettings
+
+logger = logging.getLogger(__name__)
+
+_LOOK_AGAIN: Final = 3_600.0
+"""Seconds between two looks while there is nothing to do: a range is cut a week ahead."""
+_INSTALLING: Final = "10s"
+_TRIES: Final = 10
+"""Conflicts in a row after which the table is left in peace until the next call."""
+_NOT_ALLOWED: Final = "42501"
+
+
+class Partitions:
+    """Keeps the partitions of one installation; not for several threads at once."""
+
+    def __init__(self, context: StoreContext) -> None:
+        self._context = context
+        self._whole = Whole(context.database, context.tables.timeouts)
+        self._copying: Copying | None = None
+        self._next_look = float("-inf")
+        self._has_warned = False
+        self._conflicts = 0
+
+    @property
+    def rests(self) -> bool:
+        """Whether there was nothing to do when it was last looked, not long ago."""
+        return self._context.clock.monotonic() < self._next_look
+
+    def step(self) -> bool:
+        """Do what is next; return whether there is more to do now.
+
+        Raises StorageUnavailable. Where others are in the way it is left for another time.
+        """
+        context = self._context
+        if context.database.dialect.name != "postgresql" or context.settings.partitions == "off":
+            return False
+        if self.rests:
+            return False
+        try:
+            more = self._go_on(self._copying) if self._copying is not None else self._begin()
+            self._conflicts = 0
+            return more
+        except StorageConflict as error:
+            return self._give_way(error)
+        except exc.ProgrammingError as error:
+            if getattr(error.orig, "sqlstate", None) != _NOT_ALLOWED:
+                raise
+            self._warn(str(error.orig).strip())
+            return self._rest()
+
+    def _give_way(self, error: StorageConflict) -> bool:
+        """Leave a step to another time; return whether it may soon be tried again."""
+        logger.debug("partitions wait for another time: %s", error)
+        if isinstance(error, CopiesLost):
+            self._copying = None
+        elif isinstance(error, TooLong) and self._copying is not None:
+            self._copying = self._copying.smaller()
+        self._conflicts = (self._conflicts + 1) % _TRIES
+        return self._conflicts > 0
+
+    def _begin(self) -> bool:
+        context = self._context
+        with replacing.unhurried(self._whole) as (connection, ranged):
+            if ranged is None or not ranged.known:
+                return self._rest()
+            change = self._change(connection, ranged, context.now(connection))
+            stale = change is None and replacing.has_copies(connection, ranged)
+            few = change is not None and replacing.holds_few(
+                connection, ranged, change.old, replacing.FEW
+            )
+        if change is None and not stale:
+            return self._rest()
+        if not ranged.may_change:
+            self._warn(f"it may not create tables in schema {ranged.schema!r}, or is not the owner")
+            return self._rest()
+        if change is None:
+            replacing.discard(self._whole)
+        elif not few or not self._replaced(change):
+            self._copying = replacing.prepare(self._whole, change)
+        return True
+
+    def _replaced(self, change: Change) -> bool:
+        """Replace at once; return false where it is to be copied after all."""
+        try:
+            done = replacing.replace(self._whole, change)
+        except TooLong:
+            done = False
+        if not done and len(change.old) > 1:
+            raise StorageConflict("ranges that are past hold too much to join them now")
+        return done
+
+    def _change(self, connection: Connection, ranged: Ranged, now: Micros) -> Change | None:
+        """Return what is to be done, or None."""
+        if ranged.is_one and self._context.settings.partitions == "auto":
+            # What an installation of before holds is not moved without being asked for.
+            is_empty = replacing.holds_few(connection, ranged, ranged.ranges, 0)
+            return split(ranged.ranges, now) if is_empty else None
+        change = split(ranged.ranges, now)
+        if change is not None:
+            return change
+        past = over(ranged.ranges, now)
+        while len(past) > 1:
+            if replacing.holds_few(connection, ranged, past, replacing.FEW):
+                return joined(past)
+            past.pop()
+        return None
+
+    def _go_on(self, copying: Copying) -> bool:
+        if not copying.done:
+            self._copying = replacing.copy(self._whole, copying)
+            return True
+        if replacing.verify(self._whole, copying):
+            replacing.swap(self._whole, copying)
+        else:
+            logger.error("the copies of a partition are not all there; they are made anew")
+            replacing.discard(self._whole)
+        self._copying = None
+        return True
+
+    def _warn(self, reason: str) -> None:
+        if not self._has_warned:
+            logger.warning(
+                "the partitions of pending timeouts cannot be kept in order by this database user, "
+                "and later timeouts lie in coarser ones: %s",
+                reason,
+            )
+            self._has_warned = True
+
+    def _rest(self) -> bool:
+        self._next_look = self._context.clock.monotonic() + _LOOK_AGAIN
+        return False
+
+
+def lay_out(whole: Whole) -> None:
+    """Give a table that is new, or empty, its ranges; for installations.
+
+    Where that cannot be now, a process does it when it runs.
+    """
+    with replacing.unhurried(whole) as (connection, ranged):
+        if ranged is None or not ranged.known or not ranged.is_one or not ranged.may_change:
+            return
+        if not replacing.holds_few(connection, ranged, ranged.ranges, 0):
+            return
+        now = int(connection.execute(text(f"SELECT {whole.database.dialect.now}")).scalar_one())
+    try:
+        # Nothing is stored yet, so hardly anybody waits.
+        change = Change(ranged.ranges, tuple(fresh(now)))
+        replacing.replace(whole, change, most=0, at_most=_INSTALLING)
+    except StorageConflict as error:
+        logger.debug("partitions wait for a process that runs: %s", error)
+
+
+def first_ranges(whole: Whole) -> str:
+    """Return the SQL that gives a new table, of one partition, its ranges as of now."""
+    schema, name = whole.timeouts.schema, whole.timeouts.name
+    ranged = Ranged(schema, name, (ALL,), columns=(), known=True, may_change=True)
+    change = Change((ALL,), tuple(fresh(SystemClock().now())))
+    made = [*replacing.makes(ranged, change), f"DROP TABLE {ranged.of(ALL)}"]
+    return "\n".join(["BEGIN;", "", *(f"{each};\n" for each in made), "COMMIT;", ""])
+
+
+def layout(whole: Whole, settings: SqlSettings) -> Layout | None:
+    """Return how *whole* is partitioned, and what would be better."""
+    with replacing.unhurried(whole) as (_, ranged):
+        if ranged is None:
+            return None
+    text, off = ranged.describe(), settings.partitions == "off"
+    if not ranged.known or off:
+        return Layout(text=text + (" (partitions = off)" if off else ""))
+    if not ranged.may_change:
+        remedy = (
+            f"let this database user own {ranged.whole} and create tables in its schema, or set "
+            "partitions = off: nobody else makes partitions ahead"
+        )
+        return Layout(text=text, remedy=remedy)
+    if ranged.is_one and settings.partitions == "auto":
+        remedy = "set partitions = convert to have it cut into ranges while it is in use"
+        return Layout(text=text, remedy=remedy)
+    return Layout(text=text)

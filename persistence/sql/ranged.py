@@ -1,0 +1,176 @@
+"""The partitions that PostgreSQL has of the pending timeouts, read from its catalog."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Final
+
+from sqlalchemy import Connection, Table, text
+
+from timeoutmgr.database import Database
+
+from .ranges import ALL, DAY, Range
+
+_LOOKS: Final = 5
+_BOUND: Final = r"\((MINVALUE|MAXVALUE|'?-?\d+'?)\)"
+_BOUNDS: Final = re.compile(rf"FOR VALUES FROM {_BOUND} TO {_BOUND}")
+
+_PARENT: Final = text(
+    "SELECT CAST(c.oid AS bigint) AS oid, n.nspname AS schema, c.relname AS name,"
+    " pg_has_role(c.relowner, 'USAGE') AS owned,"
+    " has_schema_privilege(n.oid, 'CREATE') AS may_create"
+    " FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace"
+    " WHERE c.oid = to_regclass(:name) AND c.relkind = 'p'"
+)
+_PARTS: Final = text(
+    "SELECT c.relname AS name, n.nspname AS schema, c.relkind = 'r' AS plain,"
+    " pg_get_expr(c.relpartbound, c.oid) AS bounds"
+    " FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid"
+    " JOIN pg_namespace n ON n.oid = c.relnamespace"
+    " WHERE i.inhparent = :oid"
+)
+_COLUMNS: Final = text(
+    "SELECT attname FROM pg_attribute WHERE attrelid = :oid AND attnum > 0"
+    " AND NOT attisdropped AND attgenerated = '' ORDER BY attnum"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """The table of all pending timeouts, and where it is."""
+
+    database: Database
+    timeouts: Table
+
+    @property
+    def name(self) -> str:
+        """Its name, quoted, in the schema that it was given or the one that a connection has."""
+        parts = (self.timeouts.schema, self.timeouts.name)
+        return ".".join(_quoted(part) for part in parts if part is not None)
+
+
+@dataclass(frozen=True)
+class Ranged:
+    """The pending timeouts of one installation, as they are partitioned now.
+
+    *known* is false where somebody else has laid them out: we keep our hands off. *may_change*
+    says whether this database user may make and drop partitions.
+    """
+
+    schema: str | None
+    name: str
+    ranges: tuple[Range, ...]
+    columns: tuple[str, ...]
+    known: bool
+    may_change: bool
+
+    @property
+    def is_one(self) -> bool:
+        """Whether a single partition holds all, as in an installation of before."""
+        return self.ranges == (ALL,)
+
+    @cached_property
+    def whole(self) -> str:
+        """The partitioned table, quoted."""
+        return self.table("")
+
+    def quoted(self, suffix: str) -> str:
+        """Return the name of the whole with *suffix* behind, quoted, without its schema."""
+        return _quoted(self.name + suffix)
+
+    def table(self, suffix: str) -> str:
+        """Return the table whose name has *suffix* behind that of the whole, quoted."""
+        schema = "" if self.schema is None else f"{_quoted(self.schema)}."
+        return schema + self.quoted(suffix)
+
+    def of(self, one: Range) -> str:
+        """Return the table of the range *one*, quoted."""
+        return self.table(f"_{one.name}")
+
+    def columns_of(self, row: str = "") -> str:
+        """Return all columns, separated by commas, of *row* if one is named."""
+        before = f"{row}." if row else ""
+        return ", ".join(before + _quoted(column) for column in self.columns)
+
+    def describe(self) -> str:
+        """Return a sentence for people."""
+        if not self.known:
+            return f"{len(self.ranges)} partitions that are not ours; they are left alone"
+        if self.is_one:
+            return "one partition holds all of them"
+        days = [one for one in self.ranges if _width(one) == DAY]
+        until = days[-1].name.removesuffix("_1") if days else "none"
+        return f"{len(self.ranges)} partitions by due time, one a day up to {until}"
+
+
+def look(connection: Connection, whole: Whole) -> Ranged | None:
+    """Return how *whole* is partitioned; None where it is not, or not there."""
+    parent = connection.execute(_PARENT, {"name": whole.name}).one_or_none()
+    if parent is None:
+        return None
+    parts = _parts(connection, parent.oid)
+    found = {part.name: _range(part.bounds) for part in parts}
+    return Ranged(
+        schema=parent.schema,
+        name=parent.name,
+        ranges=tuple(sorted((one for one in found.values() if one is not None), key=_start)),
+        columns=tuple(connection.execute(_COLUMNS, {"oid": parent.oid}).scalars()),
+        known=_are_ours(parent, parts, found),
+        may_change=parent.owned and parent.may_create,
+    )
+
+
+def _parts(connection: Connection, parent: int) -> Any:
+    for _ in range(_LOOKS):
+        parts = connection.execute(_PARTS, {"oid": parent}).all()
+        # Of a partition that is dropped in this moment the bounds cannot be told any more.
+        if all(part.bounds is not None for part in parts):
+            break
+    return parts
+
+
+def bounds(one: Range) -> str:
+    """Return how DDL names the bounds of the range *one*."""
+    start = "MINVALUE" if one.start is None else one.start
+    end = "MAXVALUE" if one.end is None else one.end
+    return f"FROM ({start}) TO ({end})"
+
+
+def condition(one: Range) -> str:
+    """Return the condition that a due time is in the range *one*."""
+    parts = [] if one.start is None else [f"due >= {one.start}"]
+    return " AND ".join(parts if one.end is None else [*parts, f"due < {one.end}"])
+
+
+def _are_ours(parent: Any, parts: Any, found: Mapping[str, Range | None]) -> bool:
+    return bool(parts) and all(
+        part.plain
+        and part.schema == parent.schema
+        and (one := found[part.name]) is not None
+        and part.name == f"{parent.name}_{one.name}"
+        for part in parts
+    )
+
+
+def _range(text: str | None) -> Range | None:
+    match = _BOUNDS.fullmatch(text or "")
+    return Range(*(_bound(each) for each in match.groups())) if match else None
+
+
+def _bound(text: str) -> int | None:
+    return None if text.endswith("VALUE") else int(text.strip("'"))
+
+
+def _start(one: Range) -> tuple[bool, int]:
+    return one.start is not None, one.start or 0
+
+
+def _width(one: Range) -> int | None:
+    return None if one.start is None or one.end is None else one.end - one.start
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

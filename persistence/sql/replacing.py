@@ -1,0 +1,355 @@
+"""Partitions take the place of others: at once where they hold little, else by copying before.
+
+The pending timeouts of a range that holds many are copied into tables beside it, a chunk at a
+time, while everybody goes on: a trigger on the range does to the copies what is done to it. Then
+one transaction puts the copies in its place. Each row is seen once at every moment: by those who
+came before that transaction in the range, by those who come after it in its place, and nobody is
+there meanwhile, since it has the whole table to itself for the few milliseconds that it takes.
+
+Every step is a transaction that begins anew from what the catalog says. A process that dies
+leaves either what was before, or copies that the trigger keeps up; whoever is next goes on.
+Locks are waited for only for a moment, because those who come next wait behind. Where none is to
+be had, StorageConflict is raised, and another time is better.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from dataclasses import replace as but
+from typing import Any, Final
+
+from sqlalchemy import BigInteger, Connection, bindparam, exc, func, select, text
+
+from timeoutmgr.crashpoints import reach
+from timeoutmgr.errors import StorageConflict
+
+from .ranged import Ranged, Whole, bounds, condition, look
+from .ranges import Change, Range
+
+FEW: Final = 1_000
+"""Up to so many rows are moved with the whole table locked."""
+CHUNK: Final = 500
+"""Rows that are copied in one transaction at most; their range takes no writes meanwhile."""
+SMALLEST: Final = 50
+LOCK_WAIT: Final = "50ms"
+"""How long a lock is waited for, and others wait behind."""
+AT_MOST: Final = "100ms"
+"""How long a statement may take while the whole table, or a range, is locked."""
+
+_COPIES: Final = "_copies"
+_MIRROR: Final = "_mirror"
+_CANCELED: Final = "57014"
+_NO_TABLE: Final = "42P01"
+
+_ALONE: Final = select(
+    func.pg_try_advisory_xact_lock(bindparam("key", type_=BigInteger)),
+    func.set_config("lock_timeout", LOCK_WAIT, True),
+    func.set_config("statement_timeout", bindparam("most"), True),
+)
+_TRIGGER: Final = text(
+    "SELECT CAST(t.oid AS bigint) FROM pg_trigger t WHERE t.tgrelid = to_regclass(:table)"
+    " AND t.tgname = :name"
+)
+
+Key = tuple[str, int, str]
+
+
+class TooLong(StorageConflict):
+    """It would keep others waiting for longer than they should."""
+
+
+class CopiesLost(StorageConflict):
+    """What was to be changed is not what it was: somebody else has changed it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Copying:
+    """A change whose rows are being copied: all up to *behind* are, and will be kept up.
+
+    *trigger* tells these copies from others that somebody made instead of them. *chunk* rows are
+    copied next.
+    """
+
+    change: Change
+    trigger: int
+    behind: Key | None = None
+    done: bool = False
+    chunk: int = CHUNK
+
+    def smaller(self) -> Copying:
+        """Return the same in smaller chunks."""
+        return but(self, chunk=max(self.chunk // 2, SMALLEST))
+
+
+@contextmanager
+def unhurried(whole: Whole) -> Iterator[tuple[Connection, Ranged | None]]:
+    """Open a look that locks nothing; raises CopiesLost where a table goes away meanwhile."""
+    with whole.database.read() as connection:
+        try:
+            yield connection, look(connection, whole)
+        except exc.DBAPIError as error:
+            if getattr(error.orig, "sqlstate", None) == _NO_TABLE:
+                raise _lost(whole) from error
+            raise
+
+
+def holds_few(connection: Connection, ranged: Ranged, ranges: Sequence[Range], most: int) -> bool:
+    """Return whether *ranges* hold no more than *most* rows together."""
+    parts = " UNION ALL ".join(f"SELECT FROM ONLY {ranged.of(one)}" for one in ranges)
+    statement = text(f"SELECT count(*) FROM (SELECT FROM ({parts}) AS x LIMIT {most + 1}) AS y")
+    return int(connection.execute(statement).scalar_one()) <= most
+
+
+def replace(whole: Whole, change: Change, most: int = FEW, at_most: str = AT_MOST) -> bool:
+    """Make *change* in one transaction; return false where it holds more than *most* rows.
+
+    No statement may take longer than *at_most*.
+
+    Raises StorageConflict where others are in the way, TooLong where it would be in theirs.
+    """
+    with _alone(whole, at_most) as (connection, ranged):
+        _lock(connection, ranged.whole, "ACCESS EXCLUSIVE")
+        _require(whole, connection, change)
+        if not holds_few(connection, ranged, change.old, most):
+            return False
+        connection.execute(text(";\n".join([*makes(ranged, change), *moves(ranged, change)])))
+        reach("partitions.replaced")
+    return True
+
+
+def makes(ranged: Ranged, change: Change) -> Iterator[str]:
+    """Yield the statements that make *change*, and leave the old partitions beside."""
+    for old in change.old:
+        yield f"ALTER TABLE {ranged.whole} DETACH PARTITION {ranged.of(old)}"
+    for new in change.new:
+        of = f"PARTITION OF {ranged.whole} FOR VALUES {bounds(new)}"
+        yield f"CREATE TABLE {ranged.of(new)} {of}"
+
+
+def moves(ranged: Ranged, change: Change) -> Iterator[str]:
+    """Yield the statements that move what the old partitions hold, and drop them."""
+    for old in change.old:
+        columns = ranged.columns_of()
+        yield f"INSERT INTO {ranged.whole} ({columns}) SELECT {columns} FROM {ranged.of(old)}"
+        yield f"DROP TABLE {ranged.of(old)}"
+
+
+def prepare(whole: Whole, change: Change) -> Copying:
+    """Make the tables for copies, and what keeps them up; go on with those that are there.
+
+    Raises StorageConflict where others are in the way.
+    """
+    with _alone(whole) as (connection, ranged):
+        _require(whole, connection, change)
+        trigger = _trigger(connection, ranged, change)
+        if trigger is None or not _are_for(connection, ranged, change):
+            connection.execute(text(";\n".join(_preparations(ranged, change))))
+            reach("partitions.prepared")
+            trigger = _trigger(connection, ranged, change)
+        assert trigger is not None, "it was just made"
+        return Copying(change, trigger, chunk=CHUNK)
+
+
+def copy(whole: Whole, copying: Copying) -> Copying:
+    """Copy the next chunk.
+
+    Nobody may write to the range meanwhile: a row that is changed between being read and being
+    copied would come back as it was. Rows are not locked for it, since to a cancel a locked row
+    is one that is being dispatched.
+    """
+    with _alone(whole) as (connection, ranged):
+        _require(whole, connection, copying.change, copying.trigger)
+        [old] = copying.change.old
+        _lock(connection, ranged.of(old), "SHARE")
+        behind = {} if copying.behind is None else dict(zip("edi", copying.behind, strict=True))
+        chunk = {"size": copying.chunk}
+        found = connection.execute(_copies_of(ranged, old, bool(behind)), behind | chunk).one()
+        reach("partitions.copied")
+    if found.endpoint is None:
+        return but(copying, done=True)
+    return but(copying, behind=(found.endpoint, found.due, found.id))
+
+
+def verify(whole: Whole, copying: Copying) -> bool:
+    """Return whether there are as many copies as there is to copy, in one look.
+
+    It takes as long as it takes, and keeps nobody waiting.
+    """
+    with _alone(whole, most="0") as (connection, ranged):
+        _require(whole, connection, copying.change, copying.trigger)
+        [old] = copying.change.old
+        for new in copying.change.new:
+            if holds_few(connection, ranged, [new], 0):
+                continue
+            # Before its statistics come by themselves the plans would be guesses.
+            connection.execute(text(f"ANALYZE {ranged.of(new)}"))
+            reach("partitions.analyzed")
+        difference = text(
+            f"SELECT (SELECT count(*) FROM ONLY {ranged.of(old)})"
+            f" - (SELECT count(*) FROM {ranged.table(_COPIES)})"
+        )
+        return int(connection.execute(difference).scalar_one()) == 0
+
+
+def swap(whole: Whole, copying: Copying) -> None:
+    """Put the copies in the place of what they are copies of."""
+    with _alone(whole) as (connection, ranged):
+        _lock(connection, ranged.whole, "ACCESS EXCLUSIVE")
+        _require(whole, connection, copying.change, copying.trigger)
+        connection.execute(text(";\n".join(_swapping(ranged, copying.change))))
+        reach("partitions.swapped")
+
+
+def discard(whole: Whole) -> None:
+    """Remove copies and what keeps them up; what they are copies of stays as it is."""
+    with _alone(whole) as (connection, ranged):
+        connection.execute(text(";\n".join(_discarding(ranged))))
+        reach("partitions.discarded")
+
+
+def has_copies(connection: Connection, ranged: Ranged) -> bool:
+    """Return whether there are copies that nobody may need any more."""
+    there = text("SELECT to_regclass(:name) IS NOT NULL")
+    return bool(connection.execute(there, {"name": ranged.table(_COPIES)}).scalar_one())
+
+
+@contextmanager
+def _alone(whole: Whole, most: str = AT_MOST) -> Iterator[tuple[Connection, Ranged]]:
+    """Open a transaction that is the only one to change partitions, and the state it finds."""
+    with whole.database.begin() as connection:
+        try:
+            mine, *_ = connection.execute(_ALONE, {"key": _lock_key(whole), "most": most}).one()
+            ranged = look(connection, whole)
+            if ranged is None:
+                raise _lost(whole)
+            if not mine:
+                raise StorageConflict(
+                    f"another process changes partitions in {whole.database.describe()}"
+                )
+            yield connection, ranged
+            # The commit may take its time: to be torn out of it is to know nothing.
+            connection.exec_driver_sql("SET LOCAL statement_timeout = 0")
+        except exc.DBAPIError as error:
+            if getattr(error.orig, "sqlstate", None) == _CANCELED:
+                raise TooLong(
+                    f"partitions in {whole.database.describe()} were not changed: it would take "
+                    f"more than {AT_MOST} with the table locked; it is tried again"
+                ) from error
+            raise
+
+
+def _lost(whole: Whole) -> CopiesLost:
+    return CopiesLost(
+        f"another process has changed partitions in {whole.database.describe()} meanwhile"
+    )
+
+
+def _require(
+    whole: Whole, connection: Connection, change: Change, trigger: int | None = None
+) -> None:
+    """Raise CopiesLost unless what is to be changed is still there, and the copies too."""
+    ranged = look(connection, whole)
+    if ranged is None or not ranged.known or not set(change.old) <= set(ranged.ranges):
+        raise _lost(whole)
+    if trigger is not None and _trigger(connection, ranged, change) != trigger:
+        raise _lost(whole)
+
+
+def _lock(connection: Connection, table: str, mode: str) -> None:
+    connection.exec_driver_sql(f"LOCK TABLE ONLY {table} IN {mode} MODE")
+
+
+def _trigger(connection: Connection, ranged: Ranged, change: Change) -> int | None:
+    given = {"table": ranged.of(change.old[0]), "name": ranged.name + _MIRROR}
+    found: int | None = connection.execute(_TRIGGER, given).scalar_one_or_none()
+    return found
+
+
+def _are_for(connection: Connection, ranged: Ranged, change: Change) -> bool:
+    """Return whether the copies that there are have the ranges of *change*."""
+    names = connection.execute(
+        text(
+            "SELECT CAST(CAST(inhrelid AS regclass) AS oid) FROM pg_inherits"
+            " WHERE inhparent = to_regclass(:copies)"
+        ),
+        {"copies": ranged.table(_COPIES)},
+    ).scalars()
+    wanted = [
+        connection.execute(
+            text("SELECT CAST(to_regclass(:name) AS oid)"), {"name": ranged.of(one)}
+        ).scalar_one()
+        for one in change.new
+    ]
+    return sorted(names) == sorted(one for one in wanted if one is not None)
+
+
+def _discarding(ranged: Ranged) -> Iterator[str]:
+    # With its trigger, and so first: who writes has the range, and waits for the copies.
+    yield f"DROP FUNCTION IF EXISTS {ranged.table(_MIRROR)}() CASCADE"
+    yield f"DROP TABLE IF EXISTS {ranged.table(_COPIES)} CASCADE"
+
+
+def _preparations(ranged: Ranged, change: Change) -> Iterator[str]:
+    [old] = change.old
+    copies, mirror = ranged.table(_COPIES), ranged.table(_MIRROR)
+    yield from _discarding(ranged)
+    yield (f"CREATE TABLE {copies} (LIKE {ranged.whole} INCLUDING ALL) PARTITION BY RANGE (due)")
+    for new in change.new:
+        yield f"CREATE TABLE {ranged.of(new)} PARTITION OF {copies} FOR VALUES {bounds(new)}"
+        # By this the later ATTACH knows, without reading them, that all rows are in the range.
+        yield f"ALTER TABLE {ranged.of(new)} ADD CONSTRAINT in_range CHECK ({condition(new)})"
+    key = "endpoint = {0}.endpoint AND due = {0}.due AND id = {0}.id"
+    # As whoever made it: others may write to the whole table, and know nothing of copies.
+    yield f"""
+        CREATE FUNCTION {mirror}() RETURNS trigger LANGUAGE plpgsql
+        SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $mirror$
+        BEGIN
+            IF TG_OP <> 'INSERT' THEN
+                DELETE FROM {copies} WHERE {key.format("OLD")};
+            END IF;
+            IF TG_OP <> 'DELETE' THEN
+                DELETE FROM {copies} WHERE {key.format("NEW")};
+                INSERT INTO {copies} ({ranged.columns_of()}) VALUES ({ranged.columns_of("NEW")});
+            END IF;
+            RETURN NULL;
+        END $mirror$"""
+    yield (
+        f"CREATE TRIGGER {ranged.quoted(_MIRROR)} AFTER INSERT OR UPDATE OR DELETE"
+        f" ON {ranged.of(old)} FOR EACH ROW EXECUTE FUNCTION {mirror}()"
+    )
+
+
+def _copies_of(ranged: Ranged, old: Range, goes_on: bool) -> Any:
+    columns = ranged.columns_of()
+    behind = "WHERE (endpoint, due, id) > (:e, :d, :i)" if goes_on else ""
+    order = "ORDER BY endpoint, due, id"
+    return text(
+        f"WITH chunk AS MATERIALIZED (SELECT {columns} FROM ONLY {ranged.of(old)} {behind} {order}"
+        " LIMIT :size),"
+        f" copied AS (INSERT INTO {ranged.table(_COPIES)} ({columns}) SELECT {columns} FROM chunk"
+        " ON CONFLICT DO NOTHING)"
+        " SELECT l.* FROM (SELECT) AS one LEFT JOIN"
+        " (SELECT endpoint, due, id FROM chunk ORDER BY endpoint DESC, due DESC, id DESC LIMIT 1)"
+        " AS l ON true"
+    )
+
+
+def _swapping(ranged: Ranged, change: Change) -> Iterator[str]:
+    [old] = change.old
+    yield f"ALTER TABLE {ranged.whole} DETACH PARTITION {ranged.of(old)}"
+    for new in change.new:
+        part = ranged.of(new)
+        yield f"ALTER TABLE {ranged.table(_COPIES)} DETACH PARTITION {part}"
+        yield f"ALTER TABLE {ranged.whole} ATTACH PARTITION {part} FOR VALUES {bounds(new)}"
+        yield f"ALTER TABLE {part} DROP CONSTRAINT in_range"
+    yield f"DROP TABLE {ranged.of(old)}"
+    yield from _discarding(ranged)
+
+
+def _lock_key(whole: Whole) -> int:
+    name = f"{whole.timeouts.fullname} partitions"
+    digest = hashlib.sha256(name.encode()).digest()
+    return int.from_bytes(digest[:8], "big", signed=True)

@@ -1,0 +1,142 @@
+"""Writes of a whole batch as PostgreSQL takes them fastest: arrays, and COPY in binary form.
+
+The statements are the same for two rows and for a thousand, so that each is prepared once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    Connection,
+    Integer,
+    LargeBinary,
+    SmallInteger,
+    Table,
+    Text,
+    bindparam,
+    exc,
+    func,
+    literal_column,
+    select,
+)
+from sqlalchemy.dialects import postgresql
+
+from timeoutmgr.contracts import Key, TimeoutState
+from timeoutmgr.database.texts import KeyText
+from timeoutmgr.instants import Micros
+
+from .tables import Tables
+from .writing import Row, Writing
+
+FEW: Final = 4
+"""Up to so many rows, a statement takes fewer round trips than COPY."""
+
+_KEY: Final = ["endpoint", "id", "due", "version", "state", "maybe_sent", "closed_at"]
+_BINARY_TYPES: Final[dict[type, str]] = {
+    KeyText: "text",
+    Text: "text",
+    LargeBinary: "bytea",
+    BigInteger: "int8",
+    Integer: "int4",
+    SmallInteger: "int2",
+}
+
+
+class PostgreSQLWriting(Writing):
+    """The writes of one endpoint's batches, through psycopg."""
+
+    def __init__(self, tables: Tables, endpoint: str) -> None:
+        super().__init__(tables, endpoint, locks_what_it_reads=False)
+        keys = tables.keys
+        arrays = func.unnest(
+            bindparam("ids", type_=ARRAY(Text)), bindparam("dues", type_=ARRAY(BigInteger))
+        )
+        given = arrays.table_valued("id", "due", name="given").render_derived()
+        rows = postgresql.insert(keys).from_select(
+            _KEY,
+            select(
+                bindparam("endpoint", type_=Text),
+                given.c.id,
+                given.c.due,
+                literal_column("0"),
+                bindparam("state", type_=Text),
+                literal_column("0"),
+                bindparam("at", type_=BigInteger),
+            ),
+        )
+        self._insert_keys = rows.on_conflict_do_nothing()
+        # An insert that always meets the row there is finds it by its primary key. An update
+        # would be left to the plan, and read a whole endpoint until the table has statistics.
+        self._close_keys = rows.on_conflict_do_update(
+            index_elements=[keys.c.endpoint, keys.c.id],
+            set_={"state": rows.excluded.state, "closed_at": rows.excluded.closed_at},
+        )
+
+    def insert_keys(self, connection: Connection, keys: Sequence[Key]) -> int:
+        """Insert those of *keys* whose id is free as pending, in their order; return how many."""
+        parameters = {
+            "endpoint": self._endpoint,
+            "ids": [key.id for key in keys],
+            "dues": [key.due for key in keys],
+            "state": TimeoutState.PENDING.value,
+            "at": None,
+        }
+        # Without the option the count of an INSERT is lost with its cursor.
+        options = {"preserve_rowcount": True}
+        return connection.execute(self._insert_keys, parameters, execution_options=options).rowcount
+
+    def insert_rows(self, connection: Connection, table: Table, rows: Sequence[Row]) -> None:
+        """Insert *rows*, all of the same columns, in the same order."""
+        if len(rows) <= FEW:
+            super().insert_rows(connection, table, rows)
+            return
+        names = list(rows[0])
+        quoted = connection.dialect.identifier_preparer
+        columns = ", ".join(quoted.quote(name) for name in names)
+        statement = f"COPY {quoted.format_table(table)} ({columns}) FROM STDIN (FORMAT BINARY)"
+        with _copying(connection, statement) as copy:
+            copy.set_types([_BINARY_TYPES[type(table.c[name].type)] for name in names])
+            for row in rows:
+                copy.write_row(list(row.values()))
+
+    def close_keys(
+        self, connection: Connection, ids: Sequence[str], state: TimeoutState, at: Micros
+    ) -> None:
+        """Set the tombstones, each by its primary key and in the order of *ids*."""
+        parameters = {
+            "endpoint": self._endpoint,
+            "ids": list(ids),
+            "dues": [0] * len(ids),
+            "state": state.value,
+            "at": at,
+        }
+        connection.execute(self._close_keys, parameters)
+
+
+@contextmanager
+def _copying(connection: Connection, statement: str) -> Iterator[Any]:
+    """Open psycopg's COPY of *statement*; what it raises is raised as SQLAlchemy would."""
+    import psycopg
+
+    driver: Any = connection.connection.driver_connection
+    try:
+        with driver.cursor() as cursor, cursor.copy(statement) as copy:
+            yield copy
+    except psycopg.Error as error:
+        driver_error: Any = error
+        is_gone = connection.dialect.is_disconnect(driver_error, driver, None)
+        if is_gone:
+            connection.invalidate(error)
+        raise exc.DBAPIError.instance(
+            statement,
+            None,
+            error,
+            psycopg.Error,
+            hide_parameters=True,
+            connection_invalidated=is_gone,
+        ) from error

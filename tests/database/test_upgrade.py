@@ -1,0 +1,92 @@
+"""What is newest is known without Alembic, and nothing but an upgrade imports it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+from alembic.script import ScriptDirectory
+
+from timeoutmgr.database import Database
+from timeoutmgr.database.upgrade import check, current, folder_of, head
+from timeoutmgr.errors import ConfigurationError, SchemaMissing
+from timeoutmgr.persistence import SqlPersistence
+from timeoutmgr.transport.sql import SqlTransport
+
+_PARTS: Final = ["timeoutmgr.persistence:sql/migrations", "timeoutmgr.transport.sql:migrations"]
+
+_START: Final = """
+import json, sys
+from timeoutmgr import Endpoint, EndpointConfiguration
+from timeoutmgr.cli.main import cli
+from timeoutmgr.satellites import TimeoutManager
+config = EndpointConfiguration("sales")
+config.use_transport(sys.argv[1])
+config.use_persistence(sys.argv[1])
+config.enable_feature(TimeoutManager())
+config.install = json.loads(sys.argv[2])
+with Endpoint(config):
+    print(json.dumps(sorted(name for name in sys.modules if name.startswith("alembic"))))
+"""
+
+
+@pytest.mark.parametrize("part", _PARTS)
+def test_the_files_names_tell_the_revisions_that_alembic_finds(part: str) -> None:
+    scripts = ScriptDirectory(str(folder_of(part)))
+    revisions = [script.revision for script in scripts.walk_revisions()]
+
+    assert head(part) == scripts.get_current_head()
+    assert revisions == sorted(revisions, reverse=True), "the newest has the greatest name"
+    for script in scripts.walk_revisions():
+        assert Path(script.path).name.startswith(f"{script.revision}_")
+
+
+def test_a_folder_without_revisions_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="holds no revision"):
+        head(tmp_path)
+
+
+@pytest.mark.parametrize("installs", [True, False])
+def test_a_start_on_installed_tables_does_without_alembic(sqlite_url: str, installs: bool) -> None:
+    first = _modules_of_a_start(sqlite_url, installs=True)
+
+    assert "alembic.command" in first, "or this test looks in the wrong place"
+    assert _modules_of_a_start(sqlite_url, installs=installs) == []
+
+
+def _modules_of_a_start(url: str, *, installs: bool) -> list[str]:
+    arguments = [sys.executable, "-c", _START, url, json.dumps(installs)]
+    found = subprocess.run(arguments, capture_output=True, text=True, timeout=60, check=True)
+    modules: list[str] = json.loads(found.stdout)
+    return modules
+
+
+def test_a_version_table_without_a_row_counts_as_nothing_installed(sqlite_url: str) -> None:
+    persistence = SqlPersistence(sqlite_url)
+    persistence.install()
+    with persistence.database.begin() as connection:
+        connection.exec_driver_sql("DELETE FROM timeoutmgr_timeouts_version")
+
+    assert current(persistence.database, "timeoutmgr_timeouts_version", None) is None
+    with pytest.raises(SchemaMissing, match="has no tables"):
+        persistence.check()
+    persistence.close()
+
+
+def test_an_older_revision_is_told_from_a_newer_one(sqlite_url: str) -> None:
+    database = Database.shared(sqlite_url)
+    transport, persistence = SqlTransport(database), SqlPersistence(database)
+    persistence.install()
+    transport.install()
+    with database.begin() as connection:
+        connection.exec_driver_sql("UPDATE timeoutmgr_timeouts_version SET version_num = '0001'")
+
+    with pytest.raises(SchemaMissing, match=r"is at revision '0001' .* run `timeoutmgr install`"):
+        check(database, _PARTS[0], "timeoutmgr_timeouts_version", None)
+    transport.check()
+    transport.close()
+    persistence.close()

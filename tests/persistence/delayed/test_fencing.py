@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.persistence.delayed.conftest import SECOND, Shelf
+from tests.persistence.making import NOW, timeout
+from timeoutmgr.persistence.delayed.fencing import CLAIM_TIME
+
+
+@pytest.fixture
+def file(sqlite_url: str, unique: str) -> Shelf:
+    return Shelf(sqlite_url, unique)
+
+
+def test_while_a_message_is_in_hand_others_can_be_stored(file: Shelf) -> None:
+    with file.closing:
+        store = file.store()
+        store.store(timeout("one", NOW - SECOND))
+
+        with store.transaction() as transaction:
+            assert store.fetch_due(NOW, 5, transaction=transaction)
+            store.store(timeout("two", NOW - SECOND))
+            file.store().store(timeout("three", NOW - SECOND))
+
+        assert [one.id for one in file.fetch(store)] == ["one", "three", "two"]
+
+
+def test_what_a_gone_process_held_is_free_at_once(file: Shelf) -> None:
+    with file.closing:
+        dead, living = file.store(), file.store()
+        dead.store(timeout("one", NOW - SECOND))
+        dead.transaction().__enter__().due(NOW, 5)  # never ended, as when it is killed
+        assert file.fetch(living) == []
+
+        dead._lives.end_all()
+
+        assert [one.id for one in file.fetch(living)] == ["one"]
+
+
+def test_a_mark_lapses_and_its_holder_then_removes_nothing(file: Shelf) -> None:
+    with file.closing:
+        paused, other = file.store(), file.store()
+        one = timeout("one", NOW - SECOND)
+        paused.store(one)
+
+        with paused.transaction() as stale:
+            assert paused.fetch_due(NOW, 5, transaction=stale) == [one]
+            later = NOW + CLAIM_TIME
+            with other.transaction() as fresh:
+                assert other.fetch_due(later, 5, transaction=fresh) == [one]
+                assert not paused.remove(one, transaction=stale)
+                assert other.remove(one, transaction=fresh)

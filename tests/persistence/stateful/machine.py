@@ -1,0 +1,417 @@
+"""The machine: what processes may do to a store in any order, each answer held to the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Final
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from tests.persistence.making import SECOND, timeout
+from tests.persistence.stateful.model import CLAIM_TIME, RETENTION, Doubt, Hand, Model
+from tests.persistence.stateful.subjects import PROCESSES, Subject
+from timeoutmgr.contracts import (
+    CancelResult,
+    ChangeResult,
+    Chunk,
+    Key,
+    Outcome,
+    OutcomeKind,
+    Taken,
+    Timeout,
+    TimeoutFilter,
+    TimeoutState,
+    TimeoutStore,
+)
+from timeoutmgr.instants import Micros
+
+ALL: Final = TimeoutFilter()
+HOUR: Final = 3_600 * SECOND
+_KEPT_CHUNKS: Final = 6
+
+IDS: Final = st.sampled_from(["a", "b", "A", "b ", "ä"])
+OFFSETS: Final = st.sampled_from([0, -1, -2, 0, -HOUR, 1, SECOND, HOUR])
+SAGAS: Final = st.sampled_from([None, None, "s", "S"])
+PROCESS: Final = st.integers(0, PROCESSES - 1)
+NUMBER: Final = st.integers(0, 11)
+LIMIT: Final = st.sampled_from([100, 2, 1])
+ORDER: Final = st.tuples(IDS, OFFSETS, SAGAS)
+ENDS: Final = st.lists(
+    st.sampled_from(["dispatched", "dispatched", "failed", "retry", "later", "unknown", "nothing"]),
+    min_size=1,
+    max_size=4,
+)
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """Two processes at one store; a step is one call, so that every answer has one right form."""
+
+    def __init__(self, make: Callable[[], Subject]) -> None:
+        super().__init__()
+        self.subject = make()
+        self.clock = self.subject.clock
+        self.model = Model(fenced=self.subject.fenced)
+        self.chunks: list[tuple[str, tuple[Key, ...], bool]] = []
+        self.open: list[tuple[Hand, AbstractContextManager[Taken], Taken]] = []
+        self.lives = list(range(PROCESSES))
+
+    @property
+    def now(self) -> Micros:
+        return self.clock.at
+
+    def store(self, process: int) -> TimeoutStore:
+        return self.subject.store(process)
+
+    def teardown(self) -> None:
+        for _, context, _ in self.open:
+            context.__exit__(None, None, None)
+        if self.subject.mortal:
+            # Each life is a connection, and a search for the shortest example makes hundreds.
+            for process in range(PROCESSES):
+                self.subject.kill(process)
+
+    # --- time, and what dies in it ---
+
+    @rule(by=st.sampled_from([CLAIM_TIME, 1, SECOND, CLAIM_TIME - 1, HOUR, RETENTION + 1]))
+    def time_goes_on(self, by: Micros) -> None:
+        self.clock.at += by
+
+    @precondition(lambda self: self.subject.mortal)
+    @rule(process=PROCESS)
+    def a_process_dies(self, process: int) -> None:
+        if any(hand.owner == self.lives[process] for hand, _, _ in self.open):
+            return  # nothing here can break its connection
+        self.subject.kill(process)
+        self.model.dead.add(self.lives[process])
+        self.lives[process] = max(self.lives) + 1
+
+    @rule(process=PROCESS)
+    def old_things_are_purged(self, process: int) -> None:
+        assert self.store(process).purge() == self.model.purged(self.now)
+
+    # --- storing and changing ---
+
+    @rule(process=PROCESS, orders=st.lists(ORDER, min_size=1, max_size=5))
+    def timeouts_are_stored(
+        self, process: int, orders: list[tuple[str, Micros, str | None]]
+    ) -> None:
+        batch = [
+            timeout(name, self.now + offset, saga=saga, body=f"{number} {self.now}".encode())
+            for number, (name, offset, saga) in enumerate(orders)
+        ]
+        self.store(process).store_many(batch)
+        self.model.store(batch)
+
+    @rule(process=PROCESS, which=NUMBER)
+    def a_store_message_comes_again(self, process: int, which: int) -> None:
+        known = list(self.model.known.values())
+        if known:
+            self.store(process).store_many([known[which % len(known)].timeout])
+
+    @rule(process=PROCESS, name=IDS)
+    def one_is_cancelled(self, process: int, name: str) -> None:
+        expected = self.expected_cancel(name)
+        result = self.store(process).cancel(name)
+
+        assert result in expected, f"cancel of {name!r}: {result}, expected one of {expected}"
+        known = self.model.known.get(name)
+        if result is not CancelResult.TOO_LATE and (
+            known is None or known.state is TimeoutState.PENDING
+        ):
+            doubt = Doubt.SURE if result is CancelResult.MAYBE_SENT else Doubt.NONE
+            self.model.cancelled(name, doubt=doubt, now=self.now)
+
+    @rule(process=PROCESS, saga=st.sampled_from(["s", "S"]), until=st.none() | OFFSETS)
+    def a_saga_is_cancelled(self, process: int, saga: str, until: Micros | None) -> None:
+        sent_until = None if until is None else self.now + until
+        of_saga = [
+            row.id
+            for row in self.model.pending()
+            if row.saga_id == saga and (sent_until is None or row.created <= sent_until)
+        ]
+        expected = {name: self.expected_cancel(name) for name in of_saga}
+        count = self.store(process).cancel_saga(saga, sent_until=sent_until)
+
+        gone = [name for name in of_saga if self.store(0).key_of(name) is None]
+        assert count == len(gone)
+        for name in of_saga:
+            too_late = {CancelResult.TOO_LATE}
+            assert expected[name] - too_late if name in gone else expected[name] & too_late
+            if name in gone:
+                answer = self.store(0).cancel(name)
+                assert answer in expected[name] - too_late
+                doubt = Doubt.SURE if answer is CancelResult.MAYBE_SENT else Doubt.NONE
+                self.model.cancelled(name, doubt=doubt, now=self.now)
+
+    @rule(process=PROCESS, name=IDS, offset=OFFSETS)
+    def one_is_rescheduled(self, process: int, name: str, offset: Micros) -> None:
+        expected = self.expected_change(name)
+        result = self.store(process).reschedule(name, self.now + offset)
+
+        assert result in expected, f"reschedule of {name!r}: {result}, expected one of {expected}"
+        if result in (ChangeResult.CHANGED, ChangeResult.MAYBE_SENT):
+            doubt = Doubt.SURE if result is ChangeResult.MAYBE_SENT else Doubt.NONE
+            self.model.moved(name, self.now + offset, doubt=doubt)
+
+    # --- claiming ---
+
+    @rule(process=PROCESS, limit=LIMIT)
+    def due_ones_are_claimed(self, process: int, limit: int) -> None:
+        before = self.model.claimable(self.now)
+        chunk = self.store(process).claim(self.now, limit, f"poller of {process}")
+
+        self.check_claim(chunk, limit, before)
+        self.model.claimed(chunk.token, chunk.keys, self.lives[process], self.now)
+        if chunk.keys:
+            self.chunks = [*self.chunks, (chunk.token, chunk.keys, False)][-_KEPT_CHUNKS:]
+
+    @rule(process=PROCESS, limit=LIMIT, ends=ENDS)
+    def due_ones_are_claimed_and_dispatched(
+        self, process: int, limit: int, ends: list[str]
+    ) -> None:
+        chunks = self.chunks
+        self.due_ones_are_claimed(process, limit)
+        if self.chunks is not chunks:
+            self.a_chunk_is_taken(process, len(self.chunks) - 1, "all")
+            self.a_hand_is_closed(len(self.open) - 1, ends)
+
+    @rule(process=PROCESS, which=NUMBER, maybe_handed_on=st.booleans())
+    def a_claim_is_released(self, process: int, which: int, maybe_handed_on: bool) -> None:
+        if not self.chunks:
+            return
+        token, keys, handed_on = self.chunks[which % len(self.chunks)]
+        if handed_on or any(self.model.in_hand(key, self.now) for key in keys):
+            maybe_handed_on = True  # what is surely handed on is nobody's to release otherwise
+        self.store(process).release(token, maybe_handed_on=maybe_handed_on)
+        self.model.released(token, maybe_handed_on=maybe_handed_on, now=self.now)
+
+    # --- dispatching ---
+
+    @rule(process=PROCESS, which=NUMBER, part=st.sampled_from(["all", "all", "first", "rest"]))
+    def a_chunk_is_taken(self, process: int, which: int, part: str) -> None:
+        if not self.chunks:
+            return
+        token, keys, _ = self.chunks[which % len(self.chunks)]
+        self.chunks[which % len(self.chunks)] = (token, keys, True)
+        chosen = {"all": keys, "first": keys[:1], "rest": keys[1:]}[part]
+        self.take(process, token, chosen)
+
+    @rule(process=PROCESS, which=NUMBER, under=NUMBER)
+    def a_chunk_is_taken_under_a_foreign_token(self, process: int, which: int, under: int) -> None:
+        if not self.chunks:
+            return
+        _, keys, _ = self.chunks[which % len(self.chunks)]
+        token, _, _ = self.chunks[under % len(self.chunks)]
+        self.take(process, token if under < 6 and not self.model.fenced else "nobody's", keys)
+
+    @rule(process=PROCESS, name=IDS)
+    def one_is_taken_by_its_id(self, process: int, name: str) -> None:
+        key = self.store(process).key_of(name)
+        if key is not None:
+            self.take(process, "", [key])
+
+    @precondition(lambda self: self.open)
+    @rule(which=NUMBER, ends=ENDS)
+    def a_hand_is_closed(self, which: int, ends: list[str]) -> None:
+        hand, context, taken = self.open.pop(which % len(self.open))
+        outcomes = [
+            outcome
+            for number, key in enumerate(hand.keys)
+            if (outcome := self.outcome(key, ends[number % len(ends)])) is not None
+        ]
+        taken.close(outcomes)
+        context.__exit__(None, None, None)
+        self.model.closed(hand, outcomes)
+        for key in hand.keys:
+            self.check_one(self.store(0), key.id)
+
+    @precondition(lambda self: self.open)
+    @rule(which=NUMBER)
+    def a_hand_is_left_without_a_word(self, which: int) -> None:
+        hand, context, _ = self.open.pop(which % len(self.open))
+        context.__exit__(None, None, None)
+        self.model.left(hand)
+
+    # --- looking ---
+
+    @rule(process=PROCESS, name=IDS, saga=SAGAS, from_=OFFSETS, to=st.none() | OFFSETS)
+    def some_are_looked_at(
+        self, process: int, name: str, saga: str | None, from_: Micros, to: Micros | None
+    ) -> None:
+        self.check_one(self.store(process), name)
+        which = TimeoutFilter(
+            saga_id=saga,
+            due_from=self.now + from_,
+            due_before=None if to is None else self.now + to,
+        )
+        self.check_pages(self.store(process), which)
+        self.check_numbers(self.store(process))
+
+    # --- what always holds ---
+
+    @invariant()
+    def the_list_is_the_models(self) -> None:
+        rows = self.model.pending()
+        store = self.store(0)
+        assert store.list(ALL, limit=1_000) == rows
+        assert store.next_due() == min((row.due for row in rows), default=None)
+
+    @invariant()
+    def the_history_tells_every_outcome(self) -> None:
+        found = self.subject.history()
+        if found is not None:
+            assert sorted(found) == sorted(self.model.history)
+
+    # --- checks ---
+
+    def check_one(self, store: TimeoutStore, name: str) -> None:
+        known = self.model.known.get(name)
+        pending = known is not None and known.state is TimeoutState.PENDING
+        row = known.timeout if known is not None and pending else None
+        assert store.find(name) == (None if known is None else (known.state, row))
+        assert store.key_of(name) == (row and row.key)
+
+    def check_pages(self, store: TimeoutStore, which: TimeoutFilter) -> None:
+        expected = [row for row in self.model.pending() if _matches(which, row)]
+        found: list[Timeout] = []
+        while page := store.list(which, limit=2, after=found[-1].key if found else None):
+            found += page
+        assert found == expected
+        assert store.count(which) == len(expected)
+
+    def check_numbers(self, store: TimeoutStore) -> None:
+        rows, found = self.model.pending(), store.statistics()
+        assert found.pending == len(rows)
+        assert found.due == sum(row.due <= self.now for row in rows)
+        assert found.oldest_due == min((row.due for row in rows), default=None)
+        assert dict(found.outcomes) == dict(self.model.events(self.now))
+
+    def take(self, process: int, token: str, keys: Sequence[Key]) -> None:
+        context = self.store(process).take_many(token, keys)
+        taken = context.__enter__()
+        found = [one.key for one in taken.timeouts]
+        try:
+            self.check_taken(token, keys, list(taken.timeouts))
+        except BaseException:
+            context.__exit__(None, None, None)
+            raise
+        hand = self.model.taken(token, keys, found, self.lives[process], self.now)
+        self.open.append((hand, context, taken))
+
+    def check_taken(self, token: str, keys: Sequence[Key], taken: list[Timeout]) -> None:
+        found = [one.key for one in taken]
+        free = set(self.model.claimable(self.now))
+        ripe = sorted(key for key in set(keys) if key in free)
+        assert set(found) <= free, "early, in other hands, or gone"
+        rows = [self.model.row(key) for key in found]
+        assert taken == [row.timeout for row in rows if row is not None]
+        if not self.model.fenced:
+            assert found == ripe
+            return
+        claim = self.model.claims.get(token)
+        if token and claim is not None and not claim.taken:
+            sure = claim.sure and self.model.alive(claim, self.now)
+            assert found == ripe or (not found and not sure)
+        elif token:
+            assert not found, "under a claim that is over, or never was"
+        else:
+            covered = [self.model.covering(key) for key in keys]
+            assert found == ripe or (not found and any(covered))
+            lives = [
+                any(self.model.alive(c, self.now) and c.sure for c in some) for some in covered
+            ]
+            assert not found or not any(lives), "a claim on it is in force"
+
+    def check_claim(self, chunk: Chunk, limit: int, free: Sequence[Key]) -> None:
+        keys = list(chunk.keys)
+        assert bool(chunk.token) == bool(keys)
+        assert len(keys) <= limit
+        assert keys == sorted(keys, key=_by_bytes)
+        for key in keys:
+            assert self.model.is_ripe(key, self.now), f"{key} is early, or gone"
+            held = [hand for hand in self.model.hands if key in hand.keys]
+            assert key in free or all(hand.strange for hand in held), f"{key} is in hand"
+            claims = [claim for claim in self.model.claims.values() if key in claim.keys]
+            lives = [one for one in claims if one.sure and self.model.alive(one, self.now)]
+            assert not lives, f"{key} was handed out already, and that claim is in force"
+        open_ = [key for key in free if not self.model.may_cover(key, self.now)]
+        if open_:
+            assert keys, f"{open_} are due and free"
+            assert _by_bytes(keys[0]) <= _by_bytes(open_[0]), f"{open_[0]} is older"
+            passed = [k for k in open_ if k not in keys and _by_bytes(k) < _by_bytes(keys[-1])]
+            assert not passed, f"{passed} were passed by"
+        self.check_next_due(chunk, limit, open_)
+
+    def check_next_due(self, chunk: Chunk, limit: int, free: Sequence[Key]) -> None:
+        left = [row for row in self.model.pending() if row.key not in chunk.keys]
+        if not left:
+            return
+        assert chunk.next_due is not None, "there is more, and no instant to look for it"
+        latest = []
+        for row in left:
+            ripe = max(row.due, self.model.known[row.id].next_try)
+            latest.append(ripe if ripe > self.now or row.key in free else self.now + CLAIM_TIME)
+        # What is over due already: at once, whatever instant before says so.
+        assert chunk.next_due <= max(min(latest), self.now), f"looks again after {min(latest)}"
+
+    def expected_cancel(self, name: str) -> set[CancelResult]:
+        known = self.model.known.get(name)
+        if known is None:
+            return {CancelResult.UNKNOWN}
+        if known.state is TimeoutState.CANCELLED:
+            sent = known.doubt is Doubt.SURE
+            return {CancelResult.MAYBE_SENT if sent else CancelResult.CANCELLED}
+        if known.state is not TimeoutState.PENDING or self.model.in_hand(
+            known.timeout.key, self.now
+        ):
+            return {CancelResult.TOO_LATE}
+        answers = {
+            Doubt.NONE: {CancelResult.CANCELLED},
+            Doubt.POSSIBLE: {CancelResult.CANCELLED, CancelResult.MAYBE_SENT},
+            Doubt.SURE: {CancelResult.MAYBE_SENT},
+        }[self.model.doubt(known.timeout.key)]
+        return answers | (
+            {CancelResult.TOO_LATE} if self.is_fenced_in(known.timeout.key) else set()
+        )
+
+    def expected_change(self, name: str) -> set[ChangeResult]:
+        known = self.model.known.get(name)
+        if known is None or known.state is TimeoutState.CANCELLED:
+            return {ChangeResult.UNKNOWN}
+        same = {
+            CancelResult.TOO_LATE: ChangeResult.TOO_LATE,
+            CancelResult.CANCELLED: ChangeResult.CHANGED,
+            CancelResult.MAYBE_SENT: ChangeResult.MAYBE_SENT,
+        }
+        return {same[result] for result in self.expected_cancel(name)}
+
+    def is_fenced_in(self, key: Key) -> bool:
+        """Return whether *key* lies within a fence, for a store that cannot tell it from those."""
+        claims = self.model.covering(key) if self.model.fenced else []
+        return any(claim.taken and self.model.alive(claim, self.now) for claim in claims)
+
+    def outcome(self, key: Key, end: str) -> Outcome | None:
+        if end == "nothing":
+            return None
+        kinds = {"dispatched": OutcomeKind.DISPATCHED, "failed": OutcomeKind.FAILED}
+        return Outcome(
+            key=key,
+            kind=kinds.get(end, OutcomeKind.RETRY),
+            at=self.now,
+            next_try=self.now + (SECOND if end == "later" else 0),
+            maybe_sent=end == "unknown",
+        )
+
+
+def _by_bytes(key: Key) -> tuple[Micros, bytes]:
+    return key.due, key.id.encode()
+
+
+def _matches(which: TimeoutFilter, row: Timeout) -> bool:
+    return (
+        which.saga_id in {None, row.saga_id}
+        and (which.due_from is None or row.due >= which.due_from)
+        and (which.due_before is None or row.due < which.due_before)
+    )

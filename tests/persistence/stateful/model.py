@@ -1,0 +1,264 @@
+"""The model: what a timeout store ought to hold, as plain dictionaries and by plain rules."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from enum import IntEnum
+from typing import Final
+
+from tests.persistence.making import SECOND, timeout
+from timeoutmgr.contracts import Key, Outcome, OutcomeKind, Timeout, TimeoutState
+from timeoutmgr.instants import Micros
+
+CLAIM_TIME: Final = 60 * SECOND
+RETENTION: Final = 30 * 24 * 3_600 * SECOND
+
+
+class Doubt(IntEnum):
+    """Whether a pending timeout may have been sent already."""
+
+    NONE = 0
+    POSSIBLE = 1
+    """It was claimed: a store that does not note the taking cannot know."""
+    SURE = 2
+    """It was taken in hand, and nobody said how that ended."""
+
+
+@dataclass(slots=True)
+class Known:
+    """What became of an id; *timeout* is its row while it is pending."""
+
+    timeout: Timeout
+    state: TimeoutState = TimeoutState.PENDING
+    next_try: Micros = 0
+    doubt: Doubt = Doubt.NONE
+    closed_at: Micros = 0
+    version: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class Claim:
+    """Keys that were handed out under *token*, and the interval that they span."""
+
+    token: str
+    keys: frozenset[Key]
+    owner: int
+    until: Micros
+    taken: bool = False
+    sure: bool = True
+    """False where a store may have ended it already, or may have kept another instead."""
+
+    def spans(self, key: Key) -> bool:
+        return min(self.keys) <= key <= max(self.keys)
+
+
+@dataclass(slots=True, eq=False)
+class Hand:
+    """Keys that a dispatcher has in hand; *until* is where a fence alone keeps them there."""
+
+    tokens: tuple[str, ...]
+    keys: tuple[Key, ...]
+    owner: int
+    until: Micros | None
+    passed_by: bool
+    """Something that it asked for was in other hands."""
+    strange: bool
+    """It was taken under a claim on other keys, so that none keeps it from being claimed."""
+
+
+@dataclass(slots=True)
+class Model:
+    """One endpoint's timeouts. *fenced*: the store has no row locks and goes by fences."""
+
+    fenced: bool
+    known: dict[str, Known] = field(default_factory=dict)
+    claims: dict[str, Claim] = field(default_factory=dict)
+    hands: list[Hand] = field(default_factory=list)
+    dead: set[int] = field(default_factory=set)
+    history: list[tuple[str, str, Micros]] = field(default_factory=list)
+
+    # --- what is there ---
+
+    def pending(self) -> list[Timeout]:
+        rows = [known.timeout for known in self.known.values() if self._is_pending(known)]
+        return sorted(rows, key=lambda row: (row.due, row.id.encode()))
+
+    def row(self, key: Key) -> Known | None:
+        known = self.known.get(key.id)
+        there = known is not None and self._is_pending(known) and known.timeout.due == key.due
+        return known if there else None
+
+    def claimable(self, now: Micros) -> list[Key]:
+        """Return the keys that are due and may be tried, in nobody's hands."""
+        keys = [row.key for row in self.pending()]
+        return [key for key in keys if self.is_ripe(key, now) and not self.in_hand(key, now)]
+
+    def is_ripe(self, key: Key, now: Micros) -> bool:
+        row = self.row(key)
+        return row is not None and max(key.due, row.next_try) <= now
+
+    def in_hand(self, key: Key, now: Micros) -> bool:
+        return any(key in hand.keys for hand in self.hands if self.holds(hand, now))
+
+    def holds(self, hand: Hand, now: Micros) -> bool:
+        return hand.until is None or now < hand.until
+
+    def alive(self, claim: Claim, now: Micros) -> bool:
+        return now < claim.until and claim.owner not in self.dead
+
+    def covering(self, key: Key) -> list[Claim]:
+        return [claim for claim in self.claims.values() if claim.spans(key)]
+
+    def may_cover(self, key: Key, now: Micros) -> bool:
+        """Return whether a claim that is, or may be, in force covers *key*."""
+        return any(
+            self.alive(claim, now) or self._spans_a_hand(claim, now) for claim in self.covering(key)
+        )
+
+    def doubt(self, key: Key) -> Doubt:
+        row = self.row(key)
+        assert row is not None
+        claimed = Doubt.POSSIBLE if self.covering(key) else Doubt.NONE
+        # In hand still, though the fence around it is down.
+        held = any(key in hand.keys for hand in self.hands)
+        return max(row.doubt, claimed, Doubt.SURE if held else Doubt.NONE)
+
+    def events(self, now: Micros) -> Counter[str]:
+        """Return the outcomes of the last 24 hours."""
+        return Counter(event for _, event, at in self.history if at > now - 24 * 3_600 * SECOND)
+
+    # --- what happens ---
+
+    def store(self, timeouts: Iterable[Timeout]) -> None:
+        for one in timeouts:
+            self.known.setdefault(one.id, Known(one))
+
+    def claimed(self, token: str, keys: Sequence[Key], owner: int, now: Micros) -> None:
+        for claim in [one for one in self.claims.values() if not self.alive(one, now)]:
+            if not keys:
+                claim.sure = False  # it may have been ended, or not be looked at yet
+            elif not self._spans_a_hand(claim, now) or self.fenced:
+                self._mark(claim, sure=claim.sure and (claim.taken or not self.fenced))
+                del self.claims[claim.token]
+        if keys:
+            self.claims[token] = Claim(token, frozenset(keys), owner, now + CLAIM_TIME)
+
+    def taken(
+        self, token: str, asked: Sequence[Key], keys: Sequence[Key], owner: int, now: Micros
+    ) -> Hand:
+        """Note that *keys* of those *asked* for are in hand now."""
+        tokens = [token]
+        claim = self.claims.get(token)
+        passed_by = any(self.in_hand(key, now) for key in asked)
+        strange = claim is not None and not claim.keys.issuperset(keys)
+        if claim is not None and self.fenced:
+            if claim.taken:
+                tokens = []
+            else:
+                # The dispatcher's life counts from now on. Of one that had ended it is not known.
+                claim.sure = claim.sure and (bool(keys) or self.alive(claim, now))
+                claim.taken, claim.owner, claim.until = True, owner, now + CLAIM_TIME
+        elif keys and (claim is None or not self.alive(claim, now)):
+            # Claimed on the spot, unless the store has the claim that ended still.
+            name = f"{len(self.claims)} on the spot after {token}"
+            tokens.append(name)
+            self.claims[name] = Claim(
+                name,
+                frozenset(keys),
+                owner,
+                now + CLAIM_TIME,
+                taken=True,
+                sure=claim is None,
+            )
+        until = now + CLAIM_TIME if self.fenced else None
+        hand = Hand(tuple(tokens), tuple(keys), owner, until, passed_by, strange)
+        self.hands.append(hand)
+        return hand
+
+    def closed(self, hand: Hand, outcomes: Sequence[Outcome]) -> None:
+        self.hands.remove(hand)
+        for outcome in outcomes:
+            row = self.row(outcome.key)
+            if outcome.kind is OutcomeKind.RETRY:
+                if row is not None:
+                    attempts = row.timeout.attempts + 1
+                    row.timeout = replace(row.timeout, attempts=attempts)
+                    row.next_try = outcome.next_try
+                    row.doubt = Doubt.SURE if outcome.maybe_sent else row.doubt
+                continue
+            state = TimeoutState(outcome.kind.value)
+            self.history.append((outcome.key.id, state.value, outcome.at))
+            if row is not None:  # else it was changed after the fence fell; sent is sent
+                row.state, row.closed_at = state, outcome.at
+        self._end_claims_of(hand)
+
+    def left(self, hand: Hand) -> None:
+        self.hands.remove(hand)
+        for key in hand.keys:
+            row = self.row(key)
+            if row is not None:
+                row.doubt = Doubt.SURE
+        self._end_claims_of(hand)
+
+    def released(self, token: str, *, maybe_handed_on: bool, now: Micros) -> None:
+        claim = self.claims.get(token)
+        if claim is None:
+            return
+        if maybe_handed_on:
+            if self._spans_a_hand(claim, now) or (self.fenced and claim.taken):
+                return  # a dispatcher may be at work under it
+            self._mark(claim, sure=claim.sure and not self.fenced)
+        del self.claims[token]
+
+    def cancelled(self, timeout_id: str, *, doubt: Doubt, now: Micros) -> None:
+        row = self.known.get(timeout_id)
+        if row is None:  # barred: the store message may still be on its way
+            row = self.known[timeout_id] = Known(timeout(timeout_id, 0))
+        else:
+            self.history.append((timeout_id, "cancelled", now))
+        row.state, row.closed_at, row.doubt = TimeoutState.CANCELLED, now, doubt
+
+    def moved(self, timeout_id: str, due: Micros, *, doubt: Doubt) -> None:
+        row = self.known[timeout_id]
+        row.timeout = replace(row.timeout, due=due)
+        row.next_try, row.doubt, row.version = 0, doubt, row.version + 1
+
+    def purged(self, now: Micros) -> int:
+        """Forget what is past its retention; return how many tombstones and history rows."""
+        before = now - RETENTION
+        old = [
+            name
+            for name, known in self.known.items()
+            if not self._is_pending(known) and known.closed_at < before
+        ]
+        for name in old:
+            del self.known[name]
+        kept = [entry for entry in self.history if entry[2] >= before]
+        removed = len(old) + len(self.history) - len(kept)
+        self.history = kept
+        return removed
+
+    def _end_claims_of(self, hand: Hand) -> None:
+        for claim in [self.claims[token] for token in hand.tokens if token in self.claims]:
+            if hand.passed_by and not self.fenced:
+                claim.sure = False  # it stays where what was passed by is in other hands still
+            else:
+                del self.claims[claim.token]
+
+    def _mark(self, claim: Claim, *, sure: bool) -> None:
+        """Note on what *claim* covers that it may have been sent."""
+        for key in [one.key for one in self.pending() if claim.spans(one.key)]:
+            row = self.row(key)
+            assert row is not None
+            named = sure and key in claim.keys
+            row.doubt = max(row.doubt, Doubt.SURE if named else Doubt.POSSIBLE)
+
+    def _spans_a_hand(self, claim: Claim, now: Micros) -> bool:
+        held = (key for hand in self.hands if self.holds(hand, now) for key in hand.keys)
+        return any(claim.spans(key) for key in held)
+
+    @staticmethod
+    def _is_pending(known: Known) -> bool:
+        return known.state is TimeoutState.PENDING

@@ -1,0 +1,36 @@
+"""How the machine is run: with what it takes to find most faults, and no longer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from tests.persistence.stateful.machine import StoreMachine
+from tests.persistence.stateful.subjects import Subject
+
+TRYING: Final = settings(
+    deadline=None,
+    database=None,
+    print_blob=True,  # what a run found can be had again
+    stateful_step_count=40,
+    suppress_health_check=list(HealthCheck),
+)
+CATCHING: Final = settings(
+    TRYING,
+    derandomize=True,  # a fault that is known must be caught in every run
+    max_examples=400,
+    phases=[Phase.generate],
+)
+
+
+def run(make: Callable[[], Subject], how: settings) -> None:
+    """Run the machine on what *make* makes, a new one for each example."""
+
+    class Machine(StoreMachine):
+        def __init__(self) -> None:
+            super().__init__(make)
+
+    run_state_machine_as_test(Machine, settings=how)

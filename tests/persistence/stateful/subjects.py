@@ -1,0 +1,120 @@
+"""What is run against the model: one endpoint of a real store, seen from two processes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Final
+
+from sqlalchemy import bindparam, select
+
+from tests.persistence.making import SetClock
+from tests.persistence.stateful.model import CLAIM_TIME, RETENTION
+from timeoutmgr.contracts import TimeoutStore
+from timeoutmgr.instants import Micros
+from timeoutmgr.persistence import MemoryPersistence, SqlPersistence, SqlSettings
+from timeoutmgr.persistence.sql.tables import tables
+
+PROCESSES: Final = 2
+PREFIX: Final = "suite_"
+_MICROSECOND: Final = timedelta(microseconds=1)
+_SETTINGS: Final = SqlSettings(
+    clock="host",
+    claim_time=CLAIM_TIME * _MICROSECOND,
+    tombstone_retention=RETENTION * _MICROSECOND,
+    history_retention=RETENTION * _MICROSECOND,
+)
+
+_history: Final = tables(None, PREFIX).history
+_HISTORY_OF: Final = select(_history.c.id, _history.c.event, _history.c.at).where(
+    _history.c.endpoint == bindparam("endpoint")
+)
+
+Wrap = Callable[[TimeoutStore], TimeoutStore]
+
+
+class Subject:
+    """Stores of one endpoint under one clock, one for each process."""
+
+    fenced = False
+    mortal = False
+    """A process can end without its claims being closed."""
+
+    def __init__(self, endpoint: str, wrap: Wrap) -> None:
+        self.clock: Final = SetClock()
+        self.endpoint: Final = endpoint
+        self._wrap = wrap
+        self._stores = [self._made(process) for process in range(PROCESSES)]
+
+    def store(self, process: int) -> TimeoutStore:
+        return self._stores[process]
+
+    def kill(self, process: int) -> None:
+        """End *process*, and start another in its place."""
+        self._end(process)
+
+    def history(self) -> list[tuple[str, str, Micros]] | None:
+        """Return (id, event, at) of all history there is; None where it keeps no ids."""
+        return None
+
+    def _made(self, process: int) -> TimeoutStore:
+        return self._wrap(self._plain(process))
+
+    def _plain(self, process: int) -> TimeoutStore:
+        raise NotImplementedError
+
+    def _end(self, process: int) -> None:
+        raise NotImplementedError
+
+
+class MemorySubject(Subject):
+    """In memory; its owners live as long as the process."""
+
+    def __init__(self, endpoint: str, wrap: Wrap) -> None:
+        self._persistence = MemoryPersistence(
+            accept_loss=True,
+            claim_time=CLAIM_TIME * _MICROSECOND,
+            tombstone_retention=RETENTION * _MICROSECOND,
+        )
+        super().__init__(endpoint, wrap)
+
+    def _plain(self, process: int) -> TimeoutStore:
+        return self._persistence.timeouts(self.endpoint, self.clock)
+
+
+class SqlProcesses:
+    """Processes on the tables of *installed*; the owners of each live by themselves."""
+
+    def __init__(self, installed: SqlPersistence) -> None:
+        self.installed: Final = installed
+        self.persistences: Final = [
+            SqlPersistence(installed.database, prefix=PREFIX, settings=_SETTINGS)
+            for _ in range(PROCESSES)
+        ]
+
+    def close(self) -> None:
+        for persistence in self.persistences:
+            persistence.close()
+
+
+class SqlSubject(Subject):
+    """In a SQL database."""
+
+    mortal = True
+
+    def __init__(self, endpoint: str, wrap: Wrap, processes: SqlProcesses) -> None:
+        self.fenced = not processes.installed.capabilities.row_locks
+        self._processes = processes
+        super().__init__(endpoint, wrap)
+
+    def history(self) -> list[tuple[str, str, Micros]]:
+        with self._processes.installed.database.read() as connection:
+            rows = connection.execute(_HISTORY_OF, {"endpoint": self.endpoint})
+            return [(row.id, row.event, row.at) for row in rows]
+
+    def _plain(self, process: int) -> TimeoutStore:
+        return self._processes.persistences[process].timeouts(self.endpoint, self.clock)
+
+    def _end(self, process: int) -> None:
+        # Its owners' lives end, and what begins anew has other names; its claims stay.
+        self._processes.persistences[process].close()

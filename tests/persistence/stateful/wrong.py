@@ -1,0 +1,227 @@
+"""Stores that are wrong in one way each; the machine has to notice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import replace
+from typing import Final
+
+import pytest
+
+from timeoutmgr.contracts import (
+    CancelResult,
+    ChangeResult,
+    Chunk,
+    Key,
+    Outcome,
+    OutcomeKind,
+    Taken,
+    Timeout,
+    TimeoutState,
+    TimeoutStore,
+    Transaction,
+)
+from timeoutmgr.instants import Micros
+from timeoutmgr.persistence.memory_store import Contents, MemoryTimeoutStore
+from timeoutmgr.persistence.sql import claiming
+from timeoutmgr.persistence.sql.lives import Lives
+from timeoutmgr.persistence.sql.writing import Writing
+
+
+class Wrong(MemoryTimeoutStore):
+    """A store in memory; each fault below overrides a method."""
+
+    @property
+    def inside(self) -> Contents:
+        return self._in
+
+
+class ResurrectsTombstones(Wrong):
+    def store_many(
+        self, timeouts: Sequence[Timeout], *, transaction: Transaction | None = None
+    ) -> None:
+        for one in timeouts:
+            known = self.inside.known.get(one.id)
+            if known is not None and known.state is TimeoutState.DISPATCHED:
+                del self.inside.known[one.id]
+        super().store_many(timeouts)
+
+
+class UnreschedulesOnRedelivery(Wrong):
+    def store_many(
+        self, timeouts: Sequence[Timeout], *, transaction: Transaction | None = None
+    ) -> None:
+        super().store_many(timeouts)
+        for one in timeouts:
+            known = self.inside.known[one.id]
+            if known.state is TimeoutState.PENDING and known.due != one.due:
+                self.reschedule(one.id, one.due)
+
+
+class HandsOutEarly(Wrong):
+    def claim(
+        self,
+        now: Micros,
+        limit: int,
+        owner: str,
+        *,
+        chunks: int = 1,
+        transaction: Transaction | None = None,
+    ) -> Chunk:
+        return super().claim(now + 1, limit, owner)
+
+
+class HandsOutTwice(Wrong):
+    def claim(
+        self,
+        now: Micros,
+        limit: int,
+        owner: str,
+        *,
+        chunks: int = 1,
+        transaction: Transaction | None = None,
+    ) -> Chunk:
+        self.inside.claims.clear()
+        return super().claim(now, limit, owner)
+
+
+class LetsNoClaimLapse(Wrong):
+    def _drop_lapsed(self, now: Micros) -> None:
+        return
+
+
+class PassesTheOldestBy(Wrong):
+    def claim(
+        self,
+        now: Micros,
+        limit: int,
+        owner: str,
+        *,
+        chunks: int = 1,
+        transaction: Transaction | None = None,
+    ) -> Chunk:
+        chunk = super().claim(now, limit + 1, owner)
+        return replace(chunk, keys=chunk.keys[-limit:])
+
+
+class SleepsPastARetry(Wrong):
+    def claim(
+        self,
+        now: Micros,
+        limit: int,
+        owner: str,
+        *,
+        chunks: int = 1,
+        transaction: Transaction | None = None,
+    ) -> Chunk:
+        chunk = super().claim(now, limit, owner)
+        future = min((key.due for key in self.inside.rows if key.due > now), default=None)
+        return replace(chunk, next_due=future)
+
+
+class TakesWhatIsInHand(Wrong):
+    def take_many(
+        self, token: str, keys: Sequence[Key], *, transaction: Transaction | None = None
+    ) -> AbstractContextManager[Taken]:
+        self.inside.held.clear()
+        return super().take_many(token, keys)
+
+
+class ForgetsTheDoubt(Wrong):
+    def _mark(self, keys: Sequence[Key] | frozenset[Key]) -> None:
+        return
+
+
+class CancelsWhatIsInHand(Wrong):
+    def cancel(self, timeout_id: str) -> CancelResult:
+        held, self.inside.held = self.inside.held, set()
+        try:
+            return super().cancel(timeout_id)
+        finally:
+            self.inside.held = held
+
+
+class KeepsTheOldDue(Wrong):
+    def reschedule(self, timeout_id: str, due: Micros) -> ChangeResult:
+        result = super().reschedule(timeout_id, due)
+        known = self.inside.known.get(timeout_id)
+        if known is not None and result is ChangeResult.CHANGED:
+            row = self.inside.rows[Key(due, timeout_id)]
+            row.next_try = due + 1
+        return result
+
+
+class PurgesPending(Wrong):
+    def purge(self) -> int:
+        removed = super().purge()
+        before = self._clock.now() - self._retention
+        for key in [key for key in self.inside.rows if key.due < before]:
+            del self.inside.rows[key]
+            del self.inside.known[key.id]
+        return removed
+
+
+class CountsNoAttempts(Wrong):
+    def record(self, token: str, mine: Sequence[Timeout], outcomes: Sequence[Outcome]) -> None:
+        super().record(token, mine, outcomes)
+        for outcome in outcomes:
+            if outcome.kind is OutcomeKind.RETRY:
+                row = self.inside.rows[outcome.key]
+                row.timeout = replace(row.timeout, attempts=0)
+
+
+class SkipsTheBackOff(Wrong):
+    def record(self, token: str, mine: Sequence[Timeout], outcomes: Sequence[Outcome]) -> None:
+        super().record(token, mine, [replace(outcome, next_try=0) for outcome in outcomes])
+
+
+class LosesWhatHasNoOutcome(Wrong):
+    def record(self, token: str, mine: Sequence[Timeout], outcomes: Sequence[Outcome]) -> None:
+        super().record(token, mine, outcomes)
+        for key in {one.key for one in mine} - {outcome.key for outcome in outcomes}:
+            self._close(key, "dispatched", TimeoutState.DISPATCHED, self._clock.now())
+
+
+IN_MEMORY: Final = tuple(Wrong.__subclasses__())
+
+
+def made_wrong(store: TimeoutStore, kind: type[Wrong]) -> TimeoutStore:
+    """Return *store*, a sound one in memory, with the fault of *kind*."""
+    assert isinstance(store, MemoryTimeoutStore)
+    store.__class__ = kind
+    return store
+
+
+# --- faults of the SQL stores -----------------------------------------------------------------
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+def no_tombstone_is_set(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Writing, "close_keys", lambda *_: None)
+
+
+def the_dead_hold_on_to_their_claims(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Lives, "gone", lambda *_: set())
+
+
+def all_owners_seem_dead(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Lives, "gone", lambda _, names: set(names))
+
+
+def claims_are_not_looked_at(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(claiming, "claims_of", lambda *_: [])
+
+
+def a_batch_with_an_old_id_is_dropped(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Writing, "insert_keys", lambda *_: 0)
+
+
+IN_SQL: Final[tuple[Patch, ...]] = (
+    no_tombstone_is_set,
+    the_dead_hold_on_to_their_claims,
+    all_owners_seem_dead,
+    claims_are_not_looked_at,
+    a_batch_with_an_old_id_is_dropped,
+)

@@ -1,0 +1,117 @@
+"""With dozens of partitions a claim, and what follows it, reads in the few that it is about."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from sqlalchemy import Engine, event
+
+from tests.persistence.making import NOW, SECOND, dispatch, timeout
+from tests.persistence.ranging import Installation, fill, tend
+from timeoutmgr.persistence import SqlPersistence, SqlSettings
+from timeoutmgr.persistence.sql.ranges import DAY
+
+Ran = list[tuple[str, Any]]
+
+
+@pytest.fixture
+def installation(
+    postgres_url: str, unique: str, persistence_of: Callable[..., SqlPersistence]
+) -> Installation:
+    """Timeouts in each partition."""
+    settings = SqlSettings(clock="host")
+    made = Installation(
+        persistence_of(postgres_url, prefix=f"{unique}_", settings=settings), f"{unique}_"
+    )
+    made.persistence.install()
+    store = made.store()
+    tend(store)
+    fill(store, 2_000, NOW - 2 * DAY, 600 * DAY)
+    return made
+
+
+@pytest.mark.behaviour(124)
+@pytest.mark.parametrize("generic", [False, True])
+def test_few_partitions_are_read(installation: Installation, generic: bool) -> None:
+    store = installation.store()
+    engine = installation.persistence.database.engine
+    dispatch(store, store.claim(NOW, 100, "o"))
+    store.store_many([timeout(f"now {n}", NOW - n) for n in range(500)])
+
+    with _noted(engine) as ran:
+        chunk = store.claim(NOW, 100, "o")
+        with _noted(engine) as taking:
+            dispatch(store, chunk)
+        installation.store().claim(NOW, 100, "o")  # it looks first, as it knows of nothing due
+        store.next_due()
+        store.cancel("now 499")
+        store.reschedule("now 498", NOW + SECOND)
+
+    about = [one for one in ran if _is_about_timeouts(one[0], installation)]
+    assert len(about) >= 7
+    assert len(taking) > 3
+    for sql, values in about:
+        plan = _plan(engine, sql, values, generic)
+        # A day, the past, and what a look without an end reads first.
+        assert len(_read(plan, installation)) <= 3, "\n".join([sql, str(values), *plan])
+        assert not any("Sort Key" in line for line in plan if "LIMIT" in sql), plan
+
+
+@contextmanager
+def _noted(engine: Engine) -> Iterator[Ran]:
+    ran: Ran = []
+
+    def note(_c: Any, _u: Any, statement: str, parameters: Any, _x: Any, many: bool) -> None:
+        ran.append((statement, parameters[0] if many else parameters))
+
+    event.listen(engine, "before_cursor_execute", note)
+    try:
+        yield ran
+    finally:
+        event.remove(engine, "before_cursor_execute", note)
+
+
+def _is_about_timeouts(sql: str, installation: Installation) -> bool:
+    table = f"{installation.prefix}timeouts"
+    return (
+        sql.startswith(("SELECT", "UPDATE", "DELETE")) and re.search(rf"{table}\b", sql) is not None
+    )
+
+
+def _plan(engine: Engine, sql: str, values: dict[str, Any], generic: bool) -> list[str]:
+    """Return the plan that was run, of a statement as psycopg has it prepared."""
+    order = list(dict.fromkeys(re.findall(r"%\((\w+)\)s", sql)))
+    for number, name in enumerate(order, 1):
+        sql = sql.replace(f"%({name})s", f"${number}")
+    given = ", ".join(_literal(values[name]) for name in order)
+    with engine.connect() as connection, connection.begin() as transaction:
+        mode = "force_generic_plan" if generic else "force_custom_plan"
+        for each in (f"SET LOCAL plan_cache_mode = {mode}", "SET LOCAL enable_sort = off"):
+            connection.exec_driver_sql(each)
+        connection.exec_driver_sql(f"PREPARE looked_at AS {sql.replace('%%', '%')}")
+        explain = f"EXPLAIN (ANALYZE, COSTS OFF) EXECUTE looked_at({given})"
+        plan = list(connection.exec_driver_sql(explain.replace("%", "%%")).scalars())
+        connection.exec_driver_sql("DEALLOCATE looked_at")
+        transaction.rollback()
+    return plan
+
+
+def _literal(value: Any) -> str:
+    if isinstance(value, list):
+        return f"ARRAY[{', '.join(_literal(one) for one in value)}]"
+    return str(value) if isinstance(value, int) else f"'{value}'"
+
+
+def _read(plan: list[str], installation: Installation) -> set[str]:
+    names = rf"\b{installation.prefix}timeouts_(past_\d+|far_\d+|\d+_\d+)\b(?!_)"
+    return {
+        found[0]
+        for line in plan
+        if "Scan" in line
+        and "never executed" not in line
+        and (found := re.search(names, line)) is not None
+    }

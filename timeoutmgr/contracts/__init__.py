@@ -1,0 +1,76 @@
+"""What the core asks of its parts: stores, transports, clocks.
+
+All ports are synchronous: a step over them is a plain function, so that production, unit tests,
+the crash model and the simulator run one and the same code. An instant is UTC microseconds
+(:data:`timeoutmgr.instants.Micros`), a wait is seconds of a monotonic clock.
+"""
+
+from timeoutmgr.contracts.clocks import Clock
+from timeoutmgr.contracts.dead_letters import Burial, DeadLetters
+from timeoutmgr.contracts.delayed import (
+    DelayedMessageStore,
+    DelayedMessageStoreWithInfrastructure,
+    FetchesInBatches,
+    RemovesInBatches,
+    StoresInBatches,
+)
+from timeoutmgr.contracts.outcomes import CancelResult, ChangeResult, Outcome, OutcomeKind
+from timeoutmgr.contracts.persistences import (
+    BulkTables,
+    CanUninstall,
+    HasBulkTables,
+    HasLayout,
+    Layout,
+    Persistence,
+    StoreCapabilities,
+)
+from timeoutmgr.contracts.reports import ProcessRecord, StoreStatistics
+from timeoutmgr.contracts.sessions import Receiver, SendResult, TransportSession
+from timeoutmgr.contracts.stores import Taken, TimeoutStore
+from timeoutmgr.contracts.timeouts import Chunk, Key, Timeout, TimeoutFilter, TimeoutState
+from timeoutmgr.contracts.topologies import Binding, Exchange, Queue, Topology, TopologySession
+from timeoutmgr.contracts.transactions import Transaction, TransactionMode
+from timeoutmgr.contracts.transports import Transport, TransportCapabilities
+
+__all__ = [
+    "Binding",
+    "BulkTables",
+    "Burial",
+    "CanUninstall",
+    "CancelResult",
+    "ChangeResult",
+    "Chunk",
+    "Clock",
+    "DeadLetters",
+    "DelayedMessageStore",
+    "DelayedMessageStoreWithInfrastructure",
+    "Exchange",
+    "FetchesInBatches",
+    "HasBulkTables",
+    "HasLayout",
+    "Key",
+    "Layout",
+    "Outcome",
+    "OutcomeKind",
+    "Persistence",
+    "ProcessRecord",
+    "Queue",
+    "Receiver",
+    "RemovesInBatches",
+    "SendResult",
+    "StoreCapabilities",
+    "StoreStatistics",
+    "StoresInBatches",
+    "Taken",
+    "Timeout",
+    "TimeoutFilter",
+    "TimeoutState",
+    "TimeoutStore",
+    "Topology",
+    "TopologySession",
+    "Transaction",
+    "TransactionMode",
+    "Transport",
+    "TransportCapabilities",
+    "TransportSession",
+]

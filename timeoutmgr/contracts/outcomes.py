@@ -1,0 +1,61 @@
+"""What came of a dispatch, a cancel or a change."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from timeoutmgr.contracts.timeouts import Key
+from timeoutmgr.instants import Micros
+
+
+class OutcomeKind(StrEnum):
+    """How the dispatch of one timeout ended."""
+
+    DISPATCHED = "dispatched"
+    FAILED = "failed"
+    """Its whole message is in the error queue."""
+    RETRY = "retry"
+    """It stays, with one more attempt, and is not tried before ``next_try``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How the dispatch of one timeout ended, to be recorded by ``Taken.close``.
+
+    *maybe_sent* goes with RETRY: no confirm came, so that a later cancel must not promise.
+    """
+
+    key: Key
+    kind: OutcomeKind
+    at: Micros
+    next_try: Micros = 0
+    reason: str = ""
+    maybe_sent: bool = False
+
+
+class CancelResult(StrEnum):
+    """What a cancel or a change could still do; every answer is true when it is given."""
+
+    CANCELLED = "cancelled"
+    """It will not be delivered."""
+    TOO_LATE = "too_late"
+    """It was dispatched, or is being dispatched now; it will be delivered. So it will when it was
+    moved to another place, or is on its way there: cancel it there, once it has arrived.
+
+    Where there are no row locks, also: it was stored amid those that are being dispatched now.
+    """
+    MAYBE_SENT = "maybe_sent"
+    """It will not be sent again, but a claim on it ended without saying whether it was sent."""
+    UNKNOWN = "unknown"
+    """No such timeout is stored. Should it still be on its way, it is dropped on arrival."""
+
+
+class ChangeResult(StrEnum):
+    """What a reschedule or send-now could still do."""
+
+    CHANGED = "changed"
+    TOO_LATE = "too_late"
+    MAYBE_SENT = "maybe_sent"
+    """It is rescheduled, but an earlier claim may have sent it already."""
+    UNKNOWN = "unknown"

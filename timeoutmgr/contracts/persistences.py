@@ -1,0 +1,120 @@
+"""The place that stores are in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
+
+from timeoutmgr.contracts.clocks import Clock
+from timeoutmgr.contracts.stores import TimeoutStore
+
+if TYPE_CHECKING:
+    from sqlalchemy import Table
+
+    from timeoutmgr.database import Database
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreCapabilities:
+    """What a persistence can keep; the rows of the capability table."""
+
+    name: str
+    durable: bool
+    row_locks: bool
+    """A dispatcher holds a lock over the publish. Without, a repeat needs a pause > the lease."""
+    note: str = ""
+
+
+class Persistence(Protocol):
+    """A place for timeouts, chosen in config; makes one store per endpoint."""
+
+    @property
+    def capabilities(self) -> StoreCapabilities:
+        """What it can keep."""
+        ...
+
+    @property
+    def database(self) -> Database | None:
+        """The SQL database it lives in, if any: what a SQL queue must share for one transaction."""
+        ...
+
+    def install(self) -> None:
+        """Create or upgrade what is needed; twice and concurrently is fine."""
+        ...
+
+    def ddl(self) -> str:
+        """Return the statements that ``install`` would run on an empty database."""
+        ...
+
+    def check(self) -> None:
+        """Raise SchemaMissing, with the command to run, where ``install`` is needed."""
+        ...
+
+    def timeouts(
+        self, endpoint: str, clock: Clock, *, atomic_dispatch: bool = False
+    ) -> TimeoutStore:
+        """Return the timeout store of *endpoint*.
+
+        *atomic_dispatch* says that timeouts are sent in the very transaction that closes them:
+        what was not closed was then not sent, and nothing is ever "maybe sent".
+        """
+        ...
+
+    def close(self) -> None:
+        """Let go of connections; closing twice is fine."""
+        ...
+
+
+@runtime_checkable
+class CanUninstall(Protocol):
+    """A persistence that can take an endpoint out of itself; no persistence needs to."""
+
+    def uninstall(self, endpoint: str, *, force: bool = False) -> bool:
+        """Remove all of *endpoint*; return whether what ``install`` made is gone too.
+
+        That stays while it holds other endpoints. Raises FeatureRefused while timeouts of the
+        endpoint are pending, unless *force* gives them up.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """How the tables are laid out, as a sentence; with a *remedy* where it could be better."""
+
+    text: str
+    remedy: str = ""
+
+
+@runtime_checkable
+class HasLayout(Protocol):
+    """A persistence whose tables may be laid out in several ways; no persistence needs to."""
+
+    def layout(self) -> Layout | None:
+        """Return the layout; None where there is but one, or nothing is installed."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BulkTables:
+    """The tables of a persistence, for those who read and write rows by the million.
+
+    *history_kept* is its ``history`` setting: which events there are to be read.
+    """
+
+    timeouts: Table
+    keys: Table
+    history: Table
+    runs: Table
+    batches: Table
+    history_kept: str
+
+
+@runtime_checkable
+class HasBulkTables(Protocol):
+    """A persistence that the data pipeline can read and fill; no persistence needs to be one."""
+
+    @property
+    def bulk_tables(self) -> BulkTables:
+        """Its tables: keys are inserted before, and in one transaction with, their timeouts."""
+        ...

@@ -1,0 +1,35 @@
+"""What a store and the processes at it say of themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from timeoutmgr.instants import Micros
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreStatistics:
+    """A store at one look; lateness in microseconds over the most recent dispatches."""
+
+    pending: int
+    due: int
+    oldest_due: Micros | None
+    claimed: int
+    outcomes: Mapping[str, int]
+    lateness_p50: int | None
+    lateness_p99: int | None
+    lateness_max: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessRecord:
+    """A process at its last heartbeat; *state* is whatever its features reported."""
+
+    owner: str
+    endpoint: str
+    host: str
+    pid: int
+    started: Micros
+    heartbeat: Micros
+    state: Mapping[str, str]

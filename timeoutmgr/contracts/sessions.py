@@ -1,0 +1,108 @@
+"""Sending to queues and receiving from them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from contextlib import AbstractContextManager
+from enum import Enum
+from typing import Protocol
+
+from timeoutmgr.contracts.transactions import Transaction
+from timeoutmgr.message import Outgoing, Received
+
+
+class SendResult(Enum):
+    """What the broker said of one message."""
+
+    CONFIRMED = "confirmed"
+    """It has taken responsibility."""
+    UNROUTABLE = "unroutable"
+    """There is no such queue; it was not taken."""
+    REFUSED = "refused"
+    """The broker said no (full queue, alarm); it was not taken."""
+    UNKNOWN = "unknown"
+    """No answer in time: it may or may not have been taken."""
+
+
+class Receiver(Protocol):
+    """One consumer of one queue, used by one thread (but for ``interrupt``)."""
+
+    def receive(self, limit: int, wait: float) -> list[Received]:
+        """Return up to *limit* messages, in order; wait at most *wait* seconds for the first.
+
+        Returns early and empty when interrupted. Never raises for what is in a message: an
+        unreadable envelope is a ``Received`` with its *defect*. Raises TransportUnavailable.
+        """
+        ...
+
+    def ack(self, received: Sequence[Received], *, transaction: Transaction | None = None) -> None:
+        """Settle messages for good; in *transaction*, with its commit.
+
+        Raises LeaseLost where another owner has one of them by now (roll back then).
+        """
+        ...
+
+    def release(self, received: Sequence[Received]) -> None:
+        """Give messages back, to be delivered again at once, in their order where possible."""
+        ...
+
+    def interrupt(self) -> None:
+        """Make a waiting ``receive`` return; may be called from any thread."""
+        ...
+
+    def close(self) -> None:
+        """Stop consuming; what is unacknowledged goes back. Closing twice is fine."""
+        ...
+
+
+class TransportSession(Protocol):
+    """A connection used by one thread at a time. Every method raises TransportUnavailable."""
+
+    def create_queues(self, names: Sequence[str], *, dead_letter_to: str | None = None) -> None:
+        """Create the queues that do not exist, durable; twice and concurrently is fine.
+
+        An existing queue is left as it is. *dead_letter_to* is where a broker moves what it
+        gives up on (a delivery limit), so that a limit moves and never drops.
+        """
+        ...
+
+    def missing_queues(self, names: Collection[str]) -> list[str]:
+        """Return those of *names* that do not exist."""
+        ...
+
+    def delete_queues(self, names: Collection[str]) -> None:
+        """Delete queues and what is in them; missing ones are fine."""
+        ...
+
+    def count(self, queue: str) -> int:
+        """Return how many messages wait in *queue* (about)."""
+        ...
+
+    def send(
+        self, outgoing: Sequence[Outgoing], *, transaction: Transaction | None = None
+    ) -> list[SendResult]:
+        """Put messages into queues; return what became of each, in order.
+
+        A message is durable when it is CONFIRMED (in *transaction*: when that commits). The
+        message's own id is kept. Headers that steer a broker are not passed on.
+        """
+        ...
+
+    def receiver(self, queue: str, *, prefetch: int) -> Receiver:
+        """Return a consumer of *queue*, which must exist (QueueMissing)."""
+        ...
+
+    def transaction(self) -> AbstractContextManager[Transaction]:
+        """Open a transaction for ``send``, ``ack`` and a store: commits, or rolls back on error.
+
+        Only where the capabilities name SENDS_ATOMIC_WITH_RECEIVE.
+        """
+        ...
+
+    def ping(self) -> None:
+        """Return if the broker answers."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the connection; closing twice is fine."""
+        ...

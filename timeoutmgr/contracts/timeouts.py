@@ -1,0 +1,83 @@
+"""A timeout at rest: what it is, where it stands, what became of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+from timeoutmgr.instants import Micros
+from timeoutmgr.message import Message
+
+
+class Key(NamedTuple):
+    """Where a timeout stands in its endpoint's order of due times."""
+
+    due: Micros
+    id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timeout:
+    """A delayed message at rest.
+
+    *id* is derived from endpoint and message id, so that storing twice is storing once.
+    *created* is when the sender sent it; *attempts* counts failed dispatches.
+    """
+
+    id: str
+    due: Micros
+    destination: str
+    message: Message
+    saga_id: str | None = None
+    created: Micros = 0
+    attempts: int = 0
+
+    @property
+    def key(self) -> Key:
+        """Where it stands in the order of due times."""
+        return Key(self.due, self.id)
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Keys that one claim handed out, oldest first, and when to look again.
+
+    *token* names the claim (empty when *keys* is). *next_due* is the instant of the earliest
+    timeout that was not handed out: in the past when the limit cut the chunk, None when nothing
+    else is stored. Where all that is due is in other hands it is the instant to look again.
+    *others* are the chunks behind it that were claimed with it, each by a claim of its own;
+    *next_due* looks past them too.
+    """
+
+    token: str
+    keys: tuple[Key, ...]
+    next_due: Micros | None
+    others: tuple[Chunk, ...] = ()
+
+    @property
+    def all(self) -> list[Chunk]:
+        """This one and the others, in order, without the empty."""
+        return [chunk for chunk in (self, *self.others) if chunk.keys]
+
+
+class TimeoutState(StrEnum):
+    """What became of a timeout id; all but ``pending`` are tombstones."""
+
+    PENDING = "pending"
+    DISPATCHED = "dispatched"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+    MIGRATED = "migrated"
+    """It was moved to another place, and is not here any more."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeoutFilter:
+    """Which timeouts to list or count; due is a half-open range, None means any."""
+
+    id: str | None = None
+    saga_id: str | None = None
+    destination: str | None = None
+    due_from: Micros | None = None
+    due_before: Micros | None = None

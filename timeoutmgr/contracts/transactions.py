@@ -1,0 +1,24 @@
+"""What stores and queues do together, and how much of it is undone together."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import TypeAlias
+
+from sqlalchemy import Connection
+
+Transaction: TypeAlias = Connection
+"""An open database transaction that a store and a SQL queue can both take part in."""
+
+
+class TransactionMode(StrEnum):
+    """What is undone together when handling a message fails."""
+
+    NONE = "none"
+    """Acknowledged on receipt: a crash loses the message."""
+    RECEIVE_ONLY = "receive_only"
+    """The message comes back; what was sent meanwhile stays sent."""
+    SENDS_ATOMIC_WITH_RECEIVE = "sends_atomic_with_receive"
+    """Receiving and sending are one transaction."""
+    TRANSACTION_SCOPE = "transaction_scope"
+    """Receiving, sending and the store are one transaction of one database."""

@@ -1,0 +1,61 @@
+"""The way to the queues."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from timeoutmgr.contracts.sessions import TransportSession
+from timeoutmgr.contracts.transactions import TransactionMode
+
+if TYPE_CHECKING:
+    from timeoutmgr.database import Database
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransportCapabilities:
+    """What a transport can keep; the rows of the capability table."""
+
+    name: str
+    modes: frozenset[TransactionMode]
+    durable: bool
+    """Whether a delivered but unacknowledged message survives a kill of the consumer."""
+    note: str = ""
+
+
+class Transport(Protocol):
+    """How queues are reached. Opens nothing until a session is asked for."""
+
+    @property
+    def capabilities(self) -> TransportCapabilities:
+        """What it can keep."""
+        ...
+
+    @property
+    def database(self) -> Database | None:
+        """The SQL database whose tables the queues are, if so."""
+        ...
+
+    def describe(self) -> str:
+        """Return the URL with every secret masked."""
+        ...
+
+    def install(self) -> None:
+        """Create what queues rest in (tables); twice and concurrently is fine."""
+        ...
+
+    def ddl(self) -> str:
+        """Return the statements that ``install`` would run, or an empty text."""
+        ...
+
+    def check(self) -> None:
+        """Raise SchemaMissing, with the command to run, where ``install`` is needed."""
+        ...
+
+    def session(self) -> TransportSession:
+        """Return a new session; it connects on first use."""
+        ...
+
+    def close(self) -> None:
+        """Close what is shared between sessions; closing twice is fine."""
+        ...

@@ -1,0 +1,29 @@
+"""What a forked child must not go on using: connections, locks and threads are its parent's."""
+
+import os
+from typing import Final, Protocol
+from weakref import WeakSet
+
+
+class Inherited(Protocol):
+    """Something that a child finds, and has to begin anew."""
+
+    def after_fork(self) -> None:
+        """Forget what is the parent's; only the forking thread runs."""
+        ...
+
+
+_inherited: Final[WeakSet[Inherited]] = WeakSet()
+
+
+def begin_anew_after_fork(one: Inherited) -> None:
+    """Have ``one.after_fork`` called in every child, for as long as *one* lives."""
+    _inherited.add(one)
+
+
+def _after_fork() -> None:
+    for one in list(_inherited):
+        one.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)
