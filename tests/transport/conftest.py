@@ -3,20 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from urllib.parse import unquote, urlsplit
+from contextlib import closing
 
-import amqp
 import pytest
+
+from timeoutmgr.contracts import Receiver, Transport, TransportSession
 
 
 @pytest.fixture
-def raw_channel(rabbitmq_url: str) -> Iterator[amqp.Channel]:
-    """A channel of py-amqp's own: what a stranger can do to our queues."""
-    parts = urlsplit(rabbitmq_url)
-    with amqp.Connection(
-        f"{parts.hostname}:{parts.port or 5672}",
-        userid=parts.username,
-        password=parts.password,
-        virtual_host=unquote(parts.path[1:]),
-    ) as connection:
-        yield connection.channel()
+def session(transport: Transport) -> Iterator[TransportSession]:
+    """A session of the *transport* that the module says."""
+    with closing(transport.session()) as session:
+        yield session
+
+
+@pytest.fixture
+def queue(session: TransportSession, unique: str) -> Iterator[str]:
+    """A queue that nobody else has."""
+    session.create_queues([unique])
+    yield unique
+    session.delete_queues([unique])
+
+
+@pytest.fixture
+def receiver(session: TransportSession, queue: str) -> Iterator[Receiver]:
+    """A receiver of that queue."""
+    with closing(session.receiver(queue, prefetch=100)) as receiver:
+        yield receiver

@@ -16,8 +16,9 @@ import amqp
 import pytest
 
 from tests.transport.proxy import Proxy
+from tests.transport.traffic import ids, receive, send
 from timeoutmgr import headers as names
-from timeoutmgr.contracts import Receiver, SendResult, TransactionMode, TransportSession
+from timeoutmgr.contracts import Receiver, TransactionMode, TransportSession
 from timeoutmgr.errors import (
     CombinationRefused,
     ConfigurationError,
@@ -38,44 +39,6 @@ from timeoutmgr.transport.settings import KombuSettings
 def transport(rabbitmq_url: str) -> Iterator[KombuTransport]:
     with closing(KombuTransport(rabbitmq_url, queue_type="classic")) as transport:
         yield transport
-
-
-@pytest.fixture
-def session(transport: KombuTransport) -> Iterator[TransportSession]:
-    with closing(transport.session()) as session:
-        yield session
-
-
-@pytest.fixture
-def queue(session: TransportSession, unique: str) -> Iterator[str]:
-    session.create_queues([unique])
-    yield unique
-    session.delete_queues([unique])
-
-
-@pytest.fixture
-def receiver(session: TransportSession, queue: str) -> Iterator[Receiver]:
-    with closing(session.receiver(queue, prefetch=100)) as receiver:
-        yield receiver
-
-
-def send(session: TransportSession, queue: str, *ids: str) -> None:
-    results = session.send([Outgoing(queue, Message(id=one)) for one in ids])
-    assert results == [SendResult.CONFIRMED] * len(ids)
-
-
-def ids(received: list[Received]) -> list[str]:
-    return [one.message.id for one in received]
-
-
-def receive(receiver: Receiver, count: int) -> list[Received]:
-    """Return exactly *count* messages, which come in as many pieces as the network likes."""
-    found: list[Received] = []
-    deadline = time.monotonic() + 10
-    while len(found) < count and time.monotonic() < deadline:
-        found += receiver.receive(count - len(found), 1)
-    assert len(found) == count
-    return found
 
 
 # --- queues -----------------------------------------------------------------------------------

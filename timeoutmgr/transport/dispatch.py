@@ -24,7 +24,7 @@ _BURST = 65_536
 class Publishing:
     """A message ready for the wire: all that can be wrong with it was found before."""
 
-    destination: str
+    routing_key: str
     message_id: str
     method: bytes
     header: bytes
@@ -153,7 +153,7 @@ class ConfirmWindow:
         if self._returnable is None:
             self._returnable = defaultdict(deque)
             for tag, publishing in self._waiting.items():
-                self._returnable[publishing.destination, publishing.message_id].append(tag)
+                self._returnable[publishing.routing_key, publishing.message_id].append(tag)
         tags = self._returnable.get((key, content.properties.get("message_id", "")))
         if tags:
             self._returned.add(tags.popleft())

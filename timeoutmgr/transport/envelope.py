@@ -10,7 +10,7 @@ from typing import Any
 
 from timeoutmgr import headers as names
 from timeoutmgr.errors import InvalidMessage
-from timeoutmgr.message import Message
+from timeoutmgr.message import Message, Outgoing
 
 SHORT_STRING = 255
 """The most bytes of an AMQP property, a routing key, a queue's name or a header's name."""
@@ -44,7 +44,8 @@ def seal(message: Message) -> Envelope:
         check_short(name, "header name")
         if not isinstance(value, str):
             raise InvalidMessage(f"header {name!r} must be a string, got {type(value).__name__}")
-        _encode(value, f"value of header {name!r}")
+        if not value.isascii():
+            _encode(value, f"value of header {name!r}")
         headers[name] = value
     check_short(message.id, "message id")
     if not message.id:
@@ -64,8 +65,22 @@ def seal(message: Message) -> Envelope:
     )
 
 
+def check_direct(outgoing: Outgoing) -> None:
+    """Raise InvalidMessage for a message that is to go through exchanges, which are not here.
+
+    Put straight into its queue it would be early.
+    """
+    if outgoing.via is not None:
+        raise InvalidMessage(
+            f"message {outgoing.message.id!r} for {outgoing.destination!r} goes through delay "
+            "levels, and only RabbitMQ has them; delay it with TimeoutManager on this transport"
+        )
+
+
 def check_short(text: str, what: str) -> None:
     """Raise InvalidMessage unless *text* fits an AMQP short string."""
+    if len(text) <= SHORT_STRING and text.isascii():
+        return
     size = len(_encode(text, what))
     if size > SHORT_STRING:
         raise InvalidMessage(

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable
+from functools import lru_cache
 from struct import Struct, pack, unpack_from
+from struct import error as StructError
 from typing import Any
 
 from amqp import spec
@@ -25,6 +27,8 @@ FRAME_OVERHEAD = 8
 
 _HEAD = Struct(">BHI")
 _SETTLE = Struct(">BHIHHQBB")
+_LONG = Struct(">I")
+_STRING = ord("S")
 _PERSISTENT = 2
 _MANDATORY = 1
 _WITH_CONTENT = frozenset({spec.Basic.Return, spec.Basic.Deliver, spec.Basic.GetOk})
@@ -54,23 +58,39 @@ def settle_frame(channel: int, method: tuple[int, int], tag: int, bit: bool) -> 
     return _SETTLE.pack(METHOD, channel, 13, *method, tag, bit, FRAME_END)
 
 
-def publish_method(destination: str) -> bytes:
-    """Return the payload of a mandatory publish to the queue *destination*."""
-    key = destination.encode()
-    return pack(">HHHB", *spec.Basic.Publish, 0, 0) + _short(key) + bytes((_MANDATORY,))
+def publish_method(routing_key: str, exchange: str = "") -> bytes:
+    """Return the payload of a mandatory publish; the default exchange routes to queue names."""
+    return b"".join(
+        (
+            pack(">HHH", *spec.Basic.Publish, 0),
+            _short(exchange.encode()),
+            _short(routing_key.encode()),
+            bytes((_MANDATORY,)),
+        )
+    )
+
+
+def delivered_key(deliver: bytes) -> str:
+    """Return the routing key in the payload of a ``basic.deliver``, which need not be UTF-8."""
+    at = 4 + 1 + deliver[4]  # behind the method's two numbers and the consumer's tag
+    at += 8 + 1  # the delivery's tag, and whether it is a redelivery
+    at += 1 + deliver[at]  # the exchange
+    return deliver[at + 1 : at + 1 + deliver[at]].decode("utf-8", "replace")
 
 
 def content_header(envelope: Envelope, size: int) -> bytes:
     """Return the payload of the content header of a persistent message with *size* bytes."""
     flags = 0x8000 | 0x4000 | 0x2000 | 0x1000 | 0x0080
     table = b"".join(
-        _short(name.encode()) + b"S" + pack(">I", len(text := value.encode())) + text
-        for name, value in envelope.headers.items()
+        [
+            _string_named(name) + _LONG.pack(len(text := value.encode())) + text
+            for name, value in envelope.headers.items()
+        ]
     )
     parts = [
         _short(envelope.content_type.encode()),
         _short(envelope.content_encoding.encode()),
-        pack(">I", len(table)),
+        _LONG.pack(len(table)),
         table,
         bytes((_PERSISTENT,)),
     ]
@@ -85,6 +105,12 @@ def content_header(envelope: Envelope, size: int) -> bytes:
         flags |= 0x0020
         parts.append(_short(envelope.type.encode()))
     return pack(">HHQH", spec.Basic.CLASS_ID, 0, size, flags) + b"".join(parts)
+
+
+@lru_cache(maxsize=1024)
+def _string_named(name: str) -> bytes:
+    # A program has a few names of headers, and writes them again and again.
+    return _short(name.encode()) + b"S"
 
 
 def message_frames(channel: int, method: bytes, header: bytes, body: bytes, limit: int) -> bytes:
@@ -150,8 +176,11 @@ def read_properties(buf: bytes, offset: int) -> tuple[dict[str, Any], str | None
         elif kind == "F":
             (size,) = unpack_from(">I", buf, offset)
             try:
-                (properties[name],), _ = loads("F", buf, offset)
+                properties[name] = _strings(buf, offset + 4, offset + 4 + size)
+                if properties[name] is None:
+                    (properties[name],), _ = loads("F", buf, offset)
             except Exception as error:  # whatever a stranger's table provokes, RecursionError too
+                properties.pop(name, None)
                 defects.append(f"the headers cannot be read ({type(error).__name__}: {error})")
             offset += 4 + size
         elif kind == "o":
@@ -161,6 +190,28 @@ def read_properties(buf: bytes, offset: int) -> tuple[dict[str, Any], str | None
             (properties[name],) = unpack_from(">Q", buf, offset)
             offset += 8
     return properties, "; ".join(defects) or None
+
+
+def _strings(buf: bytes, offset: int, end: int) -> dict[str, str] | None:
+    """Return a table that holds strings alone, as ours do; None for any other.
+
+    py-amqp reads every kind of table, and takes three times as long.
+    """
+    table = {}
+    try:
+        while offset < end:
+            start = offset + 1
+            offset = start + buf[offset]
+            name = buf[start:offset].decode()
+            if buf[offset] != _STRING:
+                return None
+            (size,) = _LONG.unpack_from(buf, offset + 1)
+            start = offset + 5
+            offset = start + size
+            table[name] = buf[start:offset].decode()
+    except (IndexError, StructError, UnicodeDecodeError):
+        return None
+    return table if offset == end else None
 
 
 def raw_frame_handler(

@@ -7,6 +7,7 @@ import threading
 import weakref
 from datetime import timedelta
 
+from timeoutmgr.forking import begin_anew_after_fork
 from timeoutmgr.transport.connection import AmqpConnection
 
 logger = logging.getLogger(__name__)
@@ -25,6 +26,12 @@ class Heartbeats:
         self._guard = threading.Lock()
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
+        begin_anew_after_fork(self)
+
+    def after_fork(self) -> None:
+        """Leave the parent's connections to it; its thread is not here."""
+        self._guard, self._thread = threading.Lock(), None
+        self._connections = weakref.WeakSet()
 
     def add(self, connection: AmqpConnection) -> None:
         """Look after *connection* for as long as it lives."""

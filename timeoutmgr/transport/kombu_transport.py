@@ -15,6 +15,7 @@ from timeoutmgr.transport.heartbeats import Heartbeats
 from timeoutmgr.transport.rabbitmq import RabbitMQSession
 from timeoutmgr.transport.refusals import Family, family_of
 from timeoutmgr.transport.registry import BindingRegistry, DeclaredRegistry, Registry
+from timeoutmgr.transport.relay import Relay
 from timeoutmgr.transport.settings import KombuSettings, QueueType
 from timeoutmgr.transport.virtual import VirtualSession
 
@@ -114,6 +115,14 @@ class KombuTransport:
             DeclaredRegistry if self._family is Family.UNTESTED else BindingRegistry
         )
         return VirtualSession(self._connect_virtual, make, self._settings)
+
+    def relay(self, queue: str, *, prefetch: int) -> Relay:
+        """Return what passes messages of *queue* on whole; only on an AMQP broker."""
+        if self._family is not Family.AMQP:
+            raise ConfigurationError(
+                f"{self.describe()} has no delay levels; only RabbitMQ has (amqp://)"
+            )
+        return Relay(self._connect_amqp, self._settings, queue, prefetch)
 
     def close(self) -> None:
         """Stop the heartbeats; sessions and receivers are closed by themselves."""

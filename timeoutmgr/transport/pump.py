@@ -12,7 +12,14 @@ from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Final
 
-from timeoutmgr.contracts import Clock, Receiver, SendResult, TransactionMode, TransportSession
+from timeoutmgr.contracts import (
+    Clock,
+    DeadLetters,
+    Receiver,
+    SendResult,
+    TransactionMode,
+    TransportSession,
+)
 from timeoutmgr.contracts import Transport as TransportPort
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import (
@@ -21,11 +28,14 @@ from timeoutmgr.errors import (
     LeaseLost,
     MessageRejected,
     QueueMissing,
+    StorageConflict,
     StorageUnavailable,
     TransportUnavailable,
 )
 from timeoutmgr.message import Message, Outgoing, Received
+from timeoutmgr.redaction import on_one_line
 from timeoutmgr.resilience.breakers import BreakerState, OutageBreaker
+from timeoutmgr.resilience.conflicts import Conflicts
 from timeoutmgr.resilience.error_copy import (
     bare_error_copy,
     error_copy,
@@ -44,6 +54,8 @@ logger = logging.getLogger(__name__)
 
 IDLE_WAIT: Final = 0.5
 """Seconds that one look at an empty queue waits."""
+LONGEST_RELAPSE: Final = 30.0
+"""Seconds between tries of a storage that answers, and fails whenever it is used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,6 +94,7 @@ class PumpSurroundings:
     clock: Clock
     telemetry: Telemetry
     broker: OutageBreaker
+    dead_letters: DeadLetters | None = None
     stop: threading.Event = field(default_factory=threading.Event)
 
 
@@ -93,12 +106,16 @@ class Pump:
         self._around = surroundings
         self._broker = consumption.broker or surroundings.broker
         self._receiver: Receiver | None = None
+        self._conflicts = Conflicts()
+        self._relapses = 0
 
     def run(self) -> None:
         """Consume until stopped; nothing that a message or an outage does ends it."""
         while not self._around.stop.is_set():
             try:
                 self._consume()
+            except StorageConflict as error:
+                self._try_again(error)
             except StorageUnavailable as error:
                 self._sit_out(error)
             except (TransportUnavailable, DeliveryUnknown, QueueMissing, LeaseLost) as error:
@@ -152,14 +169,30 @@ class Pump:
         that nobody can see any more must not trigger.
         """
         storage = self._what.storage
+        if proved:
+            self._conflicts.won()
+            self._relapses = 0
         if storage is None or storage.breaker.state is BreakerState.DISARMED:
             return
         if not proved:
             storage.probe()
         storage.breaker.success()
 
+    def _try_again(self, error: StorageConflict) -> None:
+        """Have a transaction that lost against another done again; what it had is in the queue."""
+        pause = self._conflicts.lost()
+        if pause is None:
+            self._sit_out(error)
+            return
+        self._around.telemetry.count("storage_conflicts")
+        self._around.stop.wait(pause)
+
     def _sit_out(self, error: StorageUnavailable) -> None:
-        """Wait, not consuming, until the storage answers again."""
+        """Wait, not consuming, until the storage answers again.
+
+        One that answers and fails again on the first message (a full disk) is tried more and
+        more seldom: each try is a redelivery, and brokers count them.
+        """
         self._around.telemetry.count("storage_failures")
         storage = self._what.storage
         if storage is None:
@@ -174,6 +207,9 @@ class Pump:
                 logger.warning("the storage behind %s: %s", self._what.queue, still_away)
                 away = still_away
             else:
+                if self._relapses:
+                    self._around.stop.wait(min(2.0**self._relapses, LONGEST_RELAPSE))
+                self._relapses += 1
                 return
 
     def _handle(
@@ -217,9 +253,9 @@ class Pump:
     ) -> None:
         attempt = 1
         while True:
-            action = self._decide(received, error, attempt)
+            action, shown = self._decide(received, error, attempt), on_one_line(error)
             if action is Recovery.RETRY_LATER and self._what.retry_later is not None:
-                logger.warning("message %s is retried later: %s", received.message.id, error)
+                logger.warning("message %r is retried later: %s", received.message.id, shown)
                 self._around.telemetry.count("delayed_retries")
                 later = self._what.retry_later(received.message)
                 self._replace(received, later, session, receiver)
@@ -227,7 +263,7 @@ class Pump:
             if action is not Recovery.RETRY_NOW:
                 self._move_to_error(received, error, session, receiver)
                 return
-            logger.info("message %s, attempt %d failed: %s", received.message.id, attempt, error)
+            logger.info("message %r, attempt %d failed: %s", received.message.id, attempt, shown)
             self._around.telemetry.count("immediate_retries")
             attempt += 1
             try:
@@ -255,12 +291,18 @@ class Pump:
         session: TransportSession,
         receiver: Receiver,
     ) -> None:
-        """Copy into the error queue first, settle second: a failure between repeats the copy."""
+        """Copy into the error queue first, settle second: a failure between repeats the copy.
+
+        What leaves a dead letter goes to the dead-letter queue in its place, in the same order.
+        """
+        if self._bury(received, error, session, receiver):
+            self._around.telemetry.count("moved_to_dead_letters")
+            return
         logger.error(
-            "message %s from %s goes to the error queue: %s",
+            "message %r from %s goes to the error queue: %s",
             received.message.id,
             received.queue,
-            error,
+            on_one_line(error),
         )
         message, reason = received.message, str(error)
         whole = error_copy(
@@ -276,6 +318,41 @@ class Pump:
             logger.warning("the error queue takes a smaller copy only: %s", refusal)
             self._move_smaller(received, reason, session, receiver)
         self._around.telemetry.count("moved_to_error")
+
+    def _bury(
+        self,
+        received: Received,
+        error: Exception,
+        session: TransportSession,
+        receiver: Receiver,
+    ) -> bool:
+        dead_letters = self._around.dead_letters
+        if dead_letters is None:
+            return False
+        try:
+            with Work(session, receiver, self._around.mode) as work:
+                burial = dead_letters.bury(
+                    received.message,
+                    error,
+                    queue=received.queue,
+                    attempts=received.delivery_count + 1,
+                    transaction=work.transaction,
+                )
+                if burial is None:
+                    return False
+                reach("pump.buried")
+                if set(work.try_send(burial.needed)) - {SendResult.CONFIRMED}:
+                    return False
+                reach("pump.source_told")
+                work.tell(burial.told)
+                reach("pump.told")
+                if self._around.mode is not TransactionMode.NONE:
+                    work.ack([received])
+                    reach("pump.replaced")
+        except (MessageRejected, InvalidMessage) as refusal:
+            logger.warning("no dead letter of %r: %s", received.message.id, on_one_line(refusal))
+            return False
+        return True
 
     def _move_smaller(
         self, received: Received, reason: str, session: TransportSession, receiver: Receiver

@@ -6,11 +6,13 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from typing import Any
 
-from amqp.exceptions import AccessRefused, NotFound, PreconditionFailed
+from amqp.exceptions import AccessRefused, PreconditionFailed
 
-from timeoutmgr.contracts import Receiver, SendResult, Transaction
+from timeoutmgr.contracts import Receiver, SendResult, Topology, Transaction
+from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import ConfigurationError, MessageTooLarge, QueueMissing
 from timeoutmgr.message import Outgoing
+from timeoutmgr.transport import topology as topologies
 from timeoutmgr.transport.connection import AmqpConnection, broker_errors
 from timeoutmgr.transport.dispatch import ConfirmWindow, Publishing
 from timeoutmgr.transport.envelope import check_short, seal
@@ -38,31 +40,29 @@ class RabbitMQSession:
         with self._used("creating queues") as connection, closing(connection.channel()) as channel:
             arguments = self._arguments(connection, dead_letter_to)
             for name in names:
-                if _declared(channel, name) is None:
+                if not topologies.has_queue(channel, name):
                     _declare(channel, name, arguments)
+                    reach("install.queue_declared")
 
     def missing_queues(self, names: Collection[str]) -> list[str]:
         """Return those of *names* that do not exist."""
         check_queue_names(names)
-        with (
-            self._used("looking for queues") as connection,
-            closing(connection.channel()) as channel,
-        ):
-            return [name for name in names if _declared(channel, name) is None]
+        with self._channel("looking for queues") as channel:
+            return [name for name in names if not topologies.has_queue(channel, name)]
 
     def delete_queues(self, names: Collection[str]) -> None:
         """Delete queues and what is in them; missing ones are fine."""
         check_queue_names(names)
-        with self._used("deleting queues") as connection, closing(connection.channel()) as channel:
+        with self._channel("deleting queues") as channel:
             for name in names:
-                if _declared(channel, name) is not None:
+                if topologies.has_queue(channel, name):
                     channel.queue_delete(name)
 
     def count(self, queue: str) -> int:
         """Return how many messages wait in *queue*, those in a consumer's hands not counted."""
         check_queue_names([queue])
-        with self._used("counting") as connection, closing(connection.channel()) as channel:
-            count = _declared(channel, queue)
+        with self._channel("counting") as channel:
+            count = topologies.message_count(channel, queue)
         if count is None:
             raise QueueMissing([queue], _CREATE)
         return count
@@ -100,6 +100,41 @@ class RabbitMQSession:
                 self._held_up = connection if connection.blocked else None
                 self._connection, self._window = None, None
             return results
+
+    @property
+    def server_version(self) -> tuple[int, ...]:
+        """The broker's version; empty when it is no RabbitMQ."""
+        with self._used("asking for the broker's version") as connection:
+            return connection.server_version
+
+    def declare(self, topology: Topology) -> None:
+        """Declare all of *topology*; queues without arguments as any other of ours."""
+        self.create_queues([one.name for one in topology.queues if one.arguments is None])
+        with self._channel("declaring") as channel:
+            topologies.declare(channel, topology)
+
+    def missing(self, topology: Topology) -> list[str]:
+        """Return the exchanges and queues of *topology* that do not exist."""
+        with self._channel("looking for exchanges and queues") as channel:
+            return topologies.missing(channel, topology)
+
+    def remove(self, topology: Topology) -> None:
+        """Delete the exchanges and queues of *topology*, and what is in them."""
+        with self._channel("removing exchanges and queues") as channel:
+            topologies.remove(channel, topology)
+
+    def bind_queues(
+        self, queues: Collection[str], exchange: str, key_of: Callable[[str], str]
+    ) -> list[str]:
+        """Bind each of *queues* to *exchange*; return those that do not exist."""
+        check_queue_names(queues)
+        with self._channel("binding queues") as channel:
+            return topologies.bind_queues(channel, queues, exchange, key_of)
+
+    def is_routed(self, exchange: str, key: str) -> bool:
+        """Return whether *exchange* knows a queue for *key*."""
+        with self._channel("probing an exchange") as channel:
+            return topologies.is_routed(channel, exchange, key)
 
     def receiver(self, queue: str, *, prefetch: int) -> Receiver:
         """Return a consumer of *queue* on a connection of its own."""
@@ -140,20 +175,22 @@ class RabbitMQSession:
 
     def _prepare(self, outgoing: Sequence[Outgoing]) -> list[Publishing]:
         limit = self._settings.max_message_size
-        methods: dict[str, bytes] = {}
+        methods: dict[tuple[str, str], bytes] = {}
         publishings = []
         for one in outgoing:
-            method = methods.get(one.destination)
+            address = ("", one.destination) if one.via is None else one.via.address()
+            exchange, key = address
+            method = methods.get(address)
             if method is None:
-                check_short(one.destination, "destination")
-                method = methods[one.destination] = publish_method(one.destination)
+                check_short(key, "destination")
+                method = methods[address] = publish_method(key, exchange)
             body = one.message.body
             if len(body) > limit:
                 raise MessageTooLarge("body", len(body), limit, "max_message_size")
             envelope = seal(one.message)
             publishings.append(
                 Publishing(
-                    destination=one.destination,
+                    routing_key=key,
                     message_id=envelope.message_id,
                     method=method,
                     header=content_header(envelope, len(body)),
@@ -171,6 +208,11 @@ class RabbitMQSession:
             # From 4.0 a message is given up after 20 deliveries, and a kill counts as one.
             arguments["x-delivery-limit"] = -1
         return arguments
+
+    @contextmanager
+    def _channel(self, what: str) -> Iterator[Any]:
+        with self._used(what) as connection, closing(connection.channel()) as channel:
+            yield channel
 
     @contextmanager
     def _used(self, what: str) -> Iterator[AmqpConnection]:
@@ -193,14 +235,6 @@ class RabbitMQSession:
                 # Whatever else it was, what is left on the wire is not known.
                 connection.drop(f"{type(error).__name__}: {error}")
                 raise
-
-
-def _declared(channel: Any, name: str) -> int | None:
-    """Return how many messages *name* holds, or None if there is no such queue."""
-    try:
-        return int(channel.queue_declare(name, passive=True).message_count)
-    except NotFound:
-        return None  # py-amqp has opened the channel again, that the broker closed over it
 
 
 def _declare(channel: Any, name: str, arguments: dict[str, Any]) -> None:

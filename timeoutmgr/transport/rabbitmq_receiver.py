@@ -14,10 +14,10 @@ from amqp.exceptions import NotFound
 
 from timeoutmgr.contracts import Transaction
 from timeoutmgr.errors import LeaseLost, QueueMissing, TransportUnavailable
-from timeoutmgr.message import Received
+from timeoutmgr.message import Death, Received
 from timeoutmgr.transport.connection import AmqpConnection, broker_errors
 from timeoutmgr.transport.envelope import unseal
-from timeoutmgr.transport.frames import RawContent, settle_frame
+from timeoutmgr.transport.frames import RawContent, delivered_key, settle_frame
 from timeoutmgr.transport.refusals import refuse_transaction
 from timeoutmgr.transport.wake import Wake
 
@@ -142,6 +142,8 @@ class RabbitMQReceiver:
                 tag=_Tag(self._life, number),
                 delivery_count=_delivery_count(raw_headers, redelivered),
                 defect=defect,
+                death=_death(raw_headers),
+                routing_key=delivered_key(content.frame_args),
             )
         )
 
@@ -237,6 +239,18 @@ class RabbitMQReceiver:
     def _forget(self, received: Sequence[Received]) -> None:
         for one in received:
             self._unacked.pop(one.tag.number, None)  # type: ignore[attr-defined]  # see _own
+
+
+def _death(raw_headers: Any) -> Death | None:
+    """Return the newest entry of x-death, which a broker writes; nonsense is nobody's death."""
+    entries = raw_headers.get("x-death") if isinstance(raw_headers, dict) else None
+    newest = entries[0] if isinstance(entries, list) and entries else None
+    if not isinstance(newest, dict):
+        return None
+    queue, reason, count = (newest.get(name) for name in ("queue", "reason", "count"))
+    if not isinstance(queue, str) or not isinstance(reason, str):
+        return None
+    return Death(queue, reason, count if isinstance(count, int) else 1)
 
 
 def _delivery_count(raw_headers: Any, redelivered: bool) -> int:

@@ -5,13 +5,18 @@ Imported only where Redis is used: kombu's module needs the ``redis`` package.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from queue import Empty
-from typing import Any
+from typing import Any, Final
 
 from kombu.transport import redis, virtual
 from kombu.utils.json import loads
 
 from timeoutmgr.transport.raw_message import unreadable
+
+_DEEPEST: Final = 100
+"""Levels of an item that is taken as it is. Far below what JSON can: it is written down again,
+some levels deeper, and again where it is put back."""
 
 
 class _QoS(redis.QoS):
@@ -60,6 +65,22 @@ class RawRedisTransport(redis.Transport):
 def _payload(item: bytes) -> Any:
     try:
         payload = loads(item)  # type: ignore[no-untyped-call]  # as above
-        return payload if isinstance(payload, dict) else unreadable(item)
     except Exception:  # whatever a stranger's text provokes in kombu's JSON hooks
         return unreadable(item)
+    is_sound = isinstance(payload, dict) and not _is_deep(payload)
+    return payload if is_sound else unreadable(item)
+
+
+def _is_deep(payload: dict[Any, Any]) -> bool:
+    level: list[Any] = [payload]
+    for _ in range(_DEEPEST):
+        level = [child for one in level for child in _children(one)]
+        if not level:
+            return False
+    return True
+
+
+def _children(value: Any) -> Iterable[Any]:
+    if isinstance(value, dict):
+        return value.values()
+    return value if isinstance(value, list) else ()

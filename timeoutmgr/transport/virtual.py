@@ -17,7 +17,7 @@ from timeoutmgr.errors import (
     TransportUnavailable,
 )
 from timeoutmgr.message import Outgoing
-from timeoutmgr.transport.envelope import Envelope, check_short, seal
+from timeoutmgr.transport.envelope import Envelope, check_direct, check_short, seal
 from timeoutmgr.transport.refusals import check_queue_names, refuse_transaction
 from timeoutmgr.transport.registry import Registry
 from timeoutmgr.transport.settings import KombuSettings
@@ -114,6 +114,7 @@ class VirtualSession:
         self._drop()
 
     def _seal(self, one: Outgoing) -> Envelope:
+        check_direct(one)
         check_short(one.destination, "destination")
         limit = self._settings.max_message_size
         if len(one.message.body) > limit:

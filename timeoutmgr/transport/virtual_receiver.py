@@ -9,7 +9,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 from timeoutmgr.contracts import Transaction
 from timeoutmgr.errors import LeaseLost, QueueMissing, TransportUnavailable
@@ -68,9 +68,15 @@ class VirtualReceiver:
                 del self._unacked[tag]
 
     def release(self, received: Sequence[Received]) -> None:
-        """Put messages back, in their order where the transport can put to the front."""
+        """Put messages back, in their order where the transport can put to the front.
+
+        Those of a lost connection are back already, or come back without this.
+        """
+        live = [one for one in received if self._is_live(one.tag)]
+        if not live:
+            return
         with self._used("releasing") as link:
-            self._put_back(link, self._own(received))
+            self._put_back(link, self._own(live))
 
     def interrupt(self) -> None:
         """End the wait of ``receive`` within a tenth of a second."""
@@ -192,11 +198,14 @@ class VirtualReceiver:
         tags = []
         for one in received:
             tag = one.tag
-            if not isinstance(tag, _Tag) or tag.life != self._life:
+            if not self._is_live(tag):
                 raise LeaseLost(self._lost())
             if tag.id in self._unacked:  # settling a message twice is fine
                 tags.append(tag.id)
         return tags
+
+    def _is_live(self, tag: object) -> TypeGuard[_Tag]:
+        return self._link is not None and isinstance(tag, _Tag) and tag.life == self._life
 
     def _put_back(self, link: VirtualLink, tags: Sequence[str]) -> None:
         # Where a message goes back to the front, the last goes first, to keep their order.

@@ -14,7 +14,13 @@ from timeoutmgr.contracts import (
     TransportSession,
 )
 from timeoutmgr.crashpoints import reach
-from timeoutmgr.errors import DeliveryUnknown, TransportUnavailable, Unroutable
+from timeoutmgr.errors import (
+    DeliveryUnknown,
+    InvalidMessage,
+    StorageUnavailable,
+    TransportUnavailable,
+    Unroutable,
+)
 from timeoutmgr.message import Outgoing, Received
 
 logger = logging.getLogger(__name__)
@@ -55,11 +61,15 @@ class Work:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._stack.__exit__(kind, error, trace)
+        try:
+            self._stack.__exit__(kind, error, trace)
+        except (StorageUnavailable, TransportUnavailable):
+            if error is None:  # the commit was asked for, and may have happened
+                self._follow()
+            raise
         if error is None:
             reach("work.committed")
-            for action in self._after_commit:
-                _run(action)
+            self._follow()
 
     @property
     def scope(self) -> Transaction | None:
@@ -92,13 +102,53 @@ class Work:
         """
         return self._session.send(outgoing, transaction=self.scope) if outgoing else []
 
+    def try_send(self, outgoing: Sequence[Outgoing]) -> list[SendResult]:
+        """Send with the receive, where the mode can, and return what became of each."""
+        if not outgoing:
+            return []
+        return self._session.send(outgoing, transaction=self.transaction)
+
+    def tell(self, outgoing: Sequence[Outgoing], *, isolated: bool = False) -> None:
+        """Send what nobody here depends on: a missing queue is its reader's.
+
+        With the receive where the mode can, or *isolated* as ``send_isolated`` does.
+        """
+        tell_each(self.send_isolated if isolated else self.try_send, outgoing)
+
     def ack(self, batch: Sequence[Received]) -> None:
         """Settle *batch* for good; the pump calls this last."""
         self._receiver.ack(batch, transaction=self.transaction)
 
     def after_commit(self, action: Callable[[], None]) -> None:
-        """Have *action* called once everything is committed; never after a rollback."""
+        """Have *action* called once everything is committed; never after a rollback.
+
+        It is also called where the commit's answer is lost: what happened is not handed out
+        again, and nobody else would follow it up. So it must be harmless if nothing happened.
+        """
         self._after_commit.append(action)
+
+    def _follow(self) -> None:
+        for action in self._after_commit:
+            _run(action)
+
+
+def tell_each(
+    send: Callable[[Sequence[Outgoing]], list[SendResult]], outgoing: Sequence[Outgoing]
+) -> None:
+    """Send what nobody here depends on; what is not taken is logged and no more."""
+    try:
+        results = send(outgoing)
+    except InvalidMessage as error:
+        logger.warning("nobody is told: %s", error)
+        return
+    for sent, result in zip(outgoing, results, strict=True):
+        if result is not SendResult.CONFIRMED:
+            logger.warning(
+                "queue %r was not told (%s): message %r",
+                sent.destination,
+                result.value,
+                sent.message.id,
+            )
 
 
 def _run(action: Callable[[], None]) -> None:

@@ -244,7 +244,7 @@ def test_many_receivers_get_every_message_once(
 
     def consume(number: int) -> None:
         receiver = make_transport().session().receiver("q", prefetch=0)
-        while received := receiver.receive(20, 0.3):
+        while received := receiver.receive(20, 1.0):
             got[number] += ids(received)
             receiver.ack(received)
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from sqlalchemy import Connection, event
+from sqlalchemy import Connection, ExceptionContext, event
 
 _KEY: Final = "timeoutmgr_after_commit"
 
@@ -18,7 +18,9 @@ class _Pending:
 
 
 def after_commit(connection: Connection, call: Callable[[], None]) -> None:
-    """Run *call* once the open transaction of *connection* has committed; never if it rolls back.
+    """Run *call* once the open transaction of *connection* has committed.
+
+    Never if it rolls back, nor where its commit fails or is not answered.
 
     SQLAlchemy tells of a commit just before it happens. The call therefore runs when the
     connection goes back to its pool or begins anew, which in a ``with`` block is the next thing
@@ -33,6 +35,8 @@ def after_commit(connection: Connection, call: Callable[[], None]) -> None:
         pool = connection.engine.pool
         if not event.contains(pool, "checkin", _on_checkin):
             event.listen(pool, "checkin", _on_checkin)
+        if not event.contains(connection.dialect, "handle_error", _on_error):
+            event.listen(connection.dialect, "handle_error", _on_error)
     pending.open.append(call)
 
 
@@ -50,12 +54,22 @@ def _on_rollback(connection: Connection) -> None:
         pending.open = []
 
 
+def _on_error(context: ExceptionContext) -> None:
+    # Between a commit and the next transaction, what fails is the commit.
+    connection = context.connection
+    if connection is not None and not connection.closed and not connection.invalidated:
+        pending: _Pending | None = connection.info.get(_KEY)
+        if pending is not None:
+            pending.committed = []
+
+
 def _on_begin(connection: Connection) -> None:
     _run(connection.info)
 
 
-def _on_checkin(_driver: Any, record: Any) -> None:
-    _run(record.info)
+def _on_checkin(driver: Any, record: Any) -> None:
+    if driver is not None:  # else it was lost, maybe over the commit
+        _run(record.info)
     record.info.pop(_KEY, None)
 
 

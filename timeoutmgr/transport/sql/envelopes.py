@@ -9,6 +9,7 @@ from timeoutmgr.errors import ConfigurationError, InvalidMessage
 from timeoutmgr.headers import BROKER_HEADERS
 from timeoutmgr.instants import Micros
 from timeoutmgr.message import Message, Outgoing, Received
+from timeoutmgr.transport.envelope import check_direct
 from timeoutmgr.transport.sql.tables import MESSAGE_ID_LENGTH, QUEUE_NAME_LENGTH
 
 _CONTENT_TYPE_LENGTH: Final = 255
@@ -20,6 +21,7 @@ Tag = tuple[int, int]
 
 def to_row(outgoing: Outgoing, now: Micros) -> dict[str, Any]:
     """Return *outgoing* as a row; raise InvalidMessage for what the columns cannot keep."""
+    check_direct(outgoing)
     message = outgoing.message
     if not message.id:
         raise InvalidMessage("a message id must not be empty; make one with uuid.uuid4()")
@@ -109,15 +111,17 @@ def _is_storable(value: str) -> bool:
 def _headers(text: str) -> tuple[dict[str, str], str | None]:
     try:
         headers = json.loads(text)
+        if not isinstance(headers, dict):
+            return {}, f"the headers are a JSON {type(headers).__name__}, not an object"
+        return {
+            name: _header_text(value)
+            for name, value in headers.items()
+            if name.lower() not in BROKER_HEADERS
+        }, None
     except ValueError as error:
         return {}, f"the headers are no JSON: {error}"
-    if not isinstance(headers, dict):
-        return {}, f"the headers are a JSON {type(headers).__name__}, not an object"
-    return {
-        name: _header_text(value)
-        for name, value in headers.items()
-        if name.lower() not in BROKER_HEADERS
-    }, None
+    except RecursionError:
+        return {}, "the headers are JSON that is nested too deep"
 
 
 def _header_text(value: object) -> str:

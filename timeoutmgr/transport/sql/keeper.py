@@ -3,12 +3,15 @@
 import logging
 import threading
 import time
+from collections.abc import Collection
 from typing import Protocol
 from weakref import WeakSet
 
 from timeoutmgr.errors import TimeoutManagerError
+from timeoutmgr.transport.sql.bells import Bells
 from timeoutmgr.transport.sql.envelopes import Tag
 from timeoutmgr.transport.sql.leases import Leases
+from timeoutmgr.transport.sql.orphans import Orphans
 
 logger = logging.getLogger(__name__)
 
@@ -27,11 +30,13 @@ class LeaseKeeper:
     """One daemon thread that renews the leases of all holders, three times in a lease.
 
     It looks after our owner's life every *life_check* seconds: who lost it to a broken connection
-    seems dead, and would lose to the others what it leases.
+    seems dead, and would lose to the others what it leases. Then it also gives back what an outage
+    kept its holder from giving back.
     """
 
-    def __init__(self, leases: Leases, lease: float, life_check: float) -> None:
+    def __init__(self, leases: Leases, bells: Bells, lease: float, life_check: float) -> None:
         self._leases = leases
+        self._orphans = Orphans(leases, bells)
         self._interval = lease / _TRIES_PER_LEASE
         self._tick = min(life_check, self._interval)
         self._holders: WeakSet[Holder] = WeakSet()
@@ -56,6 +61,14 @@ class LeaseKeeper:
         with self._lock:
             self._holders.discard(holder)
 
+    def orphan(self, queue: str, tags: Collection[Tag]) -> None:
+        """Have *tags* of *queue* given back when the database answers; nobody holds them now."""
+        self._orphans.add(queue, tags)
+
+    def give_back(self) -> None:
+        """Give back what is orphaned, before anybody takes more. Raises StorageUnavailable."""
+        self._orphans.give_back(self._held)
+
     def stop(self) -> None:
         """End the thread and our owner's life; twice is fine."""
         with self._lock:
@@ -67,11 +80,14 @@ class LeaseKeeper:
 
     def renew(self) -> int:
         """Renew all leases in hand once; return how many. Raises StorageUnavailable."""
-        with self._lock:
-            holders = list(self._holders)
-        tags = [tag for holder in holders for tag in holder.held()]
+        tags = self._held()
         self._leases.renew(tags)
         return len(tags)
+
+    def _held(self) -> list[Tag]:
+        with self._lock:
+            holders = list(self._holders)
+        return [tag for holder in holders for tag in holder.held()]
 
     def _run(self) -> None:
         renew_at = time.monotonic() + self._interval
@@ -82,6 +98,7 @@ class LeaseKeeper:
                 if time.monotonic() >= renew_at:
                     self.renew()
                     renew_at = time.monotonic() + self._interval
+                self.give_back()
                 failing = False
             except TimeoutManagerError as error:
                 # Once an outage, not once a second.

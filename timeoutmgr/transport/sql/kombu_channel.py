@@ -32,7 +32,7 @@ class Delivery(NamedTuple):
     tag: Tag
 
 
-class QoS(virtual.QoS):  # type: ignore[misc]
+class QoS(virtual.QoS):  # type: ignore[misc]  # kombu's is untyped
     """What is unacknowledged. It stays in the table, so that nothing need be restored."""
 
     def ack(self, delivery_tag: str) -> None:
@@ -56,7 +56,7 @@ class QoS(virtual.QoS):  # type: ignore[misc]
         return []
 
 
-class Channel(virtual.Channel):  # type: ignore[misc]
+class Channel(virtual.Channel):  # type: ignore[misc]  # kombu's is untyped
     """A channel; used by one thread, as kombu's are."""
 
     QoS = QoS

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from typing import Any, Final
 
@@ -9,11 +10,14 @@ from kombu.utils import json as kombu_json
 from sqlalchemy import Row
 
 from timeoutmgr import headers as names
+from timeoutmgr.errors import InvalidMessage
 from timeoutmgr.instants import Micros
 from timeoutmgr.message import Message
 from timeoutmgr.transport.sql.envelopes import row_of
 
 json: Any = kombu_json  # has no annotations
+logger = logging.getLogger(__name__)
+
 _OF_THE_DELIVERY: Final = frozenset({"delivery_tag", "body_encoding"})
 _PERSISTENT: Final = 2
 
@@ -24,7 +28,7 @@ def from_kombu(
     """Return kombu's *message*, whose *body* was decoded already, as a row.
 
     Headers and properties of any kind that JSON can say are kept for kombu's consumers; our
-    receivers see strings.
+    receivers see strings. Raises InvalidMessage where they are nested too deep.
     """
     headers = message.get("headers") or {}
     properties = {
@@ -39,22 +43,27 @@ def from_kombu(
             content_type=message.get("content-type") or "application/octet-stream",
             content_encoding=message.get("content-encoding") or "binary",
         ),
-        json.dumps(headers),
-        json.dumps(properties),
+        _spelt(headers),
+        _spelt(properties),
         now,
     )
 
 
 def to_kombu(queue: str, row: Row[Any]) -> dict[str, Any]:
-    """Return the leased *row* as the payload that kombu makes a message of."""
-    headers = json.loads(row.headers)
-    if row.properties is None:
+    """Return the leased *row* as the payload that kombu makes a message of.
+
+    What cannot be read of a stranger's row is left out: it must not end its consumer, and come
+    again.
+    """
+    headers = _read(row.message_id, "headers", row.headers) or {}
+    properties = None
+    if row.properties is not None:
+        properties = _read(row.message_id, "properties", row.properties)
+    if properties is None:
         properties = _properties_of_ours(queue, row.message_id, headers)
-    else:
-        properties = json.loads(row.properties)
     redelivered = row.delivery_count > 0
     properties["delivery_info"] = {
-        **properties.get("delivery_info", {}),
+        **_table(properties.get("delivery_info")),
         "redelivered": redelivered,
     }
     properties["delivery_tag"] = f"{row.sequence}.{row.delivery_count + 1}"
@@ -67,6 +76,28 @@ def to_kombu(queue: str, row: Row[Any]) -> dict[str, Any]:
         "properties": properties,
         "redelivered": redelivered,
     }
+
+
+def _spelt(table: dict[str, Any]) -> str:
+    try:
+        return str(json.dumps(table))
+    except RecursionError:
+        raise InvalidMessage("headers or properties are nested too deep; send flat ones") from None
+
+
+def _read(message_id: str, what: str, text: str) -> dict[str, Any] | None:
+    try:
+        found = json.loads(text)
+        if isinstance(found, dict):
+            return found
+        logger.warning("message %s: its %s are no JSON object", message_id, what)
+    except Exception as error:  # whatever a stranger's text provokes in kombu's JSON hooks
+        logger.warning("message %s: its %s cannot be read: %s", message_id, what, error)
+    return None
+
+
+def _table(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
 
 
 def _properties_of_ours(queue: str, message_id: str, headers: dict[str, str]) -> dict[str, Any]:

@@ -23,7 +23,7 @@ virtual: Any = kombu_virtual  # its annotations are too few to check against
 _LONGEST_PAUSE: Final = 0.05
 
 
-class Transport(virtual.Transport):  # type: ignore[misc]
+class Transport(virtual.Transport):  # type: ignore[misc]  # kombu's is untyped
     """One kombu connection, which is one owner of leases."""
 
     Channel = Channel

@@ -5,7 +5,7 @@ Three things end a lease: acknowledgement, its owner's death (seen by the owner'
 and its end, which a living owner keeps moving on.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from typing import Any, Final
 
 from sqlalchemy import Connection, Row
@@ -64,10 +64,13 @@ class Leases:
         """Return the parameter that statements need where the database has no clock."""
         return {"now": self._clock.now()} if self._statements.needs_now else {}
 
-    def take(self, queue: str, limit: int) -> Sequence[Row[Any]]:
+    def take(
+        self, queue: str, limit: int, before_commit: Callable[[list[Tag]], None]
+    ) -> Sequence[Row[Any]]:
         """Lease up to *limit* rows of *queue*, in their order, and return them.
 
-        Their delivery count is the one before this delivery. It is committed when this returns.
+        Their delivery count is the one before this delivery. It is committed when this returns;
+        where this raises, what *before_commit* was called with last may be leased all the same.
         """
         where = {"queue": queue, **self.now()}
         if self._database.is_sqlite:
@@ -81,6 +84,7 @@ class Leases:
                 self._statements.free_rows, {**where, "limit": min(limit, LARGEST_LEASE)}
             ).all()
             if rows:
+                before_commit([(row.sequence, row.delivery_count + 1) for row in rows])
                 connection.execute(
                     self._statements.lease,
                     {
@@ -129,6 +133,16 @@ class Leases:
                 f"{len(tags) - settled} of {len(tags)} messages were not acknowledged: their "
                 "lease ended, and another consumer has them by now"
             )
+
+    def leased(self, tags: Collection[Tag]) -> set[Tag]:
+        """Return those of *tags* that are leases of ours as they stand now."""
+        found: set[Tag] = set()
+        with self._database.read() as connection:
+            for part in _parts(sorted(sequence for sequence, _ in tags)):
+                where = {"sequences": part, "me": self.owner}
+                rows = connection.execute(self._statements.deliveries, where)
+                found.update((row.sequence, row.delivery_count) for row in rows)
+        return found.intersection(tags)
 
     def release(self, queue: str, tags: Collection[Tag]) -> None:
         """Give the rows of *tags* back; those that are not ours any more are left alone."""

@@ -88,7 +88,7 @@ class Listener:
             self._stop.wait(_RECONNECT_PAUSE)
 
     def _listen(self) -> None:
-        held = self._database.engine.raw_connection()
+        held = self._database.apart.raw_connection()
         connection: Any = held.driver_connection
         held.detach()
         try:

@@ -50,6 +50,8 @@ class SqlReceiver:
         self._left = True
         self._lock = threading.Lock()
         self._held: dict[Tag, None] = {}
+        # About to be leased: ours from before the commit, so that nobody takes them for orphans.
+        self._taking: list[Tag] = []
         # Acknowledged in a transaction that has not ended yet.
         self._settling: set[Tag] = set()
         self._interrupted = threading.Event()
@@ -132,12 +134,18 @@ class SqlReceiver:
             return
         self._closed = True
         self._keeper.remove(self)
-        self.release_tags(self.held())
+        held = self.held()
+        try:
+            self.release_tags(held)
+        except BaseException:
+            # Given back as soon as the database answers; nobody renews them from here on.
+            self._keeper.orphan(self.queue, held)
+            raise
 
     def held(self) -> list[Tag]:
-        """Return what is leased and not settled."""
+        """Return what is leased, or about to be, and not settled."""
         with self._lock:
-            return list(self._held)
+            return [*self._held, *self._taking]
 
     def _look(self, limit: int) -> Sequence[Row[Any]]:
         limit = min(limit, self._room())
@@ -145,20 +153,38 @@ class SqlReceiver:
             return []
         left = True
         with as_transport(self._database):
+            # Before the look, as below.
+            self._keeper.give_back()
             self._watch.looking()
             if time.monotonic() >= self._next_owner_check:
                 # Before the look, so that what comes back keeps its place in the order.
                 left = self._leases.free_of_gone(self.queue)
                 self._next_owner_check = time.monotonic() + self._owner_check
-            rows = self._leases.take(self.queue, limit) if left else []
+            rows = self._take(limit) if left else []
         if rows:
             reach("leases.committed")
-            with self._lock:
-                self._held.update(((row.sequence, row.delivery_count + 1), None) for row in rows)
             self._watch.found()
         else:
             self._watch.found_nothing(left)
         return rows
+
+    def _take(self, limit: int) -> Sequence[Row[Any]]:
+        try:
+            rows = self._leases.take(self.queue, limit, self._about_to_take)
+        except BaseException:
+            with self._lock:
+                tags, self._taking = self._taking, []
+            # The commit may have happened; if so, nobody has them in hand.
+            self._keeper.orphan(self.queue, tags)
+            raise
+        with self._lock:
+            self._held.update(((row.sequence, row.delivery_count + 1), None) for row in rows)
+            self._taking = []
+        return rows
+
+    def _about_to_take(self, tags: list[Tag]) -> None:
+        with self._lock:
+            self._taking = tags
 
     def _is_known_empty(self) -> bool:
         with as_transport(self._database):

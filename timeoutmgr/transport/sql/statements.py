@@ -95,6 +95,9 @@ class Statements:
             .order_by(messages.sequence)
             .with_for_update(skip_locked=True)
         )
+        self.deliveries: Final = select(messages.sequence, messages.delivery_count).where(
+            chosen, mine
+        )
         self.renew: Final = update(tables.messages).where(chosen).values(lease_until=lease_until)
 
         # --- settling: me, delivery, sequences

@@ -77,6 +77,7 @@ class SqlTransport:
         )
         self._keeper = LeaseKeeper(
             self._leases,
+            self.bells,
             self.settings.lease.total_seconds(),
             self.settings.owner_check.total_seconds(),
         )

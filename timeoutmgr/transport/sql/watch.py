@@ -30,7 +30,7 @@ class FileVersion:
         with self._lock:
             try:
                 if self._connection is None:
-                    held = self._database.engine.raw_connection()
+                    held = self._database.apart.raw_connection()
                     self._connection = held.driver_connection
                     held.detach()
                 row = self._connection.execute("PRAGMA data_version").fetchone()

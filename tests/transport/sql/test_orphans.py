@@ -1,0 +1,323 @@
+"""What was in hand when the database went away comes back with it, at once and in its place."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from sqlalchemy import Connection, event, text
+from sqlalchemy.exc import IntegrityError
+
+from timeoutmgr.database import Database, DatabaseSettings
+from timeoutmgr.errors import StorageUnavailable, TransportUnavailable
+from timeoutmgr.message import Outgoing, Received
+from timeoutmgr.testing.faultproxy import FaultProxy
+from timeoutmgr.transport.sql import SqlQueueSettings, SqlTransport
+from timeoutmgr.transport.sql.bells import Bells
+from timeoutmgr.transport.sql.envelopes import Tag
+from timeoutmgr.transport.sql.leases import Leases
+from timeoutmgr.transport.sql.orphans import Orphans
+
+Make = Callable[..., list[Outgoing]]
+SELDOM = timedelta(seconds=30)
+"""Longer than any test: what happens sooner was not found by looking again."""
+
+
+@dataclass
+class Away:
+    """A transport on a server that a test takes away."""
+
+    proxy: FaultProxy
+    transport: SqlTransport
+
+    def go(self) -> None:
+        """Break each connection, and let none be made."""
+        self.proxy.refuse()
+        self.proxy.reset()
+
+    def come_back(self) -> None:
+        """Let connections be made again."""
+        self.proxy.heal()
+
+
+@pytest.fixture(params=["postgres", "mysql"])
+def away(request: pytest.FixtureRequest, prefix: str) -> Iterator[Away]:
+    """A transport with the queue ``q``, whose owner's life is looked after every 30 s."""
+    url = request.getfixturevalue(f"{request.param}_url")
+    with FaultProxy.before(url) as proxy:
+        settings = SqlQueueSettings(owner_check=SELDOM)
+        transport = SqlTransport(proxy.url(url), prefix=prefix, settings=settings)
+        transport.install()
+        transport.session().create_queues(["q"])
+        yield Away(proxy, transport)
+        transport.close()
+
+
+@pytest.fixture
+def make_seldom(postgres_url: str, prefix: str) -> Iterator[Callable[[], SqlTransport]]:
+    """A maker of a transport that seldom looks whether others live."""
+    with ExitStack() as stack:
+
+        def make() -> SqlTransport:
+            settings = SqlQueueSettings(owner_check=SELDOM)
+            transport = SqlTransport(postgres_url, prefix=prefix, settings=settings)
+            stack.callback(transport.close)
+            return transport
+
+        yield make
+
+
+def ids(received: list[Received]) -> list[str]:
+    return [one.message.id for one in received]
+
+
+def test_what_could_not_be_given_back_comes_first_once_the_database_answers(
+    away: Away, messages: Make
+) -> None:
+    session = away.transport.session()
+    session.send(messages(4))
+    receiver = session.receiver("q", prefetch=0)
+    receiver.receive(2, 0)
+    away.go()
+    with pytest.raises(TransportUnavailable):
+        receiver.close()
+    away.come_back()
+
+    received = session.receiver("q", prefetch=0).receive(10, 0)
+
+    assert [(one.message.id, one.delivery_count) for one in received] == [
+        ("0", 1),
+        ("1", 1),
+        ("2", 0),
+        ("3", 0),
+    ]
+
+
+def test_a_second_outage_forgets_nothing(away: Away, messages: Make) -> None:
+    session = away.transport.session()
+    session.send(messages(2))
+    first, second = (session.receiver("q", prefetch=0) for _ in range(2))
+    first.receive(1, 0)
+    away.go()
+    with pytest.raises(TransportUnavailable):
+        first.close()
+    with pytest.raises(TransportUnavailable):
+        second.receive(10, 0)
+    away.come_back()
+    away.go()
+    with pytest.raises(TransportUnavailable):
+        second.receive(10, 0)
+    away.come_back()
+
+    assert ids(second.receive(10, 0)) == ["0", "1"]
+
+
+def test_what_another_receiver_of_ours_holds_stays_its_own(away: Away, messages: Make) -> None:
+    session = away.transport.session()
+    session.send(messages(2))
+    closing, holding, free = (session.receiver("q", prefetch=0) for _ in range(3))
+    closing.receive(1, 0)
+    held = holding.receive(1, 0)
+    away.go()
+    with pytest.raises(TransportUnavailable):
+        closing.close()
+    away.come_back()
+
+    assert ids(free.receive(10, 0)) == ["0"]
+    holding.ack(held)
+
+
+def test_a_lease_whose_commit_was_lost_is_given_back(away: Away, messages: Make) -> None:
+    session = away.transport.session()
+    session.send(messages(2))
+    receiver = session.receiver("q", prefetch=0)
+
+    with losing_the_next_commit(away), pytest.raises(TransportUnavailable):
+        receiver.receive(1, 0)
+
+    assert ids(receiver.receive(10, 0)) == ["0", "1"]
+
+
+def test_an_acknowledgement_whose_commit_failed_leaves_the_message_in_hand(
+    away: Away, messages: Make
+) -> None:
+    session = away.transport.session()
+    session.send(messages(1))
+    receiver = session.receiver("q", prefetch=0)
+    received = receiver.receive(1, 0)
+
+    def acknowledge() -> None:
+        with session.transaction() as transaction:
+            receiver.ack(received, transaction=transaction)
+            away.go()
+
+    with pytest.raises(TransportUnavailable):
+        acknowledge()
+    held = receiver.held()
+    with pytest.raises(TransportUnavailable):
+        receiver.close()
+    away.come_back()
+
+    assert held == [received[0].tag]
+    assert ids(session.receiver("q", prefetch=0).receive(1, 0)) == ["0"]
+
+
+def test_a_commit_that_is_refused_leaves_the_message_in_hand(
+    postgres_url: str, prefix: str, messages: Make
+) -> None:
+    transport = SqlTransport(postgres_url, prefix=prefix)
+    transport.install()
+    session = transport.session()
+    session.create_queues(["q"])
+    session.send(messages(1))
+    receiver = session.receiver("q", prefetch=0)
+    received = receiver.receive(1, 0)
+
+    def acknowledge() -> None:
+        with session.transaction() as transaction:
+            receiver.ack(received, transaction=transaction)
+            # Seen at the commit only.
+            late = "n int UNIQUE DEFERRABLE INITIALLY DEFERRED"
+            transaction.execute(text(f"CREATE TEMPORARY TABLE late ({late}) ON COMMIT DROP"))
+            transaction.execute(text("INSERT INTO late VALUES (1), (1)"))
+
+    with pytest.raises(IntegrityError):
+        acknowledge()
+
+    assert receiver.held() == [received[0].tag]
+    transport.close()
+
+
+def test_a_file_that_another_program_writes_for_long_is_an_outage_too(
+    sqlite_url: str, prefix: str, messages: Make
+) -> None:
+    database = Database(sqlite_url, DatabaseSettings(write_wait=0.1))
+    transport = SqlTransport(database, prefix=prefix)
+    transport.install()
+    session = transport.session()
+    session.create_queues(["q"])
+    session.send(messages(2))
+    receiver = session.receiver("q", prefetch=0)
+    receiver.receive(1, 0)
+    assert database.path is not None
+    with closing(sqlite3.connect(database.path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        with pytest.raises(TransportUnavailable):
+            receiver.close()
+        other.execute("ROLLBACK")
+
+    assert ids(session.receiver("q", prefetch=0).receive(10, 0)) == ["0", "1"]
+    transport.close()
+
+
+class StandIn(Leases):
+    """Leases without a database."""
+
+    def __init__(self, ours: set[Tag]) -> None:
+        self.ours = ours
+        self.released: list[tuple[str, set[Tag]]] = []
+        self.is_away = False
+
+    def leased(self, tags: Any) -> set[Tag]:
+        if self.is_away:
+            raise StorageUnavailable("away")
+        return self.ours & set(tags)
+
+    def release(self, queue: str, tags: Any) -> None:
+        self.released.append((queue, set(tags)))
+
+
+def test_a_waiting_receiver_is_woken_when_something_is_given_back() -> None:
+    bells = Bells()
+    orphans = Orphans(StandIn({(1, 1)}), bells)
+    bell = bells.bell("q")
+    rings = bell.rings
+    orphans.add("q", [(1, 1)])
+
+    orphans.give_back(list)
+
+    assert bell.wait(rings, 0)
+
+
+def test_nothing_is_given_back_twice() -> None:
+    leases = StandIn({(1, 1), (2, 1)})
+    orphans = Orphans(leases, Bells())
+    orphans.add("q", [(1, 1)])
+    orphans.add("q", [])
+    orphans.give_back(list)
+    orphans.add("q", [(2, 1)])
+    orphans.give_back(list)
+    orphans.give_back(list)
+
+    assert leases.released == [("q", {(1, 1)}), ("q", {(2, 1)})]
+
+
+def test_an_orphan_that_is_no_lease_or_in_somebodys_hands_is_left_alone() -> None:
+    leases = StandIn({(1, 1), (2, 1)})
+    orphans = Orphans(leases, Bells())
+    orphans.add("q", [(1, 1), (2, 1), (3, 1)])
+
+    orphans.give_back(lambda: [(2, 1)])
+
+    assert leases.released == [("q", {(1, 1)})]
+
+
+def test_orphans_outlive_a_database_that_is_still_away() -> None:
+    leases = StandIn({(1, 1)})
+    orphans = Orphans(leases, Bells())
+    orphans.add("q", [(1, 1)])
+    leases.is_away = True
+    with pytest.raises(StorageUnavailable):
+        orphans.give_back(list)
+    leases.is_away = False
+
+    orphans.give_back(list)
+
+    assert leases.released == [("q", {(1, 1)})]
+
+
+def test_the_keeper_gives_back_what_nobody_here_comes_for(
+    postgres_url: str, make_seldom: Callable[[], SqlTransport], prefix: str, messages: Make
+) -> None:
+    with FaultProxy.before(postgres_url) as proxy:
+        settings = SqlQueueSettings(owner_check=timedelta(seconds=0.1))
+        ours = SqlTransport(proxy.url(postgres_url), prefix=prefix, settings=settings)
+        ours.install()
+        session = ours.session()
+        session.create_queues(["q"])
+        session.send(messages(1))
+        receiver = session.receiver("q", prefetch=0)
+        receiver.receive(1, 0)
+        other = make_seldom().session().receiver("q", prefetch=0)
+        # The last look for 30 s at whether our owner lives: nobody else frees what is ours.
+        assert other.receive(1, 0) == []
+        proxy.refuse()
+        proxy.reset()
+        with pytest.raises(TransportUnavailable):
+            receiver.close()
+        proxy.heal()
+
+        assert ids(other.receive(1, 10)) == ["0"]
+        ours.close()
+
+
+@contextmanager
+def losing_the_next_commit(away: Away) -> Iterator[None]:
+    """Lose the answer to the next commit that follows an update; it happens."""
+    engine = away.transport.database.engine
+
+    def arm(_c: Connection, _cursor: Any, statement: str, *_rest: Any) -> None:
+        if statement.startswith("UPDATE"):
+            away.proxy.lose_reply(containing=b"COMMIT")
+
+    event.listen(engine, "before_cursor_execute", arm)
+    try:
+        yield
+    finally:
+        event.remove(engine, "before_cursor_execute", arm)
+    away.proxy.wait_until_fired()

@@ -1,0 +1,127 @@
+"""Exchanges, queues and bindings on an AMQP channel: declared, looked for, removed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from amqp import Message
+from amqp.exceptions import AccessRefused, NotFound, PreconditionFailed
+
+from timeoutmgr.contracts.topologies import Topology
+from timeoutmgr.crashpoints import reach
+from timeoutmgr.errors import ConfigurationError, QueueMissing, TopologyMismatch
+from timeoutmgr.headers import PROBE
+
+_PROBE_LIVES = 1000
+"""Milliseconds after which a probe is gone from where it came to rest."""
+
+
+def declare(channel: Any, topology: Topology) -> None:
+    """Declare exchanges and bindings, and the queues whose arguments are given."""
+    for exchange in topology.exchanges:
+        with _refusals("exchange", exchange.name):
+            channel.exchange_declare(
+                exchange.name,
+                exchange.kind,
+                durable=True,
+                auto_delete=False,
+                arguments=dict(exchange.arguments),
+            )
+        reach("topology.exchange_declared")
+    for queue in topology.queues:
+        if queue.arguments is None:
+            continue
+        with _refusals("queue", queue.name):
+            channel.queue_declare(
+                queue.name, durable=True, auto_delete=False, arguments=dict(queue.arguments)
+            )
+        reach("topology.queue_declared")
+    for binding in topology.bindings:
+        bind = channel.exchange_bind if binding.to_exchange else channel.queue_bind
+        with _refusals("binding of", binding.target):
+            bind(binding.target, binding.source, binding.key)
+        reach("topology.bound")
+
+
+def missing(channel: Any, topology: Topology) -> list[str]:
+    """Return the exchanges and queues that do not exist."""
+    exchanges = [one.name for one in topology.exchanges if not _has_exchange(channel, one.name)]
+    queues = [one.name for one in topology.queues if not has_queue(channel, one.name)]
+    return [*dict.fromkeys([*exchanges, *queues])]
+
+
+def remove(channel: Any, topology: Topology) -> None:
+    """Delete exchanges and queues, the entrances first."""
+    for exchange in topology.exchanges:
+        channel.exchange_delete(exchange.name)
+    for queue in topology.queues:
+        channel.queue_delete(queue.name)
+
+
+def bind_queues(
+    channel: Any, queues: Collection[str], exchange: str, key_of: Callable[[str], str]
+) -> list[str]:
+    """Bind each of *queues*; return those that do not exist."""
+    absent = []
+    for queue in queues:
+        key = key_of(queue)
+        try:
+            with _refusals("binding of", queue):
+                channel.queue_bind(queue, exchange, key)
+        except NotFound as error:
+            if not _has_exchange(channel, exchange):
+                raise QueueMissing(
+                    [exchange], "the delay levels are not there: run `timeoutmgr install`"
+                ) from error
+            absent.append(queue)
+        reach("topology.queue_bound")
+    return absent
+
+
+def is_routed(channel: Any, exchange: str, key: str) -> bool:
+    """Return whether *exchange* knows a queue for *key*; a probe that lives a second finds out."""
+    returned: list[object] = []
+    channel.confirm_select()
+    channel.events["basic_return"].add(lambda *_: returned.append(True))
+    probe = Message(
+        "", expiration=str(_PROBE_LIVES), application_headers={PROBE: "True"}, delivery_mode=1
+    )
+    # The answer to a publish comes behind what came back: first returned, then confirmed.
+    channel.basic_publish_confirm(probe, exchange, key, mandatory=True)
+    return not returned
+
+
+def has_queue(channel: Any, name: str) -> bool:
+    """Return whether there is a queue called *name*."""
+    return message_count(channel, name) is not None
+
+
+def message_count(channel: Any, name: str) -> int | None:
+    """Return how many messages *name* holds, or None if there is no such queue."""
+    try:
+        return int(channel.queue_declare(name, passive=True).message_count)
+    except NotFound:
+        return None  # py-amqp has opened the channel again, that the broker closed over it
+
+
+def _has_exchange(channel: Any, name: str) -> bool:
+    try:
+        channel.exchange_declare(name, "", passive=True)
+    except NotFound:
+        return False
+    return True
+
+
+@contextmanager
+def _refusals(what: str, name: str) -> Iterator[None]:
+    try:
+        yield
+    except PreconditionFailed as error:
+        raise TopologyMismatch(name, str(error)) from error
+    except AccessRefused as error:
+        raise ConfigurationError(
+            f"the broker's user may not declare {what} {name!r} ({error}); run the installation "
+            "with a user that has the permission to configure, write and read it"
+        ) from error
