@@ -18,6 +18,8 @@ class Pair:
     queue: str
     store: str
     mode: TransactionMode
+    delayed: bool = False
+    """Whether it is a delayed message store, and no timeout manager."""
 
     @property
     def exactly_once(self) -> bool:
@@ -32,24 +34,58 @@ PAIRS: Final = (SQLITE, POSTGRES, RABBITMQ)
 FENCED: Final = Pair("sqlite+fence", "sqlite", "sqlite", TransactionMode.RECEIVE_ONLY)
 """Where there is neither a row lock nor a common transaction, for the points of just that."""
 
+DELAYED_SQLITE: Final = Pair(
+    "delayed+sqlite", "sqlite", "sqlite", TransactionMode.TRANSACTION_SCOPE, delayed=True
+)
+DELAYED_RABBITMQ: Final = Pair(
+    "delayed+rabbitmq+postgres", "rabbitmq", "postgres", TransactionMode.RECEIVE_ONLY, delayed=True
+)
+DELAYED_FENCED: Final = Pair(
+    "delayed+sqlite+fence", "sqlite", "sqlite", TransactionMode.RECEIVE_ONLY, delayed=True
+)
+"""Its store has the single form only."""
+
 _SQL_QUEUE: Final = (SQLITE, POSTGRES)
+_ON_POSTGRES: Final = (POSTGRES, RABBITMQ)
 _TWO_SYSTEMS: Final = (RABBITMQ, FENCED)
+
+_DELAYED: Final = (DELAYED_SQLITE, DELAYED_RABBITMQ, DELAYED_FENCED)
+_BURIES: Final = (*PAIRS, *_DELAYED)
 
 REACHED: Final[Mapping[str, tuple[Pair, ...]]] = {
     # Only what is not reached on each of PAIRS.
     "window.": (RABBITMQ,),
+    "install.queue_declared": (RABBITMQ,),
     "leases.": _SQL_QUEUE,
+    "partitions.": _ON_POSTGRES,
     "queues.": _SQL_QUEUE,
     "poller.not_sent": _TWO_SYSTEMS,
+    "poller.released": _TWO_SYSTEMS,
     "taking.marked": _TWO_SYSTEMS,
     "taking.claim_added": (RABBITMQ,),
     "taking.fence_raised": (FENCED,),
-    "upgrade.schema_created": (POSTGRES, RABBITMQ),
+    "dispatch.arrivals_noted": _BURIES,
+    "dispatch.dead_letter_placed": _BURIES,
+    "dispatch.source_told": _BURIES,
+    "dispatch.buried": _BURIES,
+    "delayed.": _DELAYED,
+    "delayed.stored_one": (DELAYED_FENCED,),
+    "due.removed_one": (DELAYED_FENCED,),
+    "due.": _DELAYED,
+    "fencing.": (DELAYED_FENCED,),
+    "upgrade.schema_created": _ON_POSTGRES,
     "upgrade.index_created": (SQLITE,),
 }
 
-ONCE: Final = {("upgrade.schema_created", RABBITMQ)}
-"""Reached once only: there is one schema to create where only the store is in the database."""
+_ONE_CHANGE: Final = ("replaced", "prepared", "swapped", "discarded")
+ONCE: Final = {
+    ("upgrade.schema_created", RABBITMQ),
+    ("upgrade.revisions_run", RABBITMQ),
+    *((f"partitions.{point}", pair) for point in _ONE_CHANGE for pair in _ON_POSTGRES),
+}
+"""Reached once only: there is one set of tables where only the store is in the database, and one
+partition to replace.
+"""
 
 FRESH: Final = frozenset(
     point for point in POINTS if point.startswith(("install.", "upgrade.")) and "index" not in point
@@ -59,13 +95,18 @@ FRESH: Final = frozenset(
 
 def more(point: str, name: str, target: str) -> dict[str, Any]:
     """Return what a worker is told besides, so that it comes by *point*."""
-    if point in FRESH or point == "upgrade.index_created":
+    if point in FRESH or point in ("upgrade.index_created", "delayed.set_up"):
         return {"installs": True, "restarts": True}
     if point.startswith(("heartbeats.", "purging.")):
         return {"restarts": True}
+    if point == "partitions.discarded":
+        return {"partitions": "auto"}
+    if point.startswith("partitions."):
+        few = 1_000_000 if point == "partitions.replaced" else 0
+        return {"partitions": "convert", "replacing": {"FEW": few, "CHUNK": 2}}
     if point == "leases.renewed":
         return {"lease": 1}
-    if point == "poller.not_sent":
+    if point in {"poller.not_sent", "poller.released"}:
         return {"stumbles": f"{name}.TimeoutsDispatcher"}
     if point == "taking.marked":
         return {"stumbles": target}
@@ -108,11 +149,19 @@ def pairs_of(point: str) -> tuple[Pair, ...]:
     return REACHED.get(point) or REACHED.get(group) or PAIRS
 
 
+NATIVE: Final = ("topology.", "unroutable.", "forgetting.", "uninstall.")
+"""Groups of points that these endpoints do not come by; ``test_native.py`` does."""
+MIGRATIONS: Final = ("migration.", "ledger.", "leaving.", "arriving.", "draining.", "foreign.")
+"""Groups of points that no endpoint comes by; ``test_migrations.py`` does."""
+ON_THE_WAY: Final = tuple(point for point in POINTS if not point.startswith((*NATIVE, *MIGRATIONS)))
+SAMPLED: Final = tuple(point for point in ON_THE_WAY if not point.startswith("partitions."))
+
+
 def matrix() -> list[Case]:
     """Return each point, each hit, each pair."""
     return [
         Case(pair, (Crash(point, nth),))
-        for point in POINTS
+        for point in ON_THE_WAY
         for pair in pairs_of(point)
         for nth in (1, 2)
         if nth == 1 or (point, pair) not in ONCE
@@ -120,11 +169,16 @@ def matrix() -> list[Case]:
 
 
 def sample(length: int = 6) -> list[Case]:
-    """Return cases that touch each point once, spread over the pairs, several deaths in each."""
+    """Return cases that touch each point once, spread over the pairs, several deaths in each.
+
+    Not those of partitions: they wait for a moment in which nobody has the table, and how soon
+    that comes among the messages of a round is a matter of the machine.
+    """
     groups: dict[tuple[Pair, bool, bool], list[Crash]] = {}
-    for number, point in enumerate(POINTS):
+    for number, point in enumerate(SAMPLED):
         pairs = pairs_of(point)
-        pair = POSTGRES if point in FRESH else pairs[number % len(pairs)]
+        first = POSTGRES if POSTGRES in pairs else pairs[0]
+        pair = first if point in FRESH else pairs[number % len(pairs)]
         # Upgrades come before what an installation does after them, so that they are still to do.
         kind = (pair, point in FRESH, point == "upgrade.index_created")
         groups.setdefault(kind, []).append(Crash(point, 1))

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from contextlib import closing
+
 import pytest
 
 from tests.crash.cases import matrix
+from tests.crash.mover import PREFIXES
+from tests.crash.site import Nursery
+from timeoutmgr.persistence import SqlPersistence
 
 _MARK = "crash_full"
 _LEFT_OUT = pytest.StashKey[int]()
@@ -33,3 +39,32 @@ def pytest_terminal_summary(
         terminalreporter.line(
             f"crash points: a sample ran; the matrix of {len(matrix())} deaths is `make crash`"
         )
+
+
+@pytest.fixture(scope="module")
+def nursery() -> Iterator[Nursery]:
+    """Where workers come from."""
+    with closing(Nursery()) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def migrating_url(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[str], str]:
+    """The URL of a database of each kind, with the tables of two stores."""
+    made: dict[str, str] = {}
+
+    def of(kind: str) -> str:
+        if kind not in made:
+            made[kind] = (
+                f"sqlite:///{tmp_path_factory.mktemp('migrations') / 'timeoutmgr.db'}"
+                if kind == "sqlite"
+                else request.getfixturevalue(f"{kind}_url")
+            )
+            for prefix in PREFIXES:
+                with closing(SqlPersistence(made[kind], prefix=prefix)) as persistence:
+                    persistence.install()
+        return made[kind]
+
+    return of

@@ -24,17 +24,31 @@ EFFECTS: Final = {
     # ports: stores, sessions, receivers, transports
     *("store_many", "claim", "release", "take_many", "cancel_saga", "heartbeat", "purge"),
     *("send", "send_isolated", "ack", "create_queues", "delete_queues", "install"),
+    *("store", "remove_many", "increment_failure_count", "setup_infrastructure"),
+    *("hold", "free", "let_go"),
     # between modules of the SQL store and of the SQL queue
-    *("insert_missing", "execute_many", "mark", "mark_free_rows", "forget", "add_claim", "record"),
+    *("insert_missing", "execute_many", "mark", "mark_free_rows", "forget", "add_claims", "record"),
+    *("insert_keys", "insert_rows", "close_keys", "lapse", "send_each"),
+    # dead letters
+    *("bury", "tell", "try_send", "place", "keep", "acknowledge", "arrived", "journal"),
+    *("before_sending", "after_sending", "save"),
     *("notify", "put", "take", "free_of_gone", "create_table", "create_index"),
 }
 _EFFECTS_OF: Final = frozenset(
-    {("taken", "close"), ("_connection", "write"), ("command", "upgrade")}
+    {
+        *(("taken", "close"), ("_connection", "write"), ("command", "upgrade")),
+        ("channel", "queue_declare"),
+        *(("source", name) for name in ("prepare", "hide", "remove", "restore")),
+        *(("target", name) for name in ("open", "deliver", "shut")),
+        *(("ledger", name) for name in ("create", "take", "move_run", "move_batch")),
+        *(("store", "remove"), ("_rows", "remove"), ("batches", "remove")),
+    }
 )
 """Names that are side effects of just that object's."""
 
 _READS: Final = re.compile(
-    r"\(?select\(|text\(f?[\"'](SELECT (pg_advisory|\{lock|1|GET_LOCK)|SET LOCAL)"
+    r"\(?select\(|text\(f?[\"']"
+    r"(SELECT (pg_advisory|\{lock|1|GET_LOCK|count|\(SELECT count|CAST|to_regclass)|SET LOCAL)"
 )
 """How a statement begins that writes nothing; the locks and settings are the transaction's own."""
 
@@ -144,7 +158,8 @@ class Reading:
             statement = ast.unparse(node.args[0])
             return state if self._is_read(statement) else self._happens(place, state)
         if (_name(getattr(node.func, "value", node)), name) in _EFFECTS_OF:
-            return self._happens(place, state)
+            looks = any(keyword.arg == "passive" for keyword in node.keywords)
+            return state if looks else self._happens(place, state)
         if _is_own(node.func):
             followed = self._follow(name, state)
             if followed is not None:

@@ -11,10 +11,13 @@ from tests.acceptance.error_queue import ErrorQueue
 from tests.crash.site import Site, Worker
 from tests.crash.workload import Due, Round
 from timeoutmgr import headers
+from timeoutmgr.deadletter import Box, marks
 from timeoutmgr.instants import Micros
 from timeoutmgr.message import Message
 
-_OURS: Final = {headers.DELIVER_AT, headers.RELATED_TO_TIMEOUT, headers.DISPATCHED_AT}
+_OURS: Final = {
+    *(headers.DELIVER_AT, headers.RELATED_TO_TIMEOUT, headers.DISPATCHED_AT, marks.HOPS),
+}
 
 
 class Ledger:
@@ -61,6 +64,8 @@ class Ledger:
         for name, expected, arrived in self._columns():
             there = {message.id for _, message in arrived}
             wanting[name] = sorted(set(expected) - there)
+        dead = {name for one in self.rounds for name in one.dead}
+        wanting["dead letters"] = sorted(dead - set(self._site.lies_in(Box.DEADLETTER)))
         return {name: ids for name, ids in wanting.items() if ids}
 
     def check(self, crashes: int) -> int:
@@ -85,7 +90,14 @@ class Ledger:
                 for _, message in arrived:
                     _check_whole(message, expected[message.id])
             repeats += counts.total() - len(counts)
+        self._check_dead_letters()
         return repeats
+
+    def _check_dead_letters(self) -> None:
+        dead = sorted(name for one in self.rounds for name in one.dead)
+        assert sorted(self._site.lies_in(Box.DEADLETTER)) == dead, "one dead letter of each"
+        assert self._site.lies_in(Box.DEADXACT) == []
+        assert len(self._site.lies_in(Box.JOURNAL)) == 4 * len(self.rounds), "one copy of each"
 
     def _columns(
         self,

@@ -42,9 +42,7 @@ def _become_a_worker(given: dict[str, Any], output: str, environment: dict[str, 
     for target, source in ((0, nothing), (1, sink), (2, sink)):
         os.dup2(source, target)
     os.environ |= environment
-    from tests.crash import worker
-
-    sys.exit(worker.main(given))
+    sys.exit(importlib.import_module(given.get("worker", "tests.crash.worker")).main(given))
 
 
 def _how_it_ended(pid: int) -> int | None:

@@ -16,16 +16,37 @@ from typing import Any, Final
 from sqlalchemy import MetaData, create_engine, text
 
 from tests.acceptance.error_queue import ErrorQueue
-from tests.crash.cases import Crash, Pair, more
+from tests.crash.cases import DELAYED_FENCED, Crash, Pair, more
+from tests.persistence.making import timeout
+from tests.persistence.ranging import coarsen
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.config import persistence_from_url, transport_from_url
 from timeoutmgr.contracts import Persistence, SendResult, TimeoutStore, Transport, TransportSession
 from timeoutmgr.crashpoints import VARIABLE
+from timeoutmgr.deadletter import Box, DeadLetterStore, LetterQueue
+from timeoutmgr.deadletter.acknowledging import ACKNOWLEDGEMENTS
+from timeoutmgr.deadletter.feature import InstalledNode
+from timeoutmgr.deadletter.manager import QueueManager
+from timeoutmgr.errors import StorageConflict
 from timeoutmgr.message import Outgoing
-from timeoutmgr.routing import DISPATCHER, TIMEOUTS
+from timeoutmgr.persistence import SqlDelayedMessageStore
+from timeoutmgr.persistence.sql import replacing
+from timeoutmgr.persistence.sql.ranged import Whole
+from timeoutmgr.persistence.sql.ranges import ALL, DAY, Change, fresh
+from timeoutmgr.persistence.sql.tables import tables
+from timeoutmgr.routing import DELAYED, DISPATCHER, TIMEOUTS
 from timeoutmgr.testing.signals import eventually
 
 _ROOT: Final = Path(__file__).parents[2]
+
+
+def _prepared(whole: Whole, change: Change) -> bool:
+    """Prepare copies; return false where a busy machine leaves it to another time."""
+    try:
+        replacing.prepare(whole, change)
+    except StorageConflict:
+        return False
+    return True
 
 
 class Nursery:
@@ -157,6 +178,12 @@ class Site:
         return self.closing.enter_context(contextlib.closing(self.persistence()))
 
     @cached_property
+    def delayed(self) -> SqlDelayedMessageStore:
+        """The test's own delayed message store."""
+        made = SqlDelayedMessageStore(self._urls[self.pair.store])
+        return self.closing.enter_context(contextlib.closing(made))
+
+    @cached_property
     def session(self) -> TransportSession:
         """The test's own session."""
         transport = self.closing.enter_context(contextlib.closing(self.transport()))
@@ -166,7 +193,12 @@ class Site:
         """Install all that the endpoint would."""
         self.closing.enter_context(contextlib.closing(transport := self.transport()))
         transport.install()
-        self.own.install()
+        if self.pair.delayed:
+            self.delayed.setup_infrastructure(self.name)
+            self.delayed.initialize(self.name, self.pair.mode)
+        else:
+            self.own.install()
+        InstalledNode(self._dead_letters).install()
         self.session.create_queues([self.error_queue])
         self.session.create_queues(self.queues, dead_letter_to=self.error_queue)
 
@@ -183,6 +215,21 @@ class Site:
                     connection.execute(text(f"DROP INDEX {index.name}"))
         engine.dispose()
 
+    def coarsen(self, point: str) -> None:
+        """Leave all timeouts in one partition, and for one *point* copies of it."""
+        database = self.own.database
+        assert database is not None
+        whole = Whole(database, tables(None, "timeoutmgr_").timeouts)
+        coarsen(whole)
+        # Somebody else's, so that they are not waited for.
+        others = self.own.timeouts(f"{self.name}-other", self.clock)
+        now = others.now()
+        ahead = [now + day * DAY for day in (20, 30, 400)]
+        others.store_many([timeout(f"{self.name} {due}", due) for due in ahead])
+        if point == "partitions.discarded":
+            change = Change((ALL,), tuple(fresh(now)))
+            eventually(lambda: _prepared(whole, change), "there are copies", 30)
+
     def watch(self) -> tuple[ErrorQueue, ErrorQueue]:
         """Return readers of the target and of the error queue."""
         self.session.create_queues([self.target])
@@ -193,7 +240,36 @@ class Site:
     @property
     def queues(self) -> list[str]:
         """The queues that the endpoint consumes."""
-        return [self.name, self.name + TIMEOUTS, self.name + DISPATCHER]
+        own = [DELAYED] if self.pair.delayed else [TIMEOUTS, DISPATCHER]
+        return [self.name, *(self.name + each for each in (*own, ACKNOWLEDGEMENTS))]
+
+    @property
+    def acknowledgements(self) -> str:
+        """The queue to which the endpoint's final acknowledgements come."""
+        return self.name + ACKNOWLEDGEMENTS
+
+    @cached_property
+    def _dead_letters(self) -> QueueManager:
+        schema = self._store_schema.get("schema")
+        store = DeadLetterStore(self._urls[self.pair.store], schema=schema)
+        return QueueManager(store=store, node=self.name)
+
+    def lies_in(self, box: Box) -> list[str]:
+        """Return the message ids in one of the node's queues."""
+        queue = LetterQueue(self._dead_letters, box)
+        return [letter.message.id for letter in queue.every()]
+
+    def kept(self) -> int:
+        """Return how many messages await their final acknowledgement."""
+        table = self._dead_letters.store.tables.awaiting
+        with self._dead_letters.store.database.read() as connection:
+            rows = connection.execute(table.select().where(table.c.node == self.name))
+            return len(rows.all())
+
+    @property
+    def address(self) -> str:
+        """The queue that delayed messages go to."""
+        return self.name + (DELAYED if self.pair.delayed else TIMEOUTS)
 
     def send(self, outgoing: Sequence[Outgoing]) -> None:
         """Send all in one go, so that batches of many form."""
@@ -210,6 +286,7 @@ class Site:
             "store": self._urls[self.pair.store],
             "store_options": self._store_schema,
             "mode": self.pair.mode.value,
+            "delayed": self.pair.delayed and ("single" if self.pair is DELAYED_FENCED else "all"),
             **(more(crash.point, self.name, self.target) if crash else {}),
         }
         made = Worker(self._nursery, given, self._folder / f"worker-{self._workers}", crash)
@@ -219,7 +296,10 @@ class Site:
     def left(self) -> dict[str, int]:
         """Return what is still pending or queued."""
         left = {queue: self.session.count(queue) for queue in self.queues}
-        left["pending"] = self.store(self.own).statistics().pending
+        left["pending"] = (
+            self.delayed.count() if self.pair.delayed else self.store(self.own).statistics().pending
+        )
+        left["kept"] = self.kept()
         return {what: count for what, count in left.items() if count}
 
     def clean_up(self) -> None:

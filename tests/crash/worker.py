@@ -10,17 +10,32 @@ from contextlib import closing
 from datetime import timedelta
 from typing import Any
 
-from timeoutmgr import Endpoint, EndpointConfiguration, headers
+from timeoutmgr import DelayedDeliverySettings, Endpoint, EndpointConfiguration, headers
 from timeoutmgr.config import persistence_from_url, transport_from_url
 from timeoutmgr.contracts import ChangeResult, SendResult, Transport, TransportSession
-from timeoutmgr.errors import TransportUnavailable
+from timeoutmgr.deadletter import DeadLetterQueues, DeadLetterStore, Delivery, JournalLevel
+from timeoutmgr.errors import MessageRejected, TransportUnavailable
 from timeoutmgr.handlers import HandlerContext
 from timeoutmgr.instants import from_micros
 from timeoutmgr.message import Outgoing
-from timeoutmgr.persistence import SqlSettings
+from timeoutmgr.persistence import SqlDelayedMessageStore, SqlSettings
+from timeoutmgr.persistence.sql import replacing
 from timeoutmgr.resilience.recovery import RecoverabilitySettings
 from timeoutmgr.satellites import TimeoutManager
 from timeoutmgr.transport.sql import SqlQueueSettings
+
+POISON = "-poison"
+
+
+class SingleForm:
+    """A store without what it can do in batches."""
+
+    def __init__(self, inner: SqlDelayedMessageStore) -> None:
+        for name in (
+            *("initialize", "setup_infrastructure", "transaction", "store", "next", "close"),
+            *("fetch_next_due_timeout", "remove", "increment_failure_count"),
+        ):
+            setattr(self, name, getattr(inner, name))
 
 
 class Stumbling:
@@ -39,6 +54,8 @@ class Stumbling:
 
     def stumbles(self, outgoing: Sequence[Outgoing]) -> bool:
         """Return whether this send is to fail."""
+        if any(one.destination.endswith(POISON) for one in outgoing):
+            raise RuntimeError("no transport can do this")
         if not self._left or all(one.destination != self._queue for one in outgoing):
             return False
         self._left -= 1
@@ -67,21 +84,46 @@ def configuration(given: dict[str, Any]) -> EndpointConfiguration:
     if not given["transport"].startswith("amqp"):
         options["settings"] = SqlQueueSettings(lease=timedelta(seconds=given.get("lease", 60)))
     transport = transport_from_url(given["transport"], **options)
-    if "stumbles" in given:
-        transport = Stumbling(transport, given["stumbles"], 3)
-    config.use_transport(transport)
-    config.use_persistence(
-        persistence_from_url(
-            given["store"], settings=SqlSettings(history="full"), **given["store_options"]
+    if "stumbles" in given or given["delayed"]:
+        transport = Stumbling(transport, given.get("stumbles", ""), 3)
+    if given["delayed"]:
+        store: Any = SqlDelayedMessageStore(given["store"])
+        if given["delayed"] == "single":
+            store = SingleForm(store)
+        config.use_transport(
+            transport,
+            delayed_delivery=DelayedDeliverySettings(
+                store,
+                number_of_retries=1,
+                batch=3,
+            ),
         )
-    )
+    else:
+        config.use_transport(transport)
+        config.use_persistence(
+            persistence_from_url(
+                given["store"],
+                settings=SqlSettings(history="full", partitions=given.get("partitions", "off")),
+                **given["store_options"],
+            )
+        )
+        # Small, so that what the workload sends makes several batches and chunks.
+        config.enable_feature(TimeoutManager(chunk=3, store_batch=3, concurrency=1))
+    vars(replacing).update(given.get("replacing", {}))
     config.transaction_mode = given["mode"]
     config.concurrency = 1
     config.recoverability = RecoverabilitySettings(
         immediate=1, delayed=50, increase=timedelta(milliseconds=50)
     )
-    # Small, so that what the workload sends makes several batches and chunks.
-    config.enable_feature(TimeoutManager(chunk=3, store_batch=3, concurrency=1))
+    # What it sends itself asks for nothing unless it says so: the error queue has its part.
+    config.enable_feature(
+        DeadLetterQueues(
+            node=given["name"],
+            store=DeadLetterStore(given["store"], **given["store_options"]),
+            dead_letter=False,
+            journaled=(given["name"],),
+        )
+    )
     return config
 
 
@@ -96,6 +138,9 @@ class Handlers:
         config.add_handler("Move", self.move)
         config.add_handler("Slow", self.slow)
         config.add_handler("Scratch", self.scratch)
+        config.add_handler("Reject", self.reject)
+        config.add_handler("Keep", self.keep)
+        config.add_handler("Kept", lambda _body, _context: None)
 
     def flaky(self, body: Any, context: HandlerContext) -> None:
         """Fail at first; when retried, send one message now and one later."""
@@ -117,6 +162,17 @@ class Handlers:
     def slow(self, _body: Any, _context: HandlerContext) -> None:
         """Take longer than a third of the lease, twice."""
         threading.Event().wait(0.9)
+
+    def reject(self, _body: Any, _context: HandlerContext) -> None:
+        """Leave a dead letter."""
+        raise MessageRejected("is not wanted here")
+
+    def keep(self, body: Any, context: HandlerContext) -> None:
+        """Send one that is kept until it is received, and one that is journaled when it is sent."""
+        kept = Delivery(transactional=True, journal=JournalLevel.BOTH)
+        context.send_local("Kept", body, message_id=f"{context.message_id}-kept", delivery=kept)
+        copied = Delivery(journal=JournalLevel.JOURNAL)
+        context.send_local("Kept", body, message_id=f"{context.message_id}-copy", delivery=copied)
 
     def scratch(self, body: Any, _context: HandlerContext) -> None:
         """Create a queue and delete it."""

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import json
 from contextlib import closing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from tests.crash.cases import FENCED, RABBITMQ
 from tests.crash.site import Site
 from timeoutmgr import headers
 from timeoutmgr.contracts import Timeout
+from timeoutmgr.deadletter import marks
+from timeoutmgr.deadletter.acknowledging import acknowledgement
 from timeoutmgr.instants import Micros, to_wire
 from timeoutmgr.message import Message, Outgoing
-from timeoutmgr.routing import DISPATCHER, TIMEOUTS, clear_timeouts, timeout_id, to_timeout_manager
+from timeoutmgr.routing import (
+    DISPATCHER,
+    clear_timeouts,
+    timeout_id,
+    to_delayed_store,
+    to_timeout_manager,
+)
 
 _SOON: Final = 300_000
 _HOUR: Final = 3_600_000_000
@@ -42,12 +50,16 @@ class Round:
     point: str
     target: dict[str, Due] = field(default_factory=dict)
     errors: dict[str, Due] = field(default_factory=dict)
+    dead: set[str] = field(default_factory=set)
+    """What must lie in the dead-letter queue."""
     living: list[str] = field(default_factory=list)
     """Claims that the test itself holds; to be released at the end."""
 
     def seed(self) -> None:
         """Leave behind what a process leaves that was killed before."""
         site = self.site
+        if site.pair.delayed:
+            return
         if site.pair is RABBITMQ:
             # First: a claim also ends those of the dead.
             self._claim_for_single_orders()
@@ -73,7 +85,10 @@ class Round:
         """Send all of it."""
         site, now = self.site, self.site.clock.now()
         soon = now + _SOON
-        address = site.name + TIMEOUTS
+        address = site.address
+        if site.pair.delayed:
+            self._send_delayed(now, soon)
+            return
         far = [self._timeout("moved", n, now + _HOUR, arrives=soon) for n in range(2)]
         moves = [
             self._own("Move", f"move{n}", {"id": self._timeout_id("moved", n), "due": soon})
@@ -102,10 +117,40 @@ class Round:
                 *(self._malformed(n) for n in range(2)),
                 *moves,
                 *(self._own("Flaky", f"flaky{n}", {}) for n in range(2)),
+                *self._of_dead_letters(soon),
                 *self._scratch(),
                 *self._single_orders(),
             ]
         )
+
+    def _send_delayed(self, now: Micros, soon: Micros) -> None:
+        """Send what a delayed message store has to do.
+
+        No delayed message twice: what was sent once is not remembered, so that a second copy is
+        sent too.
+        """
+        pending = [self._timeout("soon", n, soon, body=_LARGE) for n in range(6)]
+        self.site.send(
+            [
+                *(self._timeout("now", n, now, body=_LARGE) for n in range(6)),
+                *pending,
+                *(self._missing(n, soon) for n in range(2)),
+                *(self._missing(n, soon, "poison") for n in range(2)),
+                *(self._timeout("new", n, soon) for n in range(4)),
+                *(self._malformed(n) for n in range(2)),
+                *(self._own("Flaky", f"flaky{n}", {}) for n in range(2)),
+                *self._of_dead_letters(soon),
+            ]
+        )
+
+    def _of_dead_letters(self, soon: Micros) -> list[Outgoing]:
+        """Return what dies, what is kept until it is received, and what is journaled."""
+        return [
+            *self._to_die(soon),
+            *(self._own("Keep", f"keep{n}", {}) for n in range(2)),
+            *(self._own("Kept", "twice", {}) for _ in range(3)),
+            *(self._acknowledgement(n) for n in range(2)),
+        ]
 
     def _scratch(self) -> list[Outgoing]:
         if self.point == "leases.renewed":
@@ -149,9 +194,13 @@ class Round:
     ) -> Outgoing:
         message = self._message(kind, n, body, saga)
         if arrives is not None:
-            self.target[message.id] = Due(message, arrives or due)
-        routed = Outgoing(self.site.target, message)
-        return to_timeout_manager(routed, due, self.site.name + TIMEOUTS)
+            # Without tombstones a copy may come from the row and another from the queue.
+            self.target[message.id] = Due(message, arrives or due, steps=1 + self.site.pair.delayed)
+        return self._routed(self.site.target, message, due)
+
+    def _routed(self, target: str, message: Message, due: Micros) -> Outgoing:
+        route = to_delayed_store if self.site.pair.delayed else to_timeout_manager
+        return route(Outgoing(target, message), due, self.site.address)
 
     def _stored(self, kind: str, n: int, due: Micros) -> Timeout:
         message = self._message(kind, n, b"1", None)
@@ -160,15 +209,39 @@ class Round:
             id=self._timeout_id(kind, n), due=due, destination=self.site.target, message=message
         )
 
-    def _missing(self, n: int, due: Micros) -> Outgoing:
-        message = self._message("missing", n, _LARGE, None)
-        self.errors[message.id] = Due(message, due, self.site.missing)
-        routed = Outgoing(self.site.missing, message)
-        return to_timeout_manager(routed, due, self.site.name + TIMEOUTS)
+    def _missing(self, n: int, due: Micros, kind: str = "missing") -> Outgoing:
+        message = self._message(kind, n, _LARGE, None)
+        target = f"{self.site.name}-{kind}"
+        self.errors[message.id] = Due(message, due, target, steps=1 + self.site.pair.delayed)
+        return self._routed(target, message, due)
+
+    def _to_die(self, due: Micros) -> list[Outgoing]:
+        """Return messages that leave dead letters; the rejected ones come twice."""
+        missing = [self._message("buried", n, b"1", None) for n in range(2)]
+        rejected = [self._own("Reject", f"reject{n}", {}) for n in range(2)]
+        asked = {marks.JOURNAL: "1"}
+        routed = [
+            self._routed(self.site.missing, replace(one, headers={**one.headers, **asked}), due)
+            for one in missing
+        ]
+        marked = [
+            Outgoing(
+                one.destination,
+                replace(one.message, headers={**one.message.headers, **asked}),
+            )
+            for one in rejected
+        ]
+        self.dead |= {one.id for one in missing} | {one.message.id for one in rejected}
+        return [*routed, *marked, *marked]
+
+    def _acknowledgement(self, n: int) -> Outgoing:
+        """Return one that comes too late, of a message that nobody keeps."""
+        about = Message(id=self._id("gone", n))
+        return acknowledgement(about, "elsewhere", self.site.acknowledgements, 0x4000, 0)
 
     def _malformed(self, n: int) -> Outgoing:
         message = self._message("malformed", n, b"no timeout", None)
-        address = self.site.name + TIMEOUTS
+        address = self.site.address
         self.errors[message.id] = Due(message, 0, address)
         return Outgoing(address, message)
 
@@ -185,8 +258,9 @@ class Round:
         )
         if message_type == "Flaky":
             # The retry may be on its way twice: it is handled while its dispatch is not closed yet.
-            self.target[f"{message_id}-done"] = Due(message, 0, steps=2)
-            self.target[f"{message_id}-later"] = Due(message, 0)
+            delayed = self.site.pair.delayed
+            self.target[f"{message_id}-done"] = Due(message, 0, steps=2 + delayed)
+            self.target[f"{message_id}-later"] = Due(message, 0, steps=1 + delayed)
         return Outgoing(self.site.name, message)
 
     def _message(self, kind: str, n: int, body: bytes, saga: str | None) -> Message:

@@ -42,7 +42,13 @@ class FencedStore(SimStore):
         )
 
     def claim(
-        self, now: Micros, limit: int, owner: str, *, transaction: Transaction | None = None
+        self,
+        now: Micros,
+        limit: int,
+        owner: str,
+        *,
+        chunks: int = 1,
+        transaction: Transaction | None = None,
     ) -> Chunk:
         given: HandedOut = self._run(
             "claim",

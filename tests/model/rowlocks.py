@@ -58,7 +58,13 @@ class RowLockStore(SimStore):
             )
 
     def claim(
-        self, now: Micros, limit: int, owner: str, *, transaction: Transaction | None = None
+        self,
+        now: Micros,
+        limit: int,
+        owner: str,
+        *,
+        chunks: int = 1,
+        transaction: Transaction | None = None,
     ) -> Chunk:
         joined = as_simulated(transaction)
         see = joined.seen() if joined is not None else _as_it_is
@@ -203,9 +209,9 @@ class RowLockStore(SimStore):
         return token
 
     def _end(self, world: World, token: str, others: Sequence[Key]) -> World:
-        """End a claim, but not under the hands of who has its other rows."""
+        """End a claim, but not under the hands of who has its other rows: then it lapses."""
         if any(key in world.rows for key in others):
-            return world
+            return tables.lapsed(world, token)
         return tables.forgotten(world, token)
 
     def _give_back(self, token: str, keys: Sequence[Key], others: Sequence[Key]) -> None:
@@ -227,8 +233,8 @@ class RowLockStore(SimStore):
             there = [key for key in sorted(set(keys)) if key in seen.rows]
             free = [key for key in there if not world.held_by_other(("row", key), self._who)]
             due = [key for key in free if tables.is_due(seen, key, world.now)]
-            locked = world.locking(self._who, *(("row", key) for key in free))
-            others = tuple(key for key in there if key not in free)
+            locked = world.locking(self._who, *(("row", key) for key in due))
+            others = tuple(key for key in there if key not in due)
             rows = tuple((key, seen.rows[key]) for key in due)
             return locked, (rows, token in seen.claims, others)
 

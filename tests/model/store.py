@@ -54,8 +54,11 @@ class SimStore:
         self._bounds = bounds
         self._atomic = atomic
 
-    def now(self) -> Micros:
+    def now(self, *, transaction: Transaction | None = None) -> Micros:
         return cast(Micros, self._look("clock", lambda world: world.now))
+
+    def expect(self, due: Micros) -> None:
+        return
 
     def next_due(self) -> Micros | None:
         due = self._look("first due", lambda w: min((key.due for key in w.rows), default=None))

@@ -77,6 +77,14 @@ def forgotten(world: World, token: str) -> World:
     return world._replace(claims=world.claims.without(token))
 
 
+def lapsed(world: World, token: str) -> World:
+    if token not in world.claims:
+        return world
+    return world._replace(
+        claims=world.claims.having(token, world.claims[token]._replace(over=True))
+    )
+
+
 def closed(world: World, outcomes: Sequence[Outcome]) -> World:
     """Record *outcomes* of rows that are where they were taken."""
     rows, keys = world.rows, world.keys

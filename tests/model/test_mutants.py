@@ -8,6 +8,8 @@ from tests.model.explorer import explore
 from tests.model.mutants import MUTANTS, Mutant
 from tests.model.promises import PromiseBroken
 
+pytestmark = pytest.mark.mutants
+
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_a_wrong_order_or_a_missing_lock_is_caught(mutant: Mutant) -> None:

@@ -17,9 +17,10 @@ from timeoutmgr.contracts import (
     Timeout,
     Transaction,
 )
-from timeoutmgr.instants import Micros
+from timeoutmgr.instants import Micros, to_wire
 from timeoutmgr.message import Outgoing
-from timeoutmgr.satellites.dispatcher import DispatchTimeouts, delivered
+from timeoutmgr.satellites.delivering import delivered
+from timeoutmgr.satellites.dispatcher import DispatchTimeouts
 from timeoutmgr.transport.work import Work
 
 from . import tables
@@ -35,7 +36,8 @@ class DeleteBeforePublish(DispatchTimeouts):
         at = self.clock.now()
         ended = [Outcome(key=t.key, kind=OutcomeKind.DISPATCHED, at=at) for t in taken.timeouts]
         taken.close(ended)
-        work.send_isolated([Outgoing(t.destination, delivered(t, at)) for t in taken.timeouts])
+        stamp = to_wire(at)
+        work.send_isolated([Outgoing(t.destination, delivered(t, stamp)) for t in taken.timeouts])
 
 
 class ConfirmNotAwaited(DispatchTimeouts):
@@ -108,7 +110,13 @@ class HighWaterMark(FencedStore):
         return HandedOut(keys=tuple(keys), token=f"mark-{world.serial}" if keys else "")
 
     def claim(
-        self, now: Micros, limit: int, owner: str, *, transaction: Transaction | None = None
+        self,
+        now: Micros,
+        limit: int,
+        owner: str,
+        *,
+        chunks: int = 1,
+        transaction: Transaction | None = None,
     ) -> Chunk:
         def change(world: World, given: HandedOut) -> World:
             if not given.keys:

@@ -3,16 +3,18 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from sqlalchemy import Connection, create_engine, text
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.pool import NullPool
 
 from tests.services.private import PrivateServer
 from timeoutmgr.errors import ConfigurationError
@@ -24,11 +26,14 @@ from timeoutmgr.testing.chaos import (
     plan,
     run_chaos,
 )
-from timeoutmgr.testing.chaos.connections import PostgresCutter, ProxyCutter, cutter, ports_of
+from timeoutmgr.testing.chaos.births import Nursery
+from timeoutmgr.testing.chaos.connections import Cutter, PostgresCutter, ProxyCutter, cutter
 from timeoutmgr.testing.chaos.deliveries import Delivery
 from timeoutmgr.testing.chaos.incidents import SERVERS, Incident
 from timeoutmgr.testing.chaos.judge import Evidence, judge
+from timeoutmgr.testing.chaos.processes import PATIENCE
 from timeoutmgr.testing.chaos.promises import Promise, PromiseFile, Promises
+from timeoutmgr.testing.chaos.scene import Scene
 from timeoutmgr.testing.chaos.trouble import Trouble
 from timeoutmgr.testing.chaos.troupe import Part
 from timeoutmgr.testing.signals import eventually
@@ -63,12 +68,29 @@ def chaos(tmp_path: Path) -> Chaos:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_chaos_on_one_file_repeats_nothing(chaos: Chaos) -> None:
-    verdict = chaos("--seconds", "8", "--seed", "1")
+    verdict = chaos("--seconds", "8", "--seed", "1", "--dead", "0.1")
 
     assert verdict["broken"] == []
     assert verdict["accepted"] == verdict["delivered"] > 0
     assert verdict["repeated"] == 0
     assert verdict["kills"] > 0
+    assert verdict["dead"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.behaviour(94)
+def test_with_a_delayed_message_store_it_repeats_nothing_either(chaos: Chaos) -> None:
+    short = ("--seconds", "3", "--seed", "1", "--longest-delay", "2", "--no-pauses")
+    often = ("--kill-every", "0.2", "0.6")
+
+    verdict = chaos(*short, *often, "--delayed-store", "--dead", "0.1")
+
+    assert verdict["broken"] == []
+    assert verdict["accepted"] == verdict["delivered"] > 0
+    assert (verdict["repeated"], verdict["cancelled"]) == (0, 0)
+    assert verdict["kills"] > 0
+    assert verdict["dead"] > 0
 
 
 @pytest.mark.slow
@@ -152,7 +174,10 @@ def test_some_pauses_are_longer_than_a_claim() -> None:
 
 @pytest.mark.parametrize(
     ("setting", "value"),
-    [("seconds", 0.0), ("workers", 0), ("cancelled", 1.1), ("kill_every", (2.0, 1.0))],
+    [
+        *(("seconds", 0.0), ("workers", 0), ("cancelled", 1.1), ("dead", -0.1)),
+        ("kill_every", (2.0, 1.0)),
+    ],
 )
 def test_a_setting_that_makes_no_sense_is_refused(setting: str, value: Any) -> None:
     given: dict[str, Any] = {setting: value}
@@ -165,15 +190,21 @@ def test_a_setting_that_makes_no_sense_is_refused(setting: str, value: Any) -> N
 
 
 @pytest.fixture
-def part(tmp_path: Path) -> Iterator[Part]:
-    ready = tmp_path / "ready"
-    program = f"import pathlib, signal; pathlib.Path({str(ready)!r}).touch(); signal.pause()"
+def nursery(tmp_path: Path) -> Iterator[Nursery]:
+    made = Nursery(tmp_path / "nursery.log")
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def part(tmp_path: Path, nursery: Nursery) -> Iterator[Part]:
     made = Part(
         name="worker-1",
-        command=["-c", program],
+        nursery=nursery,
+        entry="signal:pause",
         scene=tmp_path / "scene.json",
         log=tmp_path / "worker-1.log",
-        ready=ready,
+        ready=tmp_path,
     )
     made.start()
     made.wait_until_ready()
@@ -181,9 +212,15 @@ def part(tmp_path: Path) -> Iterator[Part]:
     made.stop()
 
 
-def trouble(*faults: Fault, part: Part, restart: Callable[[], None] | None = None) -> Trouble:
+def trouble(
+    *faults: Fault,
+    part: Part,
+    restart: Callable[[], None] | None = None,
+    store: Cutter | None = None,
+) -> Trouble:
     restarts = {} if restart is None else {FaultKind.RESTART_STORE: restart}
-    return Trouble(faults, [part], [part], {}, restarts)
+    cutters = {} if store is None else {FaultKind.LOSE_COMMIT: store}
+    return Trouble(faults, [part], [part], cutters, restarts)
 
 
 def test_a_killed_process_lives_again_under_another_name(part: Part) -> None:
@@ -251,24 +288,93 @@ def test_a_server_that_cannot_be_restarted_ends_the_run(part: Part) -> None:
         happening.step(1.0)
 
 
-def test_a_process_that_does_not_start_is_told_with_its_last_words(tmp_path: Path) -> None:
+def test_a_process_that_does_not_start_is_told_with_its_last_words(
+    tmp_path: Path, nursery: Nursery
+) -> None:
     part = Part(
         name="worker-1",
-        command=["-c", "raise SystemExit('no such database')"],
+        nursery=nursery,
+        entry="json.tool:main",
+        arguments=["/no/such/database"],
         scene=tmp_path / "scene.json",
         log=tmp_path / "worker-1.log",
         ready=tmp_path / "ready",
     )
     part.start()
 
-    with pytest.raises(ChaosFailed, match="no such database"):
+    with pytest.raises(ChaosFailed, match="/no/such/database"):
         part.wait_until_ready()
+
+
+# --- the nursery ------------------------------------------------------------------------------
+
+
+def test_each_life_is_a_process_with_its_own_name_and_log(tmp_path: Path, nursery: Nursery) -> None:
+    scene = Scene(folder=str(tmp_path), broker="", store="", suffix="", claim_time=5, seed=1).save(
+        "other"
+    )
+    child = nursery.start(
+        "json.tool:main", [str(scene)], tmp_path / "child.log", {"CHAOS_PROCESS": "worker-1#1"}
+    )
+
+    assert child.wait(PATIENCE) == 0
+    assert '"claim_time": 5' in (tmp_path / "child.log").read_text()
+
+
+def test_nobody_outlives_the_nursery_when_it_is_closed(tmp_path: Path, nursery: Nursery) -> None:
+    child = nursery.start("signal:pause", [], tmp_path / "child.log", {})
+    child.send_signal(signal.SIGSTOP)
+
+    nursery.close()
+
+    eventually(lambda: not is_running(child.pid), "the child is gone")
+
+
+def test_nobody_outlives_a_run_that_is_killed(tmp_path: Path) -> None:
+    program = (
+        "import pathlib, sys\n"
+        "from timeoutmgr.testing.chaos.births import Nursery\n"
+        "folder = pathlib.Path(sys.argv[1])\n"
+        "child = Nursery(folder / 'nursery.log').start('signal:pause', [], folder / 'log', {})\n"
+        "print(child.pid, flush=True)\n"
+        "sys.stdin.readline()\n"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", program, str(tmp_path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    ) as run:
+        assert run.stdout is not None
+        child = int(run.stdout.readline())
+        assert is_running(child)
+
+        run.kill()
+
+    eventually(lambda: not is_running(child), "the child is gone")
+
+
+def test_the_end_of_the_nursery_ends_the_run(tmp_path: Path, nursery: Nursery) -> None:
+    os.kill(nursery.pid, signal.SIGKILL)
+
+    with pytest.raises(ChaosFailed, match="nursery"):
+        nursery.start("signal:pause", [], tmp_path / "child.log", {})
+
+
+def is_running(pid: int) -> bool:
+    """Return whether *pid* is there and no zombie, which its new parent may leave for a while."""
+    found = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True)
+    return bool(found.stdout.strip()) and not found.stdout.startswith("Z")
+
+
+# --- connections ------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("url", "kind"),
     [
         ("sqlite:///chaos.db", None),
+        ("postgresql+psycopg:///test?host=/run/postgresql", None),
         ("postgresql+psycopg://localhost/test", PostgresCutter),
         ("amqp://localhost//", ProxyCutter),
         ("amqp://one//;amqp://other//", None),
@@ -282,52 +388,70 @@ def test_connections_are_cut_where_there_are_any(url: str, kind: type | None) ->
         found.close()
 
 
-def test_a_process_is_found_by_the_ports_of_its_connections() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server, socket.socket() as client:
-        client.connect(server.getsockname())
-        theirs = client.getsockname()[1]
-
-        assert {theirs, server.getsockname()[1]} <= ports_of(os.getpid())
-    assert theirs not in ports_of(os.getpid())
-
-
-@pytest.mark.parametrize("server", ["postgres_url", "mysql_url"])
-def test_only_the_connections_of_the_process_are_cut(
-    server: str, request: pytest.FixtureRequest
-) -> None:
-    url = request.getfixturevalue(server)
-    found = cutter(url)
+@pytest.fixture(params=["postgres_url", "mysql_url"])
+def database(request: pytest.FixtureRequest) -> Iterator[Cutter]:
+    found = cutter(request.getfixturevalue(request.param))
     assert found is not None
-    program = (
-        "import sys, sqlalchemy as s\n"
-        "with s.create_engine(sys.argv[1]).connect() as connection:\n"
-        "    print('open', flush=True)\n"
-        "    sys.stdin.readline()\n"
-        "    connection.execute(s.text('SELECT 1'))\n"
-    )
-    with ExitStack() as stack:
-        stack.callback(found.close)
-        cut, spared = (
-            stack.enter_context(
-                subprocess.Popen(
-                    [sys.executable, "-c", program, url],
-                    stdin=subprocess.PIPE,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                )
-            )
-            for _ in range(2)
-        )
-        for child in (cut, spared):
-            assert child.stdout is not None
-            assert child.stdout.readline() == "open\n"
+    yield found
+    found.close()
 
-        assert found.cut("worker-1", cut.pid) == 1
 
-        errors = [child.communicate("go on\n", timeout=30)[1] for child in (cut, spared)]
-    assert "OperationalError" in errors[0]
-    assert spared.returncode == 0, errors[1]
+@contextmanager
+def connected(cutter: Cutter, process: str) -> Iterator[Connection]:
+    engine = create_engine(cutter.url(process), poolclass=NullPool)
+    with engine.connect() as connection:
+        yield connection
+
+
+def test_only_the_connections_of_the_process_are_cut(database: Cutter) -> None:
+    with connected(database, "worker-1") as cut, connected(database, "worker-2") as spared:
+        for connection in (cut, spared):
+            connection.execute(text("SELECT 1"))
+
+        assert database.cut("worker-1") == 1
+
+        with pytest.raises(OperationalError):
+            cut.execute(text("SELECT 1"))
+        cut.invalidate()
+        assert spared.execute(text("SELECT 1")).scalar() == 1
+
+
+def test_a_commit_whose_answer_is_lost_has_happened(
+    database: Cutter, part: Part, unique: str
+) -> None:
+    happening = trouble(Fault(0.0, FaultKind.LOSE_COMMIT, 0.5), part=part, store=database)
+    with connected(database, part.name) as connection:
+        connection.execute(text(f"CREATE TABLE {unique} (n INT)"))
+        connection.commit()
+        happening.step(0.0)
+        assert happening.incidents == []
+
+        connection.execute(text(f"INSERT INTO {unique} VALUES (1)"))
+        with pytest.raises(OperationalError):
+            connection.commit()
+        connection.invalidate()
+
+    happening.step(0.1)
+
+    [lost] = happening.incidents
+    assert (lost.kind, lost.process) == (FaultKind.LOSE_COMMIT, "worker-1#1")
+    with connected(database, part.name) as connection:
+        assert connection.execute(text(f"SELECT count(*) FROM {unique}")).scalar() == 1
+        connection.execute(text(f"DROP TABLE {unique}"))
+        connection.commit()
+
+
+def test_no_answer_is_lost_after_the_chaos(database: Cutter, part: Part) -> None:
+    happening = trouble(Fault(0.0, FaultKind.LOSE_COMMIT, 0.5), part=part, store=database)
+    with connected(database, part.name) as connection:
+        happening.step(0.0)
+        happening.calm()
+
+        connection.execute(text("SELECT 1"))
+        connection.commit()
+
+    happening.step(0.1)
+    assert happening.incidents == []
 
 
 # --- the judge --------------------------------------------------------------------------------
@@ -451,6 +575,29 @@ def test_what_a_cancel_answered_is_held_to(
     assert list(judge(evidence(deliveries, promises=[promise])).broken) == broken
 
 
+@pytest.mark.parametrize(
+    ("accepted", "dead", "broken"),
+    [
+        (True, {"b": DUE}, []),
+        (True, {}, ["1 in no dead-letter queue"]),
+        (True, {"b": DUE, "a": DUE}, ["1 dead without a cause"]),
+        (True, {"b": DUE - 1}, ["1 early"]),
+        (False, {}, []),
+        (False, {"b": DUE}, []),
+    ],
+)
+def test_what_is_for_no_queue_has_to_lie_in_a_dead_letter_queue(
+    accepted: bool, dead: dict[str, int], broken: list[str]
+) -> None:
+    promise = Promise(name="b", due=DUE, dies=True, accepted=accepted)
+    given = replace(evidence([delivery("a", 11)], promises=[promise]), dead=dead)
+
+    verdict = judge(given)
+
+    assert list(verdict.broken) == broken
+    assert verdict.dead == len(dead)
+
+
 def test_a_send_without_an_answer_is_held_to_nothing() -> None:
     promise = Promise(name="b", due=DUE, accepted=False)
 
@@ -458,6 +605,22 @@ def test_a_send_without_an_answer_is_held_to_nothing() -> None:
 
     assert verdict.broken == ()
     assert verdict.accepted == 1
+
+
+@pytest.mark.parametrize("exactly_once", [True, False])
+def test_the_verdict_says_where_no_repeat_is_allowed(exactly_once: bool) -> None:
+    line = str(judge(evidence([delivery("a", 11)], exactly_once=exactly_once)))
+
+    assert line.endswith("no repeat is allowed") is exactly_once
+
+
+def test_lost_replies_are_counted_and_explain_a_repeat() -> None:
+    lost = replace(incident("worker-1#1", 12, 12), kind=FaultKind.LOSE_COMMIT)
+
+    verdict = judge(evidence(TWICE, [lost]))
+
+    assert verdict.broken == ()
+    assert verdict.lost_replies == 1
 
 
 def test_a_run_without_messages_is_no_success() -> None:
@@ -485,7 +648,7 @@ def test_a_line_that_is_still_being_written_is_left_for_later(tmp_path: Path) ->
 
     assert not promises.read()["a"].accepted
 
-    path.write_bytes(whole + b'{"step": "accepted", "name": "a"}\n')
+    path.write_bytes(whole + b'{"step": "accepted", "name": "a", "at": 1}\n')
     file.close()
 
     assert promises.read()["a"].accepted

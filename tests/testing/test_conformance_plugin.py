@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-import os
-import re
 import subprocess
 import sys
-from collections import Counter
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).parents[2]
+from tests.testing.projects import ROOT, install, run
+
 PARTS = """
-from timeoutmgr.persistence import MemoryPersistence
+import tempfile
+
+from timeoutmgr.persistence import MemoryPersistence, SqlDelayedMessageStore
 from timeoutmgr.transport.kombu_transport import KombuTransport
 
 persistence = MemoryPersistence(accept_loss=True)
 make_persistence = lambda: persistence
 make_transport = lambda: KombuTransport("memory://", accept_loss=True)
+
+def make_delayed_store():
+    return SqlDelayedMessageStore(f"sqlite:///{tempfile.gettempdir()}/delayed.db")
 """
 THEIRS = """
 import pytest
@@ -45,36 +48,8 @@ def test_of_their_own():
 def project(tmp_path: Path) -> Path:
     """A folder with parts, and with the package as if it were installed."""
     (tmp_path / "parts.py").write_text(PARTS)
-    installed = tmp_path / "timeoutmgr-0.dist-info"
-    installed.mkdir()
-    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: timeoutmgr\nVersion: 0\n")
-    (installed / "entry_points.txt").write_text(
-        "[pytest11]\ntimeoutmgr = timeoutmgr.testing.conformance.plugin\n"
-    )
+    install(tmp_path)
     return tmp_path
-
-
-def run(project: Path, *words: str) -> tuple[int, Counter[str], str]:
-    """Return pytest's exit code, its counts, and what it said."""
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            "--strict-markers",
-            *words,
-        ],
-        cwd=project,
-        env={**os.environ, "PYTHONPATH": f"{project}{os.pathsep}{ROOT}"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    counts = re.findall(r"(\d+) (passed|failed|deselected|skipped|error)", done.stdout)
-    return done.returncode, Counter({what: int(n) for n, what in counts}), done.stdout + done.stderr
 
 
 def test_a_suite_of_their_own_runs_and_nothing_is_skipped(project: Path) -> None:
@@ -106,10 +81,11 @@ def test_parts_can_be_named_on_the_command_line(project: Path) -> None:
         *("--pyargs", "timeoutmgr.testing.conformance.given", "--timeoutmgr-races", "20"),
         *("--timeoutmgr-persistence", "parts:make_persistence"),
         *("--timeoutmgr-transport", "parts:make_transport"),
+        *("--timeoutmgr-delayed-store", "parts:make_delayed_store"),
     )
 
     assert code == 0, said
-    assert counts["passed"] > 200
+    assert counts["passed"] > 250
 
 
 def test_a_name_without_a_function_is_refused(project: Path) -> None:

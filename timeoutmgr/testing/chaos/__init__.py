@@ -7,8 +7,8 @@ verdict: what was accepted against what was delivered, and whether a promise bro
 from timeoutmgr.testing.chaos.judge import Percentiles, Verdict
 from timeoutmgr.testing.chaos.plan import Fault, FaultKind, plan
 from timeoutmgr.testing.chaos.play import run_chaos
+from timeoutmgr.testing.chaos.processes import ChaosFailed
 from timeoutmgr.testing.chaos.settings import ChaosSettings
-from timeoutmgr.testing.chaos.troupe import ChaosFailed
 
 __all__ = [
     "ChaosFailed",

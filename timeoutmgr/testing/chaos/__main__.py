@@ -13,10 +13,10 @@ import click
 from timeoutmgr.errors import TimeoutManagerError
 from timeoutmgr.testing.chaos.judge import Verdict
 from timeoutmgr.testing.chaos.play import run_chaos
+from timeoutmgr.testing.chaos.processes import ChaosFailed
 from timeoutmgr.testing.chaos.screen import screen
 from timeoutmgr.testing.chaos.settings import ChaosSettings
 from timeoutmgr.testing.chaos.trouble import PATIENCE, Restart
-from timeoutmgr.testing.chaos.troupe import ChaosFailed
 
 _DEFAULTS = ChaosSettings(seed=0)
 _BETWEEN = "Seconds from one to the next: at least, at most."
@@ -35,18 +35,30 @@ _BETWEEN = "Seconds from one to the next: at least, at most."
 )
 @click.option("--cancelled", type=float, default=_DEFAULTS.cancelled, help="Share to cancel.")
 @click.option(
+    "--dead", type=float, default=_DEFAULTS.dead, help="Share that has to leave dead letters."
+)
+@click.option(
+    "--delayed-store", is_flag=True, help="A delayed message store in the timeout manager's place."
+)
+@click.option(
     "--claim-time", type=float, default=_DEFAULTS.claim_time, help="Seconds; some pauses exceed it."
 )
-@click.option("--drain", type=float, default=_DEFAULTS.drain, help="Seconds for all to arrive.")
+@click.option("--drain", type=float, default=_DEFAULTS.drain, help="Seconds to wait for more.")
 @click.option("--kill-every", type=(float, float), default=_DEFAULTS.kill_every, help=_BETWEEN)
 @click.option("--pause-every", type=(float, float), default=_DEFAULTS.pause_every, help=_BETWEEN)
 @click.option("--cut-every", type=(float, float), default=_DEFAULTS.cut_every, help=_BETWEEN)
+@click.option("--lose-every", type=(float, float), default=_DEFAULTS.lose_every, help=_BETWEEN)
 @click.option(
     "--restart-every", type=(float, float), default=_DEFAULTS.restart_every, help=_BETWEEN
 )
 @click.option("--kills/--no-kills", default=True, help="Kill processes with SIGKILL.")
 @click.option("--pauses/--no-pauses", default=True, help="Stop processes, and continue them.")
 @click.option("--cuts/--no-cuts", default=True, help="Cut connections of processes.")
+@click.option(
+    "--lost-replies/--no-lost-replies",
+    default=True,
+    help="Lose answers to commits, and to what is published.",
+)
 @click.option(
     "--restart-store", metavar="COMMAND", help="Takes the database down and brings it back."
 )
@@ -71,8 +83,10 @@ def chaos(
     logs are kept. 2: the run could not be carried out.
 
     Without --store and --broker everything is in one SQLite file, and no server is needed.
-    Connections to PostgreSQL and MySQL are terminated by the server, those to RabbitMQ and Redis
-    are reset by a proxy that stands before it. Servers are restarted only where a command is
+    With --store alone the queues are in its database too. In both cases one transaction spans
+    queue and store, and no repeat at all is allowed.
+    Connections to PostgreSQL are terminated by the server, others are reset by a proxy that
+    stands before it. It also loses replies. Servers are restarted only where a command is
     given; it runs in a shell, and returns when the server answers again.
     """
     logging.basicConfig(

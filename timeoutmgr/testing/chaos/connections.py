@@ -1,29 +1,41 @@
-"""Cutting the connections of one process, from the server's side or on the way."""
+"""Cutting the connections of one process, and losing what a server answers to it."""
 
-import contextlib
-from pathlib import Path
+import secrets
 from typing import Final, Protocol
+from urllib.parse import urlsplit
 
-from sqlalchemy import Connection, create_engine, text
-from sqlalchemy.exc import OperationalError
+from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.pool import NullPool
 
 from timeoutmgr.testing.chaos.scene import scheme
 from timeoutmgr.testing.faultproxy import FaultProxy
 
-_TCP_TABLES: Final = ("net/tcp", "net/tcp6")
-_UNKNOWN_THREAD: Final = 1094
+_COMMIT: Final = b"COMMIT"
+_PUBLISH: Final = b"\x00\x3c\x00\x28"  # Basic.Publish
+_PUSH: Final = b"PUSH"
 
 
 class Cutter(Protocol):
-    """Cuts connections to one server, and only those of this run's processes."""
+    """Breaks connections to one server, and only those of this run's processes."""
 
     def url(self, process: str) -> str:
         """Return the URL that *process* is to use."""
         ...
 
-    def cut(self, process: str, pid: int) -> int:
+    def cut(self, process: str) -> int:
         """Cut all connections of *process*; return how many were (about)."""
+        ...
+
+    def lose_reply(self, process: str) -> None:
+        """Let what *process* commits or publishes next happen, and cut off the answer."""
+        ...
+
+    def lost(self, process: str) -> int:
+        """Return how many answers to *process* were lost so far."""
+        ...
+
+    def heal(self) -> None:
+        """Lose no more answers."""
         ...
 
     def close(self) -> None:
@@ -34,89 +46,32 @@ class Cutter(Protocol):
 def cutter(url: str) -> Cutter | None:
     """Return what cuts connections to the server of *url*; None where there are none to cut.
 
-    Those to a database are known by their ports, which needs a /proc, and TCP.
+    All of it needs a host and a port to stand before.
     """
-    has_ports = Path("/proc/self/net/tcp").exists()
+    if ";" in url or not urlsplit(url).hostname:
+        return None
     match scheme(url):
-        case "postgresql" if has_ports:
+        case "postgresql":
             return PostgresCutter(url)
-        case "mysql" | "mariadb" if has_ports:
-            return MySqlCutter(url)
-        case "amqp" | "pyamqp" | "redis" if ";" not in url:
-            return ProxyCutter(url)
+        case "mysql" | "mariadb":
+            return ProxyCutter(url, losing=_COMMIT)
+        case "amqp" | "pyamqp":
+            return ProxyCutter(url, losing=_PUBLISH)
+        case "redis":
+            return ProxyCutter(url, losing=_PUSH)
         case _:
             return None
 
 
-class PostgresCutter:
-    """Finds connections by the client's port, and has the server terminate them."""
-
-    def __init__(self, url: str) -> None:
-        self._original = url
-        self._engine = create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
-
-    def url(self, process: str) -> str:
-        """Return the URL as it is."""
-        return self._original
-
-    def cut(self, process: str, pid: int) -> int:
-        """Terminate the backends whose client is a port of the process *pid*."""
-        statement = text(
-            "SELECT count(*) FILTER (WHERE pg_terminate_backend(pid)) FROM pg_stat_activity "
-            "WHERE client_port = ANY(:ports)"
-        )
-        with self._engine.connect() as connection:
-            found = connection.execute(statement, {"ports": sorted(ports_of(pid))})
-            return int(found.scalar_one())
-
-    def close(self) -> None:
-        """Let go of the engine."""
-        self._engine.dispose()
-
-
-class MySqlCutter:
-    """Finds connections by the client's port, and has the server kill them."""
-
-    def __init__(self, url: str) -> None:
-        self._original = url
-        self._engine = create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
-
-    def url(self, process: str) -> str:
-        """Return the URL as it is."""
-        return self._original
-
-    def cut(self, process: str, pid: int) -> int:
-        """Kill the connections that come from a port of the process *pid*."""
-        ports = ports_of(pid)
-        cut = 0
-        with self._engine.connect() as connection:
-            statement = text("SELECT id, host FROM information_schema.processlist")
-            for number, host in connection.execute(statement).all():
-                _, colon, port = str(host).rpartition(":")
-                if colon and port.isdigit() and int(port) in ports:
-                    cut += _kill(connection, int(number))
-        return cut
-
-    def close(self) -> None:
-        """Let go of the engine."""
-        self._engine.dispose()
-
-
-def _kill(connection: Connection, number: int) -> bool:
-    try:
-        connection.execute(text(f"KILL {number}"))
-    except OperationalError as error:
-        if error.orig is not None and error.orig.args[0] == _UNKNOWN_THREAD:
-            return False  # it has gone meanwhile
-        raise
-    return True
-
-
 class ProxyCutter:
-    """Stands between each process and the server, and resets what goes through it."""
+    """Stands between each process and the server, and resets what goes through it.
 
-    def __init__(self, url: str) -> None:
+    *losing* are bytes of the request whose answer is worth losing.
+    """
+
+    def __init__(self, url: str, *, losing: bytes) -> None:
         self._original = url
+        self._losing = losing
         self._proxies: dict[str, FaultProxy] = {}
 
     def url(self, process: str) -> str:
@@ -125,11 +80,23 @@ class ProxyCutter:
             self._proxies[process] = FaultProxy.before(self._original)
         return self._proxies[process].url(self._original)
 
-    def cut(self, process: str, pid: int) -> int:
+    def cut(self, process: str) -> int:
         """Reset the connections of *process*, at both ends."""
-        proxy = self._proxies[process]
-        proxy.reset()
+        self._proxies[process].reset()
         return 1
+
+    def lose_reply(self, process: str) -> None:
+        """Let what *process* commits or publishes next happen, and cut off the answer."""
+        self._proxies[process].lose_reply(containing=self._losing)
+
+    def lost(self, process: str) -> int:
+        """Return how many answers to *process* were lost so far."""
+        return self._proxies[process].fired
+
+    def heal(self) -> None:
+        """Lose no more answers."""
+        for proxy in self._proxies.values():
+            proxy.heal()
 
     def close(self) -> None:
         """Close the proxies."""
@@ -137,21 +104,39 @@ class ProxyCutter:
             proxy.close()
 
 
-def ports_of(pid: int) -> set[int]:
-    """Return the local TCP ports of the process *pid*; empty if it is gone. Needs a /proc."""
-    here = Path(f"/proc/{pid}")
-    sockets = set()
-    try:
-        for link in (here / "fd").iterdir():
-            with contextlib.suppress(FileNotFoundError):  # closed meanwhile
-                sockets.add(str(link.readlink()).removeprefix("socket:[").removesuffix("]"))
-    except OSError:
-        return set()
-    ports = set()
-    for table in _TCP_TABLES:
-        path = here / table
-        lines = path.read_text().splitlines()[1:] if path.exists() else []
-        for fields in map(str.split, lines):
-            if fields[9] in sockets:
-                ports.add(int(fields[1].rpartition(":")[2], 16))
-    return ports
+class PostgresCutter(ProxyCutter):
+    """Has the server terminate connections, which it knows by the name of the application."""
+
+    def __init__(self, url: str) -> None:
+        parsed = make_url(url)
+        # What is encrypted could not be found by its bytes.
+        readable = {"sslmode": "allow", "gssencmode": "disable", **parsed.query}
+        original = parsed.set(query=readable).render_as_string(hide_password=False)
+        super().__init__(original, losing=_COMMIT)
+        self._application = f"chaos_{secrets.token_hex(4)}"
+        self._engine = create_engine(url, poolclass=NullPool, isolation_level="AUTOCOMMIT")
+
+    def url(self, process: str) -> str:
+        """Return the URL of the proxy for *process*, with a name by which the server knows it."""
+        named = make_url(super().url(process)).update_query_dict(
+            {"application_name": self._name(process)}
+        )
+        return named.render_as_string(hide_password=False)
+
+    def cut(self, process: str) -> int:
+        """Terminate the backends of *process*."""
+        statement = text(
+            "SELECT count(*) FILTER (WHERE pg_terminate_backend(pid)) FROM pg_stat_activity "
+            "WHERE application_name = :name"
+        )
+        with self._engine.connect() as connection:
+            found = connection.execute(statement, {"name": self._name(process)})
+            return int(found.scalar_one())
+
+    def close(self) -> None:
+        """Close the proxies, and let go of the engine."""
+        super().close()
+        self._engine.dispose()
+
+    def _name(self, process: str) -> str:
+        return f"{self._application}_{process}"

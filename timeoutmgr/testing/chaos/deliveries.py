@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, Protocol
 
 from sqlalchemy import (
     BigInteger,
@@ -22,25 +23,47 @@ from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
 from timeoutmgr.instants import Micros
-from timeoutmgr.testing.chaos.scene import Scene
 
 LEDGER: Final = "ledger.db"
+
+
+class Place(Protocol):
+    """Where a run takes place, as far as its ledger is concerned."""
+
+    @property
+    def store(self) -> str:
+        """The URL of the store."""
+        ...
+
+    @property
+    def one_database(self) -> bool:
+        """Whether queues and store share a database."""
+        ...
+
+    @property
+    def prefix(self) -> str:
+        """How the names of all tables begin."""
+        ...
+
+    def file(self, name: str) -> Path:
+        """Return the path of a file of this run."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
     """One delivery. *redelivered* is how often its broker had handed it out before.
 
-    *name* is what its producer called it, *sent_by* the worker's life that sent it on, and
-    *dispatched_at* when that was, by the store's clock.
+    *name* is what its producer called it, *dispatched_at* when it was sent on, by the store's
+    clock, and *sent_by* by which worker's life, where workers sign.
     """
 
     message_id: str
     name: str
     dispatched_at: Micros
-    sent_by: str
     received_at: Micros
     redelivered: int
+    sent_by: str = ""
 
 
 class Deliveries:
@@ -50,7 +73,7 @@ class Deliveries:
     the transaction that settles the message. Else it is a SQLite file of the consumer's own.
     """
 
-    def __init__(self, scene: Scene) -> None:
+    def __init__(self, scene: Place) -> None:
         self._engine = (
             create_engine(scene.store, poolclass=NullPool)
             if scene.one_database

@@ -2,7 +2,7 @@
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import Any, Final
 
@@ -48,7 +48,9 @@ class Verdict:
     deliveries under one id, *without_a_crash* those that no fault explains; *redelivered* is what
     the consumer's own broker handed out once more, which is no repeat. *revived* came although a
     cancel had said that they would not, *strangers* were never sent, *renamed* came under another
-    id. *ended* counts processes that ended by themselves. *broken* names each broken promise.
+    id. *dead* lie in a dead-letter queue; *accepted* does not count them.
+    *exactly_once*: one transaction spans queue and store, and no repeat is allowed, crash or
+    not. *ended* counts processes that ended by themselves. *broken* names each broken promise.
     """
 
     accepted: int
@@ -60,15 +62,18 @@ class Verdict:
     without_a_crash: int
     redelivered: int
     cancelled: int
+    dead: int
     revived: int
     strangers: int
     lateness: Percentiles
     kills: int
     pauses: int
     cuts: int
+    lost_replies: int
     restarts: int
     ended: int
     seed: int
+    exactly_once: bool
     broken: tuple[str, ...]
     examples: tuple[str, ...]
     """What happened to a few of the messages for which a promise was broken."""
@@ -80,10 +85,14 @@ class Verdict:
             f"repeated under another id {self.renamed}, "
             f"repeated without a crash {self.without_a_crash}; "
             f"lateness {self.lateness}; kills {self.kills}, pauses {self.pauses}, "
-            f"cut connections {self.cuts}, server restarts {self.restarts}, "
+            f"cut connections {self.cuts}, lost replies {self.lost_replies}, "
+            f"server restarts {self.restarts}, "
             f"redelivered {self.redelivered}, cancelled {self.cancelled}, "
+            f"dead letters {self.dead}, "
             f"ended by themselves {self.ended}, seed {self.seed}"
         )
+        if self.exactly_once:
+            line += "; one transaction spans queue and store, no repeat is allowed"
         return f"{line}; BROKEN: {'; '.join(self.broken)}" if self.broken else line
 
     def as_json(self) -> dict[str, Any]:
@@ -95,7 +104,8 @@ class Verdict:
 class Evidence:
     """All that the judge looks at.
 
-    *left* is what was found where nothing should be, *clock_offset* how far the store's clock is
+    *dead* says since when which messages lie in the dead-letter queues. *left* is what was found
+    where nothing should be, *clock_offset* how far the store's clock is
     ahead of this host's, *exactly_once* whether one transaction spans queue and store.
     """
 
@@ -107,6 +117,7 @@ class Evidence:
     exactly_once: bool
     ended: int
     seed: int
+    dead: Mapping[str, Micros] = field(default_factory=dict)
 
 
 def judge(evidence: Evidence) -> Verdict:
@@ -119,6 +130,10 @@ def judge(evidence: Evidence) -> Verdict:
     missing = by_fate[Fate.DELIVERED] - by_name.keys()
     revived = by_fate[Fate.NOT_DELIVERED] & by_name.keys()
     early = {one.name for one in evidence.deliveries if _is_early(one, evidence)}
+    early |= {name for name, since in evidence.dead.items() if _died_early(name, since, evidence)}
+    to_die = {name for name, promise in promises.items() if promise.dies}
+    not_dead = by_fate[Fate.DEAD] - evidence.dead.keys()
+    died = evidence.dead.keys() - to_die
     again = [pair for name in by_name for pair in _again(by_name[name], evidence.exactly_once)]
     unexplained = [pair for pair in again if not _is_explained(*pair, evidence)]
     renamed = {one.name for one in evidence.deliveries if one.message_id != one.name}
@@ -128,6 +143,8 @@ def judge(evidence: Evidence) -> Verdict:
     faults = counted(evidence.incidents)
     broken = {
         "lost": len(missing),
+        "in no dead-letter queue": len(not_dead),
+        "dead without a cause": len(died),
         "early": len(early),
         "repeated under another id": len(renamed),
         "repeated without a crash": len(unexplained),
@@ -143,7 +160,7 @@ def judge(evidence: Evidence) -> Verdict:
     twice = {first.name for first, _again in unexplained}
     if evidence.exactly_once:
         twice |= {first.name for first, _again in again}
-    suspects = [*missing, *early, *revived, *renamed, *twice]
+    suspects = {*missing, *not_dead, *died, *early, *revived, *renamed, *twice}
     return Verdict(
         accepted=len(kept),
         delivered=len(kept & by_name.keys()),
@@ -154,15 +171,18 @@ def judge(evidence: Evidence) -> Verdict:
         without_a_crash=len(unexplained),
         redelivered=len(evidence.deliveries) - len(by_name) - len(again),
         cancelled=len(by_fate[Fate.NOT_DELIVERED]),
+        dead=len(evidence.dead),
         revived=len(revived),
         strangers=len(strangers),
         lateness=Percentiles.of([one.received_at - promises[one.name].due for one in firsts]),
         kills=faults[FaultKind.KILL],
         pauses=faults[FaultKind.PAUSE],
         cuts=sum(one.connections for one in evidence.incidents),
+        lost_replies=faults[FaultKind.LOSE_COMMIT] + faults[FaultKind.LOSE_CONFIRM],
         restarts=faults[FaultKind.RESTART_STORE] + faults[FaultKind.RESTART_BROKER],
         ended=evidence.ended,
         seed=evidence.seed,
+        exactly_once=evidence.exactly_once,
         broken=tuple(sentences),
         examples=tuple(_story(name, by_name[name], evidence) for name in sorted(suspects)[:10]),
     )
@@ -181,6 +201,11 @@ def _is_early(delivery: Delivery, evidence: Evidence) -> bool:
         return False
     received_at = delivery.received_at + evidence.clock_offset
     return min(delivery.dispatched_at, received_at) < promise.due
+
+
+def _died_early(name: str, since: Micros, evidence: Evidence) -> bool:
+    promise = evidence.promises.get(name)
+    return promise is not None and since + evidence.clock_offset < promise.due
 
 
 def _again(deliveries: Sequence[Delivery], exactly_once: bool) -> list[tuple[Delivery, Delivery]]:

@@ -20,6 +20,10 @@ class FaultKind(StrEnum):
     """A process' connections to the database are terminated."""
     CUT_BROKER = "cut_broker"
     """A process' connections to the broker are reset."""
+    LOSE_COMMIT = "lose_commit"
+    """The database commits, and its answer to a process is lost together with the connection."""
+    LOSE_CONFIRM = "lose_confirm"
+    """The broker takes a message, and its answer is lost likewise."""
     RESTART_STORE = "restart_store"
     """The database goes down and comes back; the caller of the run says how."""
     RESTART_BROKER = "restart_broker"
@@ -60,6 +64,8 @@ def _of(kind: FaultKind, settings: ChaosSettings) -> Iterator[Fault]:
         FaultKind.PAUSE: settings.pause_every,
         FaultKind.CUT_STORE: settings.cut_every,
         FaultKind.CUT_BROKER: settings.cut_every,
+        FaultKind.LOSE_COMMIT: settings.lose_every,
+        FaultKind.LOSE_CONFIRM: settings.lose_every,
         FaultKind.RESTART_STORE: settings.restart_every,
         FaultKind.RESTART_BROKER: settings.restart_every,
     }[kind]

@@ -5,27 +5,32 @@ import secrets
 import shutil
 import tempfile
 import time
+from collections.abc import Collection, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
+from timeoutmgr.instants import Micros
+from timeoutmgr.testing.chaos.births import Nursery
 from timeoutmgr.testing.chaos.connections import Cutter, cutter
 from timeoutmgr.testing.chaos.deliveries import Delivery
 from timeoutmgr.testing.chaos.incidents import counted
 from timeoutmgr.testing.chaos.judge import Evidence, Percentiles, Verdict, judge
 from timeoutmgr.testing.chaos.plan import FaultKind, plan
+from timeoutmgr.testing.chaos.processes import ChaosFailed
 from timeoutmgr.testing.chaos.promises import Fate, Promises
 from timeoutmgr.testing.chaos.scene import Scene
 from timeoutmgr.testing.chaos.screen import Look, Screen, Silence
 from timeoutmgr.testing.chaos.settings import ChaosSettings
 from timeoutmgr.testing.chaos.stage import AWAY, Stage
-from timeoutmgr.testing.chaos.trouble import Restart, Trouble
-from timeoutmgr.testing.chaos.troupe import ChaosFailed, Part
+from timeoutmgr.testing.chaos.trouble import CUTS, LOST_REPLIES, Restart, Trouble
+from timeoutmgr.testing.chaos.troupe import Part
 
 logger = logging.getLogger(__name__)
 
 _PACKAGE: Final = "timeoutmgr.testing.chaos"
+_COMMAND_LINE: Final = "timeoutmgr.cli.main:main"
 _TICK: Final = 0.02
 _LOOK_EVERY: Final = 1.0
 _SETTLE: Final = 2.0
@@ -37,7 +42,7 @@ def run_chaos(
     *,
     restart_store: Restart | None = None,
     restart_broker: Restart | None = None,
-    screen: Screen | None = None,
+    screen: Screen[Look] | None = None,
     keep: bool = False,
 ) -> Verdict:
     """Run chaos and return the verdict; its ``broken`` is empty if all promises were kept.
@@ -78,7 +83,7 @@ class Play:
         settings: ChaosSettings,
         scene: Scene,
         stage: Stage,
-        screen: Screen,
+        screen: Screen[Look],
         restarts: dict[FaultKind, Restart],
     ) -> None:
         self._settings = settings
@@ -87,9 +92,13 @@ class Play:
         self._screen = screen
         self._restarts = restarts
         self._cutters: dict[FaultKind, Cutter] = {}
+        self._store_cutter: Cutter | None = None
+        self._broker_cutter: Cutter | None = None
+        self._nursery: Nursery | None = None
         names = [f"producer-{number}" for number in range(1, settings.producers + 1)]
         self._promises = Promises([scene.file(f"{name}.jsonl") for name in names])
         self._deliveries: list[Delivery] = []
+        self._dead: Mapping[str, Micros] = {}
         self._begin = time.monotonic()
         self._next_look = 0.0
 
@@ -98,6 +107,8 @@ class Play:
         offset = self._stage.clock_offset()
         with ExitStack() as closing:
             self._cutters = self._make_cutters(closing)
+            self._nursery = Nursery(self._scene.file("nursery.log"), self._scene.urls)
+            closing.callback(self._nursery.close)
             consumer = self._server("consumer", "consumer:consumer")
             workers = [
                 self._server(f"worker-{number}", "worker:worker")
@@ -124,6 +135,7 @@ class Play:
             deliveries=self._stage.deliveries.read_all(),
             incidents=trouble.incidents,
             left=self._stage.left(),
+            dead=self._stage.dead(),
             clock_offset=offset,
             exactly_once=self._scene.one_database,
             ended=ended,
@@ -139,17 +151,22 @@ class Play:
             time.sleep(_TICK)
         trouble.calm()
         deadline = time.monotonic() + self._settings.drain
+        outstanding = self._outstanding()
         quiet_since: float | None = None
         while time.monotonic() < deadline:
             trouble.step(self._elapsed)
             self._require_well(producers)
             self._look("drain", trouble)
+            if self._outstanding() < outstanding:
+                # Slow is not lost: a long run on a busy machine may have a lot to make up for.
+                outstanding = self._outstanding()
+                deadline = time.monotonic() + self._settings.drain
             is_quiet = all(one.code == 0 for one in producers) and self._has_arrived()
             quiet_since = (quiet_since or time.monotonic()) if is_quiet else None
             if quiet_since is not None and time.monotonic() >= quiet_since + _SETTLE:
                 return
             time.sleep(0.2)
-        self._screen.say(f"not all has arrived within {self._settings.drain:g} s")
+        self._screen.say(f"not all has arrived, and nothing did for {self._settings.drain:g} s")
 
     def _has_arrived(self) -> bool:
         if self._outstanding():
@@ -163,8 +180,9 @@ class Play:
 
     def _outstanding(self) -> int:
         arrived = {delivery.name for delivery in self._deliveries}
+        there = {Fate.DELIVERED: arrived, Fate.DEAD: self._dead.keys()}
         return sum(
-            promise.fate is Fate.DELIVERED and promise.name not in arrived
+            promise.fate in there and promise.name not in there[promise.fate]
             for promise in self._promises.by_name.values()
         )
 
@@ -172,6 +190,7 @@ class Play:
         self._promises.read()
         try:
             self._deliveries = self._stage.deliveries.read()
+            self._dead = self._stage.dead()
         except AWAY as error:
             logger.info("a look failed: %s", error)
 
@@ -197,6 +216,7 @@ class Play:
                 kills=faults[FaultKind.KILL],
                 pauses=faults[FaultKind.PAUSE],
                 cuts=sum(one.connections for one in trouble.incidents),
+                lost_replies=sum(faults[kind] for kind in LOST_REPLIES),
                 restarts=faults[FaultKind.RESTART_STORE] + faults[FaultKind.RESTART_BROKER],
                 lateness=Percentiles.of(late),
             )
@@ -222,28 +242,35 @@ class Play:
     def _trouble(self, victims: list[Part], producers: list[Part]) -> Trouble:
         wanted = {FaultKind.KILL} if self._settings.kills else set()
         wanted |= {FaultKind.PAUSE} if self._settings.pauses else set()
-        wanted |= self._cutters.keys() if self._settings.cuts else set()
+        wanted |= self._cutters.keys()
         wanted |= self._restarts.keys()
         faults = plan(self._settings, wanted)
         connected = [*victims, *producers]
         return Trouble(faults, victims, connected, self._cutters, self._restarts)
 
     def _make_cutters(self, closing: ExitStack) -> dict[FaultKind, Cutter]:
-        urls = {FaultKind.CUT_STORE: self._scene.store}
+        wanted = CUTS if self._settings.cuts else frozenset()
+        wanted |= LOST_REPLIES if self._settings.lost_replies else frozenset()
+        # Without such faults nothing stands between a process and its servers.
+        self._store_cutter = self._cutter(self._scene.store, wanted, closing)
         if not self._scene.one_database:
-            urls[FaultKind.CUT_BROKER] = self._scene.broker
-        made: dict[FaultKind, Cutter] = {}
-        for kind, url in urls.items():
-            found = cutter(url)
-            if found is not None:
-                closing.callback(found.close)
-                made[kind] = found
-        return made
+            self._broker_cutter = self._cutter(self._scene.broker, wanted, closing)
+        of_store = {FaultKind.CUT_STORE, FaultKind.LOSE_COMMIT} & wanted
+        of_broker = {FaultKind.CUT_BROKER, FaultKind.LOSE_CONFIRM} & wanted
+        made = dict.fromkeys(of_store, self._store_cutter)
+        made |= dict.fromkeys(of_broker, self._broker_cutter)
+        return {kind: found for kind, found in made.items() if found is not None}
+
+    def _cutter(self, url: str, wanted: Collection[FaultKind], closing: ExitStack) -> Cutter | None:
+        found = cutter(url) if wanted else None
+        if found is not None:
+            closing.callback(found.close)
+        return found
 
     def _server(self, name: str, app: str) -> Part:
         ready = self._scene.file(f"{name}.health")
         run = ["run", "--health-file", str(ready)]
-        return self._part(name, ["-m", "timeoutmgr", "--app", f"{_PACKAGE}.{app}", *run], ready)
+        return self._part(name, _COMMAND_LINE, ["--app", f"{_PACKAGE}.{app}", *run], ready)
 
     def _producer(self, number: int) -> Part:
         settings = self._settings
@@ -252,18 +279,22 @@ class Play:
             settings.seconds,
             settings.rate / settings.producers,
             settings.longest_delay,
-            settings.cancelled,
+            settings.share_cancelled,
+            settings.dead,
         )
-        command = ["-m", f"{_PACKAGE}.producer", *map(str, load)]
+        name = f"producer-{number}"
         return self._part(
-            f"producer-{number}", command, self._scene.file(f"producer-{number}.jsonl")
+            name, f"{_PACKAGE}.producer:main", [*map(str, load)], self._scene.file(f"{name}.jsonl")
         )
 
-    def _part(self, name: str, command: list[str], ready: Path) -> Part:
+    def _part(self, name: str, entry: str, arguments: list[str], ready: Path) -> Part:
+        assert self._nursery is not None, "it is there before anybody is born"
         scene = self._scene_of(name)
         return Part(
             name=name,
-            command=command,
+            nursery=self._nursery,
+            entry=entry,
+            arguments=arguments,
             scene=scene.save(name),
             log=scene.file(f"{name}.log"),
             ready=ready,
@@ -272,12 +303,12 @@ class Play:
     def _scene_of(self, name: str) -> Scene:
         """Return the scene with the URLs that the process *name* is to use."""
         store, broker = self._scene.store, self._scene.broker
-        if FaultKind.CUT_STORE in self._cutters:
-            store = self._cutters[FaultKind.CUT_STORE].url(name)
+        if self._store_cutter is not None:
+            store = self._store_cutter.url(name)
         if self._scene.one_database:
             broker = store
-        elif FaultKind.CUT_BROKER in self._cutters:
-            broker = self._cutters[FaultKind.CUT_BROKER].url(name)
+        elif self._broker_cutter is not None:
+            broker = self._broker_cutter.url(name)
         return replace(self._scene, store=store, broker=broker)
 
 
@@ -290,4 +321,6 @@ def _scene(settings: ChaosSettings, folder: Path) -> Scene:
         suffix=f"_{secrets.token_hex(4)}",
         claim_time=settings.claim_time,
         seed=settings.seed,
+        delayed_store=settings.delayed_store,
+        dead_letters=settings.dead > 0,
     )

@@ -1,6 +1,6 @@
 """A producer: sends delayed messages until its time is over, cancels some, and writes it all down.
 
-``python -m timeoutmgr.testing.chaos.producer NUMBER SECONDS RATE LONGEST_DELAY CANCELLED``
+Its arguments are NUMBER SECONDS RATE LONGEST_DELAY CANCELLED DEAD.
 """
 
 import heapq
@@ -32,6 +32,7 @@ class Load:
     rate: float
     longest_delay: float
     cancelled: float
+    dead: float
 
 
 @dataclass(order=True, slots=True)
@@ -58,11 +59,13 @@ class Producer:
         while (at := at + self._chance.expovariate(self._load.rate)) < self._load.seconds:
             delay = self._chance.uniform(0.0, self._load.longest_delay)
             is_cancelled = self._chance.random() < self._load.cancelled
+            dies = self._load.dead > 0 and self._chance.random() < self._load.dead
             cancel_after = self._chance.uniform(0.0, delay)
             self._wait_until(begin + at)
             count += 1
             name = f"p{self._load.number}-{count}"
-            if self._send(name, time.time_ns() // 1_000 + round(delay * 1e6)) and is_cancelled:
+            due = time.time_ns() // 1_000 + round(delay * 1e6)
+            if self._send(name, due, dies) and is_cancelled and not dies:
                 heapq.heappush(self._cancels, _Cancel(time.monotonic() + cancel_after, name))
             if time.monotonic() > begin + self._load.seconds:
                 break  # it was held up: what could not be sent in time is not made up for
@@ -78,14 +81,14 @@ class Producer:
             self._cancel(one.name)
         time.sleep(max(0.0, end - time.monotonic()))
 
-    def _send(self, name: str, due: Micros) -> bool:
-        self._file.trying(name, due)
+    def _send(self, name: str, due: Micros, dies: bool) -> bool:
+        self._file.trying(name, due, dies=dies)
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             try:
                 # The same due each time: a delay would be another one at the second attempt.
                 self._endpoint.send(
-                    self._scene.consumer,
+                    self._scene.nowhere if dies else self._scene.consumer,
                     "Ping",
                     {"name": name},
                     deliver_at=from_micros(due),
@@ -97,7 +100,7 @@ class Producer:
                 self._file.unclear(name, time.time_ns() // 1_000)
                 time.sleep(PAUSE)
             else:
-                self._file.accepted(name)
+                self._file.accepted(name, time.time_ns() // 1_000)
                 return True
         return False
 
@@ -115,21 +118,18 @@ class Producer:
                 return
 
 
-def main(arguments: list[str]) -> None:
+def main() -> None:
     """Run one producer."""
-    number, seconds, rate, longest_delay, cancelled = arguments
+    number, seconds, rate, longest_delay, cancelled, dead = sys.argv[1:]
     load = Load(
         number=int(number),
         seconds=float(seconds),
         rate=float(rate),
         longest_delay=float(longest_delay),
         cancelled=float(cancelled),
+        dead=float(dead),
     )
     scene = Scene.load()
     endpoint = Endpoint(scene.worker(os.environ[PROCESS].partition("#")[0]))
     Producer(scene, endpoint, load).run()
     endpoint.close()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

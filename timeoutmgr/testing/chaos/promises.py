@@ -18,17 +18,24 @@ class Fate(StrEnum):
     DELIVERED = "delivered"
     NOT_DELIVERED = "not_delivered"
     """It was cancelled, and the answer said that it will not come."""
+    DEAD = "dead"
+    """It is for a queue that does not exist, and leaves a dead letter."""
     EITHER = "either"
     """The answer of a send or of a cancel was lost, or said that it may have been sent."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Promise:
-    """One message; instants of the producer's clock. *unclear* are sends without an answer."""
+    """One message; instants of the producer's clock. *unclear* are sends without an answer.
+
+    *dies* says that it is for a queue that does not exist.
+    """
 
     name: str
     due: Micros
+    dies: bool = False
     accepted: bool = False
+    accepted_at: Micros = 0
     unclear: list[Micros] = field(default_factory=list)
     cancelling: bool = False
     cancel: str | None = None
@@ -39,6 +46,8 @@ class Promise:
         """What must become of it."""
         if not self.accepted:
             return Fate.EITHER
+        if self.dies:
+            return Fate.DEAD
         if not self.cancelling or self.cancel == CancelResult.TOO_LATE:
             return Fate.DELIVERED
         if self.cancel in (CancelResult.CANCELLED, CancelResult.UNKNOWN):
@@ -48,23 +57,31 @@ class Promise:
 
 
 class PromiseFile:
-    """Written by one producer: a line for each step, before the step or right after it."""
+    """Written by one producer: a line for each step, before the step or right after it.
 
-    def __init__(self, path: Path) -> None:
+    It is on disk after every *sync_every* accepted ones, and at the end.
+    """
+
+    def __init__(self, path: Path, *, sync_every: int = 1) -> None:
         self._file = path.open("a", encoding="utf-8")
+        self._sync_every = sync_every
+        self._unsynced = 0
 
-    def trying(self, name: str, due: Micros) -> None:
-        """Say that a message will be sent: from here on it may be delivered."""
-        self._add(step="trying", name=name, due=due)
+    def trying(self, name: str, due: Micros, *, dies: bool = False) -> None:
+        """Say that a message will be sent: from here on it may be delivered, or dead."""
+        self._add(step="trying", name=name, due=due, dies=dies)
 
     def unclear(self, name: str, at: Micros) -> None:
         """Say that a send had no answer."""
         self._add(step="unclear", name=name, at=at)
 
-    def accepted(self, name: str) -> None:
-        """Say that a send returned: from here on it must be delivered. It is on disk then."""
-        self._add(step="accepted", name=name)
-        os.fsync(self._file.fileno())
+    def accepted(self, name: str, at: Micros) -> None:
+        """Say that a send returned: from here on it must be delivered."""
+        self._add(step="accepted", name=name, at=at)
+        self._unsynced += 1
+        if self._unsynced >= self._sync_every:
+            os.fsync(self._file.fileno())
+            self._unsynced = 0
 
     def cancelling(self, name: str) -> None:
         """Say that a cancel will be asked for."""
@@ -115,7 +132,7 @@ class Promises:
     def _take(self, line: dict[str, Any]) -> None:
         name = line["name"]
         if line["step"] == "trying":
-            self.by_name[name] = Promise(name=name, due=line["due"])
+            self.by_name[name] = Promise(name=name, due=line["due"], dies=line["dies"])
             return
         promise = self.by_name[name]
         match line["step"]:
@@ -123,6 +140,7 @@ class Promises:
                 promise.unclear.append(line["at"])
             case "accepted":
                 promise.accepted = True
+                promise.accepted_at = line["at"]
             case "cancelling":
                 promise.cancelling = True
             case "cancel_unclear":

@@ -2,16 +2,22 @@
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from sqlalchemy import make_url
 
 from timeoutmgr import EndpointConfiguration
 from timeoutmgr.config import persistence_from_url, transport_from_url
-from timeoutmgr.contracts import Persistence, Transport
+from timeoutmgr.contracts import DelayedMessageStore, Persistence, Transport
 from timeoutmgr.database import same_database
+from timeoutmgr.deadletter import DeadLetterQueues, DeadLetterStore
+from timeoutmgr.deadletter.acknowledging import ACKNOWLEDGEMENTS
+from timeoutmgr.deadletter.manager import QueueManager
+from timeoutmgr.delayed_delivery import delayed_delivery
+from timeoutmgr.routing import DELAYED, DISPATCHER, TIMEOUTS
 from timeoutmgr.settings_file import configuration_from
 
 SCENE: Final = "CHAOS_SCENE"
@@ -19,12 +25,21 @@ SCENE: Final = "CHAOS_SCENE"
 PROCESS: Final = "CHAOS_PROCESS"
 """Environment variable with the name of the process, such as ``worker-1#7`` for its 7th life."""
 
+CONSUMING: Final = 8
+"""Threads of the one consumer: in a database each message is a transaction with its round trips."""
+
+_NEVER: Final = "10m"
+"""When an outage is critical. It is what a run is about: it must not end the processes."""
 _DATABASES: Final = ("sqlite", "postgresql", "mysql", "mariadb")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """One run. *suffix* keeps its queues and tables apart from all others on a shared server."""
+    """One run. *suffix* keeps its queues and tables apart from all others on a shared server.
+
+    *delayed_store* has a delayed message store in the timeout manager's place, *dead_letters* has
+    dead-letter queues, of a node of the run's own.
+    """
 
     folder: str
     broker: str
@@ -32,6 +47,8 @@ class Scene:
     suffix: str
     claim_time: float
     seed: int
+    delayed_store: bool = False
+    dead_letters: bool = False
 
     @classmethod
     def load(cls) -> "Scene":
@@ -41,8 +58,8 @@ class Scene:
     def save(self, name: str) -> Path:
         """Write it into a file of the run's folder; return where."""
         path = self.file(f"{name}.json")
-        self._write(path, json.dumps(asdict(self)))
-        self._write(self.settings_of(name), self._settings())
+        write_privately(path, json.dumps(asdict(self)))
+        write_privately(self.settings_of(name), self._settings())
         return path
 
     def file(self, name: str) -> Path:
@@ -64,6 +81,16 @@ class Scene:
         return f"consumer{self.suffix}"
 
     @property
+    def nowhere(self) -> str:
+        """A queue that does not exist."""
+        return f"nowhere{self.suffix}"
+
+    @property
+    def node(self) -> str:
+        """The node whose dead-letter queues there are."""
+        return f"chaos{self.suffix}"
+
+    @property
     def errors(self) -> str:
         """The error queue of all."""
         return f"errors{self.suffix}"
@@ -75,8 +102,10 @@ class Scene:
 
     @property
     def satellites(self) -> list[str]:
-        """The queues of the timeout manager."""
-        return [f"{self.manager}.Timeouts", f"{self.manager}.TimeoutsDispatcher"]
+        """The queues beside the manager's own."""
+        delayed = (DELAYED,) if self.delayed_store else (TIMEOUTS, DISPATCHER)
+        dead = (ACKNOWLEDGEMENTS,) if self.dead_letters else ()
+        return [self.manager + name for name in (*delayed, *dead)]
 
     @property
     def queues(self) -> list[str]:
@@ -84,9 +113,14 @@ class Scene:
         return [self.manager, *self.satellites, self.consumer, self.errors]
 
     @property
+    def urls(self) -> list[str]:
+        """The servers."""
+        return [self.store, self.broker]
+
+    @property
     def broker_is_database(self) -> bool:
         """Whether the queues are tables."""
-        return scheme(self.broker) in _DATABASES
+        return is_database(self.broker)
 
     @property
     def one_database(self) -> bool:
@@ -104,46 +138,74 @@ class Scene:
         """Return the persistence."""
         return persistence_from_url(self.store, prefix=self.prefix)
 
+    def delayed(self) -> DelayedMessageStore:
+        """Return the delayed message store."""
+        return delayed_delivery(store=self.store, table=self._delayed_table).store
+
+    def letters(self) -> QueueManager:
+        """Return the queue manager of the node."""
+        store = DeadLetterStore(self.store, prefix=self.prefix)
+        return QueueManager(store=store, node=self.node)
+
     def worker(self, name: str) -> EndpointConfiguration:
         """Return what the settings file of the process *name* says: an endpoint with a manager."""
-        return configuration_from(self.settings_of(name), {})
+        config = configuration_from(self.settings_of(name), {})
+        if self.dead_letters:
+            # In Python, as a settings file cannot say how the names of the tables begin.
+            config.enable_feature(DeadLetterQueues(node=self.node, store=self.letters().store))
+        return config
 
     def receiving(self) -> EndpointConfiguration:
         """Return the consumer's configuration, without handlers."""
         config = EndpointConfiguration(self.consumer)
         config.use_transport(self.transport())
         config.error_queue = self.errors
+        config.concurrency = CONSUMING
         return config
 
     def _settings(self) -> str:
-        tables: dict[str, dict[str, Any]] = {
+        tables: dict[str, Mapping[str, object]] = {}
+        top: dict[str, object] = {
+            "endpoint": self.manager,
+            "transport": self.broker,
+            "error_queue": self.errors,
+            # What has to die is for a queue that does not exist.
+            "check_destinations": not self.dead_letters,
+        }
+        if self.delayed_store:
+            tables["delayed_delivery"] = self._of_delayed_store
+        else:
+            top |= {"persistence": self.store, "features": ["timeout-manager"]}
+            tables |= self._of_manager
+        if self.broker_is_database:
+            lease = f"{max(self.claim_time, 1.0):g}s"
+            tables["transport_options"] = {"prefix": self.prefix, "lease": lease}
+        return settings_text(top, tables)
+
+    @property
+    def _of_manager(self) -> dict[str, Mapping[str, object]]:
+        return {
             "persistence_options": {
                 "prefix": self.prefix,
                 "claim_time": f"{self.claim_time:g}s",
                 "history": "full",
             },
-            # An outage is what a run is about: it must not end the processes.
-            "timeout-manager": {"time_to_wait_before_critical_error": "10m"},
+            "timeout-manager": {"time_to_wait_before_critical_error": _NEVER},
         }
-        if self.broker_is_database:
-            lease = f"{max(self.claim_time, 1.0):g}s"
-            tables["transport_options"] = {"prefix": self.prefix, "lease": lease}
-        top = {
-            "endpoint": self.manager,
-            "transport": self.broker,
-            "persistence": self.store,
-            "error_queue": self.errors,
-        }
-        lines = [f"{key} = {_text(value)}" for key, value in top.items()]
-        lines.append('features = ["timeout-manager"]')
-        for table, values in tables.items():
-            lines.append(f"[{table}]")
-            lines += [f"{key} = {_text(value)}" for key, value in values.items()]
-        return "\n".join(lines) + "\n"
 
-    def _write(self, path: Path, content: str) -> None:
-        path.touch(mode=0o600)  # the URLs may hold passwords
-        path.write_text(content, encoding="utf-8")
+    @property
+    def _of_delayed_store(self) -> Mapping[str, object]:
+        breakers = ("store", "fetch", "dispatch")
+        return {
+            "store": self.store,
+            "table": self._delayed_table,
+            "maximum_recovery_failures_per_second": 1_000,
+            **{f"time_to_trigger_{name}_circuit_breaker": _NEVER for name in breakers},
+        }
+
+    @property
+    def _delayed_table(self) -> str:
+        return f"{self.prefix}delayed"
 
 
 def scheme(url: str) -> str:
@@ -151,5 +213,25 @@ def scheme(url: str) -> str:
     return url.removeprefix("timeoutmgr+").partition("://")[0].partition("+")[0]
 
 
-def _text(value: str) -> str:
-    return json.dumps(value)  # a string of JSON is one of TOML
+def is_database(url: str) -> bool:
+    """Return whether *url* is that of a database that we keep queues and timeouts in."""
+    return scheme(url) in _DATABASES
+
+
+def settings_text(top: Mapping[str, object], tables: Mapping[str, Mapping[str, object]]) -> str:
+    """Return a settings file."""
+    lines = [f"{key} = {_text(value)}" for key, value in top.items()]
+    for table, values in tables.items():
+        lines.append(f"[{table}]")
+        lines += [f"{key} = {_text(value)}" for key, value in values.items()]
+    return "\n".join(lines) + "\n"
+
+
+def write_privately(path: Path, content: str) -> None:
+    """Write a file that nobody else can read: the URLs may hold passwords."""
+    path.touch(mode=0o600)
+    path.write_text(content, encoding="utf-8")
+
+
+def _text(value: object) -> str:
+    return json.dumps(value)  # a string, number, truth value or list of JSON is one of TOML

@@ -4,7 +4,7 @@ import os
 import sys
 import time
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final, Protocol, TypeVar
 
 from rich.console import Console
 from rich.status import Status
@@ -12,6 +12,8 @@ from rich.status import Status
 from timeoutmgr.testing.chaos.judge import Percentiles
 
 LINE_EVERY: Final = 5.0
+
+Shown = TypeVar("Shown", contravariant=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +28,7 @@ class Look:
     kills: int
     pauses: int
     cuts: int
+    lost_replies: int
     restarts: int
     lateness: Percentiles
 
@@ -33,15 +36,15 @@ class Look:
         return (
             f"{self.elapsed:5.0f} s {self.phase}: accepted {self.accepted}, "
             f"delivered {self.delivered}, outstanding {self.outstanding}; kills {self.kills}, "
-            f"pauses {self.pauses}, cut {self.cuts}, restarts {self.restarts}; "
-            f"lateness {self.lateness}"
+            f"pauses {self.pauses}, cut {self.cuts}, lost replies {self.lost_replies}, "
+            f"restarts {self.restarts}; lateness {self.lateness}"
         )
 
 
-class Screen(Protocol):
+class Screen(Protocol[Shown]):
     """Shows a run; all of it goes to standard error."""
 
-    def show(self, look: Look) -> None:
+    def show(self, look: Shown) -> None:
         """Show how it stands."""
         ...
 
@@ -54,12 +57,12 @@ class Screen(Protocol):
         ...
 
 
-def screen() -> Screen:
+def screen() -> Screen[Look]:
     """Return a live line on a terminal, else plain lines."""
     console = Console(stderr=True)
     if console.is_terminal and not os.environ.get("CI"):
         return LiveLine(console)
-    return Lines()
+    return Lines(every=LINE_EVERY)
 
 
 class LiveLine:
@@ -83,15 +86,16 @@ class LiveLine:
 
 
 class Lines:
-    """A line now and then."""
+    """A line *every* so many seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, every: float) -> None:
+        self._every = every
         self._next = 0.0
 
-    def show(self, look: Look) -> None:
+    def show(self, look: object) -> None:
         """Print a line if the last one is long ago."""
         if time.monotonic() >= self._next:
-            self._next = time.monotonic() + LINE_EVERY
+            self._next = time.monotonic() + self._every
             self.say(str(look))
 
     def say(self, line: str) -> None:
@@ -105,7 +109,7 @@ class Lines:
 class Silence:
     """Nothing is shown, as a program wants it that runs chaos itself."""
 
-    def show(self, look: Look) -> None:
+    def show(self, look: object) -> None:
         """Show nothing."""
 
     def say(self, line: str) -> None:

@@ -5,14 +5,16 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
 from timeoutmgr.instants import Micros
 from timeoutmgr.testing.chaos.connections import Cutter
 from timeoutmgr.testing.chaos.incidents import SERVERS, Incident
 from timeoutmgr.testing.chaos.plan import Fault, FaultKind
+from timeoutmgr.testing.chaos.processes import ChaosFailed
 from timeoutmgr.testing.chaos.stage import AWAY
-from timeoutmgr.testing.chaos.troupe import ChaosFailed, Part, now
+from timeoutmgr.testing.chaos.troupe import Part, now
 
 logger = logging.getLogger(__name__)
 
@@ -21,6 +23,20 @@ Restart: TypeAlias = Callable[[], object]
 
 PATIENCE: Final = 120.0
 """Seconds that a restart of a server may take."""
+
+
+CUTS: Final = frozenset({FaultKind.CUT_STORE, FaultKind.CUT_BROKER})
+LOST_REPLIES: Final = frozenset({FaultKind.LOSE_COMMIT, FaultKind.LOSE_CONFIRM})
+
+
+@dataclass(slots=True, kw_only=True)
+class _Trap:
+    """An answer that is to be lost; none was when it was *looked* at last, but *lost* before."""
+
+    kind: FaultKind
+    victim: Part
+    lost: int
+    looked: Micros
 
 
 class Trouble:
@@ -41,6 +57,7 @@ class Trouble:
         self._restarts = restarts
         self._restarting: threading.Thread | None = None
         self._failure: Exception | None = None
+        self._traps: list[_Trap] = []
         self.incidents: list[Incident] = []
 
     @property
@@ -56,6 +73,7 @@ class Trouble:
             )
         if self._restarting is not None and not self._restarting.is_alive():
             self._restarting = None
+        self._look_at_traps()  # before anybody gets another life
         while self._faults and self._faults[0].at <= elapsed:
             self._happen(self._faults.popleft())
         for victim in self._victims:
@@ -65,12 +83,15 @@ class Trouble:
         """End all pauses, and wait for a server that is being restarted."""
         for victim in self._victims:
             self.incidents += victim.resume()
+        for one in self._cutters.values():
+            one.heal()
+        self._look_at_traps()
+        self._traps.clear()
         if self._restarting is not None:
             self._restarting.join(PATIENCE)
 
     def _happen(self, fault: Fault) -> None:
-        is_cut = fault.kind in (FaultKind.CUT_STORE, FaultKind.CUT_BROKER)
-        possible = self._connected if is_cut else self._victims
+        possible = self._connected if fault.kind in CUTS | LOST_REPLIES else self._victims
         victim = possible[int(fault.choice * len(possible))]
         match fault.kind:
             case FaultKind.KILL:
@@ -79,6 +100,8 @@ class Trouble:
                 victim.pause(fault.length)
             case FaultKind.CUT_STORE | FaultKind.CUT_BROKER:
                 self._cut(fault.kind, victim)
+            case FaultKind.LOSE_COMMIT | FaultKind.LOSE_CONFIRM:
+                self._set_a_trap(fault.kind, victim)
             case FaultKind.RESTART_STORE | FaultKind.RESTART_BROKER:
                 self._restart(fault.kind)
 
@@ -87,13 +110,32 @@ class Trouble:
             return
         begin = now()
         try:
-            cut = self._cutters[kind].cut(victim.name, victim.pid)
+            cut = self._cutters[kind].cut(victim.name)
         except AWAY as error:
             logger.info("could not cut connections of %s: %s", victim.life, error)
             cut = 0
         if cut:
             self.incidents.append(
                 Incident(kind=kind, process=victim.life, begin=begin, end=now(), connections=cut)
+            )
+
+    def _set_a_trap(self, kind: FaultKind, victim: Part) -> None:
+        if any(trap.kind is kind and trap.victim is victim for trap in self._traps):
+            return
+        lost = self._cutters[kind].lost(victim.name)
+        self._traps.append(_Trap(kind=kind, victim=victim, lost=lost, looked=now()))
+        self._cutters[kind].lose_reply(victim.name)
+
+    def _look_at_traps(self) -> None:
+        """Tell of the answers that were lost: within the moment between two looks."""
+        for trap in list(self._traps):
+            looked = now()
+            if self._cutters[trap.kind].lost(trap.victim.name) == trap.lost:
+                trap.looked = looked
+                continue
+            self._traps.remove(trap)
+            self.incidents.append(
+                Incident(kind=trap.kind, process=trap.victim.life, begin=trap.looked, end=now())
             )
 
     def _restart(self, kind: FaultKind) -> None:

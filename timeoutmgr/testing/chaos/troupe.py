@@ -1,49 +1,44 @@
 """The processes of a run: started, killed, paused, started again, and at the end stopped."""
 
 import logging
-import os
 import signal
-import subprocess
-import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
 from timeoutmgr.instants import Micros
+from timeoutmgr.testing.chaos.births import Child, Nursery
 from timeoutmgr.testing.chaos.incidents import Incident
 from timeoutmgr.testing.chaos.plan import FaultKind
+from timeoutmgr.testing.chaos.processes import PATIENCE, ChaosFailed, last_lines, stop, wait_for
 from timeoutmgr.testing.chaos.scene import PROCESS, SCENE
 
 logger = logging.getLogger(__name__)
 
-PATIENCE: Final = 30.0
-"""Seconds that a process may take to start, and to stop."""
 BEFORE_THE_NEXT_LIFE: Final = 0.5
 """Seconds after which a process is started again that ended by itself."""
 
 
-class ChaosFailed(Exception):
-    """The run could not be carried out; the text holds the end of a log where there is one."""
-
-
 @dataclass(slots=True, kw_only=True)
 class Part:
-    """A process with all its lives, one after the other. It is a child of this one.
+    """A process with all its lives, one after the other, each born in the nursery.
 
-    *scene* is the file that it reads; its output goes to *log*; it makes the file *ready* in its
-    first life, once it works.
+    It is the function *entry*, which finds *arguments* in ``sys.argv``. *scene* is the file that
+    it reads; its output goes to *log*; it makes the file *ready* in its first life, once it works.
     """
 
     name: str
-    command: list[str]
+    nursery: Nursery
+    entry: str
+    arguments: list[str] = field(default_factory=list)
     scene: Path
     log: Path
     ready: Path
     lives: int = 0
     ended: int = 0
     """How often it ended by itself."""
-    _child: subprocess.Popen[bytes] | None = None
+    _child: Child | None = None
     _paused: Micros | None = None
     _resume: float = 0.0
     _next_life: float | None = None
@@ -75,22 +70,13 @@ class Part:
         self._next_life = None
         with self.log.open("ab") as log:
             log.write(f"--- {self.life}\n".encode())
-            log.flush()
-            self._child = subprocess.Popen(
-                [sys.executable, *self.command],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                env=_environment(self.scene, self.life),
-            )
+        environment = {SCENE: str(self.scene), PROCESS: self.life}
+        self._child = self.nursery.start(self.entry, self.arguments, self.log, environment)
 
     def wait_until_ready(self) -> None:
         """Return when it works; raise ChaosFailed where it does not."""
-        deadline = time.monotonic() + PATIENCE
-        while not self.ready.exists():
-            if self.code is not None or time.monotonic() > deadline:
-                raise ChaosFailed(f"{self.name} does not start:\n{self.last_words()}")
-            time.sleep(0.02)
+        if not wait_for(self.ready, lambda: self.code is None):
+            raise ChaosFailed(f"{self.name} does not start:\n{self.last_words()}")
 
     def kill(self) -> list[Incident]:
         """Kill it as a crash would, and start it again; return what befell it."""
@@ -99,7 +85,7 @@ class Part:
         befell = self._resumed()
         begin = now()
         self._running.kill()
-        self._running.wait()
+        self._running.wait(PATIENCE)
         befell.append(Incident(kind=FaultKind.KILL, process=self.life, begin=begin, end=now()))
         self.start()
         return befell
@@ -139,21 +125,14 @@ class Part:
         if self._child is None:
             return
         self.resume()
-        if self.code is None:
-            self._running.send_signal(signal.SIGTERM)
-        try:
-            self._running.wait(PATIENCE)
-        except subprocess.TimeoutExpired:
-            logger.warning("%s did not stop within %g s", self.life, PATIENCE)
-            self._running.kill()
-            self._running.wait()
+        stop(self._child)
 
     def last_words(self) -> str:
         """Return the end of its log."""
-        return "\n".join(self.log.read_text(encoding="utf-8", errors="replace").splitlines()[-20:])
+        return last_lines(self.log)
 
     @property
-    def _running(self) -> subprocess.Popen[bytes]:
+    def _running(self) -> Child:
         assert self._child is not None, "it was started"
         return self._child
 
@@ -167,13 +146,3 @@ class Part:
 def now() -> Micros:
     """Return this host's time."""
     return time.time_ns() // 1_000
-
-
-def _environment(scene: Path, life: str) -> dict[str, str]:
-    # Settings of somebody's own endpoints must not reach into the run.
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith("TIMEOUTMGR_") or name.startswith("TIMEOUTMGR_TEST_")
-    }
-    return {**kept, SCENE: str(scene), PROCESS: life}

@@ -22,8 +22,9 @@ def worker() -> EndpointConfiguration:
     name = os.environ[PROCESS]
     scene = Scene.load()
     config = scene.worker(name.partition("#")[0])
-    marked: Any = _Marked(config.settings().transport, scene.consumer, name)
-    config.use_transport(marked)
+    settings = config.settings()
+    marked: Any = _Marked(settings.transport, scene.consumer, name)
+    config.use_transport(marked, delayed_delivery=settings.delayed_delivery)
     return config
 
 
@@ -58,4 +59,4 @@ class _MarkedSession:
         if one.destination != self._queue:
             return one
         marked = {**one.message.headers, SENT_BY: self._sender}
-        return Outgoing(one.destination, replace(one.message, headers=marked))
+        return replace(one, message=replace(one.message, headers=marked))

@@ -18,5 +18,7 @@ in every run, is in this package too, and has to be quick.
 import pytest
 
 pytest.register_assert_rewrite(
-    "timeoutmgr.testing.conformance.stores", "timeoutmgr.testing.conformance.transports"
+    "timeoutmgr.testing.conformance.delayed",
+    "timeoutmgr.testing.conformance.stores",
+    "timeoutmgr.testing.conformance.transports",
 )

@@ -5,7 +5,7 @@
     pytest --pyargs timeoutmgr.testing.conformance.given --timeoutmgr-persistence my.module:make
 
 What the capabilities say decides which cases are run. A subclass of one's own can say more: that
-the clock can be set, how to lose a lease.
+the clock can be set, how to lose a lease, when a delayed message in hand is free again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,15 @@ from contextlib import closing
 
 import pytest
 
-from timeoutmgr.contracts import Persistence, TransactionMode, Transport
+from timeoutmgr.contracts import (
+    DelayedMessageStore,
+    Persistence,
+    TransactionMode,
+    Transport,
+)
+from timeoutmgr.delayed_delivery import DelayedDeliverySettings
+from timeoutmgr.testing.conformance.delayed import DelayedStoreConformance
+from timeoutmgr.testing.conformance.delayed.suite import forms
 from timeoutmgr.testing.conformance.plugin import given
 from timeoutmgr.testing.conformance.stores import StoreConformance
 from timeoutmgr.testing.conformance.transports import TransportConformance
@@ -36,6 +44,26 @@ if "persistence" in given:
         def make_persistence(self) -> Callable[[], Persistence]:
             """Return the given maker."""
             return given["persistence"]
+
+
+if "delayed-store" in given:
+    _delayed = DelayedDeliverySettings(given["delayed-store"]())
+    _forms = forms(_delayed.store)
+
+    class TestDelayedStore(DelayedStoreConformance):
+        """The given delayed message store."""
+
+        row_locks = _delayed.capabilities.row_locks
+        transactions = limits_text = _delayed.database is not None
+        settable_clock = not hasattr(_delayed.store, "now")
+        fetches_in_batches = _forms["fetches_in_batches"]
+        stores_in_batches = _forms["stores_in_batches"]
+        removes_in_batches = _forms["removes_in_batches"]
+
+        @pytest.fixture
+        def make_store(self) -> Callable[[], DelayedMessageStore]:
+            """Return the given maker."""
+            return given["delayed-store"]
 
 
 if "transport" in given:

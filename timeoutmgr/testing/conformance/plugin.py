@@ -14,9 +14,9 @@ import pytest
 
 from timeoutmgr.testing.conformance.facts import NEEDS, is_meant_for
 
-_PARTS: Final = ("persistence", "transport")
+_PARTS: Final = ("persistence", "delayed-store", "transport")
 given: Final[dict[str, Callable[[], Any]]] = {}
-"""Makers of parts by ``persistence`` and ``transport``, as the command line named them."""
+"""Makers of parts by what they are, as the command line named them."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -9,16 +9,18 @@ import pytest
 from timeoutmgr.contracts import CancelResult, ChangeResult, OutcomeKind, TimeoutState, TimeoutStore
 from timeoutmgr.instants import LATEST, Micros
 from timeoutmgr.testing.conformance.facts import needs
-from timeoutmgr.testing.conformance.stores.suite import (
-    ALL,
+from timeoutmgr.testing.conformance.samples import (
     HOUR,
     SetClock,
+    timeout,
+)
+from timeoutmgr.testing.conformance.stores.suite import (
+    ALL,
     StoreSuite,
     drain,
     ids,
     outcomes,
     pending,
-    timeout,
 )
 
 

@@ -9,17 +9,19 @@ import pytest
 from timeoutmgr.contracts import CancelResult, Chunk, OutcomeKind, TimeoutStore
 from timeoutmgr.instants import Micros
 from timeoutmgr.testing.conformance.facts import needs
-from timeoutmgr.testing.conformance.stores.suite import (
+from timeoutmgr.testing.conformance.samples import (
     HOUR,
     SECOND,
     SetClock,
+    timeout,
+)
+from timeoutmgr.testing.conformance.stores.suite import (
     StoreSuite,
     dispatch,
     drain,
     ids,
     outcomes,
     pending,
-    timeout,
 )
 
 
@@ -71,6 +73,30 @@ class Claiming(StoreSuite):
         assert ids(chunk) == ["a"]
         assert chunk.next_due == now + HOUR
         assert store.next_due() == now - 1
+
+    @pytest.mark.parametrize("chunks", [2, 3, 9])
+    def test_several_chunks_at_once_are_in_order_and_each_its_own_claim(
+        self, store: TimeoutStore, now: Micros, chunks: int
+    ) -> None:
+        store.store_many([timeout(name, now - 9 + n) for n, name in enumerate("abcdefg")])
+
+        claimed = store.claim(now, 2, "o", chunks=chunks).all
+        rest = drain(store)
+
+        assert 1 <= len(claimed) <= chunks
+        assert all(1 <= len(one.keys) <= 2 for one in claimed)
+        assert len({one.token for one in claimed}) == len(claimed)
+        assert [key.id for one in claimed for key in one.keys] + rest == list("abcdefg")
+
+    def test_of_several_chunks_each_ends_by_itself(self, store: TimeoutStore, now: Micros) -> None:
+        store.store_many([timeout(name, now - 9 + n) for n, name in enumerate("abcd")])
+        claimed = store.claim(now, 1, "o", chunks=3).all
+
+        dispatch(store, claimed[0].token, claimed[0].keys)
+        for one in claimed[1:]:
+            store.release(one.token)
+
+        assert drain(store) == list("bcd")
 
     @pytest.mark.parametrize("limit", [1, 2, 3, 7, 8])
     def test_no_more_than_the_limit_is_handed_out_and_the_rest_is_next(

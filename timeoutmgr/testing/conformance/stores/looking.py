@@ -11,15 +11,17 @@ import pytest
 from timeoutmgr.contracts import Key, Persistence, TimeoutFilter, TimeoutState, TimeoutStore
 from timeoutmgr.instants import Micros, duration_micros
 from timeoutmgr.testing.conformance.facts import needs
-from timeoutmgr.testing.conformance.stores.suite import (
-    ALL,
+from timeoutmgr.testing.conformance.samples import (
     HOUR,
     SECOND,
     SetClock,
+    timeout,
+)
+from timeoutmgr.testing.conformance.stores.suite import (
+    ALL,
     Stores,
     StoreSuite,
     drain,
-    timeout,
 )
 
 FILTERS = {

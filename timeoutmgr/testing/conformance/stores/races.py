@@ -17,16 +17,18 @@ from timeoutmgr.contracts import (
 )
 from timeoutmgr.instants import Micros
 from timeoutmgr.testing.conformance.racing import Track, race
+from timeoutmgr.testing.conformance.samples import (
+    HOUR,
+    timeout,
+)
 from timeoutmgr.testing.conformance.stores.suite import (
     ALL,
-    HOUR,
     Stores,
     StoreSuite,
     dispatch,
     drain,
     ids,
     pending,
-    timeout,
 )
 
 _BATCH = 50

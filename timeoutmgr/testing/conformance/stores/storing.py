@@ -10,33 +10,23 @@ import pytest
 
 from timeoutmgr.contracts import CancelResult, Timeout, TimeoutState, TimeoutStore
 from timeoutmgr.errors import MessageRejected
-from timeoutmgr.instants import LATEST, Micros
-from timeoutmgr.message import Message
+from timeoutmgr.instants import Micros
 from timeoutmgr.testing.conformance.facts import needs
+from timeoutmgr.testing.conformance.samples import (
+    HOUR,
+    INSTANTS,
+    MESSAGES,
+    NAMES,
+    UNSTORABLE,
+    timeout,
+)
 from timeoutmgr.testing.conformance.stores.suite import (
     ALL,
-    HOUR,
     Stores,
     StoreSuite,
     drain,
     pending,
-    timeout,
 )
-
-MESSAGES = {
-    "plain": Message(id="m", headers={"a": "b"}, body=b"{}"),
-    "empty": Message(id="m"),
-    "unicode": Message(
-        id="ünï \U0001f600", headers={"ключ": "значение \U0001f600", "é": "e\u0301"}
-    ),
-    "all bytes": Message(id="m", body=bytes(range(256)) * 4),
-    "quotes": Message(id="o'clock", headers={"a'; --": '"\\%_'}, body=b"'\\\"%_\x00"),
-    "white space": Message(id=" m ", headers={" a ": " \t\r\n "}, body=b"\r\n"),
-    "other types": Message(id="m", content_type="text/x; q=1 ", content_encoding="binary"),
-    "many headers": Message(id="m", headers={f"name {n}": f"value {n}" for n in range(300)}),
-    "long header": Message(id="m", headers={"long": "x" * 50_000}),
-    "big": Message(id="m", body=b"\x00\xff\\'" * 500_000),
-}
 
 
 class Storing(StoreSuite):
@@ -53,7 +43,7 @@ class Storing(StoreSuite):
         assert store.find("a") == (TimeoutState.PENDING, stored)
         assert store.list(ALL) == [stored]
 
-    @pytest.mark.parametrize("due", [0, 1, -1, 2**31, 2**53 + 1, LATEST], ids=str)
+    @pytest.mark.parametrize("due", INSTANTS, ids=str)
     def test_every_microsecond_of_a_due_time_is_kept(self, store: TimeoutStore, due: int) -> None:
         stored = timeout("a", due)
 
@@ -129,10 +119,7 @@ class Storing(StoreSuite):
 
         assert [one.due for one in store.list(ALL)] == [now + HOUR]
 
-    @pytest.mark.parametrize(
-        ("one", "other"),
-        [("a", "A"), ("a", "a "), ("a", "ä"), ("ss", "ß"), ("é", "e\u0301"), ("\u0131", "i")],
-    )
+    @pytest.mark.parametrize(("one", "other"), NAMES)
     def test_names_that_differ_by_a_byte_are_two(
         self, stores: Stores, now: Micros, one: str, other: str
     ) -> None:
@@ -154,17 +141,7 @@ class Storing(StoreSuite):
         assert store.find(longest.id) == (TimeoutState.PENDING, longest)
 
     @needs(limits_text=True)
-    @pytest.mark.parametrize(
-        "bad",
-        [
-            timeout("x" * 256, 0),
-            timeout("a", 0, saga="s" * 256),
-            timeout("a", 0, destination="d" * 256),
-            timeout("a\0", 0),
-            timeout("half \ud800", 0),
-        ],
-        ids=["long id", "long saga", "long destination", "NUL", "half a character"],
-    )
+    @pytest.mark.parametrize("bad", UNSTORABLE.values(), ids=UNSTORABLE)
     def test_what_no_column_takes_is_rejected_with_its_batch(
         self, store: TimeoutStore, bad: Timeout
     ) -> None:

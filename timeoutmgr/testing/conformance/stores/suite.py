@@ -24,31 +24,9 @@ from timeoutmgr.contracts import (
     Transaction,
 )
 from timeoutmgr.instants import Micros, duration_micros
-from timeoutmgr.message import Message
+from timeoutmgr.testing.conformance.samples import SetClock, Undone
 
 ALL: Final = TimeoutFilter()
-SECOND: Final = 1_000_000
-HOUR: Final = 3_600 * SECOND
-NOW: Final[Micros] = 1_900_000_000_000_000
-
-
-class SetClock:
-    """A clock that stands where it is put."""
-
-    def __init__(self, at: Micros = NOW) -> None:
-        self.at = at
-
-    def now(self) -> Micros:
-        """Return where it was put."""
-        return self.at
-
-    def monotonic(self) -> float:
-        """Return the same in seconds."""
-        return self.at / SECOND
-
-
-class Undone(Exception):
-    """Raised by a test to leave a transaction or a dispatch half-way."""
 
 
 class Stores:
@@ -143,25 +121,6 @@ class StoreSuite:
     def lapse(self, clock: SetClock) -> None:
         """Let the claims of now lapse."""
         clock.at += duration_micros(self.claim_time)
-
-
-def timeout(
-    name: str,
-    due: Micros,
-    *,
-    saga: str | None = None,
-    destination: str = "billing",
-    body: bytes = b"body",
-) -> Timeout:
-    """Return a timeout; its message tells which it is."""
-    return Timeout(
-        id=name,
-        due=due,
-        destination=destination,
-        saga_id=saga,
-        created=due - SECOND,
-        message=Message(id=f"message {name}"[:200], headers={"name": name}, body=body),
-    )
 
 
 def ids(found: Chunk | Sequence[Timeout]) -> list[str]:

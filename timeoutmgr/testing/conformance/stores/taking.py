@@ -18,19 +18,21 @@ from timeoutmgr.contracts import (
 )
 from timeoutmgr.instants import Micros
 from timeoutmgr.testing.conformance.facts import needs
-from timeoutmgr.testing.conformance.stores.suite import (
-    ALL,
+from timeoutmgr.testing.conformance.samples import (
     HOUR,
     SetClock,
+    Undone,
+    timeout,
+)
+from timeoutmgr.testing.conformance.stores.suite import (
+    ALL,
     Stores,
     StoreSuite,
-    Undone,
     dispatch,
     drain,
     ids,
     outcomes,
     pending,
-    timeout,
 )
 
 

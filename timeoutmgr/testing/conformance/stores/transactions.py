@@ -6,20 +6,22 @@ from __future__ import annotations
 
 import pytest
 
-from timeoutmgr.contracts import CancelResult, TimeoutState
+from timeoutmgr.contracts import CancelResult, TimeoutState, Transaction
 from timeoutmgr.errors import CombinationRefused
 from timeoutmgr.instants import Micros
 from timeoutmgr.testing.conformance.facts import needs
-from timeoutmgr.testing.conformance.stores.suite import (
-    ALL,
+from timeoutmgr.testing.conformance.samples import (
     HOUR,
     SetClock,
+    timeout,
+)
+from timeoutmgr.testing.conformance.stores.suite import (
+    ALL,
     Stores,
     StoreSuite,
     ids,
     outcomes,
     pending,
-    timeout,
 )
 
 
@@ -61,13 +63,9 @@ class InTransactions(StoreSuite):
         store = stores(atomic=True)
         store.store_many([timeout("a", now - 1)])
 
-        def send(transaction: object) -> list[str]:
-            chunk = store.claim(now, 1, "o", transaction=transaction)  # type: ignore[arg-type]
-            with store.take_many(
-                chunk.token,
-                chunk.keys,
-                transaction=transaction,  # type: ignore[arg-type]
-            ) as taken:
+        def send(transaction: Transaction) -> list[str]:
+            chunk = store.claim(now, 1, "o", transaction=transaction)
+            with store.take_many(chunk.token, chunk.keys, transaction=transaction) as taken:
                 taken.close(outcomes(chunk.keys, now))
                 return ids(list(taken.timeouts))
 

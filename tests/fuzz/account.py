@@ -1,0 +1,75 @@
+"""The account of what was put into the satellites' queues: nothing lost, nothing twice."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Final
+
+from tests.acceptance.error_queue import ErrorQueue
+from tests.acceptance.place import SOON, Party
+from tests.fuzz.letters import Fate, Letter
+from timeoutmgr.clock import SystemClock
+from timeoutmgr.contracts import TimeoutFilter
+from timeoutmgr.testing.signals import eventually
+
+COUNTS: Final = {Fate.KEPT: {1}, Fate.DROPPED: {0}, Fate.EITHER: {0, 1}}
+"""How often a body may be found in store, destination and error queue together."""
+
+
+class Account:
+    """One endpoint with a queue *sink* for what it dispatches."""
+
+    def __init__(self, party: Party, sink: str, bystander: str) -> None:
+        self._party = party
+        self._place = party.place
+        self._sink = self._place.received(self._place.queue(sink))
+        self._bystander = self._place.queue(bystander)
+        self._store = self._place.persistence().timeouts(party.name, SystemClock())
+
+    def settle(self, patience: float = 30) -> None:
+        """Return when all that was put in is dealt with, and good messages still get through."""
+        for number in range(2):  # the second is in another batch than whatever came first
+            fence = self._party.endpoint.send_local("Fence", number, delay=SOON)
+            self._party.inbox.wait_for_id(fence.message_id, timeout=patience)
+        eventually(lambda: self._store.statistics().due == 0, "due ones are sent", patience)
+        for queue in (self._sink, self._party.errors):
+            _empty(queue)
+
+    def check(self, letters: Sequence[Letter]) -> None:
+        """Hold what is where to the fate of each of *letters*, and to nothing else."""
+        found = self._found()
+        wrong = [letter for letter in letters if found[letter.body] not in COUNTS[letter.fate]]
+        assert not wrong, f"{len(wrong)}, the first {found[wrong[0].body]} times: {wrong[0]}"
+        assert not found.keys() - {letter.body for letter in letters}, "what is this?"
+
+    def check_one(self, letter: Letter) -> None:
+        """Hold what is where to the fate of *letter*."""
+        count = self._found()[letter.body]
+        assert count in COUNTS[letter.fate], f"{count} times: {letter}"
+
+    def _found(self) -> Counter[bytes]:
+        stored = self._store.list(TimeoutFilter(), limit=100_000)
+        found = Counter([row.message.body for row in stored])
+        found.update(message.body for message in self._sink.messages)
+        found.update(message.body for message in self._party.errors.messages)
+        return found
+
+    def check_bystander(self, letters: Sequence[Letter]) -> None:
+        """Hold the copies that the broker made to those that were asked for, once each."""
+        asked = sum(any(name in ("CC", "BCC") for name, _ in one.headers) for one in letters)
+        assert self._place.session.count(self._bystander) == asked
+
+    def check_satellites(self) -> None:
+        """No satellite died, or was close to it."""
+        assert self._party.endpoint.critical_error is None
+        failures = ("pump_failures", "transport_failures", "storage_failures", "polls_failed")
+        assert {name: self._party.telemetry.counted(name) for name in failures} == dict.fromkeys(
+            failures, 0
+        )
+
+
+def _empty(queue: ErrorQueue) -> None:
+    """Read *queue* until nothing comes any more; all of it is there already."""
+    while (before := len(queue.messages)) < len(queue.look(0.2)):
+        assert before < 100_000

@@ -1,0 +1,106 @@
+"""The delayed message store: what counts, what waits, and in which order."""
+
+from __future__ import annotations
+
+from tests.mutation.mutant import Mutant
+
+_DUE = "satellites/due.py"
+_DUE_TESTS = "tests/satellites/test_due.py"
+_BURYING_TESTS = "tests/satellites/test_delayed_burying.py"
+
+MUTANTS = (
+    Mutant(
+        name="a row goes although the error queue did not take its copy",
+        promise="The error queue has a message before its row is removed.",
+        file=_DUE,
+        before="""\
+            if result is SendResult.CONFIRMED:
+                reach("due.error_copy_confirmed")""",
+        after="""\
+            if result:
+                reach("due.error_copy_confirmed")""",
+        tests=(f"{_DUE_TESTS}::test_where_the_error_queue_does_not_take_it_nothing_is_removed",),
+    ),
+    Mutant(
+        name="an outage costs an attempt",
+        promise="While no answer comes no message loses an attempt.",
+        file=_DUE,
+        before="counts=result is SendResult.REFUSED",
+        after="counts=True",
+        tests=(f"{_DUE_TESTS}::test_an_outage_of_the_broker_costs_no_attempt",),
+    ),
+    Mutant(
+        name="a failing message is not put off",
+        promise="A failing row backs off, and those behind it flow.",
+        file=_DUE,
+        before="self.batches.now() + back_off(timeout.attempts)",
+        after="self.batches.now()",
+        tests=(f"{_DUE_TESTS}::test_a_failing_row_backs_off_and_holds_up_nobody",),
+    ),
+    Mutant(
+        name="what others hold is looked at without a rest",
+        promise="What is due and in other hands makes no hot loop.",
+        file="satellites/rounds.py",
+        before="return self.now() + _LOOK_AGAIN",
+        after="return self.now()",
+        tests=(
+            f"{_DUE_TESTS}::test_what_is_due_and_in_other_hands_is_looked_at_again_a_second_later",
+        ),
+    ),
+    Mutant(
+        name="due by this host's clock alone",
+        promise="Nothing is early by the store's clock.",
+        file="satellites/delayed.py",
+        before="        now = self.batches.now()\n",
+        after="        now = self.clock.now()\n",
+        tests=(
+            "tests/satellites/test_delayed.py::"
+            "test_what_the_stores_clock_does_not_call_due_is_stored",
+        ),
+    ),
+    Mutant(
+        name="initialized before it is set up",
+        promise="The store is set up before it is initialized.",
+        file="timeoutmgr/delayed_delivery.py",
+        before="""\
+                self.set_up()
+            self.store.initialize(self._endpoint, self._mode)
+""",
+        after="""\
+                self.store.initialize(self._endpoint, self._mode)
+                self.set_up()
+            self.store.initialize(self._endpoint, self._mode)
+""",
+        tests=(
+            "tests/core/test_delayed_delivery.py::"
+            "test_set_up_comes_before_initialize_and_both_once",
+        ),
+    ),
+    Mutant(
+        name="a row goes although its dead letter has no place",
+        promise="What cannot be delivered is kept until it lies in a dead-letter queue.",
+        file="satellites/onward.py",
+        before="dead=buried.dead, later=buried.later",
+        after="dead=[*buried.dead, *buried.later]",
+        tests=(
+            f"{_BURYING_TESTS}::"
+            "test_while_the_dead_letter_store_is_away_it_rests_and_neighbours_are_sent_once",
+        ),
+    ),
+    Mutant(
+        name="a full node holds up its neighbours",
+        promise="A full node holds up only what is to be buried.",
+        file="satellites/burying.py",
+        before="work.scope is not None and not isinstance(error, NodeFull)",
+        after="work.scope is not None",
+        tests=(f"{_BURYING_TESTS}::test_a_full_node_holds_up_only_what_is_to_be_buried",),
+    ),
+    Mutant(
+        name="a kept message is kept for the queue of the delayed ones",
+        promise="Its acknowledgement finds what its source keeps.",
+        file="timeoutmgr/routing.py",
+        before="    return named or outgoing.destination\n",
+        after="    return outgoing.destination\n",
+        tests=(f"{_BURYING_TESTS}::test_a_kept_message_has_arrived_where_it_is_finally_for",),
+    ),
+)

@@ -1,0 +1,55 @@
+"""Owners' lives: a lock as long as the process lives, and what it means to claims."""
+
+from __future__ import annotations
+
+from tests.mutation.mutant import Mutant
+
+_OWNERS = "timeoutmgr/database/owners.py"
+_TESTS = "tests/database/test_owners.py"
+
+MUTANTS = (
+    Mutant(
+        name="the file of an owner is not locked",
+        promise="A living owner keeps what it holds.",
+        file=_OWNERS,
+        before="        fcntl.flock(self._descriptor, fcntl.LOCK_EX)\n",
+        after="",
+        tests=(f"{_TESTS}::test_a_living_owner_is_not_gone[sqlite_url]",),
+    ),
+    Mutant(
+        name="the lock of an owner ends with its statement",
+        promise="A living owner keeps what it holds.",
+        file=_OWNERS,
+        before="pg_try_advisory_lock(",
+        after="pg_try_advisory_xact_lock(",
+        tests=(f"{_TESTS}::test_a_living_owner_is_not_gone[postgres_url]",),
+    ),
+    Mutant(
+        name="the lock of an owner goes back to the pool",
+        promise="An owner that ended is gone.",
+        file=_OWNERS,
+        before="database.apart.connect()",
+        after="database.engine.connect()",
+        tests=(f"{_TESTS}::test_an_owner_that_ended_is_gone",),
+    ),
+    Mutant(
+        name="a lost life is not taken up again",
+        promise="An owner whose connection broke lives on.",
+        file=_OWNERS,
+        before="        return life is not None and life.holds()\n",
+        after="        return life is not None\n",
+        tests=(
+            "tests/transport/sql/test_leases.py::test_an_owner_whose_lock_was_lost_takes_it_again",
+        ),
+    ),
+    Mutant(
+        name="the death of an owner is not looked at",
+        promise="What a killed process had claimed is free at once.",
+        file="persistence/sql/claiming.py",
+        before="            over = claim.claimed_until <= now or claim.owner in gone\n",
+        after="            over = claim.claimed_until <= now\n",
+        tests=(
+            "tests/persistence/test_owners.py::test_a_closed_persistence_lets_its_claims_go[sqlite]",
+        ),
+    ),
+)

@@ -1,0 +1,108 @@
+"""Migrations: what is moved is in one place, whoever dies or comes late."""
+
+from __future__ import annotations
+
+from tests.mutation.mutant import Mutant
+
+_LEAVING = "persistence/migrating/leaving.py"
+_ARRIVING = "persistence/migrating/arriving.py"
+_MOVING = "timeoutmgr/migration/moving.py"
+_RETURNING = "timeoutmgr/migration/returning.py"
+_STORES = "tests/migration/test_store_to_store.py"
+
+MUTANTS = (
+    Mutant(
+        name="a hidden timeout can be cancelled",
+        promise="What is on its way is never cancelled and delivered.",
+        file="persistence/sql/changing.py",
+        before="        if row is None or row.hidden_by is not None:\n",
+        after="        if row is None:\n",
+        tests=(
+            f"{_STORES}::test_on_its_way_and_after_it_a_timeout_cannot_be_cancelled_or_moved_here[sqlite]",
+        ),
+    ),
+    Mutant(
+        name="the fence of a run is not looked at",
+        promise="After an abort a late process delivers nothing.",
+        file=_ARRIVING,
+        before="        if state != _OPEN:\n",
+        after="        if state is None:\n",
+        tests=(
+            f"{_STORES}::test_after_an_abort_the_target_takes_nothing_from_a_late_process[sqlite]",
+        ),
+    ),
+    Mutant(
+        name="what left leaves no tombstone",
+        promise="A redelivered store message does not bring back what was moved.",
+        file=_LEAVING,
+        before="close_keys(connection, ids, TimeoutState.MIGRATED, at)",
+        after="close_keys(connection, [], TimeoutState.MIGRATED, at)",
+        tests=(
+            f"{_STORES}::test_on_its_way_and_after_it_a_timeout_cannot_be_cancelled_or_moved_here[sqlite]",
+        ),
+    ),
+    Mutant(
+        name="what is due soon is moved as well",
+        promise="Nothing is late by being moved.",
+        file="timeoutmgr/migration/window.py",
+        before="max(cutoff, now + self.safety)",
+        after="max(cutoff, now)",
+        tests=(
+            f"{_STORES}::test_what_is_due_within_the_safety_window_is_left_to_the_source[sqlite]",
+        ),
+    ),
+    Mutant(
+        name="an abort does not ask the target",
+        promise="An abort puts back only what is not at the target.",
+        file=_RETURNING,
+        before="    if batch.state is BatchState.SENDING and parts.target.knows_what_it_has:\n",
+        after="    if batch.state is BatchState.DONE and parts.target.knows_what_it_has:\n",
+        tests=(
+            f"{_STORES}::test_an_abort_puts_back_what_is_not_at_the_target_and_leaves_what_is[sqlite]",
+        ),
+    ),
+    Mutant(
+        name="what is hidden and not written down is not looked for",
+        promise="An abort leaves another product's table whole.",
+        file=_RETURNING,
+        before="    if batch.state is not BatchState.PENDING or ",
+        after="    if batch.state is not BatchState.HIDDEN or ",
+        tests=(
+            "tests/crash/test_foreign_table.py::"
+            "test_an_abort_that_dies_at_one_point_after_the_other_is_finished",
+        ),
+    ),
+    Mutant(
+        name="a batch that was read in part goes on",
+        promise="Counts that do not agree stop a run.",
+        file=_MOVING,
+        before="    if first != second:\n",
+        after="    if first < second:\n",
+        tests=(
+            f"{_STORES}::test_counts_that_do_not_agree_stop_the_run_with_everything_in_its_place[sqlite]",
+        ),
+    ),
+    Mutant(
+        name="one store under two names is not noticed",
+        promise="A store that is moved into itself loses nothing.",
+        file="timeoutmgr/migration/preparing.py",
+        before="    if parts.source.is_where_it_arrives(run.id):\n",
+        after="    if False:\n",
+        tests=(
+            f"{_STORES}::test_one_store_under_two_names_is_noticed_before_anything_is_lost[sqlite]",
+        ),
+    ),
+    Mutant(
+        name="a chunk of a level is acknowledged before it is stored",
+        promise="A drain that dies loses nothing.",
+        file="timeoutmgr/migration/draining.py",
+        before="        delivered = _take(parts, run, batch, relay, hands)\n",
+        after="        relay.ack([one.relayed for one in hands])\n"
+        '        reach("draining.delivered")\n'
+        "        delivered = _take(parts, run, batch, relay, hands)\n",
+        tests=(
+            "tests/crash/test_draining.py::"
+            "test_a_drain_that_dies_at_one_point_after_the_other_is_finished",
+        ),
+    ),
+)

@@ -1,0 +1,154 @@
+"""The pump and its unit of work: settle last, undo together, lose nothing while parts are away."""
+
+from __future__ import annotations
+
+from tests.mutation.mutant import Mutant
+
+_PUMP = "timeoutmgr/transport/pump.py"
+_WORK = "timeoutmgr/transport/work.py"
+_TESTS = "tests/transport/test_pump.py"
+_WORK_TESTS = "tests/transport/test_work.py"
+
+MUTANTS = (
+    Mutant(
+        name="ack before the step",
+        promise="A message is acknowledged only when its step has committed.",
+        file=_PUMP,
+        before="""\
+            self._what.step(batch, work)
+            reach("pump.handled")
+            if self._around.mode is not TransactionMode.NONE:
+                work.ack(batch)
+""",
+        after="""\
+            if self._around.mode is not TransactionMode.NONE:
+                work.ack(batch)
+            self._what.step(batch, work)
+            reach("pump.handled")
+            if self._around.mode is not TransactionMode.NONE:
+""",
+        tests=(f"{_TESTS}::test_a_message_is_acknowledged_only_after_its_step",),
+    ),
+    Mutant(
+        name="consuming goes on while the storage is away",
+        promise="During an outage of the storage nothing is consumed.",
+        file=_PUMP,
+        before="""\
+            except StorageUnavailable as error:
+                self._sit_out(error)
+""",
+        after="""\
+            except StorageUnavailable as error:
+                self._around.stop.wait(self._broker.failure(error))
+""",
+        tests=(f"{_TESTS}::test_during_an_outage_of_the_storage_nothing_is_consumed",),
+    ),
+    Mutant(
+        name="an outage counts as the message's fault",
+        promise="Nothing is moved to the error queue because a part was away.",
+        file=_PUMP,
+        before="""\
+            if self._around.mode is not TransactionMode.NONE:
+                raise
+            # They are gone""",
+        after="""\
+            # They are gone""",
+        tests=(
+            f"{_TESTS}::test_while_the_storage_is_away_messages_are_neither_acknowledged_nor_moved",
+        ),
+    ),
+    Mutant(
+        name="an empty look proves that the storage works",
+        promise="Only the storage itself ends its outage.",
+        file=_PUMP,
+        before="""\
+        if not proved:
+            storage.probe()
+        storage.breaker.success()
+""",
+        after="""\
+        storage.breaker.success()
+""",
+        tests=(
+            "tests/transport/test_storage_proved.py::"
+            "test_an_empty_look_does_not_disarm_a_storage_that_is_away",
+        ),
+    ),
+    Mutant(
+        name="settled before the error queue has the copy",
+        promise="A message leaves its queue only when the error queue has it.",
+        file=_PUMP,
+        before="""\
+        with Work(session, receiver, self._around.mode) as work:
+            [result]""",
+        after="""\
+        with Work(session, receiver, self._around.mode) as work:
+            work.ack([received])
+            [result]""",
+        tests=(
+            f"{_TESTS}::test_a_message_stays_in_its_queue_while_the_error_queue_does_not_take_it",
+        ),
+    ),
+    Mutant(
+        name="an unknown answer of the error queue counts as taken",
+        promise="Only a confirmed copy in the error queue settles its message.",
+        file=_PUMP,
+        before="            if result is not SendResult.CONFIRMED:\n",
+        after="            if result is SendResult.UNROUTABLE:\n",
+        tests=(
+            f"{_TESTS}::test_a_message_stays_in_its_queue_while_the_error_queue_does_not_take_it",
+        ),
+    ),
+    Mutant(
+        name="one bad message sinks its batch",
+        promise="A message that fails costs its neighbours nothing.",
+        file=_PUMP,
+        before="self._handle([received], session, receiver)",
+        after="self._recover(received, error, session, receiver)",
+        tests=(
+            "tests/transport/test_pump_batches.py::"
+            "test_the_neighbours_of_a_rejected_message_are_not_rejected_with_it",
+        ),
+    ),
+    Mutant(
+        name="waking before the commit",
+        promise="The poller is woken only by what it can see.",
+        file=_WORK,
+        before="""\
+        try:
+            self._stack.__exit__(kind, error, trace)
+""",
+        after="""\
+        try:
+            if error is None:
+                self._follow()
+                self._after_commit.clear()
+            self._stack.__exit__(kind, error, trace)
+""",
+        tests=(f"{_WORK_TESTS}::test_what_is_to_be_done_after_the_commit_is_done_then",),
+    ),
+    Mutant(
+        name="a commit whose answer is lost wakes nobody",
+        promise="A timeout whose commit was not answered is not an interval late.",
+        file=_WORK,
+        before="            if error is None:  # the commit was asked for, and may have happened\n",
+        after="            if False:\n",
+        tests=(f"{_WORK_TESTS}::test_what_follows_a_commit_follows_also_one_whose_answer_is_lost",),
+    ),
+    Mutant(
+        name="a send that was not taken goes unnoticed",
+        promise="What a handler sends is taken, or its message is handled again.",
+        file=_WORK,
+        before="            require_confirmed(outgoing, results)\n",
+        after="",
+        tests=(f"{_WORK_TESTS}::test_a_send_that_is_not_confirmed_raises",),
+    ),
+    Mutant(
+        name="a dispatch is undone with the receive, its closing not",
+        promise="A row is removed only when its message stands for good.",
+        file=_WORK,
+        before="transaction=self.scope) if outgoing",
+        after="transaction=self.transaction) if outgoing",
+        tests=(f"{_WORK_TESTS}::test_an_isolated_send_stands_alone_outside_transaction_scope",),
+    ),
+)

@@ -1,0 +1,137 @@
+"""Our queue in a database: order, leases, and one transaction."""
+
+from __future__ import annotations
+
+from tests.mutation.mutant import Mutant
+
+_SQL = "timeoutmgr/transport/sql"
+_STATEMENTS = f"{_SQL}/statements.py"
+_LEASES = f"{_SQL}/leases.py"
+_TESTS = "tests/transport/sql"
+
+MUTANTS = (
+    Mutant(
+        name="messages out of their order",
+        promise="Messages of a queue are handed out in the order in which they came.",
+        file=_STATEMENTS,
+        before="front, order = in_queue, [messages.sequence]",
+        after="front, order = in_queue, [messages.sequence.desc()]",
+        tests=(
+            f"{_TESTS}/test_queue.py::"
+            "test_messages_arrive_in_the_order_in_which_they_were_sent[sqlite]",
+        ),
+    ),
+    Mutant(
+        name="a leased message is free for all",
+        promise="A leased message goes to nobody else.",
+        file=_STATEMENTS,
+        before="free = (messages.available_at <= now) & (messages.lease_until <= now)",
+        after="free = messages.available_at <= now",
+        tests=(f"{_TESTS}/test_leases.py::test_a_leased_message_goes_to_nobody_else[sqlite]",),
+    ),
+    Mutant(
+        name="an acknowledgement takes the lease of another owner",
+        promise="A lost lease settles nothing.",
+        file=_STATEMENTS,
+        before='chosen & mine & (messages.delivery_count == bindparam("delivery"))',
+        after='chosen & (bindparam("me") != "") & (bindparam("delivery") > 0)',
+        tests=(
+            f"{_TESTS}/test_leases.py::"
+            "test_a_lapsed_lease_is_taken_over_and_can_no_longer_be_acknowledged[sqlite]",
+        ),
+    ),
+    Mutant(
+        name="an acknowledgement takes a later lease of the same owner",
+        promise="An older delivery settles nothing of a newer one.",
+        file=_STATEMENTS,
+        before='(messages.delivery_count == bindparam("delivery"))',
+        after='(bindparam("delivery") > 0)',
+        tests=(
+            f"{_TESTS}/test_leases.py::test_an_older_lease_of_the_same_owner_is_not_honoured[sqlite]",
+        ),
+    ),
+    Mutant(
+        name="a lost lease is not told",
+        promise="A step whose message another consumer has is undone.",
+        file=_LEASES,
+        before="        if settled < len(tags):\n",
+        after="        if settled < 0:\n",
+        tests=(
+            f"{_TESTS}/test_transactions.py::test_a_lost_lease_is_told_inside_the_transaction[sqlite]",
+        ),
+    ),
+    Mutant(
+        name="the lease of a living owner is freed",
+        promise="Only the leases of the dead are free before their time.",
+        file=_LEASES,
+        before="        gone = self._lives.gone(others) if others else set()\n",
+        after="        gone = others\n",
+        tests=(f"{_TESTS}/test_leases.py::test_a_leased_message_goes_to_nobody_else[sqlite]",),
+    ),
+    Mutant(
+        name="the leases of the dead are not freed",
+        promise="What a killed consumer had in hand is back at once.",
+        file=_LEASES,
+        before="        gone = self._lives.gone(others) if others else set()\n",
+        after="        gone = set[str]()\n",
+        tests=(
+            f"{_TESTS}/test_leases.py::test_what_a_killed_consumer_held_is_back_at_once[sqlite]",
+        ),
+    ),
+    Mutant(
+        name="the acknowledgement is committed before its transaction",
+        promise="Settling, storing and sending are one transaction.",
+        file=_LEASES,
+        before="settled = self._database.run(settle) if connection is None else settle(connection)",
+        after="settled = self._database.run(settle)",
+        tests=(
+            f"{_TESTS}/test_transactions.py::"
+            "test_a_rollback_undoes_both_and_the_message_is_still_ours[postgres]",
+        ),
+    ),
+    Mutant(
+        name="a send is committed before its transaction",
+        promise="What is sent in a transaction that rolls back was never sent.",
+        file=f"{_SQL}/queues.py",
+        before="there = self._insert(rows, names, connection)\n",
+        after="there = self._database.run(lambda own: self._insert(rows, names, own))\n",
+        tests=(
+            f"{_TESTS}/test_transactions.py::"
+            "test_a_rollback_undoes_both_and_the_message_is_still_ours[postgres]",
+        ),
+    ),
+    Mutant(
+        name="receivers are woken before the commit",
+        promise="A receiver is woken by what it can see.",
+        file=f"{_SQL}/queues.py",
+        before="            after_commit(connection, _ringing(self._bells, there))\n",
+        after="            self._bells.ring(there)\n",
+        tests=(f"{_TESTS}/test_transactions.py::test_a_rolled_back_send_wakes_nobody[sqlite]",),
+    ),
+    Mutant(
+        name="a rollback does what was to follow the commit",
+        promise="What follows a commit never follows a rollback.",
+        file=f"{_SQL}/commits.py",
+        before="""\
+    pending = None if connection.invalidated else connection.info.get(_KEY)
+    if pending is not None:
+""",
+        after="""\
+    pending = None if connection.invalidated else connection.info.get(_KEY)
+    if pending is not None:
+        pending.committed += pending.open
+""",
+        tests=(f"{_TESTS}/test_transactions.py::test_a_rolled_back_send_wakes_nobody[sqlite]",),
+    ),
+    Mutant(
+        name="an undone acknowledgement lets the message go",
+        promise="After a rollback the message is still its consumer's, and its lease is kept.",
+        file=f"{_SQL}/receiver.py",
+        before="            after_commit(transaction, lambda: self._forget(tags))\n",
+        after="            self._forget(tags)\n",
+        tests=(
+            f"{_TESTS}/test_transactions.py::"
+            "test_a_rollback_undoes_both_and_the_message_is_still_ours[sqlite]",
+        ),
+    ),
+)

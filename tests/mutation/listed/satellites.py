@@ -1,0 +1,187 @@
+"""Sender, poller and dispatcher: never early, never lost, the same id."""
+
+from __future__ import annotations
+
+from tests.mutation.mutant import Mutant
+
+_DISPATCHER = "satellites/dispatcher.py"
+_DISPATCHER_TESTS = "tests/satellites/test_dispatcher.py"
+_POLLER = "satellites/poller.py"
+_POLLER_TESTS = "tests/satellites/test_poller.py"
+
+MUTANTS = (
+    Mutant(
+        name="a delay is rounded down",
+        promise="No message is early, not even by less than a microsecond.",
+        file="timeoutmgr/validation.py",
+        before="math.ceil(delay * 1_000_000)",
+        after="int(delay * 1_000_000)",
+        tests=(
+            "tests/core/test_validation.py::test_a_part_of_a_microsecond_counts_as_a_whole_one",
+        ),
+    ),
+    Mutant(
+        name="the poller is woken in the step",
+        promise="The poller is woken after the commit.",
+        file="satellites/timeouts.py",
+        before="            work.after_commit(lambda: self.wake(earliest))\n",
+        after="            self.wake(earliest)\n",
+        tests=("tests/satellites/test_timeouts.py::test_the_poller_is_woken_after_the_commit",),
+    ),
+    Mutant(
+        name="what arrives goes straight on although it is not due",
+        promise="Due is judged by the store's clock, to the microsecond.",
+        file="satellites/timeouts.py",
+        before="if timeout.due <= now]",
+        after="if timeout.due <= now + 1]",
+        tests=(
+            "tests/satellites/test_timeouts.py::"
+            "test_in_transaction_scope_what_is_due_goes_straight_on_and_never_early",
+        ),
+    ),
+    Mutant(
+        name="a delayed retry has the id of the delay before it",
+        promise="A delayed retry of what was dispatched already is not dropped.",
+        file="timeoutmgr/routing.py",
+        before='message.id if retry is None else f"{message.id}|{retry}"',
+        after="message.id",
+        tests=(
+            "tests/satellites/test_timeouts.py::"
+            "test_a_delayed_retry_of_a_dispatched_timeout_is_another_timeout",
+        ),
+    ),
+    Mutant(
+        name="published after the removal is committed",
+        promise="A message is sent and confirmed before its row is removed.",
+        file=_DISPATCHER,
+        before="        results = send_each(going.outgoing, work)\n",
+        after="""\
+        work.after_commit(lambda: work.send_isolated(going.outgoing))
+        results = [SendResult.CONFIRMED] * len(going.outgoing)
+""",
+        tests=(f"{_DISPATCHER_TESTS}::test_a_timeout_is_sent_before_it_is_removed",),
+    ),
+    Mutant(
+        name="an unknown confirm closes as dispatched",
+        promise="What no confirm came for stays, and is sent again.",
+        file="satellites/sorting.py",
+        before="        if result is SendResult.CONFIRMED:\n",
+        after="        if result in (SendResult.CONFIRMED, SendResult.UNKNOWN):\n",
+        tests=(
+            f"{_DISPATCHER_TESTS}::test_an_unknown_answer_never_moves_a_timeout_to_the_error_queue",
+        ),
+    ),
+    Mutant(
+        name="an unknown confirm leaves no mark",
+        promise="A later cancel says that the message may have been sent.",
+        file=_DISPATCHER,
+        before="maybe_sent=result is SendResult.UNKNOWN",
+        after="maybe_sent=False",
+        tests=("tests/satellites/test_doubt.py::test_a_cancel_after_an_unknown_confirm_says_so",),
+    ),
+    Mutant(
+        name="removed although the error queue did not take it",
+        promise="A message that cannot be delivered is kept until the error queue has it.",
+        file=_DISPATCHER,
+        before="""\
+            if result is SendResult.CONFIRMED:
+                reach(""",
+        after="""\
+            if result is not SendResult.UNKNOWN:
+                reach(""",
+        tests=(
+            f"{_DISPATCHER_TESTS}::test_a_timeout_stays_while_the_error_queue_does_not_take_it",
+        ),
+    ),
+    Mutant(
+        name="one attempt too many at a full queue",
+        promise="A message that is refused five times goes to the error queue.",
+        file="satellites/sorting.py",
+        before="timeout.attempts + 1 >= attempts",
+        after="timeout.attempts >= attempts",
+        tests=(
+            f"{_DISPATCHER_TESTS}::"
+            "test_a_timeout_that_is_refused_five_times_goes_to_the_error_queue",
+        ),
+    ),
+    Mutant(
+        name="a message id per dispatch",
+        promise="A repeat has the message id of the first.",
+        file="satellites/delivering.py",
+        before="        id=message.id,\n",
+        after='        id=f"{message.id}@{at}",\n',
+        tests=(f"{_DISPATCHER_TESTS}::test_what_is_delivered_keeps_id_body_and_headers",),
+    ),
+    Mutant(
+        name="what cannot be sent at all keeps its chunk back",
+        promise="A row that no broker can carry goes to the error queue, its neighbours are sent.",
+        file="satellites/undeliverable.py",
+        before="        if len(outgoing) == 1:\n",
+        after="""\
+        if outgoing:
+            return [SendResult.REFUSED] * len(outgoing)
+        if len(outgoing) == 1:
+""",
+        tests=(
+            f"{_DISPATCHER_TESTS}::test_a_message_that_no_broker_can_carry_"
+            "goes_to_the_error_queue_and_its_neighbours_are_sent",
+        ),
+    ),
+    Mutant(
+        name="a claim that was not handed on is kept",
+        promise="What could not be handed on is free at once.",
+        file=_POLLER,
+        before="                self.store.release(token, maybe_handed_on=maybe)\n",
+        after="",
+        tests=(f"{_POLLER_TESTS}::test_a_failing_send_releases_the_claim",),
+    ),
+    Mutant(
+        name="a claim in doubt is released as if nobody had it",
+        promise="A chunk that a dispatcher may have is not handed out again under its hands.",
+        file=_POLLER,
+        before="{token: result is SendResult.UNKNOWN for",
+        after="{token: False for",
+        tests=(
+            "tests/satellites/test_doubt.py::"
+            "test_ids_that_the_dispatcher_may_have_are_not_handed_on_again_under_its_hands",
+        ),
+    ),
+    Mutant(
+        name="of several chunks only the first is looked after",
+        promise="Each chunk that was not taken is free again, whatever became of the others.",
+        file=_POLLER,
+        before="            for one, result in zip(chunks, results, strict=True)\n",
+        after="            for one, result in zip(chunks[:1], results[:1], strict=True)\n",
+        tests=(
+            f"{_POLLER_TESTS}::"
+            "test_of_chunks_that_were_sent_together_those_that_were_not_taken_are_given_back",
+        ),
+    ),
+    Mutant(
+        name="ids that were not taken count as handed on",
+        promise="A claim is kept only for ids that are on their way.",
+        file=_POLLER,
+        before="            if result is not SendResult.CONFIRMED\n",
+        after="            if result is SendResult.UNROUTABLE\n",
+        tests=(f"{_POLLER_TESTS}::test_a_failing_send_releases_the_claim",),
+    ),
+    Mutant(
+        name="the claim is not in the transaction of its ids",
+        promise="In one transaction claim and control message exist together or not at all.",
+        file=_POLLER,
+        before="                chunk = self._claim(chunks, transaction)\n",
+        after="                chunk = self._claim(chunks, None)\n",
+        tests=(
+            f"{_POLLER_TESTS}::"
+            "test_in_transaction_scope_claim_and_control_message_are_one_transaction",
+        ),
+    ),
+    Mutant(
+        name="a wake during a poll is lost",
+        promise="The poller does not sleep past a row that was stored while it looked.",
+        file="satellites/schedule.py",
+        before="for due in (next_due, self._woken) if due is not None",
+        after="for due in (next_due,) if due is not None",
+        tests=("tests/satellites/test_schedule.py::test_a_wake_during_a_poll_is_kept_for_its_end",),
+    ),
+)

@@ -1,0 +1,358 @@
+"""Storing, claiming, taking, closing and changing in a SQL database."""
+
+from __future__ import annotations
+
+from tests.mutation.mutant import Mutant
+
+_TESTS = "tests/persistence"
+_CLAIMING = "persistence/sql/claiming.py"
+_CLAIMING_TESTS = f"{_TESTS}/test_claiming.py"
+_TAKING = "persistence/sql/taking.py"
+_TAKING_TESTS = f"{_TESTS}/test_taking.py"
+_CLOSING = "persistence/sql/closing.py"
+_CHANGING = "persistence/sql/changing.py"
+_CHANGING_TESTS = f"{_TESTS}/test_changing.py"
+_STORING = "persistence/sql/storing.py"
+_STORING_TESTS = f"{_TESTS}/test_storing.py"
+_CONDITIONS = "persistence/sql/conditions.py"
+
+MUTANTS = (
+    # --- storing
+    Mutant(
+        name="a redelivered store message is stored again",
+        promise="An id is stored once in its life.",
+        file=_STORING,
+        before="if insert_keys(connection, [key]):\n",
+        after="if insert_keys(connection, [key]) in (0, 1):\n",
+        tests=(
+            f"{_STORING_TESTS}::test_a_redelivery_does_not_resurrect_what_was_dispatched[sqlite]",
+        ),
+    ),
+    Mutant(
+        name="of one id twice in a batch the last counts",
+        promise="What was sent first under an id is what is delivered.",
+        file=_STORING,
+        before="for timeout in reversed(timeouts)}",
+        after="for timeout in timeouts}",
+        tests=(f"{_STORING_TESTS}::test_of_one_id_twice_in_a_batch_the_first_counts[sqlite]",),
+    ),
+    Mutant(
+        name="storing commits by itself inside a caller's transaction",
+        promise="What is sent inside a transaction exists if that commits.",
+        file=_STORING,
+        before="""\
+                with transaction.begin_nested():
+                    all_new(transaction)
+""",
+        after="""\
+                self._context.database.run(all_new)
+""",
+        tests=(
+            "tests/persistence/test_storing_inside.py::"
+            "test_new_ones_come_and_go_with_the_callers_transaction[postgres]",
+        ),
+    ),
+    # --- claiming
+    Mutant(
+        name="a claim ignores the claims in force",
+        promise="What is claimed is not handed out again.",
+        file=_CLAIMING,
+        before="        active = self._drop_ended(connection, claims, now, owner)\n",
+        after="        active: list[Claim] = []\n",
+        tests=(f"{_CLAIMING_TESTS}::test_what_is_claimed_is_not_handed_out_again[sqlite]",),
+    ),
+    Mutant(
+        name="a claim takes what is due within a second",
+        promise="Nothing is handed out before its microsecond.",
+        file=_CLAIMING,
+        before="""\
+                seen,
+                self._due <= bindparam("now"),
+                timeouts.c.next_try <=""",
+        after="""\
+                seen,
+                self._due <= bindparam("now") + 1_000_000,
+                timeouts.c.next_try <=""",
+        tests=(f"{_CLAIMING_TESTS}::test_next_due_is_the_next_in_the_future[sqlite]",),
+    ),
+    Mutant(
+        name="a look takes now for not yet",
+        promise="A timeout is handed out from its microsecond on.",
+        file=_CLAIMING,
+        before="any(row.due <= now and row.next_try <= now for row in rows)",
+        after="any(row.due < now and row.next_try <= now for row in rows)",
+        tests=(f"{_CLAIMING_TESTS}::test_a_timeout_is_handed_out_from_its_microsecond_on[sqlite]",),
+    ),
+    Mutant(
+        name="the bound on ids in flight is one of each chunk",
+        promise="Ids in flight stay well below what a claim's time allows.",
+        file=_CLAIMING,
+        before="self._context.settings.max_in_flight - sum(one.size for one in active)",
+        after="self._context.settings.max_in_flight",
+        tests=(f"{_CLAIMING_TESTS}::test_no_more_ids_are_in_flight_than_is_set",),
+    ),
+    Mutant(
+        name="a claim reaches over the claim of another",
+        promise="Intervals in force never overlap.",
+        file=_CLAIMING,
+        before="(connection, now, limit, start, claim.interval.first)",
+        after="(connection, now, limit, start, None)",
+        tests=(
+            "tests/persistence/test_intervals.py::test_a_claim_ends_where_the_next_one_begins[sqlite]",
+        ),
+    ),
+    Mutant(
+        name="a burst goes on behind what was stored before it",
+        promise="What this process stores before a burst goes next.",
+        file=_CLAIMING,
+        before="        self._horizon.expect(due)\n        self._burst = None\n",
+        after="        self._horizon.expect(due)\n",
+        tests=(
+            "tests/persistence/test_bursts.py::"
+            "test_what_this_process_stores_before_a_burst_goes_next[sqlite]",
+        ),
+    ),
+    Mutant(
+        name="a burst without an end",
+        promise="What others store before a burst is not starved by it.",
+        file=_CLAIMING,
+        before="            if self._since_all_gaps < LONGEST_BURST:\n",
+        after="            if self._since_all_gaps:\n",
+        tests=(
+            "tests/persistence/test_bursts.py::"
+            "test_a_burst_without_an_end_does_not_starve_what_stands_before_it[sqlite]",
+        ),
+    ),
+    Mutant(
+        name="the horizon is never left",
+        promise="What another process stores before the horizon is found.",
+        file="persistence/sql/horizon.py",
+        before="            if self._clock.monotonic() >= self._full_look:\n",
+        after="            if False:\n",
+        tests=(
+            "tests/persistence/test_bursts.py::"
+            "test_what_another_process_stores_before_a_burst_goes_within_a_second[sqlite]",
+        ),
+    ),
+    Mutant(
+        name="a claim never lapses",
+        promise="What a process that hangs has claimed is free in the end.",
+        file=_CLAIMING,
+        before="            over = claim.claimed_until <= now or claim.owner in gone\n",
+        after="            over = claim.owner in gone\n",
+        tests=(f"{_CLAIMING_TESTS}::test_a_claim_lapses_by_the_clock[sqlite]",),
+    ),
+    Mutant(
+        name="a lapsed claim is dropped over the heads of those at work",
+        promise="What a dispatcher has in hand is not handed out, whatever the clock says.",
+        file=_CLAIMING,
+        before="        return mark_free_rows(connection, self._context, claim.interval)\n",
+        after="""\
+        mark_free_rows(connection, self._context, claim.interval)
+        return True
+""",
+        tests=(
+            f"{_TAKING_TESTS}::"
+            "test_a_lapsed_claim_is_not_taken_over_while_its_rows_are_held[postgres]",
+        ),
+    ),
+    Mutant(
+        name="a release in doubt ends the claim of a dispatcher at work",
+        promise="Only who has a claim in hand ends it.",
+        file=_CLAIMING,
+        before="            return not claim.taken  # the fence of whoever took it\n",
+        after="            return True\n",
+        tests=(f"{_TAKING_TESTS}::test_a_release_in_doubt_leaves_a_dispatcher_at_work[sqlite]",),
+    ),
+    # --- pages
+    Mutant(
+        name="a page skips what is due at the instant it begins at",
+        promise="Pages cover everything once.",
+        file=_CONDITIONS,
+        before="    return and_(due >= from_due, or_(due > from_due, id_ > from_id))\n",
+        after="    return and_(due > from_due)\n",
+        tests=(f"{_TESTS}/test_looking.py::test_pages_cover_everything_once_in_order[sqlite]",),
+    ),
+    Mutant(
+        name="behind a claim the rest of its last instant is not seen",
+        promise="More rows of one instant than a chunk holds all go out.",
+        file=_CLAIMING,
+        before='    return Key(key.due, key.id + "\\x01")\n',
+        after='    return Key(key.due + 1, "")\n',
+        tests=(
+            f"{_CLAIMING_TESTS}::test_more_rows_of_one_instant_than_a_page_all_go_out_once[sqlite]",
+        ),
+    ),
+    # --- taking
+    Mutant(
+        name="due is not looked at again when taking",
+        promise="What was moved after its claim is not sent early.",
+        file=_TAKING,
+        before="                timeouts.c.due <= now,\n",
+        after="",
+        tests=(
+            "tests/persistence/test_early.py::"
+            "test_what_is_not_due_is_not_taken_although_it_is_asked_for[postgres]",
+        ),
+    ),
+    Mutant(
+        name="two dispatchers pass one fence",
+        promise="What is in hand is left out for others, where rows cannot be locked.",
+        file=_TAKING,
+        before="                    claims.c.taken_by.is_(None),\n",
+        after="",
+        tests=(f"{_TAKING_TESTS}::test_what_is_in_hand_is_left_out_for_others[sqlite]",),
+    ),
+    Mutant(
+        name="rows are taken without a lock",
+        promise="What is in hand is left out for others, where rows can be locked.",
+        file=_TAKING,
+        before="            .with_for_update(skip_locked=True, of=timeouts)\n",
+        after="",
+        tests=(f"{_TAKING_TESTS}::test_what_is_in_hand_is_left_out_for_others[postgres]",),
+    ),
+    Mutant(
+        name="no claim before the publish",
+        promise="A crash after the publish leaves a trace for a later cancel.",
+        file=_TAKING,
+        before='        context.database.run(work)\n        reach("taking.claim_added")\n',
+        after='        reach("taking.claim_added")\n',
+        tests=(
+            f"{_TAKING_TESTS}::"
+            "test_a_control_message_whose_claim_is_gone_still_leaves_a_trace[postgres]",
+        ),
+    ),
+    Mutant(
+        name="what was taken and not closed bears no mark",
+        promise="A cancel says so where the message may have been sent.",
+        file=_TAKING,
+        before="                mark(connection, self._context, list(rows))\n",
+        after="                pass\n",
+        tests=(
+            f"{_TAKING_TESTS}::test_leaving_without_close_gives_back_and_says_maybe_sent[sqlite]",
+        ),
+    ),
+    # --- closing
+    Mutant(
+        name="no tombstone after a dispatch",
+        promise="A redelivered store message does not bring back what was dispatched.",
+        file=_CLOSING,
+        before="            self._context.writing.close_keys(connection, ids, state, at)\n",
+        after="            self._context.writing.close_keys(connection, [], state, at)\n",
+        tests=(f"{_TAKING_TESTS}::test_dispatched_and_failed_are_gone_for_good[sqlite]",),
+    ),
+    Mutant(
+        name="who is passed by ends the claim of who holds the rows",
+        promise="A claim ends with the dispatcher that works under it.",
+        file=_CLOSING,
+        before="            lapse(connection, self._context, token)\n",
+        after="            forget(connection, self._context, [token])\n",
+        tests=(
+            f"{_TAKING_TESTS}::"
+            "test_a_dispatcher_that_is_passed_by_leaves_the_claim_to_its_holder[postgres]",
+        ),
+    ),
+    Mutant(
+        name="a claim that is passed by is kept to its time-out",
+        promise="What a change held at the moment of its dispatch is dispatched right after it.",
+        file=_CLOSING,
+        before="            lapse(connection, self._context, token)\n",
+        after="            pass\n",
+        tests=(
+            f"{_TAKING_TESTS}::"
+            "test_a_claim_on_a_row_that_a_change_held_ends_with_the_change[postgres]",
+        ),
+    ),
+    Mutant(
+        name="COPY leaves a row out",
+        promise="A batch is stored wholly or not at all.",
+        file="persistence/sql/writing_postgresql.py",
+        before="            for row in rows:\n",
+        after="            for row in rows[1:]:\n",
+        tests=(
+            f"{_CLAIMING_TESTS}::test_more_rows_of_one_instant_than_a_page_all_go_out_once[postgres]",
+        ),
+    ),
+    Mutant(
+        name="history is not in the transaction of what it tells of",
+        promise="History says what happened, and nothing that was undone.",
+        file="persistence/sql/history.py",
+        before="    context.writing.insert_rows(connection, context.tables.history, entries)\n",
+        after="""\
+    context.database.run(
+        lambda own: context.writing.insert_rows(own, context.tables.history, entries)
+    )
+""",
+        tests=("tests/persistence/test_history.py::test_history_is_undone_with_what_it_tells_of",),
+    ),
+    # --- changing
+    Mutant(
+        name="a cancel of what was never seen leaves no tombstone",
+        promise="A store message that comes after the cancel is dropped.",
+        file=_CHANGING,
+        before=(
+            "        return insert_missing("
+            "connection, self._context.tables.keys, [tombstone]) == 1\n"
+        ),
+        after="        return bool(tombstone)\n",
+        tests=(
+            f"{_STORING_TESTS}::test_a_store_message_that_comes_after_the_cancel_is_dropped[sqlite]",
+        ),
+    ),
+    Mutant(
+        name="a cancel overtakes a dispatcher at work",
+        promise="A cancel says too late while the message is being sent.",
+        file=_CHANGING,
+        before="claim.claimed_until > now and claim.owner not in gone for",
+        after="claim.claimed_until > now and claim.owner in gone for",
+        tests=(f"{_CHANGING_TESTS}::test_what_is_in_a_dispatchers_hands_is_too_late[sqlite]",),
+    ),
+    Mutant(
+        name="a cancel is sure where a claim ended without a word",
+        promise="A cancel says cancelled only where nothing was sent.",
+        file=_CHANGING,
+        before="        return _Held(row, bool(row.maybe_sent or claims))\n",
+        after="        return _Held(row, False)\n",
+        tests=(f"{_CHANGING_TESTS}::test_a_claim_that_lapsed_leaves_maybe_sent[sqlite]",),
+    ),
+    Mutant(
+        name="a reschedule does not raise the version",
+        promise="What was moved is told from what was stored by its version.",
+        file=_CHANGING,
+        before="due=due, version=key.version + 1",
+        after="due=due, version=key.version",
+        tests=(
+            "tests/persistence/test_versions.py::test_every_reschedule_raises_the_version[sqlite]",
+        ),
+    ),
+    Mutant(
+        name="a reschedule leaves the key at the old due time",
+        promise="A rescheduled timeout is found by its id.",
+        file=_CHANGING,
+        before="self._change_key.values(due=due, version",
+        after="self._change_key.values(version",
+        tests=(
+            f"{_TESTS}/test_looking.py::test_key_of_follows_a_timeout_until_it_is_gone[sqlite]",
+        ),
+    ),
+    Mutant(
+        name="clearing a saga takes what was sent after the order",
+        promise="A saga's later timeouts outlive a clear that comes late.",
+        file=_CHANGING,
+        before='                timeouts.c.created <= bindparam("until"),\n',
+        after='                bindparam("until") >= 0,\n',
+        tests=(f"{_CHANGING_TESTS}::test_a_sagas_cancel_leaves_what_was_sent_after_it[sqlite]",),
+    ),
+    # --- purging
+    Mutant(
+        name="a tombstone is purged at half its age",
+        promise="Tombstones outlive every redelivery.",
+        file="persistence/sql/purging.py",
+        before="        tombstones = now - duration_micros(settings.tombstone_retention)\n",
+        after="        tombstones = now - duration_micros(settings.tombstone_retention) // 2\n",
+        tests=(
+            f"{_TESTS}/test_looking.py::"
+            "test_tombstones_outlive_redeliveries_and_are_purged_in_the_end[sqlite]",
+        ),
+    ),
+)

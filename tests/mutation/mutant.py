@@ -1,0 +1,39 @@
+"""A mutant: a small wrong change of the product's source, and the tests that must notice it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[2]
+
+
+class SourceMoved(Exception):
+    """The text that a mutant changes is not in its file, or is there more than once."""
+
+    def __init__(self, mutant: Mutant, times: int) -> None:
+        super().__init__(
+            f"mutant {mutant.name!r}: its text is {times} times in {mutant.file}, expected once; "
+            "the source moved: mend the list in tests/mutation/listed/"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutant:
+    """*after* in place of *before* in *file* breaks *promise*, and one of *tests* must fail."""
+
+    name: str
+    promise: str
+    file: str
+    before: str
+    after: str
+    tests: tuple[str, ...]
+
+    def source(self, root: Path = ROOT) -> str:
+        """Return the text of its file below *root*, changed; raise SourceMoved."""
+        text = (root / self.file).read_text()
+        times = text.count(self.before)
+        if times != 1:
+            raise SourceMoved(self, times)
+        return text.replace(self.before, self.after)

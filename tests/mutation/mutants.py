@@ -1,0 +1,20 @@
+"""All mutants of the product's source. One that a test does not notice is a promise not held."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from .listed import breakers, delayed, lives, migration, pump, queues, satellites, stores, window
+from .mutant import Mutant
+
+MUTANTS: Final[tuple[Mutant, ...]] = (
+    *pump.MUTANTS,
+    *window.MUTANTS,
+    *breakers.MUTANTS,
+    *satellites.MUTANTS,
+    *delayed.MUTANTS,
+    *stores.MUTANTS,
+    *lives.MUTANTS,
+    *queues.MUTANTS,
+    *migration.MUTANTS,
+)

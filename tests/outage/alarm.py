@@ -1,0 +1,31 @@
+"""A critical error hook that keeps what it was told, and when."""
+
+from __future__ import annotations
+
+import time
+
+from timeoutmgr import CriticalErrorContext
+from timeoutmgr.testing.signals import Signal
+
+
+class Alarm:
+    """Register it by ``define_critical_error_action``; the endpoint then goes on."""
+
+    def __init__(self) -> None:
+        self._signal = Signal()
+        self.told: list[tuple[float, CriticalErrorContext]] = []
+        """The monotonic time and the context of each critical error."""
+
+    def __call__(self, context: CriticalErrorContext) -> None:
+        """Keep *context*."""
+        with self._signal.change():
+            self.told.append((time.monotonic(), context))
+
+    def wait_for(self, count: int, timeout: float = 30) -> float:
+        """Return when it was told for the *count*th time."""
+        self._signal.wait_until(
+            lambda: len(self.told) >= count,
+            lambda: f"{count} critical errors; told {self.told}",
+            timeout,
+        )
+        return self.told[count - 1][0]

@@ -1,0 +1,43 @@
+"""What a consumer had in hand when its database went away is delivered soon after it is back."""
+
+from __future__ import annotations
+
+import time
+from datetime import timedelta
+
+import pytest
+
+from timeoutmgr.errors import TransportUnavailable
+from timeoutmgr.message import Message, Outgoing
+from timeoutmgr.testing.faultproxy import FaultProxy
+from timeoutmgr.testing.signals import eventually
+from timeoutmgr.transport.sql import SqlTransport
+
+SOON = timedelta(seconds=10)
+
+
+@pytest.mark.behaviour(32)
+def test_a_message_in_hand_does_not_wait_for_its_lease_to_lapse_after_an_outage(
+    postgres_url: str, unique: str
+) -> None:
+    with FaultProxy.before(postgres_url) as proxy:
+        transport = SqlTransport(proxy.url(postgres_url), prefix=f"{unique}_")
+        transport.install()
+        session = transport.session()
+        session.create_queues(["q"])
+        session.send([Outgoing("q", Message(id="1"))])
+        receiver = session.receiver("q", prefetch=5)
+        assert len(receiver.receive(5, 1)) == 1
+        proxy.refuse()
+        proxy.reset()
+        with pytest.raises(TransportUnavailable):
+            receiver.close()  # as a pump does in an outage
+        proxy.heal()
+        back = time.monotonic()
+
+        receiver = session.receiver("q", prefetch=5)
+        eventually(lambda: receiver.receive(5, 0.5), "it comes again", SOON.total_seconds())
+
+        assert time.monotonic() - back < SOON.total_seconds()
+        receiver.close()
+        transport.close()

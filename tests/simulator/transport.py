@@ -1,0 +1,149 @@
+"""The broker as one actor's port: sessions whose confirms fail to come, channels that break."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+from timeoutmgr.contracts import (
+    Receiver,
+    SendResult,
+    Transaction,
+    Transport,
+    TransportSession,
+)
+from timeoutmgr.errors import TransportUnavailable
+from timeoutmgr.message import Outgoing, Received
+
+from .process import Calls
+from .timeline import Killed
+from .world import World
+
+
+class SimTransport:
+    """The connections of one actor."""
+
+    def __init__(self, world: World, calls: Calls) -> None:
+        self._world = world
+        self._calls = calls
+
+    def session(self) -> TransportSession:
+        return cast(TransportSession, cast(Any, SimSession(self._world, self._calls)))
+
+
+class SimSession:
+    """A connection; what of it pumps, poller and clients use."""
+
+    def __init__(self, world: World, calls: Calls) -> None:
+        self._world = world
+        self._calls = calls
+
+    def send(
+        self, outgoing: Sequence[Outgoing], *, transaction: Transaction | None = None
+    ) -> list[SendResult]:
+        self._calls.before()
+        _reach(self._world, self._calls)
+        self._lose_row_locks()
+        middle = self._world.random.random() * 4 * len(outgoing)
+        results = []
+        for place, one in enumerate(outgoing):
+            if 0 < place == int(middle):
+                self._calls.before()  # what is written by now is written
+            results.append(self._publish(one))
+        self._calls.after()
+        return results
+
+    def _publish(self, one: Outgoing) -> SendResult:
+        broker, fires, hand = self._world.broker, self._world.faults.fires, self._calls.hand
+        life = self._world.ledger.lives.get(one.message.id)
+        if not broker.has(one.destination):
+            if life is not None:
+                life.may_fail = True
+            return SendResult.UNROUTABLE
+        if fires("broker.refused"):
+            if life is not None:
+                life.may_fail = True
+            return SendResult.REFUSED
+        if fires("broker.lost"):
+            pass
+        elif fires("broker.lands_late"):
+            seconds = 1 + 90 * self._world.random.random()
+            broker.later(seconds, lambda: broker.land(one, hand))
+        else:
+            broker.take(one, hand)
+            if not fires("broker.unconfirmed"):
+                return SendResult.CONFIRMED
+        self._calls.note("hears no confirm", one.message.id)
+        if hand is not None:
+            hand.unknown.add(one.message.id)
+        return SendResult.UNKNOWN
+
+    def _lose_row_locks(self) -> None:
+        hand, database = self._calls.hand, self._world.database
+        if hand is None or not database.row_locks or hand.cut_off:
+            return
+        if self._world.faults.fires("store.cut"):
+            hand.cut_off = hand.interrupted = True
+            database.unlock(hand)
+            self._calls.note("has lost its row locks", *(key.id for key in hand.keys))
+
+    def receiver(self, queue: str, *, prefetch: int) -> Receiver:
+        _reach(self._world, self._calls)
+        return cast(Receiver, cast(Any, SimReceiver(self._world, self._calls, queue)))
+
+    def close(self) -> None:
+        return
+
+
+class SimReceiver:
+    """A channel; the broker keeps what it has not acknowledged under its name."""
+
+    def __init__(self, world: World, calls: Calls, queue: str) -> None:
+        self._world = world
+        self._calls = calls
+        self._queue = queue
+
+    def receive(self, limit: int, wait: float) -> list[Received]:
+        self._calls.before()
+        _reach(self._world, self._calls)
+        broker, random = self._world.broker, self._world.random
+        batch = broker.deliver(self._queue, limit, self._calls.process, self)
+        self._calls.received = len(batch)
+        if batch:
+            self._calls.note("receives", *(received.message.id for received in batch))
+            if self._world.faults.fires("broker.cut"):
+                broker.later(random.random() ** 4 * 2, self._break)
+            self._calls.after()
+        return batch
+
+    def _break(self) -> None:
+        lost = self._world.broker.give_back(self)
+        self._calls.note("loses its channel", *(received.message.id for received in lost))
+
+    def ack(self, received: Sequence[Received], *, transaction: Transaction | None = None) -> None:
+        self._calls.before()
+        _reach(self._world, self._calls)
+        if not self._world.broker.acknowledge(list(received), self):
+            raise TransportUnavailable("the channel is closed")
+        self._calls.after()
+
+    def interrupt(self) -> None:
+        return
+
+    def close(self) -> None:
+        self._world.broker.give_back(self)
+
+
+def _reach(world: World, calls: Calls) -> None:
+    """Raise where this process is dead, or the broker is away."""
+    if calls.process.dead:
+        raise Killed
+    if world.broker.away or world.faults.fires("broker.away"):
+        if calls.hand is not None:
+            calls.hand.interrupted = True
+        raise TransportUnavailable("the broker does not answer")
+
+
+def as_transport(transport: SimTransport) -> Transport:
+    """Return *transport* as the port: it has what is used of it."""
+    return cast(Transport, cast(Any, transport))

@@ -1,0 +1,38 @@
+"""pytest in a project of somebody else's, where the package is as if it were installed."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Final
+
+ROOT: Final = Path(__file__).parents[2]
+
+
+def install(project: Path) -> None:
+    """Have the plugin found by its entry point in *project*."""
+    installed = project / "timeoutmgr-0.dist-info"
+    installed.mkdir()
+    (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: timeoutmgr\nVersion: 0\n")
+    (installed / "entry_points.txt").write_text(
+        "[pytest11]\ntimeoutmgr = timeoutmgr.testing.conformance.plugin\n"
+    )
+
+
+def run(project: Path, *words: str) -> tuple[int, Counter[str], str]:
+    """Return pytest's exit code, its counts, and what it said."""
+    options = ["-q", "-p", "no:cacheprovider", "--strict-markers"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, *words],
+        cwd=project,
+        env={**os.environ, "PYTHONPATH": f"{project}{os.pathsep}{ROOT}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    counts = re.findall(r"(\d+) (passed|failed|deselected|skipped|error)", done.stdout)
+    return done.returncode, Counter({what: int(n) for n, what in counts}), done.stdout + done.stderr

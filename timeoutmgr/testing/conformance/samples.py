@@ -1,0 +1,82 @@
+"""What both kinds of store are tried with: a clock, timeouts, messages and names."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from timeoutmgr.contracts import Timeout
+from timeoutmgr.instants import LATEST, Micros
+from timeoutmgr.message import Message
+
+SECOND: Final = 1_000_000
+HOUR: Final = 3_600 * SECOND
+NOW: Final[Micros] = 1_900_000_000_000_000
+
+INSTANTS: Final = [0, 1, -1, 2**31, 2**53 + 1, LATEST]
+"""Due times of which some database, or a float, loses a microsecond."""
+
+NAMES: Final = [("a", "A"), ("a", "a "), ("a", "ä"), ("ss", "ß"), ("é", "e\u0301"), ("\u0131", "i")]
+"""Pairs of names that some database takes for one."""
+
+MESSAGES: Final = {
+    "plain": Message(id="m", headers={"a": "b"}, body=b"{}"),
+    "empty": Message(id="m"),
+    "unicode": Message(
+        id="ünï \U0001f600", headers={"ключ": "значение \U0001f600", "é": "e\u0301"}
+    ),
+    "all bytes": Message(id="m", body=bytes(range(256)) * 4),
+    "quotes": Message(id="o'clock", headers={"a'; --": '"\\%_'}, body=b"'\\\"%_\x00"),
+    "white space": Message(id=" m ", headers={" a ": " \t\r\n "}, body=b"\r\n"),
+    "other types": Message(id="m", content_type="text/x; q=1 ", content_encoding="binary"),
+    "many headers": Message(id="m", headers={f"name {n}": f"value {n}" for n in range(300)}),
+    "long header": Message(id="m", headers={"long": "x" * 50_000}),
+    "big": Message(id="m", body=b"\x00\xff\\'" * 500_000),
+}
+
+
+class SetClock:
+    """A clock that stands where it is put."""
+
+    def __init__(self, at: Micros = NOW) -> None:
+        self.at = at
+
+    def now(self) -> Micros:
+        """Return where it was put."""
+        return self.at
+
+    def monotonic(self) -> float:
+        """Return the same in seconds."""
+        return self.at / SECOND
+
+
+class Undone(Exception):
+    """Raised by a case to leave a transaction or a dispatch half-way."""
+
+
+def timeout(
+    name: str,
+    due: Micros,
+    *,
+    saga: str | None = None,
+    destination: str = "billing",
+    body: bytes = b"body",
+) -> Timeout:
+    """Return a timeout; its message tells which it is."""
+    return Timeout(
+        id=name,
+        due=due,
+        destination=destination,
+        saga_id=saga,
+        created=due - SECOND,
+        message=Message(id=f"message {name}"[:200], headers={"name": name}, body=body),
+    )
+
+
+UNSTORABLE: Final = {
+    "long id": timeout("x" * 256, 0),
+    "long saga": timeout("a", 0, saga="s" * 256),
+    "long destination": timeout("a", 0, destination="d" * 256),
+    "NUL": timeout("a\0", 0),
+    "half a character": timeout("half \ud800", 0),
+}
+"""What no column takes."""
