@@ -8,10 +8,8 @@ from pathlib import Path
 import pytest
 
 from tests.acceptance.matrix import PAIRS, Pair
+from tests.acceptance.not_applicable import note
 from tests.acceptance.place import Party, Place, stopping
-
-_NOT_APPLICABLE: pytest.StashKey[set[str]] = pytest.StashKey()
-_OUTPUT = "acceptance_not_applicable"
 
 
 @pytest.fixture
@@ -34,7 +32,6 @@ def pytest_configure(config: pytest.Config) -> None:
     """Register what the tests here are marked with."""
     config.addinivalue_line("markers", "matrix(needs, pairs): on which pairs a test runs")
     config.addinivalue_line("markers", "behaviour(*numbers): the behaviours that a test holds")
-    config.stash[_NOT_APPLICABLE] = set()
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -45,44 +42,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     needs, pairs = mark.kwargs["needs"], mark.kwargs["pairs"]
     able = [pair for pair in pairs if needs <= pair.capabilities]
     metafunc.parametrize("place", able, ids=[pair.id for pair in able], indirect=True)
-    not_applicable = metafunc.config.stash[_NOT_APPLICABLE]
     for pair in pairs:
         if pair not in able:
             lacks = ", ".join(sorted(needs - pair.capabilities))
-            not_applicable.add(f"{metafunc.definition.nodeid}[{pair.id}]: no {lacks}")
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Hand what was n/a from a worker to the controller."""
-    output = getattr(session.config, "workeroutput", None)
-    if output is not None:
-        found: set[str] = session.config.stash[_NOT_APPLICABLE]
-        output[_OUTPUT] = sorted(found)
-
-
-class _FromWorkers:
-    """Collects what the workers of a parallel run found to be n/a."""
-
-    @pytest.hookimpl(optionalhook=True)
-    def pytest_testnodedown(self, node: pytest.Item, error: object) -> None:
-        found = getattr(node, "workeroutput", {}).get(_OUTPUT, [])
-        node.config.stash[_NOT_APPLICABLE].update(found)
-
-
-def pytest_sessionstart(session: pytest.Session) -> None:
-    """Listen to the workers."""
-    session.config.pluginmanager.register(_FromWorkers())
-
-
-def pytest_terminal_summary(
-    terminalreporter: pytest.TerminalReporter, config: pytest.Config
-) -> None:
-    """Say how many pairs were no part of a test, and why if asked for (-v)."""
-    found: set[str] = config.stash[_NOT_APPLICABLE]
-    if not found:
-        return
-    terminalreporter.section("acceptance matrix")
-    terminalreporter.line(f"{len(found)} combinations n/a: the pair cannot keep what is claimed")
-    if config.get_verbosity() > 0:
-        for line in sorted(found):
-            terminalreporter.line(line)
+            note(metafunc.config, f"{metafunc.definition.nodeid}[{pair.id}]: no {lacks}")

@@ -6,6 +6,7 @@ they are counted as n/a, never skipped, for nothing is missing there.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, Final, TypeVar
@@ -87,6 +88,13 @@ SERVED: Final = tuple(
 EACH_ONCE: Final = (*REPRESENTATIVE, Pair("redis", "postgres"), Pair("memory", "memory"))
 """Where a claim does not depend on how the two fit together: each transport and each store."""
 
+USUAL: Final = (
+    *EACH_ONCE,
+    Pair("postgres", "postgres", ATOMIC),
+    Pair("sqlite", "sqlite", RECEIVE_ONLY),
+)
+"""What `make test` tries; with PAIRS=all it tries every pair that a test names."""
+
 Test = TypeVar("Test", bound=Callable[..., Any])
 
 
@@ -103,4 +111,7 @@ def matrix(
     unknown = set(needs) - set().union(*(pair.capabilities for pair in PAIRS))
     assert not unknown, f"no pair can ever do {unknown}"
     chosen = (*pairs, *(OTHER_MODES if all_modes else ()))
+    if os.environ.get("PAIRS") != "all":
+        # The rarer pairs differ in nothing that these do not have, each in its own way.
+        chosen = tuple(pair for pair in chosen if pair in USUAL) or chosen
     return pytest.mark.matrix(needs=frozenset(needs), pairs=chosen)

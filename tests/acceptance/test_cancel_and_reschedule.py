@@ -15,8 +15,8 @@ from timeoutmgr.errors import InvalidMessage
 @matrix(pairs=SERVED, all_modes=True)
 @pytest.mark.behaviour(138)
 def test_a_cancelled_message_is_never_delivered(party: Party) -> None:
-    doomed = party.endpoint.send_local("Ping", 1, delay=4 * SOON)
-    other = party.endpoint.send_local("Ping", 2, delay=5 * SOON)
+    doomed = party.endpoint.send_local("Ping", 1, delay=12 * SOON)
+    other = party.endpoint.send_local("Ping", 2, delay=13 * SOON)
     party.wait_until_stored(doomed.id, other.id)
     assert doomed.id is not None
 
@@ -129,10 +129,10 @@ def test_a_message_moved_ahead_is_delivered_at_its_new_time(party: Party) -> Non
 @matrix(pairs=EACH_ONCE)
 @pytest.mark.behaviour(138)
 def test_a_message_put_off_is_not_delivered_before_its_new_time(party: Party) -> None:
-    sent = party.endpoint.send_local("Ping", 1, delay=4 * SOON)
+    sent = party.endpoint.send_local("Ping", 1, delay=12 * SOON)
     party.wait_until_stored(sent.id)
     assert sent.id is not None
-    new = datetime.now(UTC) + 6 * SOON
+    new = datetime.now(UTC) + 14 * SOON
 
     answer = party.endpoint.timeouts.reschedule(sent.id, deliver_at=new)
 

@@ -117,7 +117,7 @@ def test_endpoints_on_one_store_do_not_see_each_others_timeouts(place: Place) ->
 def test_queue_names_are_compared_by_bytes(place: Place) -> None:
     party = Party(place)
     lower = Party(place)
-    config = place.configuration(f"{place.name}.timeouts", handler=lower.inbox)
+    config = place.configuration(f"{place.name}.TIMEOUTS", handler=lower.inbox)
     upper = place.configuration(place.name.upper(), handler=lower.inbox)
     party.start()
     place.run(config)

@@ -40,7 +40,8 @@ def test_an_earlier_message_stored_while_the_poller_polls_is_not_slept_past(plac
     party.start()
     held.wait_until_reached()
 
-    sent = party.endpoint.send_local("Ping", 1, delay=SOON)
+    # Time enough to be stored before it is due, also on a busy machine.
+    sent = party.endpoint.send_local("Ping", 1, delay=10 * SOON)
     party.wait_until_stored(sent.id)
     held.go_on()
 

@@ -1,0 +1,1 @@
+"""The revisions, written by hand."""

@@ -1,0 +1,187 @@
+"""The statements on one table of delayed messages, each made once."""
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from sqlalchemy import (
+    ARRAY,
+    BigInteger,
+    Connection,
+    Integer,
+    Row,
+    Text,
+    any_,
+    bindparam,
+    delete,
+    func,
+    literal_column,
+    or_,
+    select,
+    tuple_,
+    update,
+)
+
+from timeoutmgr.contracts import Key, Timeout
+from timeoutmgr.database import Database
+from timeoutmgr.instants import Micros
+from timeoutmgr.persistence.sql.horizon import FROM_THE_BEGINNING
+from timeoutmgr.persistence.sql.inserting import insert_missing
+from timeoutmgr.persistence.sql.rows import to_row
+
+from .table import delayed_table
+
+# The start of the statement, unlike the store's own clock: what moves on while a statement runs
+# cannot be compared by an index. It is behind that clock, so nothing is early for it.
+_STATEMENT_NOW: Final = {
+    "postgresql": "CAST(floor(extract(epoch FROM statement_timestamp()) * 1000000) AS bigint)",
+    "mysql": "CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)",
+    "mariadb": "CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)",
+}
+
+
+class DelayedRows:
+    """What is done to the rows of one table, on a connection of the caller's."""
+
+    def __init__(self, database: Database, schema: str | None, name: str) -> None:
+        self._table: Final = delayed_table(schema, name)
+        rows = self._table.c
+        dialect = database.dialect.name
+        clock = _STATEMENT_NOW.get(dialect)
+        now: Any = bindparam("at", type_=BigInteger) if clock is None else literal_column(clock)
+        self._uses_our_clock = clock is None
+        self._removes_by_array = dialect == "postgresql"
+        free = or_(rows.claimed_by.is_(None), rows.claimed_until <= now)
+        due = [rows.next_try <= now]
+        self._looks_from = dialect == "postgresql"
+        if self._looks_from:
+            # The instant once more, by itself: of the pair alone no plan is made before there are
+            # statistics.
+            start = bindparam("from_due", type_=BigInteger), bindparam("from_id", type_=Text)
+            due += [rows.next_try >= start[0], tuple_(rows.next_try, rows.id) >= tuple_(*start)]
+        self._due = (
+            select(self._table)
+            .where(*due, *([] if database.dialect.row_locks else [free]))
+            .order_by(rows.next_try, rows.id)
+            .limit(bindparam("limit", type_=Integer))
+            .with_for_update(skip_locked=True)
+        )
+        # Until the table has statistics, PostgreSQL takes what is due for a few rows, and would
+        # read and sort all of them for the first batch.
+        self._in_order = (
+            select(func.set_config("enable_sort", "off", True)) if dialect == "postgresql" else None
+        )
+        self._next = select(rows.next_try).order_by(rows.next_try).limit(1)
+        first = (
+            select(rows.destination)
+            .order_by(rows.next_try, rows.id)
+            .limit(bindparam("most", type_=Integer))
+            .subquery()
+        )
+        self._destinations = select(first.c.destination, func.count()).group_by(first.c.destination)
+        self._count = select(func.count()).select_from(self._table)
+        by_id = rows.id == bindparam("id_")
+        self._remove_all = delete(self._table).where(
+            rows.id == any_(bindparam("ids", type_=ARRAY(Text)))
+        )
+        self._remove_one = delete(self._table).where(by_id)
+        self._remove_held = delete(self._table).where(by_id, rows.claimed_by == bindparam("claim_"))
+        self._failed = (
+            update(self._table)
+            .where(by_id)
+            .values(
+                attempts=rows.attempts + 1,
+                next_try=bindparam("next_try_"),
+                claimed_by=None,
+                claimed_until=0,
+            )
+        )
+        self._hold = (
+            update(self._table)
+            .where(by_id)
+            .values(claimed_by=bindparam("claim_"), claimed_until=bindparam("until_"))
+        )
+        self._let_go = (
+            update(self._table)
+            .where(by_id, rows.claimed_by == bindparam("claim_"))
+            .values(claimed_by=None, claimed_until=0)
+        )
+        self._claims = select(rows.claimed_by).where(rows.claimed_by.is_not(None)).distinct()
+        self._free_claim = (
+            update(self._table)
+            .where(rows.claimed_by == bindparam("claim_"))
+            .values(claimed_by=None, claimed_until=0)
+        )
+
+    def insert(self, connection: Connection, timeouts: Sequence[Timeout]) -> None:
+        """Insert those whose id is not stored yet."""
+        insert_missing(connection, self._table, [_row(timeout) for timeout in timeouts])
+
+    def due(
+        self, connection: Connection, at: Micros, limit: int, start: Key = FROM_THE_BEGINNING
+    ) -> Sequence[Row[Any]]:
+        """Return up to *limit* that are due and in nobody's hands, locked where there are locks.
+
+        Not those before *start*, where much that was removed may stand in the index.
+        """
+        if self._in_order is not None:
+            connection.execute(self._in_order)
+        parameters: dict[str, Any] = {"limit": limit}
+        if self._uses_our_clock:
+            parameters["at"] = at
+        if self._looks_from:
+            parameters |= {"from_due": start.due, "from_id": start.id}
+        return connection.execute(self._due, parameters).all()
+
+    def remove(self, connection: Connection, ids: Sequence[str], claim: str | None = None) -> int:
+        """Remove rows, with a *claim* those that are still held by it; return how many."""
+        if not ids:
+            return 0
+        if claim is None and self._removes_by_array:
+            return connection.execute(self._remove_all, {"ids": list(ids)}).rowcount
+        if claim is None:
+            return connection.execute(self._remove_one, [{"id_": one} for one in ids]).rowcount
+        held = [{"id_": one, "claim_": claim} for one in ids]
+        return connection.execute(self._remove_held, held).rowcount
+
+    def failed(self, connection: Connection, one: str, not_before: Micros) -> int:
+        """Count a failed attempt; return how many rows there were."""
+        return connection.execute(self._failed, {"id_": one, "next_try_": not_before}).rowcount
+
+    def next(self, connection: Connection) -> Micros | None:
+        """Return when the first is to be fetched."""
+        found: Micros | None = connection.execute(self._next).scalar()
+        return found
+
+    def count(self, connection: Connection) -> int:
+        """Return how many there are."""
+        return int(connection.execute(self._count).scalar_one())
+
+    def destinations(self, connection: Connection, most: int) -> dict[str, int]:
+        """Return how many of the *most* that come first are for which destination."""
+        found = connection.execute(self._destinations, {"most": most})
+        return {destination: count for destination, count in found}
+
+    def hold(self, connection: Connection, ids: Sequence[str], claim: str, until: Micros) -> None:
+        """Mark rows as held by *claim*."""
+        given = [{"id_": one, "claim_": claim, "until_": until} for one in ids]
+        connection.execute(self._hold, given)
+
+    def let_go(self, connection: Connection, ids: Sequence[str], claim: str) -> None:
+        """Free those of *ids* that *claim* still holds."""
+        connection.execute(self._let_go, [{"id_": one, "claim_": claim} for one in ids])
+
+    def claims(self, connection: Connection) -> set[str]:
+        """Return the claims that hold rows."""
+        return set(connection.execute(self._claims).scalars())
+
+    def free(self, connection: Connection, claims: Sequence[str]) -> None:
+        """Free all that *claims* hold."""
+        if claims:
+            connection.execute(self._free_claim, [{"claim_": claim} for claim in claims])
+
+
+def _row(timeout: Timeout) -> dict[str, Any]:
+    row = to_row("", timeout)
+    for name in ("endpoint", "version", "maybe_sent"):
+        del row[name]
+    return row | {"next_try": timeout.due}

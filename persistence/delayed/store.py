@@ -1,0 +1,230 @@
+"""The delayed messages of one endpoint in a SQL database."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Final
+from uuid import uuid4
+
+from sqlalchemy import Connection, Row
+from sqlalchemy.engine import URL
+
+from timeoutmgr.clock import SystemClock
+from timeoutmgr.contracts import Clock, Key, StoreCapabilities, Timeout, TransactionMode
+from timeoutmgr.database import Database, checked_identifier
+from timeoutmgr.database import upgrade as migrations
+from timeoutmgr.errors import CombinationRefused, ConfigurationError
+from timeoutmgr.instants import LATEST, Micros
+from timeoutmgr.persistence.sql.horizon import Horizon
+from timeoutmgr.persistence.sql.lives import Lives
+from timeoutmgr.persistence.sql.rows import from_row
+
+from .fencing import Fence, fenced
+from .rows import DelayedRows
+from .table import table_name
+
+_MIGRATIONS: Final = "timeoutmgr.persistence:delayed/migrations"
+
+
+class SqlDelayedMessageStore:
+    """Keeps delayed messages in SQLite, PostgreSQL, MySQL or MariaDB; one store per endpoint.
+
+    *url* may be a Database that is used elsewhere too; with a URL, the process' shared one is
+    taken. *table* is the endpoint's name with ``.delayed`` if it is not given. Both names are
+    quoted. See :class:`timeoutmgr.contracts.DelayedMessageStore` for the methods.
+    """
+
+    def __init__(
+        self,
+        url: str | Database,
+        *,
+        schema: str | None = None,
+        table: str | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        _refuse_sql_server(url)
+        self._database: Final = url if isinstance(url, Database) else Database.shared(url)
+        self._database.used_by(self)
+        if schema is not None:
+            checked_identifier("schema", schema)
+            if self._database.is_sqlite:
+                raise CombinationRefused(
+                    f"schema {schema!r} on SQLite",
+                    "a schema there is another, attached file, which no transaction spans safely",
+                    "Name another table.",
+                )
+        if table is not None:
+            table_name("", table)
+        self._schema, self._table = schema, table
+        self._clock: Final = clock or SystemClock()
+        self._lives: Final = Lives(self._database)
+        self._me: Final = uuid4().hex
+        self._horizon: Final = Horizon(SystemClock())
+        self._mode: TransactionMode | None = None
+        self._endpoint: str | None = None
+        self._bound: DelayedRows | None = None
+
+    @property
+    def database(self) -> Database:
+        """The database it lives in."""
+        return self._database
+
+    @property
+    def capabilities(self) -> StoreCapabilities:
+        """What the database can keep."""
+        row_locks = self._database.dialect.row_locks
+        return StoreCapabilities(
+            name=self._database.dialect.name,
+            durable=True,
+            row_locks=row_locks,
+            note="" if row_locks else "one host; a pause longer than a minute can repeat a message",
+        )
+
+    def setup_infrastructure(self, endpoint_name: str) -> None:
+        """Create or upgrade the table; twice and concurrently is fine."""
+        migrations.upgrade(self._database, *self._tables(endpoint_name), self._attributes())
+
+    def initialize(self, endpoint_name: str, transaction_mode: TransactionMode) -> None:
+        """Take *endpoint_name* as its own; raise SchemaMissing where there is no table."""
+        tables = self._tables(endpoint_name)
+        migrations.check(self._database, *tables)
+        self._mode = TransactionMode(transaction_mode)
+
+    def ddl(self, endpoint_name: str) -> str:
+        """Return the statements that ``setup_infrastructure`` would run on an empty database."""
+        return migrations.ddl(self._database, *self._tables(endpoint_name), self._attributes())
+
+    def transaction(self) -> AbstractContextManager[Any]:
+        """Open a transaction; on SQLite, which has no row locks, a fence on what is fetched."""
+        if self._database.dialect.row_locks:
+            return self._database.begin()
+        return fenced(self._database, self._rows, self._lives, self._me)
+
+    def store(self, timeout: Timeout, *, transaction: Connection | None = None) -> None:
+        """Store a message; an id that is stored already is left as it is."""
+        self.store_many([timeout], transaction=transaction)
+
+    def store_many(
+        self, timeouts: Sequence[Timeout], *, transaction: Connection | None = None
+    ) -> None:
+        """Store all or none; raises MessageRejected for text that cannot be stored."""
+        if transaction is not None:
+            self._rows.insert(transaction, timeouts)
+        else:
+            self._database.run(lambda connection: self._rows.insert(connection, timeouts))
+            self.expect(min((timeout.due for timeout in timeouts), default=LATEST))
+
+    def fetch_next_due_timeout(
+        self, at: Micros, *, transaction: Connection | Fence
+    ) -> Timeout | None:
+        """Return the oldest that is due and in nobody's hands."""
+        return next(iter(self.fetch_due(at, 1, transaction=transaction)), None)
+
+    def fetch_due(
+        self, at: Micros, limit: int, *, transaction: Connection | Fence
+    ) -> list[Timeout]:
+        """Return up to *limit* that are due and in nobody's hands, oldest first."""
+        if isinstance(transaction, Fence):
+            found = transaction.due(at, limit)
+        else:
+            found = self._due(transaction, at, limit)
+        return [from_row(row) for row in found]
+
+    def remove(self, timeout: Timeout, *, transaction: Connection | Fence | None = None) -> bool:
+        """Remove a message; return whether it was there."""
+        return self.remove_many([timeout], transaction=transaction) == 1
+
+    def remove_many(
+        self, timeouts: Sequence[Timeout], *, transaction: Connection | Fence | None = None
+    ) -> int:
+        """Remove messages; return how many were there."""
+        ids = [timeout.id for timeout in timeouts]
+        if isinstance(transaction, Fence):
+            return transaction.remove(timeouts)
+        if transaction is not None:
+            return self._rows.remove(transaction, ids)
+        return self._database.run(lambda connection: self._rows.remove(connection, ids))
+
+    def increment_failure_count(self, timeout: Timeout, not_before: Micros) -> bool:
+        """Count a failed attempt; the row is not fetched before *not_before*."""
+        counted = self._database.run(
+            lambda connection: self._rows.failed(connection, timeout.id, not_before)
+        )
+        return counted == 1
+
+    def next(self) -> Micros | None:
+        """Return when the earliest is to be fetched, whoever has it in hand."""
+        with self._database.read() as connection:
+            return self._rows.next(connection)
+
+    def count(self) -> int:
+        """Return how many messages are stored."""
+        with self._database.read() as connection:
+            return self._rows.count(connection)
+
+    def destinations(self, most: int) -> dict[str, int]:
+        """Return how many of the *most* messages that come first are for which destination."""
+        with self._database.read() as connection:
+            return self._rows.destinations(connection, most)
+
+    def now(self) -> Micros:
+        """Return the time that due times are compared with."""
+        return self._database.now(self._clock)
+
+    def close(self) -> None:
+        """End the life of this process here, and let go of idle connections."""
+        self._lives.end_all()
+        self._database.leave(self)
+
+    def expect(self, due: Micros) -> None:
+        """Hear that a message of *due* was stored in a caller's transaction, and is committed."""
+        self._horizon.expect(due)
+
+    def _due(self, connection: Connection, at: Micros, limit: int) -> Sequence[Row[Any]]:
+        """Look from where rows begin; from the very beginning before saying that no more is due."""
+        view = self._horizon.view()
+        found = self._rows.due(connection, at, limit, view.start)
+        if len(found) < limit and self._horizon.retreat():
+            # What is locked by now is ours, and found again.
+            return self._rows.due(connection, at, limit)
+        if found:
+            self._horizon.reach(view, Key(found[0].next_try, found[0].id))
+        return found
+
+    @property
+    def _rows(self) -> DelayedRows:
+        if self._bound is None:
+            raise ConfigurationError(
+                "this delayed message store is not initialized; the endpoint does it when it starts"
+            )
+        return self._bound
+
+    def _tables(self, endpoint: str) -> tuple[str, str, str | None]:
+        """Return what migrations ask for, and bind the store to *endpoint*."""
+        if self._endpoint is not None and self._endpoint != endpoint:
+            raise ConfigurationError(
+                f"this delayed message store is that of endpoint {self._endpoint!r}; make another "
+                f"one for {endpoint!r}"
+            )
+        name = table_name(endpoint, self._table)
+        if self._bound is None:
+            self._endpoint = endpoint
+            self._bound = DelayedRows(self._database, self._schema, name)
+        return _MIGRATIONS, f"{name}.version", self._schema
+
+    def _attributes(self) -> dict[str, str]:
+        assert self._endpoint is not None, "bound by _tables"
+        return {"table": table_name(self._endpoint, self._table)}
+
+
+def _refuse_sql_server(url: object) -> None:
+    backend = url.get_backend_name() if isinstance(url, URL) else str(url)
+    if isinstance(url, URL | str) and backend.startswith("mssql"):
+        raise CombinationRefused(
+            "Microsoft SQL Server as a delayed message store",
+            "its locks (READPAST, UPDLOCK) and its clock have not been proved here, and a lock "
+            "that does not hold sends messages twice",
+            "Use PostgreSQL, MariaDB, MySQL or SQLite; or write a store of your own, see "
+            "docs/delayed-message-store.md.",
+        )

@@ -1,0 +1,169 @@
+"""Delayed delivery through a delayed message store, as ``use_transport`` enables it."""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from threading import Lock
+from typing import Final
+
+from timeoutmgr.config import EndpointSettings
+from timeoutmgr.contracts import Clock, TransactionMode
+from timeoutmgr.delayed_delivery import DelayedDeliverySettings, StoreStart
+from timeoutmgr.features import FeatureContext, Prerequisite, Satellite
+from timeoutmgr.resilience.breakers import OutageBreaker
+from timeoutmgr.resilience.recovery import RecoverabilitySettings
+from timeoutmgr.routing import DELAYED, TIMEOUTS, to_delayed_store
+from timeoutmgr.sending import SessionPool
+from timeoutmgr.transport.pump import Consumption, Outage
+
+from .batches import Batches
+from .clocks import report_clock_offset
+from .delayed import StoreDelayed
+from .due import DispatchDue
+from .poller import Poller
+from .rounds import DueRounds
+
+STORE_SENTENCE: Final = "Failed to store delayed message"
+FETCH_SENTENCE: Final = "Failed to fetch due delayed messages from the storage"
+DISPATCH_SENTENCE: Final = "Failed to dispatch delayed messages to destination"
+RECOVERY_SENTENCE: Final = "Failed to execute error handling for delayed message forwarding"
+_INTERVAL: Final = timedelta(minutes=1)
+_MEASURE_EVERY: Final = 60.0
+
+
+@dataclass(frozen=True)
+class DelayedDelivery:
+    """The satellite on ``<endpoint>.timeouts`` and the due poller."""
+
+    settings: DelayedDeliverySettings
+    name: str = field(default="delayed-delivery", init=False)
+
+    def prerequisites(self, settings: EndpointSettings) -> Iterable[Prerequisite]:
+        """Return what must hold."""
+        yield Prerequisite(
+            all(feature.name != "timeout-manager" for feature in settings.features),
+            "TimeoutManager is enabled too, and a message can be delayed by one of them only. "
+            "Disable the feature with config.disable_feature('timeout-manager'), or leave "
+            "delayed_delivery out of use_transport.",
+        )
+        yield Prerequisite(
+            settings.external_timeout_manager is None,
+            "A user configured timeoutmanager address has been found and this endpoint will send "
+            "timeouts to that endpoint. Use one of the two.",
+        )
+
+    def set_up(self, context: FeatureContext) -> None:
+        """Hand the satellite, the poller and the route for delays to the endpoint."""
+        ours, settings = self.settings, context.settings
+        start = StoreStart(ours.store, settings.name, context.mode, install=settings.install)
+        batches = Batches(ours.store, context.clock, ours.batch)
+        sessions = SessionPool(context.transport)
+        poller = self._poller(context, start, batches, sessions)
+        step = StoreDelayed(
+            batches=batches,
+            endpoint=settings.name,
+            error_queue=settings.error_queue,
+            attempts=ours.attempts,
+            limits=settings.limits,
+            clock=context.clock,
+            telemetry=context.telemetry,
+            ready=start.ready,
+            wake=poller.wake,
+            dead_letters=context.dead_letters,
+        )
+        breaker = context.breaker(
+            "DelayedStore", ours.time_to_trigger_store_circuit_breaker, STORE_SENTENCE
+        )
+        address = settings.name + DELAYED
+        context.delayed = start
+        context.store_directly = step.store_directly
+        context.inside_database = ours.database
+        context.add_satellite(_satellite(address, step, ours, breaker, start))
+        # What a timeout manager of this endpoint has left unstored.
+        context.add_satellite(
+            _satellite(settings.name + TIMEOUTS, step, ours, breaker, start, where_found=True)
+        )
+        context.add_task(poller)
+        context.route_delays(
+            address, lambda outgoing, due: to_delayed_store(outgoing, due, address)
+        )
+
+    def _poller(
+        self, context: FeatureContext, start: StoreStart, batches: Batches, sessions: SessionPool
+    ) -> Poller:
+        ours, settings = self.settings, context.settings
+        step = DispatchDue(
+            batches=batches,
+            endpoint=settings.name,
+            error_queue=settings.error_queue,
+            mode=context.mode,
+            attempts=ours.attempts,
+            clock=context.clock,
+            telemetry=context.telemetry,
+            dispatch=context.breaker(
+                "DelayedDispatch", ours.time_to_trigger_dispatch_circuit_breaker, DISPATCH_SENTENCE
+            ),
+            recovery=context.rate_breaker(
+                "DelayedRecovery", ours.maximum_recovery_failures_per_second, RECOVERY_SENTENCE
+            ),
+            turn=Lock(),
+            dead_letters=context.dead_letters,
+        )
+        # Where all is one transaction and one may write at a time, a second lane would only wait.
+        is_one_writer = (
+            context.mode is TransactionMode.TRANSACTION_SCOPE and not ours.capabilities.row_locks
+        )
+        wait = ours.time_to_trigger_fetch_circuit_breaker
+        poller: Poller
+        poller = Poller(
+            DueRounds(step, sessions=sessions, lanes=1 if is_one_writer else 2),
+            # At least as often, so that an outage is noticed in time.
+            interval=min(_INTERVAL, max(wait, timedelta(seconds=1))),
+            sessions=sessions,
+            fetch=context.breaker("DelayedFetch", wait, FETCH_SENTENCE),
+            ready=_Ready(start.ready, lambda: poller.measure_offset(), context.clock),
+            clock=context.clock,
+            telemetry=context.telemetry,
+            on_clock_offset=lambda seconds: report_clock_offset(context.critical, seconds),
+        )
+        return poller
+
+
+class _Ready:
+    """The store is there; and once a minute its clock is compared with this host's."""
+
+    def __init__(
+        self, ready: Callable[[], None], measure: Callable[[], None], clock: Clock
+    ) -> None:
+        self._ready = ready
+        self._measure = measure
+        self._clock = clock
+        self._next = 0.0
+
+    def __call__(self) -> None:
+        self._ready()
+        if self._clock.monotonic() >= self._next:
+            self._next = self._clock.monotonic() + _MEASURE_EVERY
+            self._measure()
+
+
+def _satellite(
+    queue: str,
+    step: StoreDelayed,
+    settings: DelayedDeliverySettings,
+    breaker: OutageBreaker,
+    start: StoreStart,
+    *,
+    where_found: bool = False,
+) -> Satellite:
+    return Satellite(
+        consumption=Consumption(
+            name="Delayed Message Processor",
+            queue=queue,
+            step=step,
+            batch=settings.batch,
+            policy=RecoverabilitySettings(immediate=settings.attempts, delayed=0),
+            storage=Outage(breaker=breaker, probe=start.probe),
+        ),
+        where_found=where_found,
+    )

@@ -1,0 +1,307 @@
+"""The due poller's step: one batch is fetched, sent and removed."""
+
+import logging
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass
+from typing import Any, Final
+
+from timeoutmgr.contracts import (
+    Clock,
+    DeadLetters,
+    SendResult,
+    Timeout,
+    TransactionMode,
+    TransportSession,
+)
+from timeoutmgr.crashpoints import reach
+from timeoutmgr.errors import (
+    DeliveryFailed,
+    DeliveryUnknown,
+    StorageUnavailable,
+    TimeoutManagerError,
+    TransportUnavailable,
+)
+from timeoutmgr.instants import Micros, to_wire
+from timeoutmgr.message import Outgoing
+from timeoutmgr.redaction import on_one_line
+from timeoutmgr.resilience.breakers import OutageBreaker, RateBreaker
+from timeoutmgr.telemetry import Telemetry
+from timeoutmgr.transport.work import tell_each
+
+from .batches import Batches
+from .delivering import back_off, delivered
+from .onward import Onward
+from .undeliverable import ErrorQueue, Undeliverable, send_each
+
+logger = logging.getLogger(__name__)
+
+_SCOPE: Final = TransactionMode.TRANSACTION_SCOPE
+_LEAST_PAUSE: Final = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What one batch came to.
+
+    *dealt_with* counts what is no longer due: sent, given up, or put off. *pause* is how long
+    to wait before the next round, in seconds, where the broker is away.
+    """
+
+    dealt_with: int
+    full: bool = False
+    pause: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Sending:
+    """Sends in the one transaction of queue and store, or by itself."""
+
+    session: TransportSession
+    scope: Any
+
+    def send_isolated(self, outgoing: Sequence[Outgoing]) -> list[SendResult]:
+        return self.session.send(outgoing, transaction=self.scope) if outgoing else []
+
+    def tell(self, outgoing: Sequence[Outgoing], *, isolated: bool) -> None:
+        assert isolated, "nothing was received here that it could be sent with"
+        tell_each(self.send_isolated, outgoing)
+
+
+@dataclass(frozen=True, slots=True)
+class _Again:
+    """A message that stays stored; *counts* says whether the attempt does."""
+
+    timeout: Timeout
+    error: Exception
+    counts: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class _Dealt:
+    """What came of a batch, once its transaction has ended."""
+
+    at: Micros = 0
+    taken: Sequence[Timeout] = ()
+    given_up: Sequence[Timeout] = ()
+    """In the error queue, or dead."""
+    again: Sequence[_Again] = ()
+
+
+@dataclass(slots=True, kw_only=True)
+class DispatchDue:
+    """The step: fetched under a lock, sent and confirmed, then removed and committed.
+
+    In ``transaction_scope`` all of it is one transaction. In the other modes fetching and removing
+    are one of the store's and the send is outside it: where the removal fails, the message goes
+    out again under the same id. An attempt that fails is counted in a transaction of its own; one
+    that could not be made, since broker or storage is away, is not. *turn* is held while
+    fetching, and while failures are counted of what is free for the next fetch already.
+    """
+
+    batches: Batches
+    endpoint: str
+    error_queue: str
+    mode: TransactionMode
+    attempts: int
+    clock: Clock
+    telemetry: Telemetry
+    dispatch: OutageBreaker
+    recovery: RateBreaker
+    turn: AbstractContextManager[Any]
+    dead_letters: DeadLetters | None = None
+    alone: int = 0
+    """How many messages to take one by one: among them is one that made a batch fail."""
+
+    def __call__(self, session: TransportSession) -> Round:
+        """Deal with one batch; raises StorageUnavailable where it cannot be fetched or removed."""
+        with ExitStack() as stack:
+            stack.enter_context(self.turn)
+            limit = 1 if self.alone else self.batches.size
+            self.alone = max(0, self.alone - 1)
+            batch: Sequence[Timeout] = []
+            try:
+                with self._transaction(session) as transaction:
+                    batch = self.batches.fetch(transaction, limit)
+                    stack.close()
+                    dealt = self._deal_with(batch, session, transaction)
+                    if dealt.again:
+                        # Whoever fetches next must find them put off.
+                        stack.enter_context(self.turn)
+            except StorageUnavailable:
+                raise
+            except TransportUnavailable as error:
+                return Round(0, pause=self._broker_is_away(error))
+            except Exception as error:
+                if not batch:
+                    raise
+                return self._failed(batch, error, session)
+            reach("due.committed")
+            self._count(dealt)
+            return self._follow(batch, dealt.again, limit)
+
+    def _transaction(self, session: TransportSession) -> AbstractContextManager[Any]:
+        return session.transaction() if self.mode is _SCOPE else self.batches.store.transaction()
+
+    def _deal_with(
+        self, batch: Sequence[Timeout], session: TransportSession, transaction: Any
+    ) -> _Dealt:
+        """Send *batch*, and remove what was taken by its queue or by the error queue."""
+        if not batch:
+            return _Dealt()
+        reach("due.fetched")
+        at = self.clock.now()
+        sending = _Sending(session, transaction if self.mode is _SCOPE else None)
+        onward = Onward(self.attempts, self.dead_letters)
+        going = onward.ready(batch, at)
+        results = send_each(going.outgoing, sending)
+        reach("due.confirmed")
+        ended = onward.ended(going, results, sending)
+        given_up, kept = self._to_error_queue(ended.failed, sending)
+        given_up += [one.timeout for one in ended.dead]
+        kept += [self._not_buried(one) for one in ended.later]
+        self._remove([*ended.taken, *given_up], transaction)
+        reach("due.removed")
+        refused = [
+            _Again(one, _not_taken(one, result), counts=result is SendResult.REFUSED)
+            for one, result in ended.again
+        ]
+        return _Dealt(at, ended.taken, given_up, [*refused, *kept])
+
+    def _remove(self, timeouts: Sequence[Timeout], transaction: Any) -> None:
+        gone = len(timeouts) - self.batches.remove(timeouts, transaction)
+        if not gone:
+            return
+        if self.mode is _SCOPE:
+            raise _TakenByAnother(f"{gone} of {len(timeouts)} messages were removed by another")
+        logger.warning(
+            "Potential more-than-once dispatch: %d delayed messages were removed by another "
+            "process while they were sent",
+            gone,
+        )
+        self.telemetry.count("delayed_gone", gone)
+
+    def _to_error_queue(
+        self, failed: Sequence[Undeliverable], sending: _Sending
+    ) -> tuple[list[Timeout], list[_Again]]:
+        """Copy each; return those that the error queue has taken, and those that it has not."""
+        given_up: list[Timeout] = []
+        kept: list[_Again] = []
+        copies = ErrorQueue(self.error_queue, self.endpoint, self.clock.now())
+        for one, result in zip(failed, copies.take(failed, sending), strict=True):
+            if result is SendResult.CONFIRMED:
+                reach("due.error_copy_confirmed")
+                logger.error(
+                    "delayed message %s goes to the error queue: %s",
+                    one.timeout.id,
+                    on_one_line(one.error),
+                )
+                given_up.append(one.timeout)
+                continue
+            not_taken = DeliveryFailed(
+                f"{one.error}; and the error queue {self.error_queue!r} did not take it ({result})"
+            )
+            self._recovery_failed(one.timeout, not_taken)
+            kept.append(_Again(one.timeout, not_taken))
+        return given_up, kept
+
+    def _not_buried(self, one: Undeliverable) -> _Again:
+        """Return a message that is dead, and has no place to lie in yet."""
+        waits = DeliveryFailed(f"{one.error}; and its dead letter has no place yet")
+        self._recovery_failed(one.timeout, waits)
+        return _Again(one.timeout, waits)
+
+    def _follow(self, batch: Sequence[Timeout], again: Sequence[_Again], limit: int) -> Round:
+        """Count what failed, put it off, and tell the breaker how the round went."""
+        unanswered = [each for each in again if not each.counts]
+        counted = all([self._put_off(each) for each in again if each.counts])
+        pause = 0.0
+        if len(again) < len(batch):
+            self.dispatch.success()
+        if unanswered or not counted:
+            pause = max(self.dispatch.failure((unanswered or again)[0].error), _LEAST_PAUSE)
+        elif again and len(again) == len(batch):
+            self.dispatch.failure(again[0].error)
+        return Round(len(batch), full=len(batch) == limit, pause=pause)
+
+    def _failed(
+        self, batch: Sequence[Timeout], error: Exception, session: TransportSession
+    ) -> Round:
+        """Deal with an error that no answer of broker or storage explains."""
+        if len(batch) > 1:
+            # One bad message must not sink its neighbours: each on its own.
+            logger.warning("a batch failed, its messages are tried alone: %s", on_one_line(error))
+            self.alone = len(batch)
+            return Round(0, full=True)
+        [timeout] = batch
+        pause = self.dispatch.failure(error)
+        logger.warning("delayed message %s: %s", timeout.id, on_one_line(error))
+        if timeout.attempts + 1 >= self.attempts and self._give_up(timeout, error, session):
+            return Round(1, full=True)
+        counted = self._put_off(_Again(timeout, error))
+        return Round(1, full=True, pause=0.0 if counted else max(pause, _LEAST_PAUSE))
+
+    def _give_up(self, timeout: Timeout, error: Exception, session: TransportSession) -> bool:
+        """Copy into the error queue, then remove; return whether that was done.
+
+        Never a dead letter: an error without a name says nothing of the delivery.
+        """
+        wrapped = error if isinstance(error, TimeoutManagerError) else DeliveryFailed(repr(error))
+        message = delivered(timeout, to_wire(self.clock.now()))
+        undeliverable = Undeliverable(timeout, message, wrapped)
+        try:
+            with session.transaction() if self.mode is _SCOPE else nullcontext() as scope:
+                given_up, _ = self._to_error_queue([undeliverable], _Sending(session, scope))
+                self._remove(given_up, scope)
+                reach("due.given_up")
+        except Exception as failure:
+            self._recovery_failed(timeout, failure)
+            return False
+        self.telemetry.count("delayed_failed", len(given_up))
+        return bool(given_up)
+
+    def _put_off(self, again: _Again) -> bool:
+        """Count a failed attempt in a transaction of its own; return whether that was done."""
+        timeout = again.timeout
+        try:
+            not_before = self.batches.now() + back_off(timeout.attempts)
+            self.batches.store.increment_failure_count(timeout, not_before)
+        except Exception as failure:
+            self._recovery_failed(timeout, failure)
+            return False
+        reach("due.counted")
+        self.telemetry.count("delayed_retries")
+        logger.info(
+            "delayed message %s is tried again later: %s", timeout.id, on_one_line(again.error)
+        )
+        return True
+
+    def _broker_is_away(self, error: TimeoutManagerError) -> float:
+        self.telemetry.count("transport_failures")
+        logger.warning("due messages stay stored, the broker is away: %s", error)
+        return max(self.dispatch.failure(error), _LEAST_PAUSE)
+
+    def _recovery_failed(self, timeout: Timeout, error: Exception) -> None:
+        self.telemetry.count("recovery_failures")
+        logger.error("delayed message %s stays stored: %s", timeout.id, on_one_line(error))
+        self.recovery.failure(error)
+
+    def _count(self, dealt: _Dealt) -> None:
+        self.telemetry.count("delayed_dispatched", len(dealt.taken))
+        if dealt.given_up:
+            self.telemetry.count("delayed_failed", len(dealt.given_up))
+        if dealt.taken:
+            lateness = dealt.at - min(timeout.due for timeout in dealt.taken)
+            self.telemetry.value("lateness_seconds", lateness / 1_000_000)
+
+
+class _TakenByAnother(TimeoutManagerError):
+    """What was fetched under a lock is gone; what was sent for it is undone."""
+
+
+def _not_taken(timeout: Timeout, result: object) -> TimeoutManagerError:
+    if result is SendResult.REFUSED:
+        return DeliveryFailed(f"queue {timeout.destination!r} refused the message; is it full?")
+    return DeliveryUnknown(
+        f"no confirm came for message {timeout.message.id!r} to {timeout.destination!r}"
+    )

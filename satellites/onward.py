@@ -1,0 +1,69 @@
+"""Due messages on their way on, by the rules of the dead-letter queues where there are any."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from timeoutmgr.contracts import DeadLetters, SendResult, Timeout
+from timeoutmgr.instants import Micros, to_wire
+from timeoutmgr.message import Message, Outgoing
+
+from .burying import bury_each, note_arrivals
+from .delivering import delivered, waited
+from .sorting import SortedOut, sort_out
+from .undeliverable import Joins, Sent, Undeliverable
+
+
+@dataclass(frozen=True, slots=True)
+class Going:
+    """A batch before it is sent: what goes, and what must not be passed on any more."""
+
+    timeouts: Sequence[Timeout]
+    outgoing: Sequence[Outgoing]
+    stopped: Sequence[Undeliverable]
+
+
+@dataclass(frozen=True, slots=True)
+class Onward:
+    """What comes before and after the sending of a batch; a message is refused *attempts* times."""
+
+    attempts: int
+    dead_letters: DeadLetters | None = None
+
+    def ready(self, timeouts: Sequence[Timeout], at: Micros) -> Going:
+        """Return *timeouts* as they are to be sent at the instant *at*."""
+        stamp = to_wire(at)
+        going: list[Timeout] = []
+        outgoing: list[Outgoing] = []
+        stopped: list[Undeliverable] = []
+        for one in timeouts:
+            message, why = delivered(one, stamp), None
+            if self.dead_letters is not None:
+                why = self.dead_letters.refusal(one.message, waited(one.attempts))
+            if why is not None:
+                stopped.append(Undeliverable(one, message, why))
+                continue
+            going.append(one)
+            outgoing.append(Outgoing(one.destination, self._passed_on(message)))
+        return Going(going, outgoing, stopped)
+
+    def ended(self, going: Going, results: Sequence[Sent], work: Joins) -> SortedOut:
+        """Return what became of a batch by the *results* of its sending.
+
+        What arrived is noted, and what leaves a dead letter is buried; ``failed`` is then what
+        belongs into the error queue.
+        """
+        found = sort_out(going.timeouts, going.outgoing, results, self.attempts)
+        failed = [*going.stopped, *found.failed]
+        if self.dead_letters is None:
+            return replace(found, failed=failed)
+        confirmed = [
+            sent
+            for sent, result in zip(going.outgoing, results, strict=True)
+            if result is SendResult.CONFIRMED
+        ]
+        note_arrivals(self.dead_letters, confirmed, work)
+        buried = bury_each(self.dead_letters, failed, work)
+        return replace(found, failed=buried.others, dead=buried.dead, later=buried.later)
+
+    def _passed_on(self, message: Message) -> Message:
+        return message if self.dead_letters is None else self.dead_letters.passed_on(message)

@@ -1,0 +1,52 @@
+"""A plugin that counts the pairs which are no part of a test, and tells of them in the end.
+
+tests/conftest.py loads it: in a parallel run the controller collects nothing, and so does not see
+the conftest.py of a folder unless that is what is run.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+
+_FOUND: Final = pytest.StashKey[set[str]]()
+_OUTPUT: Final = "acceptance_not_applicable"
+
+
+def note(config: pytest.Config, line: str) -> None:
+    """Count a pair that is no part of a test; *line* says which, of what, and why."""
+    config.stash[_FOUND].add(line)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Begin with none."""
+    config.stash[_FOUND] = set()
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Hand what a worker found to the controller."""
+    output = getattr(session.config, "workeroutput", None)
+    if output is not None:
+        found: set[str] = session.config.stash[_FOUND]
+        output[_OUTPUT] = sorted(found)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: pytest.Item, error: object) -> None:
+    """Take what a worker found."""
+    node.config.stash[_FOUND].update(getattr(node, "workeroutput", {}).get(_OUTPUT, []))
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
+    """Say how many pairs were no part of a test, and why if asked for (-v)."""
+    found = config.stash[_FOUND]
+    if not found:
+        return
+    terminalreporter.section("acceptance matrix")
+    terminalreporter.line(f"{len(found)} combinations n/a: the pair cannot keep what is claimed")
+    if config.get_verbosity() > 0:
+        for line in sorted(found):
+            terminalreporter.line(line)

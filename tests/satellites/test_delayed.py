@@ -1,0 +1,279 @@
+from __future__ import annotations
+
+import pytest
+
+from tests.support.clock import START, FakeClock
+from tests.support.delayed import BatchStore, SingleStore
+from tests.support.makers import SECOND, a_breaker, a_delayed, a_message, a_received
+from tests.support.ports import FakeReceiver, FakeSession, FakeTransport
+from timeoutmgr import headers
+from timeoutmgr.contracts import SendResult, TransactionMode
+from timeoutmgr.errors import InvalidMessage, MessageRejected, StorageUnavailable
+from timeoutmgr.instants import Micros, to_wire
+from timeoutmgr.message import Message, Outgoing
+from timeoutmgr.resilience.breakers import BreakerState
+from timeoutmgr.resilience.recovery import RecoverabilitySettings
+from timeoutmgr.routing import (
+    clear_timeouts,
+    timeout_id,
+    to_delayed_store,
+    to_timeout_manager,
+    wake_manager,
+)
+from timeoutmgr.satellites.batches import Batches
+from timeoutmgr.satellites.delayed import StoreDelayed
+from timeoutmgr.telemetry import Counters
+from timeoutmgr.transport.pump import Consumption, Outage, Pump, PumpSurroundings
+from timeoutmgr.transport.work import Work
+from timeoutmgr.validation import Limits
+
+RECEIVE = TransactionMode.RECEIVE_ONLY
+SCOPE = TransactionMode.TRANSACTION_SCOPE
+BOTH = pytest.mark.parametrize("mode", [RECEIVE, SCOPE])
+FORMS = pytest.mark.parametrize("form", [SingleStore, BatchStore])
+
+
+class Desk:
+    """The step over a store in memory and a simulated broker, in one mode."""
+
+    def __init__(
+        self,
+        mode: TransactionMode = RECEIVE,
+        form: type[SingleStore] = BatchStore,
+        retries: int = 0,
+    ) -> None:
+        self.mode = mode
+        self.clock = FakeClock()
+        self.store = form(self.clock)
+        self.transport = FakeTransport("billing", "sales.timeouts")
+        self.telemetry = Counters()
+        self.woken: list[Micros] = []
+        self.retries = retries
+        self.step = StoreDelayed(
+            batches=Batches(self.store, self.clock, 10),
+            endpoint="sales",
+            error_queue="error",
+            attempts=1 + retries,
+            limits=Limits(),
+            clock=self.clock,
+            telemetry=self.telemetry,
+            ready=lambda: None,
+            wake=self.woken.append,
+        )
+
+    def take(self, *messages: Message) -> None:
+        session = self.transport.session()
+        with Work(session, FakeReceiver(self.transport, "sales.timeouts"), self.mode) as work:
+            self.step([a_received(message) for message in messages], work)
+
+    def pump(self, *messages: Message) -> None:
+        """Have the pump deal with *messages*, as it is configured for this satellite."""
+        self.transport.put("sales.timeouts", *messages)
+        self.breaker = a_breaker(self.clock, 30)
+        pump = Pump(
+            Consumption(
+                name="Delayed Message Processor",
+                queue="sales.timeouts",
+                step=self.step,
+                batch=10,
+                policy=RecoverabilitySettings(immediate=1 + self.retries, delayed=0),
+                storage=Outage(breaker=self.breaker, probe=lambda: None),
+            ),
+            PumpSurroundings(
+                endpoint="sales",
+                transport=self.transport,
+                mode=self.mode,
+                error_queue="error",
+                clock=self.clock,
+                telemetry=self.telemetry,
+                broker=a_breaker(self.clock),
+            ),
+        )
+        session = FakeSession(self.transport)
+        pump.pump_once(session, FakeReceiver(self.transport, "sales.timeouts"), 0)
+
+
+@BOTH
+@FORMS
+@pytest.mark.behaviour(24)
+def test_what_is_due_later_is_stored_whole_and_wakes_the_poller(
+    mode: TransactionMode, form: type[SingleStore]
+) -> None:
+    desk = Desk(mode, form)
+    due = START + 60 * SECOND
+
+    desk.take(a_delayed("m1", due), a_delayed("m2", due + SECOND))
+
+    assert {one.message.id: one.due for one in desk.store.rows.values()} == {
+        "m1": due,
+        "m2": due + SECOND,
+    }
+    assert desk.woken == [due]
+    assert desk.store.rows[timeout_id("sales", "m1")].destination == "billing"
+
+
+@pytest.mark.behaviour(41)
+def test_a_rollback_wakes_nobody_and_stores_nothing() -> None:
+    desk = Desk(SCOPE)
+    desk.transport.fail("commit", StorageUnavailable("away"))
+
+    with pytest.raises(StorageUnavailable):
+        desk.take(a_delayed())
+
+    assert desk.store.rows == {}
+
+
+@BOTH
+@pytest.mark.behaviour(25)
+def test_what_is_due_already_goes_straight_on_and_is_never_stored(mode: TransactionMode) -> None:
+    desk = Desk(mode)
+
+    desk.take(a_delayed("now", START), a_delayed("later"))
+
+    assert desk.transport.ids("billing") == ["now"]
+    assert [one.message.id for one in desk.store.rows.values()] == ["later"]
+    joined = "send" if mode is RECEIVE else "send in transaction"
+    assert f"{joined} billing confirmed" in desk.transport.journal
+
+
+@pytest.mark.behaviour(26)
+def test_what_the_stores_clock_does_not_call_due_is_stored() -> None:
+    desk = Desk()
+    desk.store.now = lambda: START - SECOND  # type: ignore[attr-defined]  # a store may have it
+
+    desk.take(a_delayed("now", START))
+
+    assert desk.transport.ids("billing") == []
+    assert len(desk.store.rows) == 1
+
+
+@BOTH
+@pytest.mark.behaviour(64)
+def test_due_already_and_without_a_destination_queue_it_goes_to_the_error_queue(
+    mode: TransactionMode,
+) -> None:
+    desk = Desk(mode)
+
+    desk.take(a_delayed("lost", START, "nowhere"), a_delayed("fine", START))
+
+    assert desk.transport.ids("error") == ["lost"]
+    assert desk.transport.ids("billing") == ["fine"]
+    assert desk.store.rows == {}
+
+
+def test_what_its_queue_refuses_is_stored_with_one_attempt_behind_it() -> None:
+    desk = Desk(retries=1)
+    desk.transport.script("billing", SendResult.REFUSED)
+
+    desk.take(a_delayed("now", START))
+
+    [row] = desk.store.rows.values()
+    assert row.attempts == 1
+    assert desk.woken == [START]
+
+
+def test_without_an_answer_it_is_stored_and_no_attempt_counted() -> None:
+    desk = Desk()
+    desk.transport.script("billing", SendResult.UNKNOWN)
+
+    desk.take(a_delayed("now", START))
+
+    [row] = desk.store.rows.values()
+    assert row.attempts == 0
+
+
+def test_what_neither_queue_takes_is_stored() -> None:
+    desk = Desk()
+    del desk.transport.queues["error"]
+
+    desk.take(a_delayed("lost", START, "nowhere"))
+
+    assert len(desk.store.rows) == 1
+
+
+@pytest.mark.behaviour(96)
+@pytest.mark.parametrize("route", [to_delayed_store, to_timeout_manager])
+def test_the_headers_of_either_way_are_understood_and_never_delivered(route: object) -> None:
+    assert callable(route)
+    desk = Desk()
+    message = a_message("m1", b"body", time_sent=to_wire(START))
+    routed = route(Outgoing("billing", message), START, "sales.timeouts").message
+
+    desk.take(routed)
+
+    [delivered] = desk.transport.messages("billing")
+    taken_off = {headers.EXPIRE, headers.DESTINATION, headers.DELAYED_DESTINATION}
+    assert not taken_off & set(delivered.headers)
+    assert delivered.headers[headers.DELIVER_AT] == to_wire(START)
+    assert delivered.headers[headers.TIME_SENT] == to_wire(START)
+
+
+@pytest.mark.behaviour(96)
+def test_properties_in_transit_are_never_visible_to_the_receiver() -> None:
+    desk = Desk()
+    foreign = a_delayed("m1", START)
+    prefixed = {f"{headers.PROPERTY_PREFIX}MSMQ.UseJournalQueue": "True"}
+
+    desk.take(Message(id="m1", headers={**foreign.headers, **prefixed}, body=b"x"))
+
+    [delivered] = desk.transport.messages("billing")
+    assert not [name for name in delivered.headers if name.startswith(headers.PROPERTY_PREFIX)]
+
+
+@pytest.mark.behaviour(90)
+@pytest.mark.parametrize("retries", [0, 2])
+def test_storing_is_tried_once_and_as_often_as_there_are_retries(retries: int) -> None:
+    desk = Desk(retries=retries)
+    desk.store.fail("store", *[RuntimeError("cannot be stored")] * 10)
+
+    desk.pump(a_delayed("bad"))
+
+    assert desk.store.journal.count("store") == 1 + retries
+    [copy] = desk.transport.messages("error")
+    assert copy.id == "bad"
+    assert copy.headers[headers.FAILED_QUEUE] == "sales.timeouts"
+    assert copy.headers[headers.EXPIRE]
+
+
+@pytest.mark.behaviour(32)
+def test_while_the_storage_is_away_nothing_leaves_the_queue() -> None:
+    desk = Desk()
+    desk.store.fail("store", StorageUnavailable("away"))
+
+    with pytest.raises(StorageUnavailable):
+        desk.pump(a_delayed("m1"))
+
+    assert desk.transport.ids("error") == []
+    assert desk.breaker.state is BreakerState.DISARMED  # the loop around it reports it
+
+
+@pytest.mark.behaviour(27)
+def test_what_is_no_delayed_message_goes_to_the_error_queue() -> None:
+    desk = Desk(retries=9)
+
+    desk.pump(a_message("plain"), a_delayed("fine"))
+
+    assert desk.transport.ids("error") == ["plain"]
+    assert len(desk.store.rows) == 1
+
+
+def test_an_order_to_clear_is_refused_with_a_sentence() -> None:
+    desk = Desk()
+    order = clear_timeouts("saga", "sales.timeouts", "m1", START).message
+
+    with pytest.raises(MessageRejected, match="cannot clear timeouts"):
+        desk.take(order)
+
+
+def test_an_order_to_look_again_wakes_the_poller() -> None:
+    desk = Desk()
+
+    desk.take(wake_manager("sales.timeouts", START + SECOND, "m1").message)
+
+    assert desk.woken == [START + SECOND]
+
+
+def test_only_a_delayed_message_is_stored_inside_a_transaction() -> None:
+    desk = Desk()
+    with pytest.raises(InvalidMessage):
+        desk.step.store_directly([wake_manager("sales.timeouts", START, "m1").message], None)

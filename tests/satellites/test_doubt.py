@@ -1,0 +1,79 @@
+"""Where an answer was lost it is not known what happened, and that must not be forgotten."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+
+import pytest
+
+from tests.satellites.test_dispatcher import Desk
+from tests.support.clock import START, FakeClock
+from tests.support.makers import a_timeout
+from tests.support.ports import FakeTransport
+from timeoutmgr.contracts import (
+    CancelResult,
+    SendResult,
+    TimeoutStore,
+    TransactionMode,
+)
+from timeoutmgr.errors import TransportUnavailable
+from timeoutmgr.message import Outgoing
+from timeoutmgr.persistence import SqlPersistence, SqlSettings
+from timeoutmgr.satellites.control import ChunkOrder, read_control
+from timeoutmgr.satellites.poller import PollTimeouts
+from timeoutmgr.telemetry import Counters
+
+CONTROL = "sales.TimeoutsDispatcher"
+
+
+def test_a_cancel_after_an_unknown_confirm_says_so() -> None:
+    desk = Desk()
+    desk.put(a_timeout())
+    desk.transport.script("billing", SendResult.UNKNOWN)
+
+    desk.order_due()
+
+    assert desk.store.cancel(a_timeout().id) is CancelResult.MAYBE_SENT
+
+
+@pytest.fixture
+def store(sqlite_url: str) -> Iterator[TimeoutStore]:
+    with closing(SqlPersistence(sqlite_url, settings=SqlSettings(clock="host"))) as persistence:
+        persistence.install()
+        yield persistence.timeouts("sales", FakeClock())
+
+
+def test_ids_that_the_dispatcher_may_have_are_not_handed_on_again_under_its_hands(
+    store: TimeoutStore,
+) -> None:
+    store.store_many([a_timeout("m1"), a_timeout("m2")])
+    transport = FakeTransport(CONTROL)
+    poll = PollTimeouts(
+        store=store,
+        queue=CONTROL,
+        owner="me",
+        mode=TransactionMode.RECEIVE_ONLY,
+        chunk=10,
+        clock=FakeClock(START),
+        new_id=lambda: "c1",
+        telemetry=Counters(),
+    )
+
+    with ExitStack() as dispatcher:
+        answer = transport.answer
+
+        def take_and_lose_the_answer(outgoing: Outgoing) -> SendResult:
+            order = read_control(outgoing.message)
+            assert isinstance(order, ChunkOrder)
+            dispatcher.enter_context(store.take_many(order.token, order.keys))
+            return SendResult.UNKNOWN
+
+        transport.answer = take_and_lose_the_answer  # type: ignore[method-assign]  # a script
+        with pytest.raises(TransportUnavailable):
+            poll(transport.session())
+        transport.answer = answer  # type: ignore[method-assign]  # as it was
+
+        poll(transport.session())
+
+    assert transport.ids(CONTROL) == []

@@ -1,0 +1,176 @@
+"""Delayed delivery through a delayed message store: its settings, and the start of the store."""
+
+import threading
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final, cast
+
+from timeoutmgr import plugins
+from timeoutmgr.contracts import (
+    DelayedMessageStore,
+    DelayedMessageStoreWithInfrastructure,
+    StoreCapabilities,
+    TransactionMode,
+)
+from timeoutmgr.crashpoints import reach
+from timeoutmgr.database import Database
+from timeoutmgr.errors import ConfigurationError, SchemaMissing, StorageUnavailable
+
+_METHODS: Final = (
+    *("initialize", "transaction", "store", "fetch_next_due_timeout", "remove"),
+    *("increment_failure_count", "next"),
+)
+_TIMES: Final = (
+    "time_to_trigger_store_circuit_breaker",
+    "time_to_trigger_fetch_circuit_breaker",
+    "time_to_trigger_dispatch_circuit_breaker",
+)
+
+
+@dataclass(frozen=True)
+class DelayedDeliverySettings:
+    """Delayed messages of an endpoint are kept in *store*, and sent from there when due.
+
+    *number_of_retries* is how often storing or sending a message is tried again after the first
+    attempt, before it goes to the error queue. A critical error is raised where storing, fetching
+    or dispatching has failed for as long as its *time_to_trigger_..._circuit_breaker*, or where
+    dealing with failed messages fails more than *maximum_recovery_failures_per_second*, over half
+    a minute. *batch* messages are stored, or fetched and sent, in one transaction, where the
+    store has the batch form: a crash repeats at most that many.
+    """
+
+    store: DelayedMessageStore
+    number_of_retries: int = 0
+    time_to_trigger_store_circuit_breaker: timedelta = timedelta(seconds=30)
+    time_to_trigger_fetch_circuit_breaker: timedelta = timedelta(seconds=30)
+    time_to_trigger_dispatch_circuit_breaker: timedelta = timedelta(seconds=30)
+    maximum_recovery_failures_per_second: float = 1
+    batch: int = 200
+
+    def __post_init__(self) -> None:
+        """Check every value."""
+        missing = [name for name in _METHODS if not callable(getattr(self.store, name, None))]
+        if missing:
+            raise ConfigurationError(
+                f"{self.store!r:.80} is no delayed message store: it has no {', '.join(missing)}; "
+                "use timeoutmgr.persistence.SqlDelayedMessageStore, or see docs/delayed-"
+                "message-store.md for what a store has"
+            )
+        retries = self.number_of_retries
+        if not _is_whole(retries) or retries < 0:
+            raise ConfigurationError(
+                f"number_of_retries is a whole number from 0 (one attempt), got {retries!r}"
+            )
+        for name in _TIMES:
+            wait = getattr(self, name)
+            if not isinstance(wait, timedelta) or wait <= timedelta(0):
+                raise ConfigurationError(f"{name} is a positive timedelta, got {wait!r}")
+        rate: Any = self.maximum_recovery_failures_per_second
+        if isinstance(rate, bool) or not isinstance(rate, int | float) or not 0 < rate < 1e9:
+            raise ConfigurationError(
+                f"maximum_recovery_failures_per_second is a positive number, got {rate!r}"
+            )
+        if not _is_whole(self.batch) or not 1 <= self.batch <= 1000:
+            raise ConfigurationError(f"batch is 1 to 1000 messages, got {self.batch!r}")
+
+    @property
+    def attempts(self) -> int:
+        """How often a message is tried in all."""
+        return 1 + self.number_of_retries
+
+    @property
+    def database(self) -> Database | None:
+        """The SQL database that the store is in, if it says so."""
+        found = getattr(self.store, "database", None)
+        return found if isinstance(found, Database) else None
+
+    @property
+    def capabilities(self) -> StoreCapabilities:
+        """What the store can keep; one that does not tell is taken at its word."""
+        found = getattr(self.store, "capabilities", None)
+        if isinstance(found, StoreCapabilities):
+            return found
+        name = type(self.store).__name__
+        return StoreCapabilities(name=name, durable=True, row_locks=True)
+
+
+def delayed_delivery(
+    *,
+    store: str,
+    schema: str | None = None,
+    table: str | None = None,
+    number_of_retries: int = 0,
+    time_to_trigger_store_circuit_breaker: timedelta = timedelta(seconds=30),
+    time_to_trigger_fetch_circuit_breaker: timedelta = timedelta(seconds=30),
+    time_to_trigger_dispatch_circuit_breaker: timedelta = timedelta(seconds=30),
+    maximum_recovery_failures_per_second: float = 1,
+    batch: int = 200,
+) -> DelayedDeliverySettings:
+    """Return the settings for the store that a URL (or a bare name) says, as a file gives them."""
+    name = store.partition("://")[0].partition("+")[0]
+    given = {"schema": schema, "table": table}
+    options = {key: value for key, value in given.items() if value is not None}
+    made = plugins.load(plugins.DELAYED_STORES, name)(store, **options)
+    return DelayedDeliverySettings(
+        cast(DelayedMessageStore, made),
+        number_of_retries=number_of_retries,
+        time_to_trigger_store_circuit_breaker=time_to_trigger_store_circuit_breaker,
+        time_to_trigger_fetch_circuit_breaker=time_to_trigger_fetch_circuit_breaker,
+        time_to_trigger_dispatch_circuit_breaker=time_to_trigger_dispatch_circuit_breaker,
+        maximum_recovery_failures_per_second=maximum_recovery_failures_per_second,
+        batch=batch,
+    )
+
+
+class StoreStart:
+    """Starts the store of one endpoint, once: sets it up where installers are on, initializes it.
+
+    Safe for many threads; an endpoint may start while the storage is away, and whoever needs the
+    store then starts it when it is back.
+    """
+
+    def __init__(
+        self, store: DelayedMessageStore, endpoint: str, mode: TransactionMode, *, install: bool
+    ) -> None:
+        self.store: Final = store
+        self._endpoint = endpoint
+        self._mode = mode
+        self._install = install
+        self._lock = threading.Lock()
+        self._started = False
+
+    def set_up(self) -> None:
+        """Create what the store needs, if it can; for installers."""
+        if isinstance(self.store, DelayedMessageStoreWithInfrastructure):
+            self.store.setup_infrastructure(self._endpoint)
+            reach("delayed.set_up")
+
+    def start(self, *, install: bool | None = None) -> None:
+        """Start the store if it is not yet; *install* False leaves installers out for once.
+
+        Raises StorageUnavailable, and ConfigurationError for what the store refuses.
+        """
+        with self._lock:
+            if self._started:
+                return
+            if self._install if install is None else install:
+                self.set_up()
+            self.store.initialize(self._endpoint, self._mode)
+            self._started = True
+
+    def ready(self) -> None:
+        """Return once the store is started; raise StorageUnavailable if it cannot be yet."""
+        try:
+            self.start()
+        except SchemaMissing as error:
+            # Later it may be there: somebody runs the installer while messages wait.
+            raise StorageUnavailable(str(error)) from error
+
+    def probe(self) -> None:
+        """Return if the storage answers now; raise StorageUnavailable if not."""
+        self.ready()
+        self.store.next()
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
