@@ -1,0 +1,59 @@
+"""Letters and nodes with just what a test is about."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+from typing import Any
+
+from tests.support.clock import START, FakeClock
+from timeoutmgr.database import Database
+from timeoutmgr.deadletter.classes import JournalLevel, MessageClass
+from timeoutmgr.deadletter.letters import Box, Letter
+from timeoutmgr.deadletter.manager import QueueManager
+from timeoutmgr.deadletter.queues import LetterQueue
+from timeoutmgr.deadletter.store import DeadLetterStore
+from timeoutmgr.deadletter.usage import Quotas
+from timeoutmgr.message import Message
+
+
+def a_letter(message_id: str = "m1", destination: str = "billing", **given: Any) -> Letter:
+    """Return a letter that asks for its place; *body* goes to its message."""
+    body = given.pop("body", b"{}")
+    plain = Letter(
+        message=Message(id=message_id, headers={"name": message_id}, body=body),
+        destination=destination,
+        message_class=MessageClass.NACK_BAD_DST_Q,
+        kept=START,
+        source="sales",
+        journal=JournalLevel.DEADLETTER,
+    )
+    return replace(plain, **given)
+
+
+class Nodes:
+    """One store and a clock; nodes by a letter of their name."""
+
+    def __init__(self, store: DeadLetterStore, unique: str) -> None:
+        self.clock = FakeClock()
+        self.store = DeadLetterStore(store.database, prefix="dead_", clock=self.clock)
+        self._unique = unique
+
+    @property
+    def database(self) -> Database:
+        return self.store.database
+
+    def manager(self, name: str = "a", **quotas: int | None) -> QueueManager:
+        node = f"{self._unique}-{name}"
+        self.store.add_node(node, str(uuid.uuid4()))
+        return QueueManager(store=self.store, node=node, quotas=Quotas(**quotas))
+
+
+def queues(manager: QueueManager) -> tuple[LetterQueue, LetterQueue, LetterQueue]:
+    """Return the nontransactional and the transactional dead-letter queue, and the journal."""
+    dead, xact, journal = (LetterQueue(manager, box) for box in Box)
+    return dead, xact, journal
+
+
+def ids(queue: LetterQueue) -> list[str]:
+    return [letter.message.id for letter in queue.peek(limit=1000)]

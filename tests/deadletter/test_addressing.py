@@ -1,0 +1,87 @@
+"""What names mean here: a queue of the transport, or one that a node has of itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pytest
+
+from timeoutmgr.deadletter.addressing import BoxAddress, QueueAddress, destination, resolve
+from timeoutmgr.deadletter.letters import Box
+from timeoutmgr.errors import InvalidMessage, InvalidQueueName
+
+GUID = "0b3d0c5e-7f0a-4a39-9d7e-0a1b2c3d4e5f"
+
+
+def nodes() -> Mapping[str, str]:
+    return {"n1": "11111111-7f0a-4a39-9d7e-0a1b2c3d4e5f", "n2": GUID}
+
+
+@pytest.mark.parametrize(
+    ("text", "queue"),
+    [
+        ("billing", "billing"),
+        ("billing.v2", "billing.v2"),
+        ("a=b", "a=b"),
+        ("DIRECT=OS:.\\billing", "billing"),
+        ("direct=os:N1\\private$\\billing", "billing"),
+        ("DIRECT=TCP:127.0.0.1\\billing", "billing"),
+        (".\\private$\\billing", "billing"),
+        ("n1\\billing;retry", "billing;retry"),
+    ],
+)
+def test_names_of_a_queue_are_that_queue(text: str, queue: str) -> None:
+    assert resolve(text, "n1", nodes) == QueueAddress(queue)
+    assert destination(text, "n1", nodes) == queue
+
+
+@pytest.mark.behaviour(104)
+@pytest.mark.parametrize(
+    ("text", "address"),
+    [
+        ("DIRECT=OS:.\\SYSTEM$;DEADLETTER", BoxAddress("n1", Box.DEADLETTER)),
+        ("DIRECT=OS:n2\\SYSTEM$;DEADXACT", BoxAddress("n2", Box.DEADXACT)),
+        (f"MACHINE={GUID};DEADXACT", BoxAddress("n2", Box.DEADXACT)),
+        (f"MACHINE={GUID.upper()};JOURNAL", BoxAddress("n2", Box.JOURNAL)),
+        ("DIRECT=OS:.\\billing;JOURNAL", BoxAddress("n1", Box.JOURNAL, "billing")),
+        (".\\XactDeadletter$", BoxAddress("n1", Box.DEADXACT)),
+        ("N2\\Journal$", BoxAddress("n2", Box.JOURNAL)),
+    ],
+)
+def test_names_of_what_a_node_has_of_itself_are_for_reading(text: str, address: BoxAddress) -> None:
+    assert resolve(text, "n1", nodes) == address
+    with pytest.raises(InvalidMessage, match="read-only"):
+        destination(text, "n1", nodes)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("DIRECT=OS:elsewhere\\billing", "of host 'elsewhere'"),
+        ("DIRECT=HTTP://n1/MSMQ/billing", "of host 'n1'"),
+        ("DIRECT=OS:elsewhere\\SYSTEM$;DEADXACT", "known: n1, n2"),
+        (f"MACHINE={GUID[:-1]}0;DEADXACT", "no such node"),
+        ("DIRECT=OS:.\\a,DIRECT=OS:.\\b", "several queues"),
+        (f"PUBLIC={GUID}", "directory service"),
+        ("MULTICAST=224.0.0.1:80", "directory service"),
+        (f"DL={GUID}", "directory service"),
+    ],
+)
+def test_what_is_no_queue_here_is_refused_with_a_sentence(text: str, why: str) -> None:
+    with pytest.raises(InvalidMessage, match=why):
+        destination(text, "n1", nodes)
+
+
+def test_a_broken_name_points_at_the_character() -> None:
+    with pytest.raises(InvalidQueueName) as caught:
+        destination("DIRECT=OS:.\\billing\0", "n1", nodes)
+
+    assert caught.value.at == 19
+
+
+def test_plain_names_ask_nobody() -> None:
+    def never() -> Mapping[str, str]:
+        raise AssertionError("asked for nodes")
+
+    assert destination("billing", "n1", never) == "billing"
+    assert destination("DIRECT=OS:.\\billing", "n1", never) == "billing"

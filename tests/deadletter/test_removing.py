@@ -1,0 +1,74 @@
+"""Queues that are purged or deleted through us: every message gets its class."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from tests.deadletter.making import ids
+from tests.deadletter.scene import Scene
+from timeoutmgr.deadletter import Box, Delivery, JournalLevel, MessageClass
+from timeoutmgr.deadletter.removing import remove_messages
+from timeoutmgr.errors import InvalidMessage, QueueMissing, TransportUnavailable
+
+
+@pytest.fixture
+def scene(sqlite_url: str) -> Iterator[Scene]:
+    with ExitStack() as stack:
+        yield Scene(sqlite_url, stack)
+
+
+@pytest.mark.parametrize(
+    ("delete", "ended"),
+    [(False, MessageClass.NACK_Q_PURGED), (True, MessageClass.NACK_Q_DELETED)],
+)
+def test_what_was_in_the_queue_dies_with_its_class(
+    scene: Scene, delete: bool, ended: MessageClass
+) -> None:
+    sales = scene.endpoint("sales", "n1", {})
+    desk = sales._parts.context.dead_letters
+    assert desk is not None
+    scene.session.create_queues(["asleep"])
+    sales.send("asleep", "A", 1, message_id="plain")
+    sales.send("asleep", "A", 2, message_id="xact", delivery=Delivery(transactional=True))
+    none = Delivery(journal=JournalLevel.NONE)
+    sales.send("asleep", "A", 3, message_id="none", delivery=none)
+    seen: list[int] = []
+
+    done = remove_messages(
+        scene.transport, desk, "asleep", delete_queue=delete, progress=seen.append
+    )
+
+    assert (done.messages, done.dead, seen) == (3, 2, [3])
+    assert ids(scene.box("n1", Box.DEADLETTER)) == ["plain"]
+    [letter] = scene.box("n1", Box.DEADXACT).peek()
+    assert (letter.message.id, letter.message_class) == ("xact", ended)
+    assert scene.awaiting("n1") == []
+    assert scene.session.missing_queues(["asleep"]) == (["asleep"] if delete else [])
+
+
+def test_with_a_full_dead_letter_queue_nothing_is_removed(scene: Scene) -> None:
+    sales = scene.endpoint("sales", "n1", {}, dead_letter_quota=0)
+    desk = sales._parts.context.dead_letters
+    assert desk is not None
+    scene.session.create_queues(["asleep"])
+    sales.send("asleep", "A", 1)
+
+    with pytest.raises(TransportUnavailable, match="dead-letter queue is full"):
+        remove_messages(scene.transport, desk, "asleep", delete_queue=True)
+
+    assert scene.session.count("asleep") == 1
+
+
+@pytest.mark.parametrize("queue", ["sales.Timeouts", "amq.gen-x"])
+def test_queues_of_others_are_not_touched(scene: Scene, queue: str) -> None:
+    sales = scene.endpoint("sales", "n1", {})
+    desk = sales._parts.context.dead_letters
+    assert desk is not None
+
+    with pytest.raises(InvalidMessage, match="belongs to"):
+        remove_messages(scene.transport, desk, queue)
+    with pytest.raises(QueueMissing):
+        remove_messages(scene.transport, desk, "nowhere")

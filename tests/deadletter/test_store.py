@@ -1,0 +1,400 @@
+"""Placing, peeking, receiving, deleting and moving, on every database."""
+
+from __future__ import annotations
+
+import ast
+import threading
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+
+from tests.deadletter.making import Nodes, a_letter, ids, queues
+from tests.support.clock import START
+from timeoutmgr.deadletter.classes import JournalLevel, MessageClass
+from timeoutmgr.deadletter.feature import InstalledNode
+from timeoutmgr.deadletter.letters import Box, Placed
+from timeoutmgr.deadletter.manager import QueueManager
+from timeoutmgr.deadletter.queues import LetterFilter, LetterQueue
+from timeoutmgr.deadletter.store import DeadLetterStore, checked_node
+from timeoutmgr.deadletter.usage import NodeFull, Quotas
+from timeoutmgr.errors import ConfigurationError, MessageRejected, SchemaMissing
+from timeoutmgr.message import Message
+
+BOTH = JournalLevel.BOTH
+SECOND = 1_000_000
+
+
+def test_what_is_placed_is_found_again_whole(nodes: Nodes) -> None:
+    manager = nodes.manager()
+    dead, xact, journal = queues(manager)
+    letter = a_letter(
+        "m ä '; DROP",
+        "billing ✓",
+        body=b"\x00\xff" * 1000,
+        sent=START - 5,
+        time_to_reach_queue=7,
+        time_to_be_received=9,
+        hops=3,
+        attempts=5,
+        reason="no queue 'billing ✓'\n\\N",
+    )
+
+    assert manager.place(letter) is Placed.PLACED
+
+    assert dead.peek() == [letter]
+    assert (dead.count(), dead.oldest(), xact.count(), journal.count()) == (1, START, 0, 0)
+
+
+@pytest.mark.behaviour(104)
+def test_a_message_dies_in_the_queue_of_its_kind(nodes: Nodes) -> None:
+    manager = nodes.manager()
+    dead, xact, _ = queues(manager)
+    own = LetterQueue(manager, Box.DEADXACT, "sales.dead")
+
+    manager.place(a_letter("plain"))
+    manager.place(a_letter("xact", transactional=True))
+    manager.place(a_letter("own", transactional=True, application_queue="sales.dead"))
+
+    assert (ids(dead), ids(xact), ids(own)) == (["plain"], ["xact"], ["own"])
+
+
+def test_without_the_level_nothing_is_left(nodes: Nodes) -> None:
+    manager = nodes.manager()
+
+    for level in (JournalLevel.NONE, JournalLevel.JOURNAL):
+        assert manager.place(a_letter(journal=level)) is Placed.NOT_ASKED
+
+    assert [queue.count() for queue in queues(manager)] == [0, 0, 0]
+
+
+def test_placed_twice_it_lies_there_once_with_its_last_known_status(nodes: Nodes) -> None:
+    manager = nodes.manager()
+    dead, xact, _ = queues(manager)
+
+    manager.place(a_letter())
+    manager.place(a_letter(transactional=True, message_class=MessageClass.NACK_Q_PURGED))
+
+    assert dead.peek() == []
+    assert [one.message_class for one in xact.peek()] == [MessageClass.NACK_Q_PURGED]
+
+
+def test_one_id_for_two_destinations_is_two_letters(nodes: Nodes) -> None:
+    manager = nodes.manager()
+
+    manager.place(a_letter("m", "billing"))
+    manager.place(a_letter("m", "Billing"))
+
+    assert [one.destination for one in queues(manager)[0].peek()] == ["Billing", "billing"]
+
+
+def test_each_node_has_its_own_queues(nodes: Nodes) -> None:
+    one, other = nodes.manager("a"), nodes.manager("b")
+
+    one.place(a_letter("m1"))
+    other.place(a_letter("m1"))
+    with queues(one)[0].receive() as taken:
+        assert taken is not None
+
+    assert (queues(one)[0].count(), queues(other)[0].count()) == (0, 1)
+
+
+def test_received_is_the_oldest_and_gone_only_if_all_goes_well(nodes: Nodes) -> None:
+    manager = nodes.manager()
+    dead = queues(manager)[0]
+    for number in (2, 1, 3):
+        manager.place(a_letter(f"m{number}", kept=START + number))
+
+    with suppress(RuntimeError), dead.receive() as letter:
+        assert letter is not None
+        raise RuntimeError(letter.message.id)
+    with dead.receive() as letter:
+        assert letter is not None
+        first = letter.message.id
+
+    assert first == "m1"
+    assert ids(dead) == ["m2", "m3"]
+
+
+def test_of_an_empty_queue_nothing_is_received(nodes: Nodes) -> None:
+    with queues(nodes.manager())[0].receive() as letter:
+        assert letter is None
+
+
+def test_two_who_receive_at_once_get_different_letters(nodes: Nodes) -> None:
+    manager = nodes.manager()
+    dead = queues(manager)[0]
+    for number in range(20):
+        manager.place(a_letter(f"m{number}"))
+    got: list[str] = []
+
+    def receive_ten() -> None:
+        for _ in range(10):
+            with dead.receive() as letter:
+                assert letter is not None
+                got.append(letter.message.id)
+
+    threads = [threading.Thread(target=receive_ten) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert sorted(got) == sorted(f"m{number}" for number in range(20))
+    assert dead.count() == 0
+
+
+def test_placing_in_a_transaction_ends_with_it(nodes: Nodes) -> None:
+    manager = nodes.manager()
+    dead = queues(manager)[0]
+
+    with suppress(RuntimeError), nodes.database.begin() as connection:
+        manager.place(a_letter("undone"), transaction=connection)
+        raise RuntimeError
+    with nodes.database.begin() as connection:
+        manager.place(a_letter("done"), transaction=connection)
+
+    assert ids(dead) == ["done"]
+    assert _usage(nodes, manager.node)["letters_count"] == 1
+
+
+def test_many_letters_are_walked_through_in_order_page_by_page(nodes: Nodes) -> None:
+    manager = nodes.manager()
+    for number in range(7):
+        manager.place(a_letter(f"m{number}", kept=START + number // 3))
+    dead = queues(manager)[0]
+    first = dead.peek(limit=3)
+
+    rest = dead.peek(after=(first[-1].kept, *first[-1].key))
+
+    assert [one.message.id for one in [*first, *rest]] == [f"m{n}" for n in range(7)]
+    assert [one.message.id for one in dead.every()] == [f"m{n}" for n in range(7)]
+
+
+def test_letters_are_chosen_by_class_age_destination_and_id(nodes: Nodes) -> None:
+    manager = nodes.manager()
+    dead = queues(manager)[0]
+    manager.place(a_letter("m1", "a", kept=START))
+    manager.place(a_letter("m2", "b", kept=START + 1, message_class=MessageClass.NACK_Q_PURGED))
+    manager.place(a_letter("m3", "b", kept=START + 2))
+
+    def chosen(**which: object) -> list[str]:
+        found = LetterFilter(**which)  # type: ignore[arg-type]  # one of each kind
+        assert dead.count(found) == len(dead.peek(found))
+        return [letter.message.id for letter in dead.peek(found)]
+
+    assert chosen(destination="b") == ["m2", "m3"]
+    assert chosen(message_class=MessageClass.NACK_BAD_DST_Q) == ["m1", "m3"]
+    assert chosen(kept_from=START + 1, kept_before=START + 2) == ["m2"]
+    assert chosen(message_id="m1", destination="a") == ["m1"]
+
+
+def test_groups_count_by_class_and_reason(nodes: Nodes) -> None:
+    manager = nodes.manager()
+    for number in range(3):
+        manager.place(a_letter(f"m{number}", reason="no queue", kept=START + number))
+    manager.place(a_letter("m3", reason="full", message_class=MessageClass.NACK_Q_EXCEED_QUOTA))
+
+    found = queues(manager)[0].groups()
+
+    assert [(each.reason, each.count, each.oldest, each.newest) for each in found] == [
+        ("no queue", 3, START, START + 2),
+        ("full", 1, START, START),
+    ]
+
+
+def test_over_its_quota_the_dead_letter_queue_discards_the_new_one(nodes: Nodes) -> None:
+    manager = nodes.manager(dead_letters=3000)
+    dead = queues(manager)[0]
+
+    placed = [manager.place(a_letter(f"m{n}", body=b"x" * 1400)) for n in range(3)]
+    again = manager.place(a_letter("m0", body=b"y" * 1400))
+
+    assert placed == [Placed.PLACED, Placed.PLACED, Placed.OVER_QUOTA]
+    assert again is Placed.PLACED
+    assert sorted(ids(dead)) == ["m0", "m1"]
+
+
+def test_over_its_quota_the_journal_takes_no_copy(nodes: Nodes) -> None:
+    manager = nodes.manager(journal=1000)
+
+    copied = [manager.journal(a_letter(f"m{n}", body=b"x" * 600), target=False) for n in range(2)]
+
+    assert copied == [Placed.PLACED, Placed.OVER_QUOTA]
+    assert ids(queues(manager)[2]) == ["m0"]
+
+
+def test_a_full_node_takes_nothing_and_says_what_to_do(nodes: Nodes) -> None:
+    manager = nodes.manager(node=2000)
+    manager.place(a_letter("m1", body=b"x" * 1500))
+
+    with pytest.raises(NodeFull, match="timeoutmgr deadletters delete"):
+        manager.place(a_letter("m2", body=b"x" * 1500))
+    with pytest.raises(NodeFull):
+        manager.keep([a_letter("m3", transactional=True, body=b"x" * 1500)], None, None)
+
+    assert manager.journal(a_letter("m4", body=b"x" * 1500), target=False) is Placed.OVER_QUOTA
+    assert queues(manager)[0].delete([a_letter("m1")]) == 1
+    assert manager.place(a_letter("m2", body=b"x" * 1500)) is Placed.PLACED
+
+
+def test_the_journals_of_queues_are_apart_from_the_nodes_own(nodes: Nodes) -> None:
+    manager = nodes.manager()
+    letter = a_letter("m1", "billing", message_class=MessageClass.ACK_RECEIVE)
+
+    manager.journal(letter, target=False)
+    manager.journal(letter, target=True)
+    manager.journal(letter, target=True)
+
+    target = LetterQueue(manager, Box.JOURNAL, "billing")
+    assert ids(target) == ["m1"]
+    assert ids(queues(manager)[2]) == ["m1"]
+    assert target.delete(target.peek()) == 1
+    assert ids(queues(manager)[2]) == ["m1"]
+
+
+def test_deleting_tells_how_many_there_were_and_spares_what_has_moved(nodes: Nodes) -> None:
+    manager = nodes.manager()
+    dead, xact, _ = queues(manager)
+    manager.place(a_letter("m1"))
+    seen = dead.peek()
+    manager.place(a_letter("m1", transactional=True))
+
+    assert dead.delete(seen) == 0
+    assert xact.delete(xact.peek()) == 1
+    assert xact.delete(seen) == 0
+
+
+def test_what_no_database_holds_is_refused_whole(nodes: Nodes) -> None:
+    manager = nodes.manager()
+    lone = a_letter("m1", reason="\ud800 \0")
+
+    for wrong in (a_letter("m\0"), a_letter("m", "\ud800"), a_letter("m" * 256)):
+        with pytest.raises(MessageRejected):
+            manager.place(wrong)
+
+    assert manager.place(lone) is Placed.PLACED
+    assert queues(manager)[0].peek()[0].reason == "\\ud800 \\0"
+
+
+def test_a_node_that_was_not_installed_is_told_so(nodes: Nodes) -> None:
+    manager = nodes.manager()
+    stranger = type(manager)(store=nodes.store, node="stranger-" + manager.node)
+
+    with pytest.raises(SchemaMissing, match="timeoutmgr install"):
+        stranger.place(a_letter())
+
+
+def test_a_node_keeps_the_guid_it_was_given_first(nodes: Nodes) -> None:
+    node = nodes.manager().node
+    first = nodes.store.guid_of(node)
+
+    assert nodes.store.add_node(node, "another") == first
+    assert nodes.store.nodes()[node] == first
+
+
+def test_many_add_one_node_at_once(nodes: Nodes) -> None:
+    found: list[str] = []
+    threads = [
+        threading.Thread(target=lambda n=n: found.append(nodes.store.add_node("at-once", str(n))))
+        for n in range(8)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert len(found) == 8
+    assert len(set(found)) == 1
+
+
+def test_the_tables_are_those_that_the_queries_see(nodes: Nodes) -> None:
+    store = nodes.store
+    with store.database.read() as connection:
+        ours = {table.name for table in store.tables.metadata.tables.values()}
+        context = MigrationContext.configure(
+            connection,
+            opts={
+                "include_name": lambda name, kind, _: kind != "table" or name in ours,
+                "compare_type": False,
+            },
+        )
+        assert compare_metadata(context, store.tables.metadata) == []
+    store.check()
+
+
+def test_without_installation_the_command_is_named(sqlite_url: str) -> None:
+    store = DeadLetterStore(sqlite_url)
+
+    with pytest.raises(SchemaMissing, match="timeoutmgr install"):
+        store.check()
+    assert "CREATE TABLE timeoutmgr_dead_letters" in store.ddl()
+
+
+@pytest.mark.parametrize("node", ["", "a b", "a\\b", "n;DEADXACT", "x" * 65, "ü", "a\n", "a,b"])
+def test_a_node_has_a_plain_name(node: str) -> None:
+    with pytest.raises(ConfigurationError, match="a node's id"):
+        checked_node(node)
+
+
+def test_a_quota_is_no_negative_number() -> None:
+    with pytest.raises(ConfigurationError, match="quota journal"):
+        Quotas(journal=-1)
+
+
+def test_nobody_but_the_queue_manager_inserts_letters() -> None:
+    folder = Path(__file__).parents[2] / "timeoutmgr" / "deadletter"
+    inserting = {
+        path.name
+        for path in folder.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Attribute) and node.attr in ("insert", "update")
+    }
+    public = {name for name in dir(LetterQueue) if not name.startswith("_")}
+
+    assert inserting == {"manager.py", "store.py"}  # the store: its nodes
+    assert public == {"manager", "box", "name", "peek", "every", "receive", "delete"} | {
+        "count",
+        "oldest",
+        "groups",
+    }
+
+
+def _usage(nodes: Nodes, node: str) -> dict[str, int]:
+    table = nodes.store.tables.nodes
+    with nodes.database.read() as connection:
+        row = connection.execute(table.select().where(table.c.node == node)).one()
+    return {name: value for name, value in row._mapping.items() if "_" in name}
+
+
+def test_an_empty_message_counts_too(nodes: Nodes) -> None:
+    manager = nodes.manager()
+    letter = a_letter("empty")
+    bare = type(letter)(
+        message=Message(id="bare"),
+        destination="q",
+        message_class=MessageClass.NACK_PURGED,
+        kept=START,
+        journal=JournalLevel.DEADLETTER,
+    )
+
+    manager.place(bare)
+    manager.place(bare)
+
+    assert ids(queues(manager)[0]) == ["bare"]
+    assert _usage(nodes, manager.node)["letters_count"] == 1
+
+
+def test_the_printed_statements_install_a_node(nodes: Nodes, unique: str) -> None:
+    store = DeadLetterStore(nodes.database, prefix=f"{unique}_")
+    node = InstalledNode(QueueManager(store=store, node="n1"))
+
+    with nodes.database.begin() as connection:
+        for statement in node.ddl().split(";\n"):
+            if statement.strip() and statement.strip().upper() not in ("BEGIN", "COMMIT"):
+                connection.exec_driver_sql(statement)
+
+    node.check()
+    assert node.manager.place(a_letter()) is Placed.PLACED

@@ -1,0 +1,31 @@
+"""`make demo DEMO=deadletters` shows what it says."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.behaviour(104)
+def test_seven_messages_die_where_they_should_and_are_sent_again() -> None:
+    path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
+
+    ended = subprocess.run(
+        [sys.executable, str(ROOT / "examples" / "deadletters" / "run.py")],
+        env={**os.environ, "PYTHONPATH": path},
+        capture_output=True,
+        text=True,
+    )
+
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert ended.stdout.startswith("7 messages are dead")
+    assert ended.stdout.count("shop-1, deadletter:") == 2
+    assert ended.stdout.count("shop-1, deadxact:") == 1
+    assert ended.stdout.count("warehouse-1, deadletter:") == 4
+    assert ended.stdout.endswith("0 dead letters are left\n")

@@ -1,0 +1,146 @@
+"""What a dispatcher does with undeliverable timeouts where there are dead-letter queues."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.clock import FakeClock
+from tests.support.graveyard import Graveyard, an_asking
+from tests.support.makers import a_received, a_timeout
+from tests.support.ports import FakeReceiver, FakeTransport
+from tests.support.store import ScriptedStore
+from timeoutmgr.contracts import SendResult, TimeoutState, TransactionMode
+from timeoutmgr.deadletter import Letter, MessageClass, marks
+from timeoutmgr.deadletter.usage import Quotas
+from timeoutmgr.satellites.control import chunk_message
+from timeoutmgr.satellites.dispatcher import ATTEMPTS, DispatchTimeouts
+from timeoutmgr.telemetry import Counters
+from timeoutmgr.transport.work import Work
+
+
+class Desk:
+    """The dispatcher's step over real stores and a simulated broker."""
+
+    def __init__(self, url: str, quotas: Quotas) -> None:
+        self.clock = FakeClock()
+        self.store = ScriptedStore(self.clock)
+        self.transport = FakeTransport("billing")
+        self.graveyard = Graveyard(url, self.clock, quotas)
+        self.step = DispatchTimeouts(
+            store=self.store,
+            error_queue="error",
+            clock=self.clock,
+            telemetry=Counters(),
+            dead_letters=self.graveyard.desk,
+        )
+
+    def put(self, message_id: str, destination: str, **given: str) -> None:
+        self.store.store_many([an_asking(message_id, destination, **given)])
+
+    def order_due(self) -> None:
+        chunk = self.store.claim(self.clock.now(), 100, "me")
+        session = self.transport.session()
+        mode = TransactionMode.RECEIVE_ONLY
+        with Work(session, FakeReceiver(self.transport, "control"), mode) as work:
+            self.step([a_received(chunk_message(chunk.token, chunk.keys, "c1"))], work)
+
+    def dead(self) -> list[Letter]:
+        return self.graveyard.dead()
+
+    def state(self, message_id: str) -> TimeoutState | None:
+        found = self.store.find(a_timeout(message_id).id)
+        return None if found is None else found[0]
+
+
+@pytest.fixture
+def desk(sqlite_url: str) -> Iterator[Desk]:
+    made = Desk(sqlite_url, Quotas())
+    yield made
+    made.graveyard.close()
+
+
+def test_what_its_queue_refuses_five_times_was_over_its_quota(desk: Desk) -> None:
+    desk.put("m1", "billing")
+    desk.transport.script("billing", *[SendResult.REFUSED] * ATTEMPTS)
+
+    for _ in range(ATTEMPTS):
+        desk.order_due()
+        desk.clock.advance(120)
+
+    [letter] = desk.dead()
+    assert letter.message_class == MessageClass.NACK_Q_EXCEED_QUOTA
+    assert letter.attempts == ATTEMPTS
+    assert desk.state("m1") is TimeoutState.FAILED
+    assert desk.transport.ids("error") == []
+
+
+def test_its_time_to_reach_the_queue_begins_with_the_first_attempt(desk: Desk) -> None:
+    desk.put("m1", "billing", time_to_reach_queue="00:00:02")
+    desk.clock.advance(1_000_000)  # it may be due for long: nobody tried until now
+    desk.transport.script("billing", *[SendResult.UNKNOWN] * 2)
+
+    desk.order_due()
+    desk.clock.advance(120)
+    desk.order_due()
+    assert desk.dead() == []
+    desk.clock.advance(120)
+    desk.order_due()
+
+    [letter] = desk.dead()
+    assert letter.message_class == MessageClass.NACK_REACH_QUEUE_TIMEOUT
+    assert desk.transport.ids("billing") == []
+
+
+def test_neighbours_of_a_dead_letter_are_delivered(desk: Desk) -> None:
+    desk.put("m1", "nowhere")
+    desk.put("m2", "billing")
+
+    desk.order_due()
+
+    assert [letter.message.id for letter in desk.dead()] == ["m1"]
+    assert desk.transport.ids("billing") == ["m2"]
+    assert [desk.state(one) for one in ("m1", "m2")] == [
+        TimeoutState.FAILED,
+        TimeoutState.DISPATCHED,
+    ]
+
+
+def test_while_the_dead_letter_store_is_away_it_stays_and_neighbours_are_sent_once(
+    desk: Desk,
+) -> None:
+    desk.put("m1", "nowhere")
+    desk.put("m2", "billing")
+    with desk.graveyard.away():
+        desk.order_due()
+
+        assert desk.transport.ids("billing") == ["m2"]
+        assert desk.state("m1") is TimeoutState.PENDING
+        assert desk.state("m2") is TimeoutState.DISPATCHED
+    desk.clock.advance(120)
+    desk.order_due()
+    assert [letter.message.id for letter in desk.dead()] == ["m1"]
+    assert desk.transport.ids("billing") == ["m2"]
+
+
+def test_a_full_node_holds_up_only_what_is_to_be_buried(sqlite_url: str) -> None:
+    desk = Desk(sqlite_url, Quotas(node=1))
+    desk.put("m1", "nowhere")
+    desk.put("m2", "billing")
+
+    desk.order_due()
+
+    assert desk.transport.ids("billing") == ["m2"]
+    assert desk.state("m1") is TimeoutState.PENDING
+    assert desk.transport.ids("error") == []
+    desk.graveyard.close()
+
+
+def test_the_hop_is_counted_on_the_delivered_message(desk: Desk) -> None:
+    desk.put("m1", "billing")
+
+    desk.order_due()
+
+    [message] = desk.transport.messages("billing")
+    assert message.headers[marks.HOPS] == "1"

@@ -1,0 +1,318 @@
+"""What the delayed message store cannot deliver, where the endpoint has dead-letter queues."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+
+import pytest
+from sqlalchemy import select
+
+from tests.support.clock import START, FakeClock
+from tests.support.delayed import BatchStore
+from tests.support.graveyard import Graveyard, an_asking
+from tests.support.makers import SECOND, a_breaker, a_received, a_timeout
+from tests.support.ports import FakeReceiver, FakeTransport
+from timeoutmgr.contracts import SendResult, Timeout, TransactionMode
+from timeoutmgr.deadletter import Box, Delivery, MessageClass, marks
+from timeoutmgr.deadletter.usage import NodeFull, Quotas
+from timeoutmgr.errors import StorageUnavailable
+from timeoutmgr.message import Outgoing
+from timeoutmgr.resilience.breakers import RateBreaker
+from timeoutmgr.routing import to_delayed_store
+from timeoutmgr.satellites.batches import Batches
+from timeoutmgr.satellites.delayed import StoreDelayed
+from timeoutmgr.satellites.due import DispatchDue
+from timeoutmgr.telemetry import Counters
+from timeoutmgr.transport.work import Work
+from timeoutmgr.validation import Limits
+
+RECEIVE = TransactionMode.RECEIVE_ONLY
+SCOPE = TransactionMode.TRANSACTION_SCOPE
+
+
+class Desk:
+    """Both steps over one store in memory, a simulated broker, and real dead-letter queues."""
+
+    def __init__(self, url: str, mode: TransactionMode, retries: int, quotas: Quotas) -> None:
+        self.clock = FakeClock()
+        self.store = BatchStore(self.clock)
+        self.transport = FakeTransport("billing")
+        self.telemetry = Counters()
+        self.mode = mode
+        self.graveyard = Graveyard(url, self.clock, quotas)
+        batches = Batches(self.store, self.clock, 10)
+        self.due = DispatchDue(
+            batches=batches,
+            endpoint="sales",
+            error_queue="error",
+            mode=mode,
+            attempts=1 + retries,
+            clock=self.clock,
+            telemetry=self.telemetry,
+            dispatch=a_breaker(self.clock),
+            recovery=RateBreaker(
+                "recovery", per_second=1, on_trigger=lambda _error: None, clock=self.clock
+            ),
+            turn=threading.Lock(),
+            dead_letters=self.graveyard.desk,
+        )
+        self.arriving = StoreDelayed(
+            batches=batches,
+            endpoint="sales",
+            error_queue="error",
+            attempts=1 + retries,
+            limits=Limits(),
+            clock=self.clock,
+            telemetry=self.telemetry,
+            ready=lambda: None,
+            wake=lambda _due: None,
+            dead_letters=self.graveyard.desk,
+        )
+
+    def dispatch(self, *timeouts: Timeout) -> None:
+        """Have the due poller deal with *timeouts*, and with what is stored."""
+        for one in timeouts:
+            self.store.put(one)
+        with closing(self.transport.session()) as session:
+            self.due(session)
+        self.store.free()
+
+    def arrive(self, *timeouts: Timeout) -> None:
+        """Have *timeouts* arrive in the queue of the delayed messages."""
+        session = self.transport.session()
+        routed = [
+            to_delayed_store(Outgoing(one.destination, one.message), one.due, "sales.timeouts")
+            for one in timeouts
+        ]
+        with Work(session, FakeReceiver(self.transport, "sales"), self.mode) as work:
+            self.arriving([a_received(one.message) for one in routed], work)
+
+    def lie_dead(self, box: Box = Box.DEADLETTER) -> dict[str, int]:
+        return {one.message.id: one.message_class for one in self.graveyard.dead(box)}
+
+    @property
+    def stored(self) -> list[str]:
+        return [one.message.id for one in self.store.rows.values()]
+
+
+Make = Callable[..., Desk]
+
+
+@pytest.fixture
+def make(tmp_path: Path) -> Iterator[Make]:
+    made: list[Desk] = []
+
+    def desk(
+        mode: TransactionMode = RECEIVE, *, retries: int = 0, quotas: Quotas | None = None
+    ) -> Desk:
+        made.append(Desk(f"sqlite:///{tmp_path / 'dead.db'}", mode, retries, quotas or Quotas()))
+        return made[-1]
+
+    yield desk
+
+    for one in made:
+        one.graveyard.close()
+
+
+WAYS = pytest.mark.parametrize("way", [Desk.dispatch, Desk.arrive])
+MODES = pytest.mark.parametrize("mode", [RECEIVE, SCOPE])
+
+
+@WAYS
+@MODES
+@pytest.mark.behaviour(64, 104)
+def test_a_missing_destination_leaves_a_dead_letter_and_neighbours_are_delivered(
+    make: Make, mode: TransactionMode, way: Callable[..., None]
+) -> None:
+    desk = make(mode, retries=3)
+
+    way(desk, an_asking("lost", "nowhere"), an_asking("fine", "billing"))
+
+    assert desk.lie_dead() == {"lost": MessageClass.NACK_BAD_DST_Q}
+    assert desk.transport.ids("billing") == ["fine"]
+    assert desk.transport.ids("error") == []
+    assert desk.stored == []
+    assert desk.telemetry.snapshot()["delayed_failed"] == 1
+
+
+@WAYS
+@pytest.mark.behaviour(100)
+def test_a_message_that_asks_for_none_goes_to_the_error_queue(
+    make: Make, way: Callable[..., None]
+) -> None:
+    desk = make()
+
+    way(desk, a_timeout("m1", destination="nowhere"))
+
+    assert desk.lie_dead() == {}
+    assert desk.transport.ids("error") == ["m1"]
+    assert desk.stored == []
+
+
+@MODES
+def test_the_letter_lies_there_before_the_row_is_removed(make: Make, mode: TransactionMode) -> None:
+    desk = make(mode)
+    seen: list[dict[str, int]] = []
+    desk.store.after["remove"] = lambda: seen.append(desk.lie_dead())
+
+    desk.dispatch(an_asking("lost", "nowhere"))
+
+    assert seen == [{"lost": MessageClass.NACK_BAD_DST_Q}]
+
+
+@pytest.mark.behaviour(90)
+@pytest.mark.parametrize("retries", [0, 2])
+def test_what_its_queue_refuses_dies_after_all_attempts(make: Make, retries: int) -> None:
+    desk = make(retries=retries)
+    desk.transport.script("billing", *[SendResult.REFUSED] * 9)
+
+    desk.dispatch(an_asking("m1", "billing"))
+    for _ in range(retries):
+        assert desk.lie_dead() == {}
+        desk.clock.advance(60)
+        desk.dispatch()
+
+    [letter] = desk.graveyard.dead()
+    assert (letter.message_class, letter.attempts) == (
+        MessageClass.NACK_Q_EXCEED_QUOTA,
+        1 + retries,
+    )
+    assert desk.stored == []
+
+
+@WAYS
+def test_what_was_passed_on_too_often_is_not_sent_and_dies(
+    make: Make, way: Callable[..., None]
+) -> None:
+    desk = make()
+
+    way(desk, an_asking("m16", "billing", hops="16"), an_asking("m14", "billing", hops="14"))
+
+    assert desk.lie_dead() == {"m16": MessageClass.NACK_HOP_COUNT_EXCEEDED}
+    [delivered] = desk.transport.messages("billing")
+    assert (delivered.id, delivered.headers[marks.HOPS]) == ("m14", "15")
+
+
+def test_its_time_to_reach_the_queue_begins_with_the_first_attempt(make: Make) -> None:
+    desk = make(retries=9)
+    desk.clock.advance(1_000_000)  # it is due for long: nobody tried until now
+    desk.transport.script("billing", *[SendResult.REFUSED] * 2)
+
+    desk.dispatch(an_asking("m1", "billing", time_to_reach_queue="00:00:02"))
+    for _ in range(2):
+        assert desk.lie_dead() == {}
+        desk.clock.advance(60)
+        desk.dispatch()
+
+    assert desk.lie_dead() == {"m1": MessageClass.NACK_REACH_QUEUE_TIMEOUT}
+    assert desk.transport.ids("billing") == []
+
+
+def test_while_the_dead_letter_store_is_away_it_rests_and_neighbours_are_sent_once(
+    make: Make,
+) -> None:
+    desk = make()
+    with desk.graveyard.away():
+        desk.dispatch(an_asking("lost", "nowhere"), an_asking("fine", "billing"))
+
+        assert desk.stored == ["lost"]
+        assert desk.store.next() == START + SECOND
+        assert desk.telemetry.snapshot()["recovery_failures"] == 1
+    desk.clock.advance(1)
+    desk.dispatch()
+
+    assert desk.lie_dead() == {"lost": MessageClass.NACK_BAD_DST_Q}
+    assert desk.transport.ids("billing") == ["fine"]
+    assert (desk.stored, desk.transport.ids("error")) == ([], [])
+
+
+def test_in_one_transaction_a_dead_letter_store_that_is_away_undoes_the_round(make: Make) -> None:
+    desk = make(SCOPE)
+
+    with desk.graveyard.away(), pytest.raises(StorageUnavailable):
+        desk.dispatch(an_asking("lost", "nowhere"), an_asking("fine", "billing"))
+
+    assert sorted(desk.stored) == ["fine", "lost"]
+    assert desk.transport.ids("billing") == []
+
+
+@WAYS
+@MODES
+def test_a_full_node_holds_up_only_what_is_to_be_buried(
+    make: Make, mode: TransactionMode, way: Callable[..., None]
+) -> None:
+    desk = make(mode, quotas=Quotas(node=1))
+
+    with suppress(NodeFull):
+        way(desk, an_asking("lost", "nowhere"), an_asking("fine", "billing"))
+
+    assert desk.transport.ids("billing") == ["fine"]
+    assert desk.stored == ["lost"]
+    assert (desk.lie_dead(), desk.transport.ids("error")) == ({}, [])
+
+
+def test_an_error_without_a_name_is_the_error_queues_business(make: Make) -> None:
+    desk = make()
+    desk.transport.script("billing", RuntimeError("a bug"))
+
+    desk.dispatch(an_asking("m1", "billing"))
+
+    assert desk.lie_dead() == {}
+    assert desk.transport.ids("error") == ["m1"]
+
+
+@WAYS
+@MODES
+def test_a_kept_message_has_arrived_where_it_is_finally_for(
+    make: Make, mode: TransactionMode, way: Callable[..., None]
+) -> None:
+    desk = make(mode)
+    kept = {"transactional": "True", "source_node": "n1", "source_queue": "sales"}
+    fine, lost = an_asking("fine", "billing", **kept), an_asking("lost", "nowhere", **kept)
+    manager = desk.graveyard.manager
+    for one in (fine, lost):
+        sent = to_delayed_store(Outgoing(one.destination, one.message), one.due, "sales.timeouts")
+        desk.graveyard.desk.before_sending([sent])
+
+    way(desk, fine, lost)
+
+    assert desk.lie_dead(Box.DEADXACT) == {"lost": MessageClass.NACK_BAD_DST_Q}
+    awaiting = manager.store.tables.awaiting.c
+    with desk.graveyard.database.read() as connection:
+        rows = connection.execute(select(awaiting.destination, awaiting["class"])).all()
+    assert [tuple(row) for row in rows] == [("billing", MessageClass.ACK_REACH_QUEUE)]
+
+
+@WAYS
+def test_what_a_former_installation_of_its_source_has_kept_dies(
+    make: Make, way: Callable[..., None]
+) -> None:
+    desk = make()
+    ours = {"transactional": "True", "source_node": "n1", "source_queue": "sales"}
+    sent = [
+        an_asking("former", "billing", source_guid="g0", **ours),
+        an_asking("of now", "billing", source_guid="g1", **ours),
+        an_asking("unsaid", "billing", **ours),
+        an_asking("plain", "billing", source_node="n1", source_guid="g0"),
+        an_asking("others", "billing", **{**ours, "source_node": "n2"}, source_guid="g0"),
+    ]
+
+    way(desk, *sent)
+
+    changed = MessageClass.NACK_SOURCE_COMPUTER_GUID_CHANGED
+    assert desk.lie_dead(Box.DEADXACT) == {"former": changed}
+    delivered = sorted(desk.transport.ids("billing"))
+    assert delivered == ["of now", "others", "plain", "unsaid"]
+
+
+def test_a_transactional_message_says_which_installation_keeps_it(make: Make) -> None:
+    desk = make().graveyard.desk
+
+    kept = desk.marks(Delivery(transactional=True), {}, "billing")
+    plain = desk.marks(None, {}, "billing")
+
+    assert kept[marks.SOURCE_GUID] == "g1"
+    assert marks.SOURCE_GUID not in plain

@@ -1,0 +1,68 @@
+"""A node's dead-letter queues in one file, and the desk that a step hands its dead to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Final
+
+from tests.support.makers import a_timeout
+from timeoutmgr.contracts import Clock, Timeout
+from timeoutmgr.database import Database
+from timeoutmgr.deadletter import Box, DeadLetterStore, Letter, LetterQueue, marks
+from timeoutmgr.deadletter.desk import DeadLetterDesk
+from timeoutmgr.deadletter.levels import JournalingRules
+from timeoutmgr.deadletter.manager import QueueManager
+from timeoutmgr.deadletter.usage import Quotas
+from timeoutmgr.telemetry import Counters
+from timeoutmgr.validation import Limits
+
+
+class Graveyard:
+    """Node ``n1`` in a database of its own, which no simulated transaction spans."""
+
+    def __init__(self, url: str, clock: Clock, quotas: Quotas | None = None) -> None:
+        self.database: Final = Database(url)
+        letters = DeadLetterStore(self.database, clock=clock)
+        letters.install()
+        letters.add_node("n1", "g1")
+        self.manager: Final = QueueManager(store=letters, node="n1", quotas=quotas or Quotas())
+        self.desk: Final = DeadLetterDesk(
+            manager=self.manager,
+            endpoint="sales",
+            rules=JournalingRules(),
+            clock=clock,
+            telemetry=Counters(),
+            limits=Limits(),
+            joins=False,
+        )
+
+    def dead(self, box: Box = Box.DEADLETTER) -> list[Letter]:
+        """Return the letters that lie there."""
+        return LetterQueue(self.manager, box).peek()
+
+    @contextmanager
+    def away(self) -> Iterator[None]:
+        """Take the table of the letters away meanwhile."""
+        with self.database.begin() as connection:
+            connection.exec_driver_sql("ALTER TABLE timeoutmgr_dead_letters RENAME TO away")
+        yield
+        with self.database.begin() as connection:
+            connection.exec_driver_sql("ALTER TABLE away RENAME TO timeoutmgr_dead_letters")
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self.database.dispose()
+
+
+def asking(made: Timeout, **given: str) -> Timeout:
+    """Return *made*, whose message asks for a dead letter; keywords are names in ``marks``."""
+    named = {getattr(marks, name.upper()): value for name, value in given.items()}
+    headers = {**made.message.headers, marks.JOURNAL: "1", **named}
+    return replace(made, message=replace(made.message, headers=headers))
+
+
+def an_asking(message_id: str, destination: str, **given: str) -> Timeout:
+    """Return a timeout whose message asks for a dead letter."""
+    return asking(a_timeout(message_id, destination=destination), **given)

@@ -1,0 +1,89 @@
+"""Acknowledgements: control messages to whom a message asks to be told, and what reads them."""
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from timeoutmgr import headers
+from timeoutmgr.crashpoints import reach
+from timeoutmgr.deadletter import marks as names
+from timeoutmgr.deadletter.classes import is_well_formed
+from timeoutmgr.deadletter.manager import QueueManager
+from timeoutmgr.deadletter.marks import Marks
+from timeoutmgr.errors import MessageRejected
+from timeoutmgr.instants import Micros, to_wire
+from timeoutmgr.message import Message, Outgoing, Received
+from timeoutmgr.telemetry import Telemetry
+from timeoutmgr.transport.work import Work
+
+ACKNOWLEDGEMENTS: Final = ".Acknowledgements"
+"""Behind an endpoint's name: the queue to which final acknowledgements of its messages come."""
+_REASON: Final = "TimeoutManager.Reason"
+_NAMESPACE: Final = uuid.UUID("c1f6a3e8-2f0b-5c8e-9a47-6f1d3b5a7e90")
+
+
+def acknowledgement(
+    message: Message, queue: str, to: str, message_class: int, at: Micros, reason: str = ""
+) -> Outgoing:
+    """Return the control message that tells *to* how the delivery of *message* to *queue* ended.
+
+    Its id follows from what it says: telling twice is telling once, for who looks at ids.
+    """
+    told = uuid.uuid5(_NAMESPACE, f"{len(message.id)}:{message.id}{message_class}:{to}:{queue}")
+    given = {
+        headers.MESSAGE_ID: str(told),
+        headers.CORRELATION_ID: message.id,
+        headers.CONTROL_MESSAGE: "True",
+        headers.MESSAGE_INTENT: "Send",
+        headers.TIME_SENT: to_wire(at),
+        names.CLASS: str(message_class),
+        names.TARGET_QUEUE: queue,
+    }
+    if reason:
+        given[_REASON] = reason[:500].encode("utf-8", "backslashreplace").decode()
+    return Outgoing(to, Message(id=str(told), headers=given))
+
+
+def asked_for(
+    message: Message, marks: Marks, queue: str, message_class: int, at: Micros, reason: str = ""
+) -> list[Outgoing]:
+    """Return what *message* asked to have sent to its admin queue when it ends so."""
+    if marks.admin_queue is None or not marks.acknowledge.asks_for(message_class):
+        return []
+    return [acknowledgement(message, queue, marks.admin_queue, message_class, at, reason)]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettleKept:
+    """The step on ``<endpoint>.Acknowledgements``: each settles the copy that its source kept."""
+
+    manager: QueueManager
+    telemetry: Telemetry
+    joins: bool
+    """Whether the queue's transaction can span the store."""
+
+    def __call__(self, batch: Sequence[Received], work: Work) -> None:
+        """Settle what *batch* tells of; raises MessageRejected for what is no acknowledgement."""
+        for received in batch:
+            key, message_class, reason = _read(received.message)
+            transaction = work.transaction if self.joins else None
+            settled = self.manager.acknowledge(
+                key, message_class, reason=reason, transaction=transaction
+            )
+            reach("deadletters.acknowledged")
+            self.telemetry.count("final_acknowledgements" if settled else "acknowledged_unknown")
+
+
+def _read(message: Message) -> tuple[tuple[str, str], int, str]:
+    given = message.headers
+    code = given.get(names.CLASS, "")
+    about, queue = given.get(headers.CORRELATION_ID), given.get(names.TARGET_QUEUE)
+    if not (code.isascii() and code.isdigit() and is_well_formed(int(code[:9]))):
+        raise MessageRejected(f"message {message.id!r} is no acknowledgement: class {code[:20]!r}")
+    if not about or not queue:
+        raise MessageRejected(
+            f"acknowledgement {message.id!r} does not say of which message and queue; expected "
+            f"headers {headers.CORRELATION_ID!r} and {names.TARGET_QUEUE!r}"
+        )
+    return (about, queue), int(code), given.get(_REASON, "")

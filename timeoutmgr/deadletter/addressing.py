@@ -1,0 +1,129 @@
+"""What a queue name means here: a queue of the transport, or one that a node has of itself."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from timeoutmgr.deadletter.letters import Box
+from timeoutmgr.deadletter.names import (
+    DirectName,
+    DirectSystemName,
+    FormatName,
+    MachineName,
+    MultiElementName,
+    Protocol,
+    SystemQueue,
+)
+from timeoutmgr.deadletter.parsing import is_format_name, parse_format_name, parse_path_name
+from timeoutmgr.errors import InvalidMessage
+
+_HERE: Final = (".", "localhost", "127.0.0.1", "::1")
+_BOXES: Final = {
+    SystemQueue.JOURNAL: Box.JOURNAL,
+    SystemQueue.DEADLETTER: Box.DEADLETTER,
+    SystemQueue.DEADXACT: Box.DEADXACT,
+}
+
+Nodes: TypeAlias = Callable[[], Mapping[str, str]]
+"""Returns the nodes that are known, each with its GUID; asked only where a name needs it."""
+
+
+@dataclass(frozen=True, slots=True)
+class QueueAddress:
+    """A queue of the transport."""
+
+    queue: str
+
+
+@dataclass(frozen=True, slots=True)
+class BoxAddress:
+    """A queue that *node* has of itself; the journal of *queue* where that is one's."""
+
+    node: str
+    box: Box
+    queue: str = ""
+
+
+Address: TypeAlias = QueueAddress | BoxAddress
+
+
+def read_name(text: str) -> FormatName | None:
+    r"""Return the format name or path name in *text*; None for a plain queue name.
+
+    A path name begins with ``.\``, or has a part that only path names have. Raises
+    InvalidQueueName.
+    """
+    if is_format_name(text):
+        return parse_format_name(text)
+    return parse_path_name(text) if "\\" in text else None
+
+
+def resolve(text: str, here: str, nodes: Nodes) -> Address:
+    """Return what *text*, as it is given to node *here*, stands for.
+
+    Raises InvalidQueueName for what breaks the grammar, InvalidMessage for what is no queue here.
+    """
+    name = read_name(text)
+    match name:
+        case None:
+            return QueueAddress(text)
+        case DirectName():
+            if name.protocol.is_web or not _is_here(name.host, here):
+                raise InvalidMessage(
+                    f"queue name {text!r} is of host {name.host!r}; queues are reached through the "
+                    f"transport, so name them plainly, or with '.' or {here!r} as the host"
+                )
+            if name.journal:
+                return BoxAddress(here, Box.JOURNAL, _queue(name))
+            return QueueAddress(_queue(name))
+        case DirectSystemName():
+            is_here = name.protocol is not Protocol.IPX and _is_here(name.host, here)
+            return BoxAddress(
+                here if is_here else _known(name.host, nodes(), text), _BOXES[name.kind]
+            )
+        case MachineName():
+            by_guid = {guid.lower(): node for node, guid in nodes().items()}
+            return BoxAddress(_known(str(name.guid), by_guid, text, by_guid), _BOXES[name.kind])
+        case MultiElementName():
+            raise InvalidMessage(
+                f"queue name {text!r} names several queues; send to each by itself, as one message "
+                "has one destination"
+            )
+        case _:
+            raise InvalidMessage(
+                f"queue name {text!r} needs a directory service or a network that is not there; "
+                "use a plain name, DIRECT=OS: or MACHINE="
+            )
+
+
+def destination(text: str, here: str, nodes: Nodes) -> str:
+    """Return the queue that a message for *text* is sent to; raise InvalidMessage for others."""
+    if "=" not in text and "\\" not in text:
+        return text
+    found = resolve(text, here, nodes)
+    if isinstance(found, BoxAddress):
+        raise InvalidMessage(
+            f"queue name {text!r} is read-only: only what cannot be delivered gets there, and "
+            "only by itself"
+        )
+    return found.queue
+
+
+def _is_here(host: str, here: str) -> bool:
+    return host in _HERE or host.lower() == here.lower()
+
+
+def _queue(name: DirectName) -> str:
+    return name.queue if name.subqueue is None else f"{name.queue};{name.subqueue}"
+
+
+def _known(
+    wanted: str, known: Mapping[str, str], text: str, names: Mapping[str, str] | None = None
+) -> str:
+    for each in known:
+        if each.lower() == wanted.lower():
+            return each if names is None else names[each]
+    raise InvalidMessage(
+        f"queue name {text!r} is of {wanted!r}, and no such node keeps its dead letters here; "
+        f"known: {', '.join(sorted(known)) or 'none'}"
+    )

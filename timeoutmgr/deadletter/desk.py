@@ -1,0 +1,314 @@
+"""The dead-letter queues as the product's own paths use them: ``contracts.DeadLetters``."""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from timeoutmgr import headers as names
+from timeoutmgr.contracts import Clock, Transaction
+from timeoutmgr.contracts.dead_letters import Burial
+from timeoutmgr.crashpoints import reach
+from timeoutmgr.deadletter.acknowledging import ACKNOWLEDGEMENTS, acknowledgement, asked_for
+from timeoutmgr.deadletter.addressing import destination as queue_of
+from timeoutmgr.deadletter.classes import JournalLevel, MessageClass
+from timeoutmgr.deadletter.delivery import Delivery
+from timeoutmgr.deadletter.failures import Died, class_of
+from timeoutmgr.deadletter.letters import Letter, Placed, letter_of
+from timeoutmgr.deadletter.levels import JournalingRules, Takes
+from timeoutmgr.deadletter.manager import QueueManager
+from timeoutmgr.deadletter.marks import MOST_HOPS, Marks, one_hop_more, read_marks
+from timeoutmgr.errors import InvalidMessage, StorageUnavailable, TimeoutManagerError
+from timeoutmgr.instants import Micros, duration_micros, from_wire
+from timeoutmgr.message import Message, Outgoing
+from timeoutmgr.routing import DELAYED, TIMEOUTS, final_destination
+from timeoutmgr.telemetry import Telemetry
+from timeoutmgr.validation import Limits, check_destination
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetterDesk:
+    """Places, keeps and tells for one endpoint of a node.
+
+    *joins* says that the queue's transaction can span the store. *journaled* are the queues here
+    that keep a copy of what was received from them, *takes* is what they are for.
+    """
+
+    manager: QueueManager
+    endpoint: str
+    rules: JournalingRules
+    clock: Clock
+    telemetry: Telemetry
+    limits: Limits
+    joins: bool
+    journaled: frozenset[str] = frozenset()
+    takes: Takes = Takes.BOTH
+
+    # --- the sender's side
+
+    def queue_of(self, destination: str) -> str:
+        """Return the queue that *destination* stands for; a plain name is a queue's own."""
+        return queue_of(destination, self.manager.node, self.manager.store.nodes)
+
+    def marks(
+        self, given: Delivery | None, headers: Mapping[str, str], destination: str
+    ) -> dict[str, str]:
+        """Return the headers that say how a message is to be delivered."""
+        asked = given or Delivery()
+        level = self.rules.level(
+            asked.journal,
+            expires=names.TIME_TO_BE_RECEIVED in headers,
+            transactional=asked.transactional,
+        )
+        if asked.dead_letter_queue is not None and JournalLevel.DEADLETTER not in level:
+            raise InvalidMessage(
+                f"dead_letter_queue {asked.dead_letter_queue!r} needs a journal level with "
+                f"DEADLETTER, and it has {level!r}; say journal=JournalLevel.DEADLETTER"
+            )
+        admin_queue = None if asked.admin_queue is None else self.queue_of(asked.admin_queue)
+        if admin_queue is not None:
+            check_destination(admin_queue, self.limits)
+        own = asked.dead_letter_queue
+        made = Marks(
+            journal=level,
+            transactional=asked.transactional,
+            acknowledge=asked.acknowledge,
+            admin_queue=admin_queue,
+            source_node=self.manager.node,
+            source_guid=self._guid() if asked.transactional else None,
+            source_queue=self.endpoint,
+            dead_letter_queue=None if own is None else self.queue_of(own),
+        )
+        if asked.time_to_reach_queue is not None:
+            made = replace(made, time_to_reach_queue=asked.time_to_reach_queue)
+        return made.as_headers()
+
+    def before_sending(
+        self, outgoing: Sequence[Outgoing], transaction: Transaction | None = None
+    ) -> None:
+        """Keep a copy of those that are transactional; committed before anything is sent."""
+        now = self.clock.now()
+        for one in outgoing:
+            marks = read_marks(one.message.headers)
+            if not self._keeps(marks):
+                continue
+            if transaction is not None and not self.joins:
+                raise InvalidMessage(
+                    f"message {one.message.id!r} is transactional and sent inside a transaction "
+                    "of another database than the dead letters': the copy would stay if that is "
+                    "undone. Give DeadLetterQueues the queues' own database as its store"
+                )
+            begins, life = _dispatch(one, now), marks.time_to_be_received
+            arrives_by = begins + duration_micros(marks.timers.until_arrival)
+            letter = self._letter(
+                one.message, marks, MessageClass.NORMAL, final_destination(one), now
+            )
+            self.manager.keep(
+                [letter],
+                arrives_by,
+                None if life is None else begins + duration_micros(life),
+                transaction=self._joined(transaction),
+            )
+            reach("deadletters.source_keeps")
+
+    def after_sending(
+        self, outgoing: Sequence[Outgoing], transaction: Transaction | None = None
+    ) -> list[Outgoing]:
+        """Note what reached its queue: what is still to be delayed has not."""
+        told: list[Outgoing] = []
+        for one in outgoing:
+            if names.EXPIRE in one.message.headers or one.via is not None:
+                continue
+            marks = read_marks(one.message.headers)
+            told += self._told(one.message, marks, one.destination, MessageClass.ACK_REACH_QUEUE)
+            if self._keeps(marks):
+                key = one.message.id, one.destination
+                self.manager.arrived([key], transaction=self._joined(transaction))
+                reach("deadletters.source_told")
+            elif marks.wants_journal and marks.source_node == self.manager.node:
+                self._journal(one.message, marks, one.destination, False, transaction)
+                reach("deadletters.source_journaled")
+        return told
+
+    # --- passing on
+
+    def refusal(self, message: Message, waited: Micros) -> TimeoutManagerError | None:
+        """Return why *message* must not be passed on any more, if so."""
+        marks = read_marks(message.headers)
+        if not marks.has_hops_left:
+            return Died(
+                MessageClass.NACK_HOP_COUNT_EXCEEDED,
+                f"message {message.id!r} was passed on more than {MOST_HOPS} times; does it go in "
+                "circles?",
+            )
+        if self._has_lost_its_source(marks):
+            return Died(
+                MessageClass.NACK_SOURCE_COMPUTER_GUID_CHANGED,
+                f"message {message.id!r} was kept by node {self.manager.node!r} as it was before "
+                "it was installed anew; the copy is gone, and nobody would hear how it ended",
+            )
+        # Not before a first try: time at rest, until it was due, is no time on the way.
+        if waited > 0 and waited >= marks.timers.reach_queue_micros:
+            return Died(
+                MessageClass.NACK_REACH_QUEUE_TIMEOUT,
+                f"message {message.id!r} did not reach its queue within "
+                f"{marks.time_to_reach_queue}",
+            )
+        return None
+
+    def passed_on(self, message: Message) -> Message:
+        """Return *message* with one hop more; a delayed retry is no hop, it comes back here."""
+        if names.RETRIES in message.headers:
+            return message
+        return replace(message, headers=one_hop_more(message.headers))
+
+    # --- the end
+
+    def bury(
+        self,
+        message: Message,
+        error: BaseException,
+        *,
+        queue: str,
+        attempts: int = 0,
+        transaction: Transaction | None = None,
+    ) -> Burial | None:
+        """Place it where it died, or have its source move the copy that it keeps."""
+        message_class = class_of(error)
+        if message_class is None:
+            return None
+        marks = read_marks(message.headers)
+        if queue.endswith((TIMEOUTS, DELAYED)) and names.EXPIRE in message.headers:
+            # What is to be delayed always leaves a trace: nobody else would miss it.
+            marks = replace(marks, journal=marks.journal | JournalLevel.DEADLETTER)
+        if not marks.wants_dead_letter:
+            return None
+        now, reason = self.clock.now(), str(error)
+        told = tuple(self._told(message, marks, queue, message_class, reason))
+        source = marks.source_node
+        if marks.transactional and source is not None and source != self.manager.node:
+            address = f"{marks.source_queue}{ACKNOWLEDGEMENTS}"
+            final = acknowledgement(message, queue, address, message_class, now, reason)
+            return Burial(needed=(final,), told=told)
+        letter = replace(
+            self._letter(message, marks, message_class, queue, now),
+            reason=reason,
+            attempts=attempts,
+        )
+        placed = self.manager.place(letter, transaction=self._joined(transaction))
+        reach("deadletters.buried")
+        if placed is not Placed.PLACED:
+            self.telemetry.count("dead_letters_over_quota")
+            logger.error(
+                "the dead-letter queue of node %s is full and takes no message %r: %s",
+                self.manager.node,
+                message.id,
+                reason,
+            )
+            return None
+        self.telemetry.count("dead_letters_placed")
+        logger.error(
+            "message %r for %r is dead (%s) on node %s: %s",
+            message.id,
+            queue,
+            letter.class_name,
+            self.manager.node,
+            reason,
+        )
+        return Burial(told=told)
+
+    def expires_with_trace(self, message: Message) -> bool:
+        """Return whether it asks for a dead letter."""
+        return read_marks(message.headers).wants_dead_letter
+
+    def misfit(self, message: Message, queue: str) -> TimeoutManagerError | None:
+        """Return why *queue* does not take *message*, by what it is for."""
+        refused = self.takes.refuses(transactional=read_marks(message.headers).transactional)
+        if refused is None:
+            return None
+        return Died(
+            refused,
+            f"queue {queue!r} takes {self.takes} messages only; message {message.id!r} is not one",
+        )
+
+    def received(
+        self, message: Message, queue: str, transaction: Transaction | None = None
+    ) -> list[Outgoing]:
+        """Journal what was received here; settle, or have settled, what its source keeps."""
+        marks = read_marks(message.headers)
+        now, ended = self.clock.now(), MessageClass.ACK_RECEIVE
+        if queue in self.journaled:
+            self._journal(message, marks, queue, True, transaction)
+            reach("deadletters.target_journaled")
+        told = self._told(message, marks, queue, ended)
+        if marks.awaits_final_acknowledgement and marks.source_node is not None:
+            if marks.source_node == self.manager.node:
+                key, joined = (message.id, queue), self._joined(transaction)
+                self.manager.acknowledge(key, ended, transaction=joined)
+                reach("deadletters.source_settled")
+            else:
+                address = f"{marks.source_queue}{ACKNOWLEDGEMENTS}"
+                told.append(acknowledgement(message, queue, address, ended, now))
+        return told
+
+    def _told(
+        self, message: Message, marks: Marks, queue: str, message_class: int, reason: str = ""
+    ) -> list[Outgoing]:
+        try:
+            # Its sender may be a stranger, who must not have us write to any queue.
+            if marks.admin_queue is not None:
+                check_destination(marks.admin_queue, self.limits)
+        except InvalidMessage as error:
+            logger.warning("the admin queue of message %r is not told: %s", message.id, error)
+            return []
+        return asked_for(message, marks, queue, message_class, self.clock.now(), reason)
+
+    def _has_lost_its_source(self, marks: Marks) -> bool:
+        """Return whether this node kept the message when it was another installation."""
+        if not (marks.transactional and marks.source_node == self.manager.node):
+            return False
+        return marks.source_guid is not None and self._guid() not in (None, marks.source_guid)
+
+    def _guid(self) -> str | None:
+        try:
+            return self.manager.store.known_guid(self.manager.node)
+        except StorageUnavailable as error:
+            # What is not known harms nobody: it only leaves a later change unnoticed.
+            logger.info("the GUID of node %s is not known: %s", self.manager.node, error)
+            return None
+
+    def _keeps(self, marks: Marks) -> bool:
+        return marks.awaits_final_acknowledgement and marks.source_node == self.manager.node
+
+    def _journal(
+        self,
+        message: Message,
+        marks: Marks,
+        queue: str,
+        target: bool,
+        transaction: Transaction | None,
+    ) -> None:
+        ended = MessageClass.ACK_RECEIVE if target else MessageClass.ACK_REACH_QUEUE
+        letter = self._letter(message, marks, ended, queue, self.clock.now())
+        placed = self.manager.journal(letter, target=target, transaction=self._joined(transaction))
+        if placed is Placed.OVER_QUOTA:
+            self.telemetry.count("journal_over_quota")
+
+    def _letter(
+        self, message: Message, marks: Marks, message_class: int, destination: str, now: Micros
+    ) -> Letter:
+        return letter_of(message, marks, message_class, destination=destination, kept=now)
+
+    def _joined(self, transaction: Transaction | None) -> Any:
+        return transaction if self.joins else None
+
+
+def _dispatch(outgoing: Outgoing, now: Micros) -> Micros:
+    """Return from when on a message is on its way: a delayed one when it is due."""
+    due = names.EXPIRE if outgoing.via is None else names.DELIVER_AT
+    try:
+        return max(now, from_wire(outgoing.message.headers.get(due, "")))
+    except ValueError:
+        return now

@@ -1,0 +1,58 @@
+"""Which class an error gives the message that it kept from being delivered."""
+
+from timeoutmgr.deadletter.classes import MessageClass, is_negative, is_well_formed
+from timeoutmgr.errors import (
+    DeliveryFailed,
+    DeliveryUnknown,
+    DestinationNotAllowed,
+    MessageRejected,
+    MessageTooLarge,
+    QueueMissing,
+    ReceivedTooLate,
+    Unroutable,
+)
+
+
+class Died(MessageRejected):
+    """A message that is to die with *message_class*; no retry can mend it.
+
+    To be raised by handlers and hooks too: NACK_BAD_SIGNATURE where a signature does not match,
+    NACK_BAD_ENCRYPTION where a body cannot be decrypted.
+    """
+
+    def __init__(self, message_class: int, reason: str) -> None:
+        if not (is_well_formed(message_class) and is_negative(message_class)):
+            raise ValueError(f"a message dies with a negative class, got {message_class!r}")
+        super().__init__(reason)
+        self.message_class = message_class
+
+
+def class_of(error: BaseException | None) -> int | None:
+    """Return the class of a message that met *error*; None for one that says nothing of delivery.
+
+    Such an error (a bug in a handler, say) is the error queue's business.
+    """
+    seen = 0
+    fallback: int | None = None
+    while error is not None and seen < 10:
+        match error:
+            case Died():
+                return error.message_class
+            case Unroutable() | QueueMissing():
+                return MessageClass.NACK_BAD_DST_Q
+            case ReceivedTooLate():
+                return MessageClass.NACK_RECEIVE_TIMEOUT
+            case DestinationNotAllowed():
+                return MessageClass.NACK_ACCESS_DENIED
+            case MessageTooLarge():
+                return MessageClass.NACK_Q_EXCEED_QUOTA
+            case DeliveryUnknown():
+                return None
+            case DeliveryFailed():
+                return MessageClass.NACK_Q_EXCEED_QUOTA
+            case MessageRejected():
+                # What it was raised for may say more.
+                fallback = MessageClass.NACK_RECEIVE_REJECTED
+        error = error.__cause__
+        seen += 1
+    return fallback

@@ -1,0 +1,216 @@
+"""Dead-letter queues as an endpoint feature: off unless it is enabled."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from timeoutmgr.database import same_database
+from timeoutmgr.deadletter.acknowledging import ACKNOWLEDGEMENTS, SettleKept
+from timeoutmgr.deadletter.desk import DeadLetterDesk
+from timeoutmgr.deadletter.levels import JournalingRules, Takes
+from timeoutmgr.deadletter.manager import QueueManager
+from timeoutmgr.deadletter.native import CollectDead
+from timeoutmgr.deadletter.store import DeadLetterStore, checked_node
+from timeoutmgr.deadletter.sweeping import Sweeper
+from timeoutmgr.deadletter.usage import NODE_BYTES, Quotas
+from timeoutmgr.errors import ConfigurationError, SchemaMissing
+from timeoutmgr.features import FeatureContext, Prerequisite, Satellite
+from timeoutmgr.handlers import Expiry
+from timeoutmgr.transport.pump import Consumption, Outage
+from timeoutmgr.validation import names_of
+
+if TYPE_CHECKING:
+    from timeoutmgr.config import EndpointSettings
+
+SENTENCE: Final = (
+    "Repeated failures when settling kept messages in the dead-letter store, endpoint will be "
+    "terminated."
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeadLetterQueues:
+    """Keep what cannot be delivered, with its class, in the queues of *node*.
+
+    *node* is a stable name of this installation (not a container's). *store* is a database URL,
+    or a DeadLetterStore; None is the database of the queues. *dead_letter* and *journal* are what
+    sent messages ask for by default, *dead_letter_when_expiring* those with a time to be received;
+    *all_transactional* is MSMQ 1.0's rule. *journaled* are queues of this endpoint that keep a copy
+    of what was received from them. *takes* says which messages this endpoint's queue is for: the
+    others die. *collect_from* is a queue (``<node>.deadletter``, say) to which
+    policies have RabbitMQ send what it gives up: it is created, and emptied into the dead-letter
+    queue, with the broker's reason as the class. Quotas are bytes. *discard_expired* and
+    *clock_allowance* say what happens to messages that are received too late. *sweep_interval* is
+    how often kept messages are looked through for those that nobody acknowledged in time.
+    """
+
+    sets_up_first: ClassVar[bool] = True
+
+    node: str
+    store: str | DeadLetterStore | None = None
+    dead_letter: bool = True
+    dead_letter_when_expiring: bool = False
+    journal: bool = False
+    all_transactional: bool = False
+    journaled: tuple[str, ...] = ()
+    takes: Takes = Takes.BOTH
+    collect_from: str | None = None
+    dead_letter_quota: int | None = None
+    journal_quota: int | None = None
+    node_quota: int | None = NODE_BYTES
+    discard_expired: bool = True
+    clock_allowance: timedelta = timedelta(0)
+    sweep_interval: timedelta = timedelta(minutes=1)
+    time_to_wait_before_critical_error: timedelta = timedelta(minutes=2)
+    name: str = field(default="dead-letter-queues", init=False)
+
+    def __post_init__(self) -> None:
+        """Check every value."""
+        checked_node(self.node)
+        names_of(self.journaled)
+        self.quotas  # noqa: B018 - it is checked where it is made
+        self.expiry  # noqa: B018 - likewise
+        if self.takes not in tuple(Takes):
+            known = ", ".join(Takes)
+            raise ConfigurationError(f"takes is one of {known}, got {self.takes!r}")
+        if self.sweep_interval <= timedelta(0):
+            raise ConfigurationError(f"sweep_interval must be positive, got {self.sweep_interval}")
+        if self.time_to_wait_before_critical_error < timedelta(0):
+            raise ConfigurationError(
+                "time_to_wait_before_critical_error must not be negative, got "
+                f"{self.time_to_wait_before_critical_error}"
+            )
+
+    @property
+    def quotas(self) -> Quotas:
+        """The quotas of the node."""
+        return Quotas(
+            dead_letters=self.dead_letter_quota, journal=self.journal_quota, node=self.node_quota
+        )
+
+    @property
+    def rules(self) -> JournalingRules:
+        """What sent messages ask for."""
+        return JournalingRules(
+            dead_letter=self.dead_letter,
+            dead_letter_when_expiring=self.dead_letter_when_expiring,
+            journal=self.journal,
+            all_transactional=self.all_transactional,
+        )
+
+    @property
+    def expiry(self) -> Expiry:
+        """What happens to messages that are received too late."""
+        return Expiry(discard=self.discard_expired, allowance=self.clock_allowance)
+
+    def prerequisites(self, settings: EndpointSettings) -> Iterable[Prerequisite]:
+        """Return what must hold."""
+        yield Prerequisite(
+            self.store is not None or settings.transport.database is not None,
+            "The queues are in no database, so the dead letters need one of their own. Say "
+            "DeadLetterQueues(node=..., store='postgresql+psycopg://...').",
+        )
+        own = {settings.name}
+        yield Prerequisite(
+            self.collect_from is None or settings.transport.capabilities.name == "amqp",
+            "collect_from is for RabbitMQ: no other transport gives up messages by itself. Leave "
+            "it out.",
+        )
+        yield Prerequisite(
+            set(self.journaled) <= own,
+            f"journaled names queues of this endpoint only ({settings.name!r}), got "
+            f"{', '.join(map(repr, self.journaled))}.",
+        )
+
+    def opened(self, settings: EndpointSettings) -> QueueManager:
+        """Return the queue manager of the node, which connects when it is used."""
+        store = self.store
+        if not isinstance(store, DeadLetterStore):
+            database = settings.transport.database
+            if store is None and database is None:
+                raise ConfigurationError(
+                    "the dead letters need a store; the queues have no database"
+                )
+            store = DeadLetterStore(store or database or "", clock=settings.clock)
+        return QueueManager(store=store, node=self.node, quotas=self.quotas)
+
+    def set_up(self, context: FeatureContext) -> None:
+        """Hand the desk, the satellite of acknowledgements and the sweep to the endpoint."""
+        settings = context.settings
+        manager = self.opened(settings)
+        queue = settings.transport.database
+        joins = queue is not None and same_database(queue.url, manager.store.database.url)
+        context.dead_letters = DeadLetterDesk(
+            manager=manager,
+            endpoint=settings.name,
+            rules=self.rules,
+            clock=context.clock,
+            telemetry=context.telemetry,
+            limits=settings.limits,
+            joins=joins,
+            journaled=frozenset(self.journaled),
+            takes=Takes(self.takes),
+        )
+        context.expiry = self.expiry
+        context.installed.append(InstalledNode(manager))
+        context.add_task(Sweeper(manager, self.sweep_interval, context.clock, context.telemetry))
+        if settings.send_only:
+            return
+        breaker = context.breaker(
+            "DeadLetterStore", self.time_to_wait_before_critical_error, SENTENCE
+        )
+        storage = Outage(breaker=breaker, probe=manager.store.database.ping)
+        if self.collect_from is not None:
+            collect = CollectDead(manager=manager, telemetry=context.telemetry, joins=joins)
+            context.add_satellite(
+                Satellite(
+                    consumption=Consumption(
+                        name="Dead Letter Collector",
+                        queue=self.collect_from,
+                        step=collect,
+                        batch=50,
+                        storage=storage,
+                    )
+                )
+            )
+        context.add_satellite(
+            Satellite(
+                consumption=Consumption(
+                    name="Acknowledgement Processor",
+                    queue=settings.name + ACKNOWLEDGEMENTS,
+                    step=SettleKept(manager=manager, telemetry=context.telemetry, joins=joins),
+                    batch=50,
+                    storage=storage,
+                )
+            )
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class InstalledNode:
+    """The tables, and the node's queues in them."""
+
+    manager: QueueManager
+
+    def install(self) -> None:
+        """Create what is missing; twice and concurrently is fine."""
+        self.manager.store.install()
+        self.manager.store.add_node(self.manager.node, str(uuid.uuid4()))
+
+    def ddl(self) -> str:
+        """Return the statements that create the tables and add the node."""
+        store = self.manager.store
+        return f"{store.ddl()}\n{store.node_ddl(self.manager.node, str(uuid.uuid4()))};\n"
+
+    def check(self) -> None:
+        """Raise SchemaMissing where tables or node are missing."""
+        self.manager.store.check()
+        if self.manager.store.guid_of(self.manager.node) is None:
+            raise SchemaMissing(
+                f"node {self.manager.node!r} has no dead-letter queues in "
+                f"{self.manager.store.database.describe()}; run `timeoutmgr install`"
+            )

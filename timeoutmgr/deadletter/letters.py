@@ -1,0 +1,98 @@
+"""A dead letter: a message that could not be delivered, with all that is known of why."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from timeoutmgr.deadletter.classes import JournalLevel, MessageClass
+from timeoutmgr.deadletter.marks import Marks
+from timeoutmgr.instants import Micros, duration_micros
+from timeoutmgr.message import Message
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Letter:
+    """A message that a node keeps: dead, awaiting its final acknowledgement, or a journal copy.
+
+    *message_class* is its last known status, also where no class of that number is known here.
+    *source* is the queue it came from, as far as that is known; *destination* the one it was for,
+    which is also where it failed or was received. *kept* is when it came to lie here. The timers
+    are those it was sent with, in microseconds. *late* says that it was received after all, after
+    it had been given up.
+    """
+
+    message: Message
+    destination: str
+    message_class: int
+    kept: Micros
+    source: str = ""
+    transactional: bool = False
+    application_queue: str = ""
+    journal: JournalLevel = JournalLevel.NONE
+    sent: Micros | None = None
+    time_to_reach_queue: Micros = 0
+    time_to_be_received: Micros | None = None
+    hops: int = 0
+    attempts: int = 0
+    reason: str = ""
+    late: bool = False
+
+    @property
+    def class_name(self) -> str:
+        """The name of its class, or the number in hex where that has none."""
+        try:
+            return MessageClass(self.message_class).name
+        except ValueError:
+            return f"{self.message_class:#06x}"
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """What tells it from every other letter of its node: message id and destination."""
+        return self.message.id, self.destination
+
+
+class Box(StrEnum):
+    """The queues that a node has of itself."""
+
+    DEADLETTER = "deadletter"
+    DEADXACT = "deadxact"
+    JOURNAL = "journal"
+
+
+class Placed(StrEnum):
+    """What came of placing a message."""
+
+    PLACED = "placed"
+    NOT_ASKED = "not_asked"
+    """Its level does not ask for a dead letter (or a copy); nothing of it is kept."""
+    OVER_QUOTA = "over_quota"
+    """The queue is full: this, the new one, was not taken."""
+
+
+def letter_of(
+    message: Message,
+    marks: Marks,
+    message_class: int,
+    *,
+    destination: str,
+    kept: Micros,
+    reason: str = "",
+    attempts: int = 0,
+) -> Letter:
+    """Return *message*, which says *marks* of itself, as a letter."""
+    limit = marks.time_to_be_received
+    return Letter(
+        message=message,
+        destination=destination,
+        message_class=message_class,
+        kept=kept,
+        source=marks.source_queue or "",
+        transactional=marks.transactional,
+        application_queue=(marks.dead_letter_queue or "") if marks.transactional else "",
+        journal=marks.journal,
+        sent=marks.sent,
+        time_to_reach_queue=duration_micros(marks.time_to_reach_queue),
+        time_to_be_received=None if limit is None else duration_micros(limit),
+        hops=marks.hops,
+        attempts=attempts,
+        reason=reason,
+    )

@@ -1,0 +1,313 @@
+"""The queue manager of one node: the only writer of its dead letters and journals.
+
+Each method is one transaction, its own or the caller's, and may be repeated: a message that is
+placed twice lies there once, with its last known status.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any, Final, TypeVar
+
+from sqlalchemy import Connection, Table, and_, delete, select, update
+
+from timeoutmgr.contracts import Transaction
+from timeoutmgr.crashpoints import reach
+from timeoutmgr.deadletter.classes import JournalLevel, MessageClass, is_negative
+from timeoutmgr.deadletter.letters import Letter, Placed
+from timeoutmgr.deadletter.rows import from_row, to_row
+from timeoutmgr.deadletter.store import DeadLetterStore
+from timeoutmgr.deadletter.timers import Timers
+from timeoutmgr.deadletter.usage import NodeFull, Quotas, Usage
+from timeoutmgr.instants import Micros
+
+Result = TypeVar("Result")
+
+SWEEP: Final = 200
+"""Letters that one transaction of a sweep moves."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueManager:
+    """Places, keeps, moves and journals for *node*. Safe for many threads."""
+
+    store: DeadLetterStore
+    node: str
+    quotas: Quotas = Quotas()  # noqa: RUF009 - frozen, and made of numbers
+
+    def place(self, letter: Letter, *, transaction: Transaction | None = None) -> Placed:
+        """Put *letter* into the dead-letter queue that it belongs to, if its level asks for one.
+
+        The copy that awaited its acknowledgement is gone with that: a node has one copy at any
+        time. Raises NodeFull, MessageRejected for what no database holds, StorageUnavailable.
+        """
+        return self._run(lambda c: self._place(c, letter), transaction)
+
+    def keep(
+        self,
+        letters: Sequence[Letter],
+        deadline: Micros | None,
+        received_by: Micros | None,
+        *,
+        transaction: Transaction | None = None,
+    ) -> None:
+        """Keep copies of *letters*, which are about to be sent, until their final acknowledgement.
+
+        They die at *deadline* unless they have arrived by then, else at *received_by*; None is
+        never. A dead letter that is sent again is moved back to here. Raises NodeFull.
+        """
+
+        def work(connection: Connection) -> None:
+            usage = self.lock(connection)
+            for letter in letters:
+                self._take_out(connection, usage, letter.key)
+                reach("deadletters.taken_out")
+                row = to_row(self.node, letter)
+                self._require_room(usage, row["bytes"])
+                row |= {"deadline": deadline, "received_by": received_by}
+                self._insert(connection, usage, "awaiting", row)
+                reach("deadletters.kept")
+            usage.save(connection, self.store.tables)
+
+        self._run(work, transaction)
+
+    def arrived(
+        self, keys: Sequence[tuple[str, str]], *, transaction: Transaction | None = None
+    ) -> None:
+        """Note that messages (id and destination) have reached their queue."""
+        awaiting = self.store.tables.awaiting
+
+        def work(connection: Connection) -> None:
+            for key in keys:
+                connection.execute(
+                    update(awaiting)
+                    .where(self._is(awaiting, key))
+                    .values(
+                        {"class": MessageClass.ACK_REACH_QUEUE, "deadline": awaiting.c.received_by}
+                    )
+                )
+                reach("deadletters.arrived")
+
+        self._run(work, transaction)
+
+    def acknowledge(
+        self,
+        key: tuple[str, str],
+        ended: int,
+        *,
+        reason: str = "",
+        transaction: Transaction | None = None,
+    ) -> Placed | None:
+        """Settle the message *key* by its final acknowledgement, whose class is *ended*.
+
+        Received: its copy is journaled if that was asked for, else forgotten. Not received: it is
+        moved to the transactional dead-letter queue. One that was given up before is marked as
+        late, and stays; it is never sent again from here. None where nothing is known of it.
+        """
+        return self._run(lambda c: self._acknowledge(c, key, ended, reason), transaction)
+
+    def sweep(self, now: Micros) -> int:
+        """Move what was not acknowledged by its deadline to its dead-letter queue; return how many.
+
+        At most ``SWEEP`` at once: call again while it returns that many.
+        """
+        return self._run(lambda c: self._sweep(c, now), None)
+
+    def journal(
+        self, letter: Letter, *, target: bool, transaction: Transaction | None = None
+    ) -> Placed:
+        """Copy *letter*, which was delivered, into the node's journal, or a *target* queue's own.
+
+        Over its quota no copy is made, and delivery goes on.
+        """
+
+        def work(connection: Connection) -> Placed:
+            usage = self.lock(connection)
+            placed = self._journal(connection, usage, letter, target)
+            usage.save(connection, self.store.tables)
+            return placed
+
+        return self._run(work, transaction)
+
+    def discard(
+        self, table: Table, keys: Sequence[dict[str, Any]], *, transaction: Transaction | None
+    ) -> int:
+        """Delete rows of *table* by their keys; return how many there were."""
+        what = "journal" if table is self.store.tables.journals else "letters"
+
+        def work(connection: Connection) -> int:
+            usage = self.lock(connection)
+            gone = 0
+            for key in keys:
+                one = and_(table.c.node == self.node, *(table.c[n] == v for n, v in key.items()))
+                size = connection.execute(select(table.c.bytes).where(one)).scalar_one_or_none()
+                if size is not None:
+                    connection.execute(delete(table).where(one))
+                    reach("deadletters.deleted")
+                    usage.add(what, -size, -1)
+                    gone += 1
+            usage.save(connection, self.store.tables)
+            return gone
+
+        return self._run(work, transaction)
+
+    def _run(self, work: Callable[[Connection], Result], given: Transaction | None) -> Result:
+        return self.store.database.run(work) if given is None else work(given)
+
+    def lock(self, connection: Connection) -> Usage:
+        """Lock the node's row, the first thing in every transaction that changes anything."""
+        return Usage.lock(connection, self.store.tables, self.node)
+
+    def _place(self, connection: Connection, letter: Letter) -> Placed:
+        usage = self.lock(connection)
+        if JournalLevel.DEADLETTER not in letter.journal:
+            self._forget_awaiting(connection, usage, letter.key)
+            usage.save(connection, self.store.tables)
+            return Placed.NOT_ASKED
+        placed = self._bury(connection, usage, letter)
+        usage.save(connection, self.store.tables)
+        return placed
+
+    def _bury(self, connection: Connection, usage: Usage, letter: Letter) -> Placed:
+        tables = self.store.tables
+        row = to_row(self.node, letter)
+        before = self._size(connection, tables.letters, letter.key)
+        own = self.quotas.dead_letters
+        if own is not None and usage.of("letters") - before + row["bytes"] > own:
+            return Placed.OVER_QUOTA
+        awaiting = self._size(connection, tables.awaiting, letter.key)
+        self._require_room(usage, row["bytes"] - before - awaiting)
+        self._take_out(connection, usage, letter.key)
+        reach("deadletters.taken_out")
+        self._insert(connection, usage, "letters", row)
+        reach("deadletters.placed")
+        return Placed.PLACED
+
+    def _acknowledge(
+        self, connection: Connection, key: tuple[str, str], ended: int, reason: str
+    ) -> Placed | None:
+        usage = self.lock(connection)
+        awaiting = self.store.tables.awaiting
+        found = connection.execute(select(awaiting).where(self._is(awaiting, key))).one_or_none()
+        if found is None:
+            return self._too_late(connection, key, ended)
+        letter = replace(
+            from_row(found), message_class=ended, reason=reason, kept=self.store.clock.now()
+        )
+        placed = self._settle(connection, usage, letter)
+        usage.save(connection, self.store.tables)
+        return placed
+
+    def _settle(self, connection: Connection, usage: Usage, letter: Letter) -> Placed:
+        """Move *letter* out of what awaits acknowledgement, to where its class has it."""
+        self._forget_awaiting(connection, usage, letter.key)
+        reach("deadletters.settled")
+        if not is_negative(letter.message_class):
+            if JournalLevel.JOURNAL in letter.journal:
+                return self._journal(connection, usage, letter, target=False)
+            return Placed.NOT_ASKED
+        if JournalLevel.DEADLETTER not in letter.journal:
+            return Placed.NOT_ASKED
+        return self._bury(connection, usage, letter)
+
+    def _too_late(self, connection: Connection, key: tuple[str, str], ended: int) -> Placed | None:
+        letters = self.store.tables.letters
+        one = and_(self._is(letters, key), letters.c.xact == 1)
+        values = {"class": ended} if is_negative(ended) else {"late_ack": 1}
+        changed = connection.execute(update(letters).where(one).values(values)).rowcount
+        reach("deadletters.late")
+        return Placed.PLACED if changed else None
+
+    def _sweep(self, connection: Connection, now: Micros) -> int:
+        usage = self.lock(connection)
+        awaiting = self.store.tables.awaiting
+        due = (
+            select(awaiting)
+            .where(awaiting.c.node == self.node, awaiting.c.deadline <= now)
+            .order_by(awaiting.c.deadline, awaiting.c.message_id, awaiting.c.destination)
+            .limit(SWEEP)
+        )
+        found = connection.execute(due).all()
+        for row in found:
+            kept = from_row(row)
+            reason = "no final acknowledgement came in time; it may have been received all the same"
+            letter = replace(kept, message_class=_overdue(kept), reason=reason, kept=now)
+            self._settle(connection, usage, letter)
+        usage.save(connection, self.store.tables)
+        return len(found)
+
+    def _journal(
+        self, connection: Connection, usage: Usage, letter: Letter, target: bool
+    ) -> Placed:
+        journals = self.store.tables.journals
+        row = to_row(self.node, letter) | {"target": int(target)}
+        row.pop("app_queue")
+        one = and_(self._is(journals, letter.key), journals.c.target == int(target))
+        size = connection.execute(select(journals.c.bytes).where(one)).scalar_one_or_none() or 0
+        own, more = self.quotas.journal, row["bytes"] - size
+        if own is not None and usage.of("journal") + more > own:
+            return Placed.OVER_QUOTA
+        if self.quotas.node is not None and usage.total + more > self.quotas.node:
+            return Placed.OVER_QUOTA
+        if size:
+            connection.execute(delete(journals).where(one))
+            reach("deadletters.journal_taken_out")
+            usage.add("journal", -size, -1)
+        connection.execute(journals.insert(), row)
+        reach("deadletters.journaled")
+        usage.add("journal", row["bytes"])
+        return Placed.PLACED
+
+    def _take_out(self, connection: Connection, usage: Usage, key: tuple[str, str]) -> None:
+        """Delete the one copy that the node may have of *key*, wherever it is."""
+        letters = self.store.tables.letters
+        size = self._size(connection, letters, key)
+        if size:
+            connection.execute(delete(letters).where(self._is(letters, key)))
+            reach("deadletters.deleted")
+            usage.add("letters", -size, -1)
+        self._forget_awaiting(connection, usage, key)
+
+    def _forget_awaiting(self, connection: Connection, usage: Usage, key: tuple[str, str]) -> None:
+        awaiting = self.store.tables.awaiting
+        size = self._size(connection, awaiting, key)
+        if size:
+            connection.execute(delete(awaiting).where(self._is(awaiting, key)))
+            reach("deadletters.forgotten")
+            usage.add("awaiting", -size, -1)
+
+    def _insert(self, connection: Connection, usage: Usage, what: str, row: dict[str, Any]) -> None:
+        table = getattr(self.store.tables, what)
+        connection.execute(table.insert(), row)
+        usage.add(what, row["bytes"])
+
+    def _size(self, connection: Connection, table: Table, key: tuple[str, str]) -> int:
+        found = connection.execute(select(table.c.bytes).where(self._is(table, key)))
+        return int(found.scalar_one_or_none() or 0)
+
+    def _is(self, table: Table, key: tuple[str, str]) -> Any:
+        message_id, destination = key
+        return and_(
+            table.c.node == self.node,
+            table.c.message_id == message_id,
+            table.c.destination == destination,
+        )
+
+    def _require_room(self, usage: Usage, more: int) -> None:
+        quota = self.quotas.node
+        if quota is not None and more > 0 and usage.total + more > quota:
+            raise NodeFull(self.node, usage.total, quota)
+
+
+def _overdue(kept: Letter) -> MessageClass:
+    """Return the class of a kept message whose time is up, by which of its timers that was."""
+    if kept.message_class == MessageClass.ACK_REACH_QUEUE:
+        return MessageClass.NACK_RECEIVE_TIMEOUT
+    life = kept.time_to_be_received
+    timers = Timers(
+        reach_queue=timedelta(microseconds=kept.time_to_reach_queue),
+        be_received=None if life is None else timedelta(microseconds=life),
+    )
+    ended = timers.after(timers.until_arrival).ended(arrived=False, at_sender=True)
+    assert ended is not None, "no time is left"
+    return ended

@@ -1,0 +1,141 @@
+"""What a message says of its own delivery, as headers: level, timers, hops, who is to be told.
+
+A message that says nothing (built by hand, or by somebody else's program) has level NONE.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+from timeoutmgr import headers
+from timeoutmgr.deadletter.classes import AcknowledgeLevel, JournalLevel
+from timeoutmgr.deadletter.timers import REACH_QUEUE_DEFAULT, Timers
+from timeoutmgr.instants import Micros, from_timespan, from_wire, to_timespan
+
+JOURNAL: Final = "TimeoutManager.Journal"
+TRANSACTIONAL: Final = "TimeoutManager.Transactional"
+TIME_TO_REACH_QUEUE: Final = "TimeoutManager.TimeToReachQueue"
+HOPS: Final = "TimeoutManager.Hops"
+CLASS: Final = "TimeoutManager.Class"
+ACKNOWLEDGE: Final = "TimeoutManager.Acknowledge"
+ADMIN_QUEUE: Final = "TimeoutManager.AdminQueue"
+SOURCE_NODE: Final = "TimeoutManager.SourceNode"
+SOURCE_GUID: Final = "TimeoutManager.SourceGuid"
+SOURCE_QUEUE: Final = "TimeoutManager.SourceQueue"
+TARGET_QUEUE: Final = "TimeoutManager.TargetQueue"
+DEAD_LETTER_QUEUE: Final = "TimeoutManager.DeadLetterQueue"
+
+MOST_HOPS: Final = 15
+"""How often a message may be passed on; the next one is one too many."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Marks:
+    """What a message asks for and has behind it."""
+
+    journal: JournalLevel = JournalLevel.NONE
+    transactional: bool = False
+    time_to_reach_queue: timedelta = REACH_QUEUE_DEFAULT
+    time_to_be_received: timedelta | None = None
+    hops: int = 0
+    acknowledge: AcknowledgeLevel = AcknowledgeLevel.NONE
+    admin_queue: str | None = None
+    source_node: str | None = None
+    source_guid: str | None = None
+    source_queue: str | None = None
+    dead_letter_queue: str | None = None
+    sent: Micros | None = None
+
+    @property
+    def timers(self) -> Timers:
+        """Both timers as they were when it was sent."""
+        return Timers(reach_queue=self.time_to_reach_queue, be_received=self.time_to_be_received)
+
+    @property
+    def wants_dead_letter(self) -> bool:
+        """Whether its failure is to leave a dead letter."""
+        return JournalLevel.DEADLETTER in self.journal
+
+    @property
+    def wants_journal(self) -> bool:
+        """Whether its delivery is to leave a copy."""
+        return JournalLevel.JOURNAL in self.journal
+
+    @property
+    def has_hops_left(self) -> bool:
+        """Whether it may be passed on as often as it was."""
+        return self.hops <= MOST_HOPS
+
+    @property
+    def awaits_final_acknowledgement(self) -> bool:
+        """Whether its source keeps a copy until it knows how the delivery ended."""
+        return self.transactional and self.journal is not JournalLevel.NONE
+
+    def as_headers(self) -> dict[str, str]:
+        """Return the headers that say so; what is as it is by default is left out."""
+        given: dict[str, str | None] = {
+            JOURNAL: str(int(self.journal)) if self.journal else None,
+            TRANSACTIONAL: "True" if self.transactional else None,
+            TIME_TO_REACH_QUEUE: to_timespan(self.time_to_reach_queue)
+            if self.time_to_reach_queue != REACH_QUEUE_DEFAULT
+            else None,
+            HOPS: str(self.hops) if self.hops else None,
+            ACKNOWLEDGE: str(int(self.acknowledge)) if self.acknowledge else None,
+            ADMIN_QUEUE: self.admin_queue,
+            SOURCE_NODE: self.source_node,
+            SOURCE_GUID: self.source_guid,
+            SOURCE_QUEUE: self.source_queue,
+            DEAD_LETTER_QUEUE: self.dead_letter_queue,
+        }
+        return {name: value for name, value in given.items() if value is not None}
+
+
+def read_marks(given: Mapping[str, str]) -> Marks:
+    """Return what *given*, the headers of a message, say; nonsense counts as not said.
+
+    A stranger's unreadable number must not cost a message its life.
+    """
+    level = _number(given, JOURNAL, 3)
+    asked = _number(given, ACKNOWLEDGE, int(AcknowledgeLevel.FULL_RECEIVE) | 1)
+    reach_queue = _duration(given, TIME_TO_REACH_QUEUE)
+    return Marks(
+        journal=JournalLevel(level),
+        transactional=given.get(TRANSACTIONAL) == "True",
+        time_to_reach_queue=REACH_QUEUE_DEFAULT if reach_queue is None else reach_queue,
+        time_to_be_received=_duration(given, headers.TIME_TO_BE_RECEIVED),
+        hops=_number(given, HOPS, 1_000_000),
+        acknowledge=AcknowledgeLevel(asked),
+        admin_queue=given.get(ADMIN_QUEUE) or None,
+        source_node=given.get(SOURCE_NODE) or None,
+        source_guid=given.get(SOURCE_GUID) or None,
+        source_queue=given.get(SOURCE_QUEUE) or None,
+        dead_letter_queue=given.get(DEAD_LETTER_QUEUE) or None,
+        sent=_instant(given, headers.TIME_SENT),
+    )
+
+
+def one_hop_more(given: Mapping[str, str]) -> dict[str, str]:
+    """Return the headers of a message that is passed on once more."""
+    return {**given, HOPS: str(_number(given, HOPS, 1_000_000) + 1)}
+
+
+def _number(given: Mapping[str, str], name: str, most: int) -> int:
+    text = given.get(name, "0")
+    if not (text.isascii() and text.isdigit() and len(text) < 10):
+        return 0
+    return int(text) if int(text) <= most else 0
+
+
+def _duration(given: Mapping[str, str], name: str) -> timedelta | None:
+    try:
+        return from_timespan(given[name])
+    except (KeyError, ValueError):
+        return None
+
+
+def _instant(given: Mapping[str, str], name: str) -> Micros | None:
+    try:
+        return from_wire(given[name])
+    except (KeyError, ValueError):
+        return None

@@ -1,0 +1,1 @@
+"""Revisions of the dead-letter store, run by ``timeoutmgr install``."""

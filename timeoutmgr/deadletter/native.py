@@ -1,0 +1,73 @@
+"""What a broker says of a message it gave up, as a class; and the step that takes those in."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from timeoutmgr.deadletter.classes import JournalLevel, MessageClass
+from timeoutmgr.deadletter.letters import Placed, letter_of
+from timeoutmgr.deadletter.manager import QueueManager
+from timeoutmgr.deadletter.marks import read_marks
+from timeoutmgr.errors import MessageRejected
+from timeoutmgr.message import Death, Received
+from timeoutmgr.telemetry import Telemetry
+from timeoutmgr.transport.work import Work
+
+_ON_THE_WAY: Final = (".delay-level-", "nsb.delay-level-", "nsb.v2.delay-level-")
+_BY_REASON: Final = {
+    "rejected": MessageClass.NACK_RECEIVE_REJECTED,
+    "delivery_limit": MessageClass.NACK_RECEIVE_REJECTED,
+    "maxlen": MessageClass.NACK_Q_EXCEED_QUOTA,
+}
+
+
+def class_of_death(death: Death) -> MessageClass:
+    """Return the class of a message that RabbitMQ dead-lettered; *death* is the newest one.
+
+    One that expired in a queue of the delay levels had not yet reached its own.
+    """
+    if death.reason == "expired":
+        on_the_way = any(part in death.queue for part in _ON_THE_WAY)
+        if on_the_way:
+            return MessageClass.NACK_REACH_QUEUE_TIMEOUT
+        return MessageClass.NACK_RECEIVE_TIMEOUT
+    return _BY_REASON.get(death.reason, MessageClass.NACK_RECEIVE_REJECTED)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CollectDead:
+    """The step on the queue to which a broker's policy has its dead messages go.
+
+    The policy has asked for them, so that their own level does not count.
+    """
+
+    manager: QueueManager
+    telemetry: Telemetry
+    joins: bool
+
+    def __call__(self, batch: Sequence[Received], work: Work) -> None:
+        """Place each of *batch*; raises MessageRejected for one that no broker gave up."""
+        for received in batch:
+            death = received.death
+            if death is None:
+                raise MessageRejected(
+                    f"message {received.message.id!r} came to {received.queue!r} and no broker "
+                    "says that it died; applications do not send to dead-letter queues"
+                )
+            marks = read_marks(received.message.headers)
+            letter = letter_of(
+                received.message,
+                marks,
+                class_of_death(death),
+                destination=death.queue,
+                kept=self.manager.store.clock.now(),
+                reason=f"the broker gave it up in queue {death.queue!r}: {death.reason}",
+                attempts=death.count,
+            )
+            letter = replace(letter, journal=letter.journal | JournalLevel.DEADLETTER)
+            placed = self.manager.place(
+                letter, transaction=work.transaction if self.joins else None
+            )
+            if placed is not Placed.PLACED:
+                raise MessageRejected("the dead-letter queue is full")
+            self.telemetry.count("dead_letters_collected")

@@ -1,0 +1,313 @@
+"""Read format names and path names; what breaks the grammar is pointed at, to the character."""
+
+from ipaddress import AddressValueError, IPv4Address, IPv6Address
+from re import ASCII, IGNORECASE, Pattern, compile
+from typing import Final, NoReturn
+from uuid import UUID
+
+from timeoutmgr.deadletter.names import (
+    ConnectorName,
+    DirectName,
+    DirectSystemName,
+    DistributionListName,
+    Element,
+    FormatName,
+    MachineName,
+    MulticastName,
+    MultiElementName,
+    PrivateName,
+    Protocol,
+    PublicName,
+    SystemQueue,
+    is_read_only,
+)
+from timeoutmgr.errors import InvalidQueueName
+
+QUEUE_CHARACTERS: Final = 124
+SUBQUEUE_CHARACTERS: Final = 32
+
+_GUID: Final = compile(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", IGNORECASE)
+_HEX: Final = compile(r"[0-9a-f]+", IGNORECASE)
+_DIGITS: Final = compile(r"\d+", ASCII)
+_HOST: Final = compile(r"[A-Za-z0-9._-]+", ASCII)
+_IP: Final = compile(r"[0-9A-Fa-f:.]+", ASCII)
+_IPX: Final = compile(r"[0-9a-f]{8}:[0-9a-f]{12}", IGNORECASE)
+_NOT_IN_NAMES: Final = frozenset('\\;+,"')
+_RESERVED: Final = frozenset(kind.value for kind in SystemQueue)
+_PATH_SYSTEM: Final = {
+    "JOURNAL$": SystemQueue.JOURNAL,
+    "DEADLETTER$": SystemQueue.DEADLETTER,
+    "XACTDEADLETTER$": SystemQueue.DEADXACT,
+}
+_KINDS: Final = ("PUBLIC", "PRIVATE", "DIRECT", "MACHINE", "DL", "CONNECTOR", "MULTICAST")
+
+
+def parse_format_name(text: str) -> FormatName:
+    """Return the format name that *text* spells; raise InvalidQueueName at the first wrong sign."""
+    reader = _Reader(text)
+    elements = [reader.element()]
+    starts = [0]
+    while reader.take(","):
+        starts.append(reader.at)
+        elements.append(reader.element())
+    reader.end()
+    if len(elements) == 1:
+        return elements[0]
+    for start, element in zip(starts, elements, strict=True):
+        if is_read_only(element):
+            reader.fail("a queue that can be sent to, as one of several", at=start)
+    return MultiElementName(tuple(elements))
+
+
+def parse_path_name(text: str) -> DirectName | DirectSystemName:
+    r"""Return ``computer\queue``, ``computer\private$\queue`` or ``computer\Deadletter$``, read.
+
+    Raises InvalidQueueName.
+    """
+    reader = _Reader(text)
+    host = reader.match(_HOST, "the name of a computer, or '.' for this one")
+    reader.need("\\", "a backslash before the queue's name")
+    private = reader.take_keyword("PRIVATE$\\")
+    start = reader.at
+    queue = reader.name(QUEUE_CHARACTERS, "a queue's name")
+    system = _PATH_SYSTEM.get(queue.upper())
+    if system is not None and not private:
+        reader.end()
+        return DirectSystemName(Protocol.OS, host, system)
+    reader.refuse_reserved(queue, start)
+    subqueue, journal = reader.parts()
+    reader.end()
+    return DirectName(
+        protocol=Protocol.OS,
+        host=host,
+        queue=queue,
+        private=private,
+        subqueue=subqueue,
+        journal=journal,
+    )
+
+
+def is_format_name(text: str) -> bool:
+    """Return whether *text* begins as a format name does, valid or not."""
+    kind, equals, _ = text.partition("=")
+    return bool(equals) and kind.strip().upper() in _KINDS
+
+
+class _Reader:
+    """Reads one text from the left; *at* is where it stands."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.at = 0
+
+    def element(self) -> Element:
+        """Read one name of one queue (or list)."""
+        start = self.at
+        for kind in _KINDS:
+            if self.take_keyword(f"{kind}="):
+                break
+        else:
+            self.fail(f"{', '.join(f'{kind}=' for kind in _KINDS[:-1])} or {_KINDS[-1]}=", at=start)
+        match kind:
+            case "PUBLIC":
+                return PublicName(self._guid(), self._journal())
+            case "PRIVATE":
+                return self._private()
+            case "DIRECT":
+                return self._direct()
+            case "MACHINE":
+                guid = self._guid()
+                self.need(";", "';' and one of JOURNAL, DEADLETTER, DEADXACT")
+                return MachineName(guid, self._system())
+            case "DL":
+                guid = self._guid()
+                domain = self.match(_HOST, "a domain's name") if self.take("@") else None
+                return DistributionListName(guid, domain)
+            case "CONNECTOR":
+                return ConnectorName(self._guid())
+            case _:
+                return self._multicast()
+
+    def name(self, longest: int, what: str) -> str:
+        """Read a queue's or subqueue's name."""
+        start = self.at
+        while self.at < len(self.text) and self._is_name_sign(self.text[self.at]):
+            self.at += 1
+        if self.at == start:
+            self.fail(what)
+        if self.at - start > longest:
+            self.fail(f"at most {longest} characters in {what}", at=start + longest)
+        return self.text[start : self.at]
+
+    def parts(self) -> tuple[str | None, bool]:
+        """Read what may follow a queue's name: a subqueue, and that its journal is meant."""
+        if self._journal():
+            return None, True
+        if not self.take(";"):
+            return None, False
+        start = self.at
+        subqueue = self.name(SUBQUEUE_CHARACTERS, "a subqueue's name, or JOURNAL")
+        self.refuse_reserved(subqueue, start)
+        return subqueue, self._journal()
+
+    def refuse_reserved(self, name: str, start: int) -> None:
+        """Fail at *start* where *name* is one of the system's own."""
+        if name.upper() in _RESERVED or name.upper() in ("SYSTEM$", "PRIVATE$", *_PATH_SYSTEM):
+            self.fail("a name that is not the system's own", at=start)
+
+    def match(self, pattern: Pattern[str], what: str) -> str:
+        """Read what *pattern* takes from here."""
+        found = pattern.match(self.text, self.at)
+        if found is None:
+            self.fail(what)
+        self.at = found.end()
+        return found.group()
+
+    def take(self, sign: str) -> bool:
+        """Read *sign* if it comes next."""
+        if not self.text.startswith(sign, self.at):
+            return False
+        self.at += len(sign)
+        return True
+
+    def take_keyword(self, word: str) -> bool:
+        """Read *word* in any case if it comes next."""
+        # Upper-casing may change a text's length: only this much of it, and only ASCII counts.
+        found = self.text[self.at : self.at + len(word)]
+        if not found.isascii() or found.upper() != word:
+            return False
+        self.at += len(word)
+        return True
+
+    def need(self, sign: str, what: str) -> None:
+        """Read *sign*, or fail with *what* was expected."""
+        if not self.take(sign):
+            self.fail(what)
+
+    def end(self) -> None:
+        """Fail unless all is read; a trailing NUL is a sign like any other."""
+        if self.at < len(self.text):
+            self.fail("the end of the name")
+
+    def fail(self, expected: str, at: int | None = None) -> NoReturn:
+        """Raise for the character at *at*, or where it stands."""
+        raise InvalidQueueName(self.text, self.at if at is None else at, expected)
+
+    def _is_name_sign(self, sign: str) -> bool:
+        return sign not in _NOT_IN_NAMES and sign.isprintable()
+
+    def _guid(self) -> UUID:
+        return UUID(self.match(_GUID, "a GUID such as 0b3d0c5e-7f0a-4a39-9d7e-0a1b2c3d4e5f"))
+
+    def _journal(self) -> bool:
+        here = self.at
+        if self.take_keyword(";JOURNAL") and self._stops():
+            return True
+        self.at = here
+        return False
+
+    def _stops(self) -> bool:
+        return self.at == len(self.text) or not self._is_name_sign(self.text[self.at])
+
+    def _system(self) -> SystemQueue:
+        for kind in SystemQueue:
+            if self.take_keyword(kind.value):
+                return kind
+        self.fail("JOURNAL, DEADLETTER or DEADXACT")
+
+    def _private(self) -> PrivateName:
+        guid = self._guid()
+        self.need("\\", "a backslash and the queue's number in hex")
+        start = self.at
+        digits = self.match(_HEX, "1 to 8 hex digits")
+        if len(digits) > 8:
+            self.fail("at most 8 hex digits", at=start + 8)
+        return PrivateName(guid, int(digits, 16), self._journal())
+
+    def _direct(self) -> Element:
+        protocol = self._protocol()
+        if protocol.is_web:
+            return self._web(protocol)
+        host = self._address(protocol)
+        self.need("\\", "a backslash before the queue's name")
+        if self.take_keyword("SYSTEM$;"):
+            return DirectSystemName(protocol, host, self._system())
+        private = self.take_keyword("PRIVATE$\\")
+        start = self.at
+        queue = self.name(QUEUE_CHARACTERS, "a queue's name")
+        self.refuse_reserved(queue, start)
+        subqueue, journal = self.parts()
+        return DirectName(
+            protocol=protocol,
+            host=host,
+            queue=queue,
+            private=private,
+            subqueue=subqueue,
+            journal=journal,
+        )
+
+    def _protocol(self) -> Protocol:
+        # The longer name first: HTTPS begins as HTTP does.
+        for protocol in sorted(Protocol, key=lambda each: -len(each.value)):
+            if self.take_keyword(f"{protocol.value}:"):
+                return protocol
+        self.fail("TCP:, OS:, IPX:, HTTP: or HTTPS:")
+
+    def _address(self, protocol: Protocol) -> str:
+        start = self.at
+        if protocol is Protocol.OS:
+            return self.match(_HOST, "the name of a computer, or '.' for this one")
+        if protocol is Protocol.IPX:
+            return self.match(_IPX, "network and node, as 8 and 12 hex digits with a colon").lower()
+        text = self.match(_IP, "an IP address")
+        try:
+            return str(IPv6Address(text) if ":" in text else IPv4Address(text))
+        except AddressValueError:
+            self.fail("an IP address", at=start)
+
+    def _web(self, protocol: Protocol) -> DirectName:
+        self.need("//", "two slashes and a host")
+        host = self.match(_HOST, "a host's name")
+        if self.take(":"):
+            host = f"{host}:{self._port()}"
+        separator = "/" if self.text.startswith("/", self.at) else "\\"
+        self.need(separator, "/MSMQ/ and the queue's name")
+        if not self.take_keyword("MSMQ"):
+            self.fail("MSMQ")
+        self._need_separator("a slash and the queue's name")
+        private = self.take_keyword("PRIVATE$/") or self.take_keyword("PRIVATE$\\")
+        start = self.at
+        queue = self.name(QUEUE_CHARACTERS, "a queue's name")
+        slash = queue.find("/")
+        if slash >= 0:
+            self.fail("a queue's name without a slash", at=start + slash)
+        self.refuse_reserved(queue, start)
+        if self.text.startswith(";", self.at):
+            self.fail("the end: what is reached by HTTP can only be sent to")
+        return DirectName(protocol=protocol, host=host, queue=queue, private=private)
+
+    def _need_separator(self, what: str) -> None:
+        if not self.take("/"):
+            self.need("\\", what)
+
+    def _multicast(self) -> MulticastName:
+        start = self.at
+        text = self.match(_IP, "a multicast address, 224.0.0.0 to 239.255.255.255")
+        host = text.partition(":")[0]
+        try:
+            address = IPv4Address(host)
+        except AddressValueError:
+            self.fail("a multicast address, 224.0.0.0 to 239.255.255.255", at=start)
+        if not address.is_multicast:
+            self.fail("a multicast address, 224.0.0.0 to 239.255.255.255", at=start)
+        # The port's digits were taken as part of an IP address, which may have letters.
+        self.at = start + len(host)
+        self.need(":", "a colon and the port")
+        return MulticastName(str(address), self._port())
+
+    def _port(self) -> int:
+        start = self.at
+        digits = self.match(_DIGITS, "a port, 1 to 65535")
+        if len(digits) > 5 or not 0 < int(digits) < 65_536:
+            self.fail("a port, 1 to 65535", at=start)
+        return int(digits)

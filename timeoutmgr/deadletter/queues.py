@@ -1,0 +1,191 @@
+"""The read side: what applications may do with dead letters and journals.
+
+They peek, receive and delete; nobody but the queue manager puts anything in.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, Connection, Select, Table, func, select
+
+from timeoutmgr.contracts import Transaction
+from timeoutmgr.deadletter.letters import Box, Letter
+from timeoutmgr.deadletter.manager import QueueManager
+from timeoutmgr.deadletter.rows import from_row
+from timeoutmgr.instants import Micros
+
+AT_ONCE: Final = 500
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LetterFilter:
+    """Which letters; *kept* is a half-open range, None means any."""
+
+    message_id: str | None = None
+    destination: str | None = None
+    message_class: int | None = None
+    kept_from: Micros | None = None
+    kept_before: Micros | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """How many letters have one class and one reason, and since when."""
+
+    message_class: int
+    reason: str
+    count: int
+    oldest: Micros
+    newest: Micros
+
+
+EVERYTHING: Final = LetterFilter()
+
+
+@dataclass(frozen=True, slots=True)
+class LetterQueue:
+    """One queue that a node has of itself; an application's own dead-letter queue by its *name*.
+
+    *name* with a journal is the queue whose journal is meant; without one, the node's own.
+    """
+
+    manager: QueueManager
+    box: Box
+    name: str = ""
+
+    def peek(
+        self,
+        which: LetterFilter = EVERYTHING,
+        *,
+        limit: int = 100,
+        after: tuple[Micros, str, str] | None = None,
+    ) -> list[Letter]:
+        """Return letters, the oldest first; *after* is the place of the last one seen."""
+        table = self._table
+        order = (table.c.kept, table.c.message_id, table.c.destination)
+        wanted = select(table).where(*self._conditions(which)).order_by(*order).limit(limit)
+        if after is not None:
+            kept, message_id, destination = order
+            wanted = wanted.where(
+                (kept > after[0])
+                | (kept == after[0]) & (message_id > after[1])
+                | (kept == after[0]) & (message_id == after[1]) & (destination > after[2])
+            )
+        with self.manager.store.database.read() as connection:
+            return [from_row(row) for row in connection.execute(wanted)]
+
+    def every(self, which: LetterFilter = EVERYTHING) -> Iterator[Letter]:
+        """Yield all letters, the oldest first, a bounded number of them in memory."""
+        after: tuple[Micros, str, str] | None = None
+        while page := self.peek(which, limit=AT_ONCE, after=after):
+            yield from page
+            last = page[-1]
+            after = (last.kept, *last.key)
+
+    @contextmanager
+    def receive(
+        self, which: LetterFilter = EVERYTHING, *, transaction: Transaction | None = None
+    ) -> Iterator[Letter | None]:
+        """Lend the oldest letter; it is gone if the block ends without an error.
+
+        With *transaction* it goes with that one's commit. Two who receive at once get different
+        letters, or one of them waits.
+        """
+        if transaction is not None:
+            yield self._received(transaction, which)
+            return
+        with self.manager.store.database.begin() as connection:
+            yield self._received(connection, which)
+
+    def delete(self, letters: Sequence[Letter], *, transaction: Transaction | None = None) -> int:
+        """Delete *letters*; return how many were still there."""
+        keys = [self._key(letter) for letter in letters]
+        return self.manager.discard(self._table, keys, transaction=transaction)
+
+    def count(self, which: LetterFilter = EVERYTHING) -> int:
+        """Return how many there are."""
+        return int(self._one(select(func.count()).select_from(self._table), which) or 0)
+
+    def oldest(self, which: LetterFilter = EVERYTHING) -> Micros | None:
+        """Return since when the oldest lies here, None if there is none."""
+        found: int | None = self._one(select(func.min(self._table.c.kept)), which)
+        return found
+
+    def groups(self, which: LetterFilter = EVERYTHING) -> list[Group]:
+        """Return the letters by class and reason, the largest group first."""
+        table = self._table
+        cls, reason = table.c["class"], table.c.reason
+        wanted = (
+            select(cls, reason, func.count(), func.min(table.c.kept), func.max(table.c.kept))
+            .where(*self._conditions(which))
+            .group_by(cls, reason)
+            .order_by(func.count().desc(), cls, reason)
+        )
+        with self.manager.store.database.read() as connection:
+            return [
+                Group(
+                    message_class=row[0], reason=row[1], count=row[2], oldest=row[3], newest=row[4]
+                )
+                for row in connection.execute(wanted)
+            ]
+
+    @property
+    def _table(self) -> Table:
+        tables = self.manager.store.tables
+        return tables.journals if self.box is Box.JOURNAL else tables.letters
+
+    def _conditions(self, which: LetterFilter) -> list[ColumnElement[bool]]:
+        table = self._table
+        found = [table.c.node == self.manager.node]
+        if self.box is Box.JOURNAL:
+            found.append(table.c.target == int(bool(self.name)))
+            if self.name:
+                found.append(table.c.destination == self.name)
+        else:
+            found.append(table.c.xact == int(self.box is Box.DEADXACT))
+            found.append(table.c.app_queue == self.name)
+        for column, value in (
+            ("message_id", which.message_id),
+            ("destination", which.destination),
+            ("class", which.message_class),
+        ):
+            if value is not None:
+                found.append(table.c[column] == value)
+        if which.kept_from is not None:
+            found.append(table.c.kept >= which.kept_from)
+        if which.kept_before is not None:
+            found.append(table.c.kept < which.kept_before)
+        return found
+
+    def _one(self, wanted: Select[Any], which: LetterFilter) -> Any:
+        with self.manager.store.database.read() as connection:
+            return connection.execute(wanted.where(*self._conditions(which))).scalar()
+
+    def _received(self, connection: Connection, which: LetterFilter) -> Letter | None:
+        # The node's row first, as every writer does.
+        self.manager.lock(connection)
+        table = self._table
+        first = (
+            select(table)
+            .where(*self._conditions(which))
+            .order_by(table.c.kept, table.c.message_id, table.c.destination)
+            .limit(1)
+        )
+        row = connection.execute(first).one_or_none()
+        if row is None:
+            return None
+        letter = from_row(row)
+        self.manager.discard(table, [self._key(letter)], transaction=connection)
+        return letter
+
+    def _key(self, letter: Letter) -> dict[str, Any]:
+        key: dict[str, Any] = {
+            "message_id": letter.message.id,
+            "destination": letter.destination,
+        }
+        if self.box is Box.JOURNAL:
+            return key | {"target": int(bool(self.name))}
+        # Not one that has moved meanwhile: from one dead-letter queue to another, say.
+        return key | {"xact": int(self.box is Box.DEADXACT), "app_queue": self.name}

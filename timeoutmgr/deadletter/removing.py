@@ -1,0 +1,82 @@
+"""Purge and delete queues through us: every message gets its class, and its dead letter.
+
+A broker that deletes or purges a queue by itself drops what is in it.
+"""
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass
+from typing import Final
+
+from timeoutmgr.contracts import DeadLetters, Receiver, SendResult, Transport, TransportSession
+from timeoutmgr.deadletter.classes import MessageClass
+from timeoutmgr.deadletter.failures import Died
+from timeoutmgr.errors import TransportUnavailable
+from timeoutmgr.message import Received
+from timeoutmgr.validation import Limits, check_destination
+
+_BATCH: Final = 200
+_WAIT: Final = 1.0
+
+
+@dataclass(slots=True)
+class Removed:
+    """How many messages a queue had that nobody was handling, and how many left a dead letter."""
+
+    messages: int = 0
+    dead: int = 0
+
+
+def remove_messages(
+    transport: Transport,
+    dead_letters: DeadLetters,
+    queue: str,
+    *,
+    delete_queue: bool = False,
+    progress: Callable[[int], None] = lambda _count: None,
+) -> Removed:
+    """Take all messages out of *queue*, then delete it if asked to.
+
+    Placed first, acknowledged second: a crash in between leaves both, and purging again mends it.
+    What a consumer has in hand is not seen; stop consumers first. A message whose level asks for
+    no dead letter is gone. Raises QueueMissing, InvalidMessage for queues that are not to be
+    touched, TransportUnavailable and StorageUnavailable.
+    """
+    check_destination(queue, Limits())
+    ended = MessageClass.NACK_Q_DELETED if delete_queue else MessageClass.NACK_Q_PURGED
+    why = Died(ended, f"queue {queue!r} was {'deleted' if delete_queue else 'purged'}")
+    removed = Removed()
+    with closing(transport.session()) as session:
+        with closing(session.receiver(queue, prefetch=_BATCH)) as receiver:
+            while batch := receiver.receive(_BATCH, _WAIT):
+                for received in batch:
+                    removed.dead += _remove(session, receiver, dead_letters, received, why)
+                    removed.messages += 1
+                progress(removed.messages)
+        if delete_queue:
+            session.delete_queues([queue])
+    return removed
+
+
+def _remove(
+    session: TransportSession,
+    receiver: Receiver,
+    dead_letters: DeadLetters,
+    received: Received,
+    why: Died,
+) -> bool:
+    burial = dead_letters.bury(received.message, why, queue=received.queue)
+    if burial is not None:
+        if set(session.send(burial.needed)) - {SendResult.CONFIRMED}:
+            raise TransportUnavailable(
+                f"the source of message {received.message.id!r} could not be told that it is "
+                f"removed; it stays in {received.queue!r}"
+            )
+        session.send(burial.told)
+    elif dead_letters.expires_with_trace(received.message):
+        raise TransportUnavailable(
+            f"message {received.message.id!r} asks for a dead letter and the dead-letter queue is "
+            f"full; it stays in {received.queue!r}"
+        )
+    receiver.ack([received])
+    return burial is not None

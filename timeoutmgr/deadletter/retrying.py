@@ -1,0 +1,99 @@
+"""Dead letters, sent again to where they were for: under the same id, once each."""
+
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final
+
+from timeoutmgr import headers
+from timeoutmgr.contracts import SendResult, Transport, TransportSession
+from timeoutmgr.deadletter import marks
+from timeoutmgr.deadletter.desk import DeadLetterDesk
+from timeoutmgr.deadletter.letters import Letter
+from timeoutmgr.deadletter.queues import LetterQueue
+from timeoutmgr.message import Outgoing
+
+_LIMITS: Final = frozenset(
+    {headers.TIME_TO_BE_RECEIVED, marks.TIME_TO_REACH_QUEUE, marks.HOPS, marks.SOURCE_GUID}
+)
+"""What would have it die again at once of the same cause."""
+
+
+class Retry(StrEnum):
+    """What came of one."""
+
+    RETRIED = "retried"
+    WOULD_RETRY = "would_retry"
+    UNROUTABLE = "unroutable"
+    REFUSED = "refused"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Retried:
+    """One letter, and what came of it."""
+
+    letter: Letter
+    what: Retry
+
+
+def retry(
+    transport: Transport,
+    desk: DeadLetterDesk,
+    queue: LetterQueue,
+    letters: Iterable[Letter],
+    *,
+    dry_run: bool = False,
+    progress: Callable[[Retried], None] = lambda _retried: None,
+) -> list[Retried]:
+    """Send *letters* of *queue* to their destinations; what is taken is no dead letter any more.
+
+    Sent and confirmed first, deleted second; where queue and store share a database both are one
+    transaction, else a crash in between repeats under the same id. A transactional one is kept
+    again until its final acknowledgement. Raises TransportUnavailable and StorageUnavailable.
+    """
+    done: list[Retried] = []
+    with closing(transport.session()) as session:
+        for letter in letters:
+            what = Retry.WOULD_RETRY if dry_run else _retry(session, desk, queue, letter)
+            done.append(Retried(letter, what))
+            progress(done[-1])
+    return done
+
+
+def again(letter: Letter) -> Outgoing:
+    """Return the message of *letter* as it is sent once more: its id kept, its limits not."""
+    message = letter.message
+    kept = {name: value for name, value in message.headers.items() if name not in _LIMITS}
+    return Outgoing(letter.destination, replace(message, headers=kept))
+
+
+def _retry(
+    session: TransportSession, desk: DeadLetterDesk, queue: LetterQueue, letter: Letter
+) -> Retry:
+    outgoing = again(letter)
+    if desk.joins:
+        with session.transaction() as transaction:
+            desk.before_sending([outgoing], transaction)
+            [result] = session.send([outgoing], transaction=transaction)
+            if result is SendResult.CONFIRMED:
+                desk.after_sending([outgoing], transaction)
+                queue.delete([letter], transaction=transaction)
+            elif letter.transactional:
+                # It was moved to what awaits: with this it dies again, of what it died of.
+                desk.manager.place(letter, transaction=transaction)
+        return _named(result)
+    if letter.transactional:
+        desk.before_sending([outgoing])
+    [result] = session.send([outgoing])
+    if result is SendResult.CONFIRMED:
+        desk.after_sending([outgoing])
+        queue.delete([letter])
+    elif letter.transactional and result is not SendResult.UNKNOWN:
+        desk.manager.place(letter)
+    return _named(result)
+
+
+def _named(result: SendResult) -> Retry:
+    return Retry.RETRIED if result is SendResult.CONFIRMED else Retry(result.value)

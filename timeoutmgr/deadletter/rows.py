@@ -1,0 +1,94 @@
+"""Letters as rows and back."""
+
+import json
+from typing import Any, Final
+
+from sqlalchemy import Row
+
+from timeoutmgr.deadletter.classes import JournalLevel
+from timeoutmgr.deadletter.letters import Letter
+from timeoutmgr.deadletter.tables import ID_LENGTH, NAME_LENGTH, REASON_LENGTH
+from timeoutmgr.errors import MessageRejected
+from timeoutmgr.message import Message
+
+_to_json: Final = json.JSONEncoder(separators=(",", ":")).encode
+
+
+def to_row(node: str, letter: Letter) -> dict[str, Any]:
+    """Return *letter* as a row of *node*.
+
+    Raises MessageRejected for text that some database could not hold or would change.
+    """
+    message = letter.message
+    headers = _to_json(dict(message.headers))
+    return {
+        "node": node,
+        "message_id": _checked("message id", message.id, ID_LENGTH),
+        "destination": _checked("destination", letter.destination, NAME_LENGTH),
+        "source": _checked("source", letter.source, NAME_LENGTH),
+        "xact": int(letter.transactional),
+        "app_queue": _checked("dead-letter queue", letter.application_queue, NAME_LENGTH),
+        "class": letter.message_class,
+        "level": int(letter.journal),
+        "sent": letter.sent,
+        "kept": letter.kept,
+        "time_to_reach_queue": letter.time_to_reach_queue,
+        "time_to_be_received": letter.time_to_be_received,
+        "hops": letter.hops,
+        "attempts": letter.attempts,
+        "reason": _told(letter.reason),
+        "late_ack": int(letter.late),
+        "headers": headers,
+        "body": message.body,
+        "content_type": _checked("content type", message.content_type, 255),
+        "content_encoding": _checked("content encoding", message.content_encoding, 255),
+        "bytes": len(message.body) + len(headers),
+    }
+
+
+def from_row(row: Row[Any]) -> Letter:
+    """Return the letter that *row*, with all columns of a letter, holds."""
+    given = row._mapping
+    return Letter(
+        message=Message(
+            id=given["message_id"],
+            headers=json.loads(given["headers"]),
+            body=bytes(given["body"]),
+            content_type=given["content_type"],
+            content_encoding=given["content_encoding"],
+        ),
+        destination=given["destination"],
+        message_class=given["class"],
+        kept=given["kept"],
+        source=given["source"],
+        transactional=bool(given["xact"]),
+        application_queue=given.get("app_queue", ""),
+        journal=JournalLevel(given["level"]),
+        sent=given["sent"],
+        time_to_reach_queue=given["time_to_reach_queue"],
+        time_to_be_received=given["time_to_be_received"],
+        hops=given["hops"],
+        attempts=given["attempts"],
+        reason=given["reason"],
+        late=bool(given["late_ack"]),
+    )
+
+
+def _checked(what: str, value: str, longest: int) -> str:
+    if len(value) > longest:
+        raise MessageRejected(
+            f"the {what} has {len(value)} characters, at most {longest} can be kept with a dead "
+            f"letter: {value[:64]!r}…"
+        )
+    if "\0" in value or not _is_utf8(value):
+        raise MessageRejected(f"the {what} {value[:64]!r} cannot be stored; expected plain text")
+    return value
+
+
+def _is_utf8(value: str) -> bool:
+    return value.isascii() or value == value.encode("utf-8", "replace").decode()
+
+
+def _told(text: str) -> str:
+    # An exception's text may hold anything; what is kept of it must not fail the placing.
+    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")[:REASON_LENGTH]

@@ -1,0 +1,87 @@
+"""How a node stands: what lies in its queues, since when, and how much of its quotas is used."""
+
+from dataclasses import dataclass
+
+from sqlalchemy import func, select
+
+from timeoutmgr.deadletter.manager import QueueManager
+from timeoutmgr.errors import SchemaMissing
+from timeoutmgr.instants import Micros
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pile:
+    """What lies in one queue."""
+
+    count: int = 0
+    oldest: Micros | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Share:
+    """Bytes that are used of a *quota*, which is None where there is no own limit."""
+
+    used: int
+    quota: int | None
+
+    @property
+    def part(self) -> float:
+        """The part that is used; over 1 the quota was lowered since. 0 without a quota."""
+        if self.quota is None:
+            return 0.0
+        return self.used / self.quota if self.quota else 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """A node at one look.
+
+    *own* are the dead-letter queues of applications together. *journal* counts the journals of
+    node and queues, *awaiting* what awaits its final acknowledgement.
+    """
+
+    deadletter: Pile
+    deadxact: Pile
+    own: Pile
+    awaiting: int
+    journal: int
+    dead_letters_share: Share
+    journal_share: Share
+    node_share: Share
+
+    @property
+    def dead(self) -> Pile:
+        """All dead letters together."""
+        piles = (self.deadletter, self.deadxact, self.own)
+        since = [pile.oldest for pile in piles if pile.oldest is not None]
+        return Pile(count=sum(pile.count for pile in piles), oldest=min(since, default=None))
+
+
+def standing(manager: QueueManager) -> Standing:
+    """Look at the node of *manager*; raises SchemaMissing where it is not installed."""
+    tables, quotas = manager.store.tables, manager.quotas
+    letters, nodes = tables.letters.c, tables.nodes
+    lying = (
+        select(letters.xact, letters.app_queue == "", func.count(), func.min(letters.kept))
+        .where(letters.node == manager.node)
+        .group_by(letters.xact, letters.app_queue == "")
+    )
+    with manager.store.database.read() as connection:
+        row = connection.execute(nodes.select().where(nodes.c.node == manager.node)).one_or_none()
+        found = {
+            (bool(xact), bool(is_nodes)): Pile(count=count, oldest=oldest)
+            for xact, is_nodes, count, oldest in connection.execute(lying)
+        }
+    if row is None:
+        raise SchemaMissing(f"node {manager.node!r} is not installed; run `timeoutmgr install`")
+    total = row.letters_bytes + row.awaiting_bytes + row.journal_bytes
+    return Standing(
+        deadletter=found.get((False, True), Pile()),
+        deadxact=found.get((True, True), Pile()),
+        own=found.get((True, False), Pile()),
+        awaiting=row.awaiting_count,
+        journal=row.journal_count,
+        dead_letters_share=Share(used=row.letters_bytes, quota=quotas.dead_letters),
+        journal_share=Share(used=row.journal_bytes, quota=quotas.journal),
+        node_share=Share(used=total, quota=quotas.node),
+    )

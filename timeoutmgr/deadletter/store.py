@@ -1,0 +1,129 @@
+"""The dead letters of all nodes in one SQL database: its tables, and a node in them."""
+
+from typing import Final
+from uuid import UUID
+
+from sqlalchemy import exc
+
+from timeoutmgr.clock import SystemClock
+from timeoutmgr.contracts import Clock
+from timeoutmgr.database import Database
+from timeoutmgr.database import upgrade as migrations
+from timeoutmgr.deadletter.tables import NODE_LENGTH, tables
+from timeoutmgr.errors import CombinationRefused, ConfigurationError
+
+_MIGRATIONS: Final = "timeoutmgr.deadletter:migrations"
+
+
+class DeadLetterStore:
+    """Keeps dead letters in SQLite, PostgreSQL, MySQL or MariaDB.
+
+    *url* may be a Database that is used elsewhere too; with a URL, the process' shared one is
+    taken. *schema* and *prefix* keep installations apart in one database. Raises
+    ConfigurationError where they are no plain identifiers.
+    """
+
+    def __init__(
+        self,
+        url: str | Database,
+        *,
+        schema: str | None = None,
+        prefix: str = "timeoutmgr_",
+        clock: Clock | None = None,
+    ) -> None:
+        self.database: Final = url if isinstance(url, Database) else Database.shared(url)
+        self.database.used_by(self)
+        self.tables: Final = tables(schema, prefix)
+        self.clock: Final[Clock] = clock or SystemClock()
+        self._schema, self._prefix = schema, prefix
+        self._guids: dict[str, str] = {}
+        self._version_table: Final = f"{prefix}dead_letters_version"
+        if schema is not None and self.database.is_sqlite:
+            raise CombinationRefused(
+                f"schema {schema!r} on SQLite",
+                "a schema there is another, attached file, which no transaction spans safely",
+                "Use a prefix.",
+            )
+
+    def install(self) -> None:
+        """Create or upgrade the tables; twice and concurrently is fine."""
+        migrations.upgrade(
+            self.database, _MIGRATIONS, self._version_table, self._schema, self._attributes()
+        )
+
+    def ddl(self) -> str:
+        """Return the statements that ``install`` would run on an empty database."""
+        return migrations.ddl(
+            self.database, _MIGRATIONS, self._version_table, self._schema, self._attributes()
+        )
+
+    def check(self) -> None:
+        """Raise SchemaMissing, with the command to run, where ``install`` is needed."""
+        migrations.check(self.database, _MIGRATIONS, self._version_table, self._schema)
+
+    def add_node(self, node: str, guid: str) -> str:
+        """Have the queues of *node*, and return its GUID: *guid*, or what it had before."""
+        checked_node(node)
+        found = self.guid_of(node)
+        if found is not None:
+            return found
+        row = {"node": node, "guid": guid, "created": self.clock.now()}
+        try:
+            self.database.run(
+                lambda connection: connection.execute(self.tables.nodes.insert(), row)
+            )
+        except exc.IntegrityError:
+            # Another process was faster.
+            return self.guid_of(node) or guid
+        return guid
+
+    def node_ddl(self, node: str, guid: str) -> str:
+        """Return the statement by which ``add_node`` adds a node."""
+        # A script for somebody to run; both texts are of characters that need no quoting.
+        return (
+            f"INSERT INTO {self.tables.nodes.fullname} (node, guid, created) "
+            f"VALUES ('{checked_node(node)}', '{UUID(guid)}', {self.clock.now()})"
+        )
+
+    def guid_of(self, node: str) -> str | None:
+        """Return the GUID of *node*, None where it is not installed."""
+        nodes = self.tables.nodes
+        with self.database.read() as connection:
+            found: str | None = connection.execute(
+                nodes.select().with_only_columns(nodes.c.guid).where(nodes.c.node == node)
+            ).scalar_one_or_none()
+        return found
+
+    def known_guid(self, node: str) -> str | None:
+        """Return the GUID of *node* as it was when this process asked first."""
+        if node not in self._guids:
+            found = self.guid_of(node)
+            if found is None:
+                return None
+            self._guids[node] = found
+        return self._guids[node]
+
+    def nodes(self) -> dict[str, str]:
+        """Return every node with its GUID."""
+        nodes = self.tables.nodes
+        with self.database.read() as connection:
+            rows = connection.execute(nodes.select().order_by(nodes.c.node)).all()
+        return {row.node: row.guid for row in rows}
+
+    def close(self) -> None:
+        """Let go of idle connections."""
+        self.database.leave(self)
+
+    def _attributes(self) -> dict[str, str]:
+        return {"prefix": self._prefix}
+
+
+def checked_node(node: str) -> str:
+    """Return *node* if a node can have that id; raise ConfigurationError if not."""
+    usable = isinstance(node, str) and 0 < len(node) <= NODE_LENGTH and node.isprintable()
+    if not usable or not node.isascii() or set(node) & set(" \\;,+\"'/:=@"):
+        raise ConfigurationError(
+            f"a node's id is 1 to {NODE_LENGTH} printable ASCII characters without space and "
+            f"\\ ; , + \" ' / : = @, got {node!r:.80}; give a stable name, not that of a container"
+        )
+    return node

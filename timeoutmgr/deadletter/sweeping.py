@@ -1,0 +1,72 @@
+"""The sweep: once a minute, what nobody acknowledged in time goes to its dead-letter queue."""
+
+import logging
+import threading
+from datetime import timedelta
+
+from timeoutmgr.contracts import Clock
+from timeoutmgr.deadletter.manager import SWEEP, QueueManager
+from timeoutmgr.errors import StorageUnavailable
+from timeoutmgr.telemetry import Telemetry
+
+logger = logging.getLogger(__name__)
+
+
+class Sweeper:
+    """A thread of its own. ``sweep`` is the step."""
+
+    def __init__(
+        self, manager: QueueManager, interval: timedelta, clock: Clock, telemetry: Telemetry
+    ) -> None:
+        self._manager = manager
+        self._interval = interval.total_seconds()
+        self._clock = clock
+        self._telemetry = telemetry
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start; the first sweep is at once."""
+        self._stop.clear()
+        self._thread = threading.Thread(target=self._run, name="timeoutmgr-sweep", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop; returns when the thread has ended."""
+        self._stop.set()
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.join()
+
+    def watch(self) -> None:
+        """Need no looking after."""
+
+    def sweep(self) -> int:
+        """Move all that is overdue; return how many. Raises StorageUnavailable."""
+        moved = 0
+        while not self._stop.is_set():
+            now = self._manager.sweep(self._clock.now())
+            moved += now
+            self._telemetry.count("kept_messages_expired", now)
+            if now < SWEEP:
+                break
+        return moved
+
+    def _run(self) -> None:
+        while True:
+            try:
+                moved = self.sweep()
+                if moved:
+                    logger.warning(
+                        "%d messages were not acknowledged in time; they are in the transactional "
+                        "dead-letter queue of node %s",
+                        moved,
+                        self._manager.node,
+                    )
+            except StorageUnavailable as error:
+                logger.info("no sweep while the dead-letter store is away: %s", error)
+            except Exception:
+                logger.exception("the sweep of kept messages failed; it goes on")
+                self._telemetry.count("sweep_failures")
+            if self._stop.wait(self._interval):
+                return

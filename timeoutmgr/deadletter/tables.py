@@ -1,0 +1,121 @@
+"""The tables as queries see them; the migrations create them.
+
+A letter is known by node, message id and destination: a node has one copy of it at any time. It is
+in ``awaiting_final_ack`` or in ``dead_letters``; the journals hold copies of what was delivered.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    SmallInteger,
+    Table,
+    Text,
+)
+from sqlalchemy.dialects import mysql
+
+from timeoutmgr.database import checked_identifier
+from timeoutmgr.database.texts import KeyText
+
+NODE_LENGTH: Final = 64
+NAME_LENGTH: Final = 250
+ID_LENGTH: Final = 255
+REASON_LENGTH: Final = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Tables:
+    """The tables of one schema and prefix."""
+
+    metadata: MetaData
+    nodes: Table
+    letters: Table
+    awaiting: Table
+    journals: Table
+
+
+def tables(schema: str | None, prefix: str) -> Tables:
+    """Return the tables in *schema* (None: the connection's own) whose names begin with *prefix*.
+
+    Raises ConfigurationError where either is no plain identifier.
+    """
+    checked_identifier("prefix", prefix)
+    if schema is not None:
+        checked_identifier("schema", schema)
+    metadata = MetaData(schema=schema)
+
+    def table(name: str, *columns: Column[Any]) -> Table:
+        return Table(
+            prefix + name, metadata, *columns, mysql_engine="InnoDB", mariadb_engine="InnoDB"
+        )
+
+    nodes = table(
+        "dead_letter_nodes",
+        Column("node", KeyText(NODE_LENGTH), primary_key=True),
+        Column("guid", KeyText(36), nullable=False),
+        Column("created", BigInteger(), nullable=False),
+        # What lies here, kept with every change: a quota must not cost a count of all rows.
+        *(
+            Column(f"{what}_{unit}", BigInteger(), nullable=False, server_default="0")
+            for what in ("letters", "awaiting", "journal")
+            for unit in ("count", "bytes")
+        ),
+    )
+    letters = table("dead_letters", *_letter_columns(), *_place_columns())
+    awaiting = table(
+        "awaiting_final_ack",
+        *_letter_columns(),
+        *_place_columns(),
+        Column("deadline", BigInteger()),
+        Column("received_by", BigInteger()),
+    )
+    journals = table("journal", *_letter_columns(_target()))
+    for made, order in (
+        (letters, ("node", "xact", "app_queue", "kept")),
+        (awaiting, ("node", "deadline")),
+        (journals, ("node", "target", "destination", "kept")),
+    ):
+        Index(f"{made.name}_order", *(made.c[column] for column in order))
+    return Tables(metadata, nodes, letters, awaiting, journals)
+
+
+def _letter_columns(*more_key: Column[Any]) -> list[Column[Any]]:
+    long_text = Text().with_variant(mysql.LONGTEXT(charset="utf8mb4"), "mysql", "mariadb")
+    blob = LargeBinary().with_variant(mysql.LONGBLOB(), "mysql", "mariadb")
+    return [
+        Column("node", KeyText(NODE_LENGTH), primary_key=True),
+        *more_key,
+        Column("message_id", KeyText(ID_LENGTH), primary_key=True),
+        Column("destination", KeyText(NAME_LENGTH), primary_key=True),
+        Column("source", KeyText(NAME_LENGTH), nullable=False),
+        Column("xact", SmallInteger(), nullable=False, autoincrement=False),
+        Column("class", Integer(), nullable=False),
+        Column("level", SmallInteger(), nullable=False),
+        Column("sent", BigInteger()),
+        Column("kept", BigInteger(), nullable=False),
+        Column("time_to_reach_queue", BigInteger(), nullable=False),
+        Column("time_to_be_received", BigInteger()),
+        Column("hops", Integer(), nullable=False),
+        Column("attempts", Integer(), nullable=False),
+        Column("reason", long_text, nullable=False),
+        Column("late_ack", SmallInteger(), nullable=False, server_default="0"),
+        Column("headers", long_text, nullable=False),
+        Column("body", blob, nullable=False),
+        Column("content_type", KeyText(255), nullable=False),
+        Column("content_encoding", KeyText(255), nullable=False),
+        Column("bytes", BigInteger(), nullable=False),
+    ]
+
+
+def _target() -> Column[Any]:
+    return Column("target", SmallInteger(), primary_key=True, autoincrement=False)
+
+
+def _place_columns() -> list[Column[Any]]:
+    return [Column("app_queue", KeyText(NAME_LENGTH), nullable=False, server_default="")]
