@@ -1,0 +1,129 @@
+"""What no binding of the delivery exchange was for: sent on if its queue is there now, else dead.
+
+RabbitMQ would keep such a message in its last delay level, and after 32 of them pass nothing on
+for anybody; the alternate exchange brings it here instead.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from timeoutmgr import headers
+from timeoutmgr.contracts import Clock, DeadLetters, SendResult, Timeout
+from timeoutmgr.crashpoints import reach
+from timeoutmgr.errors import (
+    MessageRejected,
+    StorageUnavailable,
+    TimeoutManagerError,
+    TransportUnavailable,
+)
+from timeoutmgr.instants import Micros, from_wire
+from timeoutmgr.message import Outgoing, Received
+from timeoutmgr.native.levels import read_routing_key
+from timeoutmgr.telemetry import Telemetry
+from timeoutmgr.transport.work import Work
+
+from .burying import bury_each
+from .sorting import sort_out
+from .undeliverable import ErrorQueue, Undeliverable, send_each
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SettleUnroutable:
+    """The step on the queue of what the delay levels could not deliver.
+
+    A queue that was made, or bound, too late gets its message after all. For one that does not
+    exist the message goes to the dead-letter queue, or into the error queue with the destination
+    as FailedQ, so that a retry sends it there.
+    """
+
+    endpoint: str
+    error_queue: str
+    clock: Clock
+    telemetry: Telemetry
+    dead_letters: DeadLetters | None = None
+
+    def __call__(self, batch: Sequence[Received], work: Work) -> None:
+        """Settle each of *batch*; raises where it must come back."""
+        at = self.clock.now()
+        batch = [each for each in batch if headers.PROBE not in each.message.headers]
+        arrived, failed = _parted(batch, at)
+        outgoing = [Outgoing(one.destination, one.message) for one in arrived]
+        sorted_out = sort_out(arrived, outgoing, send_each(outgoing, work), attempts=1)
+        self.telemetry.count("unroutable_delivered", len(sorted_out.taken))
+        reach("unroutable.sent_on")
+        if sorted_out.again:
+            raise TransportUnavailable(
+                f"{len(sorted_out.again)} messages were sent on from the delay levels without a "
+                "confirm; they are tried again"
+            )
+        failed += sorted_out.failed
+        self.telemetry.count("unroutable", len(failed))
+        self._to_error_queue(self._not_buried(failed, work), at, work)
+
+    def _not_buried(self, failed: list[Undeliverable], work: Work) -> list[Undeliverable]:
+        if self.dead_letters is None:
+            return failed
+        buried = bury_each(self.dead_letters, failed, work)
+        if buried.later:
+            raise StorageUnavailable(
+                f"the dead letters of {len(buried.later)} unroutable messages have no place now"
+            )
+        return buried.others
+
+    def _to_error_queue(self, failed: list[Undeliverable], at: Micros, work: Work) -> None:
+        copies = ErrorQueue(self.error_queue, self.endpoint, at)
+        results = copies.take(failed, work)
+        for one, result in zip(failed, results, strict=True):
+            logger.error("message %r goes to the error queue: %s", one.message.id, one.error)
+            if result is not SendResult.CONFIRMED:
+                raise TransportUnavailable(
+                    f"the error queue {self.error_queue!r} did not take unroutable message "
+                    f"{one.message.id!r} ({result}); it is tried again"
+                )
+        reach("unroutable.error_copies_confirmed")
+
+
+def _parted(batch: Sequence[Received], at: Micros) -> tuple[list[Timeout], list[Undeliverable]]:
+    """Part what is due and says where it is going from what is not, or does not."""
+    arrived: list[Timeout] = []
+    failed: list[Undeliverable] = []
+    for received in batch:
+        message = received.message
+        due = _due(received)
+        key = read_routing_key(received.routing_key or "")
+        destination = received.queue if key is None else key[1]
+        one = Timeout(id=message.id, due=at, destination=destination, message=message)
+        if key is None:
+            failed.append(Undeliverable(one, message, _stray(received)))
+        elif due is not None and due > at:
+            failed.append(Undeliverable(one, message, _too_early(received)))
+        else:
+            arrived.append(one)
+    return arrived, failed
+
+
+def _due(received: Received) -> Micros | None:
+    """Return when the message is due, if it says so: one of another program need not."""
+    try:
+        return from_wire(received.message.headers.get(headers.DELIVER_AT, ""))
+    except ValueError:
+        return None
+
+
+def _stray(received: Received) -> TimeoutManagerError:
+    return MessageRejected(
+        f"message {received.message.id!r} came out of the delay levels under the routing key "
+        f"{(received.routing_key or '')[:80]!r}, which names no destination; expected 28 bits and "
+        "the name of a queue"
+    )
+
+
+def _too_early(received: Received) -> TimeoutManagerError:
+    return MessageRejected(
+        f"message {received.message.id!r} came out of the delay levels before it was due "
+        f"({received.message.headers.get(headers.DELIVER_AT)}); is a level's binding missing? "
+        "Run `timeoutmgr install`, then retry it from here when it is due"
+    )

@@ -1,0 +1,43 @@
+"""The delay levels on a real broker, declared once for a worker, and names that nobody else has."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, closing
+
+import pytest
+
+import tests.support.properties  # noqa: F401 - read before the tests are
+from tests.native.fleet import Fleet
+from timeoutmgr.native.names import OURS
+from timeoutmgr.native.topology import delay_topology, unroutable_topology
+from timeoutmgr.transport.kombu_transport import KombuTransport
+from timeoutmgr.transport.rabbitmq import RabbitMQSession
+
+
+@pytest.fixture
+def transport(rabbitmq_url: str) -> Iterator[KombuTransport]:
+    with closing(KombuTransport(rabbitmq_url)) as transport:
+        yield transport
+
+
+@pytest.fixture
+def session(transport: KombuTransport) -> Iterator[RabbitMQSession]:
+    with closing(transport.session()) as session:
+        assert isinstance(session, RabbitMQSession)
+        yield session
+
+
+@pytest.fixture
+def levels(session: RabbitMQSession) -> RabbitMQSession:
+    """A session with a broker that has our levels."""
+    session.declare(unroutable_topology())
+    session.declare(delay_topology(OURS))
+    return session
+
+
+@pytest.fixture
+def fleet(rabbitmq_url: str, sqlite_url: str, unique: str) -> Iterator[Fleet]:
+    """Endpoints that are stopped in the end."""
+    with ExitStack() as stack:
+        yield Fleet(rabbitmq_url, sqlite_url, unique, stack)

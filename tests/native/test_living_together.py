@@ -1,0 +1,180 @@
+"""Native delays beside a timeout manager: new ones in the broker, stored ones still on time."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import pytest
+
+from tests.native.fleet import Fleet
+from timeoutmgr import Endpoint, EndpointConfiguration
+from timeoutmgr.config import persistence_from_url
+from timeoutmgr.contracts import CanUninstall
+from timeoutmgr.errors import ConfigurationError, FeatureRefused, SchemaMissing
+from timeoutmgr.native.leftovers import advice, look
+from timeoutmgr.satellites import TimeoutManager
+from timeoutmgr.testing import Inbox
+from timeoutmgr.testing.signals import eventually
+from timeoutmgr.uninstalling import uninstall_timeout_manager
+
+FAR = 3600
+
+
+def stored_before(fleet: Fleet, name: str, *delays: float) -> list[str]:
+    """Have a timeout manager store messages for *name*, then stop; return their ids."""
+    config = fleet.configure(name, TimeoutManager())
+    config.add_handler("*", Inbox())
+    with Endpoint(config) as endpoint:
+        ids = [endpoint.send_local("Old", {}, delay=delay).message_id for delay in delays]
+        with closing(persistence_from_url(fleet.store)) as persistence:
+            store = persistence.timeouts(name, config.clock)
+            eventually(lambda: store.statistics().pending == len(delays), "all are stored")
+    return ids
+
+
+@pytest.mark.behaviour(4, 119)
+def test_what_is_stored_is_sent_on_time_and_what_is_new_is_native(fleet: Fleet) -> None:
+    name = f"{fleet.stem}.sales"
+    [old] = stored_before(fleet, name, 3)
+
+    both, inbox = fleet.with_inbox(fleet.native(name, TimeoutManager()))
+    new = both.send_local("New", {}, delay=1)
+
+    assert new.id is None
+    arrived = inbox.wait_for(2)
+    assert {one.id for one in arrived} == {old, new.message_id}
+    assert all(0 <= one.lateness < 1.5 for one in arrived)
+    assert [one.id for one in arrived if "TimeoutManager.DispatchedAt" in one.headers] == [old]
+
+
+@pytest.mark.behaviour(119)
+def test_endpoints_of_both_kinds_send_delays_to_each_other(fleet: Fleet) -> None:
+    native, of_native = fleet.with_inbox(fleet.native(f"{fleet.stem}.native"))
+    classic, of_classic = fleet.with_inbox(
+        fleet.configure(f"{fleet.stem}.classic", TimeoutManager())
+    )
+
+    to_native = classic.send(f"{fleet.stem}.native", "Remind", {}, delay=1)
+    to_classic = native.send(f"{fleet.stem}.classic", "Remind", {}, delay=1)
+
+    assert [one.id for one in of_native.wait_for(1)] == [to_native.message_id]
+    assert [one.id for one in of_classic.wait_for(1)] == [to_classic.message_id]
+    assert of_native.arrived[0].lateness >= 0
+    assert of_classic.arrived[0].lateness >= 0
+
+
+def test_with_fallback_the_store_takes_what_the_levels_cannot_hold(fleet: Fleet) -> None:
+    config = fleet.native(f"{fleet.stem}.sales", TimeoutManager(), fallback_to_store=True)
+    both, inbox = fleet.with_inbox(config)
+
+    short = both.send_local("Short", {}, delay=0.3)
+    beyond = both.send_local("Beyond", {}, delay=2**28 + 10)
+    kept = both.send_local("Kept", {}, delay=FAR, cancellable=True)
+    native = both.send_local("Native", {}, delay=1.5)
+
+    assert native.id is None
+    assert None not in (short.id, beyond.id, kept.id)
+    assert inbox.wait_for_id(short.message_id).lateness < 0.7
+    inbox.wait_for_id(native.message_id)
+    assert both.timeouts.cancel(kept.id or "").value == "cancelled"
+    assert [one.id for one in both.timeouts.list()] == [beyond.id]
+    settings = config.settings()
+    assert "will not drain" in advice(settings, look(settings), falls_back=True)
+
+
+# --- the end of a timeout manager -------------------------------------------------------------
+
+
+def without_manager(fleet: Fleet, *, force: bool | None = None) -> EndpointConfiguration:
+    config = fleet.native(f"{fleet.stem}.sales")
+    config.use_persistence(fleet.store)
+    if force is not None:
+        config.disable_timeout_manager(force=force)
+    return config
+
+
+def test_a_start_that_would_leave_stored_messages_behind_is_refused(fleet: Fleet) -> None:
+    stored_before(fleet, f"{fleet.stem}.sales", FAR)
+
+    with pytest.raises(FeatureRefused, match=r"has run as .*1 in its store.*Enable TimeoutManager"):
+        fleet.start(without_manager(fleet))
+    with pytest.raises(FeatureRefused, match=r"disabled and still has messages.*1 in its store"):
+        fleet.start(without_manager(fleet, force=False))
+
+    fleet.start(without_manager(fleet, force=True))
+
+
+def test_once_drained_it_can_be_disabled_and_its_queues_and_tables_removed(fleet: Fleet) -> None:
+    stored_before(fleet, f"{fleet.stem}.sales")
+    with pytest.raises(FeatureRefused, match="timeoutmgr uninstall timeout-manager"):
+        fleet.start(without_manager(fleet))
+    config = without_manager(fleet, force=False)
+    settings = config.settings()
+    assert "can go" in advice(settings, look(settings), falls_back=False)
+
+    done = uninstall_timeout_manager(settings)
+
+    assert set(done.queues) == {
+        f"{fleet.stem}.sales.Timeouts",
+        f"{fleet.stem}.sales.TimeoutsDispatcher",
+    }
+    assert done.tables == "the tables are removed"
+    assert settings.persistence is not None
+    with pytest.raises(SchemaMissing):
+        settings.persistence.check()
+    assert look(settings).queues == {}
+    fleet.start(without_manager(fleet, force=False))
+    assert uninstall_timeout_manager(settings).tables == "there were no tables"
+
+
+def test_while_anything_is_pending_nothing_is_removed(fleet: Fleet) -> None:
+    stored_before(fleet, f"{fleet.stem}.sales", FAR)
+    settings = without_manager(fleet, force=False).settings()
+
+    with pytest.raises(FeatureRefused, match=r"still has messages.*1 in its store"):
+        uninstall_timeout_manager(settings)
+    assert isinstance(settings.persistence, CanUninstall)
+    with pytest.raises(FeatureRefused, match=r"1 timeouts of .* are pending"):
+        settings.persistence.uninstall(settings.name)
+    running = fleet.native(f"{fleet.stem}.sales", TimeoutManager()).settings()
+    with pytest.raises(FeatureRefused, match="restart every process"):
+        uninstall_timeout_manager(running)
+
+    assert uninstall_timeout_manager(settings, dry_run=True, force=True).queues
+    assert look(settings).stored == 1
+    uninstall_timeout_manager(settings, force=True)
+    assert look(settings).stored is None
+
+
+def test_the_tables_stay_while_another_endpoint_is_in_them(fleet: Fleet) -> None:
+    stored_before(fleet, f"{fleet.stem}.sales")
+    stored_before(fleet, f"{fleet.stem}.other", FAR)
+
+    done = uninstall_timeout_manager(without_manager(fleet, force=False).settings())
+
+    assert "other endpoints use the tables" in done.tables
+    with closing(persistence_from_url(fleet.store)) as persistence:
+        persistence.check()
+
+
+def test_disabled_and_enabled_at_once_is_refused(fleet: Fleet) -> None:
+    config = without_manager(fleet, force=False)
+    config.enable_feature(TimeoutManager())
+
+    with pytest.raises(ConfigurationError, match="both disabled and enabled"):
+        config.settings()
+
+
+def test_it_is_disabled_beside_native_delays_only(fleet: Fleet) -> None:
+    config = fleet.configure(f"{fleet.stem}.sales")
+    config.disable_timeout_manager()
+
+    with pytest.raises(ConfigurationError, match=r"enable NativeDelayedDelivery"):
+        config.settings()
+
+
+def test_once_uninstalled_its_database_need_not_be_there(fleet: Fleet) -> None:
+    config = without_manager(fleet, force=False)
+    config.use_persistence("postgresql+psycopg://nobody@127.0.0.1:1/nowhere")
+
+    fleet.start(config)

@@ -1,0 +1,152 @@
+"""Which way a delayed message takes, decided without a broker."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.support.clock import START, FakeClock
+from tests.support.makers import SECOND, a_composer, a_message
+from timeoutmgr import SendOptions
+from timeoutmgr.errors import DelayTooLong, Unsupported
+from timeoutmgr.headers import DELIVER_AT
+from timeoutmgr.instants import Micros, to_wire
+from timeoutmgr.message import Outgoing
+from timeoutmgr.native.levels import MAX_SECONDS, held_by, read_routing_key, routing_key
+from timeoutmgr.native.names import CELERY, NSERVICEBUS_V1, NSERVICEBUS_V2, OURS, NameSet
+from timeoutmgr.native.routes import NativeRoute, to_levels
+from timeoutmgr.native.topology import delay_topology
+from timeoutmgr.outgoing import Composer
+
+
+def to_store(outgoing: Outgoing, _due: Micros) -> Outgoing:
+    return Outgoing("sales.Timeouts", outgoing.message)
+
+
+@pytest.fixture
+def clock() -> FakeClock:
+    return FakeClock()
+
+
+def a_route(clock: FakeClock, *, falls_back: bool) -> NativeRoute:
+    return NativeRoute(names=OURS, clock=clock, falls_back=falls_back, stored=lambda: to_store)
+
+
+@pytest.mark.parametrize(
+    ("names", "exchange"),
+    [
+        (OURS, "timeoutmgr.v1.delay-level-02"),
+        (NSERVICEBUS_V2, "nsb.v2.delay-level-02"),
+        (CELERY.prefixed("shop"), "shop_celery_delayed_2"),
+    ],
+)
+def test_it_enters_the_level_of_its_highest_bit_with_its_due_instant_in_a_header(
+    names: NameSet, exchange: str, clock: FakeClock
+) -> None:
+    routed = to_levels(Outgoing("billing", a_message()), START + 5 * SECOND, names, clock)
+
+    assert routed.destination == "billing"
+    assert routed.via is not None
+    assert routed.via.address() == (exchange, routing_key(5, "billing"))
+    assert routed.message.headers[DELIVER_AT] == to_wire(START + 5 * SECOND)
+
+
+@pytest.mark.behaviour(108)
+@given(
+    st.integers(0, MAX_SECONDS * SECOND), st.sampled_from([OURS, NSERVICEBUS_V2, NSERVICEBUS_V1])
+)
+def test_what_holds_it_holds_it_until_it_is_due_and_hardly_longer(
+    micros: int, names: NameSet
+) -> None:
+    routed = to_levels(Outgoing("billing", a_message()), START + micros, names, FakeClock())
+    assert routed.via is not None
+    exchange, key = routed.via.address()
+    read = read_routing_key(key)
+    assert read is not None
+    arguments = {one.name: one.arguments or {} for one in delay_topology(names).queues}
+
+    queues = [names.level_name(level) for level in held_by(read[0])]
+    if exchange not in names.level_names:
+        queues = [exchange, *queues]
+    held = sum(arguments[queue]["x-message-ttl"] for queue in queues) * 1000
+
+    assert exchange == (queues[0] if queues else names.level_name(0))
+    assert micros <= held < micros + SECOND // names.parts + len(queues) * 1000 * names.margin + 1
+
+
+@pytest.mark.behaviour(108)
+def test_the_delay_counts_from_when_it_is_written(clock: FakeClock) -> None:
+    routed = to_levels(Outgoing("billing", a_message()), START + 10 * SECOND, OURS, clock)
+    assert routed.via is not None
+
+    clock.advance(7.2)
+    assert routed.via.address() == ("timeoutmgr.v1.delay-part-7-of-8", routing_key(2, "billing"))
+    clock.advance(60)
+    assert routed.via.address() == (OURS.level_name(0), routing_key(0, "billing"))
+
+
+@pytest.mark.parametrize(
+    ("wait", "is_stored"),
+    [
+        (-SECOND, False),
+        (0, False),
+        (1, True),
+        (SECOND // 2, True),
+        (SECOND, False),
+        (MAX_SECONDS * SECOND, False),
+        (MAX_SECONDS * SECOND + 1, True),
+    ],
+)
+def test_a_store_gets_what_the_levels_cannot_hold(
+    wait: int, is_stored: bool, clock: FakeClock
+) -> None:
+    routed = a_route(clock, falls_back=True)(Outgoing("billing", a_message()), START + wait)
+
+    assert (routed.destination == "sales.Timeouts") is is_stored
+    assert (routed.via is None) is is_stored
+
+
+def test_without_fallback_nothing_is_stored(clock: FakeClock) -> None:
+    route = a_route(clock, falls_back=False)
+    short = route(Outgoing("billing", a_message()), START + 1)
+
+    assert short.via is not None
+    assert short.via.address() == ("timeoutmgr.v1.delay-part-1-of-8", routing_key(0, "billing"))
+    with pytest.raises(DelayTooLong):
+        route(Outgoing("billing", a_message()), START + MAX_SECONDS * SECOND + 1)
+
+
+# --- what is asked for ------------------------------------------------------------------------
+
+
+def a_native_composer(clock: FakeClock, *, falls_back: bool) -> Composer:
+    route = a_route(clock, falls_back=falls_back)
+    return replace(a_composer(clock, route), cancellable_delays=to_store if falls_back else None)
+
+
+def test_what_is_held_by_the_broker_has_no_id_to_cancel_it_by(clock: FakeClock) -> None:
+    composer = a_native_composer(clock, falls_back=True)
+    options = SendOptions(delay=timedelta(seconds=7))
+
+    native = composer.compose("billing", "Remind", {}, options)
+    stored = composer.compose("billing", "Remind", {}, replace(options, cancellable=True))
+
+    assert native.sent.id is None
+    assert native.sent.due is not None
+    assert stored.sent.id is not None
+    assert stored.outgoing.destination == "sales.Timeouts"
+
+
+def test_what_must_be_cancellable_is_refused_where_no_store_may_take_it(clock: FakeClock) -> None:
+    composer = a_native_composer(clock, falls_back=False)
+
+    with pytest.raises(Unsupported, match=r"cancellable=True.*fallback_to_store=True"):
+        composer.compose("billing", "Remind", {}, SendOptions(delay=7, cancellable=True))
+    with pytest.raises(Unsupported, match="storing a delayed message"):
+        composer.compose("billing", "Remind", {}, SendOptions(delay=7), stored=True)
+    undelayed = composer.compose("billing", "Remind", {}, SendOptions(cancellable=True))
+    assert undelayed.outgoing.destination == "billing"

@@ -1,0 +1,74 @@
+"""What has nowhere to go does not keep the others: it lies in a dead-letter or error queue."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.native.fleet import Fleet
+from timeoutmgr import SendOptions, ToSend
+from timeoutmgr.deadletter import Box, DeadLetterQueues, DeadLetterStore, LetterQueue, MessageClass
+from timeoutmgr.deadletter.manager import QueueManager
+from timeoutmgr.testing.signals import RecordingTelemetry, eventually
+
+
+@pytest.mark.behaviour(113)
+def test_forty_messages_for_a_deleted_queue_stop_nobody(fleet: Fleet) -> None:
+    gone = fleet.queue(f"{fleet.stem}.gone")
+    sales, inbox = fleet.with_inbox(fleet.native(f"{fleet.stem}.sales"))
+
+    sales.send_many(ToSend(gone, "Remind", n, SendOptions(delay=1)) for n in range(40))
+    fleet.session.delete_queues([gone])
+    sales.send_many(
+        ToSend(f"{fleet.stem}.sales", "Remind", n, SendOptions(delay=1)) for n in range(40)
+    )
+
+    assert all(0 <= one.lateness < 2 for one in inbox.wait_for(40))
+    assert len(inbox.arrived) == 40
+    error_queue = f"{fleet.stem}.error"
+    eventually(lambda: fleet.session.count(error_queue) == 40, "all are in the error queue")
+    copies = fleet.errors()
+    assert {copy.headers["NServiceBus.FailedQ"] for copy in copies} == {gone}
+    assert "there is no queue" in copies[0].headers["NServiceBus.ExceptionInfo.Message"]
+
+
+@pytest.mark.behaviour(113)
+def test_each_is_in_the_dead_letter_queue_with_its_class(fleet: Fleet) -> None:
+    letters = DeadLetterStore(fleet.store)
+    config = fleet.native(
+        f"{fleet.stem}.sales",
+        DeadLetterQueues(node=fleet.stem, store=letters),
+        check_destinations=False,
+    )
+    sales, inbox = fleet.with_inbox(config)
+    dead = LetterQueue(QueueManager(store=letters, node=fleet.stem), Box.DEADLETTER)
+    wrong = [f"{fleet.stem}.wrong.{n}" for n in range(150)]
+
+    sales.send_many(
+        ToSend(queue, "Remind", {}, SendOptions(delay=1))
+        for pair in zip(wrong, [f"{fleet.stem}.sales"] * 150, strict=True)
+        for queue in pair
+    )
+
+    assert all(0 <= one.lateness < 2 for one in inbox.wait_for(150))
+    eventually(lambda: dead.count() == 150, "all that were wrong are dead")
+    found = dead.peek(limit=200)
+    assert {letter.message_class for letter in found} == {MessageClass.NACK_BAD_DST_Q}
+    assert {letter.destination for letter in found} == set(wrong)
+    assert fleet.session.count(f"{fleet.stem}.error") == 0
+    letters.close()
+
+
+def test_a_queue_that_was_made_too_late_to_be_bound_gets_its_message(fleet: Fleet) -> None:
+    sales, _ = fleet.with_inbox(fleet.native(f"{fleet.stem}.sales", check_destinations=False))
+    late = f"{fleet.stem}.late"
+
+    sent = sales.send(late, "Remind", {}, delay=1)
+    fleet.queue(late)
+
+    receiver = fleet.session.receiver(late, prefetch=1)
+    [received] = receiver.receive(1, 10.0)
+    receiver.close()
+    assert received.message.id == sent.message_id
+    telemetry = sales._parts.settings.telemetry
+    assert isinstance(telemetry, RecordingTelemetry)
+    telemetry.wait_for("unroutable_delivered")

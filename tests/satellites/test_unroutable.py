@@ -1,0 +1,171 @@
+"""What becomes of a message that came out of the delay levels and was bound nowhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from tests.support.clock import START, FakeClock
+from tests.support.makers import SECOND, a_message, a_received
+from tests.support.ports import FakeReceiver, FakeTransport
+from timeoutmgr.contracts import Burial, DeadLetters, SendResult, TransactionMode
+from timeoutmgr.errors import StorageUnavailable, TransportUnavailable
+from timeoutmgr.headers import PROBE
+from timeoutmgr.instants import to_wire
+from timeoutmgr.message import Message, Received
+from timeoutmgr.native.levels import routing_key
+from timeoutmgr.native.names import UNROUTABLE
+from timeoutmgr.satellites import SettleUnroutable
+from timeoutmgr.testing import RecordingTelemetry
+from timeoutmgr.transport.work import Work
+
+
+class Bench:
+    """The step over a simulated broker, where ``billing`` exists and nothing else."""
+
+    def __init__(self, dead_letters: DeadLetters | None = None) -> None:
+        self.transport = FakeTransport("billing")
+        self.telemetry = RecordingTelemetry()
+        self._step = SettleUnroutable(
+            endpoint="sales",
+            error_queue="error",
+            clock=FakeClock(),
+            telemetry=self.telemetry,
+            dead_letters=dead_letters,
+        )
+
+    def settle(self, *batch: Received) -> None:
+        session = self.transport.session()
+        receiver = FakeReceiver(self.transport, UNROUTABLE)
+        with Work(session, receiver, TransactionMode.RECEIVE_ONLY) as work:
+            self._step(list(batch), work)
+
+
+def out_of_the_levels(
+    message: Message, destination: str = "nowhere", key: str | None = None
+) -> Received:
+    received = a_received(message, UNROUTABLE)
+    return replace(received, routing_key=routing_key(5, destination) if key is None else key)
+
+
+@pytest.mark.behaviour(113)
+def test_neighbours_are_parted_by_whether_their_queue_exists() -> None:
+    bench = Bench()
+
+    bench.settle(
+        out_of_the_levels(a_message("m1")),
+        out_of_the_levels(a_message("m2"), "billing"),
+        out_of_the_levels(a_message("m3"), "eu.nowhere"),
+    )
+
+    assert bench.transport.ids("billing") == ["m2"]
+    copies = bench.transport.messages("error")
+    assert {copy.id: copy.headers["NServiceBus.FailedQ"] for copy in copies} == {
+        "m1": "nowhere",
+        "m3": "eu.nowhere",
+    }
+    assert bench.telemetry.counted("unroutable") == 2
+    assert bench.telemetry.counted("unroutable_delivered") == 1
+
+
+def test_what_came_out_before_it_is_due_is_never_sent_on() -> None:
+    bench = Bench()
+    early = a_message("m1", deliver_at=to_wire(START + SECOND))
+
+    bench.settle(out_of_the_levels(early, "billing"))
+
+    assert bench.transport.ids("billing") == []
+    [copy] = bench.transport.messages("error")
+    assert copy.headers["NServiceBus.FailedQ"] == "billing"
+    assert "before it was due" in copy.headers["NServiceBus.ExceptionInfo.Message"]
+
+
+@pytest.mark.parametrize("key", ["", "billing", "1.0.billing"])
+def test_a_key_that_names_no_destination_is_told(key: str) -> None:
+    bench = Bench()
+
+    bench.settle(out_of_the_levels(a_message("m1"), key=key))
+
+    [copy] = bench.transport.messages("error")
+    assert repr(key) in copy.headers["NServiceBus.ExceptionInfo.Message"]
+    assert copy.headers["NServiceBus.FailedQ"] == UNROUTABLE
+
+
+def test_a_probe_is_dropped() -> None:
+    bench = Bench()
+    probe = Message(id="p1", headers={PROBE: "True"})
+
+    bench.settle(out_of_the_levels(probe, "billing"))
+
+    assert bench.transport.ids("billing") == bench.transport.ids("error") == []
+
+
+@pytest.mark.parametrize(
+    ("queue", "answer"),
+    [("billing", SendResult.UNKNOWN), ("error", SendResult.UNKNOWN)],
+)
+def test_what_nobody_has_confirmed_comes_back(queue: str, answer: SendResult) -> None:
+    bench = Bench()
+    bench.transport.script(queue, answer)
+    destination = "billing" if queue == "billing" else "nowhere"
+
+    with pytest.raises(TransportUnavailable, match="tried again"):
+        bench.settle(out_of_the_levels(a_message("m1"), destination))
+
+
+def test_a_full_queue_is_no_reason_to_try_for_ever() -> None:
+    bench = Bench()
+    bench.transport.script("billing", SendResult.REFUSED)
+
+    bench.settle(out_of_the_levels(a_message("m1"), "billing"))
+
+    [copy] = bench.transport.messages("error")
+    assert "is it full?" in copy.headers["NServiceBus.ExceptionInfo.Message"]
+
+
+# --- with dead-letter queues ------------------------------------------------------------------
+
+
+class Graves:
+    """Dead-letter queues that answer as a test says; the rest of the contract is not asked."""
+
+    def __init__(self, answer: Callable[[], Burial | None]) -> None:
+        self._answer = answer
+        self.buried: list[tuple[str, str, str]] = []
+
+    def bury(
+        self, message: Message, error: BaseException, *, queue: str, **_: object
+    ) -> Burial | None:
+        self.buried.append((message.id, queue, type(error).__name__))
+        return self._answer()
+
+
+def settle_with(answer: Callable[[], Burial | None]) -> tuple[Bench, Graves]:
+    graves = Graves(answer)
+    bench = Bench(graves)  # type: ignore[arg-type]  # only what the step asks for
+    bench.settle(out_of_the_levels(a_message("m1")))
+    return bench, graves
+
+
+@pytest.mark.behaviour(113)
+def test_its_dead_letter_says_which_queue_there_was_not() -> None:
+    bench, graves = settle_with(Burial)
+
+    assert graves.buried == [("m1", "nowhere", "Unroutable")]
+    assert bench.transport.ids("error") == []
+
+
+def test_what_leaves_no_dead_letter_goes_to_the_error_queue() -> None:
+    bench, _ = settle_with(lambda: None)
+
+    assert bench.transport.ids("error") == ["m1"]
+
+
+def test_while_the_dead_letters_are_away_it_comes_back() -> None:
+    def away() -> Burial:
+        raise StorageUnavailable("the database is away")
+
+    with pytest.raises(StorageUnavailable, match="have no place now"):
+        settle_with(away)

@@ -1,0 +1,170 @@
+"""Native delayed delivery as an endpoint feature: RabbitMQ holds what is delayed."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+from timeoutmgr import plugins
+from timeoutmgr.errors import ConfigurationError, InvalidMessage
+from timeoutmgr.features import FeatureContext, Prerequisite, Satellite
+from timeoutmgr.native.infrastructure import DelayLevels, with_exchanges
+from timeoutmgr.native.leftovers import refuse_leftovers
+from timeoutmgr.native.levels import binding_key, check_destination
+from timeoutmgr.native.names import UNROUTABLE, NameSet, name_set
+from timeoutmgr.native.routes import NativeRoute
+from timeoutmgr.native.topology import delay_topology
+from timeoutmgr.transport.pump import Consumption
+from timeoutmgr.transport.settings import QueueType
+
+if TYPE_CHECKING:
+    from timeoutmgr.config import EndpointSettings
+
+_BATCH = 100
+
+
+@dataclass(frozen=True, kw_only=True)
+class NativeDelayedDelivery:
+    """Have RabbitMQ hold delayed messages, in 28 levels of queues.
+
+    *names* says what the levels are called: ``timeoutmgr`` (our own), or to share them with other
+    programs ``nservicebus-v2``, ``nservicebus-v1`` or ``celery``, the last with kombu's *prefix*.
+    *queue_type* None is the usual one of the names. With *fallback_to_store* what the levels
+    cannot hold (less than a second, more than 268,435,455 s, or ``cancellable=True``) goes to the
+    store of an enabled TimeoutManager.
+    """
+
+    names: str = "timeoutmgr"
+    prefix: str = ""
+    queue_type: QueueType | None = None
+    fallback_to_store: bool = False
+    name: str = field(default="native-delayed-delivery", init=False)
+
+    def __post_init__(self) -> None:
+        """Check every value."""
+        delay_topology(self.name_set, self.queue_type)
+
+    @property
+    def name_set(self) -> NameSet:
+        """The names of the levels."""
+        return name_set(self.names).prefixed(self.prefix)
+
+    def levels(self, settings: "EndpointSettings") -> DelayLevels:
+        """Return the levels that an endpoint of these settings uses."""
+        names = self.name_set
+        return DelayLevels(
+            transport=settings.transport,
+            names=names,
+            queue_type=self.queue_type or names.queue_types[0],
+            bound=() if settings.send_only else (settings.input_queue,),
+        )
+
+    def prerequisites(self, settings: "EndpointSettings") -> Iterable[Prerequisite]:
+        """Return what must hold."""
+        others = {feature.name for feature in settings.features}
+        yield Prerequisite(
+            settings.transport.capabilities.name == "amqp",
+            "Only RabbitMQ has the exchanges and queues that it takes. Use an amqp:// transport, "
+            "or TimeoutManager, which works on every transport.",
+        )
+        yield Prerequisite(
+            settings.external_timeout_manager is None,
+            "A user configured timeoutmanager address has been found and this endpoint will send "
+            "timeouts to that endpoint. Use one of the two.",
+        )
+        yield Prerequisite(
+            settings.delayed_delivery is None,
+            "A delayed message store is given to use_transport, and a message can be delayed by "
+            "one of them only. Leave delayed_delivery out.",
+        )
+        yield Prerequisite(
+            not self.fallback_to_store or "timeout-manager" in others,
+            "fallback_to_store needs a store to fall back to. Enable TimeoutManager too, or leave "
+            "it out.",
+        )
+        yield Prerequisite(
+            _can_be_bound(settings.name),
+            f"The endpoint's own name {settings.name!r} has '*' or '#' for a word, so that its "
+            "queue cannot be bound to receive its own messages alone. Choose another name.",
+        )
+
+    def set_up(self, context: FeatureContext) -> None:
+        """Hand the route, the levels and the satellite for what they cannot deliver over."""
+        settings = context.settings
+        levels = self.levels(settings)
+        names = levels.names
+        context.route_natively(
+            NativeRoute(
+                names=names,
+                clock=context.clock,
+                falls_back=self.fallback_to_store,
+                stored=lambda: context.stored_delays,
+            ),
+            lambda session, queues: with_exchanges(session).bind_queues(
+                queues, names.delivery, binding_key
+            ),
+        )
+        drains = any(feature.name == "timeout-manager" for feature in settings.features)
+        context.installed.append(InstalledLevels(levels, settings, drains))
+        if not settings.send_only:
+            context.add_satellite(_unroutable(context))
+
+
+@dataclass(frozen=True, slots=True)
+class InstalledLevels:
+    """The levels, and the check that no timeout manager is left behind."""
+
+    levels: DelayLevels
+    settings: "EndpointSettings"
+    drains: bool
+    """Whether a timeout manager runs beside."""
+
+    def install(self) -> None:
+        """Declare what is missing; twice and concurrently is fine."""
+        self.levels.install()
+
+    def ddl(self) -> str:
+        """Return an empty text: a broker has no statements."""
+        return self.levels.ddl()
+
+    def check(self) -> None:
+        """Raise QueueMissing where levels are missing, FeatureRefused for stored messages."""
+        self.levels.check()
+        if not self.drains and not self.settings.send_only:
+            refuse_leftovers(self.settings)
+
+
+def _unroutable(context: FeatureContext) -> Satellite:
+    step: Any = plugins.load(plugins.PARTS, "unroutable")
+    return Satellite(
+        consumption=Consumption(
+            name="Unroutable Message Processor",
+            queue=UNROUTABLE,
+            step=step(
+                endpoint=context.settings.name,
+                error_queue=context.settings.error_queue,
+                clock=context.clock,
+                telemetry=context.telemetry,
+                dead_letters=context.dead_letters,
+            ),
+            batch=_BATCH,
+        )
+    )
+
+
+def _can_be_bound(name: str) -> bool:
+    try:
+        check_destination(name)
+    except InvalidMessage:
+        return False
+    return True
+
+
+def native_feature(settings: "EndpointSettings") -> NativeDelayedDelivery:
+    """Return the feature that *settings* enable; raise ConfigurationError where they do not."""
+    for feature in settings.features:
+        if feature.name == "native-delayed-delivery":
+            return cast(NativeDelayedDelivery, feature)
+    raise ConfigurationError(
+        f"endpoint {settings.name!r} has no native delayed delivery; enable "
+        "NativeDelayedDelivery from timeoutmgr.native"
+    )

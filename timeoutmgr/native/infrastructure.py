@@ -1,0 +1,105 @@
+"""The delay levels of one endpoint: declared or looked for at its start, its queue bound."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import Final, cast
+
+from timeoutmgr.contracts import TopologySession, Transport, TransportSession
+from timeoutmgr.errors import CombinationRefused, QueueMissing
+from timeoutmgr.native.levels import binding_key, routing_key
+from timeoutmgr.native.names import NameSet
+from timeoutmgr.native.topology import delay_topology, unroutable_topology
+from timeoutmgr.transport.settings import QueueType
+
+NOBODY: Final = "timeoutmgr.v1.nobody"
+"""A destination that is never bound."""
+OLDEST_FOR_QUORUM: Final = (3, 10)
+"""The first RabbitMQ whose quorum queues dead-letter at least once."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DelayLevels:
+    """The levels called *names* on the broker of *transport*, for the queues *bound*."""
+
+    transport: Transport
+    names: NameSet
+    queue_type: QueueType
+    bound: Sequence[str] = ()
+
+    def install(self) -> None:
+        """Declare what is missing, and bind; twice and concurrently is fine.
+
+        Raises TopologyMismatch, CombinationRefused for a broker that cannot, and
+        TransportUnavailable.
+        """
+        with self.session() as session:
+            check_broker(session.server_version, self.queue_type)
+            session.declare(unroutable_topology())
+            session.declare(delay_topology(self.names, self.queue_type))
+            missing = session.bind_queues(self.bound, self.names.delivery, binding_key)
+        if missing:
+            raise QueueMissing(missing, "run `timeoutmgr install`")
+
+    def check(self) -> None:
+        """Raise QueueMissing where levels are missing, CombinationRefused for the wrong broker."""
+        with self.session() as session:
+            check_broker(session.server_version, self.queue_type)
+            missing = session.missing(unroutable_topology())
+            missing += session.missing(delay_topology(self.names, self.queue_type))
+        if missing:
+            raise QueueMissing(
+                missing, "they are the delay levels: run `timeoutmgr install`, or install = true"
+            )
+
+    def ddl(self) -> str:
+        """Return an empty text: a broker has no statements."""
+        return ""
+
+    def remove(self) -> None:
+        """Delete the levels with all that they hold; other endpoints' messages too."""
+        with self.session() as session:
+            session.remove(delay_topology(self.names, self.queue_type))
+
+    def has_alternate(self) -> bool:
+        """Return whether what the delivery exchange cannot route goes somewhere."""
+        with self.session() as session:
+            return session.is_routed(self.names.delivery, routing_key(0, NOBODY))
+
+    def counts(self) -> dict[str, int]:
+        """Return how many messages each level holds, the longest first; missing ones are left out.
+
+        What the broker is passing on at this moment may be counted in neither of two levels.
+        """
+        queues = [one.name for one in delay_topology(self.names, self.queue_type).queues]
+        with self.session() as session:
+            missing = set(session.missing_queues(queues))
+            return {queue: session.count(queue) for queue in queues if queue not in missing}
+
+    @contextmanager
+    def session(self) -> Iterator[TopologySession]:
+        """Lend a session that knows exchanges."""
+        with closing(self.transport.session()) as session:
+            yield with_exchanges(session)
+
+
+def with_exchanges(session: TransportSession) -> TopologySession:
+    """Return *session*, which a prerequisite of the feature says is RabbitMQ's."""
+    return cast(TopologySession, session)
+
+
+def check_broker(version: tuple[int, ...], queue_type: QueueType) -> None:
+    """Raise CombinationRefused for a broker on which the levels would lose messages."""
+    shown = ".".join(map(str, version)) or "of another make"
+    if not version:
+        raise CombinationRefused(
+            f"native delayed delivery on a broker {shown}",
+            "the levels need RabbitMQ's dead-letter exchanges",
+            "Use TimeoutManager, which works on every transport.",
+        )
+    if queue_type == "quorum" and version < OLDEST_FOR_QUORUM:
+        raise CombinationRefused(
+            f"native delayed delivery in quorum queues on RabbitMQ {shown}",
+            "before 3.10 quorum queues drop messages that cannot be passed on to the next level",
+            "Upgrade the broker, or say queue_type='classic' and accept that a node's loss loses.",
+        )

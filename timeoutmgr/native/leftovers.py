@@ -1,0 +1,112 @@
+"""What a timeout manager of an endpoint has, or has left behind: its queues, and pending rows."""
+
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass
+
+from timeoutmgr.config import EndpointSettings, ManagerDisabled
+from timeoutmgr.contracts import TimeoutFilter
+from timeoutmgr.errors import FeatureRefused, SchemaMissing
+from timeoutmgr.routing import DISPATCHER, TIMEOUTS
+
+
+@dataclass(frozen=True, slots=True)
+class Leftovers:
+    """The timeout manager's queues that exist, with their messages, and what its store holds.
+
+    *stored* is None where no store is configured or installed.
+    """
+
+    queues: Mapping[str, int]
+    stored: int | None
+
+    @property
+    def pending(self) -> int:
+        """How many messages still wait for the timeout manager."""
+        return sum(self.queues.values()) + (self.stored or 0)
+
+    def __str__(self) -> str:
+        held = [f"{count} in {queue!r}" for queue, count in self.queues.items()]
+        held += [] if self.stored is None else [f"{self.stored} in its store"]
+        return ", ".join(held) or "nothing"
+
+
+def advice(settings: EndpointSettings, found: Leftovers, *, falls_back: bool) -> str:
+    """Return a sentence on what is to become of the timeout manager beside native delays."""
+    if _is_enabled(settings) and falls_back:
+        return (
+            "the store will not drain: fallback_to_store sends it what the levels cannot hold; "
+            "keep TimeoutManager"
+        )
+    if found.pending:
+        if _is_enabled(settings):
+            return f"draining ({found}); keep TimeoutManager until it is empty"
+        return f"nobody delivers what is stored ({found}); enable TimeoutManager until it is empty"
+    if _is_enabled(settings):
+        return (
+            "drained: call config.disable_timeout_manager() and restart every process; then its "
+            "queues and tables can go, by `timeoutmgr uninstall timeout-manager`"
+        )
+    if found.queues:
+        return (
+            f"empty: {', '.join(found.queues)} and the tables can go, by "
+            "`timeoutmgr uninstall timeout-manager`"
+        )
+    if settings.manager_disabled is ManagerDisabled.NOT_SAID:
+        return (
+            "none has run here; say config.disable_timeout_manager(), so that none is enabled by "
+            "mistake"
+        )
+    return "disabled, and nothing of it is left"
+
+
+def look(settings: EndpointSettings) -> Leftovers:
+    """Return what the timeout manager of this endpoint has now."""
+    return Leftovers(_queues(settings), _stored(settings))
+
+
+def refuse_leftovers(settings: EndpointSettings) -> None:
+    """Raise FeatureRefused where this endpoint would leave stored messages undelivered.
+
+    For an endpoint without a timeout manager: what one has stored here before only it can send.
+    Raises StorageUnavailable where that cannot be known. Once its queues are uninstalled it is
+    gone for good, and its database need not be there.
+    """
+    if settings.manager_disabled is ManagerDisabled.FORCED or not _queues(settings):
+        return
+    found = look(settings)
+    if settings.manager_disabled is ManagerDisabled.ONCE_DRAINED and found.pending:
+        raise FeatureRefused(
+            f"the timeout manager of {settings.name!r} is disabled and still has messages "
+            f"({found}), which nobody would deliver. Enable TimeoutManager beside "
+            "NativeDelayedDelivery until `timeoutmgr status` says that it is drained, migrate "
+            "them, or say disable_timeout_manager(force=True)"
+        )
+    if settings.manager_disabled is ManagerDisabled.NOT_SAID:
+        raise FeatureRefused(
+            f"a timeout manager has run as {settings.name!r} ({found}). Enable TimeoutManager "
+            "beside NativeDelayedDelivery until `timeoutmgr status` says that it is drained; then "
+            "call config.disable_timeout_manager(), and run `timeoutmgr uninstall timeout-manager`"
+        )
+
+
+def _is_enabled(settings: EndpointSettings) -> bool:
+    return any(feature.name == "timeout-manager" for feature in settings.features)
+
+
+def _queues(settings: EndpointSettings) -> dict[str, int]:
+    names = [settings.name + TIMEOUTS, settings.name + DISPATCHER]
+    with closing(settings.transport.session()) as session:
+        missing = session.missing_queues(names)
+        return {name: session.count(name) for name in names if name not in missing}
+
+
+def _stored(settings: EndpointSettings) -> int | None:
+    persistence = settings.persistence
+    if persistence is None or not hasattr(persistence, "timeouts"):
+        return None
+    try:
+        persistence.check()
+    except SchemaMissing:
+        return None
+    return persistence.timeouts(settings.name, settings.clock).count(TimeoutFilter())

@@ -1,0 +1,109 @@
+"""Delays as 28 bits: which level a message enters, and under which routing key. Pure functions.
+
+Level *n* holds a message for 2^n seconds. A routing key spells the delay, most significant bit
+first, before the destination: ``0.0.….1.0.1.billing`` waits 5 s, in level 2 and in level 0. Each
+level's exchange looks at its own bit: 1 goes into its queue, 0 straight on to the next exchange.
+"""
+
+from datetime import timedelta
+from re import ASCII, DOTALL, compile
+from typing import Final
+
+from timeoutmgr.errors import DelayTooLong, InvalidMessage
+from timeoutmgr.instants import Micros
+from timeoutmgr.validation import DESTINATION_BYTES
+
+LEVELS: Final = 28
+MAX_SECONDS: Final = 2**LEVELS - 1
+"""268,435,455 s, eight and a half years. One more would be a 29th bit, and shift the others."""
+MAX_DELAY: Final = timedelta(seconds=MAX_SECONDS)
+
+_SECOND: Final = 1_000_000
+_ANY_DELAY: Final = "*." * LEVELS
+_KEY: Final = compile(r"((?:[01]\.){28})(.+)", ASCII | DOTALL)
+
+
+def seconds_until(due: Micros, now: Micros) -> int:
+    """Return the whole seconds from *now* until *due*, rounded up: never early; 0 for the past.
+
+    Raises DelayTooLong for more than the levels hold.
+    """
+    return parts_until(due, now, 1)
+
+
+def parts_until(due: Micros, now: Micros, parts: int) -> int:
+    """Return the same in *parts* of a second (8: eighths), rounded up."""
+    count = max(0, -((now - due) * parts // _SECOND))
+    if count > MAX_SECONDS * parts:
+        raise DelayTooLong(timedelta(microseconds=due - now), MAX_DELAY)
+    return count
+
+
+def start_level(seconds: int) -> int:
+    """Return the level that a message of this delay enters: that of its highest bit; 0 for none."""
+    return max(_checked(seconds).bit_length() - 1, 0)
+
+
+def held_by(seconds: int) -> list[int]:
+    """Return the levels whose queues a message of this delay waits in, the longest first."""
+    bits = _checked(seconds)
+    return [level for level in range(LEVELS - 1, -1, -1) if bits >> level & 1]
+
+
+def routing_key(seconds: int, destination: str) -> str:
+    """Return the key under which a message for *destination* is delayed by *seconds*."""
+    return f"{'.'.join(f'{_checked(seconds):0{LEVELS}b}')}.{check_destination(destination)}"
+
+
+def read_routing_key(key: str) -> tuple[int, str] | None:
+    """Return the delay in seconds and the destination that *key* spells; None if it is no such key.
+
+    The destination is all that follows the bits, dots included.
+    """
+    found = _KEY.fullmatch(key)
+    return None if found is None else (int(found[1].replace(".", ""), 2), found[2])
+
+
+def binding_key(destination: str) -> str:
+    """Return the key that binds *destination* to the delivery exchange, and nothing else.
+
+    28 single words and the name: ``#.sales`` would also match what is for ``eu.sales``.
+    """
+    return _ANY_DELAY + check_destination(destination)
+
+
+def pass_key(level: int, bit: int) -> str:
+    """Return the key that matches every message whose bit of *level* is *bit*."""
+    return f"{'*.' * (LEVELS - 1 - level)}{bit}.#"
+
+
+def enter_key(level: int | None) -> str:
+    """Return the key that matches every message whose highest bit is *level*; None: it has none."""
+    if level is None:
+        return f"{'0.' * LEVELS}#"
+    return f"{'0.' * (LEVELS - 1 - level)}1.#"
+
+
+def check_destination(destination: str) -> str:
+    """Return *destination* if it can be bound exactly; raise InvalidMessage if not."""
+    if not destination:
+        raise InvalidMessage("a destination is the name of a queue, got an empty text")
+    size = len(destination.encode())
+    if size > DESTINATION_BYTES:
+        raise InvalidMessage(
+            f"destination {destination[:40]!r}… has {size} bytes of UTF-8; at most "
+            f"{DESTINATION_BYTES} fit a routing key behind 28 delay levels"
+        )
+    if not {"*", "#"}.isdisjoint(destination.split(".")):
+        raise InvalidMessage(
+            f"destination {destination!r} has '*' or '#' for a word, which in a binding stand for "
+            "any word: it would receive what is for others. Choose another queue name"
+        )
+    return destination
+
+
+def _checked(seconds: int) -> int:
+    """Return *seconds*, 0 for what is due already; raise DelayTooLong beyond the last level."""
+    if seconds > MAX_SECONDS:
+        raise DelayTooLong(timedelta(seconds=seconds), MAX_DELAY)
+    return max(seconds, 0)

@@ -1,0 +1,138 @@
+"""What the delay levels are called on the broker: our own names, and those of other programs.
+
+Programs that share names share the levels. Then the arguments must be equal to the last one, or
+the second to declare them is refused; so each set says its arguments too.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from types import MappingProxyType
+from typing import Any, Final
+
+from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.native.levels import LEVELS
+from timeoutmgr.transport.settings import QueueType
+
+UNROUTABLE: Final = "timeoutmgr.v1.unroutable"
+"""Exchange and queue of what the levels could not deliver, whatever the levels are called."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NameSet:
+    """One way to call levels: *level* is the format of exchange and queue, *delivery* the last.
+
+    *arguments* are those of a level's queue, beside its time to live and its next exchange; the
+    first queue type is the usual one. *alternate* says whether the exchanges are declared with the
+    alternate exchange; others' are not, so that there it takes a policy of the broker.
+    *fraction* is the format of exchanges and queues that hold a message for a part of a second
+    before it enters its level, from 1 to *parts* - 1 of them; *entrance* is the exchange behind
+    them, which knows the way to each level. Other programs' names have none of these.
+    *margin* is added to each level's time to live, in milliseconds: RabbitMQ cuts the instant of
+    arrival off to whole ones, so that each level may be up to one early.
+    """
+
+    name: str
+    level: str
+    delivery: str
+    arguments: Mapping[QueueType, Mapping[str, Any]]
+    alternate: bool = False
+    margin: int = 0
+    fraction: str = ""
+    parts: int = 1
+    entrance: str = ""
+
+    def level_name(self, level: int) -> str:
+        """Return the name of the exchange and of the queue of *level*, from 0."""
+        if not 0 <= level < LEVELS:
+            raise ValueError(f"levels are 0 to {LEVELS - 1}, got {level}")
+        return self.level.format(level)
+
+    def fraction_name(self, part: int) -> str:
+        """Return the name of the exchange and of the queue that hold a message for *part* parts."""
+        if not 0 < part < self.parts:
+            raise ValueError(f"parts of a second are 1 to {self.parts - 1}, got {part}")
+        return self.fraction.format(part, self.parts)
+
+    @property
+    def level_names(self) -> list[str]:
+        """The names of all levels, that of level 0 first."""
+        return [self.level_name(level) for level in range(LEVELS)]
+
+    @property
+    def queue_types(self) -> list[QueueType]:
+        """The queue types that these names can have, the usual one first."""
+        return list(self.arguments)
+
+    def next_exchange(self, level: int) -> str:
+        """Return the exchange that follows *level*."""
+        return self.delivery if level == 0 else self.level_name(level - 1)
+
+    def prefixed(self, prefix: str) -> "NameSet":
+        """Return these names as kombu calls them with a *prefix*, an empty one for none."""
+        if not prefix:
+            return self
+        if self.name != "celery":
+            raise ConfigurationError(f"only celery's names take a prefix, not {self.name!r}")
+        as_format = prefix.replace("{", "{{").replace("}", "}}")
+        return NameSet(
+            name=self.name,
+            level=f"{as_format}_{self.level}",
+            delivery=f"{prefix}_{self.delivery}",
+            arguments=self.arguments,
+        )
+
+
+# At-least-once dead-lettering needs both of the others; a level never drops what it holds.
+_QUORUM: Final = MappingProxyType(
+    {
+        "x-queue-type": "quorum",
+        "x-dead-letter-strategy": "at-least-once",
+        "x-overflow": "reject-publish",
+    }
+)
+_CLASSIC: Final = MappingProxyType({"x-queue-type": "classic", "x-overflow": "reject-publish"})
+
+OURS: Final = NameSet(
+    name="timeoutmgr",
+    level="timeoutmgr.v1.delay-level-{:02}",
+    delivery="timeoutmgr.v1.delay-delivery",
+    arguments={"quorum": _QUORUM, "classic": _CLASSIC},
+    alternate=True,
+    margin=1,
+    fraction="timeoutmgr.v1.delay-part-{}-of-{}",
+    parts=8,
+    entrance="timeoutmgr.v1.delay-entrance",
+)
+NSERVICEBUS_V2: Final = NameSet(
+    name="nservicebus-v2",
+    level="nsb.v2.delay-level-{:02}",
+    delivery="nsb.v2.delay-delivery",
+    arguments={"quorum": _QUORUM},
+)
+NSERVICEBUS_V1: Final = NameSet(
+    name="nservicebus-v1",
+    level="nsb.delay-level-{:02}",
+    delivery="nsb.delay-delivery",
+    arguments={"classic": {"x-queue-mode": "lazy"}},
+)
+CELERY: Final = NameSet(
+    name="celery",
+    level="celery_delayed_{}",
+    delivery="celery_delayed_delivery",
+    arguments={"quorum": _QUORUM, "classic": _CLASSIC},
+)
+
+NAME_SETS: Final = MappingProxyType(
+    {names.name: names for names in (OURS, NSERVICEBUS_V2, NSERVICEBUS_V1, CELERY)}
+)
+
+
+def name_set(name: str) -> NameSet:
+    """Return the set called *name*; raise ConfigurationError with the nearest for another."""
+    found = NAME_SETS.get(name)
+    if found is None:
+        near = get_close_matches(name, NAME_SETS, n=1)
+        hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(NAME_SETS)}"
+        raise ConfigurationError(f"no names of delay levels are called {name!r}; {hint}")
+    return found
