@@ -1,0 +1,184 @@
+"""How fast pending timeouts move: from store to store, and from a store into native delay levels.
+
+Beside each the least that any mover must do: copying the rows from one database into the other, and
+publishing as many messages into the levels with confirms. Neither hides, verifies or removes.
+"""
+
+import io
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
+from functools import partial
+
+from harness import pending
+from harness.bare import in_a_process
+from harness.figures import Sample, Watch, interleave, say
+from harness.messages import BODY, HEADERS, SECOND, create_queues, micros, transport_of
+from harness.report import Report, options, parsed
+from harness.servers import connect, servers
+
+from timeoutmgr.clock import SystemClock
+from timeoutmgr.message import Message, Outgoing
+from timeoutmgr.migration import Parts, Target, Terms
+from timeoutmgr.migration.into_levels import LevelsTarget
+from timeoutmgr.migration.starting import move_all
+from timeoutmgr.native.infrastructure import DelayLevels
+from timeoutmgr.native.names import OURS
+from timeoutmgr.native.routes import to_levels
+from timeoutmgr.native.topology import delay_topology
+from timeoutmgr.persistence import SqlPersistence
+from timeoutmgr.transport.kombu_transport import KombuTransport
+
+ENDPOINT = "moving"
+QUEUE = f"{ENDPOINT}.destination"
+CLOCK = SystemClock()
+WINDOW = 500
+BATCH = 5_000
+
+
+def main() -> None:
+    parser = options(__doc__)
+    parser.add_argument("--into-levels", type=int, help="messages (100,000; quick 5,000)")
+    given = parsed(parser, count=1_000_000, quick=20_000)
+    few = given.into_levels or (5_000 if given.quick else 100_000)
+    with servers("postgres", "rabbitmq") as running:
+        settings = {"timeouts": given.count, "into levels": few, "body": "512 B", "batch": BATCH}
+        report = Report("Migration", {**settings, **running.settings})
+        first, second = running["postgres"], running.another("postgres")
+        for url in (first, second):
+            with closing(SqlPersistence(url)) as persistence:
+                persistence.install()
+        samples = interleave(
+            {
+                "COPY out and in, rows alone": partial(filled, first, second, given.count, copied),
+                "store to store": partial(filled, first, second, given.count, moved),
+            },
+            given.rounds,
+        )
+        report.runs(samples)
+        bare, ours = samples.values()
+        report.faster("store to store ÷ COPY of the rows", ours, bare, 0.05)
+
+        broker = running["rabbitmq"]
+        create_queues(broker, QUEUE)
+        levels(broker).install()
+        samples = interleave(
+            {
+                f"published into the levels, window of {WINDOW}": partial(
+                    in_a_process, published, broker, few
+                ),
+                "store to levels": partial(filled, first, broker, few, moved_into_levels),
+            },
+            given.rounds,
+        )
+        report.runs(samples)
+        bare, ours = samples.values()
+        report.faster("store to levels ÷ publishing alone", ours, bare, 0.3)
+    report.give(given)
+
+
+def filled(first: str, second: str, count: int, move: Callable[[str, str, int], Sample]) -> Sample:
+    """Load *count* timeouts into the first store, and measure *move* in a process of its own."""
+    for url in {first, second}:
+        if url.startswith("postgresql"):
+            pending.clear(url)
+    pending.load(first, pending.far_future(ENDPOINT, count))
+    say(f"{count:,} are stored")
+    return in_a_process(move, first, second, count)
+
+
+# --- ours -------------------------------------------------------------------------------------
+
+
+def moved(first: str, second: str, count: int) -> Sample:
+    """Move all with the runner that ``timeoutmgr migrate`` has."""
+    with closing(SqlPersistence(second)) as persistence:
+        return _measured(first, persistence.migration_target(ENDPOINT, CLOCK), count)
+
+
+def moved_into_levels(first: str, broker: str, count: int) -> Sample:
+    """Move all into our levels."""
+    with closing(KombuTransport(broker)) as transport, emptied(broker):
+        return _measured(first, LevelsTarget(transport, OURS, CLOCK), count)
+
+
+def _measured(first: str, target: Target, count: int) -> Sample:
+    with closing(SqlPersistence(first)) as persistence:
+        parts = Parts(
+            source=persistence.migration_source(ENDPOINT, CLOCK),
+            target=target,
+            ledger=persistence.migration_ledger(ENDPOINT, CLOCK),
+            runner="benchmark",
+        )
+        terms = Terms(
+            endpoint=ENDPOINT,
+            source=parts.source.describe(),
+            target=parts.target.describe(),
+            batch=BATCH,
+        )
+        watch = Watch()
+        report = move_all(parts, terms)
+        sample = watch.sample(count)
+        parts.close()
+    assert report.new == count, report
+    assert report.verified, report
+    return sample
+
+
+# --- the least --------------------------------------------------------------------------------
+
+
+def copied(first: str, second: str, count: int) -> Sample:
+    """Copy the rows in the binary form, through this process."""
+    rows = f"(SELECT * FROM {pending.PREFIX}timeouts WHERE endpoint = '{ENDPOINT}')"
+    with connect(first) as source, connect(second) as target:
+        watch = Watch()
+        into = f"COPY {pending.PREFIX}timeouts FROM STDIN (FORMAT BINARY)"
+        with (
+            source.cursor().copy(f"COPY {rows} TO STDOUT (FORMAT BINARY)") as out,
+            target.cursor().copy(into) as copy,
+        ):
+            buffer = io.BytesIO()
+            for block in out:
+                buffer.write(block)
+                if buffer.tell() > 1 << 20:
+                    copy.write(buffer.getvalue())
+                    buffer = io.BytesIO()
+            copy.write(buffer.getvalue())
+        return watch.sample(count)
+
+
+def published(broker: str, count: int) -> Sample:
+    """Publish messages into the levels, window by window."""
+    with closing(transport_of(broker).session()) as session, emptied(broker):
+        watch = Watch()
+        for start in range(0, count, WINDOW):
+            due = micros() + 2**21 * SECOND
+            numbers = range(start, min(start + WINDOW, count))
+            session.send([_message(n, due + n * SECOND) for n in numbers])
+        return watch.sample(count)
+
+
+def _message(number: int, due: int) -> Outgoing:
+    message = Message(id=str(number), headers=HEADERS, body=BODY)
+    return to_levels(Outgoing(QUEUE, message), due, OURS, CLOCK)
+
+
+def levels(broker: str) -> DelayLevels:
+    """Return our levels as they are by default."""
+    return DelayLevels(
+        transport=transport_of(broker), names=OURS, queue_type="quorum", bound=[QUEUE]
+    )
+
+
+@contextmanager
+def emptied(broker: str) -> Iterator[None]:
+    """Make the levels anew in the end: the next run begins with empty ones."""
+    yield
+    made = levels(broker)
+    with made.session() as session:
+        session.remove(delay_topology(OURS, "quorum"))
+    made.install()
+
+
+if __name__ == "__main__":
+    main()

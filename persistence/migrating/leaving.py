@@ -1,0 +1,278 @@
+"""Timeouts that leave a SQL store: hidden batch by batch, removed once they are elsewhere.
+
+Hidden is a mark on the row that claims, dispatchers, cancels and reschedules pass by. It is set on
+a batch when its turn comes and not before: until then the source delivers, lists and cancels as
+ever, and nothing gets late by waiting for its turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, Final
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Delete,
+    bindparam,
+    delete,
+    func,
+    select,
+    update,
+)
+
+from timeoutmgr.contracts import Key, TimeoutState
+from timeoutmgr.crashpoints import reach
+from timeoutmgr.database.engine import execute_many
+from timeoutmgr.errors import MigrationFailed
+from timeoutmgr.instants import Micros
+from timeoutmgr.migration import Batch, Item, Range, Survey, Window
+from timeoutmgr.migration.ports import Also
+from timeoutmgr.persistence.sql.claiming import claims_of, go_by_key
+from timeoutmgr.persistence.sql.conditions import from_key, within
+from timeoutmgr.persistence.sql.context import StoreContext
+from timeoutmgr.persistence.sql.history import entry, record
+from timeoutmgr.persistence.sql.locks import lock_endpoint
+from timeoutmgr.persistence.sql.rows import from_row
+
+from .arriving import fence_of
+
+_MOST_DESTINATIONS: Final = 10_000
+
+
+class SqlSource:
+    """See :class:`timeoutmgr.migration.Source`; the pending timeouts of one endpoint."""
+
+    hides_with_the_ledger: Final = True
+
+    def __init__(self, context: StoreContext, name: str) -> None:
+        self._context = context
+        self._name = name
+        self._timeouts = context.tables.timeouts
+
+    def describe(self) -> str:
+        """Return the database, schema and prefix, without secrets."""
+        return self._name
+
+    def now(self) -> Micros:
+        """Return the store's time."""
+        with self._context.database.read() as connection:
+            return self._context.now(connection)
+
+    def survey(self, window: Window) -> Survey:
+        """Return what a run would take now."""
+        timeouts = self._timeouts
+        with self._context.database.read() as connection:
+            now = self._context.now(connection)
+            taken = self._within(window, now)
+            found = connection.execute(
+                select(func.count(), func.min(timeouts.c.due), func.max(timeouts.c.due)).where(
+                    *taken
+                )
+            ).one()
+            destinations = connection.execute(
+                select(timeouts.c.destination, func.count())
+                .where(*taken)
+                .group_by(timeouts.c.destination)
+                .limit(_MOST_DESTINATIONS)
+            )
+            all_pending = connection.execute(
+                select(func.count()).where(timeouts.c.endpoint == self._context.endpoint)
+            ).scalar_one()
+            return Survey(
+                count=found[0],
+                earliest=found[1],
+                latest=found[2],
+                destinations={name: many for name, many in destinations},
+                left=all_pending - found[0],
+            )
+
+    def ranges(self, window: Window, size: int) -> Iterator[Range]:
+        """Yield ranges of *size* timeouts and a smaller last one, nearest due first.
+
+        Only the ends of each are read: the last of one and the first of the next stand side by
+        side in the order of the key.
+        """
+        now = self.now()
+        first = self._key_at(window, now, None, 0)
+        while first is not None:
+            ends = self._keys_at(window, now, first, size - 1)
+            if ends:
+                yield Range(first, ends[0], size)
+                first = ends[1] if len(ends) == 2 else None
+            else:
+                yield self._rest(window, now, first)
+                first = None
+
+    def is_where_it_arrives(self, run_id: str) -> bool:
+        """Return whether the run's fence stands in these very tables."""
+        runs = self._context.tables.runs
+        fence = select(runs.c.run_id).where(runs.c.run_id == fence_of(run_id))
+        with self._context.database.read() as connection:
+            return connection.execute(fence).first() is not None
+
+    def prepare(self, run_id: str) -> None:
+        """Do nothing: the mark has its column."""
+
+    def hide(self, run_id: str, batch: Batch, window: Window, also: Also) -> None:
+        """Mark the rows of the batch's range that are still within *window*."""
+        timeouts, span = self._timeouts, batch.range
+
+        def work(connection: Connection) -> None:
+            if window.overdue:
+                self._refuse_claims(connection)
+            now = self._context.now(connection)
+            hidden = connection.execute(
+                update(timeouts)
+                .where(
+                    *self._within(window, now),
+                    within(timeouts.c.due, timeouts.c.id, span.first, span.last),
+                )
+                .values(hidden_by=run_id)
+            ).rowcount
+            reach("leaving.hidden")
+            also(connection, hidden)
+
+        self._context.database.run(work)
+
+    def read(self, run_id: str, batch: Batch) -> Sequence[Item]:
+        """Return the marked rows of the batch."""
+        timeouts = self._timeouts
+        statement = (
+            select(timeouts)
+            .where(*self._hidden(run_id, batch))
+            .order_by(timeouts.c.due, timeouts.c.id)
+        )
+        with self._context.database.read() as connection:
+            return [
+                Item(timeout=from_row(row), maybe_sent=bool(row.maybe_sent), next_try=row.next_try)
+                for row in connection.execute(statement)
+            ]
+
+    def remove(self, run_id: str, batch: Batch, items: Sequence[Item], also: Also) -> None:
+        """Remove the batch's rows and leave tombstones, in one transaction with the ledger."""
+
+        def work(connection: Connection) -> None:
+            removed = connection.execute(
+                delete(self._timeouts).where(*self._hidden(run_id, batch))
+            ).rowcount
+            reach("leaving.rows_removed")
+            self._close(connection, items, run_id)
+            also(connection, removed)
+
+        self._context.database.run(work)
+
+    def restore(
+        self, run_id: str, batch: Batch, items: Sequence[Item], there: Collection[str], also: Also
+    ) -> None:
+        """Remove what is *there* and unmark the rest, in one transaction with the ledger."""
+        timeouts = self._timeouts
+        gone = [item for item in items if item.timeout.id in there]
+        rows: list[dict[str, Any]] = [
+            {"endpoint_": self._context.endpoint, "due_": one.timeout.due, "id_": one.timeout.id}
+            for one in gone
+        ]
+
+        def work(connection: Connection) -> None:
+            execute_many(connection, _one_row(self._context), rows)
+            reach("leaving.some_removed")
+            self._close(connection, gone, run_id)
+            restored = connection.execute(
+                update(timeouts).where(*self._hidden(run_id, batch)).values(hidden_by=None)
+            ).rowcount
+            reach("leaving.restored")
+            also(connection, restored)
+
+        self._context.database.run(work)
+
+    def hidden(self, run_id: str) -> int:
+        """Return how many rows bear the run's mark."""
+        statement = select(func.count()).where(
+            self._timeouts.c.endpoint == self._context.endpoint,
+            self._timeouts.c.hidden_by == run_id,
+        )
+        with self._context.database.read() as connection:
+            return connection.execute(statement).scalar_one()
+
+    def close(self) -> None:
+        """Leave the connections to the persistence."""
+
+    def _close(self, connection: Connection, items: Sequence[Item], run_id: str) -> None:
+        if not items:
+            return
+        at = self._context.now(connection)
+        ids = sorted(item.timeout.id for item in items)
+        self._context.writing.close_keys(connection, ids, TimeoutState.MIGRATED, at)
+        reach("leaving.keys_closed")
+        record(
+            connection,
+            self._context,
+            TimeoutState.MIGRATED.value,
+            [
+                entry(one.timeout.key, at, one.timeout.destination, one.timeout.attempts, run_id)
+                for one in items
+            ],
+        )
+        reach("leaving.history_written")
+
+    def _refuse_claims(self, connection: Connection) -> None:
+        """Refuse to take what is due while somebody dispatches; nobody can begin to meanwhile."""
+        lock_endpoint(connection, self._context)
+        claims = claims_of(connection, self._context)
+        gone = self._context.lives.gone({claim.owner for claim in claims})
+        if any(claim.owner not in gone for claim in claims):
+            raise MigrationFailed(
+                f"{self._context.endpoint!r} is dispatching what is overdue; stop its processes, "
+                "or leave --overdue out: they deliver it"
+            )
+
+    def _within(self, window: Window, now: Micros) -> list[ColumnElement[bool]]:
+        timeouts = self._timeouts
+        return [
+            timeouts.c.endpoint == self._context.endpoint,
+            timeouts.c.due >= window.first(now),
+            timeouts.c.due < window.end,
+            timeouts.c.hidden_by.is_(None),
+        ]
+
+    def _hidden(self, run_id: str, batch: Batch) -> list[ColumnElement[bool]]:
+        timeouts, span = self._timeouts, batch.range
+        return [
+            timeouts.c.endpoint == self._context.endpoint,
+            within(timeouts.c.due, timeouts.c.id, span.first, span.last),
+            timeouts.c.hidden_by == run_id,
+        ]
+
+    def _key_at(self, window: Window, now: Micros, first: Key | None, offset: int) -> Key | None:
+        found = self._keys_at(window, now, first, offset)
+        return found[0] if found else None
+
+    def _keys_at(self, window: Window, now: Micros, first: Key | None, offset: int) -> list[Key]:
+        """Return up to two keys, beginning *offset* places behind *first*."""
+        due, id_ = self._timeouts.c.due, self._timeouts.c.id
+        statement = select(due, id_).where(*self._within(window, now))
+        if first is not None:
+            statement = statement.where(from_key(self._context, due, id_, first))
+        statement = statement.order_by(due, id_).offset(offset).limit(2)
+        with self._context.database.read() as connection:
+            go_by_key(connection)
+            return [Key(*row) for row in connection.execute(statement)]
+
+    def _rest(self, window: Window, now: Micros, first: Key) -> Range:
+        due, id_ = self._timeouts.c.due, self._timeouts.c.id
+        rest = (*self._within(window, now), from_key(self._context, due, id_, first))
+        last = select(due, id_).where(*rest).order_by(due.desc(), id_.desc()).limit(1)
+        with self._context.database.read() as connection:
+            row = connection.execute(last).first()
+            count = connection.execute(select(func.count()).where(*rest)).scalar_one()
+        # Whoever took the last of them meanwhile leaves a range that is empty by now.
+        return Range(first, first if row is None else Key(*row), count)
+
+
+def _one_row(context: StoreContext) -> Delete:
+    timeouts = context.tables.timeouts
+    return delete(timeouts).where(
+        timeouts.c.endpoint == bindparam("endpoint_"),
+        timeouts.c.due == bindparam("due_"),
+        timeouts.c.id == bindparam("id_"),
+    )

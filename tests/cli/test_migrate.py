@@ -1,0 +1,226 @@
+"""``timeoutmgr migrate`` as a user runs it."""
+
+from __future__ import annotations
+
+import csv
+import json
+import logging
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.cli.programs import Folder
+from tests.persistence.making import SECOND, timeout
+from timeoutmgr import EndpointConfiguration
+from timeoutmgr.cli.main import cli
+from timeoutmgr.cli.migrating import on_the_way, sites
+from timeoutmgr.cli.shared import Shared
+from timeoutmgr.clock import SystemClock
+from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.migration.places import Asked, Place, Site
+from timeoutmgr.migration.starting import move_all
+from timeoutmgr.native.names import OURS
+from timeoutmgr.persistence import SqlPersistence
+from timeoutmgr.transport.kombu_transport import KombuTransport
+
+NEW = "sqlite:///new.db"
+
+
+class Filled:
+    """An endpoint with three timeouts due tomorrow, and an empty store beside its own."""
+
+    def __init__(self, folder: Folder) -> None:
+        self.folder = folder
+        self.endpoint = folder.endpoint
+        self.path = folder.path
+        clock = SystemClock()
+        with closing(self._installed("timeoutmgr.db")) as own, closing(self._installed("new.db")):
+            tomorrow = clock.now() + 86_400 * SECOND
+            own.timeouts(self.endpoint, clock).store_many(
+                [timeout(name, tomorrow, destination=self.endpoint) for name in "abc"]
+            )
+
+    def run(self, *arguments: str) -> Result:
+        """Run a command in this process."""
+        return CliRunner().invoke(cli, ["--json", *arguments])
+
+    def _installed(self, name: str) -> SqlPersistence:
+        persistence = SqlPersistence(f"sqlite:///{self.path / name}")
+        persistence.install()
+        return persistence
+
+
+@pytest.fixture
+def filled(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> Iterator[Filled]:
+    """A folder in which there is something to move."""
+    monkeypatch.chdir(folder.path)
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield Filled(folder)
+    root.handlers[:] = handlers
+    root.setLevel(level)
+
+
+def read(result: Result) -> Any:
+    """What a command printed."""
+    return json.loads(result.stdout)
+
+
+@pytest.mark.behaviour(130)
+def test_a_store_is_previewed_moved_and_looked_at(filled: Filled) -> None:
+    none = filled.run("migrate", "status")
+    seen = filled.run("migrate", "preview", "--to", NEW)
+    moved = filled.folder.run(
+        "migrate", "run", "--to", NEW, "--batch", "2", "--report", "report.json"
+    )
+    shown = filled.run("migrate", "status")
+    again = filled.run("migrate", "abort", "--to", NEW)
+
+    assert (none.exit_code, read(none)) == (3, {"runs": []})
+    [preview] = read(seen)["endpoints"]
+    assert seen.exit_code == 0, seen.output
+    assert (preview["count"], preview["problems"], preview["warnings"]) == (3, [], [])
+    assert preview["destinations"] == {filled.endpoint: 3}
+    assert moved.returncode == 0, moved.stderr
+    assert "arrived        3" in moved.stdout
+    [report] = json.loads((filled.path / "report.json").read_text())["runs"]
+    [run] = read(shown)["runs"]
+    assert report.items() <= run.items()
+    assert (run["state"], run["batches"], run["new"], run["verified"]) == ("completed", 2, 3, True)
+    assert again.exit_code == 3
+    assert read(filled.run("migrate", "preview", "--to", NEW))["endpoints"][0]["count"] == 0
+    back = filled.run("migrate", "preview", "--from", NEW)
+    assert read(back)["endpoints"][0]["count"] == 3
+
+
+@pytest.mark.behaviour(133)
+def test_an_interrupted_run_goes_on_with_the_same_command_or_is_aborted(filled: Filled) -> None:
+    filled.folder.variables["TIMEOUTMGR_CRASHPOINT"] = "migration.delivered:2"
+    died = filled.folder.run("migrate", "run", "--to", NEW, "--batch", "1")
+
+    other = filled.run("migrate", "run", "--to", NEW, "--batch", "2")
+    elsewhere = filled.run("migrate", "abort", "--to", NEW, "--to-prefix", "x_")
+    aborted = filled.run("migrate", "abort", "--to", NEW)
+
+    assert died.returncode == -9
+    assert other.exit_code == 4
+    assert "batch was 1 and is 2" in other.stdout
+    assert elsewhere.exit_code == 4
+    assert aborted.exit_code == 0, aborted.output
+    [run] = read(aborted)["runs"]
+    assert (run["state"], run["new"], run["returned"], run["verified"]) == ("aborted", 2, 0, True)
+    assert read(filled.run("migrate", "preview", "--to", NEW))["endpoints"][0]["count"] == 1
+
+
+@pytest.mark.behaviour(131)
+def test_a_problem_of_one_endpoint_moves_nothing_of_any(filled: Filled) -> None:
+    columns = ["Id", "Destination", "SagaId", "State", "Time", "Headers"]
+    at = (datetime.now(UTC) + timedelta(days=1)).isoformat()
+    with (filled.path / "export.csv").open("w", newline="") as file:
+        out = csv.writer(file)
+        out.writerow(columns)
+        out.writerow(["1", "billing@HOST", "", "e30=", at, "{}"])
+        out.writerow(["2", "", "", "e30=", at, "{}"])
+    command = ("migrate", "run", "--from-file", "export.csv", "--to", NEW)
+
+    refused = filled.run(*command, "--endpoint", "one", "--endpoint", "two")
+    (filled.path / "export.csv").write_text(
+        (filled.path / "export.csv").read_text().replace('2,""', "2,x").replace("2,,", "2,x,")
+    )
+    moved = filled.run(*command, "--endpoint", "one", "--rename", "billing@HOST=billing")
+
+    assert refused.exit_code == 4
+    assert read(refused)["error"].count("row 2: ") == 2
+    assert moved.exit_code == 0, moved.output
+    assert read(moved)["runs"][0]["new"] == 2
+
+
+def test_a_store_goes_into_the_levels_and_back(filled: Filled, rabbitmq_url: str) -> None:
+    broker = f'transport = "{rabbitmq_url}"\nerror_queue = "{filled.endpoint}.error"\n'
+    settings = f'endpoint = "{filled.endpoint}"\npersistence = "sqlite:///timeoutmgr.db"\n{broker}'
+    filled.folder.write("timeoutmgr.toml", settings)
+
+    features = 'features = ["native-delayed-delivery", "timeout-manager"]'
+    filled.folder.write("native.toml", f"{settings}{features}\n")
+
+    missing = filled.run("migrate", "run", "--to", "native")
+    installed = filled.run("--config", "native.toml", "install")
+    moved = filled.run("migrate", "run", "--to", "native")
+    back = filled.run("migrate", "run", "--from", "native", "--all-senders")
+
+    assert installed.exit_code == 0, installed.output
+    assert missing.exit_code == 4
+    assert "there is no such queue for 3 timeouts" in missing.stdout
+    assert moved.exit_code == 0, moved.output
+    assert back.exit_code == 0, back.output
+    assert read(back)["runs"][0]["new"] >= 3
+    assert read(filled.run("--config", "native.toml", "list"))["total"] >= 3
+    with (
+        closing(KombuTransport(rabbitmq_url)) as transport,
+        closing(transport.session()) as session,
+    ):
+        session.delete_queues([filled.endpoint, f"{filled.endpoint}.error"])
+        assert session.missing_queues(OURS.level_names) == []
+
+
+@pytest.mark.parametrize(
+    ("arguments", "why"),
+    [
+        (["preview"], "source and target are the same"),
+        (["preview", "--to", "native"], "has no delay levels"),
+        (["preview", "--to", "redis://h"], "redis"),
+        (["preview", "--to", NEW, "--rename", "a=b"], "a store's keep their names"),
+        (["run", "--layout", "msmq"], "say in which database the table is"),
+        (
+            ["run", "--to", NEW, "--cutoff", "2030-01-02T00:00Z", "--until", "2030-01-01T00:00Z"],
+            "swap",
+        ),
+    ],
+)
+def test_ends_that_do_not_fit_are_refused(arguments: list[str], why: str, filled: Filled) -> None:
+    result = filled.run("migrate", *arguments)
+
+    assert result.exit_code == 4, result.output
+    assert why in result.output
+
+
+@pytest.mark.parametrize("name", ["preview", "run", "abort", "status"])
+def test_every_command_has_an_example(name: str) -> None:
+    result = CliRunner().invoke(cli, ["migrate", name, "--help"], prog_name="timeoutmgr")
+
+    assert result.exit_code == 0
+    assert "Examples:\n" in result.output
+    assert f"TIMEOUTMGR_CLI_MIGRATE_{name.upper()}_FROM" in result.output
+
+
+def test_levels_go_into_levels_of_the_same_broker_only(rabbitmq_url: str, unique: str) -> None:
+    config = EndpointConfiguration(unique)
+    config.use_transport(rabbitmq_url)
+    asked = Asked(
+        source=Place(url="native", names="nservicebus-v1"), target=Place(url="amqp://elsewhere//")
+    )
+    settings = config.settings()
+    with (
+        closing(Site(settings, asked, unique)) as site,
+        pytest.raises(ConfigurationError, match="on the same broker only"),
+    ):
+        site.parts()
+    settings.transport.close()
+
+
+def test_people_at_a_terminal_see_how_far_it_is(
+    filled: Filled, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = Asked(target=Place(url=NEW), batch=1)
+    shared = Shared()
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    monkeypatch.setenv("TERM", "xterm")
+
+    with sites(shared, asked, ()) as [opened], on_the_way(shared, opened) as on_batch:
+        move_all(opened.parts, opened.terms, on_batch)
+
+    assert "3/3" in capsys.readouterr().err

@@ -1,0 +1,110 @@
+"""When a message in a delay level is due, and for whom: by what it says of itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.persistence.making import NOW, SECOND
+from timeoutmgr import headers
+from timeoutmgr.instants import from_micros, to_wire
+from timeoutmgr.message import Message
+from timeoutmgr.migration.reading_levels import (
+    DELAY_IN_SECONDS,
+    Unreadable,
+    Waiting,
+    as_timeout,
+    saga_of,
+    waiting,
+)
+from timeoutmgr.native.levels import MAX_SECONDS, routing_key
+
+KEY = routing_key(5, "eu.sales")
+SENT: dict[str, Any] = {headers.TIME_SENT: to_wire(NOW), DELAY_IN_SECONDS: 5}
+
+
+@pytest.mark.behaviour(117)
+@pytest.mark.parametrize(
+    ("found", "due"),
+    [
+        (SENT, NOW + 5 * SECOND),
+        ({**SENT, DELAY_IN_SECONDS: "5"}, NOW + 5 * SECOND),
+        ({**SENT, DELAY_IN_SECONDS: 0}, NOW),
+        ({**SENT, headers.DELIVER_AT: to_wire(NOW + 9)}, NOW + 9),
+        ({"eta": from_micros(NOW + 7).isoformat()}, NOW + 7),
+        ({"eta": from_micros(NOW + 7).replace(tzinfo=None).isoformat()}, NOW + 7),
+        ({**SENT, "eta": from_micros(NOW + 7).isoformat()}, NOW + 7),
+        ({**SENT, "eta": None}, NOW + 5 * SECOND),
+    ],
+)
+def test_the_absolute_instant_counts_before_what_has_to_be_added_up(
+    found: dict[str, Any], due: int
+) -> None:
+    assert waiting(found, KEY) == Waiting("eu.sales", due)
+
+
+@pytest.mark.behaviour(117)
+@pytest.mark.parametrize(
+    ("found", "key", "why"),
+    [
+        ({}, KEY, "its key says 5 s, and not since when"),
+        ({headers.TIME_SENT: to_wire(NOW)}, KEY, "it has neither"),
+        ({**SENT, DELAY_IN_SECONDS: "soon"}, KEY, "'soon'"),
+        ({**SENT, DELAY_IN_SECONDS: [1]}, KEY, r"\[1\]"),
+        ({**SENT, headers.TIME_SENT: "now"}, KEY, "TimeSent is 'now'"),
+        ({headers.DELIVER_AT: 5}, KEY, "DeliverAt is 5"),
+        ({"eta": "tomorrow"}, KEY, "eta is 'tomorrow'"),
+        (SENT, "billing", "not one of delay levels"),
+        (SENT, None, "not one of delay levels"),
+    ],
+)
+def test_what_does_not_say_it_stays(found: dict[str, Any], key: str | None, why: str) -> None:
+    with pytest.raises(Unreadable, match=why):
+        waiting(found, key)
+
+
+@given(
+    seconds=st.integers(0, MAX_SECONDS),
+    destination=st.from_regex(r"[a-z]+(\.[a-z]+){0,4}", fullmatch=True),
+)
+@pytest.mark.behaviour(117)
+def test_a_destination_with_dots_is_read_whole(seconds: int, destination: str) -> None:
+    assert waiting(SENT, routing_key(seconds, destination)).destination == destination
+
+
+def test_a_timeout_keeps_all_but_what_only_the_levels_needed() -> None:
+    message = Message(id="m", headers={**SENT, DELAY_IN_SECONDS: "5", headers.SAGA_ID: "s"})
+
+    made = as_timeout(message, Waiting("billing", NOW + 5 * SECOND), "sales", NOW + 1)
+
+    assert made.message.headers == {
+        headers.TIME_SENT: to_wire(NOW),
+        headers.DELIVER_AT: to_wire(NOW + 5 * SECOND),
+        headers.SAGA_ID: "s",
+    }
+    assert (made.destination, made.saga_id, made.created) == ("billing", "s", NOW)
+
+
+def test_a_delayed_retry_of_the_same_message_is_another_timeout() -> None:
+    first = Message(id="m")
+    retry = Message(id="m", headers={headers.RETRIES_TIMESTAMP: to_wire(NOW)})
+    found = Waiting("billing", NOW)
+
+    assert as_timeout(first, found, "e", NOW).id != as_timeout(retry, found, "e", NOW).id
+
+
+@pytest.mark.parametrize(
+    ("saga", "kept"),
+    [
+        ("a", "a"),
+        ("", None),
+        ("x" * 201, None),
+        ("a\n", None),
+        (f"{'0' * 8}-0000-0000-0000-{'0' * 12}", None),
+    ],
+)
+def test_a_saga_that_a_store_cannot_keep_is_left_in_the_header(saga: str, kept: str | None) -> None:
+    assert saga_of({headers.SAGA_ID: saga}) == kept

@@ -1,0 +1,167 @@
+"""``timeoutmgr migrate``: move pending timeouts to another place."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from timeoutmgr.cli import output
+from timeoutmgr.cli.exits import Exit
+from timeoutmgr.cli.migrating import (
+    asked_for,
+    ledgers,
+    on_the_way,
+    places,
+    print_preview,
+    print_reports,
+    sites,
+    window,
+)
+from timeoutmgr.cli.options import Command, common, option
+from timeoutmgr.cli.options import with_examples as _with_examples
+from timeoutmgr.cli.shared import Shared
+
+
+@click.group(
+    "migrate",
+    help=_with_examples(
+        """Move pending timeouts: to another store, into native delay levels, or back.
+
+        Also from levels that others have named, and from NServiceBus' tables or exports of them.
+        The endpoint may run meanwhile. A run is a plan in a ledger: it can be interrupted anywhere,
+        and gone on with by the same command, or aborted.
+
+        Examples:
+          timeoutmgr migrate preview --to native
+          timeoutmgr migrate run --to native
+        """
+    ),
+)
+def migrate() -> None:
+    """Hold the commands."""
+
+
+@migrate.command("preview", cls=Command, within="migrate")
+@places
+@window
+@common(environment=False)
+@click.pass_obj
+def preview(shared: Shared, /, **given: Any) -> Exit:
+    """Say what a run would move, and why it would not start; change nothing.
+
+    The exit code is 1 if there is a problem.
+
+    Examples:
+      timeoutmgr migrate preview --to postgresql+psycopg://db/new
+      timeoutmgr migrate preview --from-file timeouts.csv --layout nservicebus
+    """
+    from timeoutmgr.migration import preview as look
+
+    found = []
+    with sites(shared, asked_for(given), given["endpoints"]) as opened:
+        for one in opened:
+            found.append(look(one.parts, one.terms))
+    documents = [
+        {
+            **each.terms.document(),
+            "count": each.survey.count,
+            "left": each.survey.left,
+            "earliest": output.shown_time(each.survey.earliest),
+            "latest": output.shown_time(each.survey.latest),
+            "destinations": dict(each.survey.destinations),
+            "problems": [str(problem) for problem in each.problems],
+            "warnings": list(each.warnings),
+        }
+        for each in found
+    ]
+    shared.show({"endpoints": documents}, lambda: print_preview(documents))
+    return Exit.FAILED if any(each.problems for each in found) else Exit.OK
+
+
+@migrate.command("run", cls=Command, within="migrate")
+@places
+@window
+@option("--report", type=click.Path(dir_okay=False, path_type=Path), help="Save the report here.")
+@common(environment=False)
+@click.pass_obj
+def run(shared: Shared, /, report: Path | None, **given: Any) -> Exit:
+    """Move what is pending, or go on with a run that was interrupted, on the same terms.
+
+    Any problem of any endpoint, and nothing is moved (exit code 4). The exit code is 1 where
+    messages could not be moved and stay; after an interruption give the command again.
+
+    Examples:
+      timeoutmgr migrate run --to native --safety-window 30m
+      timeoutmgr migrate run --from native --from-names nservicebus-v1 --to native --all-senders
+      timeoutmgr migrate run --from mysql+pymysql://db/shop --layout nservicebus --table T
+    """
+    from timeoutmgr.migration.starting import move_all, refuse_any_problem
+
+    made = []
+    with sites(shared, asked_for(given), given["endpoints"]) as opened:
+        refuse_any_problem([(one.parts, one.terms) for one in opened])
+        for one in opened:
+            with on_the_way(shared, one) as on_batch:
+                made.append(move_all(one.parts, one.terms, on_batch).document())
+    if report is not None:
+        report.write_text(json.dumps({"runs": made}, indent=2) + "\n")
+    shared.show({"runs": made}, lambda: print_reports(made))
+    return Exit.FAILED if any(each["returned"] for each in made) else Exit.OK
+
+
+@migrate.command("abort", cls=Command, within="migrate")
+@places
+@common(environment=False)
+@click.pass_obj
+def abort(shared: Shared, /, **given: Any) -> Exit:
+    """Give up the open run: what is not at the target yet is the source's again.
+
+    What is there stays there. Of a batch that may have been sent to delay levels the rest is sent
+    as well, since no queue can say what it has. Without an open run the exit code is 3.
+
+    Examples:
+      timeoutmgr migrate abort --to native
+    """
+    from timeoutmgr.migration.starting import give_up
+
+    made = []
+    with sites(shared, asked_for(given), given["endpoints"]) as opened:
+        for one in opened:
+            report = give_up(one.parts)
+            made += [] if report is None else [report.document()]
+    shared.show({"runs": made}, lambda: print_reports(made))
+    return Exit.OK if made else Exit.NOT_FOUND
+
+
+@migrate.command("status", cls=Command, within="migrate")
+@places
+@common(environment=False)
+@click.pass_obj
+def status(shared: Shared, /, **given: Any) -> Exit:
+    """Show the runs of the ledger, the latest first, and how far each came.
+
+    The exit code is 3 where there is none.
+
+    Examples:
+      timeoutmgr migrate status
+      timeoutmgr --json migrate status --to postgresql+psycopg://db/new
+    """
+    from timeoutmgr.migration import report
+
+    made: list[dict[str, Any]] = []
+    with ledgers(shared, asked_for(given), given["endpoints"]) as opened:
+        for ledger in opened:
+            for each in ledger.runs():
+                made.append(
+                    {
+                        **report(ledger, each, each.state).document(),
+                        "created": output.shown_time(each.created),
+                        "ended": output.shown_time(each.ended),
+                        "terms": each.terms.document(),
+                    }
+                )
+    shared.show({"runs": made}, lambda: print_reports(made))
+    return Exit.OK if made else Exit.NOT_FOUND

@@ -1,0 +1,277 @@
+"""What the commands of ``timeoutmgr migrate`` share: places, windows, progress, reports."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from timeoutmgr.cli import output
+from timeoutmgr.cli.options import Duration, HeaderPair, Instant, option
+from timeoutmgr.cli.shared import Shared
+from timeoutmgr.instants import duration_micros, to_micros
+
+if TYPE_CHECKING:
+    from timeoutmgr.migration import Batch, Ledger, Terms
+    from timeoutmgr.migration.places import Asked, Site
+    from timeoutmgr.migration.starting import AnyParts
+
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+_PLACE = "A database's URL, native, or a broker's URL. Default: the endpoint's own store."
+_NAMES = "What the delay levels are called: timeoutmgr, nservicebus-v2, nservicebus-v1 or celery."
+
+
+def places(function: Decorated) -> Decorated:
+    """Add the options that say from where and to where."""
+    for add in reversed(
+        (
+            option("--from", "source", help=f"Where from. {_PLACE}"),
+            option("--to", "target", help=f"Where to. {_PLACE}"),
+            option("--from-names", default="timeoutmgr", show_default=True, help=_NAMES),
+            option("--to-names", default="timeoutmgr", show_default=True, help=_NAMES),
+            option("--names-prefix", default="", help="The prefix that kombu gives its levels."),
+            option("--from-prefix", help="How the source's tables begin."),
+            option("--to-prefix", help="How the target's tables begin."),
+            option("--from-schema", help="The schema of the source's tables."),
+            option("--to-schema", help="The schema of the target's tables."),
+            option(
+                "--layout",
+                type=click.Choice(["nservicebus", "msmq"]),
+                help="The source is another product's timeout table, or an export of one.",
+            ),
+            option("--table", help="Its name. Default: TimeoutData, or timeouts."),
+            option(
+                "--from-file",
+                type=click.Path(dir_okay=False, exists=True, path_type=Path),
+                help="An export of such a table, CSV or Parquet.",
+            ),
+            option("--ledger", help="The URL of a store for the ledger, if neither end is one."),
+            option("--endpoint", "endpoints", multiple=True, help="Whose; many times."),
+            option(
+                "--all-senders",
+                is_flag=True,
+                help="Out of delay levels: take what other endpoints have sent as well.",
+            ),
+            option(
+                "--rename",
+                "renames",
+                type=HeaderPair(),
+                multiple=True,
+                metavar="OLD=NEW",
+                help="A destination that has another name here; many times.",
+            ),
+        )
+    ):
+        function = add(function)
+    return function
+
+
+def window(function: Decorated) -> Decorated:
+    """Add the options that say which timeouts, and how many at once."""
+    for add in reversed(
+        (
+            option("--cutoff", type=Instant(), help="Only what is due at this time or later."),
+            option("--until", type=Instant(), help="Only what is due before this time."),
+            option(
+                "--safety-window",
+                type=Duration(),
+                default="15m",
+                show_default=True,
+                help="What is due this soon stays, and is delivered by the source.",
+            ),
+            option(
+                "--overdue",
+                is_flag=True,
+                help="Also what is due already, from a source that nobody delivers from any more. "
+                "An export's always is.",
+            ),
+            option(
+                "--batch",
+                type=click.IntRange(min=1, max=50_000),
+                default=5_000,
+                show_default=True,
+                help="How many at once: what is in memory, and what a crash leaves open.",
+            ),
+        )
+    ):
+        function = add(function)
+    return function
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """One endpoint's migration, ready."""
+
+    parts: AnyParts
+    terms: Terms
+
+
+def asked_for(given: Mapping[str, Any]) -> Asked:
+    """Return what the options ask for."""
+    from timeoutmgr.migration import Window
+    from timeoutmgr.migration.places import Asked, Place
+
+    overdue = bool(given.get("overdue")) or given["from_file"] is not None
+    safety: timedelta = given.get("safety_window") or timedelta(0)
+    return Asked(
+        source=Place(
+            url=given["source"],
+            names=given["from_names"],
+            names_prefix=given["names_prefix"] if given["from_names"] == "celery" else "",
+            prefix=given["from_prefix"],
+            schema=given["from_schema"],
+        ),
+        target=Place(
+            url=given["target"],
+            names=given["to_names"],
+            names_prefix=given["names_prefix"] if given["to_names"] == "celery" else "",
+            prefix=given["to_prefix"],
+            schema=given["to_schema"],
+        ),
+        layout=given["layout"],
+        table=given["table"],
+        file=given["from_file"],
+        ledger=given["ledger"],
+        window=Window(
+            cutoff=_micros(given.get("cutoff")),
+            until=_micros(given.get("until")),
+            safety=duration_micros(safety),
+            overdue=overdue,
+        ),
+        batch=given.get("batch") or 5_000,
+        renames=dict(given["renames"]),
+        all_senders=given["all_senders"],
+    )
+
+
+@contextmanager
+def sites(shared: Shared, asked: Asked, endpoints: Sequence[str]) -> Iterator[list[Opened]]:
+    """Lend each endpoint's migration; without any named, that of the configured endpoint."""
+    opened: list[Opened] = []
+    with _made(shared, asked, endpoints) as made:
+        try:
+            for site in made:
+                parts = site.parts()
+                opened.append(Opened(parts, site.terms(parts)))
+            yield opened
+        finally:
+            for one in opened:
+                one.parts.close()
+
+
+@contextmanager
+def ledgers(shared: Shared, asked: Asked, endpoints: Sequence[str]) -> Iterator[list[Ledger]]:
+    """Lend each endpoint's ledger alone."""
+    with _made(shared, asked, endpoints) as made:
+        yield [site.ledger() for site in made]
+
+
+@contextmanager
+def _made(shared: Shared, asked: Asked, endpoints: Sequence[str]) -> Iterator[list[Site]]:
+    from timeoutmgr.migration.places import Site
+
+    settings = shared.configuration().settings()
+    made = [Site(settings, asked, name) for name in endpoints or (settings.name,)]
+    try:
+        yield made
+    finally:
+        for site in made:
+            site.close()
+        settings.transport.close()
+        if settings.persistence is not None:
+            settings.persistence.close()
+
+
+@contextmanager
+def on_the_way(shared: Shared, opened: Opened) -> Iterator[Callable[[Batch], None]]:
+    """Lend what is called after each batch: a progress bar for people at a terminal."""
+    if shared.json or not sys.stderr.isatty():
+        yield lambda _batch: None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as progress:
+        task = progress.add_task(output.plain(opened.terms.endpoint), total=None)
+
+        def on_batch(batch: Batch) -> None:
+            run = opened.parts.ledger.open_run()
+            if progress.tasks[0].total is None and run is not None:
+                total = opened.parts.ledger.totals(run.id)["planned"]
+                progress.update(task, total=total)
+            progress.advance(task, batch.taken)
+
+        yield on_batch
+
+
+def print_preview(documents: Sequence[dict[str, Any]]) -> None:
+    """Print what a run would move."""
+    for each in documents:
+        output.print_pairs(
+            [
+                ("endpoint", each["endpoint"]),
+                ("from", each["source"]),
+                ("to", each["target"]),
+                ("timeouts", each["count"]),
+                ("stay", each["left"]),
+                ("nearest", each["earliest"]),
+                ("farthest", each["latest"]),
+            ]
+        )
+        if each["destinations"]:
+            click.echo()
+            output.print_table(["destination", "timeouts"], sorted(each["destinations"].items()))
+        for warning in each["warnings"]:
+            output.print_error(f"warning: {warning}")
+        for problem in each["problems"]:
+            output.print_error(f"problem: {output.plain(problem)}")
+
+
+def print_reports(documents: Sequence[dict[str, Any]]) -> None:
+    """Print what runs came to."""
+    if not documents:
+        click.echo("no run")
+        return
+    for number, each in enumerate(documents):
+        if number:
+            click.echo()
+        output.print_pairs(
+            [
+                ("run", each["run"]),
+                ("state", each["state"]),
+                ("endpoint", each["endpoint"]),
+                ("from", each["source"]),
+                ("to", each["target"]),
+                ("batches", f"{each['batches_done']} of {each['batches']}"),
+                ("planned", each["planned"]),
+                ("taken", each["taken"]),
+                ("arrived", each["new"]),
+                ("known there", each["known"]),
+                ("stayed", each["returned"]),
+                ("perhaps twice", each["repeated"]),
+                ("verified", "yes" if each["verified"] else "no"),
+            ]
+        )
+
+
+def _micros(at: datetime | None) -> int | None:
+    return None if at is None else to_micros(at)

@@ -1,0 +1,1 @@
+"""Timeouts that another product has stored: NServiceBus' tables, and exports of them."""

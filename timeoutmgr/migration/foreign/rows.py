@@ -1,0 +1,221 @@
+"""One row of an NServiceBus timeout table, translated. Pure.
+
+Two layouts: that of SQL Persistence (``TimeoutData``: headers are JSON) and that of the MSMQ
+transport's delayed message store (headers are the XML of an MSMQ extension).
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from types import MappingProxyType
+from typing import Any, Final
+from xml.etree import ElementTree
+
+from timeoutmgr import headers as names
+from timeoutmgr.contracts import Timeout
+from timeoutmgr.errors import ConfigurationError, InvalidMessage, MessageRejected
+from timeoutmgr.instants import Micros, from_wire, to_micros, to_wire
+from timeoutmgr.message import Message
+from timeoutmgr.migration.reading_levels import NO_SAGA
+from timeoutmgr.routing import timeout_id
+from timeoutmgr.validation import Limits, check_body, check_destination, check_due, check_headers
+
+SECOND: Final = 1_000_000
+_ROUTING: Final = (names.EXPIRE, names.DESTINATION, names.DELAYED_DESTINATION)
+_END_OF_XML: Final = b"</ArrayOfHeaderInfo>"
+_ID_CHARACTERS: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """The columns of a table, as its product calls them."""
+
+    name: str
+    table: str
+    columns: tuple[str, ...]
+    saga: bool
+
+
+LAYOUTS: Final = MappingProxyType(
+    {
+        layout.name: layout
+        for layout in (
+            Layout(
+                "nservicebus",
+                "TimeoutData",
+                ("Id", "Destination", "SagaId", "State", "Time", "Headers"),
+                saga=True,
+            ),
+            Layout(
+                "msmq",
+                "timeouts",
+                ("Id", "Destination", "State", "Time", "Headers"),
+                saga=False,
+            ),
+        )
+    }
+)
+
+
+def layout_called(name: str) -> Layout:
+    """Return the layout called *name*; raise ConfigurationError for another."""
+    found = LAYOUTS.get(name)
+    if found is None:
+        raise ConfigurationError(f"layout is one of {', '.join(LAYOUTS)}, got {name!r}")
+    return found
+
+
+class Untranslatable(Exception):
+    """A row that cannot become a timeout, and why."""
+
+
+def due_of(time: datetime, headers: Mapping[str, str]) -> Micros:
+    """Return when a row is due, in UTC.
+
+    A column of whole seconds has lost a fraction, and may be up to a second early: the header
+    still has it. Where the two differ by more, somebody has moved the row on purpose.
+    """
+    column = to_micros(time if time.tzinfo is not None else time.replace(tzinfo=UTC))
+    try:
+        header = from_wire(headers.get(names.EXPIRE, ""))
+    except ValueError:
+        return column
+    return max(column, header) if abs(column - header) <= SECOND else column
+
+
+def translated(
+    row: Mapping[str, Any], layout: Layout, endpoint: str, renames: Mapping[str, str]
+) -> Timeout:
+    """Return the timeout that *row*, by its columns' names, is; raise Untranslatable."""
+    try:
+        return _translated(row, layout, endpoint, renames)
+    except (InvalidMessage, MessageRejected, ValueError, KeyError) as error:
+        raise Untranslatable(str(error) or type(error).__name__) from error
+
+
+def _translated(
+    row: Mapping[str, Any], layout: Layout, endpoint: str, renames: Mapping[str, str]
+) -> Timeout:
+    found = read_headers(row["Headers"])
+    due = check_due(due_of(time_of(row["Time"]), found))
+    given = str(row["Destination"] or found.get(names.REPLY_TO) or "")
+    destination = renames.get(given, given)
+    check_destination(destination, _LIMITS)
+    body = bytes_of(row["State"])
+    check_body(body, _LIMITS)
+    kept = {
+        name: value
+        for name, value in found.items()
+        if name not in _ROUTING and not name.startswith(names.PROPERTY_PREFIX)
+    }
+    kept[names.DELIVER_AT] = to_wire(due)
+    check_headers(kept, _LIMITS)
+    row_id = str(row["Id"])
+    message_id = kept.get(names.MESSAGE_ID) or row_id
+    if len(message_id) > _ID_CHARACTERS:
+        raise ValueError(f"the message id has more than {_ID_CHARACTERS} characters")
+    return Timeout(
+        # By the row and not by the message: of two rows of one message both are to come.
+        id=timeout_id(endpoint, row_id),
+        due=due,
+        destination=destination,
+        saga_id=_saga(row.get("SagaId") if layout.saga else None, kept),
+        created=_created(kept, due),
+        message=Message(
+            id=message_id,
+            headers=kept,
+            body=body,
+            content_type=kept.get(names.CONTENT_TYPE, "application/octet-stream"),
+        ),
+    )
+
+
+_LIMITS: Final = Limits()
+
+
+def read_headers(value: Any) -> dict[str, str]:
+    """Return headers from JSON text, an object already read from it, or MSMQ's XML."""
+    if isinstance(value, bytes | bytearray | memoryview):
+        value = bytes(value)
+        if _END_OF_XML in value:
+            return _from_xml(value)
+        value = value.decode()
+    if isinstance(value, str):
+        if _END_OF_XML.decode() in value:
+            return _from_xml(value.encode())
+        if value.startswith(("\\x", "0x")):
+            return read_headers(bytes_of(value))
+        value = json.loads(value) if value else {}
+    if not isinstance(value, dict):
+        raise ValueError(f"headers are an object of texts, got {type(value).__name__}")
+    # .NET writes null for an empty value.
+    return {str(name): "" if each is None else _text(name, each) for name, each in value.items()}
+
+
+def _from_xml(value: bytes) -> dict[str, str]:
+    # Old senders left zeros behind the end.
+    value = value[: value.rindex(_END_OF_XML) + len(_END_OF_XML)].lstrip(b"\xef\xbb\xbf")
+    if b"<!DOCTYPE" in value or b"<!ENTITY" in value:
+        raise ValueError("headers in XML have no document type; this is not MSMQ's")
+    try:
+        root = ElementTree.fromstring(value)
+    except ElementTree.ParseError as error:
+        raise ValueError(f"the headers are no XML: {error}") from error
+    pairs = [(one.findtext("Key"), one.findtext("Value") or "") for one in root]
+    return {key: text for key, text in pairs if key}
+
+
+def _text(name: Any, value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"header {name!r} is {type(value).__name__}, expected a text")
+    return value
+
+
+def bytes_of(value: Any) -> bytes:
+    r"""Return a binary value: bytes, or as an export spells them: ``\x…``, ``0x…``, or base64."""
+    if value is None:
+        return b""
+    if isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    text = str(value)
+    try:
+        if text.startswith(("\\x", "0x")):
+            return bytes.fromhex(text[2:])
+        return base64.b64decode(text, validate=True)
+    except (ValueError, binascii.Error) as error:
+        raise ValueError(
+            f"{text[:40]!r} is no binary value; expected \\x or 0x and hex digits, or base64"
+        ) from error
+
+
+def time_of(value: Any) -> datetime:
+    """Return a time: a datetime, or ISO 8601; without a zone it is UTC."""
+    if isinstance(value, datetime):
+        return value
+    text = str(value).strip()
+    # .NET has seven digits of fraction.
+    head, dot, tail = text.partition(".")
+    digits = len(tail) - len(tail.lstrip("0123456789"))
+    if dot and digits > 6:
+        text = f"{head}.{tail[:6]}{tail[digits:]}"
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError as error:
+        raise ValueError(f"{text[:40]!r} is no time; expected ISO 8601") from error
+
+
+def _saga(column: Any, headers: Mapping[str, str]) -> str | None:
+    saga = str(column or headers.get(names.SAGA_ID) or "").lower()
+    return saga if saga and saga != NO_SAGA else None
+
+
+def _created(headers: Mapping[str, str], due: Micros) -> Micros:
+    try:
+        return from_wire(headers.get(names.TIME_SENT, ""))
+    except ValueError:
+        return due

@@ -1,0 +1,276 @@
+"""A foreign timeout table in a live database as a source.
+
+Its own timeout manager may be running. So a batch is hidden by moving its rows into a table of the
+run's own, in one transaction; an abort moves them back. What was delivered stays there as a copy,
+until somebody drops the table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import cached_property
+from typing import Any, Final
+
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Connection,
+    Index,
+    MetaData,
+    String,
+    Table,
+    and_,
+    cast,
+    delete,
+    exc,
+    func,
+    insert,
+    inspect,
+    or_,
+    select,
+)
+
+from timeoutmgr.contracts import Clock, Key
+from timeoutmgr.crashpoints import reach
+from timeoutmgr.database import Database
+from timeoutmgr.errors import ConfigurationError, SchemaMissing
+from timeoutmgr.instants import EARLIEST, LATEST, Micros, from_micros, to_micros
+from timeoutmgr.migration.foreign.rows import Layout, translated
+from timeoutmgr.migration.foreign.surveying import survey_rows
+from timeoutmgr.migration.ports import Also
+from timeoutmgr.migration.runs import Batch, Item, Range, Survey
+from timeoutmgr.migration.window import Window
+
+_AT_ONCE: Final = 1_000
+_NAME_LENGTH: Final = 63
+
+
+class ForeignTable:
+    """See :class:`timeoutmgr.migration.Source`; *table* in *schema*, laid out as *layout*."""
+
+    hides_with_the_ledger: Final = False
+
+    def __init__(
+        self,
+        database: Database,
+        layout: Layout,
+        endpoint: str,
+        clock: Clock,
+        *,
+        table: str | None = None,
+        schema: str | None = None,
+        renames: Mapping[str, str] | None = None,
+    ) -> None:
+        self._database = database
+        self._layout = layout
+        self._endpoint = endpoint
+        self._clock = clock
+        self._name = table or layout.table
+        self._schema = schema
+        self._renames = dict(renames or {})
+
+    def describe(self) -> str:
+        """Return the database and the table, without secrets."""
+        place = f"{self._schema}.{self._name}" if self._schema else self._name
+        return f"{self._database.describe()} {self._layout.name} {place}"
+
+    def now(self) -> Micros:
+        """Return the database's time."""
+        return self._database.now(self._clock)
+
+    def survey(self, window: Window) -> Survey:
+        """Return what a run would take now, each row translated."""
+        now = self.now()
+        with self._database.read() as connection:
+            everything = connection.execute(
+                select(func.count()).select_from(self._rows)
+            ).scalar_one()
+            streamed = connection.execution_options(yield_per=_AT_ONCE)
+            rows = streamed.execute(
+                select(*self._wanted(self._rows)).where(*self._within(window, now))
+            )
+            taken = 0
+
+            def counted() -> Iterator[Mapping[str, Any]]:
+                nonlocal taken
+                for row in rows:
+                    taken += 1
+                    yield row._asdict()
+
+            found = survey_rows(counted(), self._layout, self._endpoint, self._renames, left=0)
+        return replace(found, left=everything - taken)
+
+    def ranges(self, window: Window, size: int) -> Iterator[Range]:
+        """Yield ranges of at most *size* rows, nearest due first."""
+        time, text = self._rows.c[self._column("Time")], _id_text(self._rows, self._id)
+        now = self.now()
+        with self._database.read() as connection:
+            rows = connection.execution_options(yield_per=_AT_ONCE).execute(
+                select(time, text).where(*self._within(window, now)).order_by(time, text)
+            )
+            for page in rows.partitions(size):
+                keys = [Key(_micros(when), str(one)) for when, one in page]
+                yield Range(keys[0], keys[-1], len(keys))
+
+    def is_where_it_arrives(self, run_id: str) -> bool:
+        """Return false: this is no store of ours."""
+        return False
+
+    def prepare(self, run_id: str) -> None:
+        """Create the table that the run's rows are moved into; twice is fine."""
+        side = self._side(run_id)
+        self._database.run(lambda connection: side.create(connection, checkfirst=True))
+
+    def hide(self, run_id: str, batch: Batch, window: Window, also: Also) -> None:
+        """Move the batch's rows aside; count all of it that is aside, also since before a crash."""
+        side, now = self._side(run_id), self.now()
+        ours = and_(*self._within(window, now), self._in_range(self._rows, batch))
+
+        def work(connection: Connection) -> int:
+            # Locked first: what the other timeout manager takes meanwhile is its own.
+            ids = (
+                connection.execute(select(self._rows.c[self._id]).where(ours).with_for_update())
+                .scalars()
+                .all()
+            )
+            self._shift(connection, self._rows, side, ids)
+            there = select(func.count()).select_from(side).where(self._in_range(side, batch))
+            return connection.execute(there).scalar_one()
+
+        count = self._database.run(work)
+        reach("foreign.moved_aside")
+        also(None, count)
+
+    def read(self, run_id: str, batch: Batch) -> Sequence[Item]:
+        """Return what is aside of the batch."""
+        side = self._side(run_id)
+        statement = (
+            select(*self._wanted(side))
+            .where(self._in_range(side, batch))
+            .order_by(side.c[self._column("Time")], _id_text(side, self._id))
+        )
+        with self._database.read() as connection:
+            if not inspect(connection).has_table(side.name, schema=side.schema):
+                return []  # the run ended before it was prepared
+            return [self._item(row._asdict()) for row in connection.execute(statement)]
+
+    def remove(self, run_id: str, batch: Batch, items: Sequence[Item], also: Also) -> None:
+        """Leave the rows aside, as a copy that nobody reads."""
+        also(None, len(items))
+
+    def restore(
+        self, run_id: str, batch: Batch, items: Sequence[Item], there: Collection[str], also: Also
+    ) -> None:
+        """Move back what is not *there*."""
+        side = self._side(run_id)
+
+        def work(connection: Connection) -> int:
+            aside = select(*self._wanted(side)).where(self._in_range(side, batch))
+            rows = [row._asdict() for row in connection.execute(aside)]
+            ids = [row["Id"] for row in rows if self._item(row).timeout.id not in there]
+            self._shift(connection, side, self._rows, ids)
+            return len(ids)
+
+        count = self._database.run(work)
+        reach("foreign.moved_back")
+        also(None, count)
+
+    def hidden(self, run_id: str) -> int:
+        """Return 0: what is aside after a run is a copy."""
+        return 0
+
+    def close(self) -> None:
+        """Close idle connections."""
+        self._database.dispose()
+
+    def _item(self, row: Mapping[str, Any]) -> Item:
+        return Item(timeout=translated(row, self._layout, self._endpoint, self._renames))
+
+    def _shift(
+        self, connection: Connection, source: Table, target: Table, ids: Sequence[Any]
+    ) -> None:
+        names = [column.name for column in source.c]
+        for start in range(0, len(ids), _AT_ONCE):
+            these = source.c[self._id].in_(ids[start : start + _AT_ONCE])
+            connection.execute(insert(target).from_select(names, select(source).where(these)))
+            reach("foreign.copied")
+            connection.execute(delete(source).where(these))
+            reach("foreign.shifted")
+
+    def _within(self, window: Window, now: Micros) -> list[ColumnElement[bool]]:
+        time = self._rows.c[self._column("Time")]
+        conditions = [time >= _naive(window.first(now))]
+        return conditions if window.until is None else [*conditions, time < _naive(window.end)]
+
+    def _in_range(self, table: Table, batch: Batch) -> ColumnElement[bool]:
+        time, text = table.c[self._column("Time")], _id_text(table, self._id)
+        first, last = batch.range.first, batch.range.last
+        return and_(
+            time >= _naive(first.due),
+            time <= _naive(last.due),
+            or_(time > _naive(first.due), text >= first.id),
+            or_(time < _naive(last.due), text <= last.id),
+        )
+
+    def _wanted(self, table: Table) -> list[ColumnElement[Any]]:
+        return [table.c[self._column(name)].label(name) for name in self._layout.columns]
+
+    @cached_property
+    def _rows(self) -> Table:
+        try:
+            with self._database.read() as connection:
+                return Table(self._name, MetaData(schema=self._schema), autoload_with=connection)
+        except exc.NoSuchTableError as error:
+            raise SchemaMissing(
+                f"{self.describe()} does not exist; name it with --table and --schema"
+            ) from error
+
+    @cached_property
+    def _columns(self) -> dict[str, str]:
+        """The columns by the product's names: databases differ in how they spell them."""
+        there = {column.name.lower(): column.name for column in self._rows.c}
+        missing = [name for name in self._layout.columns if name.lower() not in there]
+        if missing:
+            raise ConfigurationError(
+                f"{self.describe()} lacks the columns {', '.join(missing)}; is it of another "
+                "--layout?"
+            )
+        return {name: there[name.lower()] for name in self._layout.columns}
+
+    def _column(self, name: str) -> str:
+        return self._columns[name]
+
+    @property
+    def _id(self) -> str:
+        return self._column("Id")
+
+    def _side(self, run_id: str) -> Table:
+        columns: list[Column[Any]] = [
+            Column(one.name, one.type, primary_key=one.primary_key, nullable=one.nullable)
+            for one in self._rows.c
+        ]
+        # Databases cut long names off at their ends: the run's is what must stay.
+        name = f"timeoutmgr_{run_id}_{self._name}"[:_NAME_LENGTH]
+        side = Table(name, MetaData(schema=self._schema), *columns)
+        # What was delivered stays in it: without, each batch would be looked for among all of that.
+        Index(f"timeoutmgr_{run_id}_time", side.c[self._column("Time")])
+        return side
+
+
+def _id_text(table: Table, name: str) -> ColumnElement[str]:
+    return cast(table.c[name], String(200))
+
+
+def _naive(instant: Micros) -> datetime:
+    # The columns are without a zone, and in UTC. Databases begin and end before the calendar.
+    bounded = min(max(instant, _FIRST), LATEST)
+    return from_micros(bounded).replace(tzinfo=None)
+
+
+_FIRST: Final = max(EARLIEST, to_micros(datetime(1000, 1, 1, tzinfo=UTC)))
+
+
+def _micros(when: datetime) -> Micros:
+    return to_micros(when if when.tzinfo is not None else when.replace(tzinfo=UTC))

@@ -1,0 +1,131 @@
+"""Into native delay levels: each timeout is published with the delay that is left to it then."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from typing import Final, cast
+
+from timeoutmgr.contracts import Clock, SendResult, TopologySession, Transport
+from timeoutmgr.errors import DelayTooLong, InvalidMessage, MigrationFailed
+from timeoutmgr.instants import from_micros
+from timeoutmgr.message import Outgoing
+from timeoutmgr.migration.runs import Batch, Delivered, Item, Problem, Survey
+from timeoutmgr.native.levels import binding_key, check_destination, seconds_until
+from timeoutmgr.native.names import NameSet
+from timeoutmgr.native.routes import to_levels
+from timeoutmgr.native.topology import delay_topology
+
+
+@dataclass(frozen=True, slots=True)
+class LevelsTarget:
+    """See :class:`timeoutmgr.migration.Target`; the levels called *names* of a RabbitMQ.
+
+    A queue cannot say what it has. So a batch that a crash interrupted is sent once more, each
+    message under the id it had: nothing is lost, and some of one batch may be there twice.
+    """
+
+    transport: Transport
+    names: NameSet
+    clock: Clock
+
+    @property
+    def knows_what_it_has(self) -> bool:
+        """No queue does."""
+        return False
+
+    def describe(self) -> str:
+        """Return the broker and the names, without secrets."""
+        return f"{self.transport.describe()} {self.names.name}"
+
+    def problems(self, survey: Survey) -> Sequence[Problem]:
+        """Return the levels and destinations that are missing, and what is beyond the levels."""
+        found = []
+        if survey.latest is not None:
+            try:
+                seconds_until(survey.latest, self.clock.now())
+            except DelayTooLong as error:
+                found.append(
+                    Problem(
+                        f"due {from_micros(survey.latest).isoformat()}",
+                        str(error),
+                        "it stays in the store if you leave it out with --until",
+                    )
+                )
+        names = []
+        for name in survey.destinations:
+            try:
+                names.append(check_destination(name))
+            except InvalidMessage as error:
+                found.append(Problem(repr(name), str(error), "--rename it"))
+        with self._session() as session:
+            levels = session.missing(delay_topology(self.names))
+            if levels:
+                missing = f"{len(levels)} exchanges and queues of the levels are missing"
+                found.append(Problem(self.names.name, missing, "run `timeoutmgr install` there"))
+            for name in session.missing_queues(names):
+                many = survey.destinations[name]
+                found.append(
+                    Problem(
+                        repr(name),
+                        f"there is no such queue for {many} timeouts",
+                        "install the endpoint that owns it, or --rename it",
+                    )
+                )
+        return found
+
+    def open(self, run_id: str) -> None:
+        """Do nothing: whoever can publish may."""
+
+    def deliver(self, run_id: str, batch: Batch, items: Sequence[Item]) -> Delivered:
+        """Publish *items* and wait until the broker has confirmed each."""
+        outgoing = [
+            to_levels(
+                Outgoing(item.timeout.destination, item.timeout.message),
+                item.timeout.due,
+                self.names,
+                self.clock,
+            )
+            for item in items
+        ]
+        with self._session() as session:
+            # Bound at the delivery exchange before anything can arrive there.
+            queues = sorted({one.destination for one in outgoing})
+            missing = session.bind_queues(queues, self.names.delivery, binding_key)
+            if missing:
+                raise MigrationFailed(
+                    f"run {run_id}, batch {batch.no}: the queues {', '.join(missing)} are gone; "
+                    "create them and run again, or abort"
+                )
+            results = session.send(outgoing)
+        refuse_unconfirmed(run_id, batch, results)
+        return Delivered(len(results))
+
+    def present(self, ids: Sequence[str]) -> set[str]:
+        """Refuse to answer."""
+        raise NotImplementedError("a queue cannot be asked for an id")
+
+    def shut(self, run_id: str) -> None:
+        """Do nothing: a broker has no fence. The ledger's runner is all that parts two of them."""
+
+    def close(self) -> None:
+        """Leave the transport to its owner."""
+
+    @contextmanager
+    def _session(self) -> Iterator[TopologySession]:
+        with closing(self.transport.session()) as session:
+            yield cast(TopologySession, session)
+
+
+_CONFIRMED: Final = SendResult.CONFIRMED
+
+
+def refuse_unconfirmed(run_id: str, batch: Batch, results: Sequence[SendResult]) -> None:
+    """Raise MigrationFailed where the broker has not confirmed each."""
+    others = [result.value for result in results if result is not _CONFIRMED]
+    if others:
+        raise MigrationFailed(
+            f"run {run_id}, batch {batch.no}: {len(others)} of {len(results)} messages were not "
+            f"confirmed ({', '.join(sorted(set(others)))}); run again to send the batch once more"
+        )

@@ -1,0 +1,21 @@
+"""Who takes part in a migration."""
+
+from dataclasses import dataclass
+
+from timeoutmgr.migration.ports import Ledger, Source, Target
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """Source, target and ledger of one endpoint; *runner* names the process that works."""
+
+    source: Source
+    target: Target
+    ledger: Ledger
+    runner: str
+
+    def close(self) -> None:
+        """Say that this process works no more, and let go of all."""
+        self.ledger.give_up(self.runner)
+        self.source.close()
+        self.target.close()

@@ -1,0 +1,234 @@
+"""Source, target and ledger from what a person says: a URL, ``native``, a table, a file."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from timeoutmgr.config import persistence_from_url
+from timeoutmgr.contracts import Persistence, Transport
+from timeoutmgr.database import Database
+from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.migration.draining import DrainParts
+from timeoutmgr.migration.foreign.rows import layout_called
+from timeoutmgr.migration.foreign.spool import ExportFile
+from timeoutmgr.migration.foreign.table import ForeignTable
+from timeoutmgr.migration.into_levels import LevelsTarget
+from timeoutmgr.migration.levels import LevelsOrigin
+from timeoutmgr.migration.parts import Parts
+from timeoutmgr.migration.ports import Ledger, MigrationPlaces, Source, Target
+from timeoutmgr.migration.runs import Terms
+from timeoutmgr.migration.sinks import LevelsSink, Sink, StoreSink
+from timeoutmgr.migration.window import Window
+from timeoutmgr.native.names import NameSet, name_set
+from timeoutmgr.transport.kombu_transport import KombuTransport
+
+if TYPE_CHECKING:
+    from timeoutmgr.config import EndpointSettings
+
+NATIVE: Final = "native"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """One end of a migration, as it is said.
+
+    *url* None is the endpoint's own store, ``native`` the delay levels on its own broker, a
+    broker's URL the levels there, and a database's URL a store there. *names* are those of levels
+    (with kombu's *names_prefix*); *prefix* and *schema* those of a store's tables.
+    """
+
+    url: str | None = None
+    names: str = "timeoutmgr"
+    names_prefix: str = ""
+    prefix: str | None = None
+    schema: str | None = None
+
+    @property
+    def is_levels(self) -> bool:
+        """Whether it is delay levels."""
+        return self.url == NATIVE or (self.url or "").startswith(("amqp://", "amqps://"))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Asked:
+    """A whole migration, as it is said.
+
+    *layout* says that the source is another product's: its table (*table* there), or with *file*
+    an export of it. *ledger* is the URL of a store that keeps the ledger, where neither end does.
+    """
+
+    source: Place = field(default_factory=Place)
+    target: Place = field(default_factory=Place)
+    layout: str | None = None
+    table: str | None = None
+    file: Path | None = None
+    ledger: str | None = None
+    window: Window = field(default_factory=Window)
+    batch: int = 5_000
+    renames: Mapping[str, str] = field(default_factory=dict)
+    all_senders: bool = False
+
+
+class Site:
+    """The places of one endpoint's migration; opened as they are needed, closed together."""
+
+    def __init__(self, settings: EndpointSettings, asked: Asked, endpoint: str) -> None:
+        self._settings = settings
+        self._asked = asked
+        self._endpoint = endpoint
+        self._closing: list[Callable[[], None]] = []
+        self._runner = uuid.uuid4().hex
+        if asked.batch < 1:
+            raise ConfigurationError(f"batch must be positive, got {asked.batch}")
+
+    def parts(self) -> Parts | DrainParts:
+        """Return who takes part; raise ConfigurationError where the ends do not fit."""
+        asked = self._asked
+        foreign = asked.layout is not None or asked.file is not None
+        if asked.source == asked.target and not foreign:
+            raise ConfigurationError("source and target are the same; name --from or --to")
+        if asked.source.is_levels and not foreign:
+            return self._drain_parts()
+        if asked.renames and not foreign:
+            raise ConfigurationError(
+                "destinations are renamed on the way out of delay levels and of other products' "
+                "tables; a store's keep their names"
+            )
+        if asked.target.is_levels:
+            target: Target = self._levels_target()
+        else:
+            target = self._store(asked.target).migration_target(
+                self._endpoint, self._settings.clock
+            )
+        source = self._foreign() if foreign else self._own_source()
+        return Parts(source=source, target=target, ledger=self.ledger(), runner=self._runner)
+
+    def ledger(self) -> Ledger:
+        """Return the ledger: the source's store keeps it, or the target's, or the named one."""
+        asked = self._asked
+        foreign = asked.layout is not None or asked.file is not None
+        if asked.ledger is not None:
+            place = Place(url=asked.ledger)
+        elif not foreign and not asked.source.is_levels:
+            place = asked.source
+        elif not asked.target.is_levels:
+            place = asked.target
+        else:
+            place = Place()
+        return self._store(place).migration_ledger(self._endpoint, self._settings.clock)
+
+    def terms(self, parts: Parts | DrainParts) -> Terms:
+        """Return what is asked for, without secrets."""
+        asked = self._asked
+        renames = [f"{old}={new}" for old, new in sorted(asked.renames.items())]
+        return Terms(
+            endpoint=self._endpoint,
+            source=parts.source.describe(),
+            target=parts.target.describe(),
+            window=asked.window,
+            batch=asked.batch,
+            others={"rename": " ".join(renames)} if renames else {},
+        )
+
+    def close(self) -> None:
+        """Close what was opened, the last first."""
+        while self._closing:
+            self._closing.pop()()
+
+    def _drain_parts(self) -> DrainParts:
+        asked, clock = self._asked, self._settings.clock
+        transport = self._broker(asked.source)
+        origin = LevelsOrigin(
+            transport,
+            _names(asked.source),
+            clock,
+            sender=None if asked.all_senders else self._endpoint,
+            renames=asked.renames,
+        )
+        if asked.target.is_levels:
+            target = self._levels_target()
+            if target.transport.describe() != transport.describe():
+                raise ConfigurationError(
+                    "levels go into levels on the same broker only; to go to another, take them "
+                    "into a store first"
+                )
+            if target.names == origin.names:
+                raise ConfigurationError(
+                    "source and target are the same levels; name others with --from-names or "
+                    "--to-names"
+                )
+            sink: Sink = LevelsSink(target)
+        else:
+            store = self._store(asked.target)
+            sink = StoreSink(store.migration_target(self._endpoint, clock), self._endpoint, clock)
+        return DrainParts(source=origin, sink=sink, ledger=self.ledger(), runner=self._runner)
+
+    def _own_source(self) -> Source:
+        return self._store(self._asked.source).migration_source(
+            self._endpoint, self._settings.clock
+        )
+
+    def _foreign(self) -> Source:
+        asked, clock = self._asked, self._settings.clock
+        layout = layout_called(asked.layout or "nservicebus")
+        if asked.file is not None:
+            return ExportFile(asked.file, layout, self._endpoint, clock, renames=asked.renames)
+        if asked.source.url is None:
+            raise ConfigurationError("say in which database the table is: --from URL")
+        return ForeignTable(
+            Database(asked.source.url),
+            layout,
+            self._endpoint,
+            clock,
+            table=asked.table,
+            schema=asked.source.schema,
+            renames=asked.renames,
+        )
+
+    def _levels_target(self) -> LevelsTarget:
+        place = self._asked.target
+        return LevelsTarget(self._broker(place), _names(place), self._settings.clock)
+
+    def _broker(self, place: Place) -> KombuTransport:
+        transport: Transport
+        if place.url in (None, NATIVE):
+            transport = self._settings.transport
+        else:
+            transport = KombuTransport(str(place.url))
+            self._closing.append(transport.close)
+        if not isinstance(transport, KombuTransport) or transport.capabilities.name != "amqp":
+            raise ConfigurationError(
+                f"{transport.describe()} has no delay levels; only RabbitMQ has: use_transport "
+                "amqp://…, or name the broker's URL"
+            )
+        return transport
+
+    def _store(self, place: Place) -> MigrationPlaces:
+        own = self._settings.persistence
+        persistence: Persistence
+        if place.url is None:
+            if own is None:
+                raise ConfigurationError(
+                    "the endpoint has no store of its own; name one: --from, --to or --ledger URL"
+                )
+            persistence = own
+        else:
+            options = {"prefix": place.prefix, "schema": place.schema}
+            given = {name: value for name, value in options.items() if value is not None}
+            persistence = persistence_from_url(place.url, **given)
+            self._closing.append(persistence.close)
+        if not isinstance(persistence, MigrationPlaces):
+            raise ConfigurationError(
+                f"timeouts cannot be moved from or into {persistence.capabilities.name}; only SQL "
+                "stores keep what a migration needs"
+            )
+        persistence.check()
+        return persistence
+
+
+def _names(place: Place) -> NameSet:
+    return name_set(place.names).prefixed(place.names_prefix)

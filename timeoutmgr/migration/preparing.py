@@ -1,0 +1,94 @@
+"""Before the first batch: look, judge, write the plan down, or find the run to go on with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from timeoutmgr.crashpoints import reach
+from timeoutmgr.errors import MigrationRefused
+from timeoutmgr.migration.ports import Planned
+from timeoutmgr.migration.runs import Problem, Run, Survey, Terms
+from timeoutmgr.migration.states import RunState
+from timeoutmgr.migration.window import SOON
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preview:
+    """What a run would do. With *problems* it would not start; *warnings* it would live with."""
+
+    terms: Terms
+    survey: Survey
+    problems: tuple[Problem, ...]
+    warnings: tuple[str, ...]
+
+
+def preview(parts: Planned, terms: Terms) -> Preview:
+    """Look at source and target; change nothing."""
+    survey = parts.source.survey(terms.window)
+    warnings = []
+    if survey.earliest is not None and survey.earliest - parts.source.now() < SOON:
+        warnings.append(
+            "the nearest timeout is due in less than 4 hours; a run that is interrupted that long "
+            "delivers it late"
+        )
+    return Preview(
+        terms=terms,
+        survey=survey,
+        problems=(*survey.problems, *parts.target.problems(survey)),
+        warnings=tuple(warnings),
+    )
+
+
+def refuse_problems(found: Preview) -> None:
+    """Raise MigrationRefused where *found* names a problem."""
+    if found.problems:
+        raise MigrationRefused(
+            f"endpoint {found.terms.endpoint!r}: nothing was moved",
+            [str(problem) for problem in found.problems],
+        )
+
+
+def begin(parts: Planned, terms: Terms, new_id: Callable[[], str]) -> Run:
+    """Return the run to work at, which this runner holds: a new one, or the one left open.
+
+    Raises MigrationRefused for any problem, for other terms than those of an open run, and while
+    another process is at work at it.
+    """
+    found = parts.ledger.open_run()
+    if found is None:
+        refuse_problems(preview(parts, terms))
+        ranges = parts.source.ranges(terms.window, terms.batch)
+        run = parts.ledger.create(new_id(), terms, ranges, parts.runner)
+        reach("migration.planned")
+    else:
+        _refuse_others(found, terms)
+        run = parts.ledger.take(found.id, parts.runner)
+        reach("migration.taken_over")
+    if run.state is not RunState.PLANNED:
+        return run
+    parts.source.prepare(run.id)
+    reach("migration.prepared")
+    parts.target.open(run.id)
+    reach("migration.opened")
+    if parts.source.is_where_it_arrives(run.id):
+        parts.ledger.move_run(run.id, RunState.ABORTED)
+        raise MigrationRefused(
+            "source and target are the same tables",
+            ["name another --from or --to; nothing was moved"],
+        )
+    parts.ledger.move_run(run.id, RunState.RUNNING)
+    return run
+
+
+def _refuse_others(run: Run, terms: Terms) -> None:
+    if run.state is RunState.ABORTING:
+        raise MigrationRefused(
+            f"run {run.id} is being aborted", ["finish that first: `timeoutmgr migrate abort`"]
+        )
+    differences = run.terms.differences(terms)
+    if differences:
+        raise MigrationRefused(
+            f"run {run.id} is open and has other terms; go on with the same, or abort it",
+            differences,
+        )

@@ -1,0 +1,111 @@
+"""What a message in a delay level says of itself: for whom it is, and when it is due. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from timeoutmgr import headers as names
+from timeoutmgr.contracts import Timeout
+from timeoutmgr.instants import Micros, from_wire, to_micros, to_wire
+from timeoutmgr.message import Message
+from timeoutmgr.native.levels import read_routing_key
+from timeoutmgr.routing import id_of_timeout
+
+DELAY_IN_SECONDS: Final = "NServiceBus.Transport.RabbitMQ.DelayInSeconds"
+"""How an NServiceBus sender says the whole delay, counted from TimeSent."""
+ETA: Final = "eta"
+"""When a Celery task is due, in ISO 8601; without a zone it is UTC."""
+
+_SECOND: Final = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """A message that waits in a level."""
+
+    destination: str
+    due: Micros
+
+
+class Unreadable(Exception):
+    """A message of which it cannot be told when it is due, or for whom it is."""
+
+
+def waiting(headers: Mapping[str, Any], routing_key: str | None) -> Waiting:
+    """Return destination and due instant of a message; raise Unreadable.
+
+    The absolute instant counts where there is one. TimeSent and delay are what is left otherwise:
+    of a message that was delayed twice, TimeSent is the first one's, and the sum too early; so the
+    instant is never taken from them where the message says better.
+    """
+    found = None if routing_key is None else read_routing_key(routing_key)
+    if found is None:
+        raise Unreadable(f"its routing key {routing_key!r:.80} is not one of delay levels")
+    seconds, destination = found
+    return Waiting(destination, _due(headers, seconds))
+
+
+def _due(headers: Mapping[str, Any], seconds: int) -> Micros:
+    at = headers.get(names.DELIVER_AT)
+    if at is not None:
+        return _instant(names.DELIVER_AT, at)
+    eta = headers.get(ETA)
+    if eta is not None:
+        return _iso(eta)
+    sent, delay = headers.get(names.TIME_SENT), headers.get(DELAY_IN_SECONDS)
+    if sent is None or delay is None:
+        raise Unreadable(
+            f"it has neither {names.DELIVER_AT} nor {ETA}, nor {names.TIME_SENT} and "
+            f"{DELAY_IN_SECONDS}: its key says {seconds} s, and not since when"
+        )
+    try:
+        return _instant(names.TIME_SENT, sent) + int(delay) * _SECOND
+    except (TypeError, ValueError) as error:
+        raise Unreadable(f"{DELAY_IN_SECONDS} is {delay!r:.40}") from error
+
+
+def _instant(name: str, value: Any) -> Micros:
+    try:
+        return from_wire(value)
+    except (TypeError, ValueError) as error:
+        raise Unreadable(f"{name} is {value!r:.60}") from error
+
+
+def _iso(value: Any) -> Micros:
+    try:
+        at = datetime.fromisoformat(value)
+    except (TypeError, ValueError) as error:
+        raise Unreadable(f"{ETA} is {value!r:.60}") from error
+    return to_micros(at if at.tzinfo is not None else at.replace(tzinfo=UTC))
+
+
+def as_timeout(message: Message, found: Waiting, endpoint: str, now: Micros) -> Timeout:
+    """Return *message* as a timeout of *endpoint*'s store; its id is the one a store gives it."""
+    kept = {name: value for name, value in message.headers.items() if name != DELAY_IN_SECONDS}
+    kept[names.DELIVER_AT] = to_wire(found.due)
+    try:
+        created = from_wire(kept.get(names.TIME_SENT, ""))
+    except ValueError:
+        created = now
+    return Timeout(
+        id=id_of_timeout(endpoint, message),
+        due=found.due,
+        destination=found.destination,
+        message=replace(message, headers=kept),
+        saga_id=saga_of(kept),
+        created=created,
+    )
+
+
+NO_SAGA: Final = "00000000-0000-0000-0000-000000000000"
+"""How NServiceBus spells that there is none."""
+
+
+def saga_of(headers: Mapping[str, str]) -> str | None:
+    """Return the saga that *headers* name, if it is one that a store can keep."""
+    saga = headers.get(names.SAGA_ID)
+    usable = saga is not None and 0 < len(saga) <= 200 and saga.isprintable() and saga != NO_SAGA
+    return saga if usable else None

@@ -1,0 +1,80 @@
+"""Where a run and each of its batches stand, and which steps lead on. Pure.
+
+::
+
+    run    planned → running → completed
+              ├────────┴─────► aborting → aborted
+              └──────────────────────────────┘ (nothing was hidden yet)
+
+    batch  pending → hidden → sending → done
+                        └────────┴────► returned
+
+``hidden`` means that the source's poller does not see the batch any more and that surely nothing of
+it was sent. ``sending`` is committed before the first is sent: the target may have any of it.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+
+class RunState(StrEnum):
+    """Where a run stands."""
+
+    PLANNED = "planned"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    ABORTING = "aborting"
+    ABORTED = "aborted"
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left to do."""
+        return self in (RunState.COMPLETED, RunState.ABORTED)
+
+
+class BatchState(StrEnum):
+    """Where a batch stands."""
+
+    PENDING = "pending"
+    HIDDEN = "hidden"
+    SENDING = "sending"
+    DONE = "done"
+    RETURNED = "returned"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the batch is neither here nor there."""
+        return self in (BatchState.HIDDEN, BatchState.SENDING)
+
+
+_RUN: Final = MappingProxyType(
+    {
+        RunState.PLANNED: {RunState.RUNNING, RunState.ABORTING, RunState.ABORTED},
+        RunState.RUNNING: {RunState.COMPLETED, RunState.ABORTING},
+        RunState.ABORTING: {RunState.ABORTED},
+        RunState.COMPLETED: set[RunState](),
+        RunState.ABORTED: set[RunState](),
+    }
+)
+_BATCH: Final = MappingProxyType(
+    {
+        BatchState.PENDING: {BatchState.HIDDEN},
+        BatchState.HIDDEN: {BatchState.SENDING, BatchState.RETURNED},
+        BatchState.SENDING: {BatchState.DONE, BatchState.RETURNED},
+        BatchState.DONE: set[BatchState](),
+        BatchState.RETURNED: set[BatchState](),
+    }
+)
+
+
+def run_may_become(now: RunState, then: RunState) -> bool:
+    """Return whether a run may go from *now* to *then*; to stay is to have been there already."""
+    return then is now or then in _RUN[now]
+
+
+def batch_may_become(now: BatchState, then: BatchState) -> bool:
+    """Return whether a batch may go from *now* to *then*; to stay is to have been there already."""
+    return then is now or then in _BATCH[now]

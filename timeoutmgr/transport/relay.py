@@ -1,0 +1,121 @@
+"""Messages passed on whole on one broker: properties, and headers of every kind, as they came.
+
+What travels between endpoints has string headers; what strangers put into shared queues (Celery's
+tasks, say) has numbers, lists and nulls, which a relay must not change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from struct import pack
+from typing import Any, Final
+
+from amqp import spec
+
+from timeoutmgr.contracts import SendResult
+from timeoutmgr.headers import BROKER_HEADERS
+from timeoutmgr.message import Received
+from timeoutmgr.transport.connection import AmqpConnection, broker_errors
+from timeoutmgr.transport.dispatch import ConfirmWindow, Publishing
+from timeoutmgr.transport.frames import RawContent, publish_method
+from timeoutmgr.transport.rabbitmq_receiver import RabbitMQReceiver
+from timeoutmgr.transport.settings import KombuSettings
+
+_PERSISTENT: Final = 2
+_HEADERS: Final = "application_headers"
+
+
+@dataclass(frozen=True, slots=True)
+class Relayed:
+    """A message in hand, with its *headers* as they came."""
+
+    received: Received
+    headers: Mapping[str, Any]
+    content: RawContent
+
+    def publishing(self, exchange: str, key: str, more: Mapping[str, str]) -> Publishing:
+        """Return it ready for the wire, with *more* headers and without a broker's own."""
+        table = {
+            name: value
+            for name, value in self.headers.items()
+            if name.lower() not in BROKER_HEADERS
+        }
+        # "expiration" would be a second time to live.
+        kept = {name: v for name, v in self.content.properties.items() if name != "expiration"}
+        content = RawContent(**kept | {_HEADERS: table | dict(more), "delivery_mode": _PERSISTENT})
+        body = self.received.message.body
+        header = pack(">HHQ", spec.Basic.CLASS_ID, 0, len(body)) + content._serialize_properties()
+        return Publishing(
+            routing_key=key,
+            message_id=str(kept.get("message_id", "")),
+            method=publish_method(key, exchange),
+            header=header,
+            body=body,
+        )
+
+
+class Relay:
+    """Takes from one queue, and publishes in confirm windows; used by one thread."""
+
+    def __init__(
+        self,
+        connect: Callable[[], AmqpConnection],
+        settings: KombuSettings,
+        queue: str,
+        prefetch: int,
+    ) -> None:
+        self._connect = connect
+        self._settings = settings
+        self._receiver = _WholeReceiver(connect, queue, prefetch)
+        self._sending: tuple[AmqpConnection, ConfirmWindow] | None = None
+
+    def receive(self, limit: int, wait: float) -> list[Relayed]:
+        """Return up to *limit* messages; wait at most *wait* seconds for the first."""
+        return [
+            Relayed(one, content.properties.get(_HEADERS) or {}, content)
+            for one in self._receiver.receive(limit, wait)
+            for content in [self._receiver.contents.pop(one.tag)]
+        ]
+
+    def publish(self, publishings: Sequence[Publishing]) -> list[SendResult]:
+        """Publish all and return what the broker said of each."""
+        if self._sending is None:
+            self._sending = self._open()
+        connection, window = self._sending
+        with connection.lock, broker_errors("relaying"):
+            results = window.send(publishings)
+        if window.spent:
+            self._sending = None
+        return results
+
+    def ack(self, relayed: Sequence[Relayed]) -> None:
+        """Settle messages for good."""
+        self._receiver.ack([one.received for one in relayed])
+
+    def close(self) -> None:
+        """Give back what is not settled."""
+        self._receiver.close()
+        if self._sending is not None:
+            connection, _window = self._sending
+            with connection.lock:
+                connection.close()
+
+    def _open(self) -> tuple[AmqpConnection, ConfirmWindow]:
+        connection = self._connect()
+        with connection.lock, broker_errors("relaying"):
+            settings = self._settings
+            window = ConfirmWindow(connection, settings.confirm_window, settings.confirm_timeout)
+        return connection, window
+
+
+class _WholeReceiver(RabbitMQReceiver):
+    """A receiver that keeps what came with each message."""
+
+    def __init__(self, connect: Callable[[], AmqpConnection], queue: str, prefetch: int) -> None:
+        self.contents: dict[object, RawContent] = {}
+        super().__init__(connect, queue, prefetch)
+
+    def _on_delivery(self, number: int, redelivered: bool, content: RawContent) -> None:
+        super()._on_delivery(number, redelivered, content)
+        self.contents[self._buffer[-1].tag] = content
