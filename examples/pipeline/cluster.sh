@@ -1,0 +1,63 @@
+#!/bin/sh -e
+# A Spark cluster of one master and two workers on this machine, a Connect server on it, and the
+# same job on all three: here, on the cluster, and through the server. SETTINGS is a settings file.
+# Usage: cluster.sh SETTINGS [COMMAND ...], such as: cluster.sh sales.toml reconcile --json
+settings=$(realpath "$1")
+shift
+[ $# -gt 0 ] || set -- reconcile
+
+python=${PYTHON:-python}
+folder=$(mktemp -d)
+started=
+trap 'for pid in $started; do kill "$pid" 2>/dev/null || true; done; wait; rm -rf "$folder"' EXIT
+trap 'exit 130' INT TERM
+
+port() { $python -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])'; }
+
+# The Java and the Python that timeoutmgr itself would take.
+JAVA_HOME=$($python -c 'from timeoutmgr.pipeline.java import find_java; print(find_java().home)')
+SPARK_HOME=$($python -c 'import os, pyspark; print(os.path.dirname(pyspark.__file__))')
+PYSPARK_PYTHON=$($python -c 'import sys; print(sys.executable)')
+SPARK_LOCAL_IP=127.0.0.1
+export JAVA_HOME SPARK_HOME PYSPARK_PYTHON SPARK_LOCAL_IP
+
+start() {
+    name=$1
+    shift
+    "$SPARK_HOME/bin/spark-class" "$@" >"$folder/$name.log" 2>&1 &
+    started="$! $started"
+}
+
+# Wait until something listens on the port, or say what its log says.
+await() {
+    n=0
+    until $python -c "import socket; socket.create_connection(('127.0.0.1', $1), 1)" 2>/dev/null; do
+        n=$((n + 1))
+        [ $n -lt 60 ] || { tail -20 "$folder/$2.log" >&2; exit 1; }
+        sleep 1
+    done
+}
+
+master=$(port)
+start master org.apache.spark.deploy.master.Master --host 127.0.0.1 --port "$master" --webui-port 0
+await "$master" master
+for number in 1 2; do
+    start "worker$number" org.apache.spark.deploy.worker.Worker --host 127.0.0.1 --webui-port 0 \
+        --cores 1 --memory 1g --work-dir "$folder/work$number" "spark://127.0.0.1:$master"
+done
+
+echo "# on this machine"
+$python -m timeoutmgr pipeline "$@" --store "$settings"
+
+echo "# on a cluster of two workers"
+$python -m timeoutmgr pipeline "$@" --store "$settings" --master "spark://127.0.0.1:$master"
+
+connect=$(port)
+start connect org.apache.spark.deploy.SparkSubmit \
+    --class org.apache.spark.sql.connect.service.SparkConnectServer --master "local[2,3]" \
+    --conf "spark.connect.grpc.binding.port=$connect" --conf spark.sql.session.timeZone=UTC \
+    --conf spark.driver.host=127.0.0.1 --conf spark.ui.enabled=false \
+    --conf "spark.sql.warehouse.dir=$folder/warehouse" --name timeoutmgr-connect spark-internal
+await "$connect" connect
+echo "# through Spark Connect"
+$python -m timeoutmgr pipeline "$@" --store "$settings" --remote "sc://127.0.0.1:$connect"

@@ -1,0 +1,68 @@
+"""Stores of every kind, named by settings files."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from timeoutmgr.pipeline.stores import Store, open_store
+
+KINDS = ("sqlite", "postgres", "mysql")
+SETTINGS = """
+endpoint = "sales"
+transport = "memory://"
+persistence = "{url}"
+features = ["timeout-manager"]
+accept_loss = true
+
+[persistence_options]
+prefix = "{prefix}_"
+history = "full"
+"""
+
+
+@pytest.fixture
+def store_of(
+    request: pytest.FixtureRequest, tmp_path: Path, unique: str
+) -> Iterator[Callable[[str], Store]]:
+    """Installed stores of a kind of database, each with tables of its own."""
+    made: list[Store] = []
+
+    def of(kind: str) -> Store:
+        name = f"{unique}{len(made)}"
+        url = (
+            f"sqlite:///{tmp_path / name}.db"
+            if kind == "sqlite"
+            else request.getfixturevalue(f"{kind}_url")
+        )
+        path = tmp_path / f"{name}.toml"
+        path.write_text(SETTINGS.format(url=url, prefix=name))
+        store = open_store(str(path))
+        store.persistence.install()
+        made.append(store)
+        return store
+
+    yield of
+
+    for store in made:
+        store.persistence.close()
+
+
+@pytest.fixture(params=KINDS)
+def store(request: pytest.FixtureRequest, store_of: Callable[[str], Store]) -> Store:
+    """A store of every kind."""
+    return store_of(request.param)
+
+
+@pytest.fixture
+def postgres(store_of: Callable[[str], Store]) -> Store:
+    """A store in PostgreSQL."""
+    return store_of("postgres")
+
+
+@pytest.fixture
+def sqlite(store_of: Callable[[str], Store]) -> Store:
+    """A store in a SQLite file."""
+    return store_of("sqlite")

@@ -1,0 +1,56 @@
+"""What ``reconcile`` has to answer, said once more in plain Python, one message at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from timeoutmgr.pipeline.transforms.reconciling import Verdict
+
+
+class Fact(NamedTuple):
+    """One row of a view about a message: *what* is an event, or pending, accepted, key-STATE."""
+
+    what: str
+    at: int | None
+    due: int
+
+
+def verdict(facts: Sequence[Fact], *, cutoff: int, late: int) -> Verdict:
+    """Return what became of the message that all of *facts* are about."""
+    names = [fact.what for fact in facts]
+    dispatches = [fact for fact in facts if fact.what == "dispatched"]
+    is_pending = "pending" in names
+    if dispatches and is_pending:
+        return Verdict.DISPATCHED_BUT_PENDING
+    if len(dispatches) > 1:
+        return Verdict.DUPLICATE
+    if dispatches:
+        (sent,) = dispatches
+        assert sent.at is not None
+        return Verdict.LATE if sent.at - sent.due > late else Verdict.OK
+    told_by_key = [fact for fact in facts if fact.what == "key-dispatched"]
+    is_failed = bool({"failed", "dead_lettered", "key-failed"} & set(names))
+    is_cancelled = bool({"cancelled", "key-cancelled"} & set(names))
+    if is_pending:
+        if told_by_key or is_failed or is_cancelled:
+            return Verdict.UNKNOWN
+        due = max(fact.due for fact in facts if fact.what == "pending")
+        return Verdict.OVERDUE if due < cutoff else Verdict.PENDING
+    known_dues = [
+        fact.due
+        for fact in facts
+        if fact.what in ("accepted", "scheduled", "rescheduled", "key-pending", "key-dispatched")
+    ]
+    if told_by_key:
+        closed = max(fact.at for fact in told_by_key if fact.at is not None)
+        return Verdict.LATE if closed - max(known_dues) > late else Verdict.OK
+    if is_failed:
+        return Verdict.DEAD_LETTERED
+    if is_cancelled:
+        return Verdict.CANCELLED
+    if {"scheduled", "rescheduled", "key-pending"} & set(names):
+        return Verdict.LOST
+    if "accepted" in names:
+        return Verdict.LOST if max(known_dues) < cutoff else Verdict.PENDING
+    return Verdict.UNKNOWN

@@ -1,0 +1,261 @@
+from __future__ import annotations
+
+import os
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow.parquet as pq
+import pytest
+from sqlalchemy import insert, select, update
+
+from tests.pipeline.making import count
+from timeoutmgr.clock import SystemClock
+from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.instants import to_micros
+from timeoutmgr.pipeline.errors import ArchiveDiffers, RunInTheWay
+from timeoutmgr.pipeline.jobs.archive import ArchiveOptions, ArchiveReport, archive
+from timeoutmgr.pipeline.jobs.archived import Archive, identity
+from timeoutmgr.pipeline.ledger import Ledger, RunState, alone
+from timeoutmgr.pipeline.stores import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DAY = datetime(2024, 3, 1, tzinfo=UTC)
+ROWS = 60
+STAGES = ["writing", "verifying", "publishing", "published", "removing batch 0", "removing batch 1"]
+
+
+class Killed(Exception):
+    """The process dies here."""
+
+
+@pytest.fixture(params=["postgres", "sqlite"])
+def told(request: pytest.FixtureRequest, store_of: Any) -> Store:
+    """A store with 60 old events, of two endpoints and three days, and one of now."""
+    store: Store = store_of(request.param)
+    tell(store, range(ROWS))
+    tell(store, [999], at=to_micros(datetime.now(UTC)))
+    return store
+
+
+def tell(store: Store, numbers: Any, **changed: Any) -> None:
+    rows = [
+        {
+            **{"id": f"id{number}", "event": "dispatched", "due": to_micros(DAY)},
+            "at": to_micros(DAY + timedelta(days=number % 3, hours=number % 24)),
+            "endpoint": "sales" if number % 2 else "ship/ping",
+            **{"destination": f"q{number % 5}", "attempt": 0, "node": "n", "run_id": None},
+        }
+        | changed
+        for number in numbers
+    ]
+    with store.database.begin() as connection:
+        connection.execute(insert(store.tables.history), rows)
+
+
+def ids(store: Store) -> set[str]:
+    with store.database.read() as connection:
+        return set(connection.execute(select(store.tables.history.c.id)).scalars())
+
+
+def run(spark: SparkSession, store: Store, to: Path, **options: Any) -> ArchiveReport:
+    progress = options.pop("progress", lambda _text: None)
+    given: dict[str, Any] = {
+        "store": store.name,
+        "to": to,
+        "older_than": timedelta(days=30),
+        "batch": 25,
+    }
+    made = ArchiveOptions(**(given | options))
+    return archive(spark, made, clock=SystemClock(), progress=progress)
+
+
+def archived(spark: SparkSession, folder: Path) -> list[str]:
+    return sorted(row["id"] for row in Archive(folder).read(spark, ["id"]).collect())
+
+
+def test_what_is_old_is_archived_by_endpoint_and_day_and_leaves_the_store(
+    spark: SparkSession, told: Store, tmp_path: Path
+) -> None:
+    report = run(spark, told, tmp_path / "a")
+    again = run(spark, told, tmp_path / "a")
+
+    files = list((tmp_path / "a").rglob("*.parquet"))
+    assert (report.rows, report.removed, report.files) == (ROWS, ROWS, 6)
+    assert (again.rows, again.removed) == (0, 0)
+    assert ids(told) == {"id999"}
+    assert archived(spark, tmp_path / "a") == sorted(f"id{n}" for n in range(ROWS))
+    assert len({(one.parent.parent.name, one.parent.name) for one in files}) == len(files) == 6
+    assert sum(pq.read_metadata(one).num_rows for one in files) == ROWS
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_run_that_dies_anywhere_is_put_right_by_the_next(
+    spark: SparkSession, sqlite: Store, tmp_path: Path, stage: str
+) -> None:
+    tell(sqlite, range(ROWS))
+
+    def dies(text: str) -> None:
+        if text == stage:
+            raise Killed
+
+    with pytest.raises(Killed):
+        run(spark, sqlite, tmp_path, progress=dies, run_id="dead")
+    in_both = count(sqlite, "history") + len(archived(spark, tmp_path))
+    seen = [*archived(spark, tmp_path), *ids(sqlite)]
+    report = run(spark, sqlite, tmp_path)
+
+    counted = STAGES.index(stage) >= STAGES.index("published")
+    assert set(seen) == {f"id{n}" for n in range(ROWS)}  # nothing is nowhere, at any moment
+    assert in_both >= ROWS
+    assert report.resumed == (("dead",) if counted else ())
+    assert report.swept == (() if counted else ("dead",))
+    assert ids(sqlite) == set()
+    assert archived(spark, tmp_path) == sorted(f"id{n}" for n in range(ROWS))
+    assert Ledger(sqlite).runs("archive", RunState.RUNNING) == []
+
+
+def test_what_is_kept_in_the_store_is_not_archived_twice(
+    spark: SparkSession, sqlite: Store, tmp_path: Path
+) -> None:
+    tell(sqlite, range(10))
+
+    first = run(spark, sqlite, tmp_path, purge=False)
+    tell(sqlite, range(10, 15))
+    second = run(spark, sqlite, tmp_path, purge=False)
+
+    assert (first.rows, first.removed, second.rows) == (10, 0, 5)
+    assert count(sqlite, "history") == 15
+    assert len(archived(spark, tmp_path)) == 15
+    left = Archive(tmp_path).and_not_in_it(
+        spark,
+        sqlite,
+        spark.createDataFrame([(n,) for n in range(1, 20)], "sequence BIGINT"),
+        Archive(tmp_path).purged(),
+    )
+    assert sorted(row[0] for row in left.collect()) == [16, 17, 18, 19]
+
+
+def test_what_was_to_be_kept_is_kept_though_its_run_died(
+    spark: SparkSession, sqlite: Store, tmp_path: Path
+) -> None:
+    tell(sqlite, range(10))
+
+    def dies(text: str) -> None:
+        if text == "published":
+            raise Killed
+
+    with pytest.raises(Killed):
+        run(spark, sqlite, tmp_path, purge=False, progress=dies)
+    report = run(spark, sqlite, tmp_path, purge=False)
+
+    assert (report.rows, report.removed) == (0, 0)
+    assert count(sqlite, "history") == 10
+
+
+def test_all_that_a_manifest_counts_is_synced_before_it_counts(
+    spark: SparkSession, sqlite: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tell(sqlite, range(10))
+    synced: list[Path] = []
+    sync = os.fsync
+
+    def note(descriptor: int) -> None:
+        path = Path(os.readlink(f"/proc/self/fd/{descriptor}"))
+        assert path == tmp_path / "manifests" or not list(tmp_path.glob("manifests/*.json"))
+        synced.append(path)
+        sync(descriptor)
+
+    # Only a power cut would show it.
+    monkeypatch.setattr(os, "fsync", note)
+    run(spark, sqlite, tmp_path)
+
+    files = set(tmp_path.rglob("*.parquet"))
+    assert files
+    assert files | {one.parent for one in files} <= set(synced)
+
+
+def test_two_do_not_archive_one_store_at_once(
+    spark: SparkSession, store_of: Any, tmp_path: Path
+) -> None:
+    for kind in ("sqlite", "postgres", "mysql"):
+        store = store_of(kind)
+        with (
+            alone(store, f"archive {identity(store)}"),
+            pytest.raises(RunInTheWay, match="wait until it has ended"),
+        ):
+            run(spark, store, tmp_path)
+        freed(store)
+
+
+def freed(store: Store) -> None:
+    """Return once the one before has ended: the server lets go of its lock a moment later."""
+    deadline = time.monotonic() + 30
+    while time.monotonic() < deadline:
+        try:
+            with alone(store, f"archive {identity(store)}"):
+                return
+        except RunInTheWay:
+            time.sleep(0.01)
+    raise AssertionError("the lock of a run that has ended is still held")
+
+
+def test_a_row_that_is_committed_late_is_not_removed_unseen(
+    spark: SparkSession, postgres: Store, tmp_path: Path
+) -> None:
+    tell(postgres, range(10))
+
+    def late(text: str) -> None:
+        if text == "verifying":  # the snapshot is over; its time is old
+            tell(postgres, [77])
+
+    run(spark, postgres, tmp_path, progress=late)
+
+    assert ids(postgres) == {"id77"}
+
+
+def test_files_that_differ_from_what_was_read_remove_nothing(
+    spark: SparkSession, sqlite: Store, tmp_path: Path
+) -> None:
+    tell(sqlite, range(10))
+
+    def loses_a_file(text: str) -> None:
+        if text == "verifying":
+            next(tmp_path.rglob("*.parquet")).unlink()
+
+    with pytest.raises(ArchiveDiffers, match="nothing was removed"):
+        run(spark, sqlite, tmp_path, progress=loses_a_file)
+
+    assert count(sqlite, "history") == 10
+    assert archived(spark, tmp_path) == []
+
+
+def test_an_altered_value_is_noticed(spark: SparkSession, sqlite: Store, tmp_path: Path) -> None:
+    tell(sqlite, range(10))
+    history = sqlite.tables.history
+
+    report = run(spark, sqlite, tmp_path, purge=False)
+    before = Archive(tmp_path).manifests()[0].checksum
+    with sqlite.database.begin() as connection:
+        connection.execute(update(history).where(history.c.id == "id3").values(attempt=1))
+    other = run(spark, sqlite, tmp_path / "other", purge=False)
+
+    assert report.rows == other.rows == 10
+    assert Archive(tmp_path / "other").manifests()[0].checksum != before
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"older_than": timedelta(seconds=59)}, "at least a minute"),
+        ({"batch": 0}, "1 to 100000"),
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, Any], sentence: str) -> None:
+    given: dict[str, Any] = {"store": "s", "to": Path(), "older_than": timedelta(days=1)}
+
+    with pytest.raises(ConfigurationError, match=sentence):
+        ArchiveOptions(**(given | options))

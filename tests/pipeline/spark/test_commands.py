@@ -1,0 +1,131 @@
+"""The commands, as a shell runs them; in this process, so that they share the one Spark."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from click.testing import CliRunner
+from sqlalchemy import delete
+
+from tests.pipeline.making import count
+from timeoutmgr.cli.exits import Exit
+from timeoutmgr.cli.main import cli
+from timeoutmgr.pipeline.stores import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def run(*words: str, code: int = 0) -> Any:
+    """Run the command; return its JSON."""
+    ended = CliRunner().invoke(cli, ["--json", *words])
+    assert ended.exit_code == code, ended.output + str(ended.exception)
+    return json.loads(ended.stdout)
+
+
+def people(*words: str, code: int = 0) -> str:
+    ended = CliRunner().invoke(cli, [*words])
+    assert ended.exit_code == code, ended.output
+    return ended.output
+
+
+@pytest.fixture
+def rows(tmp_path: Path) -> str:
+    due = datetime.now(UTC) + timedelta(days=1)
+    table = {
+        "destination": ["sales"] * 9 + ["nowhere"],
+        "due": pa.array([due] * 10, pa.timestamp("us", tz="UTC")),
+        "body": ["{}"] * 10,
+        "key": [f"k{n}" for n in range(10)],
+    }
+    path = tmp_path / "rows.parquet"
+    pq.write_table(pa.table(table), path)
+    return str(path)
+
+
+def test_a_campaign_from_the_command_line(
+    spark: SparkSession, sqlite: Store, rows: str, tmp_path: Path
+) -> None:
+    settings = Path(sqlite.name)
+    settings.write_text(settings.read_text().replace("memory://", str(sqlite.database.url)))
+    run("--config", sqlite.name, "install")
+    given = ("--config", sqlite.name, "pipeline")
+    words = (*given, "schedule", rows, "--dataset", "spring", "--type", "R")
+
+    refused = run(*words, code=Exit.USAGE)
+    stored = run(*words, "--max-reject-ratio", "0.2", "--rejects", str(tmp_path / "bad"))
+    queues = run("--config", sqlite.name, "status")["queues"]
+    shown = people(*given, "forecast", "--bucket", "1h")
+    ahead = run(*given, "forecast", "--bucket", "1s", "--html", str(tmp_path / "load.html"))
+    well = run(*given, "reconcile")
+    with sqlite.database.begin() as connection:
+        connection.execute(delete(sqlite.tables.timeouts))
+    lost = run(*given, "reconcile", code=Exit.FINDINGS)
+    late = run(*given, "lateness")
+    archived = run(*given, "archive", "--to", str(tmp_path / "lake"), "--older-than", "1d")
+    doctor = run(*given, "doctor", code=0)
+
+    assert refused["kind"] == "TooManyRejects"
+    assert (stored["new"], stored["rejected"]) == (9, 1)
+    assert stored["reasons"] == {"there is no queue of that name": 1}
+    assert queues["sales.Timeouts"] == 1  # the endpoint is told to look
+    assert "needs_per_second" in shown
+    assert ahead["peaks"][0]["messages"] == 9
+    assert "<svg" in (tmp_path / "load.html").read_text()
+    assert well["verdicts"]["pending"] == 9
+    assert (lost["verdicts"]["lost"], len(lost["examples"])) == (9, 9)
+    assert late["messages"] == 0
+    assert archived["rows"] == 0
+    assert count(sqlite, "keys") == 9
+    assert {one["check"]: one["level"] for one in doctor["findings"]}["store"] == "ok"
+
+
+def test_what_cannot_be_decided_has_a_code_of_its_own(spark: SparkSession, sqlite: Store) -> None:
+    path = Path(sqlite.name)
+    path.write_text(path.read_text().replace('history = "full"', 'history = "outcomes"'))
+
+    shown = people("pipeline", "reconcile", "--store", sqlite.name, code=Exit.UNDECIDABLE)
+
+    assert "not decidable" in shown
+
+
+def test_streaming_from_sqlite_is_refused_with_the_reason(
+    spark: SparkSession, sqlite: Store, tmp_path: Path
+) -> None:
+    refused = run(
+        *("pipeline", "stream", "--store", sqlite.name, "--to", str(tmp_path / "a")),
+        *("--checkpoint", str(tmp_path / "b"), "--once"),
+        code=Exit.CONFIGURATION,
+    )
+
+    assert "which transactions are still open" in refused["error"]
+
+
+def test_a_page_that_cannot_be_written_is_said_so(sqlite: Store) -> None:
+    refused = run(
+        *("pipeline", "forecast", "--store", sqlite.name, "--html", "/no/such/folder/x.html"),
+        code=Exit.CONFIGURATION,
+    )
+
+    assert "cannot write the page" in refused["error"]
+
+
+def test_a_setting_of_spark_has_a_name_and_a_value(sqlite: Store) -> None:
+    refused = run(
+        *("pipeline", "reconcile", "--store", sqlite.name, "--conf", "spark.executor.memory"),
+        code=Exit.CONFIGURATION,
+    )
+
+    assert "--conf is NAME=VALUE" in refused["error"]
+
+
+def test_an_app_has_no_name_for_workers() -> None:
+    refused = run("--app", "shop:config", "pipeline", "forecast", code=Exit.CONFIGURATION)
+
+    assert "give --store" in refused["error"]

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import random
+from datetime import UTC, datetime, timedelta
+from statistics import quantiles
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from sqlalchemy import insert
+
+from timeoutmgr.clock import SystemClock
+from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.instants import to_micros
+from timeoutmgr.pipeline.jobs.lateness import LatenessOptions, lateness
+from timeoutmgr.pipeline.pages import lateness_page
+from timeoutmgr.pipeline.stores import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DAY = datetime(2024, 3, 1, tzinfo=UTC)
+
+
+def tell(store: Store, lates: list[int], **changed: Any) -> None:
+    rows = [
+        {
+            **{"id": f"{number}", "event": "dispatched", "due": to_micros(DAY)},
+            **{"at": to_micros(DAY) + late, "endpoint": "sales", "destination": "billing"},
+            **{"attempt": 0, "node": "n", "run_id": None},
+        }
+        | changed
+        for number, late in enumerate(lates)
+    ]
+    with store.database.begin() as connection:
+        connection.execute(insert(store.tables.history), rows)
+
+
+def test_quantiles_are_exact_and_the_worst_group_comes_first(
+    spark: SparkSession, postgres: Store
+) -> None:
+    chance = random.Random(7)
+    slow = [chance.randrange(1, 90_000_000) for _ in range(500)]
+    tell(postgres, slow)
+    tell(postgres, [5] * 100, destination="mail")
+    tell(postgres, [10**9], event="failed")  # was never dispatched
+    options = LatenessOptions(stores=(postgres.name,), slo=timedelta(seconds=60))
+
+    report = lateness(spark, options, clock=SystemClock())
+
+    worst, best = report.groups
+    cuts = quantiles(slow, n=1000, method="inclusive")
+    assert (worst["destination"], best["destination"]) == ("billing", "mail")
+    assert [worst[name] for name in ("p50", "p90", "p99", "p999")] == pytest.approx(
+        [cuts[499], cuts[899], cuts[989], cuts[998]]
+    )
+    assert worst["late"] == sum(one > 60_000_000 for one in slow)
+    assert (worst["least"], worst["most"]) == (min(slow), max(slow))
+    assert (best["p999"], best["late"], report.messages) == (5, 0, 600)
+    assert report.breaches == [worst]
+    assert report.histogram[3] == 100
+    assert sum(report.histogram.values()) == 600
+    assert report.document()["groups"][0]["day"] == "2024-03-01"
+    assert "1 of 2 groups break it" in lateness_page(report)
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"stores": ()}, "neither a store nor an archive"),
+        ({"by": ("node",)}, "by is some of"),
+        ({"by": ()}, "by is some of"),
+        ({"quantile": "p95"}, "quantile is one of"),
+        ({"slo": timedelta(seconds=-1)}, "not negative"),
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigurationError, match=sentence):
+        LatenessOptions(**({"stores": ("s",)} | options))

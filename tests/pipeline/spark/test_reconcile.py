@@ -1,0 +1,214 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import delete, update
+
+from tests.pipeline.making import batch, row
+from tests.pipeline.spark import oracle
+from tests.pipeline.spark.oracle import Fact
+from timeoutmgr.clock import SystemClock
+from timeoutmgr.contracts import Outcome, OutcomeKind
+from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.instants import from_micros, to_micros
+from timeoutmgr.pipeline.errors import WrongColumns
+from timeoutmgr.pipeline.jobs.archive import ArchiveOptions, archive
+from timeoutmgr.pipeline.jobs.reconcile import ReconcileOptions, ReconcileReport, reconcile
+from timeoutmgr.pipeline.loading import Loader
+from timeoutmgr.pipeline.stores import Store
+from timeoutmgr.pipeline.transforms.reconciling import (
+    Bounds,
+    Verdict,
+    of_accepted,
+    of_history,
+    of_keys,
+    of_pending,
+    verdicts,
+)
+from timeoutmgr.pipeline.views import HISTORY, KEYS, PENDING
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+CUTOFF, LATE = 1_000, timedelta(microseconds=50)
+EVENTS = ("scheduled", "rescheduled", "dispatched", "cancelled", "failed", "dead_lettered", "odd")
+STATES = ("pending", "dispatched", "cancelled", "failed")
+NOON = datetime(2020, 6, 1, 12, tzinfo=UTC)
+
+instants = st.sampled_from([900, 980, 999, 1_000, 1_001, 1_050, 1_051, 2_000])
+facts = st.builds(
+    Fact,
+    st.sampled_from([*EVENTS, *(f"key-{state}" for state in STATES), "pending", "accepted"]),
+    instants,
+    instants,
+)
+
+
+def judged(spark: SparkSession, cases: list[list[Fact]]) -> list[str]:
+    """Return the verdict on each of *cases*, all in one job."""
+
+    def frame(names: dict[str, str], columns: pa.Schema, *more: str) -> DataFrame:
+        rows = [
+            {
+                "id": f"{case:05}",
+                "at": None if fact.at is None else from_micros(fact.at),
+                "due": from_micros(fact.due),
+                **{name: names[fact.what] for name in more},
+            }
+            for case, found in enumerate(cases)
+            for fact in found
+            if fact.what in names
+        ]
+        closed = [row | {"closed_at": row["at"]} for row in rows]
+        kept = pa.schema(
+            [
+                columns.field(n)
+                for n in ("id", "at", "due", "closed_at", *more)
+                if n in columns.names
+            ]
+        )
+        return spark.createDataFrame(pa.Table.from_pylist(closed, schema=kept))
+
+    evidence = [
+        of_history(frame({name: name for name in EVENTS}, HISTORY, "event")),
+        of_keys(frame({f"key-{state}": state for state in STATES}, KEYS, "state")),
+        of_pending(frame({"pending": ""}, PENDING)),
+        of_accepted(frame({"accepted": ""}, PENDING), "sales"),
+    ]
+    found = verdicts(evidence, Bounds(cutoff=CUTOFF, late=LATE)).select("id", "verdict").toArrow()
+    by_id = {one["id"]: one["verdict"] for one in found.to_pylist()}
+    return [by_id.get(f"{case:05}", "no facts") for case in range(len(cases))]
+
+
+@settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
+@given(cases=st.lists(st.lists(facts, max_size=5), min_size=300, max_size=600))
+def test_verdicts_are_those_of_the_oracle(spark: SparkSession, cases: list[list[Fact]]) -> None:
+    every = [[Fact(one, 1_000, 1_000)] for one in (*EVENTS, "pending", "accepted")]
+    expected = [
+        oracle.verdict(case, cutoff=CUTOFF, late=50).value if case else "no facts"
+        for case in [*every, *cases]
+    ]
+
+    assert judged(spark, [*every, *cases]) == expected
+
+
+def run(spark: SparkSession, store: Store, **options: Any) -> ReconcileReport:
+    given = ReconcileOptions(**({"stores": (store.name,), "endpoint": "sales"} | options))
+    return reconcile(spark, given, clock=SystemClock())
+
+
+def dispatch(store: Store, some: int) -> None:
+    """Dispatch *some* that are due."""
+    timeouts = store.persistence.timeouts("sales", SystemClock())
+    chunk = timeouts.claim(timeouts.now(), some, "me")
+    with timeouts.take_many(chunk.token, chunk.keys) as taken:
+        assert len(taken.timeouts) == some
+        taken.close(
+            [
+                Outcome(key=one.key, kind=OutcomeKind.DISPATCHED, at=one.due + 1_000)
+                for one in taken.timeouts
+            ]
+        )
+
+
+def test_the_messages_of_a_store_get_their_verdicts(
+    spark: SparkSession, store_of: Any, tmp_path: Path
+) -> None:
+    for kind in ("postgres", "sqlite"):
+        store = store_of(kind)
+        past = [row(n, due=NOON + timedelta(seconds=n)) for n in range(6)]
+        Loader(store).load([batch(past), batch([row(n) for n in range(10, 14)])])
+        timeouts = store.persistence.timeouts("sales", SystemClock())
+        dispatch(store, 3)
+        timeouts.cancel(row(10)["id"])
+        timeouts.reschedule(row(11)["id"], to_micros(NOON))
+        well = run(spark, store)
+        # What no code of ours does: a row goes, and nothing tells of it.
+        with store.database.begin() as connection:
+            gone = store.tables.timeouts.c.id == row(12)["id"]
+            connection.execute(delete(store.tables.timeouts).where(gone))
+
+        broken = run(spark, store, out=tmp_path / kind)
+
+        expected = {Verdict.OK: 3, Verdict.OVERDUE: 4, Verdict.CANCELLED: 1, Verdict.PENDING: 2}
+        assert well.counts == expected
+        assert (well.is_broken, well.is_decidable, well.messages) == (False, True, 10)
+        assert broken.counts == expected | {Verdict.PENDING: 1, Verdict.LOST: 1}
+        assert broken.is_broken
+        assert broken.examples[0]["id"] == row(12)["id"]
+        assert spark.read.parquet(str(tmp_path / kind)).count() == 10
+
+
+def test_an_event_in_store_and_archive_is_one_event(
+    spark: SparkSession, sqlite: Store, tmp_path: Path
+) -> None:
+    past = [row(n, due=NOON + timedelta(seconds=n)) for n in range(4)]
+    Loader(sqlite).load([batch(past)])
+    dispatch(sqlite, 4)
+    history = sqlite.tables.history
+    with sqlite.database.begin() as connection:
+        connection.execute(update(history).values(at=to_micros(NOON)))
+    given = ArchiveOptions(
+        store=sqlite.name, to=tmp_path, older_than=timedelta(days=1), purge=False
+    )
+
+    archived = archive(spark, given, clock=SystemClock())
+
+    assert archived.rows == 8
+    assert run(spark, sqlite, archive=tmp_path).counts == {Verdict.OK: 4}
+
+
+def test_what_was_accepted_and_never_stored_is_lost_once_it_was_due(
+    spark: SparkSession, sqlite: Store, tmp_path: Path
+) -> None:
+    Loader(sqlite).load([batch([row(1), row(2)])])
+    # A tombstone from before its message came: cancelled is cancelled.
+    sqlite.persistence.timeouts("sales", SystemClock()).cancel(row(3)["id"])
+    accepted = tmp_path / "accepted.csv"
+    accepted.write_text(
+        "message_id,due\nm1,2031-01-01T00:00:00Z\nm3,2020-01-01T00:00:00Z\n"
+        "m4,2020-01-01T00:00:00Z\nm5,2131-01-01T00:00:00Z\n"
+    )
+
+    report = run(spark, sqlite, accepted=str(accepted))
+
+    assert report.counts == {Verdict.PENDING: 3, Verdict.CANCELLED: 1, Verdict.LOST: 1}
+    assert [one["id"] for one in report.examples] == [row(4)["id"]]
+
+
+def test_without_all_history_what_was_never_stored_cannot_be_told(
+    spark: SparkSession, sqlite: Store
+) -> None:
+    path = Path(sqlite.name)
+    path.write_text(path.read_text().replace('history = "full"', 'history = "outcomes"'))
+
+    report = run(spark, sqlite)
+
+    assert not report.is_decidable
+    assert report.document()["lost_is_decidable"] is False
+
+
+def test_a_list_without_ids_is_refused(spark: SparkSession, sqlite: Store, tmp_path: Path) -> None:
+    (tmp_path / "list.csv").write_text("order\n7\n")
+
+    with pytest.raises(WrongColumns, match="neither a column 'message_id' nor 'id'"):
+        run(spark, sqlite, accepted=str(tmp_path / "list.csv"))
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"stores": ()}, "no store"),
+        ({"accepted": "list.csv"}, "say which"),
+        ({"grace": timedelta(seconds=-1)}, "not negative"),
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(ConfigurationError, match=sentence):
+        ReconcileOptions(**({"stores": ("s",)} | options))

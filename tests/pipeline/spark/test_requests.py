@@ -1,0 +1,273 @@
+"""The rules as Spark's expressions, and as the endpoint applies them, give the same answers."""
+
+from __future__ import annotations
+
+import base64
+import json
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pytest
+
+from timeoutmgr.errors import ConfigurationError, InvalidMessage
+from timeoutmgr.instants import from_micros, to_micros
+from timeoutmgr.message import Message
+from timeoutmgr.outgoing import Composer, SendOptions
+from timeoutmgr.pipeline.errors import WrongColumns
+from timeoutmgr.pipeline.transforms.requests import Rules, judged, normalised, smeared
+from timeoutmgr.pipeline.views import TO_STORE
+from timeoutmgr.routing import timeout_id, to_timeout_manager
+from timeoutmgr.validation import Limits
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+NOW = datetime(2030, 1, 1, tzinfo=UTC)
+LATER = "2030-01-31T09:00:00Z"
+LIMITS = Limits(
+    max_body=100,
+    max_delay=timedelta(days=4_000),
+    allowed_destinations=("billing", "mail.*", "é*", "amq.*", "*.Timeouts", "*\n"),
+)
+GOOD = {"destination": "billing", "due": LATER, "body": "{}", "key": "k", "message_type": "T"}
+
+# A row, and whether an endpoint would take it.
+ROWS: list[tuple[dict[str, Any], bool]] = [
+    ({}, True),
+    ({"due": "2030-01-31 09:00:00.123456+01:00"}, True),
+    ({"due": "2030-01-31T09:00"}, False),  # no zone
+    ({"due": "2030-02-30T09:00:00Z"}, False),  # no such day
+    ({"due": "soon"}, False),
+    ({"due": "2029-12-31T23:59:59Z"}, False),  # has passed
+    ({"due": "2050-01-01T00:00:00Z"}, False),  # beyond max_delay
+    ({"due": None}, False),
+    ({"due": None, "delay": "60"}, True),
+    ({"due": None, "delay": "0.0000001"}, True),
+    ({"due": None, "delay": "-1"}, False),
+    ({"due": None, "delay": "NaN"}, False),
+    ({"due": None, "delay": "Infinity"}, False),
+    ({"due": None, "delay": "1e300"}, False),
+    ({"due": None, "delay": "a while"}, False),
+    ({"delay": "60"}, False),  # both
+    ({"destination": None}, False),
+    ({"destination": ""}, False),
+    ({"destination": "mail.us"}, True),
+    ({"destination": "Billing"}, False),
+    ({"destination": "é" * 99}, True),
+    ({"destination": "é" * 100}, False),  # 200 bytes
+    ({"destination": "amq.direct"}, False),
+    ({"destination": "sales.Timeouts"}, False),
+    ({"destination": "mail.a\n"}, False),
+    ({"key": "x" * 193}, True),
+    ({"key": "x" * 194}, False),
+    ({"key": "käse"}, False),
+    ({"key": "a\tb"}, False),
+    ({"key": None}, True),
+    ({"saga_id": "order 7 é"}, True),
+    ({"saga_id": "x" * 201}, False),
+    ({"saga_id": "a\u00a0b"}, False),
+    ({"saga_id": "a\u200bb"}, False),
+    ({"saga_id": ""}, False),
+    ({"body": None}, False),
+    ({"body": "x" * 100}, True),
+    ({"body": "x" * 101}, False),
+    ({"body": "AAEC", "body_encoding": "base64"}, True),
+    ({"body": "A!EC", "body_encoding": "base64"}, False),
+    ({"body": "AAEC", "body_encoding": "hex"}, False),
+    ({"message_type": None}, False),
+    ({"headers": '{"Tenant": "a\\"b"}'}, True),
+    ({"headers": '{"NServiceBus.ConversationId": "c"}'}, True),
+    ({"headers": '{"NServiceBus.MessageId": "c"}'}, False),
+    ({"headers": '{"x-Death": "c"}'}, False),
+    ({"headers": '{"Tenant": null}'}, False),
+    ({"headers": "Tenant"}, False),
+    ({"headers": json.dumps({"big": "x" * 70_000})}, False),
+]
+
+
+def rules(**changed: Any) -> Rules:
+    given: dict[str, Any] = {"endpoint": "sales", "dataset": "spring", "now": to_micros(NOW)}
+    return Rules(**(given | {"limits": LIMITS} | changed))
+
+
+def frame(spark: SparkSession, rows: list[dict[str, Any]]) -> DataFrame:
+    names = sorted({name for row in rows for name in row})
+    table = pa.table({name: [row.get(name) for row in rows] for name in names})
+    return normalised(spark.createDataFrame(table))
+
+
+def composed(given: dict[str, Any]) -> Message:
+    """Return the message that an endpoint would send to its manager for the row."""
+    composer = Composer(
+        endpoint="sales",
+        reply_to="sales",
+        limits=LIMITS,
+        clock=_Clock(),
+        new_id=lambda: "",
+        timeout_id_of=lambda message_id: timeout_id("sales", message_id),
+        delays=lambda outgoing, due: to_timeout_manager(outgoing, due, "sales.Timeouts"),
+    )
+    raw = given["body"]
+    body = base64.b64decode(raw) if given.get("body_encoding") else raw.encode()
+    due, delay = given.get("due"), given.get("delay")
+    return composer.compose(
+        given["destination"],
+        given["message_type"],
+        body,
+        SendOptions(
+            deliver_at=datetime.fromisoformat(due) if due else None,
+            delay=float(delay) if delay else None,
+            message_id=f"spring/{given['key']}",
+            saga_id=given.get("saga_id"),
+            headers=json.loads(given.get("headers") or "{}"),
+            content_type="application/json",
+        ),
+    ).outgoing.message
+
+
+class _Clock:
+    def now(self) -> int:
+        return to_micros(NOW)
+
+    def monotonic(self) -> float:
+        return 0.0
+
+
+def test_rows_are_taken_and_refused_as_an_endpoint_would(spark: SparkSession) -> None:
+    rows = [GOOD | {"key": f"k{at}"} | changed for at, (changed, _taken) in enumerate(ROWS)]
+
+    found = judged(frame(spark, rows), rules()).toArrow().to_pylist()
+
+    wrong = [
+        (changed, one["reasons"])
+        for (changed, taken), one in zip(ROWS, found, strict=True)
+        if (one["reasons"] == []) is not taken
+    ]
+    assert wrong == []
+    for (_changed, taken), given, one in zip(ROWS, rows, found, strict=True):
+        if taken and given["key"] is not None:
+            _same_as_sent(one, composed(given))
+        elif given["due"] and not taken and given["key"] and "past" not in one["reasons"][0]:
+            with pytest.raises((InvalidMessage, ValueError, TypeError, AttributeError)):
+                _refused_by_the_endpoint(given)
+
+
+def _same_as_sent(one: dict[str, Any], message: Message) -> None:
+    headers = dict(message.headers)
+    assert one["due"] == from_micros(to_micros(one["due"]))
+    assert headers.pop("NServiceBus.Timeout.RouteExpiredTimeoutTo") == one["destination"]
+    assert headers.pop("NServiceBus.Timeout.Expire") == headers["NServiceBus.DeliverAt"]
+    assert json.loads(one["headers"]) == headers
+    assert one["id"] == timeout_id("sales", one["message_id"])
+    assert (one["message_id"], one["body"]) == (message.id, message.body)
+    assert (one["content_type"], one["content_encoding"]) == ("application/json", "utf-8")
+
+
+def _refused_by_the_endpoint(given: dict[str, Any]) -> None:
+    composed(given)
+    # What only a data set can have wrong: a key that leaves no room, headers near the limit, ….
+    if given["due"] < "2030" or given.get("body_encoding") or len(given["key"]) > 193:
+        raise ValueError
+
+
+def test_a_row_without_a_key_has_the_same_id_in_every_run(spark: SparkSession) -> None:
+    row = {name: value for name, value in GOOD.items() if name != "key"}
+    rows = frame(spark, [row, row | {"body": "[]"}, row])
+
+    first, other, again = (one["id"] for one in judged(rows, rules()).toArrow().to_pylist())
+    later = judged(rows, rules(now=to_micros(NOW) + 1)).toArrow().to_pylist()[0]["id"]
+
+    assert first == again == later != other
+
+
+def test_what_has_passed_is_rejected_kept_or_moved_to_now(spark: SparkSession) -> None:
+    rows = frame(spark, [GOOD | {"due": "2020-01-01T00:00:00Z"}])
+    past = datetime(2020, 1, 1, tzinfo=UTC)
+
+    found = {
+        policy: judged(rows, rules(past=policy)).toArrow().to_pylist()[0]
+        for policy in ("reject", "dispatch", "shift")
+    }
+
+    assert found["reject"]["reasons"] == ["due has passed"]
+    assert (found["dispatch"]["reasons"], found["dispatch"]["due"]) == ([], past)
+    assert (found["shift"]["reasons"], found["shift"]["due"]) == ([], NOW)
+
+
+def test_typed_columns_are_taken_as_they_are(spark: SparkSession) -> None:
+    table = pa.table(
+        {
+            "destination": ["billing"],
+            "due": pa.array([NOW + timedelta(days=1)], pa.timestamp("us", tz="UTC")),
+            "body": pa.array([{"order": 7}], pa.struct([("order", pa.int64())])),
+            "headers": pa.array([[("Tenant", "a")]], pa.map_(pa.string(), pa.string())),
+            "key": pa.array([12], pa.int64()),
+        }
+    )
+
+    found = judged(normalised(spark.createDataFrame(table)), rules(message_type="R"))
+
+    (one,) = found.toArrow().to_pylist()
+    assert one["reasons"] == []
+    assert (one["message_id"], one["body"]) == ("spring/12", b'{"order":7}')
+    assert one["due"] == NOW + timedelta(days=1)
+    assert json.loads(one["headers"])["Tenant"] == "a"
+    assert found.select(*TO_STORE.names).columns == TO_STORE.names
+
+
+@pytest.mark.parametrize(
+    ("columns", "sentence"),
+    [
+        ({"body": ["x"], "due": [LATER]}, "no column 'destination'"),
+        ({"body": ["x"], "destination": ["b"]}, "no column 'due' and no column 'delay'"),
+        ({"destination": ["b"], "due": [LATER]}, "no column 'body'"),
+        ({"destination": ["b"], "due": [7], "body": ["x"]}, "is bigint, expected timestamp or"),
+        ({"destination": ["b"], "dew": [LATER], "body": ["x"]}, "'dew' that nobody reads"),
+    ],
+)
+def test_a_data_set_without_its_columns_is_refused(
+    spark: SparkSession, columns: dict[str, list[Any]], sentence: str
+) -> None:
+    with pytest.raises(WrongColumns, match=sentence):
+        normalised(spark.createDataFrame(pa.table(columns)))
+
+
+def test_times_without_a_zone_are_refused_as_a_whole(spark: SparkSession) -> None:
+    rows = spark.createDataFrame(pa.table({"destination": ["b"], "due": [NOW], "body": ["x"]}))
+
+    with pytest.raises(WrongColumns, match="times without a zone"):
+        normalised(rows.withColumn("due", rows["due"].cast("timestamp_ntz")))
+
+
+def test_hot_seconds_are_smeared_later_and_never_earlier(spark: SparkSession) -> None:
+    rows = [GOOD | {"key": f"k{n}"} for n in range(200)]
+    rows.append(GOOD | {"key": "cool", "due": "2030-03-01T00:00:00Z"})
+    found = judged(frame(spark, rows), rules())
+    hot = spark.createDataFrame(
+        pa.table(
+            {"second": pa.array([datetime(2030, 1, 31, 9, tzinfo=UTC)], pa.timestamp("us", "UTC"))}
+        )
+    )
+
+    one, again = (
+        smeared(found, hot, timedelta(seconds=30)).toArrow().to_pylist() for _ in range(2)
+    )
+
+    due = datetime(2030, 1, 31, 9, tzinfo=UTC)
+    by_key = {each["message_id"]: each for each in one}
+    later = [each["due"] - due for key, each in by_key.items() if key != "spring/cool"]
+    assert min(later) >= timedelta(0)
+    assert max(later) < timedelta(seconds=30)
+    assert len({each // timedelta(seconds=1) for each in later}) > 20
+    assert by_key["spring/cool"]["due"] == datetime(2030, 3, 1, tzinfo=UTC)
+    assert {each["id"]: each["due"] for each in one} == {each["id"]: each["due"] for each in again}
+    for each in one:
+        told = json.loads(each["headers"])["NServiceBus.DeliverAt"]
+        assert told == each["due"].strftime("%Y-%m-%d %H:%M:%S:%f Z")
+
+
+@pytest.mark.parametrize("changed", [{"past": "keep"}, {"dataset": ""}, {"dataset": "ä"}])
+def test_wrong_rules_are_refused(changed: dict[str, str]) -> None:
+    with pytest.raises(ConfigurationError, match=next(iter(changed))):
+        rules(**changed)

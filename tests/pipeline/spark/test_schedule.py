@@ -1,0 +1,244 @@
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from tests.pipeline.making import batch, count, read, row
+from timeoutmgr.clock import SystemClock
+from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.pipeline import read_timeouts, snapshot
+from timeoutmgr.pipeline.errors import RunInTheWay, TooManyRejects
+from timeoutmgr.pipeline.jobs.schedule import TWICE, ScheduleOptions, ScheduleReport, schedule
+from timeoutmgr.pipeline.ledger import Ledger, RunState
+from timeoutmgr.pipeline.loading import Loader
+from timeoutmgr.pipeline.stores import Store
+from timeoutmgr.routing import timeout_id
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DUE = datetime(2035, 1, 31, 9, tzinfo=UTC)
+
+
+def campaign(folder: Path, rows: int = 100, **columns: list[Any]) -> str:
+    table = {
+        "destination": ["billing", "mail"] * (rows // 2),
+        "due": pa.array(
+            [DUE + timedelta(seconds=n // 10) for n in range(rows)], pa.timestamp("us", tz="UTC")
+        ),
+        "body": [f'{{"n": {n}}}' for n in range(rows)],
+        "key": [f"k{n}" for n in range(rows)],
+    } | columns
+    path = folder / "campaign.parquet"
+    pq.write_table(pa.table(table), path)
+    return str(path)
+
+
+def run(spark: SparkSession, store: Store, path: str, **options: Any) -> ScheduleReport:
+    given: dict[str, Any] = {
+        **{"store": store.name, "endpoint": "sales", "dataset": "spring", "paths": (path,)},
+        **{"message_type": "Reminder"},
+    }
+    return schedule(spark, ScheduleOptions(**(given | options)), clock=SystemClock())
+
+
+def test_a_campaign_is_stored_once_however_often_it_is_run(
+    spark: SparkSession, postgres: Store, tmp_path: Path
+) -> None:
+    path = campaign(tmp_path)
+
+    first = run(spark, postgres, path, run_id="one")
+    again = run(spark, postgres, path, run_id="two")
+
+    assert (first.rows, first.accepted, first.new, first.known) == (100, 100, 100, 0)
+    assert (again.new, again.known) == (0, 100)
+    assert first.busiest_second == 10
+    assert (count(postgres, "timeouts"), count(postgres, "keys")) == (100, 100)
+    found = Ledger(postgres).find("one")
+    assert found is not None
+    assert found.state is RunState.COMPLETED
+    assert found.parameters["dataset"] == "spring"
+
+
+def test_what_is_stored_is_read_by_many_tasks_of_one_snapshot(
+    spark: SparkSession, postgres: Store
+) -> None:
+    Loader(postgres).load([batch([row(number) for number in range(100)])])
+
+    with snapshot(postgres) as moment:
+        rows = moment.read(spark, "pending", columns=["id", "destination", "due"])
+        found = rows.toArrow().to_pylist()
+
+    assert [*found[0]] == ["id", "destination", "due"]
+    assert {one["id"]: one["due"] for one in found} == {
+        row(number)["id"]: row(number)["due"] for number in range(100)
+    }
+    assert read_timeouts(spark, postgres.name, columns=["id"]).count() == 100
+
+
+def test_a_copy_of_a_moment_is_read_where_the_database_exports_none(
+    spark: SparkSession, store_of: Any, tmp_path: Path
+) -> None:
+    for kind in ("sqlite", "mysql"):
+        store = store_of(kind)
+        Loader(store).load([batch([row(number) for number in range(100)])])
+
+        with snapshot(store, columns=["id", "due", "event"], folder=tmp_path) as moment:
+            Loader(store).load([batch([row(number) for number in range(200)])])
+            pending = moment.read(spark, "pending", columns=["due"]).count()
+            history = moment.read(spark, "history", columns=["event"]).toArrow()
+
+        assert (pending, history.num_rows, count(store, "timeouts")) == (100, 100, 200)
+        assert list(tmp_path.glob("timeoutmgr-snapshot-*")) == []
+
+
+def test_bad_rows_are_set_aside_with_their_reasons(
+    spark: SparkSession, sqlite: Store, tmp_path: Path
+) -> None:
+    path = tmp_path / "flights.csv"
+    path.write_text(
+        "destination,due,body,key\n"
+        f"billing,{DUE.isoformat()},a,1\n"
+        ",2035-01-31T09:00,b,2\n"
+        "billing,,c,3\n"
+        f"billing,{DUE.isoformat()},d,4\n"
+        f"billing,{DUE.isoformat()},e,4\n"
+        f"billing,{DUE.isoformat()},a,1\n"
+    )
+    rejects = tmp_path / "rejects"
+
+    with pytest.raises(TooManyRejects, match="4 of 6 rows cannot be scheduled") as refused:
+        run(spark, sqlite, str(path), format="csv", rejects=rejects)
+    none = count(sqlite, "timeouts")
+    report = run(spark, sqlite, str(path), format="csv", rejects=rejects, max_reject_ratio=0.7)
+
+    assert "destination is empty" in str(refused.value)
+    assert none == 0
+    assert (report.accepted, report.rejected, report.repeated, report.new) == (1, 4, 1, 1)
+    assert report.reasons[TWICE] == 2
+    written = [
+        json.loads(line)
+        for part in rejects.glob("*.json")
+        for line in part.read_text().splitlines()
+    ]
+    by_key: dict[str, list[list[str]]] = {}
+    for one in written:
+        by_key.setdefault(json.loads(one["input"])["key"], []).append(one["reasons"])
+    assert by_key == {
+        "2": [
+            [
+                "due is no instant with a time zone, such as 2030-01-31T09:00:00Z",
+                "destination is empty",
+            ]
+        ],
+        "3": [["neither due nor delay is given"]],
+        "4": [[TWICE], [TWICE]],
+    }
+
+
+def test_queues_that_do_not_exist_are_a_reason(
+    spark: SparkSession, sqlite: Store, tmp_path: Path
+) -> None:
+    options = ScheduleOptions(
+        store=sqlite.name,
+        endpoint="sales",
+        dataset="spring",
+        paths=(campaign(tmp_path),),
+        message_type="R",
+        max_reject_ratio=0.5,
+        dry_run=True,
+    )
+
+    report = schedule(
+        spark,
+        options,
+        clock=SystemClock(),
+        missing_queues=lambda names: [name for name in names if name == "mail"],
+    )
+
+    assert report.reasons == {"there is no queue of that name": 50}
+    assert (report.accepted, report.rejected) == (50, 50)
+
+
+def test_a_dry_run_tells_the_load_and_stores_nothing(
+    spark: SparkSession, sqlite: Store, tmp_path: Path
+) -> None:
+    report = run(
+        spark,
+        sqlite,
+        campaign(tmp_path),
+        dry_run=True,
+        max_per_second=5,
+        jitter=timedelta(seconds=10),
+    )
+
+    document = report.document()
+    assert (report.accepted, report.new, report.smeared_seconds) == (100, 0, 10)
+    assert document["busiest_minutes"] == [{"minute": DUE.isoformat(), "messages": 100}]
+    assert (count(sqlite, "timeouts"), count(sqlite, "runs")) == (0, 0)
+
+
+def test_smeared_rows_are_the_same_rows_in_the_next_run(
+    spark: SparkSession, sqlite: Store, tmp_path: Path
+) -> None:
+    path = campaign(tmp_path)
+    smear = {"max_per_second": 5, "jitter": timedelta(minutes=10), "on_conflict": "verify"}
+
+    run(spark, sqlite, path, **smear)
+    again = run(spark, sqlite, path, **smear)
+
+    dues = [one["due"] for one in read(sqlite, "pending")]
+    assert again.new == 0
+    assert max(dues) > DUE + timedelta(minutes=5)
+    assert min(dues) >= DUE
+
+
+def test_a_run_of_other_parameters_does_not_take_the_name(
+    spark: SparkSession, sqlite: Store, tmp_path: Path
+) -> None:
+    Ledger(sqlite).begin("mine", "schedule", {"dataset": "spring"})
+
+    with pytest.raises(RunInTheWay, match="another run id"):
+        run(spark, sqlite, campaign(tmp_path), run_id="mine", dataset="autumn")
+
+
+def test_an_error_of_a_worker_comes_back_as_itself(
+    spark: SparkSession, sqlite: Store, tmp_path: Path
+) -> None:
+    from timeoutmgr.pipeline.errors import ContentDiffers
+
+    path = campaign(tmp_path)
+    Loader(sqlite).load([batch([row(1, id=timeout_id("sales", "spring/k7"))])])
+
+    with pytest.raises(ContentDiffers, match="on_conflict=error"):
+        run(spark, sqlite, path, on_conflict="error")
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"format": "orc"}, "format is one of"),
+        ({"paths": ()}, "no file is given"),
+        ({"max_reject_ratio": 2.0}, "between 0 and 1"),
+        ({"jitter": timedelta(seconds=1)}, "go together"),
+        ({"max_per_second": 0, "jitter": timedelta(seconds=1)}, "must be positive"),
+    ],
+)
+def test_wrong_options_are_refused(options: dict[str, Any], sentence: str) -> None:
+    given: dict[str, Any] = {"store": "s", "endpoint": "e", "dataset": "d", "paths": ("p",)}
+
+    with pytest.raises(ConfigurationError, match=sentence):
+        ScheduleOptions(**(given | options))
+
+
+def test_a_file_that_is_not_there_is_named(
+    spark: SparkSession, sqlite: Store, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigurationError, match=r"nothing\.parquet cannot be read as parquet"):
+        run(spark, sqlite, str(tmp_path / "nothing.parquet"))

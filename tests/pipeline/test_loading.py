@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from tests.pipeline.making import DUE, batch, count, read, row
+from timeoutmgr.clock import SystemClock
+from timeoutmgr.contracts import CancelResult
+from timeoutmgr.errors import InvalidMessage
+from timeoutmgr.instants import to_micros
+from timeoutmgr.pipeline.errors import ContentDiffers
+from timeoutmgr.pipeline.loading import CHUNK_BYTES, Loaded, Loader, chunks
+from timeoutmgr.pipeline.stores import Store
+from timeoutmgr.pipeline.views import TO_STORE
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_what_is_loaded_is_what_the_store_would_have_stored(store: Store) -> None:
+    loaded = Loader(store, run_id="r1").load([batch([row(1), row(2)])])
+
+    timeouts = store.persistence.timeouts("sales", SystemClock())
+    found = timeouts.find(row(2)["id"])
+    assert loaded == Loaded(rows=2, new=2)
+    assert found is not None
+    assert found[1] is not None
+    assert found[1].due == to_micros(DUE + timedelta(seconds=2))
+    assert (found[1].saga_id, found[1].message.body) == ("saga-2", b'{"number": 2}')
+    assert found[1].message.headers == {"NServiceBus.MessageId": "m2"}
+    assert [each["run_id"] for each in read(store, "pending")] == ["r1", "r1"]
+
+
+def test_loading_again_stores_nothing(store: Store) -> None:
+    rows = [batch([row(number) for number in range(20)])]
+    Loader(store).load(rows)
+
+    again = Loader(store).load(rows)
+
+    assert again == Loaded(rows=20, new=0)
+    assert (count(store, "timeouts"), count(store, "keys"), count(store, "history")) == (20,) * 3
+
+
+def test_what_is_missing_is_stored_and_what_is_there_stays_as_it_is(store: Store) -> None:
+    Loader(store, run_id="first").load([batch([row(1), row(3)])])
+
+    changed = [row(n, destination="elsewhere") for n in range(5)]
+    loaded = Loader(store, run_id="second").load([batch(changed)])
+
+    found = {each["message_id"]: each for each in read(store, "pending")}
+    assert loaded == Loaded(rows=5, new=3)
+    assert sorted(found) == ["m0", "m1", "m2", "m3", "m4"]
+    assert (found["m1"]["destination"], found["m1"]["run_id"]) == ("billing", "first")
+    assert (found["m2"]["destination"], found["m2"]["run_id"]) == ("elsewhere", "second")
+    assert count(store, "history") == 5
+
+
+def test_what_was_cancelled_is_not_loaded_again(store: Store) -> None:
+    Loader(store).load([batch([row(1)])])
+    cancelled = store.persistence.timeouts("sales", SystemClock()).cancel(row(1)["id"])
+
+    loaded = Loader(store).load([batch([row(1), row(2)])])
+
+    assert cancelled is CancelResult.CANCELLED
+    assert loaded == Loaded(rows=2, new=1)
+    assert [each["message_id"] for each in read(store, "pending")] == ["m2"]
+
+
+def test_of_two_rows_of_one_id_the_earlier_is_stored(store: Store) -> None:
+    twice = [row(1, due=DUE + timedelta(hours=1)), row(1, due=DUE)]
+
+    loaded = Loader(store).load([batch(twice)])
+
+    assert loaded == Loaded(rows=2, new=1)
+    assert [each["due"] for each in read(store, "pending")] == [DUE]
+
+
+def test_rows_that_are_the_same_pass_a_verification(store: Store) -> None:
+    Loader(store).load([batch([row(1), row(2)])])
+
+    # Headers tell when it was sent, which is another time in each run.
+    same = [row(1, headers='{"a":"b"}'), row(2), row(3)]
+    assert Loader(store, on_conflict="verify").load([batch(same)]) == Loaded(rows=3, new=1)
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"body": b"other"},
+        {"destination": "other"},
+        {"due": DUE},
+        {"saga_id": "other"},
+        {"content_type": "text/plain"},
+    ],
+)
+def test_a_verification_refuses_another_content(
+    postgres: Store, sqlite: Store, changed: dict[str, object]
+) -> None:
+    for store in (postgres, sqlite):
+        Loader(store).load([batch([row(1), row(2)])])
+
+        with pytest.raises(ContentDiffers, match=row(1)["id"]):
+            Loader(store, on_conflict="verify").load([batch([row(1, **changed), row(2), row(3)])])
+
+        assert count(store, "timeouts") == 2
+
+
+def test_a_rescheduled_one_is_no_other_content(store: Store) -> None:
+    Loader(store).load([batch([row(1)])])
+    later = to_micros(DUE + timedelta(days=9))
+    store.persistence.timeouts("sales", SystemClock()).reschedule(row(1)["id"], later)
+
+    assert Loader(store, on_conflict="verify").load([batch([row(1)])]) == Loaded(rows=1, new=0)
+
+
+def test_on_conflict_error_stores_nothing_of_the_chunk(store: Store) -> None:
+    Loader(store).load([batch([row(1)])])
+
+    with pytest.raises(ContentDiffers, match="wants none"):
+        Loader(store, on_conflict="error").load([batch([row(1), row(2)])])
+
+    assert count(store, "keys") == 1
+
+
+def test_two_that_load_the_same_rows_at_once_store_each_once(store: Store) -> None:
+    rows = [batch([row(number) for number in range(400)])]
+
+    def load(number: int) -> Loaded:
+        return Loader(store, run_id=f"r{number}").load(rows, chunk_rows=50)
+
+    with ThreadPoolExecutor(3) as pool:
+        loaded = list(pool.map(load, range(3)))
+
+    assert sum(one.new for one in loaded) == 400
+    assert (count(store, "timeouts"), count(store, "keys"), count(store, "history")) == (400,) * 3
+
+
+def test_a_load_that_is_killed_is_ended_by_running_it_again(postgres: Store, sqlite: Store) -> None:
+    for store in (postgres, sqlite):
+        program = f"from tests.pipeline.making import load; load({store.name!r}, 3_000, 10)"
+        with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT) as child:
+            while count(store, "timeouts") < 100:
+                assert child.poll() is None
+                time.sleep(0.005)  # leave it some of the processor
+            child.kill()
+        half = count(store, "timeouts")
+
+        loaded = Loader(store, run_id="r").load([batch([row(number) for number in range(3_000)])])
+
+        assert 100 <= half < 3_000
+        assert loaded.new == 3_000 - half
+        assert [count(store, one) for one in ("timeouts", "keys", "history")] == [3_000] * 3
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        ({"destination": "x" * 256}, "256 characters"),
+        ({"message_id": None}, "no message_id"),
+        ({"body": None}, "no body"),
+        ({"headers": '{"a":"\0"}'}, "NUL"),
+    ],
+)
+def test_what_no_store_could_hold_is_refused(
+    sqlite: Store, changed: dict[str, object], sentence: str
+) -> None:
+    with pytest.raises(InvalidMessage, match=sentence):
+        Loader(sqlite).load([batch([row(1), row(2, **changed)])])
+
+    assert count(sqlite, "keys") == 0
+
+
+def test_chunks_are_bounded_by_rows_and_by_bytes() -> None:
+    many = batch([row(number) for number in range(10)])
+    big = batch([row(1, body=b"x" * (CHUNK_BYTES // 2 + 1))])
+
+    assert [one.num_rows for one in chunks([many, many], 8)] == [8, 2, 8, 2]
+    assert [one.num_rows for one in chunks([many, many], 25)] == [20]
+    assert [one.num_rows for one in chunks([big, big, many], 25)] == [1, 11]
+    assert list(chunks([], 25)) == []
+
+
+def test_a_column_that_is_missing_is_named() -> None:
+    short = pa.RecordBatch.from_pylist([{"id": "a"}], schema=pa.schema([TO_STORE.field("id")]))
+
+    with pytest.raises(InvalidMessage, match="no column endpoint, due, destination"):
+        list(chunks([short], 5))

@@ -1,0 +1,282 @@
+"""The data source without a JVM: its parts are driven as Spark drives them, through a pickle."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark import cloudpickle
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import StructField, StructType, TimestampType
+from sqlalchemy import update
+
+from tests.pipeline.making import DUE, batch, count, read, row
+from timeoutmgr.errors import ConfigurationError, SchemaMissing
+from timeoutmgr.instants import to_micros
+from timeoutmgr.pipeline.errors import SnapshotGone, WrongColumns
+from timeoutmgr.pipeline.loading import Loader
+from timeoutmgr.pipeline.parts import cut
+from timeoutmgr.pipeline.snapshots import SharedSnapshot, snapshot
+from timeoutmgr.pipeline.source import TimeoutsDataSource
+from timeoutmgr.pipeline.statements import Part
+from timeoutmgr.pipeline.stores import Store
+from timeoutmgr.pipeline.views import VIEWS, Selection, projected
+
+
+def over_there(thing: Any) -> Any:
+    """Return *thing* as a worker gets it."""
+    return pickle.loads(cloudpickle.dumps(thing))  # type: ignore[no-untyped-call]  # has no types
+
+
+def source(store: Store, /, **options: object) -> TimeoutsDataSource:
+    given = {name: str(value) for name, value in ({"store": store.name} | options).items()}
+    made = over_there(TimeoutsDataSource(given))
+    assert isinstance(made, TimeoutsDataSource)
+    return made
+
+
+def struct(view: str = "pending", *names: str) -> StructType:
+    return from_arrow_schema(projected(view, names or None))
+
+
+def rows_of(made: TimeoutsDataSource, *names: str) -> list[dict[str, Any]]:
+    reader = over_there(made.reader(struct(made.options.get("view", "pending"), *names)))
+    return [
+        one
+        for part in over_there(reader.partitions())
+        for each in reader.read(part)
+        for one in each.to_pylist()
+    ]
+
+
+@pytest.fixture
+def filled(store: Store) -> Store:
+    Loader(store, run_id="r").load([batch([row(number) for number in range(300)])])
+    return store
+
+
+def test_pending_timeouts_come_out_as_they_went_in(filled: Store) -> None:
+    found = {one["message_id"]: one for one in rows_of(source(filled))}
+
+    assert len(found) == 300
+    assert found["m7"] == row(7) | {
+        **{"version": 0, "attempts": 0, "maybe_sent": 0, "run_id": "r", "hidden_by": None},
+    }
+
+
+def test_only_the_columns_that_are_asked_for_are_read(filled: Store) -> None:
+    found = rows_of(source(filled), "due", "destination")
+
+    assert len(found) == 300
+    assert list(found[0]) == ["due", "destination"]
+
+
+def test_a_column_that_no_row_fills_is_empty(store: Store) -> None:
+    Loader(store).load([batch([row(1), row(3)])])
+
+    assert [one["saga_id"] for one in rows_of(source(store), "saga_id")] == [None, None]
+
+
+def test_a_text_that_begins_late_is_read(sqlite: Store) -> None:
+    # SQLite's driver guesses the type of a column from the first rows that it meets.
+    rows = [row(n, saga_id=None) for n in range(12_000)] + [row(12_001, saga_id="late")]
+    Loader(sqlite).load([batch(rows)])
+
+    found = rows_of(source(sqlite), "saga_id", "due")
+
+    assert sorted({one["saga_id"] or "" for one in found}) == ["", "late"]
+
+
+def test_an_empty_store_has_no_rows(store: Store) -> None:
+    for view in VIEWS:
+        assert rows_of(source(store, view=view)) == []
+
+
+def test_history_and_keys_tell_of_what_was_loaded(filled: Store) -> None:
+    history = rows_of(source(filled, view="history"))
+    keys = rows_of(source(filled, view="keys"))
+
+    assert {(one["event"], one["run_id"]) for one in history} >= {
+        ("scheduled", history[0]["run_id"])
+    }
+    assert {one["id"] for one in history} == {one["id"] for one in keys}
+    assert {one["state"] for one in keys} == {"pending"}
+
+
+def test_a_selection_is_made_in_the_store(filled: Store) -> None:
+    begin, end = (to_micros(DUE + timedelta(seconds=each)) for each in (10, 13))
+
+    some = rows_of(source(filled, due_from=begin, due_before=end))
+    none = rows_of(source(filled, endpoint="other")) + rows_of(
+        source(filled, destination="o'th%er")
+    )
+
+    assert sorted(one["message_id"] for one in some) == ["m10", "m11", "m12"]
+    assert none == []
+
+
+def test_the_load_is_counted_by_the_store(filled: Store) -> None:
+    found = rows_of(source(filled, view="load", bucket_seconds=60))
+
+    assert [one["bucket"] for one in sorted(found, key=lambda one: str(one["bucket"]))] == [
+        DUE + timedelta(minutes=minute) for minute in range(5)
+    ]
+    assert {one["messages"] for one in found} == {60}
+    assert sum(one["bytes"] for one in found) == sum(len(row(n)["body"]) for n in range(300))
+
+
+def test_without_a_snapshot_one_task_reads_all(postgres: Store) -> None:
+    reader = source(postgres, partitions=8).reader(struct())
+
+    assert len(reader.partitions()) == 1
+
+
+def test_parts_of_one_snapshot_see_one_moment(postgres: Store) -> None:
+    Loader(postgres).load([batch([row(number) for number in range(2_000)])])
+
+    with snapshot(postgres) as held:
+        assert isinstance(held, SharedSnapshot)
+        made = source(postgres, snapshot=held.name, partitions=8)
+        reader = made.reader(struct("pending", "id"))
+        parts = reader.partitions()
+        found = []
+        for part in parts:
+            found += [one for each in reader.read(part) for one in each["id"].to_pylist()]
+            # Every row moves to the end of its table, where the last part would find it again.
+            with postgres.database.begin() as connection:
+                connection.execute(
+                    update(postgres.tables.timeouts).values(
+                        attempts=postgres.tables.timeouts.c.attempts + 1
+                    )
+                )
+            Loader(postgres).load([batch([row(5_000 + len(found))])])
+
+    assert len(parts) >= 4
+    assert len(found) == len(set(found)) == 2_000
+
+
+def test_a_snapshot_that_has_ended_is_named(postgres: Store) -> None:
+    with snapshot(postgres) as held:
+        assert isinstance(held, SharedSnapshot)
+    reader = source(postgres, snapshot=held.name).reader(struct("pending", "id"))
+
+    with pytest.raises(SnapshotGone, match="run it again"):
+        list(reader.read(reader.partitions()[0]))
+
+
+def test_ranges_of_due_times_are_read_each(store_of: Any, postgres: Store) -> None:
+    from timeoutmgr.persistence import SqlPersistence, SqlSettings
+
+    ranged = SqlPersistence(
+        postgres.database,
+        prefix=postgres.tables.timeouts.name.removesuffix("timeouts"),
+        settings=SqlSettings(partitions="auto", history="full"),
+    )
+    ranged.install()
+    far = [row(n, due=DUE + timedelta(days=400 * n)) for n in range(9)]
+    Loader(postgres).load([batch(far)])
+
+    with snapshot(postgres) as held:
+        assert isinstance(held, SharedSnapshot)
+        found = rows_of(source(postgres, snapshot=held.name, partitions=4))
+
+    assert sorted(one["message_id"] for one in found) == sorted(one["message_id"] for one in far)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "count_", "parts"),
+    [
+        ([("a", 10)], 1, [("a", 0, None)]),
+        ([("a", 10)], 3, [("a", 0, 4), ("a", 4, 8), ("a", 8, None)]),
+        ([("a", 1)], 8, [("a", 0, None)]),
+        ([("a", 6), ("b", 2)], 4, [("a", 0, 2), ("a", 2, 4), ("a", 4, None), ("b", 0, None)]),
+        ([], 4, []),
+    ],
+)
+def test_tables_are_cut_into_parts_of_like_size(
+    sizes: list[tuple[str, int]], count_: int, parts: list[tuple[str, int, int | None]]
+) -> None:
+    assert cut(sizes, count_) == [Part(*one) for one in parts]
+
+
+def written(store: Store, batches: Iterator[pa.RecordBatch], **options: object) -> None:
+    made = source(store, **options)
+    writer = over_there(made.writer(struct(), overwrite=False))
+    messages = [over_there(writer.write(batches))]
+    over_there(writer).commit(messages)
+
+
+def test_a_task_that_is_tried_again_stores_what_is_missing(store: Store) -> None:
+    def fails_half_way() -> Iterator[pa.RecordBatch]:
+        yield batch([row(n) for n in range(10)])
+        raise ConnectionResetError("the executor is killed here")
+
+    with pytest.raises(ConnectionResetError):
+        written(store, fails_half_way(), run_id="r", chunk_rows=4)
+    half = count(store, "timeouts")
+    whole = batch([row(n) for n in range(20)])
+    written(store, iter([whole]), run_id="r", chunk_rows=4)
+
+    assert 0 < half < 20
+    assert (count(store, "timeouts"), count(store, "keys"), count(store, "history")) == (20,) * 3
+
+
+def test_an_abort_undoes_nothing(sqlite: Store) -> None:
+    made = source(sqlite, run_id="r")
+    writer = made.writer(struct(), overwrite=False)
+    message = writer.write(iter([batch([row(1)])]))
+
+    writer.abort([message, None])
+
+    assert [one["run_id"] for one in read(sqlite, "pending")] == ["r"]
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"veiw": "history"}, "no option 'veiw', only store"),
+        ({"view": "letters"}, "no view 'letters'; views are pending"),
+        ({"due_from": "tomorrow"}, "'due_from' is a whole number"),
+        ({"store": "postgresql://me:secret@host/db"}, "TIMEOUTMGR_STORE_<NAME>"),
+        ({"store": "nowhere"}, "TIMEOUTMGR_STORE_NOWHERE is not set"),
+        ({"store": "missing.toml"}, "cannot read the settings file"),
+    ],
+)
+def test_wrong_options_are_refused_with_what_is_right(
+    sqlite: Store, options: dict[str, str], sentence: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=sentence) as refused:
+        rows_of(TimeoutsDataSource({"store": sqlite.name, **options}))
+
+    assert "secret" not in str(refused.value)
+
+
+def test_a_column_that_is_not_there_is_named(sqlite: Store) -> None:
+    with pytest.raises(WrongColumns, match="no column 'dew'"):
+        source(sqlite).reader(StructType([StructField("dew", TimestampType())]))
+
+
+def test_timeouts_are_never_overwritten(sqlite: Store) -> None:
+    with pytest.raises(ConfigurationError, match="append"):
+        source(sqlite).writer(struct("pending", "id"), overwrite=True)
+
+
+def test_a_store_that_is_not_installed_is_said_so(
+    sqlite: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TIMEOUTMGR_STORE_ELSE_WHERE", f"{sqlite.database.url}x")
+
+    with pytest.raises(SchemaMissing, match="timeoutmgr install"):
+        rows_of(source(sqlite, store="else-where"))
+
+    assert sqlite.database.path is not None
+    assert not sqlite.database.path.with_suffix(".dbx").exists()
+
+
+def test_an_unknown_selection_of_buckets_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="whole seconds"):
+        Selection(bucket=timedelta(milliseconds=1500))

@@ -1,0 +1,32 @@
+"""The group of the pipeline's commands."""
+
+import click
+
+from timeoutmgr.cli.options import with_examples
+from timeoutmgr.cli.pipeline.archive import archive
+from timeoutmgr.cli.pipeline.doctor import doctor
+from timeoutmgr.cli.pipeline.forecast import forecast
+from timeoutmgr.cli.pipeline.lateness import lateness
+from timeoutmgr.cli.pipeline.reconcile import reconcile
+from timeoutmgr.cli.pipeline.schedule import schedule
+from timeoutmgr.cli.pipeline.stream import stream
+
+_HELP = """
+    Jobs on many timeouts, on Spark: pip install 'timeoutmgr[spark]'.
+
+    Spark runs on this machine unless --master or --remote name a cluster. A store is named by its
+    settings file, or by a word NAME whose URL is in TIMEOUTMGR_STORE_NAME.
+
+    Examples:
+      timeoutmgr pipeline doctor
+      timeoutmgr pipeline schedule reminders.parquet --dataset spring --type Reminder --dry-run
+    """
+
+
+@click.group("pipeline", help=with_examples(_HELP))
+def pipeline() -> None:
+    """Hold the commands."""
+
+
+for command in (schedule, forecast, reconcile, lateness, archive, stream, doctor):
+    pipeline.add_command(command)

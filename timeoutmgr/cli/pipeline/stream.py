@@ -1,0 +1,66 @@
+"""``timeoutmgr pipeline stream``: history to Parquet as it happens."""
+
+import signal
+import threading
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import click
+
+from timeoutmgr.cli import output
+from timeoutmgr.cli.options import Command, Duration, common, option
+from timeoutmgr.cli.pipeline.shared import (
+    WITHIN,
+    of_store,
+    on_spark,
+    progress,
+    spark,
+    store_name,
+)
+from timeoutmgr.cli.shared import Shared
+
+_FOLDER = click.Path(file_okay=False, path_type=Path)
+
+
+@click.command(cls=Command, within=WITHIN)
+@option("--to", required=True, type=_FOLDER, help="Folder for the Parquet files.")
+@option("--checkpoint", required=True, type=_FOLDER, help="Folder that remembers how far it is.")
+@option("--every", type=Duration(), default="10s", show_default=True, help="How often to look.")
+@option("--once", is_flag=True, help="End when all is written that is there now.")
+@of_store
+@on_spark
+@common(environment=False)
+@click.pass_obj
+def stream(
+    shared: Shared,
+    /,
+    to: Path,
+    checkpoint: Path,
+    every: timedelta,
+    once: bool,
+    store: str | None,
+    **options: Any,
+) -> None:
+    """Write history as it happens, until SIGTERM or SIGINT, each event once.
+
+    Started again with the same checkpoint it goes on where it was. PostgreSQL only: elsewhere an
+    event that is committed late would be missed. It creates an index on the history's transactions.
+
+    Examples:
+      timeoutmgr pipeline stream --to /lake/live --checkpoint /lake/live.checkpoint
+      timeoutmgr pipeline stream --to /lake/live --checkpoint /lake/live.checkpoint --once
+    """
+    from timeoutmgr.pipeline.jobs.stream import StreamOptions
+    from timeoutmgr.pipeline.jobs.stream import stream as run
+
+    given = StreamOptions(
+        store=store_name(shared, store), to=to, checkpoint=checkpoint, every=every, once=once
+    )
+    stop = threading.Event()
+    with spark(shared, options) as session:
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda _number, _frame: stop.set())
+        report = run(session, given, stopped=stop.is_set, progress=progress(shared))
+    document = report.document()
+    shared.show(document, lambda: output.print_pairs([*document.items()]))

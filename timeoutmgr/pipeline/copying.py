@@ -1,0 +1,153 @@
+"""A chunk into PostgreSQL: binary COPY, and through a stage where ids are known already."""
+
+import socket
+from typing import Any, Final
+
+import pyarrow as pa
+
+from timeoutmgr.contracts import TimeoutState
+from timeoutmgr.errors import StorageConflict
+from timeoutmgr.pipeline.errors import ContentDiffers
+from timeoutmgr.pipeline.fetching import postgresql_connection
+from timeoutmgr.pipeline.stores import Store
+from timeoutmgr.pipeline.views import INSTANT
+
+_STAGE: Final = "timeoutmgr_stage"
+_KNOWN: Final = "23505"
+_CONFLICTS: Final = ("40P01", "40001", "55P03")
+_TRIES: Final = 8
+
+_KEY_COLUMNS: Final = ("endpoint", "id", "due", "version", "state")
+_ROW_COLUMNS: Final = (
+    *("endpoint", "due", "id", "destination", "saga_id", "message_id", "headers", "body"),
+    *("content_type", "content_encoding", "created", "version", "attempts", "run_id"),
+)
+_TOLD_COLUMNS: Final = (
+    *("id", "event", "at", "due", "endpoint", "destination", "attempt", "node", "run_id"),
+)
+
+
+class CopyPut:
+    """Stores chunks in PostgreSQL; each in a connection and transaction of its own."""
+
+    def __init__(self, store: Store, run_id: str | None, on_conflict: str) -> None:
+        self._store = store
+        self._run_id = run_id
+        self._on_conflict = on_conflict
+        self._schema = store.tables.timeouts.schema
+        self._tells = store.tables.history_kept == "full"
+
+    def __call__(self, chunk: pa.Table) -> int:
+        """Store what is new of *chunk*; return how many rows that was."""
+        from adbc_driver_manager import Error
+
+        put = self._copy
+        for attempt in range(_TRIES):
+            try:
+                with postgresql_connection(self._store.database) as connection:
+                    with connection.cursor() as cursor:
+                        new = put(cursor, self._rows(chunk, cursor))
+                    connection.commit()
+                    return new
+            except Error as error:
+                state = getattr(error, "sqlstate", None)
+                if state == _KNOWN and put == self._copy:
+                    put = self._merge
+                elif state not in _CONFLICTS or attempt == _TRIES - 1:
+                    raise
+        raise StorageConflict(f"{self._store.database.describe()}: others are in the way")
+
+    def _rows(self, chunk: pa.Table, cursor: Any) -> pa.Table:
+        """Return *chunk* as the tables have it, with the columns of all three."""
+        cursor.execute(f"SELECT {self._store.database.dialect.now}")
+        now = cursor.fetchone()[0]
+        count = chunk.num_rows
+        for at, field in enumerate(chunk.schema):
+            if field.type == INSTANT:
+                chunk = chunk.set_column(at, field.name, chunk[field.name].cast(pa.int64()))
+        zeros = pa.repeat(pa.scalar(0, pa.int32()), count)
+        more = {
+            "version": zeros,
+            "attempts": zeros,
+            "attempt": zeros,
+            "run_id": pa.repeat(pa.scalar(self._run_id, pa.string()), count),
+            "state": pa.repeat(TimeoutState.PENDING.value, count),
+            "event": pa.repeat("scheduled", count),
+            "at": pa.repeat(pa.scalar(now, pa.int64()), count),
+            "node": pa.repeat(socket.gethostname()[:255], count),
+        }
+        for name, values in more.items():
+            chunk = chunk.append_column(name, values)
+        return chunk
+
+    def _copy(self, cursor: Any, rows: pa.Table) -> int:
+        tables = self._store.tables
+        for table, columns in (
+            (tables.keys, _KEY_COLUMNS),
+            (tables.timeouts, _ROW_COLUMNS),
+            *(((tables.history, _TOLD_COLUMNS),) if self._tells else ()),
+        ):
+            cursor.adbc_ingest(
+                table.name, rows.select(columns), mode="append", db_schema_name=self._schema
+            )
+        return int(rows.num_rows)
+
+    def _merge(self, cursor: Any, rows: pa.Table) -> int:
+        cursor.adbc_ingest(_STAGE, rows, mode="create", temporary=True)
+        if self._on_conflict == "error":
+            self._refuse(cursor, self._known(), "and on_conflict=error wants none to be")
+        new = self._ask(cursor, self._take_what_is_new())[0][0]
+        if self._on_conflict == "verify":
+            self._refuse(cursor, self._differing(), "with other contents")
+        # With the commit at the latest, but another chunk may come in this session's place.
+        cursor.execute(f"DROP TABLE {_STAGE}")
+        return int(new)
+
+    def _ask(self, cursor: Any, statement: str) -> list[Any]:
+        # The driver would wrap it in a COPY, which takes no statement that changes something.
+        cursor.adbc_statement.set_options(**{"adbc.postgresql.use_copy": "false"})
+        cursor.execute(statement)
+        found: list[Any] = cursor.fetchall()
+        cursor.adbc_statement.set_options(**{"adbc.postgresql.use_copy": "true"})
+        return found
+
+    def _refuse(self, cursor: Any, statement: str, why: str) -> None:
+        ids = [row[0] for row in self._ask(cursor, statement)]
+        if ids:
+            raise ContentDiffers(ids, why)
+
+    def _take_what_is_new(self) -> str:
+        told = ""
+        if self._tells:
+            columns = ", ".join(_TOLD_COLUMNS)
+            told = (
+                f"told AS (INSERT INTO {self._name('history')} ({columns}) "
+                f"SELECT {columns} FROM {_STAGE} JOIN new USING (endpoint, id)), "
+            )
+        keys, columns = ", ".join(_KEY_COLUMNS), ", ".join(_ROW_COLUMNS)
+        return (
+            f"WITH new AS (INSERT INTO {self._name('keys')} ({keys}) SELECT {keys} FROM {_STAGE} "
+            'ORDER BY endpoint COLLATE "C", id COLLATE "C" ON CONFLICT DO NOTHING '
+            f"RETURNING endpoint, id), {told}"
+            f"stored AS (INSERT INTO {self._name('timeouts')} ({columns}) "
+            f"SELECT {columns} FROM {_STAGE} JOIN new USING (endpoint, id) RETURNING 1) "
+            "SELECT count(*) FROM stored"
+        )
+
+    def _known(self) -> str:
+        return f"SELECT s.id FROM {_STAGE} s JOIN {self._name('keys')} k USING (endpoint, id)"
+
+    def _differing(self) -> str:
+        compared = ("destination", "saga_id", "body", "content_type", "content_encoding")
+        differs = " OR ".join(f"t.{name} IS DISTINCT FROM s.{name}" for name in compared)
+        return (
+            f"SELECT s.id FROM {_STAGE} s JOIN {self._name('keys')} k USING (endpoint, id) "
+            f"JOIN {self._name('timeouts')} t "
+            "ON t.endpoint = k.endpoint AND t.due = k.due AND t.id = k.id "
+            # One that was rescheduled since is due at another time, rightly.
+            f"WHERE {differs} OR (t.version = 0 AND t.due <> s.due)"
+        )
+
+    def _name(self, table: str) -> str:
+        preparer = self._store.database.engine.dialect.identifier_preparer
+        return preparer.format_table(getattr(self._store.tables, table))

@@ -1,0 +1,111 @@
+"""What the pipeline needs, looked at: versions, Java, a start of Spark, and a small round trip."""
+
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from timeoutmgr.cli.findings import Finding, Level
+from timeoutmgr.errors import TimeoutManagerError
+from timeoutmgr.pipeline.errors import PipelineUnavailable
+from timeoutmgr.pipeline.frames import read_timeouts
+from timeoutmgr.pipeline.java import REMEDY, find_java
+from timeoutmgr.pipeline.session import SessionOptions, spark_session
+from timeoutmgr.pipeline.stores import open_store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+_PACKAGES: Final = ("pyspark", "pyarrow", "adbc-driver-postgresql", "adbc-driver-sqlite")
+_ROOM: Final = 10 * 1024**3
+
+
+def examine(options: SessionOptions, store: str | None) -> Iterator[Finding]:
+    """Yield what is well, doubtful and wrong with the pipeline on this machine."""
+    yield from _packages()
+    yield _room(options)
+    if options.remote is None:
+        try:
+            java = find_java(options.java_home)
+        except PipelineUnavailable as error:
+            yield Finding(level=Level.FAIL, check="java", text=str(error), remedy=REMEDY)
+            return
+        text = f"Java {java.version} in {java.home} ({java.how})"
+        yield Finding(level=Level.OK, check="java", text=text)
+    begin = time.monotonic()
+    try:
+        with spark_session(options) as spark:
+            text = f"{spark.version} at {options.remote or options.master} after {_since(begin)}"
+            yield Finding(level=Level.OK, check="spark", text=text)
+            yield _round_trip(spark)
+            if store is not None:
+                yield _store(spark, store)
+    except PipelineUnavailable as error:
+        yield Finding(level=Level.FAIL, check="spark", text=str(error))
+
+
+def _packages() -> Iterator[Finding]:
+    for name in _PACKAGES:
+        try:
+            yield Finding(level=Level.OK, check=name, text=version(name))
+        except PackageNotFoundError:
+            yield Finding(
+                level=Level.FAIL,
+                check=name,
+                text="not installed",
+                remedy="pip install 'timeoutmgr[spark]'",
+            )
+
+
+def _room(options: SessionOptions) -> Finding:
+    folder = options.local_dir or Path(tempfile.gettempdir())
+    free = shutil.disk_usage(folder).free
+    text = f"{free / 1024**3:.0f} GiB free in {folder}, where shuffles are written"
+    if free < _ROOM:
+        return Finding(
+            level=Level.WARN, check="room", text=text, remedy="give --local-dir on a larger disk"
+        )
+    return Finding(level=Level.OK, check="room", text=text)
+
+
+def _round_trip(spark: "SparkSession") -> Finding:
+    from pyspark.sql import functions as f
+    from pyspark.sql import types as t
+
+    begin = time.monotonic()
+    same = f.udf(lambda number: number, t.LongType(), useArrow=False)
+    found = spark.range(3).select(f.sum(same("id"))).first()
+    if found is None or found[0] != 3:
+        return Finding(level=Level.FAIL, check="workers", text=f"answered {found}, expected 3")
+    text = f"a Python worker answers after {_since(begin)}"
+    return Finding(level=Level.OK, check="workers", text=text)
+
+
+def _store(spark: "SparkSession", name: str) -> Finding:
+    begin = time.monotonic()
+    try:
+        store = open_store(name)
+        store.require_tables()
+        count = read_timeouts(spark, name, columns=["id"]).limit(1_000).count()
+    except TimeoutManagerError as error:
+        return Finding(level=Level.FAIL, check="store", text=str(error))
+    text = (
+        f"{store.database.describe()}, history {store.tables.history_kept}; {count} timeouts read "
+        f"(at most 1000) after {_since(begin)}"
+    )
+    if store.tables.history_kept != "full":
+        return Finding(
+            level=Level.WARN,
+            check="store",
+            text=text,
+            remedy='reconcile cannot name a lost timeout without history = "full" in '
+            "[persistence_options]",
+        )
+    return Finding(level=Level.OK, check="store", text=text)
+
+
+def _since(begin: float) -> str:
+    return f"{time.monotonic() - begin:.1f} s"

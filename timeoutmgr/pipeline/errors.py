@@ -1,0 +1,55 @@
+"""What goes wrong in the pipeline alone; the tree is drawn in ``timeoutmgr.errors``."""
+
+from collections.abc import Sequence
+
+from timeoutmgr.errors import ConfigurationError, InvalidMessage, TimeoutManagerError
+
+
+class PipelineUnavailable(ConfigurationError):
+    """Spark, Java or a driver is missing; the sentence names what to install."""
+
+
+class RunInTheWay(ConfigurationError):
+    """A run was not finished, or has the id of this one and other parameters."""
+
+
+class WrongColumns(InvalidMessage):
+    """A data set has not the columns that a job needs; nothing was read from it."""
+
+    def __init__(self, what: str, problems: Sequence[str]) -> None:
+        super().__init__(f"{what}: {'; '.join(problems)}")
+        self.problems = tuple(problems)
+
+
+class TooManyRejects(InvalidMessage):
+    """More rows than allowed cannot be scheduled; nothing was stored."""
+
+    def __init__(self, rejected: int, rows: int, allowed: float, reasons: Sequence[str]) -> None:
+        super().__init__(
+            f"{rejected} of {rows} rows cannot be scheduled, at most {allowed:.2%} may be; nothing "
+            f"was stored. The reasons: {', '.join(reasons)}. Mend the rows, or raise "
+            "--max-reject-ratio"
+        )
+        self.rejected = rejected
+        self.rows = rows
+
+
+class ContentDiffers(TimeoutManagerError):
+    """Rows to be loaded are stored already under their ids, with other contents."""
+
+    def __init__(self, ids: Sequence[str], why: str) -> None:
+        some = ", ".join(ids[:5])
+        super().__init__(
+            f"{len(ids)} rows are stored already, {why}: {some}{' …' if len(ids) > 5 else ''}; "
+            "nothing of their chunk was stored. Give them keys of their own, or load with "
+            "on_conflict=ignore"
+        )
+        self.ids = tuple(ids)
+
+
+class SnapshotGone(TimeoutManagerError):
+    """The snapshot that a read was to see has ended, or what it looks at has changed its form."""
+
+
+class ArchiveDiffers(TimeoutManagerError):
+    """The written files do not hold what was read from the store; nothing was removed there."""

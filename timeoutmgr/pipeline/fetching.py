@@ -1,0 +1,197 @@
+"""Rows as Arrow batches: PostgreSQL and SQLite through ADBC, all others through SQLAlchemy.
+
+Every call is one transaction, which on PostgreSQL may look through somebody else's snapshot.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from sqlalchemy import ColumnElement, Connection, Select, func
+from sqlalchemy.dialects import postgresql, sqlite
+
+from timeoutmgr.database import Database
+from timeoutmgr.errors import StorageUnavailable
+from timeoutmgr.pipeline.errors import PipelineUnavailable, SnapshotGone
+from timeoutmgr.pipeline.statements import WHOLE, Part, as_text, statement
+from timeoutmgr.pipeline.stores import Store
+from timeoutmgr.pipeline.views import INSTANT, Selection
+
+BATCH_ROWS: Final = 10_000
+BATCH_BYTES: Final = 4 * 1024 * 1024
+"""Where bodies are large, fewer rows than BATCH_ROWS make a batch."""
+
+# SQLAlchemy's dialects have no types.
+_POSTGRESQL: Final = postgresql.dialect(paramstyle="named")  # type: ignore[no-untyped-call]
+_SQLITE: Final = sqlite.dialect(paramstyle="named")
+_GONE: Final = ("22023", "55000", "42P01", "25001")
+"""What PostgreSQL says of a snapshot, or of a partition, that is no more."""
+_AWAY: Final = ("08", "53", "57")
+"""Classes of what it says when it cannot be reached, is full or shuts down."""
+
+
+def fetch(
+    store: Store,
+    view: str,
+    columns: pa.Schema,
+    which: Selection,
+    *,
+    part: Part = WHOLE,
+    snapshot: str | None = None,
+    where: Sequence[ColumnElement[bool]] = (),
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of *view*, those for which *where* holds too, in no order.
+
+    Raises StorageUnavailable where the database cannot be reached, SnapshotGone where *snapshot*,
+    exported by another transaction, has ended.
+    """
+    wanted = statement(store.tables, view, columns, which, part).where(*where)
+    if store.is_postgresql:
+        batches = _from_postgresql(store.database, wanted, snapshot)
+    elif store.database.is_sqlite:
+        batches = _from_sqlite(store.database, wanted)
+    else:
+        batches = _from_any(store.database, wanted, columns)
+    yield from _as_declared(batches, columns)
+
+
+def fetch_within(
+    connection: Connection, store: Store, view: str, columns: pa.Schema, which: Selection
+) -> Iterator[pa.RecordBatch]:
+    """Yield the rows of *view* as the transaction of *connection* sees them."""
+    wanted = statement(store.tables, view, columns, which)
+    yield from _as_declared(_through(connection, wanted, columns), columns)
+
+
+def _as_declared(batches: Iterator[pa.RecordBatch], columns: pa.Schema) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        arrays = []
+        for array, field in zip(batch.columns, columns, strict=True):
+            if field.type == INSTANT:
+                array = pc.cast(array, pa.int64())
+            arrays.append(array if array.type == field.type else pc.cast(array, field.type))
+        if batch.num_rows:
+            yield pa.RecordBatch.from_arrays(arrays, schema=columns)
+
+
+def _from_postgresql(
+    database: Database, wanted: Select[Any], snapshot: str | None
+) -> Iterator[pa.RecordBatch]:
+    with postgresql_connection(database) as connection, connection.cursor() as cursor:
+        cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+        if snapshot is not None:
+            cursor.execute("SET TRANSACTION SNAPSHOT '" + snapshot.replace("'", "''") + "'")
+        cursor.adbc_statement.set_options(
+            **{"adbc.postgresql.batch_size_hint_bytes": str(BATCH_BYTES)}
+        )
+        cursor.execute(as_text(wanted, _POSTGRESQL))
+        yield from cursor.fetch_record_batch()
+
+
+@contextmanager
+def postgresql_connection(database: Database) -> Iterator[Any]:
+    """Open a connection of ADBC to *database*, in a transaction; its errors become ours."""
+    try:
+        from adbc_driver_manager import Error, OperationalError
+        from adbc_driver_postgresql import dbapi
+    except ModuleNotFoundError as error:
+        raise _no_driver("adbc-driver-postgresql") from error
+    try:
+        with dbapi.connect(_libpq(database)) as connection:
+            yield connection
+    except Error as error:
+        state = getattr(error, "sqlstate", None) or ""
+        if state in _GONE:
+            raise SnapshotGone(
+                "the snapshot, or a partition that it was to see, went away while the run was "
+                f"reading ({_plain(error)}); run it again"
+            ) from error
+        if isinstance(error, OperationalError) and (not state or state[:2] in _AWAY):
+            raise StorageUnavailable(
+                f"{database.describe()} cannot be reached: {_plain(error)}"
+            ) from error
+        raise
+
+
+def _libpq(database: Database) -> str:
+    url = database.url.set(drivername="postgresql").update_query_dict(
+        {"application_name": "timeoutmgr-pipeline"}
+    )
+    if "connect_timeout" not in url.query:
+        url = url.update_query_dict({"connect_timeout": str(database.settings.connect_timeout)})
+    return url.render_as_string(hide_password=False)
+
+
+def _plain(error: Exception) -> str:
+    return " ".join(str(error).split())[:300]
+
+
+def _from_sqlite(database: Database, wanted: Select[Any]) -> Iterator[pa.RecordBatch]:
+    try:
+        from adbc_driver_sqlite import dbapi
+    except ModuleNotFoundError as error:
+        raise _no_driver("adbc-driver-sqlite") from error
+    # A database of a new name would be created; ours is there, or was refused before.
+    with dbapi.connect(str(database.path)) as connection, connection.cursor() as cursor:
+        cursor.adbc_statement.set_options(**{"adbc.sqlite.query.batch_rows": str(BATCH_ROWS)})
+        cursor.execute(as_text(_filled(wanted), _SQLITE))
+        for batch in cursor.fetch_record_batch():
+            yield _unfilled(batch, wanted)
+
+
+def _no_driver(name: str) -> PipelineUnavailable:
+    return PipelineUnavailable(
+        f"the pipeline needs {name}; install it with: pip install 'timeoutmgr[spark]'"
+    )
+
+
+# A column of SQLite has no type. The driver guesses it from the first rows, and takes one that
+# holds nothing there for a number. So a text that may be NULL is read as '', which no column of
+# ours ever holds otherwise.
+_MAY_BE_NULL: Final = ("saga_id", "run_id", "hidden_by", "body_sha256")
+
+
+def _filled(wanted: Select[Any]) -> Select[Any]:
+    columns = [
+        func.coalesce(column, "").label(column.name) if column.name in _MAY_BE_NULL else column
+        for column in wanted.selected_columns
+    ]
+    return wanted.with_only_columns(*columns)
+
+
+def _unfilled(batch: pa.RecordBatch, wanted: Select[Any]) -> pa.RecordBatch:
+    arrays = [
+        pc.replace_with_mask(array, pc.equal(array, ""), pa.scalar(None, pa.string()))
+        if name in _MAY_BE_NULL and pa.types.is_string(array.type)
+        else array
+        for name, array in zip(batch.schema.names, batch.columns, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, names=batch.schema.names)
+
+
+def _from_any(
+    database: Database, wanted: Select[Any], columns: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    with database.read() as connection:
+        yield from _through(connection, wanted, columns)
+
+
+def _through(
+    connection: Connection, wanted: Select[Any], columns: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    plain = pa.schema(
+        [
+            pa.field(field.name, pa.int64() if field.type == INSTANT else field.type)
+            for field in columns
+        ]
+    )
+    options = {"stream_results": True, "max_row_buffer": BATCH_ROWS}
+    found = connection.execute(wanted, execution_options=options)
+    for rows in found.partitions(BATCH_ROWS):
+        values = zip(*rows, strict=True)
+        arrays = [
+            pa.array(list(each), field.type) for each, field in zip(values, plain, strict=True)
+        ]
+        yield pa.RecordBatch.from_arrays(arrays, schema=plain)

@@ -1,0 +1,78 @@
+"""Stored timeouts as data frames, and data frames into the store."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.instants import duration_micros
+from timeoutmgr.pipeline.errors import WrongColumns
+from timeoutmgr.pipeline.views import TO_STORE, Selection, ddl, projected
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+FORMAT: Final = "timeouts"
+ON_CONFLICT: Final = ("ignore", "error", "verify")
+EVERYTHING: Final = Selection()
+
+
+def register(spark: "SparkSession") -> None:
+    """Make ``spark.read.format("timeouts")`` and its likes known to *spark*; twice is fine."""
+    from timeoutmgr.pipeline.source import TimeoutsDataSource
+
+    spark.dataSource.register(TimeoutsDataSource)
+
+
+def read_timeouts(
+    spark: "SparkSession",
+    store: str,
+    *,
+    view: str = "pending",
+    columns: Sequence[str] | None = None,
+    which: Selection = EVERYTHING,
+    snapshot: str | None = None,
+    partitions: int | None = None,
+) -> "DataFrame":
+    """Return *columns* of *view*: only those leave the database.
+
+    With *snapshot*, the name of one that is held (see ``timeoutmgr.pipeline.snapshot``), it is
+    read by *partitions* tasks; without, by one task in one transaction, since several would each
+    see another moment.
+    """
+    reader = spark.read.format(FORMAT).schema(ddl(projected(view, columns)))
+    options: dict[str, object | None] = {
+        "store": store,
+        "view": view,
+        "snapshot": snapshot,
+        "partitions": partitions,
+        **{name: getattr(which, name) for name in _SELECTING},
+        "bucket_seconds": duration_micros(which.bucket) // 1_000_000,
+    }
+    for name, value in options.items():
+        if value is not None:
+            reader = reader.option(name, str(value))
+    return reader.load()
+
+
+_SELECTING: Final = (
+    *("endpoint", "destination", "due_from", "due_before", "at_from", "at_before"),
+)
+
+
+def write_timeouts(
+    frame: "DataFrame", store: str, *, run_id: str, on_conflict: str = "ignore"
+) -> None:
+    """Store the rows of *frame*, which has the columns of ``views.TO_STORE``.
+
+    Each row is stored once in its id's life, however often this is run. *on_conflict* says what
+    an id that is known already means: ``ignore`` (it is stored, all is well), ``verify`` (raise
+    ContentDiffers where a pending one is another) or ``error``.
+    """
+    if on_conflict not in ON_CONFLICT:
+        raise ConfigurationError(f"on_conflict is one of {ON_CONFLICT}, got {on_conflict!r}")
+    missing = [name for name in TO_STORE.names if name not in frame.columns]
+    if missing:
+        raise WrongColumns("the rows to store", [f"have no column {name!r}" for name in missing])
+    options = {"store": store, "run_id": run_id, "on_conflict": on_conflict}
+    writer = frame.select(*TO_STORE.names).write.format(FORMAT).mode("append")
+    writer.options(**options).save()

@@ -1,0 +1,1 @@
+"""The jobs: frozen options in, a report out."""

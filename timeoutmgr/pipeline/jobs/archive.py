@@ -1,0 +1,255 @@
+"""``archive``: old history to Parquet files, proved to be there, and then out of the store.
+
+A crash before the manifest leaves files that nobody counts, which the next run sweeps; one after it
+leaves rows in both places, which the next run removes from the store first.
+"""
+
+import shutil
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import Observation
+from pyspark.sql import functions as f
+from sqlalchemy import Connection, delete
+
+from timeoutmgr.contracts import Clock
+from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.instants import Micros, duration_micros, from_micros
+from timeoutmgr.pipeline.errors import ArchiveDiffers
+from timeoutmgr.pipeline.jobs.archived import Archive, Manifest, identity
+from timeoutmgr.pipeline.jobs.running import Progress, new_run_id, silent, told_by_workers
+from timeoutmgr.pipeline.ledger import Ledger, RunState, alone
+from timeoutmgr.pipeline.snapshots import snapshot
+from timeoutmgr.pipeline.stores import Store, open_store
+from timeoutmgr.pipeline.views import HISTORY, Selection
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+
+KIND: Final = "archive"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveOptions:
+    """What to archive: history older than *older_than*, into the folder *to*.
+
+    *purge* removes from the store what is archived, *batch* rows in a transaction.
+    """
+
+    store: str
+    to: Path
+    older_than: timedelta
+    purge: bool = True
+    batch: int = 5_000
+    run_id: str | None = None
+
+    def __post_init__(self) -> None:
+        """Check every value."""
+        if self.older_than < timedelta(minutes=1):
+            raise ConfigurationError(
+                f"older_than is at least a minute, so that nothing is archived that is still being "
+                f"written; got {self.older_than}"
+            )
+        if not 1 <= self.batch <= 100_000:
+            raise ConfigurationError(f"batch is 1 to 100000 rows, got {self.batch}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveReport:
+    """What was archived now, and what was *removed* from the store, by this run or for *resumed*.
+
+    *swept* are runs that had died before what they wrote counted.
+    """
+
+    run_id: str
+    cutoff: Micros
+    rows: int
+    files: int
+    removed: int
+    resumed: tuple[str, ...]
+    swept: tuple[str, ...]
+
+    def document(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        return {
+            "run_id": self.run_id,
+            "cutoff": from_micros(self.cutoff).isoformat(),
+            "rows": self.rows,
+            "files": self.files,
+            "removed": self.removed,
+            "resumed": [*self.resumed],
+            "swept": [*self.swept],
+        }
+
+
+def archive(
+    spark: "SparkSession",
+    options: ArchiveOptions,
+    *,
+    clock: Clock,
+    progress: Progress = silent,
+) -> ArchiveReport:
+    """Archive, after what earlier runs left undone is done.
+
+    Raises ArchiveDiffers where the files do not hold what was read; nothing is removed then.
+    Raises RunInTheWay while another archives the same store: it would be taken for dead.
+    """
+    store = open_store(options.store)
+    store.require_tables()
+    with alone(store, f"archive {identity(store)}"):
+        return _archive(spark, store, options, clock, progress)
+
+
+def _archive(
+    spark: "SparkSession",
+    store: Store,
+    options: ArchiveOptions,
+    clock: Clock,
+    progress: Progress,
+) -> ArchiveReport:
+    target, ledger = Archive(options.to), Ledger(store, clock)
+    run_id = options.run_id or new_run_id(KIND)
+    progress("looking for runs that were not finished")
+    swept = _sweep(store, target, ledger, run_id)
+    removed, resumed = 0, []
+    for run in ledger.runs(KIND, RunState.PUBLISHED):
+        if run.parameters["to"] == _place(target):
+            removed += _remove(store, target, ledger, run.run_id, run.parameters["batch"], progress)
+            resumed.append(run.run_id)
+    terms = {"to": _place(target), "batch": options.batch, "purge": options.purge}
+    ledger.begin(run_id, KIND, terms)
+    with told_by_workers():
+        manifest = _write(spark, store, target, options, run_id, clock, progress)
+    progress("publishing")
+    target.publish(manifest)
+    progress("published")
+    ledger.move(run_id, _published(terms))
+    if options.purge:
+        removed += _remove(store, target, ledger, run_id, options.batch, progress)
+    return ArchiveReport(
+        run_id=run_id,
+        cutoff=manifest.cutoff,
+        rows=manifest.rows,
+        files=len(manifest.files),
+        removed=removed,
+        resumed=tuple(resumed),
+        swept=tuple(swept),
+    )
+
+
+def _sweep(store: Store, target: Archive, ledger: Ledger, run_id: str) -> list[str]:
+    """Put right what runs left that died while they wrote: to be removed, or never there."""
+    swept = []
+    for run in ledger.runs(KIND, RunState.RUNNING):
+        if run.parameters["to"] != _place(target):
+            continue
+        if target.is_published(run.run_id):
+            ledger.move(run.run_id, _published(run.parameters))
+        elif run.run_id != run_id:
+            shutil.rmtree(target.data_of(run.run_id), ignore_errors=True)
+            ledger.move(run.run_id, RunState.ABORTED)
+            swept.append(run.run_id)
+    return swept
+
+
+def _published(terms: Mapping[str, Any]) -> RunState:
+    """Return the state of a run whose manifest is there: to be removed from the store, or done."""
+    return RunState.PUBLISHED if terms["purge"] else RunState.COMPLETED
+
+
+def _write(
+    spark: "SparkSession",
+    store: Store,
+    target: Archive,
+    options: ArchiveOptions,
+    run_id: str,
+    clock: Clock,
+    progress: Progress,
+) -> Manifest:
+    folder = str(target.data_of(run_id))
+    age = duration_micros(options.older_than)
+    # Where rows are copied for the snapshot, only those that are old enough by now.
+    which = Selection(at_before=store.database.now(clock) - age)
+    purged = target.purged()
+    with snapshot(store, views=("history",), which=which, clock=clock) as moment:
+        progress("writing")
+        old = moment.read(spark, "history", columns=HISTORY.names, which=which)
+        rows = target.and_not_in_it(spark, store, old, purged)
+        seen = Observation()
+        _by_day(rows.observe(seen, *_sums())).write.mode("overwrite").option(
+            "compression", "zstd"
+        ).partitionBy("endpoint", "event_date").parquet(folder)
+        read = seen.get
+    progress("verifying")
+    files = target.files_of(run_id)
+    written = _written(spark, target, files)
+    if read != written:
+        raise ArchiveDiffers(
+            f"{folder} holds {written}, and {read} was read from the store; nothing was removed, "
+            "run it again"
+        )
+    return Manifest(
+        run_id=run_id,
+        store=identity(store),
+        cutoff=which.at_before or 0,
+        rows=read["rows"],
+        checksum=str(read["sum"]),
+        files=files,
+    )
+
+
+def _by_day(rows: "DataFrame") -> "DataFrame":
+    """Return *rows* so that each endpoint and day becomes one file, like values side by side."""
+    dated = rows.withColumn("event_date", f.to_date("at"))
+    return dated.repartition("endpoint", "event_date").sortWithinPartitions(
+        "endpoint", "event_date", "destination", "sequence"
+    )
+
+
+def _sums() -> "Sequence[Column]":
+    # Of all columns, in no order; a sum, since an exclusive or would not miss a row that is twice.
+    digest = f.xxhash64(*HISTORY.names).cast("decimal(38,0)")
+    return (f.count(f.lit(1)).alias("rows"), f.coalesce(f.sum(digest), f.lit(0)).alias("sum"))
+
+
+def _written(spark: "SparkSession", target: Archive, files: Sequence[str]) -> dict[str, Any]:
+    found = target.rows_in(spark, files).agg(*_sums()).first()
+    assert found is not None, "an aggregate of everything is one row"
+    return found.asDict()
+
+
+def _remove(
+    store: Store, target: Archive, ledger: Ledger, run_id: str, batch: int, progress: Progress
+) -> int:
+    """Remove what the run archived from the store: exactly those rows, and each batch once."""
+    history = store.tables.history
+    removed = 0
+    for no, sequences in enumerate(_batches(target.sequences(run_id), batch)):
+        progress(f"removing batch {no}")
+
+        def work(connection: Connection, no: int = no, some: list[int] = sequences) -> int:
+            if ledger.done(connection, run_id, no):
+                return 0
+            gone = connection.execute(delete(history).where(history.c.sequence.in_(some)))
+            ledger.close_batch(connection, run_id, no, gone.rowcount)
+            return gone.rowcount
+
+        removed += store.database.run(work)
+    progress("removed")
+    target.mark_purged(run_id)
+    ledger.move(run_id, RunState.COMPLETED)
+    return removed
+
+
+def _batches(sequences: Iterable[int], size: int) -> Iterator[list[int]]:
+    drawn = iter(sequences)
+    while some := list(islice(drawn, size)):
+        yield some
+
+
+def _place(target: Archive) -> str:
+    return str(target.folder.resolve())

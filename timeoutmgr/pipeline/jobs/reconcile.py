@@ -1,0 +1,194 @@
+"""``reconcile``: a verdict on every message, from what the stores, the archive and senders say."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import functions as f
+
+from timeoutmgr.contracts import Clock
+from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.instants import Micros, duration_micros, from_micros
+from timeoutmgr.pipeline.errors import WrongColumns
+from timeoutmgr.pipeline.jobs.archived import Archive
+from timeoutmgr.pipeline.jobs.running import Progress, silent, told_by_workers
+from timeoutmgr.pipeline.snapshots import Snapshot, snapshot
+from timeoutmgr.pipeline.stores import open_store
+from timeoutmgr.pipeline.transforms.reconciling import (
+    BROKEN,
+    Bounds,
+    Verdict,
+    of_accepted,
+    of_history,
+    of_keys,
+    of_pending,
+    verdicts,
+)
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+_HISTORY: Final = ("sequence", "id", "event", "at", "due")
+_PENDING: Final = ("id", "due")
+_KEYS: Final = ("id", "state", "due", "closed_at")
+_VIEWS: Final = ("pending", "history", "keys")
+_FORMATS: Final = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json"}
+_ALL_COLUMNS: Final = tuple(dict.fromkeys((*_HISTORY, *_PENDING, *_KEYS)))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReconcileOptions:
+    """What to reconcile.
+
+    *accepted* is a file or folder with the message ids (or timeout ids) that senders know to be
+    accepted for *endpoint*'s manager: with it, what never reached a store is found too. What was
+    due more than *grace* ago is to have ended. *out* is a folder for all verdicts; *examples* of
+    each verdict that is not well are named.
+    """
+
+    stores: tuple[str, ...]
+    archive: Path | None = None
+    accepted: str | None = None
+    endpoint: str | None = None
+    grace: timedelta = timedelta(minutes=5)
+    late: timedelta = timedelta(minutes=1)
+    out: Path | None = None
+    examples: int = 20
+
+    def __post_init__(self) -> None:
+        """Check every value."""
+        if not self.stores:
+            raise ConfigurationError("no store is given; name at least one")
+        if self.accepted is not None and self.endpoint is None:
+            raise ConfigurationError("accepted ids are of an endpoint; say which")
+        for name in ("grace", "late"):
+            if getattr(self, name) < timedelta(0):
+                raise ConfigurationError(f"{name} is not negative, got {getattr(self, name)}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReconcileReport:
+    """How many messages got each verdict, and some of those that are not well.
+
+    *is_decidable* says whether every message that was accepted is known: without that, what
+    vanished before it was stored is not missed by anybody.
+    """
+
+    at: Micros
+    messages: int
+    counts: Mapping[Verdict, int]
+    examples: Sequence[Mapping[str, Any]]
+    is_decidable: bool
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether a message has a verdict that none may have."""
+        return any(self.counts.get(verdict) for verdict in BROKEN)
+
+    def document(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        return {
+            "at": from_micros(self.at).isoformat(),
+            "messages": self.messages,
+            "verdicts": {verdict.value: self.counts.get(verdict, 0) for verdict in Verdict},
+            "lost_is_decidable": self.is_decidable,
+            "examples": [dict(one) for one in self.examples],
+        }
+
+
+def reconcile(
+    spark: "SparkSession",
+    options: ReconcileOptions,
+    *,
+    clock: Clock,
+    progress: Progress = silent,
+) -> ReconcileReport:
+    """Return a verdict on every message of the stores; nothing is changed."""
+    with ExitStack() as stack, told_by_workers():
+        archive = Archive(options.archive) if options.archive is not None else None
+        purged = archive.purged() if archive is not None else frozenset()
+        progress("taking snapshots")
+        moments = [
+            stack.enter_context(snapshot(one, views=_VIEWS, columns=_ALL_COLUMNS, clock=clock))
+            for one in options.stores
+        ]
+        at = min(moment.now for moment in moments)
+        # After the snapshots: what was archived and removed before them is in the archive by now.
+        evidence = [*_of_stores(spark, moments, archive, purged), *_of_accepted(spark, options)]
+        bounds = Bounds(cutoff=at - duration_micros(options.grace), late=options.late)
+        judged = verdicts(evidence, bounds)
+        progress("judging")
+        if options.out is not None:
+            judged.write.mode("overwrite").parquet(str(options.out))
+            judged = spark.read.parquet(str(options.out))
+        else:
+            judged = judged.persist()
+            stack.callback(judged.unpersist)
+        counts = {
+            Verdict(row["verdict"]): row["count"]
+            for row in judged.groupBy("verdict").count().collect()
+        }
+        return ReconcileReport(
+            at=at,
+            messages=sum(counts.values()),
+            counts=counts,
+            examples=_examples(judged, counts, options.examples),
+            is_decidable=options.accepted is not None or _all_full(options),
+        )
+
+
+def _all_full(options: ReconcileOptions) -> bool:
+    return all(open_store(one).tables.history_kept == "full" for one in options.stores)
+
+
+def _of_stores(
+    spark: "SparkSession",
+    moments: Sequence[Snapshot],
+    archive: Archive | None,
+    purged: frozenset[str],
+) -> list["DataFrame"]:
+    found = []
+    for moment in moments:
+        history = moment.read(spark, "history", columns=_HISTORY)
+        if archive is not None:
+            history = archive.and_not_in_it(spark, moment.store, history, purged)
+        found.append(of_history(history))
+        found.append(of_pending(moment.read(spark, "pending", columns=_PENDING)))
+        found.append(of_keys(moment.read(spark, "keys", columns=_KEYS)))
+    if archive is not None:
+        found.append(of_history(archive.read(spark, _HISTORY)))
+    return found
+
+
+def _of_accepted(spark: "SparkSession", options: ReconcileOptions) -> list["DataFrame"]:
+    if options.accepted is None or options.endpoint is None:
+        return []
+    kind = _FORMATS.get(Path(options.accepted).suffix, "parquet")
+    reader = spark.read.format(kind)
+    frame = (reader.option("header", True) if kind == "csv" else reader).load(options.accepted)
+    if not {"id", "message_id"} & set(frame.columns):
+        raise WrongColumns(options.accepted, ["has neither a column 'message_id' nor 'id'"])
+    return [of_accepted(frame, options.endpoint)]
+
+
+def _examples(
+    judged: "DataFrame", counts: Mapping[Verdict, int], most: int
+) -> list[dict[str, Any]]:
+    well = (Verdict.OK, Verdict.PENDING, Verdict.CANCELLED)
+    wanted = [verdict for verdict in counts if verdict not in well]
+    found = []
+    for verdict in sorted(wanted, key=lambda one: (one not in BROKEN, one.value)):
+        rows = judged.where(f.col("verdict") == verdict.value).orderBy("id").limit(most)
+        found += [
+            {
+                "id": row["id"],
+                "verdict": row["verdict"],
+                "due": None if row["due"] is None else from_micros(row["due"]).isoformat(),
+                "dispatches": row["dispatches"],
+            }
+            for row in rows.collect()
+        ]
+    return found

@@ -1,0 +1,53 @@
+"""What all jobs share: progress, run ids, and errors of workers as they were raised there."""
+
+import re
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Final, TypeAlias
+
+from timeoutmgr import errors as core
+from timeoutmgr.errors import TimeoutManagerError
+from timeoutmgr.pipeline import errors as own
+
+Progress: TypeAlias = Callable[[str], None]
+"""Hears what a job does next."""
+
+# The end of a traceback: the name of an error of ours, and its sentence.
+_OURS: Final = re.compile(r"timeoutmgr\.(?:pipeline\.)?errors\.(\w+): (.*)", re.DOTALL)
+
+
+def silent(_text: str) -> None:
+    """Hear nothing."""
+
+
+def new_run_id(job: str, now: datetime | None = None) -> str:
+    """Return an id for a run of *job* that no other has, and that sorts by time."""
+    at = (now or datetime.now(UTC)).strftime("%Y%m%dT%H%M%S")
+    return f"{job}-{at}-{secrets.token_hex(3)}"
+
+
+@contextmanager
+def told_by_workers() -> Iterator[None]:
+    """Raise errors of ours that come back from Spark's workers as text as what they were."""
+    try:
+        yield
+    except TimeoutManagerError:
+        raise
+    except Exception as error:  # pyspark has one tree of errors for each way to Spark
+        match = _OURS.search(str(error))
+        kind = _kind(match[1]) if match else None
+        if match is None or kind is None:
+            raise
+        sentence = match[2].split("\n\n")[0].split("\n\tat ")[0].strip()
+        raised = kind.__new__(kind)
+        # Its facts stayed behind; the sentence has them.
+        Exception.__init__(raised, sentence)
+        raise raised from error
+
+
+def _kind(name: str) -> type[TimeoutManagerError] | None:
+    found = getattr(own, name, None) or getattr(core, name, None)
+    is_ours = isinstance(found, type) and issubclass(found, TimeoutManagerError)
+    return found if is_ours else None

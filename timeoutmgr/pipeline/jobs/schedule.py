@@ -1,0 +1,328 @@
+"""``schedule``: a data set into the store, every row once; what cannot be is set aside."""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import functions as f
+
+from timeoutmgr.contracts import Clock
+from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.instants import Micros, from_micros
+from timeoutmgr.pipeline.errors import TooManyRejects
+from timeoutmgr.pipeline.frames import write_timeouts
+from timeoutmgr.pipeline.jobs.running import Progress, new_run_id, silent, told_by_workers
+from timeoutmgr.pipeline.ledger import Ledger, RunState
+from timeoutmgr.pipeline.stores import open_store
+from timeoutmgr.pipeline.transforms.requests import Rules, judged, normalised, smeared
+from timeoutmgr.pipeline.views import TO_STORE
+from timeoutmgr.validation import Limits
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+FORMATS: Final = ("parquet", "csv", "json")
+TWICE: Final = "another row has the same key and another content"
+_CURVE_POINTS: Final = 1_000
+
+MissingQueues = Callable[[Sequence[str]], Collection[str]]
+"""Returns those of some destinations that do not exist."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleOptions:
+    """What to schedule, and how.
+
+    *paths* are files or folders of *format*. *rejects* is a folder for the rows that cannot be
+    scheduled, as JSON with their reasons; more than *max_reject_ratio* of all and nothing is
+    stored. Seconds in which more than *max_per_second* are due are smeared: their rows come up to
+    *jitter* later. For the others see ``Rules``.
+    """
+
+    store: str
+    endpoint: str
+    dataset: str
+    paths: tuple[str, ...]
+    format: str = "parquet"
+    message_type: str | None = None
+    past: str = "reject"
+    limits: Limits = field(default_factory=Limits)
+    rejects: Path | None = None
+    max_reject_ratio: float = 0.0
+    max_per_second: int | None = None
+    jitter: timedelta | None = None
+    on_conflict: str = "ignore"
+    dry_run: bool = False
+    run_id: str | None = None
+
+    def __post_init__(self) -> None:
+        """Check every value."""
+        if self.format not in FORMATS:
+            raise ConfigurationError(f"format is one of {FORMATS}, got {self.format!r}")
+        if not self.paths:
+            raise ConfigurationError("no file is given; name at least one file or folder")
+        if not 0 <= self.max_reject_ratio <= 1:
+            raise ConfigurationError(
+                f"max_reject_ratio is between 0 and 1, got {self.max_reject_ratio}"
+            )
+        if (self.max_per_second is None) != (self.jitter is None):
+            raise ConfigurationError("max_per_second and jitter go together; give both or none")
+        if self.jitter is not None and self.jitter <= timedelta(0):
+            raise ConfigurationError(f"jitter must be positive, got {self.jitter}")
+        if self.max_per_second is not None and self.max_per_second < 1:
+            raise ConfigurationError(f"max_per_second must be positive, got {self.max_per_second}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleReport:
+    """What became of the rows.
+
+    *new* were stored now, *known* before. *curve* are the busiest minutes: when, and how many.
+    """
+
+    run_id: str
+    rows: int
+    accepted: int
+    rejected: int
+    reasons: Mapping[str, int]
+    repeated: int
+    new: int
+    known: int
+    smeared_seconds: int
+    first_due: Micros | None
+    last_due: Micros | None
+    busiest_second: int
+    curve: tuple[tuple[Micros, int], ...]
+    dry_run: bool
+
+    def document(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        return {
+            "run_id": self.run_id,
+            "dry_run": self.dry_run,
+            "rows": self.rows,
+            "accepted": self.accepted,
+            "rejected": self.rejected,
+            "reasons": dict(self.reasons),
+            "repeated": self.repeated,
+            "new": self.new,
+            "known": self.known,
+            "smeared_seconds": self.smeared_seconds,
+            "first_due": _shown(self.first_due),
+            "last_due": _shown(self.last_due),
+            "busiest_second": self.busiest_second,
+            "busiest_minutes": [
+                {"minute": _shown(minute), "messages": count} for minute, count in self.curve
+            ],
+        }
+
+
+def schedule(
+    spark: "SparkSession",
+    options: ScheduleOptions,
+    *,
+    clock: Clock,
+    missing_queues: MissingQueues | None = None,
+    progress: Progress = silent,
+) -> ScheduleReport:
+    """Store what *options* describe; run again, it does what is left, and else nothing.
+
+    Raises WrongColumns and TooManyRejects before anything is stored.
+    """
+    store = open_store(options.store)
+    store.require_tables()
+    run_id = options.run_id or new_run_id("schedule")
+    now = store.database.now(clock)
+    with told_by_workers():
+        progress("reading and judging")
+        requests = normalised(_read(spark, options))
+        rules = _rules(options, now)
+        look = _Look(requests, rules)
+        unknown = missing_queues(look.destinations()) if missing_queues is not None else ()
+        if unknown:
+            look.forget()
+            rules = _rules(options, now, frozenset(unknown))
+            look = _Look(requests, rules)
+        try:
+            report = _report(look, options, run_id)
+            if report.rejected and options.rejects is not None:
+                progress("writing what is rejected")
+                look.rejects().write.mode("overwrite").json(str(options.rejects))
+            if report.rejected > report.rows * options.max_reject_ratio:
+                raise TooManyRejects(
+                    report.rejected, report.rows, options.max_reject_ratio, [*report.reasons]
+                )
+            if options.dry_run:
+                return report
+            ledger = Ledger(store, clock)
+            ledger.begin(run_id, "schedule", _parameters(options))
+            before = ledger.counted(run_id)
+            progress(f"storing {report.accepted} timeouts")
+            write_timeouts(
+                look.to_store(options),
+                options.store,
+                run_id=run_id,
+                on_conflict=options.on_conflict,
+            )
+            ledger.move(run_id, RunState.COMPLETED)
+            return _stored(report, ledger.counted(run_id) - before)
+        finally:
+            look.forget()
+
+
+def _rules(options: ScheduleOptions, now: Micros, unknown: frozenset[str] = frozenset()) -> Rules:
+    return Rules(
+        endpoint=options.endpoint,
+        dataset=options.dataset,
+        now=now,
+        message_type=options.message_type,
+        past=options.past,
+        limits=options.limits,
+        unknown=unknown,
+    )
+
+
+def _parameters(options: ScheduleOptions) -> dict[str, Any]:
+    return {"dataset": options.dataset, "endpoint": options.endpoint, "paths": [*options.paths]}
+
+
+def _read(spark: "SparkSession", options: ScheduleOptions) -> "DataFrame":
+    from pyspark.errors import AnalysisException
+
+    reader = spark.read.format(options.format)
+    if options.format == "csv":
+        reader = reader.option("header", True).option("mode", "FAILFAST").option("escape", '"')
+    try:
+        return reader.load([*options.paths])
+    except AnalysisException as error:
+        raise ConfigurationError(
+            f"{', '.join(options.paths)} cannot be read as {options.format}: "
+            f"{str(error).splitlines()[0]}"
+        ) from error
+
+
+class _Look:
+    """One look at all rows: narrow facts of each, kept until they are forgotten."""
+
+    def __init__(self, requests: "DataFrame", rules: Rules) -> None:
+        self._judged = judged(requests, rules)
+        content = ("destination", "due", "saga_id", "body", "content_type")
+        self.facts = self._judged.select(
+            "id", "destination", "due", "reasons", f.xxhash64(*content).alias("content")
+        ).persist()
+        good = self.facts.where(f.size("reasons") == 0)
+        same = good.groupBy("id").agg(
+            f.count("*").alias("rows"), f.count_distinct("content").alias("contents")
+        )
+        self._twice = same.where("rows > 1").persist()
+        found = self._twice.agg(
+            f.coalesce(f.sum(f.when(f.col("contents") == 1, f.col("rows") - 1)), f.lit(0)),
+            f.coalesce(f.sum(f.when(f.col("contents") > 1, f.col("rows"))), f.lit(0)),
+        ).first()
+        assert found is not None, "an aggregate of everything is one row"
+        self.repeated: int = found[0]
+        self.ambiguous: int = found[1]
+
+    def forget(self) -> None:
+        """Let go of the facts."""
+        self.facts.unpersist()
+        self._twice.unpersist()
+
+    def destinations(self) -> list[str]:
+        """Return the destinations of the rows that are good so far."""
+        good = self.facts.where(f.size("reasons") == 0)
+        return [row[0] for row in good.select("destination").distinct().collect()]
+
+    def totals(self) -> tuple[int, int, Micros | None, Micros | None]:
+        """Return how many rows there are, how many are good, and the first and last due time."""
+        is_good = f.size("reasons") == 0
+        due = f.when(is_good, f.unix_micros("due"))
+        found = self.facts.agg(f.count("*"), f.count_if(is_good), f.min(due), f.max(due)).first()
+        assert found is not None, "an aggregate of everything is one row"
+        return found[0], found[1], found[2], found[3]
+
+    def reasons(self) -> dict[str, int]:
+        """Return how many rows each reason rejects, the most frequent first."""
+        rows = self.facts.select(f.explode("reasons").alias("reason")).groupBy("reason").count()
+        found = {row["reason"]: row["count"] for row in rows.collect()}
+        if self.ambiguous:
+            found[TWICE] = self.ambiguous
+        return dict(sorted(found.items(), key=lambda one: (-one[1], one[0])))
+
+    def good(self, frame: "DataFrame") -> "DataFrame":
+        """Return those of *frame*, which has ids and reasons, that can be scheduled."""
+        good = frame.where(f.size("reasons") == 0)
+        if not self.ambiguous:
+            return good
+        return good.join(self._ambiguous(), "id", "left_anti")
+
+    def rejects(self) -> "DataFrame":
+        """Return the rows that cannot be scheduled, as JSON, with their reasons."""
+        bad = self._judged.where(f.size("reasons") > 0).select("reasons", "input")
+        if not self.ambiguous:
+            return bad
+        again = self._judged.where(f.size("reasons") == 0).join(
+            self._ambiguous(), "id", "left_semi"
+        )
+        return bad.unionByName(again.select(f.array(f.lit(TWICE)).alias("reasons"), "input"))
+
+    def to_store(self, options: ScheduleOptions) -> "DataFrame":
+        """Return the timeouts to store."""
+        rows = self.good(self._judged).select(*TO_STORE.names)
+        if options.max_per_second is None or options.jitter is None:
+            return rows
+        return smeared(rows, self.hot(options.max_per_second), options.jitter)
+
+    def hot(self, most: int) -> "DataFrame":
+        """Return the seconds in which more than *most* are due."""
+        return self.seconds().where(f.col("count") > most)
+
+    def seconds(self) -> "DataFrame":
+        """Return how many are due in each second."""
+        return self.good(self.facts).groupBy(f.date_trunc("second", "due").alias("second")).count()
+
+    def _ambiguous(self) -> "DataFrame":
+        return self._twice.where("contents > 1").select("id")
+
+
+def _report(look: _Look, options: ScheduleOptions, run_id: str) -> ScheduleReport:
+    rows, good, first, last = look.totals()
+    accepted = good - look.ambiguous
+    smears = look.hot(options.max_per_second).count() if options.max_per_second else 0
+    # Each minute, and the busiest second in it.
+    minutes = (
+        look.seconds()
+        .groupBy(f.date_trunc("minute", "second").alias("minute"))
+        .agg(f.sum("count").alias("messages"), f.max("count").alias("busiest"))
+        .persist()
+    )
+    busiest = minutes.agg(f.max("busiest")).first()
+    curve = minutes.orderBy(f.desc("messages"), "minute").limit(_CURVE_POINTS)
+    points = curve.select(f.unix_micros("minute"), "messages").collect()
+    minutes.unpersist()
+    return ScheduleReport(
+        run_id=run_id,
+        rows=rows,
+        accepted=accepted - look.repeated,
+        rejected=rows - accepted,
+        reasons=look.reasons() if accepted < rows else {},
+        repeated=look.repeated,
+        new=0,
+        known=0,
+        smeared_seconds=smears,
+        first_due=first,
+        last_due=last,
+        busiest_second=(busiest[0] if busiest is not None else 0) or 0,
+        curve=tuple((row[0], row[1]) for row in points),
+        dry_run=options.dry_run,
+    )
+
+
+def _stored(report: ScheduleReport, new: int) -> ScheduleReport:
+    return replace(report, new=new, known=report.accepted - new)
+
+
+def _shown(instant: Micros | None) -> str | None:
+    return None if instant is None else from_micros(instant).isoformat()

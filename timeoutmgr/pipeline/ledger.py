@@ -1,0 +1,156 @@
+"""The ledger of bulk work: which runs there were, with what parameters, and how far each is."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from sqlalchemy import Connection, insert, select, update
+
+from timeoutmgr.clock import SystemClock
+from timeoutmgr.contracts import Clock
+from timeoutmgr.database.owners import OwnerLives
+from timeoutmgr.instants import Micros
+from timeoutmgr.pipeline.errors import RunInTheWay
+from timeoutmgr.pipeline.stores import Store
+
+
+class RunState(StrEnum):
+    """How far a run is."""
+
+    RUNNING = "running"
+    PUBLISHED = "published"
+    """What it wrote counts; what it is to remove is not all removed."""
+    COMPLETED = "completed"
+    ABORTED = "aborted"
+    """It died before what it wrote counted, and that was swept."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """A run as the ledger has it."""
+
+    run_id: str
+    kind: str
+    state: RunState
+    created: Micros
+    parameters: Mapping[str, Any]
+
+
+@contextmanager
+def alone(store: Store, what: str) -> Iterator[None]:
+    """Be the one process that does *what* in *store*; however it ends, the next one may.
+
+    Raises RunInTheWay while another does it.
+    """
+    lives = OwnerLives(store.database)
+    with store.database.begin():  # on SQLite, one at a time looks and begins
+        if not lives.gone({what}):
+            raise RunInTheWay(f"another process is at it: {what}; wait until it has ended")
+        lives.begin(what)
+    try:
+        yield
+    finally:
+        lives.end(what)
+
+
+class Ledger:
+    """The runs of one store."""
+
+    def __init__(self, store: Store, clock: Clock | None = None) -> None:
+        self._database = store.database
+        self._runs, self._batches = store.tables.runs, store.tables.batches
+        self._clock = clock or SystemClock()
+
+    def begin(self, run_id: str, kind: str, parameters: Mapping[str, Any]) -> Run:
+        """Return the run, begun now or before.
+
+        Raises RunInTheWay where it was begun with other parameters: half of one run and half of
+        another is neither.
+        """
+        text = json.dumps(parameters, sort_keys=True)
+        now = self._database.now(self._clock)
+
+        def work(connection: Connection) -> Run:
+            found = self._find(connection, run_id)
+            if found is None:
+                row = {"run_id": run_id, "kind": kind, "state": RunState.RUNNING.value}
+                connection.execute(insert(self._runs), {**row, "created": now, "parameters": text})
+                found = self._find(connection, run_id)
+                assert found is not None, "it was inserted"
+            if found.kind != kind or json.dumps(found.parameters, sort_keys=True) != text:
+                raise RunInTheWay(
+                    f"run {run_id!r} was begun as {found.kind} with {dict(found.parameters)}, not "
+                    f"as {kind} with {dict(parameters)}; give the same parameters, or another "
+                    "run id"
+                )
+            return found
+
+        return self._database.run(work)
+
+    def find(self, run_id: str) -> Run | None:
+        """Return the run, or None."""
+        with self._database.read() as connection:
+            return self._find(connection, run_id)
+
+    def runs(self, kind: str, state: RunState) -> list[Run]:
+        """Return the runs of *kind* in *state*, the oldest first."""
+        wanted = (
+            select(self._runs)
+            .where(self._runs.c.kind == kind, self._runs.c.state == state.value)
+            .order_by(self._runs.c.created, self._runs.c.run_id)
+        )
+        with self._database.read() as connection:
+            return [_run(row) for row in connection.execute(wanted)]
+
+    def move(self, run_id: str, state: RunState) -> None:
+        """Note that the run is in *state*."""
+        one = update(self._runs).where(self._runs.c.run_id == run_id).values(state=state.value)
+        self._database.run(lambda connection: connection.execute(one))
+
+    def counted(self, run_id: str) -> int:
+        """Return the sum of what the run's batches counted."""
+        with self._database.read() as connection:
+            return sum(self._counts(connection, run_id).values())
+
+    def done(self, connection: Connection, run_id: str, no: int) -> bool:
+        """Return whether the batch *no* of the run is done."""
+        return no in self._counts(connection, run_id, no)
+
+    def close_batch(self, connection: Connection, run_id: str, no: int, count: int) -> None:
+        """Note, in the transaction that does it, that batch *no* is done."""
+        row = {"run_id": run_id, "no": no, "state": RunState.COMPLETED.value, "count": count}
+        connection.execute(insert(self._batches), row)
+
+    def note_batches(self, run_id: str, counts: Sequence[int]) -> None:
+        """Note the *counts* of batches that were done elsewhere, behind those there are."""
+
+        def work(connection: Connection) -> None:
+            first = max(self._counts(connection, run_id), default=-1) + 1
+            for no, count in enumerate(counts, first):
+                self.close_batch(connection, run_id, no, count)
+
+        self._database.run(work)
+
+    def _counts(self, connection: Connection, run_id: str, no: int | None = None) -> dict[int, int]:
+        batches = self._batches
+        wanted = select(batches.c.no, batches.c.count).where(batches.c.run_id == run_id)
+        if no is not None:
+            wanted = wanted.where(batches.c.no == no)
+        return {row[0]: row[1] for row in connection.execute(wanted)}
+
+    def _find(self, connection: Connection, run_id: str) -> Run | None:
+        row = connection.execute(select(self._runs).where(self._runs.c.run_id == run_id)).first()
+        return None if row is None else _run(row)
+
+
+def _run(row: Any) -> Run:
+    return Run(
+        run_id=row.run_id,
+        kind=row.kind,
+        state=RunState(row.state),
+        created=row.created,
+        parameters=json.loads(row.parameters),
+    )

@@ -1,0 +1,135 @@
+"""Storing rows by the chunk: each in one transaction, each row once in its id's life.
+
+PostgreSQL takes a chunk by COPY, keys before rows. Where some id is known already the chunk is
+undone, and put through a table of its own that only what is new is taken from.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from timeoutmgr.errors import ConfigurationError, InvalidMessage
+from timeoutmgr.pipeline.copying import CopyPut
+from timeoutmgr.pipeline.stores import Store
+from timeoutmgr.pipeline.storing import StorePut
+from timeoutmgr.pipeline.views import TO_STORE
+
+CHUNK_ROWS: Final = 50_000
+CHUNK_BYTES: Final = 64 * 1024 * 1024
+"""Where bodies are large, fewer rows than CHUNK_ROWS make a chunk."""
+
+_OPTIONAL: Final = ("saga_id",)
+_LONG_TEXTS: Final = ("headers",)
+_TEXT_LENGTH: Final = 255
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """How many *rows* were given, and how many of them were *new*."""
+
+    rows: int = 0
+    new: int = 0
+
+    def __add__(self, other: "Loaded") -> "Loaded":
+        """Return both together."""
+        return Loaded(self.rows + other.rows, self.new + other.new)
+
+
+class Put(Protocol):
+    """Stores one chunk in one transaction."""
+
+    def __call__(self, chunk: pa.Table) -> int:
+        """Store what is new of *chunk*, which holds each id once, sorted; return how many."""
+        ...
+
+
+class Loader:
+    """Stores rows of ``views.TO_STORE`` in *store*, as part of the run *run_id*.
+
+    *on_conflict*: see ``frames.write_timeouts``.
+    """
+
+    def __init__(
+        self, store: Store, *, run_id: str | None = None, on_conflict: str = "ignore"
+    ) -> None:
+        kind = CopyPut if store.is_postgresql else StorePut
+        self._put: Put = kind(store, run_id, on_conflict)
+
+    def load(self, batches: Iterable[pa.RecordBatch], chunk_rows: int = CHUNK_ROWS) -> Loaded:
+        """Store all of *batches*; return how many rows that were, and how many were new.
+
+        Raises InvalidMessage for rows that no store could hold, ContentDiffers as *on_conflict*
+        says, and StorageUnavailable: chunks before that are stored then, and a run over the same
+        rows stores the rest.
+        """
+        loaded = Loaded()
+        for chunk in chunks(batches, chunk_rows):
+            check(chunk)
+            loaded += Loaded(chunk.num_rows, self._put(each_once(chunk)))
+        return loaded
+
+
+def chunks(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
+    """Yield *batches* in tables of at most about *rows* rows and CHUNK_BYTES."""
+    if rows < 1:
+        raise ConfigurationError(f"chunk_rows must be positive, got {rows}")
+    held: list[pa.RecordBatch] = []
+    count = size = 0
+    for batch in batches:
+        for start in range(0, batch.num_rows, rows):
+            piece = batch.slice(start, rows)
+            if held and (count + piece.num_rows > rows or size + piece.nbytes > CHUNK_BYTES):
+                yield _table(held)
+                held, count, size = [], 0, 0
+            held.append(piece)
+            count, size = count + piece.num_rows, size + piece.nbytes
+    if held:
+        yield _table(held)
+
+
+def _table(batches: list[pa.RecordBatch]) -> pa.Table:
+    table = pa.Table.from_batches(batches)
+    missing = [name for name in TO_STORE.names if name not in table.column_names]
+    if missing:
+        raise InvalidMessage(f"the rows to store have no column {', '.join(missing)}")
+    return table.select(TO_STORE.names).cast(TO_STORE)
+
+
+def check(chunk: pa.Table) -> None:
+    """Raise InvalidMessage for a value that is missing, or that some database could not hold."""
+    for name in TO_STORE.names:
+        column = chunk[name]
+        if name not in _OPTIONAL and column.null_count:
+            raise InvalidMessage(f"{column.null_count} rows to store have no {name}")
+        if not pa.types.is_string(column.type):
+            continue
+        if name not in _LONG_TEXTS:
+            longest = pc.max(pc.utf8_length(column)).as_py() or 0
+            if longest > _TEXT_LENGTH:
+                raise InvalidMessage(
+                    f"a {name} to store has {longest} characters, at most {_TEXT_LENGTH} can be"
+                )
+        if pc.any(pc.match_substring(column, "\0")).as_py():
+            raise InvalidMessage(f"a {name} to store holds a NUL character; expected plain text")
+
+
+def each_once(chunk: pa.Table) -> pa.Table:
+    """Return *chunk* in the order of ids, of each id the earliest row.
+
+    All who store take ids in this order, so that no two of them wait for each other.
+    """
+    keys = [("endpoint", "ascending"), ("id", "ascending"), ("due", "ascending")]
+    ordered = chunk.sort_by(keys).combine_chunks()
+    if ordered.num_rows < 2:
+        return ordered
+    endpoints, ids = (ordered[name].combine_chunks() for name in ("endpoint", "id"))
+    again = pc.and_(
+        pc.equal(endpoints[1:], endpoints[:-1]),
+        pc.equal(ids[1:], ids[:-1]),
+    )
+    if not pc.any(again).as_py():
+        return ordered
+    return ordered.filter(pa.concat_arrays([pa.array([True]), pc.invert(again)]))

@@ -1,0 +1,231 @@
+"""Reports as one HTML page each, with pictures in it: no script, nothing fetched from elsewhere."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from html import escape
+from typing import Final
+
+from timeoutmgr.instants import Micros, from_micros
+from timeoutmgr.pipeline.jobs.forecast import ForecastReport
+from timeoutmgr.pipeline.jobs.lateness import LatenessReport
+from timeoutmgr.pipeline.transforms.lateness import QUANTILES
+from timeoutmgr.pipeline.transforms.load import coarser
+
+WIDTH: Final = 960
+HEIGHT: Final = 220
+_LEFT: Final = 70
+_BOTTOM: Final = 28
+_TOP: Final = 12
+_MOST_BARS: Final = 240
+
+_STYLE: Final = """
+body { font: 15px/1.45 system-ui, sans-serif; margin: 2em auto; max-width: 60em; padding: 0 1em;
+  color: #1b1f24; background: #fff }
+h1 { font-size: 1.5em } h2 { font-size: 1.15em; margin-top: 2em }
+table { border-collapse: collapse; width: 100% }
+td, th { text-align: left; padding: .25em .8em .25em 0; border-bottom: 1px solid #e3e6ea }
+td.number, th.number { text-align: right; font-variant-numeric: tabular-nums }
+svg { width: 100%; height: auto } .bar { fill: #2563a8 } .hot { fill: #c2410c }
+.axis { stroke: #8a929b; stroke-width: 1 } text { font-size: 12px; fill: #4b535c }
+.well { color: #166534 } .bad { color: #b42318; font-weight: 600 } p.note { color: #4b535c }
+@media (prefers-color-scheme: dark) { body { background: #14171a; color: #e6e9ec }
+  td, th { border-color: #2c3238 } text, p.note { fill: #a6afb8; color: #a6afb8 }
+  .bar { fill: #6ea8e0 } .hot { fill: #f08a4b } .well { color: #6fcf8f } .bad { color: #ff8a7a } }
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """One bar of a picture: what stands below it, how high it is, and what it says if asked."""
+
+    label: str
+    value: float
+    says: str
+    hot: bool = False
+
+
+def page(title: str, parts: Sequence[str]) -> str:
+    """Return a page; *parts* are HTML, *title* is text."""
+    shown = escape(title)
+    body = "\n".join(parts)
+    return (
+        '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+        f"<title>{shown}</title>\n<style>{_STYLE}</style>\n</head>\n<body>\n<h1>{shown}</h1>\n"
+        f"{body}\n</body>\n</html>\n"
+    )
+
+
+def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
+    """Return a table; numbers stand to the right."""
+    if not rows:
+        return '<p class="note">None.</p>'
+    numbers = [isinstance(value, int | float) for value in rows[0]]
+
+    def line(tag: str, values: Sequence[object]) -> str:
+        cells = (
+            f"<{tag}{' class=number' if number else ''}>{escape(_text(value))}</{tag}>"
+            for value, number in zip(values, numbers, strict=True)
+        )
+        return f"<tr>{''.join(cells)}</tr>"
+
+    return (
+        f"<table>\n<thead>{line('th', columns)}</thead>\n<tbody>\n"
+        + "\n".join(line("td", row) for row in rows)
+        + "\n</tbody>\n</table>"
+    )
+
+
+def bars(about: str, values: Sequence[Bar]) -> str:
+    """Return a picture of *values* side by side; *about* says what it shows, to who cannot see."""
+    if not values:
+        return '<p class="note">Nothing to show.</p>'
+    highest = max(bar.value for bar in values) or 1
+    room, base = WIDTH - _LEFT, HEIGHT - _BOTTOM
+    each = room / len(values)
+    drawn = []
+    for at, bar in enumerate(values):
+        high = (base - _TOP) * bar.value / highest
+        drawn.append(
+            f'<rect class="{"hot" if bar.hot else "bar"}" x="{_LEFT + at * each:.1f}" '
+            f'y="{base - high:.1f}" width="{max(each - (each > 3), 0.5):.1f}" '
+            f'height="{high:.1f}"><title>{escape(bar.says)}</title></rect>'
+        )
+    return (
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(about, quote=True)}">'
+        f'<line class="axis" x1="{_LEFT}" x2="{WIDTH}" y1="{base}" y2="{base}"/>'
+        f'<text x="{_LEFT - 6}" y="{_TOP + 8}" text-anchor="end">{escape(_text(highest))}</text>'
+        f'<text x="{_LEFT - 6}" y="{base}" text-anchor="end">0</text>'
+        f"{''.join(drawn)}{''.join(_labels(values, each))}</svg>"
+    )
+
+
+def _labels(values: Sequence[Bar], each: float) -> list[str]:
+    step = max(1, -(-len(values) // 8))
+    return [
+        f'<text x="{_LEFT + (at + 0.5) * each:.1f}" y="{HEIGHT - 8}" text-anchor="middle">'
+        f"{escape(values[at].label)}</text>"
+        for at in range(step // 2, len(values), step)
+    ]
+
+
+def forecast_page(report: ForecastReport) -> str:
+    """Return the load ahead as a page."""
+    options = report.options
+    totals = coarser(report.totals, options.bucket, _MOST_BARS)
+    width = _width(list(totals)) or options.bucket
+    hot = {max(totals, key=lambda begin: totals[begin])} if totals else set()
+    curve = [
+        Bar(_label(begin, width), count, f"{_time(begin)}: {count:,} messages", begin in hot)
+        for begin, count in totals.items()
+    ]
+    parts = [
+        f'<p class="note">At {_time(report.at)}, for the next {_span(options.horizon)}: '
+        f"{report.messages:,} messages, {report.bytes:,} bytes of bodies, {report.overdue:,} "
+        "overdue already.</p>",
+        f"<h2>Messages due, per {_span(width)}</h2>",
+        bars("messages due over time", curve),
+        f"<h2>The busiest {_span(options.bucket)} buckets</h2>",
+        table(
+            ["begin", "messages", "needs per second", "most for", "share"],
+            [
+                (
+                    _time(one.begin),
+                    one.messages,
+                    round(one.per_second, 1),
+                    one.most,
+                    f"{one.share:.0%}",
+                )
+                for one in report.peaks
+            ],
+        ),
+        "<h2>Destinations</h2>",
+        table(["destination", "messages"], list(report.destinations.items())[:50]),
+    ]
+    if report.drain is not None:
+        one = report.drain
+        kind = "well" if one.capacity >= one.needed else "bad"
+        parts.insert(
+            1,
+            f'<p class="{kind}">At {one.capacity:g} messages a second the worst backlog is '
+            f"{one.backlog:,} messages, and its last one {_span(one.latest)} late"
+            f"{f', at {_time(one.at)}' if one.at is not None else ''}. Without waiting it needs "
+            f"{one.needed:,.1f} a second.</p>",
+        )
+    return page("What is due", parts)
+
+
+def lateness_page(report: LatenessReport) -> str:
+    """Return the lateness of what was dispatched as a page."""
+    options, breaches = report.options, report.breaches
+    promise = f"{options.quantile} at most {_span(options.slo)}"
+    verdict = (
+        f'<p class="bad">{len(breaches):,} of {len(report.groups):,} groups break it.</p>'
+        if breaches
+        else '<p class="well">Every group keeps it.</p>'
+    )
+    columns = [*options.by, "messages", *QUANTILES, "most", "late"]
+    rows = [tuple(_cell(name, group[name]) for name in columns) for group in report.groups[:200]]
+    return page(
+        "How late messages were",
+        [
+            f'<p class="note">{report.messages:,} messages were dispatched. The promise is '
+            f"{promise}.</p>",
+            verdict,
+            "<h2>Messages by how late they were</h2>",
+            bars("messages by lateness", histogram_bars(report.histogram, options.slo)),
+            "<h2>The worst groups</h2>",
+            table(columns, rows),
+        ],
+    )
+
+
+def _cell(name: str, value: object) -> object:
+    is_time = name in QUANTILES or name == "most"
+    if is_time and isinstance(value, int | float):
+        return _span(timedelta(microseconds=value))
+    return value
+
+
+def histogram_bars(powers: Mapping[int, int], slo: timedelta) -> list[Bar]:
+    """Return the lateness by powers of two microseconds, as bars; those over *slo* are hot."""
+    if not powers:
+        return []
+    filled = range(min(powers), max(powers) + 1)
+    return [
+        Bar(
+            f"< {_span(timedelta(microseconds=2**power))}",
+            powers.get(power, 0),
+            f"late by less than {_span(timedelta(microseconds=2**power))}: "
+            f"{powers.get(power, 0):,} messages",
+            timedelta(microseconds=2**power / 2) >= slo,
+        )
+        for power in filled
+    ]
+
+
+def _text(value: object) -> str:
+    if isinstance(value, int):
+        return f"{value:,}"
+    return f"{value:,g}" if isinstance(value, float) else str(value)
+
+
+def _time(instant: Micros) -> str:
+    return from_micros(instant).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _label(instant: Micros, width: timedelta) -> str:
+    return from_micros(instant).strftime("%m-%d %H:%M" if width < timedelta(days=1) else "%m-%d")
+
+
+def _width(begins: Sequence[Micros]) -> timedelta | None:
+    return timedelta(microseconds=begins[1] - begins[0]) if len(begins) > 1 else None
+
+
+def _span(span: timedelta) -> str:
+    seconds = span.total_seconds()
+    for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"), (1e-3, "ms")):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds * 1e6:.3g} µs"

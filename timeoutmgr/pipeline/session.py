@@ -1,0 +1,207 @@
+"""A Spark session as the pipeline needs it: UTC, this Python, loopback only, and quiet."""
+
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.pipeline.errors import PipelineUnavailable
+from timeoutmgr.pipeline.java import Java, find_java
+from timeoutmgr.pipeline.quiet import held_back
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+EXTRA: Final = "install it with: pip install 'timeoutmgr[spark]'"
+
+# What a shell has set for other Sparks and other Javas would steer ours.
+_STRANGE: Final = (
+    *("PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR", "HADOOP_CONF_DIR", "SPARK_HOME"),
+    *("JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "JDK_JAVA_OPTIONS"),
+)
+_LOG4J: Final = """rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = spark %p %c{1}: %m%n
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionOptions:
+    """Where and how Spark runs.
+
+    *master* is Spark's; ``local[*,3]`` is this machine, where a task that fails is tried three
+    times (``local[*]`` never tries again). *remote* is the ``sc://`` address of a Spark Connect
+    server instead. *local_dir* is where shuffles are written: a folder with room for the data.
+    *partitions* is how many parts a shuffle has. *verbose* shows what Spark itself says.
+    """
+
+    master: str = "local[*,3]"
+    remote: str | None = None
+    java_home: Path | None = None
+    driver_memory: str = "1g"
+    local_dir: Path | None = None
+    partitions: int | None = None
+    verbose: bool = False
+    configuration: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Check every value."""
+        if self.remote is not None and not self.remote.startswith("sc://"):
+            raise ConfigurationError(
+                f"remote is the address of a Spark Connect server, sc://host:port; got "
+                f"{self.remote!r}"
+            )
+        if self.partitions is not None and self.partitions < 1:
+            raise ConfigurationError(f"partitions must be positive, got {self.partitions}")
+        if self.local_dir is not None and not self.local_dir.is_dir():
+            raise ConfigurationError(f"local_dir is a folder that exists, got {self.local_dir}")
+
+    @property
+    def is_local(self) -> bool:
+        """Whether Spark runs in processes of this machine that we start."""
+        return self.remote is None and self.master.startswith("local")
+
+
+@contextmanager
+def spark_session(options: SessionOptions | None = None) -> Iterator["SparkSession"]:
+    """Lend a session in which the data source ``timeouts`` is registered; stop it in the end.
+
+    Where this process has one already, that is lent as it is, and not stopped.
+
+    Raises PipelineUnavailable where Spark, Java or the server is missing.
+    """
+    wanted = options or SessionOptions()
+    require_spark()
+    from timeoutmgr.pipeline.frames import register
+
+    with ExitStack() as stack:
+        made = _connected(wanted, stack) if wanted.remote else _started(wanted, stack)
+        register(made)
+        yield made
+
+
+def require_spark() -> None:
+    """Raise PipelineUnavailable where the extra is not installed."""
+    for name in ("pyspark", "pyarrow"):
+        try:
+            __import__(name)
+        except ModuleNotFoundError as error:
+            raise PipelineUnavailable(f"the pipeline needs {name}, {EXTRA}") from error
+
+
+def settings_of(options: SessionOptions, scratch: Path) -> dict[str, str]:
+    """Return Spark's settings for *options*; *scratch* is a folder of this run's own."""
+    settings = {
+        **_SETTINGS,
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        "spark.driver.memory": options.driver_memory,
+        "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={scratch}/log4j2.properties",
+        "spark.pyspark.python": sys.executable,
+        "spark.pyspark.driver.python": sys.executable,
+    }
+    if options.is_local:
+        settings |= {"spark.local.dir": str(options.local_dir or scratch)}
+        settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        # Each fits the heap with room to spare; Spark puts those that are small together again.
+        settings |= {"spark.sql.shuffle.partitions": "64"}
+    if options.partitions is not None:
+        settings["spark.sql.shuffle.partitions"] = str(options.partitions)
+    return {**settings, **options.configuration}
+
+
+_SETTINGS: Final = {
+    "spark.app.name": "timeoutmgr-pipeline",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+    # A speculative attempt would load the same rows at the same time: harmless, and wasted.
+    "spark.speculation": "false",
+    "spark.sql.parquet.compression.codec": "zstd",
+    "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
+}
+
+
+def _started(options: SessionOptions, stack: ExitStack) -> "SparkSession":
+    from pyspark.sql import SparkSession
+
+    there = SparkSession.getActiveSession()
+    if there is not None:
+        return there
+    java = find_java(options.java_home)
+    scratch = Path(tempfile.mkdtemp(prefix="timeoutmgr-spark-"))
+    stack.callback(shutil.rmtree, scratch, ignore_errors=True)
+    (scratch / "log4j2.properties").write_text(_LOG4J)
+    builder = SparkSession.builder.master(options.master)
+    for name, value in settings_of(options, scratch).items():
+        builder = builder.config(name, value)
+    with _environment(options, java), nullcontext() if options.verbose else held_back():
+        stack.callback(_end_java)
+        try:
+            made = builder.getOrCreate()
+            stack.callback(made.stop)
+            return made
+        except Exception as error:  # of py4j, pyspark or the JVM: all mean the same here
+            raise PipelineUnavailable(
+                f"Spark did not start at {options.master!r}, with Java {java.version} in "
+                f"{java.home}: {_first_line(error)}"
+            ) from error
+
+
+def _end_java() -> None:
+    """End the JVM: by itself it stays until this process ends, with all its memory."""
+    from pyspark import SparkContext
+
+    gateway: Any = SparkContext._gateway
+    if gateway is None:
+        return
+    SparkContext._gateway = SparkContext._jvm = None
+    gateway.shutdown()
+    gateway.proc.stdin.close()
+    gateway.proc.wait(timeout=60)
+
+
+def _connected(options: SessionOptions, stack: ExitStack) -> "SparkSession":
+    from pyspark.sql import SparkSession
+
+    try:
+        made = SparkSession.builder.remote(str(options.remote)).getOrCreate()
+        stack.callback(made.stop)
+        made.conf.set("spark.sql.session.timeZone", "UTC")
+    except Exception as error:  # grpc's, or pyspark's own for packages that it lacks
+        raise PipelineUnavailable(
+            f"no Spark Connect server answers at {options.remote}: {_first_line(error)}"
+        ) from error
+    return made
+
+
+@contextmanager
+def _environment(options: SessionOptions, java: Java) -> Iterator[None]:
+    """Start the JVM with an environment of ours: it and its Python workers inherit it."""
+    before = dict(os.environ)
+    if options.is_local:
+        for name in _STRANGE:
+            os.environ.pop(name, None)
+        os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    os.environ["JAVA_HOME"] = str(java.home)
+    # By itself pyspark takes the first python3 on the PATH, which need not be ours.
+    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+def _first_line(error: Exception) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -1,0 +1,171 @@
+"""One moment of a store, seen by any number of tasks and through several views.
+
+Without it, a row that is changed while others are read is read twice or not at all, and what is
+dispatched between two reads is missing from both. PostgreSQL exports its snapshot; elsewhere the
+rows are read once, in one transaction, into Parquet files.
+"""
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from sqlalchemy import func, literal_column, select
+
+from timeoutmgr.clock import SystemClock
+from timeoutmgr.contracts import Clock
+from timeoutmgr.instants import Micros
+from timeoutmgr.pipeline.fetching import fetch_within
+from timeoutmgr.pipeline.frames import read_timeouts
+from timeoutmgr.pipeline.stores import Store, open_store
+from timeoutmgr.pipeline.views import Selection, projected
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+EVERYTHING = Selection()
+
+
+class Snapshot(Protocol):
+    """One moment of a store."""
+
+    @property
+    def store(self) -> Store:
+        """The store whose moment it is."""
+        ...
+
+    @property
+    def now(self) -> Micros:
+        """When that was, by the clock that due times are compared with."""
+        ...
+
+    def read(
+        self,
+        spark: "SparkSession",
+        view: str,
+        *,
+        columns: Sequence[str] | None = None,
+        which: Selection = EVERYTHING,
+    ) -> "DataFrame":
+        """Return *columns* of *view* as they were at that moment; only while it is held."""
+        ...
+
+
+@contextmanager
+def snapshot(
+    store: str | Store,
+    *,
+    views: Sequence[str] = ("pending", "history"),
+    which: Selection = EVERYTHING,
+    columns: Sequence[str] | None = None,
+    folder: Path | None = None,
+    clock: Clock | None = None,
+) -> Iterator[Snapshot]:
+    """Hold one moment of *store* until the end of the block.
+
+    *views*, *which* and *columns* (those a view has) are what is needed where the rows must be
+    copied for it, into a folder below *folder*, which workers can read. On PostgreSQL nothing is
+    copied, but it keeps from being vacuumed what was removed since: hold it no longer than needed.
+    """
+    opened = store if isinstance(store, Store) else open_store(store)
+    opened.require_tables()
+    given = clock or SystemClock()
+    if opened.is_postgresql:
+        with _exported(opened, given) as held:
+            yield held
+        return
+    target = Path(tempfile.mkdtemp(prefix="timeoutmgr-snapshot-", dir=folder))
+    try:
+        now = opened.database.now(given)
+        _copy(opened, target, views, which, columns)
+        yield CopiedSnapshot(opened, now, target)
+    finally:
+        shutil.rmtree(target, ignore_errors=True)
+
+
+@dataclass(frozen=True, slots=True)
+class SharedSnapshot:
+    """A snapshot of PostgreSQL's, by the name that it was exported under."""
+
+    store: Store
+    now: Micros
+    name: str
+
+    def read(
+        self,
+        spark: "SparkSession",
+        view: str,
+        *,
+        columns: Sequence[str] | None = None,
+        which: Selection = EVERYTHING,
+    ) -> "DataFrame":
+        """Return *columns* of *view*, read by as many tasks as there are parts."""
+        return read_timeouts(
+            spark, self.store.name, view=view, columns=columns, which=which, snapshot=self.name
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedSnapshot:
+    """Rows that were copied in one transaction, as Parquet files in *folder*."""
+
+    store: Store
+    now: Micros
+    folder: Path
+
+    def read(
+        self,
+        spark: "SparkSession",
+        view: str,
+        *,
+        columns: Sequence[str] | None = None,
+        which: Selection = EVERYTHING,
+    ) -> "DataFrame":
+        """Return *columns* of the copy of *view*."""
+        names = projected(view, columns).names
+        return spark.read.parquet(str(self.folder / view)).select(*names)
+
+
+@contextmanager
+def _exported(store: Store, clock: Clock) -> Iterator[SharedSnapshot]:
+    # Not from the pool: it is held for as long as the run takes.
+    with store.database.apart.connect() as connection:
+        connection = connection.execution_options(isolation_level="REPEATABLE READ")
+        with connection.begin():
+            name = str(connection.execute(select(func.pg_export_snapshot())).scalar_one())
+            now = int(
+                connection.execute(
+                    select(literal_column(str(store.database.dialect.now)))
+                ).scalar_one()
+            )
+            # Takes the weakest lock on every partition: none is detached while tasks read them.
+            for table in (store.tables.timeouts, store.tables.history):
+                connection.execute(select(table.c.id).limit(0))
+            yield SharedSnapshot(store, now, name)
+
+
+def _copy(
+    store: Store,
+    target: Path,
+    views: Sequence[str],
+    which: Selection,
+    columns: Sequence[str] | None,
+) -> None:
+    import pyarrow.parquet as pq
+
+    with store.database.engine.connect() as connection:
+        if not store.database.is_sqlite:  # there every transaction is of one moment
+            connection = connection.execution_options(isolation_level="REPEATABLE READ")
+        with connection.begin():
+            for view in views:
+                known = projected(view, None)
+                wanted = projected(
+                    view, [n for n in columns if n in known.names] if columns else None
+                )
+                (target / view).mkdir()
+                with pq.ParquetWriter(target / view / "all.parquet", wanted) as writer:
+                    for batch in fetch_within(connection, store, view, wanted, which):
+                        writer.write_batch(batch)

@@ -1,0 +1,216 @@
+"""The data source ``timeouts`` of Spark: reading and writing run in its Python workers.
+
+Options of a read: ``store``, ``view``, ``snapshot``, ``partitions``, ``endpoint``,
+``destination``, ``due_from``, ``due_before``, ``at_from``, ``at_before`` (UTC microseconds) and
+``bucket_seconds``; the schema that is asked for is the projection. Options of a write: ``store``,
+``run_id``, ``on_conflict``, ``chunk_rows``.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, Final
+
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    DataSourceStreamReader,
+    InputPartition,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.pipeline.fetching import fetch
+from timeoutmgr.pipeline.ledger import Ledger
+from timeoutmgr.pipeline.loading import CHUNK_ROWS, Loaded, Loader
+from timeoutmgr.pipeline.parts import parts_of
+from timeoutmgr.pipeline.statements import Part
+from timeoutmgr.pipeline.stores import Store, open_store
+from timeoutmgr.pipeline.views import Selection, ddl, projected
+
+PARTITIONS: Final = 8
+_INSTANTS: Final = ("due_from", "due_before", "at_from", "at_before")
+_KNOWN: Final = (
+    *("store", "schema", "prefix", "view", "snapshot", "partitions", "endpoint", "destination"),
+    *_INSTANTS,
+    *("bucket_seconds", "run_id", "on_conflict", "chunk_rows", "batch_events"),
+)
+
+
+class TimeoutsDataSource(DataSource):
+    """Reads a view of a store, and stores timeouts."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        super().__init__(options)
+        unknown = sorted(name for name in options if name.lower() not in _KNOWN)
+        if unknown:
+            raise ConfigurationError(
+                f"the data source 'timeouts' has no option {unknown[0]!r}, only {', '.join(_KNOWN)}"
+            )
+
+    @classmethod
+    def name(cls) -> str:
+        """Return what ``format`` calls it."""
+        return "timeouts"
+
+    def schema(self) -> str:
+        """Return all columns of the view."""
+        return ddl(projected(self._view, None))
+
+    def reader(self, schema: StructType) -> "TimeoutsReader":
+        """Return what reads the columns of *schema*."""
+        columns = projected(self._view, schema.names)
+        return TimeoutsReader(self._named, self._view, columns, self._which, self._options())
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Return what follows the history."""
+        from timeoutmgr.pipeline.following import HistoryStream
+
+        columns = projected("history", schema.names)
+        return HistoryStream(self._named, columns, self._options())
+
+    def writer(self, schema: StructType, overwrite: bool) -> "TimeoutsWriter":
+        """Return what stores rows of *schema*; there is no overwriting of timeouts."""
+        if overwrite:
+            raise ConfigurationError(
+                "timeouts are added, never overwritten; write with mode('append')"
+            )
+        return TimeoutsWriter(self._named, self._options())
+
+    @property
+    def _view(self) -> str:
+        return self.options.get("view", "pending")
+
+    @property
+    def _named(self) -> "NamedStore":
+        if "store" not in self.options:
+            raise ConfigurationError(
+                "the data source 'timeouts' needs option('store', …): a word NAME whose URL is in "
+                "TIMEOUTMGR_STORE_NAME, or a settings file"
+            )
+        get = self.options.get
+        return NamedStore(self.options["store"], get("schema"), get("prefix"))
+
+    @property
+    def _which(self) -> Selection:
+        instants: dict[str, Any] = {
+            name: _number(name, self.options[name]) for name in _INSTANTS if name in self.options
+        }
+        return Selection(
+            endpoint=self.options.get("endpoint"),
+            destination=self.options.get("destination"),
+            bucket=timedelta(
+                seconds=_number("bucket_seconds", self.options.get("bucket_seconds", "60"))
+            ),
+            **instants,
+        )
+
+    def _options(self) -> dict[str, str]:
+        return {name: self.options[name] for name in _KNOWN if name in self.options}
+
+
+@dataclass(frozen=True, slots=True)
+class NamedStore:
+    """A store by name; what workers get, and open for themselves."""
+
+    name: str
+    schema: str | None = None
+    prefix: str | None = None
+
+    def open(self) -> Store:
+        """Return the store; see ``open_store``."""
+        return open_store(self.name, schema=self.schema, prefix=self.prefix)
+
+
+class PartOfView(InputPartition):
+    """What one task reads."""
+
+    def __init__(self, part: Part) -> None:
+        super().__init__(part)
+        self.part = part
+
+
+class TimeoutsReader(DataSourceReader):
+    """Reads a view, in parts where a shared snapshot is held."""
+
+    def __init__(
+        self,
+        store: NamedStore,
+        view: str,
+        columns: pa.Schema,
+        which: Selection,
+        options: Mapping[str, str],
+    ) -> None:
+        self._store = store
+        self._view = view
+        self._columns = columns
+        self._which = which
+        self._snapshot = options.get("snapshot")
+        self._count = _number("partitions", options.get("partitions", str(PARTITIONS)))
+
+    def partitions(self) -> list[InputPartition]:
+        """Return the parts; one where no snapshot would make several agree."""
+        count = self._count if self._snapshot else 1
+        store = self._store.open()
+        store.require_tables()
+        return [PartOfView(part) for part in parts_of(store, self._view, count)]
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of *partition*."""
+        assert isinstance(partition, PartOfView)
+        yield from fetch(
+            self._store.open(),
+            self._view,
+            self._columns,
+            self._which,
+            part=partition.part,
+            snapshot=self._snapshot,
+        )
+
+
+class Written(WriterCommitMessage):
+    """What one task stored."""
+
+    def __init__(self, loaded: Loaded) -> None:
+        self.loaded = loaded
+
+
+class TimeoutsWriter(DataSourceArrowWriter):
+    """Stores rows in chunks, each in a transaction; a task that is tried again finds its rows.
+
+    There is nothing to undo when a run failed: Spark may call ``abort`` while tasks still write,
+    and leaves out those that it does not know of. What was stored stays, under ids that the next
+    run has too.
+    """
+
+    def __init__(self, store: NamedStore, options: Mapping[str, str]) -> None:
+        self._store = store
+        self._run_id = options.get("run_id")
+        self._on_conflict = options.get("on_conflict", "ignore")
+        self._chunk_rows = _number("chunk_rows", options.get("chunk_rows", str(CHUNK_ROWS)))
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Store the rows of one task; return how many were new."""
+        store = self._store.open()
+        store.require_tables()
+        loader = Loader(store, run_id=self._run_id, on_conflict=self._on_conflict)
+        return Written(loader.load(iterator, self._chunk_rows))
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Write into the ledger how many rows were new; every chunk is committed already."""
+        if self._run_id is not None:
+            counts = [one.loaded.new for one in messages if isinstance(one, Written)]
+            Ledger(self._store.open()).note_batches(self._run_id, counts)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Do nothing; see above."""
+
+
+def _number(name: str, value: str) -> int:
+    try:
+        return int(value)
+    except ValueError:
+        raise ConfigurationError(f"option {name!r} is a whole number, got {value!r}") from None

@@ -1,0 +1,103 @@
+"""The SELECT that reads a view, or a part of it; the same for every database and driver."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    MetaData,
+    Select,
+    Table,
+    cast,
+    func,
+    literal_column,
+    select,
+)
+from sqlalchemy.engine import Dialect
+
+from timeoutmgr.contracts import BulkTables
+from timeoutmgr.instants import duration_micros
+from timeoutmgr.pipeline.views import Selection
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a table that one task reads; the default is all of it.
+
+    On PostgreSQL it is the blocks from *first* to before *end* (None: the last) of *relation*,
+    which is one partition of the table. A range of blocks needs no index and no statistics.
+    """
+
+    relation: str | None = None
+    first: int = 0
+    end: int | None = None
+
+
+WHOLE = Part()
+
+
+def statement(
+    tables: BulkTables, view: str, columns: pa.Schema, which: Selection, part: Part = WHOLE
+) -> Select[Any]:
+    """Return the statement that reads *columns* of *view*, in their order."""
+    if view == "load":
+        return _load(tables.timeouts, columns, which)
+    table = _relation(
+        {"pending": tables.timeouts, "keys": tables.keys}.get(view, tables.history), part
+    )
+    wanted = select(*(table.c[field.name] for field in columns))
+    return wanted.where(*_matching(table, view, which), *_blocks(part))
+
+
+def as_text(statement: Select[Any], dialect: Dialect) -> str:
+    """Return *statement* as text with its values in it, for drivers that are not SQLAlchemy's."""
+    return str(statement.compile(dialect=dialect, compile_kwargs={"literal_binds": True}))
+
+
+def _relation(table: Table, part: Part) -> Table:
+    if part.relation is None:
+        return table
+    return table.to_metadata(MetaData(), name=part.relation)
+
+
+def _blocks(part: Part) -> list[ColumnElement[bool]]:
+    if part.relation is None:
+        return []
+    found: list[ColumnElement[bool]] = [literal_column(f"ctid >= CAST('({part.first},0)' AS tid)")]
+    if part.end is not None:
+        found.append(literal_column(f"ctid < CAST('({part.end},0)' AS tid)"))
+    return found
+
+
+def _matching(table: Table, view: str, which: Selection) -> list[ColumnElement[bool]]:
+    found: list[ColumnElement[bool]] = []
+    if which.endpoint is not None:
+        found.append(table.c.endpoint == which.endpoint)
+    if which.destination is not None and view != "keys":
+        found.append(table.c.destination == which.destination)
+    instant = table.c.at if view == "history" else table.c.due
+    is_history = view == "history"
+    begin = which.at_from if is_history else which.due_from
+    end = which.at_before if is_history else which.due_before
+    found += [instant >= begin] if begin is not None else []
+    found += [instant < end] if end is not None else []
+    return found
+
+
+def _load(table: Table, columns: pa.Schema, which: Selection) -> Select[Any]:
+    width = duration_micros(which.bucket)
+    bucket = (table.c.due - table.c.due % literal_column(str(width), BigInteger)).label("bucket")
+    group = [table.c.endpoint, table.c.destination, bucket]
+    numbers: dict[str, ColumnElement[Any]] = {
+        "messages": func.count().label("messages"),
+        # A sum of BIGINT is NUMERIC on PostgreSQL, and DECIMAL on MySQL.
+        "bytes": cast(func.sum(func.length(table.c.body)), BigInteger).label("bytes"),
+    }
+    known: dict[str, ColumnElement[Any]] = {**{each.name: each for each in group}, **numbers}
+    return (
+        select(*(known[field.name] for field in columns))
+        .where(*_matching(table, "load", which))
+        .group_by(*group)
+    )

@@ -1,0 +1,1 @@
+"""What becomes of data frames: pure functions, time comes in as an argument."""

@@ -1,0 +1,200 @@
+"""What became of every message: evidence from all sides, one row an id, and a verdict on each.
+
+One union and one grouping by id, of numbers alone: a join for each side would cost twice that, and
+texts would make the grouping sort.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import IntFlag, StrEnum
+from functools import reduce
+from typing import TYPE_CHECKING, Final
+
+from pyspark.sql import functions as f
+
+from timeoutmgr.contracts import TimeoutState
+from timeoutmgr.instants import Micros, duration_micros
+from timeoutmgr.pipeline.transforms.requests import timeout_id
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pyspark.sql import Column, DataFrame
+
+
+class Verdict(StrEnum):
+    """What became of a message."""
+
+    OK = "ok"
+    LATE = "late"
+    """Dispatched, and later after its due time than is well."""
+    PENDING = "pending"
+    OVERDUE = "overdue"
+    """Pending, though it was due before the cutoff."""
+    DUPLICATE = "duplicate"
+    """Dispatched more than once, always under the same message id."""
+    DISPATCHED_BUT_PENDING = "dispatched_but_pending"
+    LOST = "lost"
+    """Accepted, or stored, and neither pending nor ended."""
+    CANCELLED = "cancelled"
+    DEAD_LETTERED = "dead_lettered"
+    """In the error queue, with its whole message."""
+    UNKNOWN = "unknown"
+    """What is told of it cannot all be true, or tells nothing."""
+
+
+BROKEN: Final = (Verdict.LOST, Verdict.DISPATCHED_BUT_PENDING)
+"""Verdicts that no run may have."""
+
+
+class Mark(IntFlag):
+    """What one piece of evidence tells of its message."""
+
+    PENDING = 1
+    ACCEPTED = 2
+    SCHEDULED = 4
+    DISPATCHED = 8
+    CANCELLED = 16
+    FAILED = 32
+    CLOSED = 64
+    """Its key says that it was dispatched; history may have been purged, or not be kept."""
+    OTHER = 128
+
+
+EVENTS: Final[Mapping[str, Mark]] = {
+    "scheduled": Mark.SCHEDULED,
+    "rescheduled": Mark.SCHEDULED,
+    "dispatched": Mark.DISPATCHED,
+    "cancelled": Mark.CANCELLED,
+    "failed": Mark.FAILED,
+    "dead_lettered": Mark.FAILED,
+}
+STATES: Final[Mapping[str, Mark]] = {
+    TimeoutState.PENDING: Mark.SCHEDULED,
+    TimeoutState.DISPATCHED: Mark.CLOSED,
+    TimeoutState.CANCELLED: Mark.CANCELLED,
+    TimeoutState.FAILED: Mark.FAILED,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """By what verdicts are given.
+
+    What was due before *cutoff* is to have ended; later than *late* after its due time is late.
+    """
+
+    cutoff: Micros
+    late: timedelta = timedelta(minutes=1)
+
+
+def of_history(history: "DataFrame") -> "DataFrame":
+    """Return the evidence of *history*, which has id, event, at and due."""
+    return history.select("id", _marks("event", EVENTS), _micros("at"), _micros("due"))
+
+
+def of_pending(pending: "DataFrame") -> "DataFrame":
+    """Return the evidence of *pending*, which has id and due."""
+    return pending.select("id", _mark(Mark.PENDING), _none("at"), _micros("due"))
+
+
+def of_keys(keys: "DataFrame") -> "DataFrame":
+    """Return the evidence of *keys*, which has id, state, due and closed_at."""
+    return keys.select(
+        "id", _marks("state", STATES), _micros("closed_at").alias("at"), _micros("due")
+    )
+
+
+def of_accepted(accepted: "DataFrame", endpoint: str) -> "DataFrame":
+    """Return the evidence of what senders say was *accepted* for *endpoint*'s manager.
+
+    It has id, or message_id, and due if they know it.
+    """
+    known = accepted.columns
+    id_ = f.col("id") if "id" in known else timeout_id(endpoint, f.col("message_id").cast("string"))
+    due = f.unix_micros(f.col("due").cast("timestamp")) if "due" in known else f.lit(None)
+    return accepted.select(
+        id_.alias("id"), _mark(Mark.ACCEPTED), _none("at"), due.cast("bigint").alias("due")
+    )
+
+
+def verdicts(evidence: "Sequence[DataFrame]", bounds: Bounds) -> "DataFrame":
+    """Return one row for each id in *evidence*: verdict, dispatches, first_at, due, lateness.
+
+    Times are in UTC microseconds.
+    """
+    every = reduce(lambda one, other: one.unionByName(other), evidence)
+    mark = f.col("mark")
+    sums = every.groupBy("id").agg(
+        f.bit_or(mark).alias("marks"),
+        f.sum((mark == Mark.DISPATCHED).cast("int")).alias("dispatches"),
+        f.min(f.when(mark == Mark.DISPATCHED, f.col("at"))).alias("dispatched_at"),
+        f.min(f.when(mark == Mark.DISPATCHED, f.col("due"))).alias("dispatched_due"),
+        f.max(f.when(mark == Mark.CLOSED, f.col("at"))).alias("closed_at"),
+        f.max(f.when(mark == Mark.PENDING, f.col("due"))).alias("pending_due"),
+        f.max(f.when(mark.isin(*_KNOWS_DUE), f.col("due"))).alias("other_due"),
+    )
+    due = f.coalesce("dispatched_due", "pending_due", "other_due")
+    first = f.coalesce("dispatched_at", "closed_at")
+    told = sums.select(
+        "id", "marks", "dispatches", first.alias("first_at"), due.alias("due")
+    ).withColumn("lateness", f.col("first_at") - f.col("due"))
+    return told.select(
+        "id", _verdict(bounds).alias("verdict"), "dispatches", "first_at", "due", "lateness"
+    )
+
+
+_KNOWS_DUE: Final = (int(Mark.ACCEPTED), int(Mark.SCHEDULED), int(Mark.CLOSED))
+
+
+def _verdict(bounds: Bounds) -> "Column":
+    is_pending, is_sent = _has(Mark.PENDING), f.col("dispatches") > 0
+    is_over = f.col("due") < bounds.cutoff
+    is_late = f.col("lateness") > duration_micros(bounds.late)
+    ended = _has(Mark.FAILED) | _has(Mark.CANCELLED)
+    chain = [
+        (is_sent & is_pending, Verdict.DISPATCHED_BUT_PENDING),
+        (f.col("dispatches") > 1, Verdict.DUPLICATE),
+        (is_sent & is_late, Verdict.LATE),
+        (is_sent, Verdict.OK),
+        (is_pending & (ended | _has(Mark.CLOSED)), Verdict.UNKNOWN),
+        (_has(Mark.CLOSED) & is_late, Verdict.LATE),
+        (_has(Mark.CLOSED), Verdict.OK),
+        (_has(Mark.FAILED), Verdict.DEAD_LETTERED),
+        (_has(Mark.CANCELLED), Verdict.CANCELLED),
+        (is_pending & is_over, Verdict.OVERDUE),
+        (is_pending, Verdict.PENDING),
+        # All is seen at one moment: what was stored and is not there has gone.
+        (_has(Mark.SCHEDULED), Verdict.LOST),
+        # What was accepted may be on its way to the store until it is due.
+        (_has(Mark.ACCEPTED) & f.coalesce(~is_over, f.lit(False)), Verdict.PENDING),
+        (_has(Mark.ACCEPTED), Verdict.LOST),
+    ]
+    verdict = f.lit(Verdict.UNKNOWN.value)
+    for condition, meant in reversed(chain):
+        verdict = f.when(f.coalesce(condition, f.lit(False)), f.lit(meant.value)).otherwise(verdict)
+    return verdict
+
+
+def _has(mark: Mark) -> "Column":
+    return f.col("marks").bitwiseAND(f.lit(int(mark))) != 0
+
+
+def _marks(column: str, meanings: Mapping[str, Mark]) -> "Column":
+    meant = f.lit(int(Mark.OTHER))
+    for name, mark in meanings.items():
+        meant = f.when(f.col(column) == name, f.lit(int(mark))).otherwise(meant)
+    return meant.alias("mark")
+
+
+def _mark(mark: Mark) -> "Column":
+    return f.lit(int(mark)).alias("mark")
+
+
+def _micros(column: str) -> "Column":
+    return f.unix_micros(f.col(column)).alias(column)
+
+
+def _none(column: str) -> "Column":
+    return f.lit(None).cast("bigint").alias(column)

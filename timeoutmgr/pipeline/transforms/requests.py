@@ -1,0 +1,353 @@
+"""Rows of a data set as timeouts to store, each with the reasons why it cannot be one.
+
+The rules are those of ``timeoutmgr.validation`` and ``timeoutmgr.outgoing``, as expressions, so
+that a million rows never pass through Python; ``tests/pipeline`` holds both to the same answers.
+"""
+
+import fnmatch
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import functions as f
+from pyspark.sql import types as t
+
+from timeoutmgr import headers
+from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.instants import Micros, duration_micros, to_wire
+from timeoutmgr.outgoing import RESERVED
+from timeoutmgr.pipeline.errors import WrongColumns
+from timeoutmgr.pipeline.views import TO_STORE
+from timeoutmgr.routing import NAMESPACE
+from timeoutmgr.validation import DESTINATION_BYTES, ID_CHARACTERS, SATELLITES, Limits
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+PAST: Final = ("reject", "dispatch", "shift")
+
+_TEXTS: Final = ("destination", "key", "saga_id", "message_type", "content_type", "body_encoding")
+COLUMNS: Final = (*_TEXTS, "due", "delay", "body", "headers")
+_ISO: Final = r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d)$"
+_PRINTABLE: Final = r"^[ [^\p{C}\p{Z}]]{1,200}$"
+_LONGEST_DELAY: Final = 8_000 * 365 * 86_400
+_WIRE: Final = "yyyy-MM-dd HH:mm:ss:SSSSSS 'Z'"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """How rows become timeouts of *endpoint*.
+
+    *dataset* names what the rows are of: a row's message id is the data set and its key, or, where
+    it has none, the data set and a digest of its content. *past* is what becomes of a row that is
+    due already: ``reject`` it, ``dispatch`` it as it is, or ``shift`` it to *now*. *unknown* are
+    destinations that do not exist.
+    """
+
+    endpoint: str
+    dataset: str
+    now: Micros
+    message_type: str | None = None
+    past: str = "reject"
+    limits: Limits = field(default_factory=Limits)
+    unknown: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        """Check every value."""
+        if self.past not in PAST:
+            raise ConfigurationError(f"past is one of {PAST}, got {self.past!r}")
+        if not self.dataset or len(self.dataset) > 100 or not _is_plain(self.dataset):
+            raise ConfigurationError(
+                f"dataset is 1 to 100 printable ASCII characters, got {self.dataset!r}"
+            )
+
+
+def normalised(frame: "DataFrame") -> "DataFrame":
+    """Return *frame* with all of COLUMNS: those that are missing are empty.
+
+    Raises WrongColumns where there is no way to read it: no destination, nothing that says when,
+    times without a zone, types that cannot be meant.
+    """
+    found = {one.name: one.dataType for one in frame.schema.fields}
+    problems = [f"has no column {name!r}" for name in ("destination", "body") if name not in found]
+    if not {"due", "delay"} & found.keys():
+        problems.append("has no column 'due' and no column 'delay'")
+    strange = sorted(found.keys() - set(COLUMNS))
+    if strange:
+        problems.append(f"has a column {strange[0]!r} that nobody reads; known: {COLUMNS}")
+    for name, kind in found.items():
+        problems += _misfit(name, kind)
+    if problems:
+        raise WrongColumns("the data set", problems)
+    return frame.select(
+        *(
+            f.col(name) if name in found else f.lit(None).cast("string").alias(name)
+            for name in COLUMNS
+        )
+    )
+
+
+def _misfit(name: str, kind: t.DataType) -> list[str]:
+    if isinstance(kind, t.TimestampNTZType):
+        return [f"column {name!r} has times without a zone; store them adjusted to UTC"]
+    fits: dict[str, tuple[type[t.DataType], ...]] = {
+        "due": (t.TimestampType, t.StringType),
+        "delay": (t.NumericType, t.StringType),
+        "body": (t.StringType, t.BinaryType, t.StructType, t.MapType, t.ArrayType),
+        "headers": (t.StringType, t.MapType),
+    }
+    wanted = fits.get(name, (t.StringType, t.IntegralType))
+    if name not in COLUMNS or isinstance(kind, (*wanted, t.NullType)):
+        return []
+    names = " or ".join(one.__name__.removesuffix("Type").lower() for one in wanted)
+    return [f"column {name!r} is {kind.simpleString()}, expected {names}"]
+
+
+def judged(requests: "DataFrame", rules: Rules) -> "DataFrame":
+    """Return the timeouts that *requests* ask for, and ``reasons`` why a row is none.
+
+    The columns are those of ``views.TO_STORE``, ``reasons`` and ``input``, the row as JSON where
+    there are reasons.
+    """
+    kinds: Mapping[str, t.DataType] = {one.name: one.dataType for one in requests.schema.fields}
+    texts = {name: f.col(name).cast("string") for name in _TEXTS}
+    texts["message_type"] = f.coalesce(texts["message_type"], f.lit(rules.message_type))
+    when, when_wrong = _when(kinds, rules)
+    body, body_wrong = _body(kinds["body"], texts["body_encoding"], rules.limits)
+    given, headers_wrong = _headers(kinds["headers"], rules.limits)
+    read = requests.select(
+        *(column.alias(name) for name, column in texts.items()),
+        when.alias("due"),
+        body.alias("body"),
+        _content_type(kinds["body"], texts["content_type"]).alias("content_type_"),
+        given.alias("given"),
+        _message_id(texts, kinds, rules).alias("message_id"),
+        f.array_compact(f.array(*when_wrong, *body_wrong, *headers_wrong)).alias("first_reasons"),
+        f.to_json(f.struct(*_shown(kinds))).alias("input"),
+    )
+    reasons = f.concat(f.col("first_reasons"), f.array_compact(f.array(*_names_wrong(rules))))
+    named = read.select(
+        f.lit(rules.endpoint).alias("endpoint"),
+        timeout_id(rules.endpoint, f.col("message_id")).alias("id"),
+        "due",
+        "destination",
+        "saga_id",
+        "message_id",
+        _all_headers(rules).alias("headers"),
+        "body",
+        f.col("content_type_").alias("content_type"),
+        f.lit("utf-8").alias("content_encoding"),
+        f.timestamp_micros(f.lit(rules.now)).alias("created"),
+        reasons.alias("reasons"),
+        "input",
+    )
+    return named.select(*TO_STORE.names, "reasons", "input")
+
+
+def timeout_id(endpoint: str, message_id: "Column") -> "Column":
+    """Return the id of the timeout that holds *message_id*, as ``routing.timeout_id`` makes it."""
+    before = NAMESPACE.bytes + f"{len(endpoint)}:{endpoint}".encode()
+    digest = f.sha1(f.concat(f.lit(before), f.encode(message_id, "UTF-8")))
+    # Version 5 in one digit; in another the two bits that say what kind of UUID it is.
+    variant = f.translate(f.substring(digest, 17, 1), "0123456789abcdef", "89ab89ab89ab89ab")
+    return f.concat(
+        *(f.substring(digest, 1, 8), f.lit("-"), f.substring(digest, 9, 4), f.lit("-5")),
+        *(f.substring(digest, 14, 3), f.lit("-"), variant, f.substring(digest, 18, 3)),
+        *(f.lit("-"), f.substring(digest, 21, 12)),
+    )
+
+
+def _because(condition: "Column", reason: str) -> "Column":
+    return f.when(condition, f.lit(reason))
+
+
+def _when(kinds: Mapping[str, t.DataType], rules: Rules) -> tuple["Column", list["Column"]]:
+    """Return when a row is due, and what may be wrong with that."""
+    raw, delay = f.col("due"), f.col("delay").cast("string").try_cast("double")
+    is_text = not isinstance(kinds["due"], t.TimestampType)
+    text = raw.cast("string")
+    at = f.when(text.rlike(_ISO), text.try_cast("timestamp")) if is_text else raw
+    now = f.timestamp_micros(f.lit(rules.now))
+    in_range = (delay >= 0) & (delay <= _LONGEST_DELAY)
+    later = f.when(
+        in_range,
+        # Rounded up, so that it is never early.
+        f.timestamp_micros(f.lit(rules.now) + f.ceil(delay * 1_000_000).cast("bigint")),
+    )
+    due = f.coalesce(at, later)
+    is_past = due <= now
+    wrong = [
+        _because(raw.isNull() & f.col("delay").isNull(), "neither due nor delay is given"),
+        _because(raw.isNotNull() & f.col("delay").isNotNull(), "due and delay exclude each other"),
+        _because(
+            raw.isNotNull() & at.isNull(),
+            "due is no instant with a time zone, such as 2030-01-31T09:00:00Z",
+        ),
+        _because(
+            f.col("delay").isNotNull() & later.isNull(), "delay is no number of seconds from 0"
+        ),
+    ]
+    if rules.past == "reject":
+        wrong.append(_because(is_past, "due has passed"))
+    if rules.limits.max_delay is not None:
+        ahead = f.timestamp_micros(f.lit(rules.now + duration_micros(rules.limits.max_delay)))
+        wrong.append(_because(due > ahead, "due is further ahead than max_delay"))
+    return (f.when(is_past, now).otherwise(due) if rules.past == "shift" else due), wrong
+
+
+def _body(kind: t.DataType, encoding: "Column", limits: Limits) -> tuple["Column", list["Column"]]:
+    raw = f.col("body")
+    if isinstance(kind, t.BinaryType):
+        body = raw
+    elif isinstance(kind, t.StringType):
+        decoded = f.try_to_binary(raw, f.lit("base64"))
+        body = f.when(encoding == "base64", decoded).otherwise(f.encode(raw, "UTF-8"))
+    else:
+        body = f.encode(f.to_json(raw), "UTF-8")
+    return body, [
+        _because(raw.isNull(), "body is empty"),
+        _because(
+            encoding.isNotNull() & ~encoding.isin("utf8", "base64"),
+            "body_encoding is utf8 or base64",
+        ),
+        _because(raw.isNotNull() & body.isNull(), "body is no base64"),
+        _because(f.octet_length(body) > limits.max_body, "body is over limits.max_body"),
+    ]
+
+
+def _content_type(kind: t.DataType, given: "Column") -> "Column":
+    plain = "application/octet-stream" if isinstance(kind, t.BinaryType) else "application/json"
+    return f.coalesce(given, f.lit(plain))
+
+
+def _headers(kind: t.DataType, limits: Limits) -> tuple["Column", list["Column"]]:
+    raw = f.col("headers")
+    text = isinstance(kind, t.StringType)
+    given = f.from_json(raw, "map<string,string>") if text else raw.cast("map<string,string>")
+    size = f.aggregate(
+        f.map_entries(given),
+        f.lit(0),
+        lambda sum_, one: sum_ + f.octet_length(one["key"]) + f.octet_length(one["value"]),
+    )
+    names = f.map_keys(given)
+    taken = f.exists(
+        names,
+        lambda name: (
+            name.isin(*sorted(RESERVED))
+            | name.startswith(headers.PROPERTY_PREFIX)
+            | f.lower(name).isin(*sorted(headers.BROKER_HEADERS))
+        ),
+    )
+    return given, [
+        _because(raw.isNotNull() & given.isNull(), "headers are no JSON object of texts"),
+        _because(f.exists(f.map_values(given), lambda one: one.isNull()), "a header has no value"),
+        # What is added to them takes less than a kilobyte.
+        _because(size > limits.max_headers - 2_048, "headers are over limits.max_headers"),
+        _because(taken, "a header is one that the timeout manager or the broker sets itself"),
+    ]
+
+
+def _names_wrong(rules: Rules) -> list["Column"]:
+    destination, key, saga = f.col("destination"), f.col("key"), f.col("saga_id")
+    longest = ID_CHARACTERS - len(rules.dataset) - 1
+    wrong = [
+        _because(destination.isNull() | (destination == ""), "destination is empty"),
+        _because(
+            f.octet_length(destination) > DESTINATION_BYTES,
+            f"destination has more than {DESTINATION_BYTES} bytes",
+        ),
+        _because(destination.rlike(r"[\x00-\x1f]"), "destination has control characters"),
+        _because(
+            f.greatest(*(destination.endswith(one) for one in SATELLITES))
+            | destination.startswith("amq."),
+            "destination belongs to the broker or to a timeout manager",
+        ),
+        _because(f.col("message_type").isNull() | (f.col("message_type") == ""), "no message_type"),
+        _because(
+            key.isNotNull() & ~key.rlike(rf"^[ -~]{{1,{longest}}}$"),
+            f"key is not 1 to {longest} printable ASCII characters",
+        ),
+        _because(saga.isNotNull() & ~saga.rlike(_PRINTABLE), "saga_id is not 1 to 200 characters"),
+        _because(f.length("content_type_") > 255, "content_type has more than 255 characters"),
+    ]
+    allowed = rules.limits.allowed_destinations
+    if allowed:
+        patterns = "|".join(_java(one) for one in allowed)
+        wrong.append(
+            _because(~destination.rlike(f"^({patterns})$"), "destination is not an allowed one")
+        )
+    if rules.unknown:
+        wrong.append(
+            _because(destination.isin(*sorted(rules.unknown)), "there is no queue of that name")
+        )
+    return wrong
+
+
+def _java(pattern: str) -> str:
+    return fnmatch.translate(pattern).removesuffix(r"\Z")
+
+
+def _message_id(
+    texts: Mapping[str, "Column"], kinds: Mapping[str, t.DataType], rules: Rules
+) -> "Column":
+    digest = f.sha2(f.to_json(f.struct(*_shown(kinds))), 256)
+    return f.concat(f.lit(f"{rules.dataset}/"), f.coalesce(texts["key"], digest))
+
+
+def _shown(kinds: Mapping[str, t.DataType]) -> list["Column"]:
+    """Return the columns that the input has, as JSON can hold them."""
+    return [f.col(name) for name, kind in kinds.items() if name in COLUMNS]
+
+
+def _all_headers(rules: Rules) -> "Column":
+    """Return the headers that ``Composer`` gives such a message, and the store's satellite."""
+    message_id = f.col("message_id")
+    own: dict[str, Any] = {
+        headers.MESSAGE_ID: message_id,
+        headers.CORRELATION_ID: message_id,
+        headers.CONVERSATION_ID: message_id,
+        headers.ENCLOSED_MESSAGE_TYPES: f.col("message_type"),
+        headers.CONTENT_TYPE: f.col("content_type_"),
+        headers.MESSAGE_INTENT: f.lit("Send"),
+        headers.TIME_SENT: f.lit(to_wire(rules.now)),
+        headers.ORIGINATING_ENDPOINT: f.lit(rules.endpoint),
+        headers.REPLY_TO: f.lit(rules.endpoint),
+        headers.DELIVER_AT: f.date_format("due", _WIRE),
+        headers.SAGA_ID: f.col("saga_id"),
+    }
+    fields = f.to_json(f.struct(*(column.alias(name) for name, column in own.items())))
+    given = f.col("given")
+    both = f.map_concat(
+        f.map_filter(
+            f.from_json(fields, "map<string,string>"),
+            lambda name, _value: ~f.map_contains_key(given, name),
+        ),
+        given,
+    )
+    return f.when(given.isNull() | (f.size(given) == 0), fields).otherwise(f.to_json(both))
+
+
+def _is_plain(text: str) -> bool:
+    return text.isascii() and text.isprintable()
+
+
+def smeared(timeouts: "DataFrame", hot: "DataFrame", jitter: timedelta) -> "DataFrame":
+    """Return *timeouts* with those in *hot* seconds (column ``second``) up to *jitter* later.
+
+    How much later hangs on the id alone, so that another run says the same; never earlier. The
+    header that tells of it is put right too.
+    """
+    later = f.pmod(f.xxhash64("id"), f.lit(duration_micros(jitter)))
+    moved = f.timestamp_micros(f.unix_micros("due") + later)
+    names = timeouts.columns
+    marked = timeouts.withColumn("second", f.date_trunc("second", "due")).join(
+        f.broadcast(hot.select("second", f.lit(True).alias("is_hot"))), "second", "left"
+    )
+    due = f.when(f.col("is_hot"), moved).otherwise(f.col("due"))
+    retold = f.replace(
+        f.col("headers"),
+        f.concat(f.lit(f'"{headers.DELIVER_AT}":"'), f.date_format("due", _WIRE)),
+        f.concat(f.lit(f'"{headers.DELIVER_AT}":"'), f.date_format(due, _WIRE)),
+    )
+    return marked.withColumns({"headers": retold, "due": due}).select(*names)

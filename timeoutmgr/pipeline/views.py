@@ -1,0 +1,142 @@
+"""What can be read of a store: views, their columns, and which rows are wanted. Pure values."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Final
+
+import pyarrow as pa
+
+from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.instants import Micros
+from timeoutmgr.pipeline.errors import WrongColumns
+
+INSTANT: Final = pa.timestamp("us", tz="UTC")
+
+_DDL: Final[Mapping[pa.DataType, str]] = {
+    pa.string(): "STRING",
+    pa.binary(): "BINARY",
+    pa.int16(): "SMALLINT",
+    pa.int32(): "INT",
+    pa.int64(): "BIGINT",
+    INSTANT: "TIMESTAMP",
+}
+
+PENDING: Final = pa.schema(
+    [
+        pa.field("endpoint", pa.string()),
+        pa.field("id", pa.string()),
+        pa.field("due", INSTANT),
+        pa.field("destination", pa.string()),
+        pa.field("saga_id", pa.string()),
+        pa.field("message_id", pa.string()),
+        pa.field("headers", pa.string()),
+        pa.field("body", pa.binary()),
+        pa.field("content_type", pa.string()),
+        pa.field("content_encoding", pa.string()),
+        pa.field("created", INSTANT),
+        pa.field("version", pa.int32()),
+        pa.field("attempts", pa.int32()),
+        pa.field("maybe_sent", pa.int16()),
+        pa.field("run_id", pa.string()),
+        pa.field("hidden_by", pa.string()),
+    ]
+)
+"""A pending timeout, whole; headers are JSON text."""
+
+HISTORY: Final = pa.schema(
+    [
+        pa.field("sequence", pa.int64()),
+        pa.field("id", pa.string()),
+        pa.field("event", pa.string()),
+        pa.field("at", INSTANT),
+        pa.field("due", INSTANT),
+        pa.field("endpoint", pa.string()),
+        pa.field("destination", pa.string()),
+        pa.field("attempt", pa.int32()),
+        pa.field("node", pa.string()),
+        pa.field("run_id", pa.string()),
+        pa.field("body_sha256", pa.string()),
+    ]
+)
+"""What happened to a timeout."""
+
+KEYS: Final = pa.schema(
+    [
+        pa.field("endpoint", pa.string()),
+        pa.field("id", pa.string()),
+        pa.field("due", INSTANT),
+        pa.field("version", pa.int32()),
+        pa.field("state", pa.string()),
+        pa.field("closed_at", INSTANT),
+    ]
+)
+"""Every id that was stored, until some time after its end."""
+
+LOAD: Final = pa.schema(
+    [
+        pa.field("endpoint", pa.string()),
+        pa.field("destination", pa.string()),
+        pa.field("bucket", INSTANT),
+        pa.field("messages", pa.int64()),
+        pa.field("bytes", pa.int64()),
+    ]
+)
+"""How many pending timeouts are due in each bucket of time, counted by the database."""
+
+VIEWS: Final[Mapping[str, pa.Schema]] = {
+    "pending": PENDING,
+    "history": HISTORY,
+    "keys": KEYS,
+    "load": LOAD,
+}
+
+TO_STORE: Final = pa.schema([PENDING.field(i) for i in range(PENDING.get_field_index("version"))])
+"""The columns of a timeout that is to be stored."""
+
+
+def view_named(name: str) -> pa.Schema:
+    """Return the columns of the view *name*; raise ConfigurationError with those there are."""
+    if name not in VIEWS:
+        raise ConfigurationError(f"there is no view {name!r}; views are {', '.join(VIEWS)}")
+    return VIEWS[name]
+
+
+def projected(view: str, columns: Sequence[str] | None) -> pa.Schema:
+    """Return *columns* of *view*, in that order (None: all); raise WrongColumns for others."""
+    schema = view_named(view)
+    if columns is None:
+        return schema
+    unknown = [name for name in columns if name not in schema.names]
+    if unknown:
+        raise WrongColumns(
+            f"view {view!r}", [f"has no column {name!r}, only {schema.names}" for name in unknown]
+        )
+    return pa.schema([schema.field(name) for name in columns])
+
+
+def ddl(schema: pa.Schema) -> str:
+    """Return *schema* as Spark spells it."""
+    return ", ".join(f"{field.name} {_DDL[field.type]}" for field in schema)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Selection:
+    """Which rows of a view are wanted; instants are half-open ranges, None means any.
+
+    *due* counts for pending timeouts, keys and load, *at* for history. *bucket* is the width of a
+    bucket of the load.
+    """
+
+    endpoint: str | None = None
+    destination: str | None = None
+    due_from: Micros | None = None
+    due_before: Micros | None = None
+    at_from: Micros | None = None
+    at_before: Micros | None = None
+    bucket: timedelta = timedelta(minutes=1)
+
+    def __post_init__(self) -> None:
+        """Check the bucket."""
+        if self.bucket < timedelta(seconds=1) or self.bucket % timedelta(seconds=1):
+            raise ConfigurationError(f"a bucket is whole seconds, got {self.bucket}")
