@@ -5,11 +5,11 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from ledger import Delivery, Ledger
 from scene import Scene
 
 from timeoutmgr import EndpointConfiguration, HandlerContext, headers
 from timeoutmgr.instants import from_wire
+from timeoutmgr.testing.chaos.deliveries import Deliveries, Delivery
 
 
 def board() -> EndpointConfiguration:
@@ -19,7 +19,7 @@ def board() -> EndpointConfiguration:
     """
     scene = Scene.load(os.environ["FLIGHTS_SCENE"])
     config = scene.endpoint(scene.board)
-    ledger = Ledger(scene)
+    ledger = Deliveries(scene)
     beside = scene.one_database
 
     @config.handler()
@@ -27,8 +27,7 @@ def board() -> EndpointConfiguration:
         received_at = time.time_ns() // 1_000
         delivery = Delivery(
             message_id=context.message_id,
-            notice=notice["notice"],
-            due=from_wire(context.headers[headers.DELIVER_AT]),
+            name=notice["notice"],
             dispatched_at=from_wire(context.headers[headers.DISPATCHED_AT]),
             received_at=received_at,
             redelivered=context.delivery_count,

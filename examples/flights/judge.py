@@ -1,39 +1,16 @@
-"""Whether every promise was kept: what was accepted against what was delivered. No I/O."""
+"""The verdict of the demo: the judge of the chaos run, and what one kill may have repeated."""
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Final
-
-from ledger import Accepted, Delivery
+from typing import Any
 
 from timeoutmgr.instants import Micros
-
-CLOCKS: Final[Micros] = 1_000_000
-"""How far a database's clock, which stamps a dispatch, may be from this host's."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Percentiles:
-    """Of a list of durations, in milliseconds."""
-
-    p50: float
-    p99: float
-    max: float
-
-    @classmethod
-    def of(cls, micros: Sequence[Micros]) -> "Percentiles":
-        """Return nearest ranks, which are durations that were really seen."""
-        if not micros:
-            return cls(p50=0.0, p99=0.0, max=0.0)
-        ordered = sorted(micros)
-        ranks = {share: -(-len(ordered) * share // 100) - 1 for share in (50, 99)}
-        return cls(
-            p50=ordered[ranks[50]] / 1e3, p99=ordered[ranks[99]] / 1e3, max=ordered[-1] / 1e3
-        )
-
-    def __str__(self) -> str:
-        return f"p50 {self.p50:.0f} ms p99 {self.p99:.0f} ms max {self.max:.0f} ms"
+from timeoutmgr.testing.chaos import judge as chaos
+from timeoutmgr.testing.chaos.deliveries import Delivery
+from timeoutmgr.testing.chaos.incidents import SERVERS, Incident
+from timeoutmgr.testing.chaos.judge import Evidence, Percentiles
+from timeoutmgr.testing.chaos.plan import FaultKind
+from timeoutmgr.testing.chaos.promises import Promise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +49,7 @@ class Verdict:
 
 
 def judge(
-    accepted: Sequence[Accepted],
+    promises: Mapping[str, Promise],
     deliveries: Sequence[Delivery],
     *,
     left: Mapping[str, int],
@@ -81,44 +58,48 @@ def judge(
 ) -> Verdict:
     """Compare both records. *left* is what was found where nothing should be.
 
-    A repeat is the kill's if the message had been dispatched before it, and was again after it.
+    A repeat is the kill's if the kill lies between the two dispatches.
     """
-    due = {one.id: one.due for one in accepted}
-    by_id: dict[str, list[Delivery]] = defaultdict(list)
-    for delivery in deliveries:
-        by_id[delivery.message_id].append(delivery)
-    again = [(found[0], one) for found in by_id.values() for one in found[1:]]
-    sent_again = [(first, one) for first, one in again if not one.redelivered]
-    by_the_kill = sum(_is_the_kills(first, one, killed_at) for first, one in sent_again)
-    firsts = [found[0] for name, found in by_id.items() if name in due]
-    counts = {
-        "lost": len(due.keys() - by_id.keys()),
-        "early": sum(one.received_at < due.get(one.message_id, one.due) for one in deliveries),
-        "repeated": len(sent_again) - by_the_kill,
-        "renamed": sum(one.message_id != one.notice for one in deliveries),
-        "strangers": len(by_id.keys() - due.keys()),
-    }
-    broken = [f"{count} {what}" for what, count in {**counts, **left}.items() if count]
+    kills = [
+        # The workers do not sign what they send, so that it may have been any of them.
+        Incident(kind=FaultKind.KILL, process=SERVERS, begin=at, end=at)
+        for at in (killed_at,)
+        if at is not None
+    ]
+    found = chaos.judge(
+        Evidence(
+            promises=promises,
+            deliveries=deliveries,
+            incidents=kills,
+            left=left,
+            clock_offset=0,
+            exactly_once=False,
+            ended=0,
+            seed=0,
+        )
+    )
+    by_the_kill = found.repeated - found.without_a_crash
+    broken = list(found.broken)
     if by_the_kill > allowed_by_the_kill:
         broken.append(f"{by_the_kill} repeated by the kill, at most {allowed_by_the_kill} may be")
-    if len(due) < len(accepted):
-        broken.append(f"{len(accepted) - len(due)} accepted twice")
-    if not accepted:
-        broken.append("nothing was accepted")
+    accepted = [promise for promise in promises.values() if promise.accepted]
+    dispatched: dict[str, Micros] = {}
+    for one in deliveries:
+        dispatched.setdefault(one.name, one.dispatched_at)
     return Verdict(
-        accepted=len(accepted),
-        delivered=len(by_id),
+        accepted=found.accepted,
+        delivered=found.delivered,
+        lost=found.lost,
+        early=found.early,
+        repeated=found.without_a_crash,
         by_the_kill=by_the_kill,
-        redelivered=len(again) - len(sent_again),
-        late_at_the_door=sum(one.at > one.due for one in accepted),
-        lateness=Percentiles.of([one.received_at - due[one.message_id] for one in firsts]),
-        dispatch=Percentiles.of([one.dispatched_at - due[one.message_id] for one in firsts]),
+        redelivered=found.redelivered,
+        renamed=found.renamed,
+        strangers=found.strangers,
+        late_at_the_door=sum(promise.accepted_at > promise.due for promise in accepted),
+        lateness=found.lateness,
+        dispatch=Percentiles.of(
+            [dispatched[one.name] - one.due for one in accepted if one.name in dispatched]
+        ),
         broken=tuple(broken),
-        **counts,
     )
-
-
-def _is_the_kills(first: Delivery, again: Delivery, killed_at: Micros | None) -> bool:
-    if killed_at is None:
-        return False
-    return first.dispatched_at <= killed_at + CLOCKS and again.dispatched_at >= killed_at - CLOCKS

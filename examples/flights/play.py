@@ -6,14 +6,17 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, TypeVar
 
 from day import EASTERN, Squeeze, notices, read_flights
-from judge import Percentiles, Verdict, judge
-from ledger import Accepted, Delivery, Ledger, read_accepted
+from judge import Verdict, judge
 from scene import Scene
-from screen import Look, Screen
+from screen import Look
 from stage import Stage
-from troupe import Failed, Process, Server, board, producer, worker
+from troupe import Process, Server, board, producer, worker
 
 from timeoutmgr.instants import Micros
+from timeoutmgr.testing.chaos import ChaosFailed, Percentiles
+from timeoutmgr.testing.chaos.deliveries import Deliveries, Delivery
+from timeoutmgr.testing.chaos.promises import Promise, Promises
+from timeoutmgr.testing.chaos.screen import Screen
 
 Running = TypeVar("Running", bound=Process)
 
@@ -25,18 +28,18 @@ AFTERWARDS: Final = timedelta(seconds=30)
 class Play:
     """One run on a stage that nobody else uses."""
 
-    def __init__(self, scene: Scene, stage: Stage, screen: Screen) -> None:
+    def __init__(self, scene: Scene, stage: Stage, screen: Screen[Look]) -> None:
         self._scene = scene
         self._stage = stage
         self._screen = screen
-        self._ledger = Ledger(scene)
+        self._ledger = Deliveries(scene)
+        self._promises = Promises([scene.file("promises.jsonl")])
         self._day = notices(read_flights())
-        self._accepted: list[Accepted] = []
         self._deliveries: list[Delivery] = []
         self._killed_at: Micros | None = None
 
     def run(self) -> Verdict:
-        """Return the verdict; raise Failed where a process failed that was not killed."""
+        """Return the verdict; raise ChaosFailed where a process failed that was not killed."""
         self._scene.save()
         self._ledger.create()
         with ExitStack() as running:
@@ -54,10 +57,10 @@ class Play:
             for server in workers:
                 server.stop()
             self._wait_for_the_board()
-        self._deliveries = self._ledger.read()
+        self._deliveries = self._ledger.read_all()
         self._ledger.close()
         return judge(
-            self._accepted,
+            self._promises.read(),
             self._deliveries,
             left=self._stage.left(),
             killed_at=self._killed_at,
@@ -68,7 +71,7 @@ class Play:
         line = sender.output.readline().strip()
         if not line:
             sender.stop()
-            raise Failed(f"the producer did not begin:\n{sender.last_words()}")
+            raise ChaosFailed(f"the producer did not begin:\n{sender.last_words()}")
         return Squeeze.of(self._day, datetime.fromisoformat(line), self._scene.seconds)
 
     def _watch(self, squeeze: Squeeze, sender: Process, servers: list[Server]) -> None:
@@ -76,7 +79,7 @@ class Play:
         deadline = squeeze.begin + timedelta(seconds=squeeze.seconds) + AFTERWARDS
         while (now := datetime.now(UTC)) < deadline:
             all_sent = sender.code is not None
-            self._accepted = read_accepted(self._scene.file("accepted.jsonl"))
+            self._promises.read()
             self._deliveries = self._ledger.read()
             for process in (sender, *servers):
                 process.require_well(may_end=process is sender)
@@ -85,24 +88,28 @@ class Play:
                 self._killed_at = time.time_ns() // 1_000
                 self._screen.say(f"killed {servers[0].name} (SIGKILL); it is not started again")
             pending = self._show(squeeze.clock(now), servers)
-            arrived = {delivery.message_id for delivery in self._deliveries}
-            outstanding = {accepted.id for accepted in self._accepted} - arrived
+            arrived = {delivery.name for delivery in self._deliveries}
+            outstanding = {promise.name for promise in self._accepted()} - arrived
             if all_sent and self._killed_at and not pending and not outstanding:
                 return
             time.sleep(LOOK_EVERY)
 
+    def _accepted(self) -> list[Promise]:
+        return [promise for promise in self._promises.by_name.values() if promise.accepted]
+
     def _show(self, clock: datetime, servers: list[Server]) -> int:
         statistics = self._stage.store.statistics()
-        due = {accepted.id: accepted.due for accepted in self._accepted}
+        accepted = self._accepted()
+        due = {promise.name: promise.due for promise in accepted}
         late = [
-            delivery.received_at - due[delivery.message_id]
+            delivery.received_at - due[delivery.name]
             for delivery in self._deliveries
-            if delivery.message_id in due
+            if delivery.name in due
         ]
         self._screen.show(
             Look(
                 clock=clock.astimezone(EASTERN).strftime("%d %b %H:%M"),
-                accepted=len(self._accepted),
+                accepted=len(accepted),
                 pending=statistics.pending,
                 due=statistics.due,
                 dispatched=statistics.outcomes.get("dispatched", 0),

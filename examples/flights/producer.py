@@ -6,16 +6,18 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from day import Squeeze, notices, read_flights
-from ledger import Accepted, AcceptedFile
 from scene import Scene
 
 from timeoutmgr import Endpoint
 from timeoutmgr.errors import DeliveryUnknown, TransportUnavailable
 from timeoutmgr.instants import to_micros
+from timeoutmgr.testing.chaos.promises import PromiseFile
 
 LEAD: Final = timedelta(seconds=2.5)
 """From the first send to the first due, so that every notice is accepted before it is due."""
 TRIES: Final = 20
+SYNC_EVERY: Final = 50
+"""Notices accepted between two waits for the disk, which would take longer than the sends."""
 
 
 def main(scene: Scene) -> None:
@@ -27,15 +29,17 @@ def main(scene: Scene) -> None:
     squeeze = Squeeze.of(day, datetime.now(UTC) + LEAD, scene.seconds)
     print(squeeze.begin.isoformat(), flush=True)
 
-    accepted = AcceptedFile(scene.file("accepted.jsonl"))
+    promises = PromiseFile(scene.file("promises.jsonl"), sync_every=SYNC_EVERY)
     for notice in day:
+        due = squeeze.due(notice)
+        promises.trying(notice.id, to_micros(due))
         for attempt in range(1, TRIES + 1):
             try:
-                sent = endpoint.send(
+                endpoint.send(
                     scene.board,
                     notice.type,
                     notice.body,
-                    deliver_at=squeeze.due(notice),
+                    deliver_at=due,
                     message_id=notice.id,
                 )
                 break
@@ -44,10 +48,8 @@ def main(scene: Scene) -> None:
                 if attempt == TRIES:
                     raise
                 time.sleep(0.1)
-        assert sent.due is not None, "it was delayed"
-        now = time.time_ns() // 1_000
-        accepted.add(Accepted(id=sent.message_id, due=to_micros(sent.due), at=now))
-    accepted.close()
+        promises.accepted(notice.id, time.time_ns() // 1_000)
+    promises.close()
     endpoint.close()
 
 

@@ -18,9 +18,9 @@ from play import Play
 from scene import Scene
 from screen import screen
 from stage import Stage
-from troupe import Failed
 
 from timeoutmgr.errors import TimeoutManagerError
+from timeoutmgr.testing.chaos import ChaosFailed
 
 
 def main() -> int:
@@ -30,7 +30,7 @@ def main() -> int:
     keep = given.keep
     try:
         verdict = _run(_scene(given, folder), keep)
-    except (Failed, TimeoutManagerError) as error:
+    except (ChaosFailed, TimeoutManagerError) as error:
         keep = True
         print(f"{error}\nThe logs of the processes are in {folder}", file=sys.stderr)
         return 2

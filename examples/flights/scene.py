@@ -8,6 +8,7 @@ from timeoutmgr import EndpointConfiguration
 from timeoutmgr.config import persistence_from_url, transport_from_url
 from timeoutmgr.contracts import Persistence, Transport
 from timeoutmgr.database import same_database
+from timeoutmgr.testing.chaos.scene import is_database, settings_text, write_privately
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,8 +27,8 @@ class Scene:
 
     def save(self) -> None:
         """Write down what the processes of the run read."""
-        self._write("scene.json", json.dumps(asdict(self)))
-        self._write("flights.toml", self._settings())
+        write_privately(self.file("scene.json"), json.dumps(asdict(self)))
+        write_privately(self.file("flights.toml"), self._settings())
 
     def file(self, name: str) -> Path:
         return Path(self.folder) / name
@@ -52,12 +53,16 @@ class Scene:
         return f"flights{self.suffix}_"
 
     @property
+    def urls(self) -> list[str]:
+        return [self.store, self.broker]
+
+    @property
     def queues(self) -> list[str]:
         satellites = [f"{self.flights}.Timeouts", f"{self.flights}.TimeoutsDispatcher"]
         return [self.flights, *satellites, self.board, self.errors]
 
     def transport(self) -> Transport:
-        options = {"prefix": self.prefix} if _is_database(self.broker) else {}
+        options = {"prefix": self.prefix} if is_database(self.broker) else {}
         return transport_from_url(self.broker, **options)
 
     def persistence(self) -> Persistence:
@@ -78,27 +83,15 @@ class Scene:
 
     def _settings(self) -> str:
         """Return the settings file of the workers, who need no code."""
-        settings = [
-            f"endpoint = {_text(self.flights)}",
-            f"transport = {_text(self.broker)}",
-            f"persistence = {_text(self.store)}",
-            f"error_queue = {_text(self.errors)}",
-            'features = ["timeout-manager"]',
-            f"[persistence_options]\nprefix = {_text(self.prefix)}",
-        ]
-        if _is_database(self.broker):
-            settings.append(f"[transport_options]\nprefix = {_text(self.prefix)}")
-        return "\n".join(settings) + "\n"
-
-    def _write(self, name: str, content: str) -> None:
-        path = self.file(name)
-        path.touch(mode=0o600)  # the URLs may hold passwords
-        path.write_text(content, encoding="utf-8")
-
-
-def _is_database(url: str) -> bool:
-    return url.partition("://")[0].partition("+")[0] in ("sqlite", "postgresql", "mysql", "mariadb")
-
-
-def _text(value: str) -> str:
-    return json.dumps(value)  # a string of JSON is one of TOML
+        options = {"prefix": self.prefix}
+        tables = {"persistence_options": options}
+        if is_database(self.broker):
+            tables["transport_options"] = options
+        top = {
+            "endpoint": self.flights,
+            "transport": self.broker,
+            "persistence": self.store,
+            "features": ["timeout-manager"],
+            "error_queue": self.errors,
+        }
+        return settings_text(top, tables)

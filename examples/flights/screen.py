@@ -1,16 +1,16 @@
 """What is seen while the day runs: a live table, or plain lines where there is no terminal."""
 
 import os
-import sys
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Final
 
-from judge import Percentiles
 from rich.console import Console
 from rich.live import Live
 from rich.table import Table
+
+from timeoutmgr.testing.chaos import Percentiles
+from timeoutmgr.testing.chaos.screen import Lines, Screen
 
 LINE_EVERY: Final = 2.0
 
@@ -28,21 +28,21 @@ class Look:
     lateness: Percentiles
     processes: Sequence[tuple[str, str]]
 
+    def __str__(self) -> str:
+        alive = sum(state == "alive" for _name, state in self.processes)
+        return (
+            f"{self.clock}  accepted {self.accepted}  pending {self.pending}  due {self.due}  "
+            f"dispatched {self.dispatched}  delivered {self.delivered}  "
+            f"lateness {self.lateness}  processes {alive}"
+        )
 
-class Screen(Protocol):
-    def show(self, look: Look) -> None: ...
 
-    def say(self, line: str) -> None: ...
-
-    def close(self) -> None: ...
-
-
-def screen() -> Screen:
+def screen() -> Screen[Look]:
     """Return a live table on a terminal, else plain lines; all of it goes to standard error."""
     console = Console(stderr=True)
     if console.is_terminal and not os.environ.get("CI"):
         return LiveTable(console)
-    return Lines()
+    return Lines(every=LINE_EVERY)
 
 
 class LiveTable:
@@ -67,30 +67,6 @@ class LiveTable:
 
     def close(self) -> None:
         self._live.stop()
-
-
-class Lines:
-    """A line now and then."""
-
-    def __init__(self) -> None:
-        self._next = 0.0
-
-    def show(self, look: Look) -> None:
-        if time.monotonic() < self._next:
-            return
-        self._next = time.monotonic() + LINE_EVERY
-        alive = sum(state == "alive" for _name, state in look.processes)
-        self.say(
-            f"{look.clock}  accepted {look.accepted}  pending {look.pending}  due {look.due}  "
-            f"dispatched {look.dispatched}  delivered {look.delivered}  "
-            f"lateness {look.lateness}  processes {alive}"
-        )
-
-    def say(self, line: str) -> None:
-        print(line, file=sys.stderr, flush=True)
-
-    def close(self) -> None:
-        """Nothing is to be undone."""
 
 
 def _coloured(name: str, state: str) -> str:

@@ -4,11 +4,11 @@ from contextlib import closing
 from typing import Final
 
 from scene import Scene
-from sqlalchemy import create_engine, inspect, text
 
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import TimeoutStore
 from timeoutmgr.satellites import TimeoutManager
+from timeoutmgr.testing.chaos.stage import delete_queues, drop_tables
 
 
 class Stage:
@@ -45,30 +45,13 @@ class Stage:
     def clear(self) -> None:
         """Delete the queues and tables of this run, and only those."""
         try:
-            with closing(self._transport.session()) as session:
-                session.delete_queues(self._scene.queues)
+            delete_queues(self._transport, self._scene.queues)
         finally:
             # Also when the broker is away; what cannot be removed there is named by the error.
             self._transport.close()
             self._persistence.close()
-            for url in {self._scene.store, *self._sql_broker()}:
-                _drop_tables(url, self._scene.prefix)
+            drop_tables(self._scene.urls, self._scene.prefix)
 
     def _count(self, queue: str) -> int:
         with closing(self._transport.session()) as session:
             return session.count(queue)
-
-    def _sql_broker(self) -> list[str]:
-        return [self._scene.broker] if self._transport.database is not None else []
-
-
-def _drop_tables(url: str, prefix: str) -> None:
-    engine = create_engine(url)
-    cascade = " CASCADE" if engine.dialect.name == "postgresql" else ""
-    quoted = engine.dialect.identifier_preparer.quote
-    with engine.begin() as connection:
-        for table in inspect(connection).get_table_names():
-            if table.startswith(prefix):
-                # Partitions go with their table, so that they may be gone when it is their turn.
-                connection.execute(text(f"DROP TABLE IF EXISTS {quoted(table)}{cascade}"))
-    engine.dispose()

@@ -1,22 +1,17 @@
 """The processes of a run: started, awaited, killed, stopped."""
 
 import os
-import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import IO, Final
 
 from scene import Scene
 
+from timeoutmgr.testing.chaos import ChaosFailed
+from timeoutmgr.testing.chaos.processes import environment, last_lines, stop, wait_for
+
 HERE: Final = Path(__file__).parent
-PATIENCE: Final = 30.0
-"""Seconds that a process may take to be ready, and to stop."""
-
-
-class Failed(Exception):
-    """A process did not do what it should; the text holds the end of its log."""
 
 
 class Process:
@@ -61,23 +56,17 @@ class Process:
 
     def stop(self) -> None:
         """Ask it to stop cleanly; kill what does not. Being dead already is fine."""
-        if self.code is None:
-            self._child.send_signal(signal.SIGTERM)
-        try:
-            self._child.wait(PATIENCE)
-        except subprocess.TimeoutExpired:
-            self._child.kill()
-            self._child.wait()
+        stop(self._child)
         if self._child.stdout is not None:
             self._child.stdout.close()
 
     def require_well(self, *, may_end: bool = False) -> None:
-        """Raise Failed if it is gone and should not be."""
+        """Raise ChaosFailed if it is gone and should not be."""
         if self.code is not None and not self.killed and not (may_end and self.code == 0):
-            raise Failed(f"{self.name} ended with code {self.code}:\n{self.last_words()}")
+            raise ChaosFailed(f"{self.name} ended with code {self.code}:\n{self.last_words()}")
 
     def last_words(self) -> str:
-        return "\n".join(self._log.read_text(encoding="utf-8", errors="replace").splitlines()[-20:])
+        return last_lines(self._log)
 
 
 class Server(Process):
@@ -89,13 +78,9 @@ class Server(Process):
         super().__init__(scene, name, command)
 
     def wait_until_ready(self) -> None:
-        """Return when the endpoint runs; raise Failed where it does not."""
-        deadline = time.monotonic() + PATIENCE
-        while not self._health.exists():
-            self.require_well()
-            if time.monotonic() > deadline:
-                raise Failed(f"{self.name} is not ready after {PATIENCE:g} s:\n{self.last_words()}")
-            time.sleep(0.02)
+        """Return when the endpoint runs; raise ChaosFailed where it does not."""
+        if not wait_for(self._health, lambda: self.code is None):
+            raise ChaosFailed(f"{self.name} does not start:\n{self.last_words()}")
 
 
 def worker(scene: Scene, number: int) -> Server:
@@ -115,12 +100,7 @@ def producer(scene: Scene) -> Process:
 
 
 def _environment(scene: Scene) -> dict[str, str]:
-    # Settings of somebody's own endpoints must not reach into the example.
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith("TIMEOUTMGR_") or name.startswith("TIMEOUTMGR_TEST_")
-    }
+    kept = environment()
     if path := kept.get("PYTHONPATH"):
         folders = [str(Path(folder).resolve()) for folder in path.split(os.pathsep) if folder]
         kept["PYTHONPATH"] = os.pathsep.join(folders)

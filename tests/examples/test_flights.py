@@ -12,6 +12,9 @@ from typing import Any
 
 import pytest
 
+from timeoutmgr.testing.chaos.deliveries import Delivery
+from timeoutmgr.testing.chaos.promises import Promise
+
 ROOT = Path(__file__).parents[2]
 FLIGHTS = ROOT / "examples" / "flights"
 NOTICES = 1659  # 985 flights, 674 of them late
@@ -58,12 +61,11 @@ def test_a_day_of_flights_arrives_on_rabbitmq_and_postgresql(
 
 
 @pytest.fixture
-def modules(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, Any]]:
-    """Return the example's modules judge and ledger; its program finds them beside itself."""
+def judge(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """Return the example's module of that name; its program finds it beside itself."""
     monkeypatch.syspath_prepend(FLIGHTS)
-    yield importlib.import_module("judge"), importlib.import_module("ledger")
-    for name in ("judge", "ledger", "scene"):
-        sys.modules.pop(name, None)
+    yield importlib.import_module("judge")
+    sys.modules.pop("judge")
 
 
 KILLED_AT = 50_000_000
@@ -76,29 +78,27 @@ DUE = 10_000_000
         ([("a", 11, 12), ("b", 11, 12)], 0, []),
         ([("a", 11, 12)], 0, ["1 lost"]),
         ([("a", 9, 9.9), ("b", 11, 12)], 0, ["1 early"]),
-        ([("a", 11, 12), ("b", 11, 12), ("b", 13, 14)], 100, ["1 repeated"]),
+        ([("a", 11, 12), ("b", 11, 12), ("b", 13, 14)], 100, ["1 repeated without a crash"]),
         ([("a", 11, 12), ("b", 11, 12), ("b", 51, 52)], 100, []),
         (
             [("a", 11, 12), ("b", 11, 12), ("b", 51, 52)],
             0,
             ["1 repeated by the kill, at most 0 may be"],
         ),
-        ([("a", 11, 12), ("b", 11, 12), ("c", 11, 12)], 0, ["1 strangers"]),
+        ([("a", 11, 12), ("b", 11, 12), ("c", 11, 12)], 0, ["1 delivered and never sent"]),
     ],
 )
 def test_the_judge_names_each_promise_that_was_broken(
-    modules: tuple[Any, Any],
+    judge: Any,
     deliveries: list[tuple[str, float, float]],
     beside: int,
     broken: list[str],
 ) -> None:
-    judge, ledger = modules
-    accepted = [ledger.Accepted(id=name, due=DUE, at=1) for name in ("a", "b")]
+    promises = {name: Promise(name=name, due=DUE, accepted=True) for name in ("a", "b")}
     delivered = [
-        ledger.Delivery(
+        Delivery(
             message_id=name,
-            notice=name,
-            due=DUE,
+            name=name,
             dispatched_at=round(dispatched * 1_000_000),
             received_at=round(received * 1_000_000),
             redelivered=0,
@@ -107,7 +107,7 @@ def test_the_judge_names_each_promise_that_was_broken(
     ]
 
     verdict = judge.judge(
-        accepted,
+        promises,
         delivered,
         left={"still stored": 0},
         killed_at=KILLED_AT,
@@ -117,11 +117,9 @@ def test_the_judge_names_each_promise_that_was_broken(
     assert list(verdict.broken) == broken
 
 
-def test_the_judge_names_what_was_left_behind(modules: tuple[Any, Any]) -> None:
-    judge, _ledger = modules
-
+def test_the_judge_names_what_was_left_behind(judge: Any) -> None:
     verdict = judge.judge(
-        [], [], left={"in the error queue": 2}, killed_at=None, allowed_by_the_kill=0
+        {}, [], left={"in the error queue": 2}, killed_at=None, allowed_by_the_kill=0
     )
 
     assert list(verdict.broken) == ["2 in the error queue", "nothing was accepted"]

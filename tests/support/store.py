@@ -29,7 +29,7 @@ class ScriptedStore(MemoryTimeoutStore):
     def fail(self, method: str, *errors: Exception) -> None:
         self.faults.setdefault(method, deque()).extend(errors)
 
-    def now(self) -> Micros:
+    def now(self, *, transaction: Transaction | None = None) -> Micros:
         self._called("now")
         return super().now() + self._offset
 
@@ -43,10 +43,16 @@ class ScriptedStore(MemoryTimeoutStore):
         super().store_many(timeouts)
 
     def claim(
-        self, now: Micros, limit: int, owner: str, *, transaction: Transaction | None = None
+        self,
+        now: Micros,
+        limit: int,
+        owner: str,
+        *,
+        chunks: int = 1,
+        transaction: Transaction | None = None,
     ) -> Chunk:
         self._called("claim", transaction)
-        chunk = super().claim(now, limit, owner)
+        chunk = super().claim(now, limit, owner, chunks=chunks)
         self.after.get("claim", lambda: None)()
         return chunk
 
