@@ -2,13 +2,17 @@
 
 PYTHON ?=
 WORKERS ?= 2
+DEMO ?= flights
 DEMO_ARGS ?=
 TEST_ARGS ?=
+PAIRS ?=
+export PAIRS
 BENCH_ARGS ?=
 CHAOS_SECONDS ?= 60
 CHAOS_SEED ?=
 CHAOS_ARGS ?=
 
+BENCHMARKS = limit accept drain lateness confirms crash processes backlog memory delayed_store native migrate
 SOURCES = $(wildcard timeoutmgr persistence satellites tests benchmarks examples)
 BIN = .venv/bin
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
@@ -16,16 +20,24 @@ PYTEST = $(BIN)/python -m pytest -n $(WORKERS)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: mutants help demo test crash chaos check lint types cover bench approve clean
+.PHONY: mutants help demo demo-pipeline test crash chaos check lint types cover bench bench-peers approve clean
 
 help: ## list these commands
-	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
-		while IFS='|' read -r name text; do printf '%-16s%s\n' "$$name" "$$text"; done
+	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
+		while IFS='|' read -r name text; do printf '%-19s%s\n' "$$name" "$$text"; done
 	@echo
-	@echo 'Variables: PYTHON=python3.12  WORKERS=4  TEST_ARGS="-k poller"  DEMO_ARGS="--help"'
+	@echo 'Variables: PYTHON=python3.12  WORKERS=4  PAIRS=all  TEST_ARGS="-k poller"  DEMO_ARGS="--help"'
 
-demo: .venv/installed ## a day of flights on the embedded database, with one process killed half-way
-	@$(BIN)/python examples/flights/run.py $(DEMO_ARGS)
+# What DEMO may be.
+DEMO_flights = examples/flights/run.py
+DEMO_delayed-store = examples/delayed_store/run.py
+DEMO_deadletters = examples/deadletters/run.py
+
+demo: .venv/installed ## a day of flights, one process killed half-way; also DEMO=delayed-store, deadletters
+	@$(BIN)/python $(or $(DEMO_$(DEMO)),$(error there is no DEMO=$(DEMO))) $(DEMO_ARGS)
+
+demo-pipeline: .venv/installed-spark ## a year of flights through the data pipeline, on Spark
+	@$(BIN)/python examples/pipeline/run.py $(DEMO_ARGS)
 
 test: .venv/installed-test ## all tests, on real servers where there are any
 	$(PYTEST) $(TEST_ARGS)
@@ -50,19 +62,27 @@ cover: .venv/installed-test ## all tests, with branch coverage of at least 90 %
 	@mkdir -p build/coverage
 	$(PYTEST) --cov --cov-report=term-missing:skip-covered $(TEST_ARGS)
 
-bench: .venv/installed-test ## the rates of storing and dispatching on this machine
-	@for program in $(sort $(wildcard benchmarks/*.py)); do \
-		echo "== $$program"; $(BIN)/python "$$program" $(BENCH_ARGS) || exit 1; done
+bench: .venv/installed-test ## every figure that needs no other product; BENCH_ARGS=--quick for a look
+	@mkdir -p build/bench
+	@for name in $(BENCHMARKS); do \
+		$(BIN)/python benchmarks/$$name.py --json build/bench/$$name.json $(BENCH_ARGS) || exit 1; done
+	@$(BIN)/python benchmarks/summary.py build/bench
+
+bench-peers: .venv-peers/installed ## the same job beside Celery, dramatiq, procrastinate and others
+	@mkdir -p build/bench
+	@.venv-peers/bin/python benchmarks/bulk_beside.py --json build/bench/bulk_beside.json $(BENCH_ARGS)
+	@.venv-peers/bin/python benchmarks/beside_peers.py --json build/bench/beside_peers.json $(BENCH_ARGS)
 
 approve: .venv/installed-test ## accept the public names and the checklist page as they are now
 	TIMEOUTMGR_APPROVE=1 $(BIN)/python -m pytest -q tests/test_public_api.py
 	$(BIN)/python -m tests.behaviours
 
-mutants: .venv/installed-test ## the wrong orders of the steps, each of which the model check must catch
-	$(BIN)/python -m pytest -q tests/model/test_mutants.py
+mutants: .venv/installed-test ## what is made wrong on purpose, in models and in the source, is noticed
+	$(PYTEST) -q -m mutants tests/model tests/simulator tests/persistence/stateful
+	@$(BIN)/python -m tests.mutation --workers $(WORKERS)
 
 clean: ## remove all that the commands above have made
-	rm -rf .venv build dist *.egg-info .hypothesis .pytest_cache .ruff_cache
+	rm -rf .venv .venv-peers build dist *.egg-info .hypothesis .pytest_cache .ruff_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 .venv/bin/python:
@@ -73,6 +93,17 @@ clean: ## remove all that the commands above have made
 	$(PIP) --editable .
 	@touch $@
 
+.venv/installed-spark: .venv/bin/python setup.cfg pyproject.toml
+	$(PIP) --editable '.[spark-java]'
+	@touch .venv/installed $@
+
+.venv-peers/installed: benchmarks/peers/requirements.txt setup.cfg
+	.ci/venv .venv-peers $(PYTHON)
+	.venv-peers/bin/python -m pip install --quiet --disable-pip-version-check \
+		--editable '.[test]' --requirement benchmarks/peers/requirements.txt
+	@echo '*' > .venv-peers/.gitignore
+	@touch $@
+
 .venv/installed-test: .venv/bin/python setup.cfg pyproject.toml
 	$(PIP) --editable '.[test]'
-	@touch .venv/installed $@
+	@touch .venv/installed .venv/installed-spark $@

@@ -2,7 +2,7 @@
 
 import threading
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from timeoutmgr.config import EndpointSettings
@@ -10,10 +10,11 @@ from timeoutmgr.contracts import Persistence, TimeoutStore, TransactionMode
 from timeoutmgr.errors import ConfigurationError, SchemaMissing, StorageUnavailable
 from timeoutmgr.features import FeatureContext, Prerequisite, Satellite
 from timeoutmgr.resilience.breakers import BreakerState, OutageBreaker
-from timeoutmgr.routing import DISPATCHER, TIMEOUTS, to_timeout_manager
+from timeoutmgr.routing import DELAYED, DISPATCHER, TIMEOUTS, to_timeout_manager
 from timeoutmgr.sending import SessionPool
 from timeoutmgr.transport.pump import Consumption, Outage
 
+from .clocks import report_clock_offset
 from .dispatcher import DispatchTimeouts
 from .housekeeping import Housekeeping
 from .poller import Poller, PollTimeouts
@@ -108,6 +109,7 @@ class TimeoutManager:
             error_queue=settings.error_queue,
             clock=context.clock,
             telemetry=context.telemetry,
+            dead_letters=context.dead_letters,
         )
         poller = Poller(
             PollTimeouts(
@@ -126,7 +128,7 @@ class TimeoutManager:
             ready=ready,
             clock=context.clock,
             telemetry=context.telemetry,
-            on_clock_offset=lambda seconds: _clock_offset(context, seconds),
+            on_clock_offset=lambda seconds: report_clock_offset(context.critical, seconds),
         )
         storing_step = StoreTimeouts(
             store=store,
@@ -138,19 +140,19 @@ class TimeoutManager:
         )
 
         context.store = store
-        context.store_inside = storing_step.store_inside
-        context.add_satellite(
-            Satellite(
-                consumption=Consumption(
-                    name="Timeout Message Processor",
-                    queue=address,
-                    step=storing_step,
-                    batch=self.store_batch,
-                    storage=Outage(breaker=breakers.store, probe=ready.probe),
-                ),
-                concurrency=self.concurrency,
-            )
+        context.store_directly = storing_step.store_directly
+        context.inside_database = persistence.database
+        storing = Consumption(
+            name="Timeout Message Processor",
+            queue=address,
+            step=storing_step,
+            batch=self.store_batch,
+            storage=Outage(breaker=breakers.store, probe=ready.probe),
         )
+        context.add_satellite(Satellite(consumption=storing, concurrency=self.concurrency))
+        # What a delayed message store of this endpoint has left unstored.
+        left = replace(storing, queue=settings.name + DELAYED)
+        context.add_satellite(Satellite(consumption=left, where_found=True))
         context.add_satellite(
             Satellite(
                 consumption=Consumption(
@@ -249,11 +251,3 @@ class Readiness:
             # Later it may be there: somebody runs the installer while messages wait.
             raise StorageUnavailable(str(error)) from error
         self._checked = True
-
-
-def _clock_offset(context: FeatureContext, seconds: float) -> None:
-    context.critical.raise_error(
-        f"The database's clock differs from this host's by {seconds:.0f} s: due times that are "
-        "made here are wrong by as much. Set the clocks.",
-        RuntimeError(f"clock offset {seconds:.0f} s"),
-    )

@@ -5,14 +5,18 @@ from __future__ import annotations
 import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
+from urllib.parse import unquote, urlsplit
 
+import amqp
 import pytest
 
 from tests.services import catalog, processes
 from tests.services import run as runs
 from tests.services.private import PrivateServer, stop_all
 from tests.services.run import Run
+
+pytest_plugins = ["tests.acceptance.not_applicable"]
 
 _RUN = pytest.StashKey[Run]()
 _LEFT = pytest.StashKey[list[str]]()
@@ -58,6 +62,19 @@ def redis_url(pytestconfig: pytest.Config, worker_id: str) -> str:
 
 
 @pytest.fixture
+def raw_channel(rabbitmq_url: str) -> Iterator[amqp.Channel]:
+    """A channel of py-amqp's own: what a stranger can do to our queues."""
+    parts = urlsplit(rabbitmq_url)
+    with amqp.Connection(
+        f"{parts.hostname}:{parts.port or 5672}",
+        userid=parts.username,
+        password=parts.password,
+        virtual_host=unquote(parts.path[1:]),
+    ) as connection:
+        yield connection.channel()
+
+
+@pytest.fixture
 def private_server(pytestconfig: pytest.Config) -> Iterator[Callable[[str], PrivateServer]]:
     """Start servers that a test may stop, kill and start again: *postgres*, *mysql*, …."""
     started: list[PrivateServer] = []
@@ -91,6 +108,14 @@ def _go_without(reason: str) -> NoReturn:
 
 
 # --- the run ----------------------------------------------------------------------------------
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """Have tests that use Spark share a worker."""
+    from tests.scheduling import SparkInOneWorker
+
+    return SparkInOneWorker(config, log) if config.getvalue("dist") == "load" else None
 
 
 def pytest_configure(config: pytest.Config) -> None:

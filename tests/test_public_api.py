@@ -14,7 +14,14 @@ from types import ModuleType
 import pytest
 
 APPROVED = Path(__file__).parent / "approvals" / "public_api.txt"
-MODULES = ("timeoutmgr", "timeoutmgr.persistence", "timeoutmgr.satellites")
+MODULES = (
+    "timeoutmgr",
+    "timeoutmgr.deadletter",
+    "timeoutmgr.native",
+    "timeoutmgr.persistence",
+    "timeoutmgr.pipeline",
+    "timeoutmgr.satellites",
+)
 
 
 def test_the_public_names_are_the_approved_ones() -> None:

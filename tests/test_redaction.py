@@ -2,7 +2,7 @@
 
 import pytest
 
-from timeoutmgr.redaction import redact
+from timeoutmgr.redaction import on_one_line, redact
 
 
 @pytest.mark.parametrize(
@@ -40,3 +40,9 @@ def test_a_masked_name_errs_on_the_side_of_hiding(name: str) -> None:
     shown = redact(f"x://h/?{name}=value")
 
     assert shown in (f"x://h/?{name}=value", f"x://h/?{name}=***")
+
+
+def test_what_is_logged_stays_on_its_line() -> None:
+    forged = on_one_line("id\n2026-01-01 CRITICAL all is lost\x1b[2J \ud800 ü")
+
+    assert forged == "id\\n2026-01-01 CRITICAL all is lost\\x1b[2J \\ud800 ü"

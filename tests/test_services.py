@@ -86,7 +86,7 @@ def test_a_run_drops_its_own_and_what_crashed_an_hour_ago(name: str, owned: bool
 
 
 def test_a_process_that_outlives_the_run_fails_it(tmp_path: Path) -> None:
-    (tmp_path / "conftest.py").write_text("from tests.conftest import *  # noqa: F403\n")
+    (tmp_path / "conftest.py").write_text("from tests.conftest import *\n")
     (tmp_path / "test_it.py").write_text(
         "import subprocess\n"
         "def test_it(tmp_path):\n"

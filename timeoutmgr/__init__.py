@@ -11,6 +11,7 @@ if not (_here / "persistence").is_dir():  # a checkout: persistence/ and satelli
     __path__.append(str(_here.parent))
 
 from timeoutmgr._version import __version__
+from timeoutmgr.bulk import BulkInterrupted, ToSend
 from timeoutmgr.config import EndpointConfiguration
 from timeoutmgr.contracts import (
     CancelResult,
@@ -18,6 +19,7 @@ from timeoutmgr.contracts import (
     TimeoutState,
     TransactionMode,
 )
+from timeoutmgr.delayed_delivery import DelayedDeliverySettings
 from timeoutmgr.endpoint import Endpoint
 from timeoutmgr.handlers import HandlerContext
 from timeoutmgr.outgoing import SendOptions, Sent
@@ -33,10 +35,12 @@ from timeoutmgr.validation import Limits
 _registration.register()  # kombu.Connection("timeoutmgr+sqlite:///queues.db") works from here on
 
 __all__ = [
+    "BulkInterrupted",
     "CancelResult",
     "ChangeResult",
     "CriticalAction",
     "CriticalErrorContext",
+    "DelayedDeliverySettings",
     "Endpoint",
     "EndpointConfiguration",
     "HandlerContext",
@@ -47,6 +51,7 @@ __all__ = [
     "TimeoutState",
     "TimeoutView",
     "Timeouts",
+    "ToSend",
     "TransactionMode",
     "__version__",
 ]

@@ -42,10 +42,19 @@ class Parts:
     @property
     def queues(self) -> list[str]:
         """The queues that the enabled features need, and no others."""
-        if self.settings.send_only:
-            return []
-        consumed = [satellite.consumption.queue for satellite in self.satellites]
-        return [*dict.fromkeys([self.settings.input_queue, *consumed, self.settings.error_queue])]
+        own = [] if self.settings.send_only else [self.settings.input_queue]
+        needed = [each for each in self.satellites if not each.where_found]
+        consumed = [*own, *(satellite.consumption.queue for satellite in needed)]
+        return [*dict.fromkeys([*consumed, self.settings.error_queue])] if consumed else []
+
+    def close_storage(self) -> None:
+        """Let go of the connections to where timeouts are stored; closing twice is fine."""
+        if self.settings.persistence is not None:
+            self.settings.persistence.close()
+        delayed = self.settings.delayed_delivery
+        close = getattr(delayed.store, "close", None) if delayed is not None else None
+        if close is not None:
+            close()
 
 
 def assemble(settings: EndpointSettings) -> Parts:
@@ -63,7 +72,10 @@ def assemble(settings: EndpointSettings) -> Parts:
         critical=CriticalErrors(settings.hooks, settings.critical_action),
         owner=uuid.uuid4().hex,
     )
-    for feature in settings.features:
+    # Dead letters first: other features hand what they cannot deliver to them.
+    for feature in sorted(
+        settings.features, key=lambda one: not getattr(one, "sets_up_first", False)
+    ):
         feature.set_up(context)
     external = settings.external_timeout_manager
     if external is not None:
@@ -72,7 +84,7 @@ def assemble(settings: EndpointSettings) -> Parts:
         )
     composer = _composer(settings, context)
     pool = SessionPool(settings.transport)
-    sender = Sender(pool, settings.clock)
+    sender = Sender(pool, settings.clock, context.dead_letters, context.missing_destinations)
     satellites = list(context.satellites)
     if not settings.send_only and settings.handlers:
         satellites.append(_handlers(settings, context, composer, sender))
@@ -89,7 +101,8 @@ def assemble(settings: EndpointSettings) -> Parts:
 
 
 def _mode(settings: EndpointSettings) -> TransactionMode:
-    store = settings.persistence
+    # Where delayed messages are stored; a persistence beside it takes no part then.
+    store = settings.delayed_delivery or settings.persistence
     queue = settings.transport
     together = (
         store is not None
@@ -120,6 +133,8 @@ def _composer(settings: EndpointSettings, context: FeatureContext) -> Composer:
         new_id=settings.new_id,
         timeout_id_of=lambda message_id: timeout_id(manager, message_id),
         delays=context.delays,
+        cancellable_delays=context.cancellable_delays,
+        dead_letters=context.dead_letters,
     )
 
 
@@ -131,7 +146,8 @@ def _handlers(
     if delays is None and settings.recoverability is not None and policy.delayed:
         raise ConfigurationError(
             f"{policy.delayed} delayed retries are configured and no feature can delay a message; "
-            "enable TimeoutManager, or set recoverability.delayed to 0"
+            "enable TimeoutManager, or on RabbitMQ NativeDelayedDelivery, or set "
+            "recoverability.delayed to 0"
         )
     return Satellite(
         consumption=Consumption(
@@ -146,6 +162,8 @@ def _handlers(
                 require_queues=sender.require_queues
                 if settings.check_destinations
                 else lambda _queues: None,
+                dead_letters=context.dead_letters,
+                expiry=context.expiry,
             ),
             policy=policy,
             retry_later=None

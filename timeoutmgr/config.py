@@ -6,12 +6,14 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
+from enum import Enum
 from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
 from timeoutmgr import plugins
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import Clock, Persistence, TransactionMode, Transport
+from timeoutmgr.delayed_delivery import DelayedDeliverySettings
 from timeoutmgr.errors import ConfigurationError, InvalidMessage, UnknownSetting
 from timeoutmgr.features import Feature
 from timeoutmgr.handlers import ANY, Handler
@@ -24,6 +26,14 @@ DATA: Final = "TIMEOUTMGR_DATA"
 """Environment variable that names the embedded file, which holds queues and stores by default."""
 
 AnyHandler = TypeVar("AnyHandler", bound=Handler)
+
+
+class ManagerDisabled(Enum):
+    """Whether a timeout manager beside native delayed delivery was said to be gone for good."""
+
+    NOT_SAID = "not said"
+    ONCE_DRAINED = "once drained"
+    FORCED = "forced"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +60,8 @@ class EndpointSettings:
     clock: Clock
     telemetry: Telemetry
     new_id: Callable[[], str] = field(repr=False)
+    delayed_delivery: DelayedDeliverySettings | None = None
+    manager_disabled: ManagerDisabled = ManagerDisabled.NOT_SAID
 
     def __post_init__(self) -> None:
         """Check every value."""
@@ -65,6 +77,11 @@ class EndpointSettings:
                 f"endpoint {self.name!r} is send-only and has handlers for "
                 f"{', '.join(sorted(self.handlers))}; a send-only endpoint receives nothing"
             )
+
+    @property
+    def installed_persistence(self) -> Persistence | None:
+        """The persistence that is to have its tables: not that of a manager that is gone."""
+        return self.persistence if self.manager_disabled is ManagerDisabled.NOT_SAID else None
 
     @property
     def input_queue(self) -> str:
@@ -106,18 +123,33 @@ class EndpointConfiguration:
         self._accept_loss = False
         self._send_only = False
         self._transport: Transport | None = None
+        self._delayed_delivery: DelayedDeliverySettings | None = None
         self._persistence: Persistence | None = None
         self._features: dict[str, Feature] = {}
         self._handlers: dict[str, list[Handler]] = {}
         self._hooks: list[CriticalErrorHook] = []
         self._external: str | None = None
+        self._manager_disabled = ManagerDisabled.NOT_SAID
 
-    def use_transport(self, transport: str | Transport, **options: Any) -> None:
+    def use_transport(
+        self,
+        transport: str | Transport,
+        *,
+        delayed_delivery: DelayedDeliverySettings | None = None,
+        **options: Any,
+    ) -> None:
         """Use *transport*: a URL, or an object that implements the contract.
 
         A database's URL is our SQL queue there; every other one is kombu's. ``accept_loss=True``
-        is needed for what may lose messages (Redis, memory).
+        is needed for what may lose messages (Redis, memory). With *delayed_delivery* delayed
+        messages rest in its store, without a timeout manager.
         """
+        if not isinstance(delayed_delivery, DelayedDeliverySettings | None):
+            raise ConfigurationError(
+                "delayed_delivery is a DelayedDeliverySettings with the store, got "
+                f"{delayed_delivery!r:.80}"
+            )
+        self._delayed_delivery = delayed_delivery
         self._accept_loss |= bool(options.get("accept_loss", False))
         if not isinstance(transport, str):
             _no_options(options, "an object that is a transport already", {"accept_loss"})
@@ -145,6 +177,16 @@ class EndpointConfiguration:
     def disable_feature(self, name: str) -> None:
         """Disable the feature called *name*; not being enabled is fine."""
         self._features.pop(name, None)
+
+    def disable_timeout_manager(self, *, force: bool = False) -> None:
+        """Say that native delayed delivery has no timeout manager beside it, nor will have one.
+
+        For endpoints that never ran without native delayed delivery, and for those whose store is
+        empty by now: while anything is pending the start is refused, unless *force* leaves it
+        undelivered.
+        """
+        self.disable_feature("timeout-manager")
+        self._manager_disabled = ManagerDisabled.FORCED if force else ManagerDisabled.ONCE_DRAINED
 
     def send_only(self) -> None:
         """Have an endpoint that sends and never receives."""
@@ -191,11 +233,13 @@ class EndpointConfiguration:
 
     def settings(self) -> EndpointSettings:
         """Return what was collected, frozen; raises ConfigurationError for what is wrong."""
+        if self._is_disabled:
+            self._check_disabled()
         return EndpointSettings(
             name=self.name,
             transport=self._transport or transport_from_url(embedded_url()),
             persistence=self._persistence or self._default_persistence(),
-            features=tuple(self._features.values()),
+            features=(*self._features.values(), *self._enabled_otherwise()),
             handlers={kind: tuple(found) for kind, found in self._handlers.items()},
             hooks=tuple(self._hooks),
             critical_action=_member(
@@ -216,16 +260,46 @@ class EndpointConfiguration:
             clock=self.clock,
             telemetry=self.telemetry,
             new_id=self.new_id,
+            delayed_delivery=self._delayed_delivery,
+            manager_disabled=self._manager_disabled,
         )
 
+    def _enabled_otherwise(self) -> list[Feature]:
+        if self._delayed_delivery is None:
+            return []
+        part = plugins.load(plugins.PARTS, "delayed-delivery")
+        return [cast(Feature, part(self._delayed_delivery))]
+
     def _default_persistence(self) -> Persistence | None:
-        needs_store = any(name == "timeout-manager" for name in self._features)
-        return persistence_from_url(embedded_url()) if needs_store else None
+        if "timeout-manager" in self._features or (self._is_disabled and embedded_path().exists()):
+            return persistence_from_url(embedded_url())
+        return None
+
+    def _check_disabled(self) -> None:
+        if "timeout-manager" in self._features:
+            raise ConfigurationError(
+                "the timeout manager is both disabled and enabled; leave out one of "
+                "disable_timeout_manager and the feature"
+            )
+        if "native-delayed-delivery" not in self._features:
+            raise ConfigurationError(
+                "disable_timeout_manager is for an endpoint with native delayed delivery; enable "
+                "NativeDelayedDelivery, or use disable_feature('timeout-manager')"
+            )
+
+    @property
+    def _is_disabled(self) -> bool:
+        return self._manager_disabled is not ManagerDisabled.NOT_SAID
 
 
 def embedded_url() -> str:
     """Return the URL of the embedded file."""
-    return f"sqlite:///{Path(os.environ.get(DATA) or 'timeoutmgr.db')}"
+    return f"sqlite:///{embedded_path()}"
+
+
+def embedded_path() -> Path:
+    """Return the embedded file, which need not exist."""
+    return Path(os.environ.get(DATA) or "timeoutmgr.db")
 
 
 def transport_from_url(url: str, **options: Any) -> Transport:
@@ -262,7 +336,7 @@ def check_endpoint_name(name: str) -> str:
     if not name.isprintable() or name.startswith("amq.") or is_satellite_queue(name):
         raise ConfigurationError(
             f"an endpoint cannot be called {name!r}: names are printable and belong to neither "
-            "the broker (amq.) nor a satellite (.Timeouts, .TimeoutsDispatcher)"
+            "the broker (amq.) nor a satellite (.Timeouts, .TimeoutsDispatcher, .timeouts)"
         )
     return name
 

@@ -3,15 +3,16 @@
 import logging
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from timeoutmgr import installation
 from timeoutmgr.assembly import assemble
+from timeoutmgr.bulk import OnSent, ToSend, send_many, store_many
 from timeoutmgr.config import EndpointConfiguration
-from timeoutmgr.errors import ConfigurationError, InvalidMessage
+from timeoutmgr.errors import ConfigurationError, InvalidMessage, Unsupported
 from timeoutmgr.handlers import merged
 from timeoutmgr.inside import send_inside
 from timeoutmgr.instants import Micros
@@ -55,6 +56,18 @@ class Endpoint:
     def timeouts(self) -> Timeouts:
         """The pending timeouts of this endpoint's own timeout manager."""
         store = self._parts.context.store
+        if self._parts.context.delayed is not None:
+            raise ConfigurationError(
+                f"endpoint {self.name!r} has a delayed message store, which cannot list or change "
+                "what it holds; use TimeoutManager where that is needed"
+            )
+        if store is None and self._parts.context.native_delays is not None:
+            raise Unsupported(
+                "listing, cancelling or rescheduling with native delayed delivery",
+                "the broker holds the messages, and tells only how many are in each level",
+                "Look at `timeoutmgr status`; for what must be cancelled, enable TimeoutManager "
+                "too and send with cancellable=True and fallback_to_store",
+            )
         if store is None:
             raise ConfigurationError(
                 f"endpoint {self.name!r} keeps no timeouts itself; enable TimeoutManager here, or "
@@ -94,8 +107,7 @@ class Endpoint:
         self._parts.context.critical.join(10.0)
         self._parts.pool.close()
         self._parts.settings.transport.close()
-        if self._parts.settings.persistence is not None:
-            self._parts.settings.persistence.close()
+        self._parts.close_storage()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the endpoint was stopped; return whether it was."""
@@ -142,7 +154,7 @@ class Endpoint:
         DeliveryUnknown: then send again with the same ``message_id``.
         """
         composed = self._parts.composer.compose(
-            destination, message_type, body, merged(options, given)
+            destination, message_type, body, merged(options, given), stored=session is not None
         )
         if session is not None:
             send_inside(self._parts, composed, session)
@@ -164,6 +176,26 @@ class Endpoint:
             raise InvalidMessage(f"endpoint {self.name!r} is send-only: it has no queue of its own")
         return self.send(self.name, message_type, body, options, session=session, **given)
 
+    def send_many(self, messages: Iterable[ToSend], *, on_sent: OnSent | None = None) -> int:
+        """Send many messages, in confirm windows; return how many.
+
+        *messages* is drawn as far as it is sent. *on_sent* is called with what each window had
+        taken, in the order given: keep a mark there, or the ids to cancel by. When this returns
+        all are durable.
+
+        Raises BulkInterrupted, which holds what was drawn and is not known to be taken.
+        """
+        return send_many(self._parts, messages, on_sent)
+
+    def store_many(self, messages: Iterable[ToSend], *, on_sent: OnSent | None = None) -> int:
+        """Store many delayed messages past the queue; return how many.
+
+        The one by-pass of ``<endpoint>.Timeouts``, for imports: the same checks, ids and history,
+        at the speed of the database's bulk insert. Needs this endpoint's own TimeoutManager; the
+        rest is as with ``send_many``.
+        """
+        return store_many(self._parts, messages, on_sent)
+
     def clear_timeouts(self, saga_id: str) -> None:
         """Ask the timeout manager, this endpoint's or an external one, to forget a saga's.
 
@@ -171,7 +203,14 @@ class Endpoint:
         ``timeouts.cancel_saga`` acts at once.
         """
         address = self._parts.context.manager_address
-        if address is None:
+        if address is None and self._parts.context.native_delays is not None:
+            raise Unsupported(
+                "clearing a saga's timeouts with native delayed delivery",
+                "the broker holds the messages, and cannot find those of a saga",
+                "Have the saga ignore what comes too late; or enable TimeoutManager too and send "
+                "with cancellable=True and fallback_to_store",
+            )
+        if address is None or self._parts.context.delayed is not None:
             raise ConfigurationError(
                 f"endpoint {self.name!r} has no timeout manager, so there is nothing to clear"
             )

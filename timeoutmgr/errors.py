@@ -9,20 +9,39 @@
     │   ├── CombinationRefused      transport x store x mode cannot keep the promises
     │   ├── FeatureRefused          a prerequisite of an enabled feature is not met
     │   ├── DelayedDeliveryDisabled a delay was asked for and no feature delivers delays
+    │   ├── Unsupported             asked of a feature that cannot do it, with what can
+    │   ├── TopologyMismatch        something of that name has other arguments on the broker
     │   ├── SchemaMissing           the tables are not there, or too old
-    │   └── QueueMissing            a queue that is needed does not exist
+    │   ├── PipelineUnavailable     Spark, Java or a driver of the data pipeline is missing
+    │   ├── RunInTheWay             a run of the pipeline was not finished, or is another one
+    │   ├── QueueMissing            a queue that is needed does not exist
+    │   └── MigrationRefused        a migration may not start, or not go on like this
     ├── InvalidMessage              bad input at the door; nothing was sent
-    │   └── MessageTooLarge
+    │   ├── MessageTooLarge
+    │   ├── DelayTooLong            further ahead than the broker's delay levels reach
+    │   ├── DestinationNotAllowed   the destination is not one that may be sent to
+    │   ├── WrongColumns            a data set has not the columns that a job needs
+    │   ├── TooManyRejects          too much of a data set cannot be scheduled; nothing was
+    │   └── InvalidQueueName        a format or path name that breaks the grammar, and where
     ├── MessageRejected             a received message that no retry can mend
+    │   └── ReceivedTooLate         its time to be received is over
     ├── DeliveryFailed              the broker did not take responsibility
     │   ├── Unroutable              there is no such destination queue
     │   └── DeliveryUnknown         the confirm did not come; it may have been taken
     ├── StorageUnavailable          the store cannot be reached; later it may
+    │   └── StorageConflict         a transaction lost against another; again it may well succeed
     ├── TransportUnavailable        the broker cannot be reached; later it may
-    └── LeaseLost                   somebody else owns the message by now
+    ├── LeaseLost                   somebody else owns the message by now
+    ├── MigrationFailed             a migration stopped; its ledger says where
+    ├── ContentDiffers              a row to be loaded is stored already, and is another one
+    ├── SnapshotGone                what a run of the pipeline looks at went away
+    ├── ArchiveDiffers              what was written is not what was read; nothing was removed
+    └── BulkInterrupted             a bulk stopped half-way; it holds what was not taken
 
 A sentence says what came, what was expected, and what to do.
 """
+
+from datetime import timedelta
 
 
 class TimeoutManagerError(Exception):
@@ -77,8 +96,29 @@ class DelayedDeliveryDisabled(ConfigurationError):
         super().__init__(
             "Cannot delay delivery of messages when TimeoutManager is disabled or there is no "
             "infrastructure support for delayed messages. Enable it with "
-            "config.enable_feature(TimeoutManager()) from timeoutmgr.satellites."
+            "config.enable_feature(TimeoutManager()) from timeoutmgr.satellites, or on RabbitMQ "
+            "with NativeDelayedDelivery() from timeoutmgr.native."
         )
+
+
+class Unsupported(ConfigurationError):
+    """What was asked for, this way of delaying messages cannot do."""
+
+    def __init__(self, what: str, reason: str, alternative: str) -> None:
+        super().__init__(f"{what} is not supported: {reason}. {alternative}")
+        self.what = what
+        self.alternative = alternative
+
+
+class TopologyMismatch(ConfigurationError):
+    """An exchange or queue exists with other arguments than are needed."""
+
+    def __init__(self, name: str, broker_says: str) -> None:
+        super().__init__(
+            f"{name!r} exists on the broker with other arguments ({broker_says}); whoever shares "
+            "it must declare the same. Choose other names, or remove it once it is empty"
+        )
+        self.name = name
 
 
 class SchemaMissing(ConfigurationError):
@@ -92,6 +132,14 @@ class QueueMissing(ConfigurationError):
         names = ", ".join(repr(name) for name in queues)
         super().__init__(f"missing queue {names}; {remedy}")
         self.queues = queues
+
+
+class MigrationRefused(ConfigurationError):
+    """A migration may not start, or not go on like this; nothing was moved. One reason a line."""
+
+    def __init__(self, what: str, reasons: list[str]) -> None:
+        super().__init__("\n  ".join([what, *reasons]))
+        self.reasons = reasons
 
 
 class InvalidMessage(TimeoutManagerError, ValueError):
@@ -110,8 +158,48 @@ class MessageTooLarge(InvalidMessage):
         self.limit = limit
 
 
+class DelayTooLong(InvalidMessage):
+    """A delay that the delay levels of a broker cannot hold."""
+
+    def __init__(self, delay: timedelta, limit: timedelta) -> None:
+        super().__init__(
+            f"the message cannot be delayed by {delay}, which exceeds the maximum delay value "
+            f"{limit} of native delayed delivery; choose a nearer time, or say "
+            "fallback_to_store=True and enable TimeoutManager, whose store has no limit"
+        )
+        self.delay = delay
+        self.limit = limit
+
+
+class DestinationNotAllowed(InvalidMessage):
+    """The destination belongs to somebody else, or is outside what is allowed."""
+
+
+class InvalidQueueName(InvalidMessage):
+    """A format name or path name that breaks the grammar; *at* counts characters from 0."""
+
+    def __init__(self, text: str, at: int, expected: str) -> None:
+        # Spelt out one for one where it can be, so that the caret stands below the character.
+        shown = "".join(
+            each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text
+        )
+        found = repr(text[at]) if at < len(text) else "the end"
+        first = max(0, at - 60)
+        super().__init__(
+            f"queue name, character {at}: expected {expected}, got {found}\n"
+            f"  {shown[first : at + 40]}\n  {' ' * (at - first)}^"
+        )
+        self.text = text
+        self.at = at
+        self.expected = expected
+
+
 class MessageRejected(TimeoutManagerError):
     """A received message that no retry can mend; it belongs into the error queue."""
+
+
+class ReceivedTooLate(MessageRejected):
+    """A message whose time to be received was over when it was received."""
 
 
 class DeliveryFailed(TimeoutManagerError):
@@ -137,8 +225,16 @@ class StorageUnavailable(TimeoutManagerError):
     """The store cannot be reached now. Nothing is wrong with the message at hand."""
 
 
+class StorageConflict(StorageUnavailable):
+    """A transaction lost against another (a deadlock, say) and was undone; no outage by itself."""
+
+
 class TransportUnavailable(TimeoutManagerError):
     """The broker cannot be reached now. Nothing is wrong with the message at hand."""
+
+
+class MigrationFailed(TimeoutManagerError):
+    """A migration stopped half-way; run it again to go on, or abort it."""
 
 
 class LeaseLost(TimeoutManagerError):

@@ -1,28 +1,34 @@
 """Features: what an endpoint can do beyond sending and handling. Enabled, checked, then set up."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from timeoutmgr.contracts import (
     Clock,
+    DeadLetters,
     Persistence,
     TimeoutStore,
     Transaction,
     TransactionMode,
     Transport,
+    TransportSession,
 )
+from timeoutmgr.delayed_delivery import StoreStart
 from timeoutmgr.errors import ConfigurationError, FeatureRefused
-from timeoutmgr.message import Message
+from timeoutmgr.handlers import Expiry
+from timeoutmgr.instants import Micros
+from timeoutmgr.message import Message, Outgoing
 from timeoutmgr.outgoing import DelayRoute
-from timeoutmgr.resilience.breakers import OutageBreaker
+from timeoutmgr.resilience.breakers import OutageBreaker, RateBreaker
 from timeoutmgr.resilience.critical import CriticalErrors
 from timeoutmgr.telemetry import Telemetry
 from timeoutmgr.transport.pump import Consumption
 
 if TYPE_CHECKING:
     from timeoutmgr.config import EndpointSettings
+    from timeoutmgr.database import Database
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +56,41 @@ class Feature(Protocol):
         ...
 
 
-StoreInside: TypeAlias = Callable[[Message, Transaction], None]
-"""Stores a message that was routed to the manager inside a caller's own transaction."""
+StoreDirectly: TypeAlias = Callable[[Sequence[Message], Transaction | None], None]
+"""Stores messages that were routed to the manager past its queue, in the transaction given."""
+
+
+class Installed(Protocol):
+    """Something of a feature's own that installers create: tables, say."""
+
+    def install(self) -> None:
+        """Create what is missing; twice and concurrently is fine."""
+        ...
+
+    def check(self) -> None:
+        """Raise SchemaMissing, with the command to run, where ``install`` is needed."""
+        ...
+
+    def ddl(self) -> str:
+        """Return the statements that ``install`` would run where nothing is yet."""
+        ...
+
+
+class NativeDelays(Protocol):
+    """The route into what the broker itself delays."""
+
+    @property
+    def falls_back(self) -> bool:
+        """Whether what the broker cannot delay goes to the timeout manager's store."""
+        ...
+
+    def __call__(self, outgoing: Outgoing, due: Micros) -> Outgoing:
+        """Return *outgoing* on its way; raise InvalidMessage for what cannot be delayed."""
+        ...
+
+
+MissingDestinations: TypeAlias = Callable[[TransportSession, Sequence[str]], list[str]]
+"""Returns those of the queues that do not exist, and readies the others for delayed messages."""
 
 
 class Task(Protocol):
@@ -72,10 +111,15 @@ class Task(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Satellite:
-    """A receiver on one of the endpoint's own queues."""
+    """A receiver on one of the endpoint's own queues.
+
+    With *where_found* it drains what another feature has left behind: it consumes where its queue
+    exists when the endpoint starts, and installers do not create that.
+    """
 
     consumption: Consumption
     concurrency: int = 1
+    where_found: bool = False
 
     def __post_init__(self) -> None:
         """Check every value."""
@@ -113,11 +157,30 @@ class FeatureContext:
         self.owner = owner
         self.satellites: list[Satellite] = []
         self.tasks: list[Task] = []
-        self.breakers: list[OutageBreaker] = []
+        self.breakers: list[OutageBreaker | RateBreaker] = []
         self.store: TimeoutStore | None = None
-        self.delays: DelayRoute | None = None
+        self.delayed: StoreStart | None = None
+        self.stored_delays: DelayRoute | None = None
+        self.native_delays: NativeDelays | None = None
+        self.missing_destinations: MissingDestinations = _missing_queues
         self.manager_address: str | None = None
-        self.store_inside: StoreInside | None = None
+        self.store_directly: StoreDirectly | None = None
+        self.dead_letters: DeadLetters | None = None
+        self.expiry = Expiry()
+        self.installed: list[Installed] = []
+        self.inside_database: Database | None = None
+        """Where ``store_directly`` stores."""
+
+    @property
+    def delays(self) -> DelayRoute | None:
+        """The way of a delayed message: the broker's own, where there is one."""
+        return self.native_delays or self.stored_delays
+
+    @property
+    def cancellable_delays(self) -> DelayRoute | None:
+        """The way of a delayed message that can still be cancelled, if there is one."""
+        native = self.native_delays
+        return self.stored_delays if native is None or native.falls_back else None
 
     def add_satellite(self, satellite: Satellite) -> None:
         """Have *satellite* consume while the endpoint runs; installers create its queue."""
@@ -147,6 +210,16 @@ class FeatureContext:
         self.breakers.append(made)
         return made
 
+    def rate_breaker(self, name: str, per_second: float, sentence: str) -> RateBreaker:
+        """Return a breaker that raises *sentence* as a critical error above a rate of failures."""
+
+        def trigger(error: BaseException) -> None:
+            self.critical.raise_error(sentence, error)
+
+        made = RateBreaker(name, per_second=per_second, on_trigger=trigger, clock=self.clock)
+        self.breakers.append(made)
+        return made
+
     def route_delays(self, address: str, route: DelayRoute) -> None:
         """Have delayed sends take *route* to the manager at *address*."""
         if self.manager_address is not None:
@@ -155,7 +228,19 @@ class FeatureContext:
                 f"({self.manager_address!r}); {address!r} cannot be a second one. Use one of them."
             )
         self.manager_address = address
-        self.delays = route
+        self.stored_delays = route
+
+    def route_natively(self, route: NativeDelays, missing: MissingDestinations) -> None:
+        """Have delayed sends take *route* into the broker, whatever else could keep them.
+
+        *missing* looks for their destinations.
+        """
+        self.native_delays = route
+        self.missing_destinations = missing
+
+
+def _missing_queues(session: TransportSession, queues: Sequence[str]) -> list[str]:
+    return session.missing_queues(queues)
 
 
 def check_prerequisites(features: Iterable[Feature], settings: "EndpointSettings") -> None:

@@ -7,8 +7,9 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from timeoutmgr import headers
-from timeoutmgr.contracts import Clock
-from timeoutmgr.errors import InvalidMessage, MessageRejected
+from timeoutmgr.contracts import Clock, DeadLetters
+from timeoutmgr.crashpoints import reach
+from timeoutmgr.errors import ConfigurationError, InvalidMessage, MessageRejected, ReceivedTooLate
 from timeoutmgr.instants import duration_micros, from_timespan, from_wire, to_wire
 from timeoutmgr.message import Message, Outgoing, Received
 from timeoutmgr.outgoing import Composer, DelayRoute, SendOptions, Sent
@@ -46,6 +47,7 @@ class HandlerContext:
         queue: str,
         work: Work,
         require_queues: RequireQueues,
+        dead_letters: DeadLetters | None = None,
     ) -> None:
         self.message: Final[Message] = received.message
         self.message_type: Final = message_type
@@ -54,6 +56,7 @@ class HandlerContext:
         self._queue = queue
         self._work = work
         self._require_queues = require_queues
+        self._dead_letters = dead_letters
         self._outgoing: list[Outgoing] = []
         self._delayed_for: list[str] = []
         self._session: Session | None = None
@@ -110,7 +113,8 @@ class HandlerContext:
         )
         self._outgoing.append(composed.outgoing)
         if composed.due is not None:
-            self._delayed_for.append(destination)
+            # Not as it was given, which may be a format name.
+            self._delayed_for.append(composed.sent.destination)
         return composed.sent
 
     def send_local(
@@ -143,7 +147,15 @@ class HandlerContext:
             self._session.flush()
             self._session.close()
         self._require_queues(self._delayed_for)
+        if self._dead_letters is None:
+            self._work.send(self._outgoing)
+            return
+        self._dead_letters.before_sending(self._outgoing, self._work.transaction)
+        reach("handler.source_keeps")
         self._work.send(self._outgoing)
+        told = self._dead_letters.after_sending(self._outgoing, self._work.transaction)
+        reach("handler.arrivals_noted")
+        self._work.tell(told)
 
 
 def merged(options: SendOptions | None, given: Mapping[str, Any]) -> SendOptions:
@@ -156,6 +168,21 @@ def merged(options: SendOptions | None, given: Mapping[str, Any]) -> SendOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Expiry:
+    """Whether messages that are received too late are not handled; *allowance* is for clocks."""
+
+    discard: bool = True
+    allowance: timedelta = timedelta(0)
+
+    def __post_init__(self) -> None:
+        """Check the allowance."""
+        if self.allowance < timedelta(0):
+            raise ConfigurationError(
+                f"the allowance for clocks must not be negative, got {self.allowance}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class HandlerStep:
     """Handles one message of the endpoint's own queue."""
 
@@ -165,6 +192,8 @@ class HandlerStep:
     clock: Clock
     telemetry: Telemetry
     require_queues: RequireQueues = lambda _queues: None
+    dead_letters: DeadLetters | None = None
+    expiry: Expiry = Expiry()
 
     def __call__(self, batch: Sequence[Received], work: Work) -> None:
         """Handle each of *batch*; the pump gives one at a time."""
@@ -173,20 +202,40 @@ class HandlerStep:
 
     def _handle(self, received: Received, work: Work) -> None:
         if self._expired(received.message):
-            logger.info("message %s was received too late; discarded", received.message.id)
+            if self.dead_letters is not None and self.dead_letters.expires_with_trace(
+                received.message
+            ):
+                raise ReceivedTooLate(
+                    f"message {received.message.id!r} was received too late: its time to be "
+                    "received was over"
+                )
+            logger.info("message %r was received too late; discarded", received.message.id)
             self.telemetry.count("expired_on_receipt")
             return
+        if self.dead_letters is not None:
+            misfit = self.dead_letters.misfit(received.message, self.queue)
+            if misfit is not None:
+                raise misfit
         message_type, found = self._find(received.message)
         try:
             body = decode_body(received.message.body, received.message.content_type)
         except (ValueError, RecursionError) as error:
             raise MessageRejected(f"the body is no {received.message.content_type}") from error
         context = HandlerContext(
-            received, message_type, self.composer, self.queue, work, self.require_queues
+            received,
+            message_type,
+            self.composer,
+            self.queue,
+            work,
+            self.require_queues,
+            self.dead_letters,
         )
         for handler in found:
             handler(body, context)
         context.finish()
+        if self.dead_letters is not None:
+            reach("handler.finished")
+            work.tell(self.dead_letters.received(received.message, self.queue, work.transaction))
         self.telemetry.count("handled")
 
     def _find(self, message: Message) -> tuple[str, Sequence[Handler]]:
@@ -208,10 +257,11 @@ class HandlerStep:
             message.headers.get(headers.TIME_SENT),
             message.headers.get(headers.TIME_TO_BE_RECEIVED),
         )
-        if sent is None or limit is None:
+        if sent is None or limit is None or not self.expiry.discard:
             return False
         try:
-            return from_wire(sent) + duration_micros(from_timespan(limit)) < self.clock.now()
+            life = duration_micros(from_timespan(limit) + self.expiry.allowance)
+            return from_wire(sent) + life < self.clock.now()
         except ValueError:
             return False  # an unreadable limit must not cost a message its life
 

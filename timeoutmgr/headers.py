@@ -25,6 +25,10 @@ SAGA_ID: Final = "NServiceBus.SagaId"
 # left on, they would send every forwarded copy of it back to where it once was delayed to.
 EXPIRE: Final = "NServiceBus.Timeout.Expire"
 DESTINATION: Final = "NServiceBus.Timeout.RouteExpiredTimeoutTo"
+# The same for a delayed message store, in the words of NServiceBus' MSMQ transport. That sends
+# what is to be done with a message under this prefix; no receiver ever sees it.
+DELAYED_DESTINATION: Final = "NServiceBus.Timeout.Destination"
+PROPERTY_PREFIX: Final = "NServiceBus.Timeouts.Properties."
 CLEAR_TIMEOUTS: Final = "NServiceBus.ClearTimeouts"
 
 # On the delivered message.
@@ -37,6 +41,9 @@ DISPATCHED_AT: Final = "TimeoutManager.DispatchedAt"
 TIMEOUT_ID: Final = "Timeout.Id"
 CHUNK_VERSION: Final = "TimeoutManager.Chunk"
 WAKE: Final = "TimeoutManager.Wake"
+
+# An empty message that only finds out whether a broker knows a way; who receives it drops it.
+PROBE: Final = "TimeoutManager.Probe"
 
 # Delayed retries of an endpoint's own handlers.
 RETRIES: Final = "NServiceBus.Retries"

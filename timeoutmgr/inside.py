@@ -8,6 +8,7 @@ from sqlalchemy import Connection
 from timeoutmgr.assembly import Parts
 from timeoutmgr.database import Database, same_database
 from timeoutmgr.errors import CombinationRefused, TimeoutManagerError
+from timeoutmgr.instants import Micros
 from timeoutmgr.outgoing import Composed
 from timeoutmgr.routing import wake_manager
 from timeoutmgr.transport.sql.commits import after_commit
@@ -34,14 +35,17 @@ def send_inside(parts: Parts, composed: Composed, session: "Session | Connection
     if _lives_in(settings.transport.database, connection):
         _enqueue(parts, composed, connection)
         return
-    store = settings.persistence
     if (
         composed.due is not None
-        and parts.context.store_inside is not None
-        and store is not None
-        and _lives_in(store.database, connection)
+        and parts.context.store_directly is not None
+        and _lives_in(parts.context.inside_database, connection)
     ):
-        parts.context.store_inside(composed.outgoing.message, connection)
+        if parts.context.delayed is not None:
+            # Another connection; so not the installers, which would wait for this transaction.
+            parts.context.delayed.start(install=False)
+        if parts.context.dead_letters is not None:
+            parts.context.dead_letters.before_sending([composed.outgoing], connection)
+        parts.context.store_directly([composed.outgoing.message], connection)
         _wake_on_commit(parts, composed, connection)
         return
     raise CombinationRefused(
@@ -70,25 +74,34 @@ def _lives_in(database: Database | None, connection: Connection) -> bool:
 def _enqueue(parts: Parts, composed: Composed, connection: Connection) -> None:
     session = parts.settings.transport.session()
     try:
+        dead_letters = parts.context.dead_letters
+        if dead_letters is not None:
+            dead_letters.before_sending([composed.outgoing], connection)
         results = session.send([composed.outgoing], transaction=connection)
+        if dead_letters is not None:
+            session.send(
+                dead_letters.after_sending([composed.outgoing], connection), transaction=connection
+            )
     finally:
         session.close()
     require_confirmed([composed.outgoing], results)
 
 
 def _wake_on_commit(parts: Parts, composed: Composed, connection: Connection) -> None:
-    """Tell the poller once the caller has committed.
-
-    The row is durable by then; should the wake be lost, it is late by at most one poll.
-    """
-    address, due = parts.context.manager_address, composed.due
-    assert address is not None, "a store inside has a manager"
+    """Tell the poller once the caller has committed."""
+    due = composed.due
     assert due is not None, "only delayed messages are stored"
+    after_commit(connection, lambda: wake_or_wait(parts, due))
 
-    def wake() -> None:
-        try:
-            parts.sender.send([wake_manager(address, due, parts.settings.new_id())])
-        except TimeoutManagerError as error:
-            logger.warning("timeout %s waits for the next poll: %s", composed.sent.id, error)
 
-    after_commit(connection, wake)
+def wake_or_wait(parts: Parts, due: Micros) -> None:
+    """Tell the manager, through its queue, of a row that was stored past it.
+
+    The row is durable by now; should the wake be lost, it is late by at most one poll.
+    """
+    address = parts.context.manager_address
+    assert address is not None, "what is stored here has a manager"
+    try:
+        parts.sender.send([wake_manager(address, due, parts.settings.new_id())])
+    except TimeoutManagerError as error:
+        logger.warning("a timeout that was just stored waits for the next poll: %s", error)

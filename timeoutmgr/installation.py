@@ -5,6 +5,7 @@ import logging
 from timeoutmgr.assembly import Parts
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import QueueMissing, StorageUnavailable
+from timeoutmgr.features import Satellite
 
 logger = logging.getLogger(__name__)
 
@@ -17,10 +18,17 @@ def install(parts: Parts) -> list[str]:
     settings = parts.settings
     settings.transport.install()
     reach("install.queue_tables")
-    if settings.persistence is not None:
-        settings.persistence.install()
+    if settings.installed_persistence is not None:
+        settings.installed_persistence.install()
     reach("install.store_tables")
+    if parts.context.delayed is not None:
+        parts.context.delayed.set_up()
     create_queues(parts)
+    reach("install.queues")
+    # After the queues, which a feature may have to bind.
+    for installed in parts.context.installed:
+        installed.install()
+        reach("install.feature")
     return parts.queues
 
 
@@ -53,14 +61,34 @@ def prepare(parts: Parts) -> None:
         reach("install.queues")
     settings.transport.check()
     _require_queues(parts)
-    if settings.persistence is None:
-        return
-    try:
+    for installed in parts.context.installed:
         if settings.install:
-            settings.persistence.install()
-        settings.persistence.check()
+            installed.install()
+            reach("install.feature")
+        installed.check()
+    try:
+        if settings.installed_persistence is not None:
+            if settings.install:
+                settings.installed_persistence.install()
+            settings.installed_persistence.check()
+        if parts.context.delayed is not None:
+            parts.context.delayed.start()
     except StorageUnavailable as error:
         logger.warning("starting while the timeout storage is away: %s", error)
+
+
+def there(parts: Parts) -> list[Satellite]:
+    """Return the satellites that have something to consume, now that the queues are created."""
+    found = {each.consumption.queue for each in parts.satellites if each.where_found}
+    if found:
+        session = parts.settings.transport.session()
+        try:
+            found -= set(session.missing_queues(sorted(found)))
+        finally:
+            session.close()
+    return [
+        each for each in parts.satellites if not each.where_found or each.consumption.queue in found
+    ]
 
 
 def _require_queues(parts: Parts) -> None:

@@ -20,7 +20,7 @@ LATEST: Final[Micros] = (datetime.max.replace(tzinfo=UTC) - _EPOCH) // MICROSECO
 """The last microsecond of the year 9999; also fits every supported column."""
 EARLIEST: Final[Micros] = (datetime.min.replace(tzinfo=UTC) - _EPOCH) // MICROSECOND
 
-_WIRE: Final = compile(r"(\d{4})-(\d{2})-(\d{2}) (\d{2}):(\d{2}):(\d{2}):(\d{6}) Z", ASCII)
+_WIRE: Final = compile(r"\d{4}-\d{2}-\d{2} (?:[01]\d|2[0-3]):\d{2}:\d{2}:\d{6} Z", ASCII)
 
 
 def to_micros(at: datetime) -> Micros:
@@ -49,7 +49,8 @@ def duration_micros(duration: timedelta) -> int:
 
 def to_wire(instant: Micros) -> str:
     """Return *instant* as it travels in a header."""
-    return from_micros(instant).strftime("%Y-%m-%d %H:%M:%S:%f Z").rjust(28, "0")
+    text = from_micros(instant).isoformat(" ", "microseconds")
+    return f"{text[:19]}:{text[20:26]} Z"
 
 
 def from_wire(text: str) -> Micros:
@@ -62,8 +63,7 @@ def from_wire(text: str) -> Micros:
         raise ValueError(
             f"{text[:64]!r} is not an instant; expected 'yyyy-MM-dd HH:mm:ss:ffffff Z' in UTC"
         )
-    year, month, day, hour, minute, second, micros = map(int, match.groups())
-    at = datetime(year, month, day, hour, minute, second, micros, tzinfo=UTC)
+    at = datetime.fromisoformat(f"{text[:19]}.{text[20:26]}+00:00")
     return (at - _EPOCH) // MICROSECOND
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,12 +20,30 @@ class Message:
     content_encoding: str = "utf-8"
 
 
+class Via(Protocol):
+    """A way to a queue that leads through exchanges of a broker."""
+
+    def address(self) -> tuple[str, str]:
+        """Return the exchange and the routing key, as of now: asked when the message is written."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Outgoing:
-    """A message and the queue it is to be put into."""
+    """A message and the queue it is to be put into; at once, or *via* what delays it."""
 
     destination: str
     message: Message
+    via: Via | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Death:
+    """What a broker says of a message that it gave up: in which queue, why, how often."""
+
+    queue: str
+    reason: str
+    count: int = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,7 +52,9 @@ class Received:
 
     *tag* is the transport's own handle. *delivery_count* is how often it was handed out before,
     as far as the transport knows. *defect* says why the envelope could not be read (headers that
-    are no UTF-8, say); *message* then holds what could be, and the whole of the body.
+    are no UTF-8, say); *message* then holds what could be, and the whole of the body. *death* is
+    the newest of which a broker tells that moved it here. *routing_key* is the one that it was
+    published with, where a broker tells of one.
     """
 
     message: Message
@@ -41,3 +62,5 @@ class Received:
     tag: Hashable = field(compare=False)
     delivery_count: int = 0
     defect: str | None = None
+    death: Death | None = None
+    routing_key: str | None = field(default=None, compare=False)

@@ -1,13 +1,13 @@
 """From a call of ``send`` to a message with its headers, checked and routed. No I/O."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from timeoutmgr import headers
-from timeoutmgr.contracts import Clock
-from timeoutmgr.errors import DelayedDeliveryDisabled, InvalidMessage
+from timeoutmgr.contracts import Clock, DeadLetters
+from timeoutmgr.errors import DelayedDeliveryDisabled, InvalidMessage, Unsupported
 from timeoutmgr.instants import Micros, from_micros, to_timespan, to_wire
 from timeoutmgr.message import Message, Outgoing
 from timeoutmgr.validation import (
@@ -22,6 +22,9 @@ from timeoutmgr.validation import (
     encode_body,
 )
 
+if TYPE_CHECKING:
+    from timeoutmgr.deadletter.delivery import Delivery
+
 DelayRoute: TypeAlias = Callable[[Outgoing, Micros], Outgoing]
 """Takes a message and its due instant to where delays are kept."""
 
@@ -33,6 +36,8 @@ class SendOptions:
     *delay* (a timedelta or seconds) and *deliver_at* (an aware datetime) exclude each other.
     *saga_id* names what several timeouts belong to, so that they can be cancelled together.
     *message_id* is made if not given; give it again when a send's outcome is unknown.
+    *delivery* asks for journaling and acknowledgements, where dead-letter queues are enabled.
+    *cancellable* says that the delay is to be cancelled or moved later, which only a store can do.
     """
 
     delay: timedelta | float | None = None
@@ -42,11 +47,16 @@ class SendOptions:
     message_id: str | None = None
     content_type: str | None = None
     time_to_be_received: timedelta | None = None
+    delivery: "Delivery | None" = None
+    cancellable: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sent:
-    """A message that was accepted. *id* and *due* are None where it was not delayed."""
+    """A message that was accepted. *due* is None where it was not delayed.
+
+    *id* is that of the stored timeout; None where none is stored, so that nothing can be cancelled.
+    """
 
     message_id: str
     destination: str
@@ -74,6 +84,8 @@ class Composer:
     new_id: Callable[[], str]
     timeout_id_of: Callable[[str], str]
     delays: DelayRoute | None
+    cancellable_delays: DelayRoute | None = None
+    dead_letters: DeadLetters | None = None
 
     def compose(
         self,
@@ -82,31 +94,64 @@ class Composer:
         body: object,
         options: SendOptions,
         cause: Message | None = None,
+        *,
+        stored: bool = False,
     ) -> Composed:
         """Return the checked and routed message; raise InvalidMessage for what is wrong with it.
 
-        *cause* is the message being handled, which the new one is related to.
+        *cause* is the message being handled, which the new one is related to. With *stored* a
+        delayed message must go where it can be stored past a queue. Raises Unsupported where that
+        cannot be.
         """
         now = self.clock.now()
         due = due_of(options.delay, options.deliver_at, now)
-        if due is not None and self.delays is None:
-            raise DelayedDeliveryDisabled()
+        delays = None if due is None else self._route(options, stored)
+        if self.dead_letters is not None and isinstance(destination, str):
+            destination = self.dead_letters.queue_of(destination)
         check_destination(destination, self.limits)
         message = self._message(message_type, body, options, now, cause)
+        message = self._marked(message, options, destination)
         check_headers(message.headers, self.limits)
         check_body(message.body, self.limits)
         outgoing = Outgoing(destination, message)
-        if due is None or self.delays is None:
+        if due is None or delays is None:
             return Composed(outgoing, Sent(message_id=message.id, destination=destination), None)
         check_ahead(due, now, self.limits)
         check_no_expiry(message.headers)
+        routed = delays(outgoing, due)
         sent = Sent(
             message_id=message.id,
             destination=destination,
-            id=self.timeout_id_of(message.id),
+            id=None if routed.via is not None else self.timeout_id_of(message.id),
             due=from_micros(due),
         )
-        return Composed(self.delays(outgoing, due), sent, due)
+        return Composed(routed, sent, due)
+
+    def _route(self, options: SendOptions, stored: bool) -> DelayRoute:
+        if self.delays is None:
+            raise DelayedDeliveryDisabled()
+        if not (stored or options.cancellable):
+            return self.delays
+        if self.cancellable_delays is None:
+            what = "cancellable=True" if options.cancellable else "storing a delayed message"
+            raise Unsupported(
+                f"{what} with native delayed delivery",
+                "the broker holds the message, and can neither list nor cancel it",
+                "Say NativeDelayedDelivery(fallback_to_store=True) beside TimeoutManager, whose "
+                "store takes such messages, or send it without",
+            )
+        return self.cancellable_delays
+
+    def _marked(self, message: Message, options: SendOptions, destination: str) -> Message:
+        if self.dead_letters is None:
+            if options.delivery is not None:
+                raise InvalidMessage(
+                    "delivery is given and this endpoint has no dead-letter queues; enable "
+                    "DeadLetterQueues from timeoutmgr.deadletter, or leave it out"
+                )
+            return message
+        marks = self.dead_letters.marks(options.delivery, message.headers, destination)
+        return replace(message, headers={**message.headers, **marks})
 
     def _message(
         self,
@@ -149,16 +194,18 @@ class Composer:
         )
 
 
-_RESERVED = frozenset(
+RESERVED = frozenset(
     {headers.EXPIRE, headers.DESTINATION, headers.CLEAR_TIMEOUTS, headers.MESSAGE_ID, headers.WAKE}
+    | {headers.PROBE}
     | {headers.TIMEOUT_ID, headers.CHUNK_VERSION, headers.DELIVER_AT, headers.SAGA_ID}
-    | {headers.RETRIES, headers.RETRIES_TIMESTAMP}
+    | {headers.RETRIES, headers.RETRIES_TIMESTAMP, headers.DELAYED_DESTINATION}
 )
+"""Headers that a sender may not give."""
 
 
 def _refuse_reserved(given: Mapping[str, str]) -> None:
     for name in given:
-        if name in _RESERVED:
+        if name in RESERVED or str(name).startswith(headers.PROPERTY_PREFIX):
             raise InvalidMessage(
                 f"header {name!r} is set by the timeout manager itself; use delay, deliver_at, "
                 "message_id or saga_id"

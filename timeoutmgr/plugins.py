@@ -7,10 +7,14 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from timeoutmgr.errors import UnknownPart
+from timeoutmgr.redaction import redact
 
 PERSISTENCE: Final = "timeoutmgr.persistence"
 TRANSPORTS: Final = "timeoutmgr.transports"
 FEATURES: Final = "timeoutmgr.features"
+DELAYED_STORES: Final = "timeoutmgr.delayed_stores"
+PARTS: Final = "timeoutmgr.parts"
+"""Parts of ours that are enabled otherwise than by name."""
 
 BUILT_IN: Final = MappingProxyType(
     {
@@ -23,7 +27,17 @@ BUILT_IN: Final = MappingProxyType(
         (TRANSPORTS, "postgresql"): "timeoutmgr.transport.sql:SqlTransport",
         (TRANSPORTS, "mysql"): "timeoutmgr.transport.sql:SqlTransport",
         (TRANSPORTS, "mariadb"): "timeoutmgr.transport.sql:SqlTransport",
+        (FEATURES, "dead-letter-queues"): "timeoutmgr.deadletter:DeadLetterQueues",
+        (FEATURES, "native-delayed-delivery"): "timeoutmgr.native:NativeDelayedDelivery",
         (FEATURES, "timeout-manager"): "timeoutmgr.satellites:TimeoutManager",
+        (DELAYED_STORES, "sqlite"): "timeoutmgr.persistence:SqlDelayedMessageStore",
+        (DELAYED_STORES, "postgresql"): "timeoutmgr.persistence:SqlDelayedMessageStore",
+        (DELAYED_STORES, "mysql"): "timeoutmgr.persistence:SqlDelayedMessageStore",
+        (DELAYED_STORES, "mariadb"): "timeoutmgr.persistence:SqlDelayedMessageStore",
+        # It refuses, with the reason.
+        (DELAYED_STORES, "mssql"): "timeoutmgr.persistence:SqlDelayedMessageStore",
+        (PARTS, "delayed-delivery"): "timeoutmgr.satellites:DelayedDelivery",
+        (PARTS, "unroutable"): "timeoutmgr.satellites:SettleUnroutable",
     }
 )
 """Group and name to ``module:attribute``. Kombu's own transports are not listed: any URL scheme
@@ -41,7 +55,8 @@ def load(group: str, name: str) -> Any:
         return entry.load()
     known = names(group)
     near = get_close_matches(name, known, n=1)
-    raise UnknownPart(group, name, near[0] if near else None, known)
+    # What was meant as a URL and lacks its scheme may hold a password.
+    raise UnknownPart(group, redact(name), near[0] if near else None, known)
 
 
 def names(group: str) -> list[str]:

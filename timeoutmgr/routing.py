@@ -1,5 +1,6 @@
 """Where an outgoing message goes: straight on, or to a timeout manager. Pure functions."""
 
+import hashlib
 import uuid
 from dataclasses import replace
 from typing import Final
@@ -8,9 +9,15 @@ from timeoutmgr import headers
 from timeoutmgr.instants import Micros, to_wire
 from timeoutmgr.message import Message, Outgoing
 
-_NAMESPACE: Final = uuid.UUID("6b0a3d3c-55d8-5d4f-9a0e-2f6f3f1b9f1c")
+NAMESPACE: Final = uuid.UUID("6b0a3d3c-55d8-5d4f-9a0e-2f6f3f1b9f1c")
+"""Of the ids of timeouts: each is a UUID of version 5."""
+_NOT_MARKED: Final = ~(0xF000 << 64 | 0xC000 << 48)
+_MARKS: Final = 0x5000 << 64 | 0x8000 << 48
+"""Version 5 and RFC 4122's variant, in the bits of a UUID that say so."""
 TIMEOUTS: Final = ".Timeouts"
 DISPATCHER: Final = ".TimeoutsDispatcher"
+DELAYED: Final = ".timeouts"
+"""The queue of a delayed message store; names compare by bytes, so it is not the first one."""
 
 
 def timeout_id(endpoint: str, message_id: str) -> str:
@@ -18,12 +25,27 @@ def timeout_id(endpoint: str, message_id: str) -> str:
 
     The same message gives the same id, so storing twice is storing once.
     """
-    return str(uuid.uuid5(_NAMESPACE, f"{len(endpoint)}:{endpoint}{message_id}"))
+    name = f"{len(endpoint)}:{endpoint}{message_id}"
+    # As uuid5 makes it, without the object in between: each message passes here twice.
+    digest = hashlib.sha1(NAMESPACE.bytes + name.encode(), usedforsecurity=False).digest()
+    number = int.from_bytes(digest[:16], "big") & _NOT_MARKED | _MARKS
+    text = f"{number:032x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def id_of_timeout(endpoint: str, message: Message) -> str:
+    """Return the id under which *endpoint*'s manager stores *message*.
+
+    A delayed retry is the same message once more, not the same timeout once more: without its
+    time stamp the store would take it for one that was dispatched already, and drop it.
+    """
+    retry = message.headers.get(headers.RETRIES_TIMESTAMP)
+    return timeout_id(endpoint, message.id if retry is None else f"{message.id}|{retry}")
 
 
 def manager_endpoint(address: str) -> str:
-    """Return the endpoint whose timeout manager listens at *address*."""
-    return address.removesuffix(TIMEOUTS)
+    """Return the endpoint whose timeout manager, or delayed message store, is at *address*."""
+    return address.removesuffix(TIMEOUTS).removesuffix(DELAYED)
 
 
 def to_timeout_manager(outgoing: Outgoing, due: Micros, address: str) -> Outgoing:
@@ -31,13 +53,34 @@ def to_timeout_manager(outgoing: Outgoing, due: Micros, address: str) -> Outgoin
 
     DeliverAt stays on the delivered message; the two routing headers are taken off again.
     """
+    at = to_wire(due)
+    routed = {
+        **outgoing.message.headers,
+        headers.EXPIRE: at,
+        headers.DESTINATION: outgoing.destination,
+        headers.DELIVER_AT: at,
+    }
+    return Outgoing(address, replace(outgoing.message, headers=routed))
+
+
+def to_delayed_store(outgoing: Outgoing, due: Micros, address: str) -> Outgoing:
+    """Return *outgoing* addressed to the delayed message store whose queue is *address*."""
     routed = {
         **outgoing.message.headers,
         headers.EXPIRE: to_wire(due),
-        headers.DESTINATION: outgoing.destination,
+        headers.DELAYED_DESTINATION: outgoing.destination,
         headers.DELIVER_AT: to_wire(due),
     }
     return Outgoing(address, replace(outgoing.message, headers=routed))
+
+
+def final_destination(outgoing: Outgoing) -> str:
+    """Return the queue that *outgoing* is finally for, also where it is to be delayed first."""
+    given = outgoing.message.headers
+    if headers.EXPIRE not in given:
+        return outgoing.destination
+    named = given.get(headers.DESTINATION) or given.get(headers.DELAYED_DESTINATION)
+    return named or outgoing.destination
 
 
 def clear_timeouts(saga_id: str, address: str, message_id: str, now: Micros) -> Outgoing:

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from timeoutmgr.assembly import Parts
+from timeoutmgr.installation import there
 from timeoutmgr.transport.pump import Pump, PumpSurroundings
 
 logger = logging.getLogger(__name__)
@@ -36,11 +37,12 @@ class Runner:
             clock=settings.clock,
             telemetry=settings.telemetry,
             broker=self._parts.broker,
+            dead_letters=self._parts.context.dead_letters,
             stop=self._stop,
         )
         for task in self._parts.context.tasks:
             task.start()
-        for satellite in self._parts.satellites:
+        for satellite in there(self._parts):
             for number in range(satellite.concurrency):
                 pump = Pump(satellite.consumption, surroundings)
                 self._pumps.append(pump)

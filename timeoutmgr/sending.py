@@ -2,11 +2,20 @@
 
 import logging
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from timeoutmgr.contracts import Clock, Transaction, Transport, TransportSession
-from timeoutmgr.errors import Unroutable
+from timeoutmgr.contracts import (
+    Clock,
+    DeadLetters,
+    SendResult,
+    Transaction,
+    Transport,
+    TransportSession,
+)
+from timeoutmgr.crashpoints import reach
+from timeoutmgr.errors import StorageUnavailable, TransportUnavailable, Unroutable
+from timeoutmgr.forking import begin_anew_after_fork
 from timeoutmgr.message import Outgoing
 from timeoutmgr.transport.work import require_confirmed
 
@@ -23,6 +32,8 @@ class SessionPool:
         self._transport = transport
         self._lock = threading.Lock()
         self._idle: list[TransportSession] = []
+        self._of_parent: list[TransportSession] = []
+        begin_anew_after_fork(self)
 
     @contextmanager
     def session(self) -> Iterator[TransportSession]:
@@ -38,6 +49,11 @@ class SessionPool:
         with self._lock:
             self._idle.append(session)
 
+    def after_fork(self) -> None:
+        """Leave the parent's sessions to it: unused, and kept, since letting go may close them."""
+        self._lock = threading.Lock()
+        self._of_parent, self._idle = self._of_parent + self._idle, []
+
     def close(self) -> None:
         """Close what is idle now; the pool stays usable."""
         with self._lock:
@@ -49,9 +65,17 @@ class SessionPool:
 class Sender:
     """Puts messages into queues and raises unless every one was taken. Safe for many threads."""
 
-    def __init__(self, pool: SessionPool, clock: Clock) -> None:
+    def __init__(
+        self,
+        pool: SessionPool,
+        clock: Clock,
+        dead_letters: DeadLetters | None = None,
+        missing: Callable[[TransportSession, Sequence[str]], list[str]] | None = None,
+    ) -> None:
         self._pool = pool
+        self._missing = missing or (lambda session, queues: session.missing_queues(queues))
         self._clock = clock
+        self._dead_letters = dead_letters
         self._seen: dict[str, float] = {}
 
     def send(
@@ -68,12 +92,56 @@ class Sender:
 
         Raises Unroutable, DeliveryUnknown or TransportUnavailable.
         """
+        results = self.send_each(outgoing, finally_for=finally_for, transaction=transaction)
+        require_confirmed(outgoing, results)
+
+    def send_each(
+        self,
+        outgoing: Sequence[Outgoing],
+        *,
+        finally_for: Sequence[str] = (),
+        transaction: Transaction | None = None,
+    ) -> list[SendResult]:
+        """Send all of *outgoing* and return what became of each.
+
+        Raises Unroutable for a missing one of *finally_for*, with nothing sent, and
+        TransportUnavailable.
+        """
         with self._pool.session() as session:
             missing = self._missing_now(session, finally_for)
-            results = [] if missing else session.send(outgoing, transaction=transaction)
+            results = [] if missing else self._send(session, outgoing, transaction)
         if missing:
             raise Unroutable(missing[0])
-        require_confirmed(outgoing, results)
+        return results
+
+    def _send(
+        self,
+        session: TransportSession,
+        outgoing: Sequence[Outgoing],
+        transaction: Transaction | None,
+    ) -> list[SendResult]:
+        if self._dead_letters is None:
+            return session.send(outgoing, transaction=transaction)
+        # Kept first: a crash in between leaves a copy that dies in time, not a message without one.
+        self._dead_letters.before_sending(outgoing, transaction)
+        reach("sending.source_keeps")
+        results = session.send(outgoing, transaction=transaction)
+        reach("sending.sent")
+        confirmed = [
+            one
+            for one, result in zip(outgoing, results, strict=True)
+            if result is SendResult.CONFIRMED
+        ]
+        try:
+            told = self._dead_letters.after_sending(confirmed, transaction)
+            reach("sending.arrivals_noted")
+            session.send(told, transaction=transaction)
+        except (StorageUnavailable, TransportUnavailable) as error:
+            if transaction is not None:
+                raise
+            # The messages are sent: who calls must not be made to send them again.
+            logger.warning("it is not noted that %d messages arrived: %s", len(confirmed), error)
+        return results
 
     def require_queues(self, queues: Sequence[str]) -> None:
         """Raise Unroutable for the first of *queues* that does not exist."""
@@ -86,7 +154,7 @@ class Sender:
     def _missing_now(self, session: TransportSession, queues: Sequence[str]) -> list[str]:
         """Return those of *queues* that do not exist; what was seen lately is not asked again."""
         unseen = self._unseen(queues)
-        missing = session.missing_queues(sorted(unseen)) if unseen else []
+        missing = self._missing(session, sorted(unseen)) if unseen else []
         if missing:
             return missing
         if len(self._seen) > 10_000:  # destinations come from callers: bounded

@@ -177,22 +177,27 @@ class _Builder:
         self._use(config.use_persistence, "persistence", keys.PERSISTENCE_OPTIONS)
         for feature in self._parts.features:
             config.enable_feature(self._built(feature))
+        if self._top("disable_timeout_manager"):
+            _disable_manager(config, self._parts.features)
         return config
 
     def _use(self, use: Any, key: str, table: str) -> None:
         given = self._values.get((None, key))
         options = self._table(table)
-        if given is None and not options and not self._table("database"):
+        extra: dict[str, Any] = {}
+        if key == "transport" and self._table(keys.DELAYED_DELIVERY):
+            extra["delayed_delivery"] = self._delayed_delivery()
+        if given is None and not options and not self._table("database") and not extra:
             return
         if given is not None and given.source == _CODE and not isinstance(given.value, str):
-            use(given.value)
+            use(given.value, **extra)
             return
         url = embedded_url() if given is None else cast(str, convert(given, str))
         if given is None and key == "persistence" and "timeout-manager" not in self._parts.features:
             return
         try:
             self._share_database(url)
-            extra = {"accept_loss": True} if self._top("accept_loss") else {}
+            extra |= {"accept_loss": True} if self._top("accept_loss") else {}
             use(url, **keys.arguments(self._parts.part(table), options), **extra)
         except TimeoutManagerError:
             raise
@@ -202,6 +207,16 @@ class _Builder:
                 f"{key}{where}: {redact(url)!r} cannot be used: {error}"
                 + ("; install the driver that it names" if isinstance(error, ImportError) else "")
             ) from error
+
+    def _delayed_delivery(self) -> Any:
+        table = self._table(keys.DELAYED_DELIVERY)
+        if not table.get("store"):
+            raise ConfigurationError(
+                f'[{keys.DELAYED_DELIVERY}] names no store; set store = "sqlite:///…", or another '
+                "database's URL"
+            )
+        self._share_database(table["store"])
+        return self._built(keys.DELAYED_DELIVERY)
 
     def _share_database(self, url: str) -> None:
         settings = self._table("database")
@@ -226,6 +241,14 @@ class _Builder:
             return keys.build(self._parts.part(table), values)
         except (ConfigurationError, ValueError, TypeError) as error:
             raise ConfigurationError(f"[{table}] {error}") from error
+
+
+def _disable_manager(config: EndpointConfiguration, features: tuple[str, ...]) -> None:
+    if "timeout-manager" in features:
+        raise ConfigurationError(
+            'disable_timeout_manager is set and features has "timeout-manager"; leave out one'
+        )
+    config.disable_timeout_manager()
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from typing import Any, Final
 from timeoutmgr import plugins
 from timeoutmgr.contracts import TransactionMode
 from timeoutmgr.database import DatabaseSettings
+from timeoutmgr.delayed_delivery import delayed_delivery
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.resilience.critical import CriticalAction
 from timeoutmgr.resilience.recovery import RecoverabilitySettings
@@ -27,7 +28,9 @@ PREFIX: Final = "TIMEOUTMGR_"
 
 NOT_SETTINGS: Final = ("TIMEOUTMGR_DATA", "TIMEOUTMGR_CRASHPOINT")
 """Variables of ours that are read elsewhere."""
-NOT_SETTINGS_PREFIXES: Final = ("TIMEOUTMGR_TEST_", "TIMEOUTMGR_CLI_")
+STORE_PREFIX: Final = "TIMEOUTMGR_STORE_"
+"""Begins variables that name stores for the data pipeline."""
+NOT_SETTINGS_PREFIXES: Final = ("TIMEOUTMGR_TEST_", "TIMEOUTMGR_CLI_", STORE_PREFIX)
 
 TOP: Final[Mapping[str, Any]] = MappingProxyType(
     {
@@ -44,6 +47,7 @@ TOP: Final[Mapping[str, Any]] = MappingProxyType(
         "check_destinations": bool,
         "critical_error_action": CriticalAction,
         "external_timeout_manager": str,
+        "disable_timeout_manager": bool,
     }
 )
 """Keys outside tables, and their types."""
@@ -51,11 +55,14 @@ TOP: Final[Mapping[str, Any]] = MappingProxyType(
 TRANSPORT_OPTIONS: Final = "transport_options"
 PERSISTENCE_OPTIONS: Final = "persistence_options"
 
-BUILT: Final[Mapping[str, type]] = MappingProxyType(
+DELAYED_DELIVERY: Final = "delayed_delivery"
+
+BUILT: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
     {
         "recoverability": RecoverabilitySettings,
         "limits": Limits,
         "database": DatabaseSettings,
+        DELAYED_DELIVERY: delayed_delivery,
     }
 )
 """Tables that are one settings object of the core's."""

@@ -6,16 +6,24 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from fnmatch import fnmatchcase
+from functools import lru_cache
 from glob import escape
 from typing import Any, Final
 
 from timeoutmgr import headers
-from timeoutmgr.errors import ConfigurationError, InvalidMessage, MessageTooLarge
+from timeoutmgr.errors import (
+    ConfigurationError,
+    DestinationNotAllowed,
+    InvalidMessage,
+    MessageTooLarge,
+)
 from timeoutmgr.instants import EARLIEST, LATEST, MICROSECOND, Micros, to_micros
 
 DESTINATION_BYTES: Final = 199
 """What RabbitMQ's 255 bytes of routing key leave beside 28 delay levels."""
 ID_CHARACTERS: Final = 200
+SATELLITES: Final = (".Timeouts", ".TimeoutsDispatcher", ".timeouts", ".Acknowledgements")
+"""How queues end that only a timeout manager's own parts send to."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,6 +62,12 @@ def check_destination(destination: str, limits: Limits) -> None:
     """Raise InvalidMessage where nothing may be sent to *destination*."""
     if not isinstance(destination, str) or not destination:
         raise InvalidMessage(f"a destination is the name of a queue, got {destination!r}")
+    _check_name(destination, limits)
+
+
+@lru_cache(maxsize=1024)
+def _check_name(destination: str, limits: Limits) -> None:
+    # A program sends to a few destinations, again and again.
     size = len(destination.encode("utf-8", "surrogatepass"))
     if size > DESTINATION_BYTES:
         raise InvalidMessage(
@@ -66,13 +80,13 @@ def check_destination(destination: str, limits: Limits) -> None:
             "choose a printable queue name"
         )
     if destination.startswith("amq.") or is_satellite_queue(destination):
-        raise InvalidMessage(
+        raise DestinationNotAllowed(
             f"destination {destination!r} belongs to the broker or to a timeout manager; name the "
             "queue of an endpoint"
         )
     allowed = limits.allowed_destinations
     if allowed and not any(fnmatchcase(destination, pattern) for pattern in allowed):
-        raise InvalidMessage(
+        raise DestinationNotAllowed(
             f"destination {destination!r} is outside allowed_destinations "
             f"({', '.join(allowed)}); add it there if it is meant"
         )
@@ -80,12 +94,22 @@ def check_destination(destination: str, limits: Limits) -> None:
 
 def is_satellite_queue(name: str) -> bool:
     """Return whether *name* is a queue that only a timeout manager's own parts send to."""
-    return name.endswith((".Timeouts", ".TimeoutsDispatcher"))
+    return name.endswith(SATELLITES)
 
 
 def check_headers(given: Mapping[str, str], limits: Limits) -> None:
     """Raise InvalidMessage where a header is no string, and MessageTooLarge over the limit."""
-    size = 0
+    try:
+        # All at once, since each message passes here twice; what is wrong is looked for after.
+        size = len("".join([*given, *given.values()]).encode())
+    except (TypeError, UnicodeEncodeError):
+        _refuse_header(given)
+        raise
+    if size > limits.max_headers:
+        raise MessageTooLarge("headers", size, limits.max_headers, "limits.max_headers")
+
+
+def _refuse_header(given: Mapping[str, str]) -> None:
     for name, value in given.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise InvalidMessage(
@@ -93,11 +117,9 @@ def check_headers(given: Mapping[str, str], limits: Limits) -> None:
                 "are strings"
             )
         try:
-            size += len(name.encode()) + len(value.encode())
+            (name + value).encode()
         except UnicodeEncodeError as error:
             raise InvalidMessage(f"header {name!r} cannot be encoded as UTF-8: {error}") from error
-    if size > limits.max_headers:
-        raise MessageTooLarge("headers", size, limits.max_headers, "limits.max_headers")
 
 
 def check_body(body: bytes, limits: Limits) -> None:

@@ -16,6 +16,8 @@ import click
 from timeoutmgr import settings_keys as keys
 from timeoutmgr.cli.exits import MEANINGS
 from timeoutmgr.cli.main import cli
+from timeoutmgr.deadletter import DeadLetterQueues
+from timeoutmgr.native import NativeDelayedDelivery
 from timeoutmgr.persistence import SqlPersistence
 from timeoutmgr.satellites import TimeoutManager
 from timeoutmgr.transport.kombu_transport import KombuTransport
@@ -24,6 +26,8 @@ from timeoutmgr.transport.sql import SqlTransport
 DOCS = Path(__file__).parent.parent.parent / "docs"
 TABLES: list[tuple[str, str, Any]] = [
     ("timeout-manager", "timeout-manager", TimeoutManager),
+    ("dead-letter-queues", "dead-letter-queues", DeadLetterQueues),
+    ("native-delayed-delivery", "native-delayed-delivery", NativeDelayedDelivery),
     *((name, name, part) for name, part in keys.BUILT.items()),
     (keys.TRANSPORT_OPTIONS, "transport_options, SQL queue", SqlTransport),
     (keys.TRANSPORT_OPTIONS, "transport_options, brokers", KombuTransport),
@@ -100,6 +104,9 @@ def _reference() -> Iterator[str]:
     yield from _command(cli, "timeoutmgr")
     for name, command in cli.commands.items():
         yield from _command(command, f"timeoutmgr {name}")
+        if isinstance(command, click.Group):
+            for inner, one in command.commands.items():
+                yield from _command(one, f"timeoutmgr {name} {inner}")
     yield "## Exit codes"
     yield ""
     yield from (f"* {code.value}: {meaning}" for code, meaning in MEANINGS.items())

@@ -132,3 +132,24 @@ def test_on_rabbitmq_and_postgresql_everything_is_connected_to(
     assert {"transport", "storage", "storage tables", "queues", "clock", "destinations"} <= set(
         found
     )
+
+
+def test_on_postgresql_settings_that_break_promises_are_warned_of(
+    folder: Folder, postgres_url: str, unique: str
+) -> None:
+    folder.variables |= {
+        "TIMEOUTMGR_TRANSPORT": postgres_url,
+        "TIMEOUTMGR_PERSISTENCE": postgres_url,
+        "TIMEOUTMGR_TRANSPORT_OPTIONS_PREFIX": f"{unique}_",
+        "TIMEOUTMGR_PERSISTENCE_OPTIONS_PREFIX": f"{unique}_",
+    }
+    folder.run("install")
+
+    careful = findings(folder)
+    folder.variables["PGOPTIONS"] = "-c synchronous_commit=off"
+    careless = findings(folder)
+
+    assert "synchronous_commit" not in careful
+    assert careless["synchronous_commit"]["level"] == "warn"
+    assert "may lose" in careless["synchronous_commit"]["text"]
+    assert "durability" not in careless

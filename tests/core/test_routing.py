@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import uuid
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -75,6 +77,15 @@ def test_the_same_message_gives_the_same_timeout_id(endpoint: str, message_id: s
     )
 
     assert timeout_id(endpoint, message_id) == timeout_id(endpoint, message_id)
+
+
+@given(st.text(max_size=8), st.text(max_size=8))
+def test_a_timeout_id_is_a_name_based_uuid(endpoint: str, message_id: str) -> None:
+    space = uuid.UUID("6b0a3d3c-55d8-5d4f-9a0e-2f6f3f1b9f1c")
+
+    made = uuid.uuid5(space, f"{len(endpoint)}:{endpoint}{message_id}")
+
+    assert timeout_id(endpoint, message_id) == str(made)
 
 
 @pytest.mark.parametrize(

@@ -1,9 +1,9 @@
 """What the doctor looks at. Each check yields findings; one that cannot look says so."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import partial
 from itertools import islice
 from typing import Final
@@ -11,10 +11,15 @@ from typing import Final
 from sqlalchemy import text
 
 from timeoutmgr.assembly import Parts
-from timeoutmgr.cli.output import masked
-from timeoutmgr.contracts import TimeoutFilter, TransactionMode
+from timeoutmgr.cli.findings import Finding, Level, no_file, ok
+from timeoutmgr.cli.native_status import native_findings
+from timeoutmgr.cli.node import node_findings
+from timeoutmgr.cli.postgresql import server_settings
+from timeoutmgr.contracts import HasLayout, Persistence, TimeoutStore, TransactionMode
 from timeoutmgr.database import Database
+from timeoutmgr.delayed_delivery import StoreStart
 from timeoutmgr.errors import ConfigurationError, TimeoutManagerError
+from timeoutmgr.instants import Micros
 from timeoutmgr.timeouts import Timeouts
 
 _OFFSET_WARNS: Final = 1.0
@@ -23,29 +28,6 @@ _MOST_LOOKED_AT: Final = 10_000
 """Pending timeouts whose destinations are looked at, the earliest first."""
 _PACKET_ROOM: Final = 1024 * 1024
 """What headers and the statement need in a MySQL packet beside the body."""
-
-
-class Level(StrEnum):
-    """How a finding is."""
-
-    OK = "ok"
-    WARN = "warn"
-    FAIL = "fail"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Finding:
-    """One line of the doctor's."""
-
-    level: Level
-    check: str
-    text: str
-    remedy: str = ""
-
-    def document(self) -> dict[str, str]:
-        """Return it for JSON, secrets masked."""
-        found = {"level": self.level.value, "check": self.check, "text": masked(self.text)}
-        return {**found, "remedy": masked(self.remedy)} if self.remedy else found
 
 
 def examine(parts: Parts) -> Iterator[Finding]:
@@ -57,10 +39,13 @@ def examine(parts: Parts) -> Iterator[Finding]:
     yield from store
     if not _has_failed(queues):
         yield from _guarded("queues", lambda: _queues(parts))
-    if not _has_failed(store) and parts.context.store is not None:
-        yield from _guarded("clock", lambda: _clock(parts))
+        yield from _guarded("delay levels", lambda: native_findings(parts))
+    pending = _pending_of(parts)
+    if not _has_failed(store) and pending is not None:
+        yield from _guarded("clock", lambda: _clock(parts, pending))
         if not _has_failed(queues):
-            yield from _guarded("destinations", lambda: _destinations(parts))
+            yield from _guarded("destinations", lambda: _destinations(parts, pending))
+    yield from _guarded("dead-letter queues", lambda: node_findings(parts))
     for database in _databases(parts):
         if not _has_failed(queues) and not _has_failed(store):
             yield from _guarded("database", partial(_database, parts, database))
@@ -68,15 +53,16 @@ def examine(parts: Parts) -> Iterator[Finding]:
 
 def _promises(parts: Parts) -> Iterator[Finding]:
     settings = parts.settings
-    yield _ok("mode", parts.mode.value)
+    yield ok("mode", parts.mode.value)
     queue = settings.transport.capabilities
     level = Level.OK if queue.durable else Level.WARN
     remedy = "" if queue.durable else "accept_loss is set; use RabbitMQ or the SQL queue else"
     yield Finding(
         level=level, check="transport keeps", text=f"{queue.name}; {queue.note}", remedy=remedy
     )
-    if settings.persistence is not None:
-        kept = settings.persistence.capabilities
+    storage = settings.delayed_delivery or settings.persistence
+    if storage is not None:
+        kept = storage.capabilities
         locks = "row locks" if kept.row_locks else "fenced claims"
         yield Finding(
             level=Level.OK if kept.durable else Level.WARN,
@@ -88,34 +74,58 @@ def _promises(parts: Parts) -> Iterator[Finding]:
 
 def _transport(parts: Parts) -> Iterator[Finding]:
     transport = parts.settings.transport
-    if (finding := _no_file(transport.database)) is not None:
+    if (finding := no_file(transport.database)) is not None:
         yield finding
         return
     with closing(transport.session()) as session:
         session.ping()
-    yield _ok("transport", f"{transport.describe()} answers")
+    yield ok("transport", f"{transport.describe()} answers")
     yield from _schema("queue tables", transport.check)
 
 
 def _storage(parts: Parts) -> Iterator[Finding]:
+    if parts.context.delayed is not None:
+        yield from _delayed_store(parts, parts.context.delayed)
+        return
     persistence, store = parts.settings.persistence, parts.context.store
     if persistence is None or store is None:
-        yield _ok("storage", "none is needed: no feature stores timeouts here")
+        yield ok("storage", "none is needed: no feature stores timeouts here")
         return
-    if (finding := _no_file(persistence.database)) is not None:
+    if (finding := no_file(persistence.database)) is not None:
         yield finding
         return
     store.ping()
     where = persistence.capabilities.name
     if persistence.database is not None:
         where = persistence.database.describe()
-    yield _ok("storage", f"{where} answers")
+    yield ok("storage", f"{where} answers")
     yield from _schema("storage tables", persistence.check)
+    yield from _layout(persistence)
+
+
+def _delayed_store(parts: Parts, delayed: StoreStart) -> Iterator[Finding]:
+    settings = parts.settings.delayed_delivery
+    assert settings is not None, "there is a store"
+    if (finding := no_file(settings.database)) is not None:
+        yield finding
+        return
+    delayed.start(install=False)
+    delayed.store.next()
+    name = settings.capabilities.name
+    where = name if settings.database is None else settings.database.describe()
+    yield ok("delayed message store", f"{where} answers, and has what the store needs")
 
 
 def _schema(check: str, look: Callable[[], None]) -> Iterator[Finding]:
     look()
-    yield _ok(check, "are there, and of this version")
+    yield ok(check, "are there, and of this version")
+
+
+def _layout(persistence: Persistence) -> Iterator[Finding]:
+    found = persistence.layout() if isinstance(persistence, HasLayout) else None
+    if found is not None:
+        level = Level.WARN if found.remedy else Level.OK
+        yield Finding(level=level, check="layout", text=found.text, remedy=found.remedy)
 
 
 def _queues(parts: Parts) -> Iterator[Finding]:
@@ -129,14 +139,42 @@ def _queues(parts: Parts) -> Iterator[Finding]:
             remedy="run `timeoutmgr install`",
         )
     else:
-        yield _ok("queues", ", ".join(parts.queues) or "none is needed")
+        yield ok("queues", ", ".join(parts.queues) or "none is needed")
 
 
-def _clock(parts: Parts) -> Iterator[Finding]:
-    store, clock = parts.context.store, parts.settings.clock
-    assert store is not None
+@dataclass(frozen=True, slots=True)
+class _Pending:
+    """What is stored, whatever stores it: its clock, and how many are for which destination."""
+
+    now: Callable[[], Micros] | None
+    destinations: Callable[[], Mapping[str, int]] | None
+
+
+def _pending_of(parts: Parts) -> _Pending | None:
+    if parts.context.delayed is not None:
+        delayed = parts.context.delayed.store
+        counted: Callable[[int], Mapping[str, int]] | None
+        counted = getattr(delayed, "destinations", None)
+        return _Pending(
+            getattr(delayed, "now", None),
+            None if counted is None else partial(counted, _MOST_LOOKED_AT),
+        )
+    store = parts.context.store
+    return None if store is None else _Pending(store.now, lambda: _counted(store))
+
+
+def _counted(store: TimeoutStore) -> Counter[str]:
+    views = Timeouts(store, lambda _due: None).list(limit=_MOST_LOOKED_AT)
+    return Counter(view.destination for view in islice(views, _MOST_LOOKED_AT))
+
+
+def _clock(parts: Parts, pending: _Pending) -> Iterator[Finding]:
+    if pending.now is None:
+        yield ok("clock", "the store has none of its own, and goes by this host's")
+        return
+    clock = parts.settings.clock
     before = clock.now()
-    theirs = store.now()
+    theirs = pending.now()
     after = clock.now()
     # The database looked at its clock somewhere between our two looks.
     offset = max(before - theirs, theirs - after, 0) / 1_000_000
@@ -151,30 +189,32 @@ def _clock(parts: Parts) -> Iterator[Finding]:
     )
 
 
-def _destinations(parts: Parts) -> Iterator[Finding]:
-    store = parts.context.store
-    assert store is not None
-    views = Timeouts(store, lambda _due: None).list(limit=_MOST_LOOKED_AT)
-    destinations = sorted({view.destination for view in islice(views, _MOST_LOOKED_AT)})
+def _destinations(parts: Parts, pending: _Pending) -> Iterator[Finding]:
+    if pending.destinations is None:
+        yield ok("destinations", "not looked at: the store does not tell them")
+        return
+    found = pending.destinations()
     with closing(parts.settings.transport.session()) as session:
-        missing = session.missing_queues(destinations)
+        missing = session.missing_queues(sorted(found))
+    least = "at least " if sum(found.values()) >= _MOST_LOOKED_AT else ""
     for queue in missing:
-        count = store.count(TimeoutFilter(destination=queue))
         yield Finding(
             level=Level.FAIL,
             check="destinations",
-            text=f"{count} pending timeouts are for {queue!r}, which does not exist",
+            text=f"{least}{found[queue]} pending timeouts are for {queue!r}, which does not exist",
             remedy="start or install the endpoint that owns it before they are due",
         )
     if not missing:
-        yield _ok("destinations", f"all {len(destinations)} of pending timeouts exist")
+        yield ok("destinations", f"all {len(found)} of pending timeouts exist")
 
 
 def _database(parts: Parts, database: Database) -> Iterator[Finding]:
     if database.is_sqlite:
         scope = parts.mode is TransactionMode.TRANSACTION_SCOPE
         handlers = "; handlers run one at a time in transaction_scope" if scope else ""
-        yield _ok("one writer", f"SQLite lets one write at a time, on one host{handlers}")
+        yield ok("one writer", f"SQLite lets one write at a time, on one host{handlers}")
+    if database.dialect.name == "postgresql":
+        yield from server_settings(database)
     if database.dialect.name in ("mysql", "mariadb"):
         with database.read() as connection:
             packet = int(connection.execute(text("SELECT @@max_allowed_packet")).scalar_one())
@@ -196,24 +236,13 @@ def _databases(parts: Parts) -> list[Database]:
     candidates = (
         settings.transport.database,
         settings.persistence.database if settings.persistence is not None else None,
+        settings.delayed_delivery.database if settings.delayed_delivery is not None else None,
     )
     found: list[Database] = []
     for database in candidates:
         if database is not None and database not in found:
             found.append(database)
     return found
-
-
-def _no_file(database: Database | None) -> Finding | None:
-    # To connect would create the file, and a doctor changes nothing.
-    if database is None or database.path is None or database.path.exists():
-        return None
-    return Finding(
-        level=Level.FAIL,
-        check="file",
-        text=f"{database.path} does not exist",
-        remedy="run `timeoutmgr install`",
-    )
 
 
 def _guarded(check: str, look: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
@@ -232,7 +261,3 @@ def _guarded(check: str, look: Callable[[], Iterable[Finding]]) -> Iterator[Find
 
 def _has_failed(findings: Iterable[Finding]) -> bool:
     return any(finding.level is Level.FAIL for finding in findings)
-
-
-def _ok(check: str, text: str) -> Finding:
-    return Finding(level=Level.OK, check=check, text=text)

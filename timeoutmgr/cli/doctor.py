@@ -21,7 +21,8 @@ def doctor(shared: Shared) -> Exit:
       timeoutmgr doctor
       timeoutmgr --json doctor
     """
-    from timeoutmgr.cli.checks import Level, examine
+    from timeoutmgr.cli.checks import examine
+    from timeoutmgr.cli.findings import Level
 
     with assembled(shared) as parts:
         findings = list(examine(parts))

@@ -21,6 +21,8 @@ class Exit(IntEnum):
     NOT_FOUND = 3
     CONFIGURATION = 4
     UNAVAILABLE = 5
+    FINDINGS = 6
+    UNDECIDABLE = 7
     CRITICAL = 70
     INTERRUPTED = 130
 
@@ -32,6 +34,8 @@ MEANINGS = {
     Exit.NOT_FOUND: "not found, or too late: it was sent already, or may have been",
     Exit.CONFIGURATION: "the configuration is refused; nothing was started",
     Exit.UNAVAILABLE: "storage or broker cannot be reached, or did not confirm",
+    Exit.FINDINGS: "looked, and found what should not be: lost messages, a broken promise",
+    Exit.UNDECIDABLE: "looked, and found nothing; but what was lost could not have been seen",
     Exit.CRITICAL: "a critical error ended the endpoint",
     Exit.INTERRUPTED: "interrupted from the keyboard",
 }

@@ -1,10 +1,15 @@
 """``timeoutmgr install``: queues and tables, created where they are missing."""
 
+from typing import TYPE_CHECKING
+
 import click
 
 from timeoutmgr.cli import output
 from timeoutmgr.cli.options import Command, common, option
 from timeoutmgr.cli.shared import Shared, assembled
+
+if TYPE_CHECKING:
+    from timeoutmgr.config import EndpointSettings
 
 
 @click.command(cls=Command)
@@ -28,18 +33,30 @@ def install(shared: Shared, sql: bool) -> None:
         settings = parts.settings
         if sql:
             found = [settings.transport.ddl()]
-            found += [settings.persistence.ddl()] if settings.persistence is not None else []
+            kept = settings.installed_persistence
+            found += [kept.ddl()] if kept is not None else []
+            found += [installed.ddl() for installed in parts.context.installed]
+            found += [_delayed_ddl(settings)]
             text = "\n".join(each for each in found if each)
             shared.show({"sql": text}, lambda: click.echo(text))
             return
         queues = installation.install(parts)
-        persistence = settings.persistence
+        persistence = settings.installed_persistence
         described = [
             ("endpoint", settings.name),
             ("transport", settings.transport.describe()),
             ("persistence", None if persistence is None else persistence.capabilities.name),
         ]
+        if settings.delayed_delivery is not None:
+            described.append(("delayed message store", settings.delayed_delivery.capabilities.name))
         shared.show(
             {**dict(described), "queues": queues},
             lambda: output.print_pairs([*described, *(("queue", queue) for queue in queues)]),
         )
+
+
+def _delayed_ddl(settings: "EndpointSettings") -> str:
+    if settings.delayed_delivery is None:
+        return ""
+    ddl = getattr(settings.delayed_delivery.store, "ddl", None)
+    return "" if ddl is None else str(ddl(settings.name))

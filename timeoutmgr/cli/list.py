@@ -1,7 +1,7 @@
 """``timeoutmgr list``: the pending timeouts."""
 
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypedDict
 
 import click
 
@@ -11,6 +11,13 @@ from timeoutmgr.cli.shared import Shared, opened
 
 if TYPE_CHECKING:
     from timeoutmgr.timeouts import TimeoutView
+
+
+class _Which(TypedDict):
+    saga_id: str | None
+    destination: str | None
+    due_from: datetime | None
+    due_before: datetime | None
 
 
 @click.command("list", cls=Command)
@@ -35,15 +42,15 @@ def list_timeouts(
       timeoutmgr list --saga order-7
       timeoutmgr --json list --destination billing --from 2030-01-01T00:00Z --limit 1000
     """
-    which = {
+    which: _Which = {
         "saga_id": saga,
         "destination": destination,
         "due_from": due_from,
         "due_before": due_before,
     }
     with opened(shared) as endpoint:
-        found = [*endpoint.timeouts.list(**which, limit=limit)]  # type: ignore[arg-type]
-        total = endpoint.timeouts.count(**which)  # type: ignore[arg-type]
+        found = [*endpoint.timeouts.list(**which, limit=limit)]
+        total = endpoint.timeouts.count(**which)
 
     def for_people() -> None:
         if found:

@@ -12,12 +12,16 @@ from timeoutmgr._version import __version__
 from timeoutmgr.cli import output
 from timeoutmgr.cli.cancel import cancel
 from timeoutmgr.cli.cancel_saga import cancel_saga
+from timeoutmgr.cli.deadletters import deadletters
 from timeoutmgr.cli.doctor import doctor
 from timeoutmgr.cli.exits import MEANINGS, Exit, exit_of
 from timeoutmgr.cli.install import install
+from timeoutmgr.cli.journal import journal
 from timeoutmgr.cli.list import list_timeouts
 from timeoutmgr.cli.logs import log_to_stderr
+from timeoutmgr.cli.migrate import migrate
 from timeoutmgr.cli.options import ENVIRONMENT, common, with_examples
+from timeoutmgr.cli.pipeline.group import pipeline
 from timeoutmgr.cli.reschedule import reschedule
 from timeoutmgr.cli.retry import retry
 from timeoutmgr.cli.run import run
@@ -26,6 +30,7 @@ from timeoutmgr.cli.send_now import send_now
 from timeoutmgr.cli.shared import Shared
 from timeoutmgr.cli.show import show
 from timeoutmgr.cli.status import status
+from timeoutmgr.cli.uninstall import uninstall
 from timeoutmgr.errors import TimeoutManagerError
 
 
@@ -104,6 +109,7 @@ def cli(shared: Shared) -> None:
 for command in (
     run,
     install,
+    uninstall,
     send,
     list_timeouts,
     show,
@@ -112,6 +118,10 @@ for command in (
     reschedule,
     send_now,
     retry,
+    deadletters,
+    journal,
+    migrate,
+    pipeline,
     status,
     doctor,
 ):

@@ -25,14 +25,17 @@ def with_examples(text: str) -> str:
 
 
 class Command(click.Command):
-    """A command whose help ends with examples."""
+    """A command whose help ends with examples; *within* is the group that it is in, if any."""
 
-    def __init__(self, name: str | None, *, help: str = "", **settings: Any) -> None:
+    def __init__(
+        self, name: str | None, *, help: str = "", within: str = "", **settings: Any
+    ) -> None:
         super().__init__(name, help=with_examples(help), **settings)
         for param in self.params:
             # By the option as it is typed; click would take the name of the argument in Python.
             if isinstance(param, click.Option) and param.allow_from_autoenv:
-                twin = f"{ENVIRONMENT}_{name}_{param.opts[0].lstrip('-')}"
+                group = f"{within}_" if within else ""
+                twin = f"{ENVIRONMENT}_{group}{name}_{param.opts[0].lstrip('-')}"
                 param.envvar = twin.replace("-", "_").upper()
 
 

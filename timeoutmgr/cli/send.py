@@ -21,6 +21,7 @@ from timeoutmgr.errors import DeliveryUnknown, InvalidMessage
 @option("--header", "headers", type=HeaderPair(), multiple=True, help="NAME=VALUE; many times.")
 @option("--saga", help="What the message belongs to, for cancel-saga.")
 @option("--id", "message_id", help="Message id; one is made if not given.")
+@option("--cancellable", is_flag=True, help="Only where a store keeps it, not a broker.")
 @option("--content-type", default="application/json", show_default=True, help="Of the body.")
 @common(environment=False)
 @click.pass_obj
@@ -34,6 +35,7 @@ def send(
     headers: tuple[tuple[str, str], ...],
     saga: str | None,
     message_id: str | None,
+    cancellable: bool,
     content_type: str,
 ) -> None:
     """Send a message of TYPE to the queue DESTINATION, at once or when it is due.
@@ -59,6 +61,7 @@ def send(
                 saga_id=saga,
                 headers=dict(headers),
                 message_id=chosen,
+                cancellable=cancellable,
                 content_type=content_type,
             )
         except DeliveryUnknown as error:

@@ -85,8 +85,7 @@ def assembled(shared: Shared) -> Iterator["Parts"]:
         yield parts
     finally:
         parts.settings.transport.close()
-        if parts.settings.persistence is not None:
-            parts.settings.persistence.close()
+        parts.close_storage()
 
 
 def _from_app(app: str) -> "EndpointConfiguration":

@@ -7,12 +7,16 @@ import click
 
 from timeoutmgr.cli import output
 from timeoutmgr.cli.exits import Exit
+from timeoutmgr.cli.native_status import native_status
+from timeoutmgr.cli.node import node_document
 from timeoutmgr.cli.options import Command, common
 from timeoutmgr.cli.shared import Shared, assembled
+from timeoutmgr.contracts import HasLayout
 from timeoutmgr.errors import StorageUnavailable, TransportUnavailable
 
 if TYPE_CHECKING:
     from timeoutmgr.assembly import Parts
+    from timeoutmgr.delayed_delivery import StoreStart
 
 Result = TypeVar("Result")
 
@@ -21,7 +25,7 @@ Result = TypeVar("Result")
 @common(environment=False)
 @click.pass_obj
 def status(shared: Shared) -> Exit:
-    """Show timeouts, lateness, queues, and the processes that live, with their breakers.
+    """Show timeouts, lateness, queues, dead letters, and the processes that live.
 
     What cannot be reached is named, the rest is shown all the same; the exit code is then 5.
     Lateness is that of the most recent dispatches, in seconds.
@@ -44,7 +48,9 @@ def status(shared: Shared) -> Exit:
             "endpoint": parts.settings.name,
             "time": output.shown_time(parts.settings.clock.now()),
             "timeouts": tried(lambda: _timeouts(parts)),
+            "native": tried(lambda: native_status(parts)),
             "queues": tried(lambda: _queues(parts)),
+            "dead_letters": tried(lambda: node_document(parts)),
             "processes": tried(lambda: _processes(parts)),
             "unavailable": problems,
         }
@@ -53,11 +59,14 @@ def status(shared: Shared) -> Exit:
 
 
 def _timeouts(parts: "Parts") -> dict[str, Any] | None:
+    if parts.context.delayed is not None:
+        return _delayed(parts.context.delayed)
     store, persistence = parts.context.store, parts.settings.persistence
     if store is None or persistence is None:
         return None
     persistence.check()
     found = store.statistics()
+    layout = persistence.layout() if isinstance(persistence, HasLayout) else None
     now = store.now()
     overdue = found.oldest_due is not None and found.oldest_due < now
     return {
@@ -75,6 +84,16 @@ def _timeouts(parts: "Parts") -> dict[str, Any] | None:
             "p99": output.shown_seconds(found.lateness_p99),
             "max": output.shown_seconds(found.lateness_max),
         },
+        "layout": None if layout is None else layout.text,
+    }
+
+
+def _delayed(delayed: "StoreStart") -> dict[str, Any]:
+    delayed.start(install=False)
+    count = getattr(delayed.store, "count", None)
+    return {
+        "pending": None if count is None else count(),
+        "next_due": output.shown_time(delayed.store.next()),
     }
 
 
@@ -101,6 +120,9 @@ def _print(document: dict[str, Any]) -> None:
     for name, value in (document["timeouts"] or {}).items():
         shown = _joined(value) if isinstance(value, dict) else value
         lines.append((name.replace("_", " "), shown))
+    for name, value in (document["native"] or {}).items():
+        shown = _joined(value) if isinstance(value, dict) else value
+        lines.append((name.replace("_", " "), shown))
     output.print_pairs(lines)
     if document["queues"]:
         click.echo()
@@ -109,6 +131,9 @@ def _print(document: dict[str, Any]) -> None:
             for name, count in document["queues"].items()
         ]
         output.print_table(["queue", "messages"], rows)
+    if document["dead_letters"] is not None:
+        click.echo()
+        _print_node(document["dead_letters"])
     if document["processes"] is not None:
         click.echo()
         for each in document["processes"]:
@@ -122,6 +147,19 @@ def _print(document: dict[str, Any]) -> None:
             click.echo("no live processes")
     for problem in document["unavailable"]:
         output.print_error(f"unavailable: {problem}")
+
+
+def _print_node(node: dict[str, Any]) -> None:
+    click.echo(output.plain(f"dead letters of node {node['node']}"))
+    piles = {name: node[name] for name in ("deadletter", "deadxact", "of_applications")}
+    rows: list[tuple[object, ...]] = [
+        (name.replace("_", " "), pile["count"], pile["oldest"]) for name, pile in piles.items()
+    ]
+    rows += [(name, node[name], None) for name in ("awaiting", "journal")]
+    output.print_table(["queue", "messages", "oldest"], rows)
+    for name, share in node["bytes"].items():
+        quota = "no quota" if share["quota"] is None else f"a quota of {share['quota']}"
+        click.echo(f"{name.replace('_', ' ')}: {share['used']} bytes, {quota}")
 
 
 def _joined(values: dict[str, Any]) -> str:
