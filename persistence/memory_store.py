@@ -127,17 +127,19 @@ class MemoryTimeoutStore:
         owner: str,
         *,
         chunks: int = 1,
+        ahead: Micros = 0,
         transaction: Transaction | None = None,
     ) -> Chunk:
-        """Hand out at most *limit* due keys to *owner*; owners live as long as the process."""
+        """Hand out at most *limit* keys to *owner*; owners live as long as the process."""
         _refuse(transaction)
+        until = now + ahead
         with self._in.lock:
             self._drop_lapsed(now)
             claimed: set[Key] = set()
             claimed.update(*(claim.keys for claim in self._in.claims.values()))
             free, later, covered = [], [], False
             for key, row in self._in.rows.items():
-                if max(key.due, row.next_try) > now:
+                if max(key.due, row.next_try) > until:
                     later.append(max(key.due, row.next_try))
                 elif key in claimed or key in self._in.held:
                     covered = True
@@ -331,7 +333,7 @@ class MemoryTimeoutStore:
         return False
 
     def heartbeat(self, owner: str, state: Mapping[str, str]) -> None:
-        """Write a heartbeat of this process."""
+        """Write a heartbeat of this process; the clock is the host's."""
         with self._in.lock:
             now, before = self._clock.now(), self._in.processes.get(owner)
             self._in.processes[owner] = ProcessRecord(

@@ -17,7 +17,7 @@ from timeoutmgr.transport.pump import Consumption, Outage
 from .clocks import report_clock_offset
 from .dispatcher import DispatchTimeouts
 from .housekeeping import Housekeeping
-from .poller import Poller, PollTimeouts
+from .poller import LEAD, Poller, PollTimeouts
 from .timeouts import StoreTimeouts
 
 FETCH_SENTENCE = (
@@ -121,6 +121,7 @@ class TimeoutManager:
                 clock=context.clock,
                 new_id=context.new_id,
                 telemetry=context.telemetry,
+                ahead=LEAD,
             ),
             interval=self.interval,
             sessions=SessionPool(context.transport),

@@ -9,6 +9,7 @@ from typing import Final
 
 from timeoutmgr.contracts import TimeoutStore
 from timeoutmgr.errors import StorageUnavailable
+from timeoutmgr.instants import Micros
 from timeoutmgr.telemetry import Telemetry
 
 logger = logging.getLogger(__name__)
@@ -31,7 +32,7 @@ class Housekeeping:
         *,
         owner: str,
         ready: Callable[[], None],
-        measure_offset: Callable[[], None],
+        measure_offset: Callable[[Callable[[], Micros | None]], None],
         state: Callable[[], Mapping[str, str]],
         telemetry: Telemetry,
         monotonic: Callable[[], float] = time.monotonic,
@@ -76,8 +77,7 @@ class Housekeeping:
         Raises StorageUnavailable.
         """
         self._ready()
-        self._measure_offset()
-        self._store.heartbeat(self._owner, self._state())
+        self._measure_offset(lambda: self._store.heartbeat(self._owner, self._state()))
         self._purge()
         self._tend()
 

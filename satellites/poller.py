@@ -58,9 +58,9 @@ _CLOCK_SET: Final = 200_000
 """Microseconds by which wall and monotonic clock part only where the wall clock is set."""
 _AFTER_DUE: Final = 300
 """Microseconds past a due time at which to look, since clocks are read at different moments."""
-_LEAD: Final = 2_000
+LEAD: Final = 3_000
 """Microseconds before its instant at which a poll is run: the scheduler's two threads take long to
-wake, and nobody would make that up. The rest is waited for here."""
+wake, a claim takes as long again, and nobody would make that up. The rest is waited for here."""
 _PUT_OFF: Final = 50_000
 """Microseconds after which to look for what was handed on: its dispatch may have put some of it
 off, and nobody tells. While it is not closed the store says when to look again."""
@@ -81,7 +81,10 @@ class PollTimeouts:
     clock: Clock
     new_id: Callable[[], str]
     telemetry: Telemetry
+    ahead: Micros = 0
+    """How much before its due time a timeout may be claimed; it is handed on when it is due."""
     stopping: Callable[[], bool] = field(default=lambda: False)
+    wait_until: Callable[[Micros], None] = field(default=lambda due: None)
 
     def __call__(self, session: TransportSession) -> Micros | None:
         """Hand on all that is due; return the store's instant of the next, None for nothing.
@@ -117,6 +120,8 @@ class PollTimeouts:
                 return chunk
         chunk = self._claim(chunks, None)
         try:
+            if chunk.keys:
+                self.wait_until(chunk.all[-1].keys[-1].due)
             self._send(chunk.all, session, None)
         except Exception as error:
             reach("poller.not_sent")
@@ -128,8 +133,14 @@ class PollTimeouts:
         return chunk
 
     def _claim(self, chunks: int, transaction: Transaction | None) -> Chunk:
-        now = self.clock.now()
-        return self.store.claim(now, self.chunk, self.owner, chunks=chunks, transaction=transaction)
+        return self.store.claim(
+            self.clock.now(),
+            self.chunk,
+            self.owner,
+            chunks=chunks,
+            ahead=self.lead,
+            transaction=transaction,
+        )
 
     def _send(
         self, chunks: Sequence[Chunk], session: TransportSession, transaction: Transaction | None
@@ -149,6 +160,19 @@ class PollTimeouts:
         if missed:
             raise _NotTaken(self.queue, missed)
 
+    @property
+    def lead(self) -> Micros:
+        """How much before its instant a poll may begin.
+
+        None in ``transaction_scope``, where the claim is sent on by the commit of its transaction:
+        nobody is to be kept waiting for that.
+        """
+        return 0 if self.mode is TransactionMode.TRANSACTION_SCOPE else self.ahead
+
+    def wait_with(self, wait_until: Callable[[Micros], None]) -> None:
+        """Wait for a due time (of the store's clock) by *wait_until* from now on."""
+        self.wait_until = wait_until
+
     def stop_when(self, stopping: Callable[[], bool]) -> None:
         """Return early from now on where *stopping* says so."""
         self.stopping = stopping
@@ -167,7 +191,19 @@ def _all_maybe(chunk: Chunk) -> dict[str, bool]:
 
 
 class Poll(Protocol):
-    """A step that a Poller makes again and again; its instants are of the store's clock."""
+    """A step that a Poller makes again and again; its instants are of the store's clock.
+
+    Begun up to *lead* microseconds before its instant, it waits for what is not due itself.
+    """
+
+    @property
+    def lead(self) -> Micros:
+        """How much before its instant a poll may begin."""
+        ...
+
+    def wait_with(self, wait_until: Callable[[Micros], None]) -> None:
+        """Wait for a due time by *wait_until* from now on; nothing if it is past or far off."""
+        ...
 
     def stop_when(self, stopping: Callable[[], bool]) -> None:
         """Return early from now on where *stopping* says so."""
@@ -231,6 +267,7 @@ class Poller:
         self._polling = threading.RLock()
         self._scheduler: BackgroundScheduler | None = None
         step.stop_when(self._stop.is_set)
+        step.wait_with(self._wait_until_due)
 
     def start(self) -> None:
         """Start polling, at once."""
@@ -281,20 +318,23 @@ class Poller:
             self._telemetry.count("polls_forced")
             self._run_at(self._clock.now())
 
-    def measure_offset(self) -> None:
+    def measure_offset(self, tell: Callable[[], Micros | None] = lambda: None) -> None:
         """Measure by how much the store's clock is ahead of this host's; about once a minute.
 
-        Due times are the store's, wake-ups this host's. Raises StorageUnavailable.
+        Due times are the store's, wake-ups this host's. *tell* is what else is asked of the store
+        just now, and may return the offset. Raises StorageUnavailable.
         """
-        if self._measure() > _OFFSET_MOVED:
+        if self._measure(tell) > _OFFSET_MOVED:
             self._run_at(self._clock.now())
 
-    def _measure(self) -> Micros:
+    def _measure(self, tell: Callable[[], Micros | None] = lambda: None) -> Micros:
         """Measure the offset; return by how much it moved."""
         wall_ahead = self._wall_ahead()
-        before = self._clock.now()
-        theirs = self._step.now()
-        offset = theirs - (before + self._clock.now()) // 2
+        offset = tell()
+        if offset is None:
+            before = self._clock.now()
+            theirs = self._step.now()
+            offset = theirs - (before + self._clock.now()) // 2
         moved, self._offset = abs(offset - self._offset), offset
         self._measured = wall_ahead
         seconds = offset / 1_000_000
@@ -322,7 +362,9 @@ class Poller:
             self._ended += 1
 
     def _poll_and_schedule(self) -> None:
-        self._wait_for(self._schedule.begin())
+        begin = self._schedule.begin()
+        if begin is not None:
+            self._wait_for(begin - self._step.lead)
         self._polled = self._clock.monotonic()
         next_due: Micros | None = None
         not_before: Micros = 0
@@ -335,10 +377,14 @@ class Poller:
             self._polled = self._clock.monotonic()
             self._schedule.end(self._clock.now(), next_due, not_before)
 
-    def _wait_for(self, instant: Micros | None) -> None:
-        """Wait until *instant* of this host's clock, if the scheduler was as early as asked."""
-        early = 0 if instant is None else instant - self._clock.now()
-        if 0 < early <= _LEAD:
+    def _wait_until_due(self, due: Micros) -> None:
+        """Wait until *due* of the store's clock, which the dispatcher asks again in any case."""
+        self._wait_for(due - self._offset + _AFTER_DUE)
+
+    def _wait_for(self, instant: Micros) -> None:
+        """Wait until *instant* of this host's clock, unless it is farther off than was asked."""
+        early = instant - self._clock.now()
+        if 0 < early <= LEAD + _AFTER_DUE:
             self._rest(early)
 
     def _rest(self, micros: Micros) -> None:
@@ -395,7 +441,7 @@ class Poller:
         if scheduler is None:
             return
         # Never in the past: APScheduler would count through every interval since then.
-        soon = from_micros(max(at - _LEAD, self._clock.now()))
+        soon = from_micros(max(at - LEAD, self._clock.now()))
         try:
             scheduler.modify_job(_JOB, next_run_time=soon)
         except JobLookupError:

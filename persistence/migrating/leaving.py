@@ -28,9 +28,10 @@ from timeoutmgr.errors import MigrationFailed
 from timeoutmgr.instants import Micros
 from timeoutmgr.migration import Batch, Item, Range, Survey, Window
 from timeoutmgr.migration.ports import Also
-from timeoutmgr.persistence.sql.claiming import claims_of, go_by_key
+from timeoutmgr.persistence.sql.claims import claims_of
 from timeoutmgr.persistence.sql.conditions import from_key, within
 from timeoutmgr.persistence.sql.context import StoreContext
+from timeoutmgr.persistence.sql.due_keys import go_by_key
 from timeoutmgr.persistence.sql.history import entry, record
 from timeoutmgr.persistence.sql.locks import lock_endpoint
 from timeoutmgr.persistence.sql.rows import from_row

@@ -12,7 +12,7 @@ from timeoutmgr.contracts import CancelResult, ChangeResult, Key, TimeoutState, 
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.instants import LATEST, Micros
 
-from .claiming import claims_of, may_have_sent
+from .claims import claims_of, may_have_sent
 from .context import StoreContext
 from .history import entry, record
 from .inserting import insert_missing

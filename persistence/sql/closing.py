@@ -9,7 +9,7 @@ from timeoutmgr.contracts import Key, Outcome, OutcomeKind, TimeoutState
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database.engine import execute_many
 
-from .claiming import forget, lapse
+from .claims import forget, lapse
 from .conditions import keyed, these
 from .context import StoreContext
 from .history import entry, record

@@ -12,9 +12,9 @@ Claims of one endpoint are made one at a time, under the endpoint's lock.
 """
 
 import hashlib
-from typing import Any, Final
+from typing import Final
 
-from sqlalchemy import BigInteger, ColumnElement, Connection, bindparam, func, select, text
+from sqlalchemy import BigInteger, Connection, bindparam, func, select, text
 from sqlalchemy.dialects import mysql
 
 from timeoutmgr.instants import Micros
@@ -23,6 +23,14 @@ from .context import StoreContext
 
 PATIENCE: Final = "5s"
 """How long a claim may be without any sign of its process, while all others wait for it."""
+
+BY_KEY: Final = {"enable_sort": "off", "plan_cache_mode": "force_generic_plan"}
+"""What has PostgreSQL read in the order of the key.
+
+Until a table has statistics the planner takes an endpoint's rows for a few, and would read and
+sort them all for the first hundred. And to plan over dozens of partitions takes longer than to
+read by a plan that leaves most of them out when it runs.
+"""
 
 _ADVISORY_LOCK: Final = text("SELECT pg_advisory_xact_lock(:key)")
 
@@ -37,7 +45,7 @@ class ClaimLock:
         # lock for a process that is stopped while it holds it, as all others wait for it.
         self._at_once = select(
             func.pg_advisory_xact_lock(bindparam("key", type_=BigInteger)),
-            *by_key(),
+            *(func.set_config(name, value, True) for name, value in BY_KEY.items()),
             func.set_config("idle_in_transaction_session_timeout", PATIENCE, True),
             context.now_column,
         )
@@ -70,19 +78,6 @@ def lock_endpoint(connection: Connection, context: StoreContext) -> None:
             # would leave all who waited with a shared lock each, in a circle when they want more.
             first = mysql.insert(endpoints).values(endpoint=context.endpoint)
             connection.execute(first.on_duplicate_key_update(endpoint=endpoints.c.endpoint))
-
-
-def by_key() -> list[ColumnElement[Any]]:
-    """Return what has PostgreSQL read in the order of the key, in this transaction.
-
-    Until a table has statistics the planner takes an endpoint's rows for a few, and would read
-    and sort them all for the first hundred. And to plan over dozens of partitions takes longer
-    than to read by a plan that leaves most of them out when it runs.
-    """
-    return [
-        func.set_config("enable_sort", "off", True),
-        func.set_config("plan_cache_mode", "force_generic_plan", True),
-    ]
 
 
 def _lock_key(context: StoreContext) -> int:

@@ -27,7 +27,7 @@ from timeoutmgr.instants import Micros
 
 from . import heartbeats
 from .changing import Changing
-from .claiming import Claiming
+from .claiming import Claiming, Wish
 from .context import StoreContext
 from .lives import Lives
 from .looking import Looking
@@ -106,10 +106,12 @@ class SqlTimeoutStore:
         owner: str,
         *,
         chunks: int = 1,
+        ahead: Micros = 0,
         transaction: Transaction | None = None,
     ) -> Chunk:
-        """Hand out at most *chunks* times *limit* due keys to *owner*."""
-        return self._claiming.claim(now, limit, owner, chunks, transaction)
+        """Hand out at most *chunks* times *limit* keys that are due, or soon, to *owner*."""
+        wish = Wish(now=now, size=limit, owner=owner, chunks=chunks, ahead=ahead)
+        return self._claiming.claim(wish, transaction)
 
     def take_many(
         self, token: str, keys: Sequence[Key], *, transaction: Transaction | None = None
@@ -179,9 +181,9 @@ class SqlTimeoutStore:
         """Do the next short step for the partitions, if there is one; return whether more is."""
         return self._partitions.step()
 
-    def heartbeat(self, owner: str, state: Mapping[str, str]) -> None:
+    def heartbeat(self, owner: str, state: Mapping[str, str]) -> Micros | None:
         """Write a heartbeat of this process; about once a minute is enough."""
-        heartbeats.heartbeat(self.context, owner, state)
+        return heartbeats.heartbeat(self.context, owner, state)
 
     def farewell(self, owner: str) -> None:
         """Take the heartbeat of a process away that stopped cleanly."""

@@ -15,7 +15,7 @@ from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import StorageUnavailable
 from timeoutmgr.instants import duration_micros
 
-from .claiming import NewClaim, add_claims, claims_of
+from .claims import NewClaim, add_claims, claims_of
 from .closing import Closing
 from .conditions import keyed, these
 from .context import StoreContext

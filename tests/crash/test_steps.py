@@ -88,7 +88,7 @@ ALLOWED: Final = {
     (f"{_RECEIVER}:_take", "take", "take"): _NOTHING,
     (f"{_STORE}/storing.py:one_by_one", "insert_keys", "insert_keys"): _NOTHING,
     (f"{_STORE}/claiming.py:_may_be_dropped", "mark_free_rows", "mark_free_rows"): _NOTHING,
-    (f"{_STORE}/claiming.py:forget", "mark_free_rows", "execute_many"): _NOTHING,
+    (f"{_STORE}/claims.py:forget", "mark_free_rows", "execute_many"): _NOTHING,
     (f"{_STORE}/changing.py:_cancel", "insert_missing", "execute"): _NOTHING,
     (f"{_STORE}/changing.py:_bar", "insert_missing", "insert_missing"): _NOTHING,
     (f"{_STORE}/heartbeats.py:work", "execute", "insert_missing"): _NOTHING,

@@ -48,6 +48,7 @@ class FencedStore(SimStore):
         owner: str,
         *,
         chunks: int = 1,
+        ahead: Micros = 0,
         transaction: Transaction | None = None,
     ) -> Chunk:
         given: HandedOut = self._run(

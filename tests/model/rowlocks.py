@@ -64,6 +64,7 @@ class RowLockStore(SimStore):
         owner: str,
         *,
         chunks: int = 1,
+        ahead: Micros = 0,
         transaction: Transaction | None = None,
     ) -> Chunk:
         joined = as_simulated(transaction)

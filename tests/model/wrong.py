@@ -116,6 +116,7 @@ class HighWaterMark(FencedStore):
         owner: str,
         *,
         chunks: int = 1,
+        ahead: Micros = 0,
         transaction: Transaction | None = None,
     ) -> Chunk:
         def change(world: World, given: HandedOut) -> World:

@@ -13,7 +13,8 @@ from sqlalchemy import event
 from tests.persistence.conftest import Stores
 from tests.persistence.making import NOW, SECOND, SetClock, dispatch, ids, outcomes, timeout
 from timeoutmgr.contracts import Chunk, OutcomeKind, TimeoutFilter, TimeoutStore
-from timeoutmgr.persistence import SqlPersistence, SqlSettings
+from timeoutmgr.instants import Micros
+from timeoutmgr.persistence import SqlPersistence, SqlSettings, SqlTimeoutStore
 
 ALL = TimeoutFilter()
 
@@ -35,6 +36,41 @@ def test_a_timeout_is_handed_out_from_its_microsecond_on(
 
     assert before == Chunk("", (), NOW + 1)
     assert ids(after) == ["a"]
+
+
+def test_what_is_known_to_be_due_soon_is_handed_out_ahead_and_nothing_behind_it(
+    store: TimeoutStore, clock: SetClock
+) -> None:
+    store.store_many([timeout("a", NOW + 2_000), timeout("b", NOW + 2_001)])
+
+    chunk = store.claim(NOW, 10, "o", ahead=2_000)
+
+    assert chunk.next_due == NOW + 2_001
+    assert ids(chunk) == ["a"]
+
+
+@pytest.mark.parametrize("ahead", [0, 1_999])
+def test_what_is_not_due_as_soon_as_asked_is_not_handed_out(
+    ahead: Micros, store: TimeoutStore, clock: SetClock
+) -> None:
+    store.store_many([timeout("a", NOW + 2_000)])
+
+    assert store.claim(NOW, 10, "o", ahead=ahead) == Chunk("", (), NOW + 2_000)
+
+
+def test_what_was_handed_out_ahead_is_not_taken_before_it_is_due(
+    store: TimeoutStore, clock: SetClock
+) -> None:
+    store.store_many([timeout("a", NOW + 2_000)])
+    chunk = store.claim(NOW, 10, "o", ahead=2_000)
+
+    with store.take_many(chunk.token, chunk.keys) as early:
+        early.close([])
+    clock.at = NOW + 2_000
+    again = store.claim(clock.at, 10, "o")
+
+    assert early.timeouts == []
+    assert ids(again) == ["a"]
 
 
 @pytest.mark.behaviour(49)
@@ -205,6 +241,19 @@ def test_an_idle_claim_is_one_statement(sql: Stores) -> None:
     assert len(statements) == 1, statements
 
 
+def test_a_claim_beside_no_other_reads_the_claims_and_the_timeouts_once(sql: Stores) -> None:
+    store = sql()
+    store.store_many([timeout("a", NOW), timeout("b", NOW + SECOND)])
+    assert isinstance(store, SqlTimeoutStore)
+    timeouts = store.context.tables.timeouts.name
+
+    with _statements(sql) as statements:
+        chunk = store.claim(NOW, 10, "o")
+
+    assert chunk.next_due == NOW + SECOND
+    assert sum(f"FROM {timeouts}" in statement for statement in statements) == 1
+
+
 def test_what_is_known_to_be_due_is_claimed_without_a_look(sql: Stores) -> None:
     store, elsewhere = sql(), sql()
     store.store_many([timeout("a", NOW + SECOND)])
@@ -237,7 +286,7 @@ def _statements(sql: Stores) -> Iterator[list[str]]:
     engine, found = sql.persistence.database.engine, []
 
     def note(*arguments: object) -> None:
-        if not (statement := str(arguments[2])).startswith(("BEGIN", "SELECT set_config")):
+        if not (statement := str(arguments[2])).startswith(("BEGIN", "SET LOCAL")):
             found.append(statement)
 
     event.listen(engine, "before_cursor_execute", note)

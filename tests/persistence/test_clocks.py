@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 
@@ -42,6 +43,22 @@ def test_a_wrong_host_clock_makes_nothing_early_or_late(
     assert ids(chunk) == in_hand == ["due"]
     assert chunk.next_due == later
     assert abs(store.now() - right.now()) < 5 * SECOND
+
+
+@pytest.mark.behaviour(55)
+def test_a_heartbeat_tells_how_far_ahead_the_databases_clock_is(
+    postgres_url: str, unique: str
+) -> None:
+    with closing(SqlPersistence(postgres_url, prefix=f"{unique}_")) as persistence:
+        persistence.install()
+        wrong = SetClock(SystemClock().now() - HOUR)
+        store = persistence.timeouts("e", wrong)
+
+        first, second = store.heartbeat("o", {}), store.heartbeat("o", {})
+        store.farewell("o")
+
+    assert first is None
+    assert second == pytest.approx(HOUR, abs=60 * SECOND)
 
 
 @pytest.mark.behaviour(121)

@@ -44,6 +44,7 @@ def test_few_partitions_are_read(installation: Installation, generic: bool) -> N
 
     with _noted(engine) as ran:
         chunk = store.claim(NOW, 100, "o")
+        store.claim(NOW, 100, "o")  # beside the one in force
         with _noted(engine) as taking:
             dispatch(store, chunk)
         installation.store().claim(NOW, 100, "o")  # it looks first, as it knows of nothing due

@@ -145,6 +145,7 @@ def test_before_the_first_statistics_a_claim_reads_in_order(
 
     event.listen(engine, "before_cursor_execute", note)
     try:
+        store.claim(NOW, 100, "o")
         dispatch(store, store.claim(NOW, 100, "o"))
     finally:
         event.remove(engine, "before_cursor_execute", note)

@@ -8,6 +8,7 @@ import pytest
 from tests.support.clock import FakeClock
 from tests.support.store import ScriptedStore
 from timeoutmgr.errors import StorageUnavailable
+from timeoutmgr.instants import Micros
 from timeoutmgr.satellites.housekeeping import Housekeeping
 from timeoutmgr.telemetry import Counters
 
@@ -28,11 +29,15 @@ class House:
             self.store,
             owner="me",
             ready=lambda: self.ready(),
-            measure_offset=self.measured.set,
+            measure_offset=self.measure,
             state=lambda: {"breaker": "disarmed"},
             telemetry=self.telemetry,
             monotonic=self.clock.monotonic,
         )
+
+    def measure(self, tell: Callable[[], Micros | None]) -> None:
+        tell()
+        self.measured.set()
 
 
 @pytest.fixture

@@ -83,6 +83,28 @@ def test_what_is_not_due_is_not_handed_on_but_said_to_be_next(mode: TransactionM
     assert one.handed_on() == []
 
 
+def test_what_is_claimed_ahead_is_handed_on_when_it_is_due() -> None:
+    one = Round()
+    one.step.ahead = 3_000
+    keys = one.put(1, START + 2_000)
+    waited: list[tuple[Micros, int]] = []
+    one.step.wait_with(lambda due: waited.append((due, len(one.handed_on()))))
+
+    one.poll()
+
+    assert waited == [(START + 2_000, 0)]
+    assert one.handed_on() == [keys]
+
+
+def test_nothing_is_claimed_ahead_where_the_commit_is_what_sends() -> None:
+    one = Round(SCOPE)
+    one.step.ahead = 3_000
+    one.put(1, START + 2_000)
+
+    assert one.poll() == START + 2_000
+    assert one.handed_on() == []
+
+
 @pytest.mark.behaviour(42, 49)
 @pytest.mark.parametrize("mode", [RECEIVE, SCOPE])
 @pytest.mark.parametrize("due", [START, START - 20 * 365 * DAY])
@@ -644,6 +666,15 @@ def test_the_clocks_offset_is_measured_and_told(
     assert loop.telemetry.snapshot()["clock_offset_seconds"] == pytest.approx(offset, abs=0.1)
     assert ("the database's clock differs" in caplog.text) is warned
     assert len(loop.offsets) == critical
+
+
+@pytest.mark.behaviour(55)
+def test_an_offset_that_another_answer_told_is_not_asked_for_again() -> None:
+    loop = Loop(offset=0)
+
+    loop.poller.measure_offset(lambda: 5 * SECOND)
+
+    assert loop.telemetry.snapshot()["clock_offset_seconds"] == 5.0
 
 
 @pytest.mark.behaviour(55)

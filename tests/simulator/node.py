@@ -16,7 +16,7 @@ from timeoutmgr.instants import Micros
 from timeoutmgr.resilience.breakers import OutageBreaker
 from timeoutmgr.satellites.dispatcher import DispatchTimeouts
 from timeoutmgr.satellites.housekeeping import Housekeeping
-from timeoutmgr.satellites.poller import PollTimeouts
+from timeoutmgr.satellites.poller import LEAD, PollTimeouts
 from timeoutmgr.satellites.timeouts import StoreTimeouts
 from timeoutmgr.sending import SessionPool
 from timeoutmgr.timeouts import Timeouts
@@ -140,6 +140,7 @@ class Node:
             clock=self.clock,
             new_id=lambda: f"{self.name}-{next(self._ids)}",
             telemetry=Watchful(self._world),
+            ahead=LEAD,
         )
         return SteppedPoller(
             step,

@@ -63,12 +63,13 @@ class SimStore:
         owner: str,
         *,
         chunks: int = 1,
+        ahead: Micros = 0,
         transaction: Transaction | None = None,
     ) -> Chunk:
         def work() -> Chunk:
             at = self.world.timeline.now
             self.database.drop_ended(at)
-            keys, next_due = self.database.free_keys(at, limit)
+            keys, next_due = self.database.free_keys(at + ahead, limit)
             if not keys:
                 return Chunk("", (), next_due)
             token = self.database.claim(keys, self.calls.process, at, taken=False)

@@ -49,10 +49,11 @@ class ScriptedStore(MemoryTimeoutStore):
         owner: str,
         *,
         chunks: int = 1,
+        ahead: Micros = 0,
         transaction: Transaction | None = None,
     ) -> Chunk:
         self._called("claim", transaction)
-        chunk = super().claim(now, limit, owner, chunks=chunks)
+        chunk = super().claim(now, limit, owner, chunks=chunks, ahead=ahead)
         self.after.get("claim", lambda: None)()
         return chunk
 

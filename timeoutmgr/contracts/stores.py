@@ -69,12 +69,15 @@ class TimeoutStore(Protocol):
         owner: str,
         *,
         chunks: int = 1,
+        ahead: Micros = 0,
         transaction: Transaction | None = None,
     ) -> Chunk:
         """Hand out at most *limit* due keys that nobody holds, oldest first, to *owner*.
 
         Up to *chunks* times that, each *limit* under a claim of its own, where more is due: it
         saves transactions. A store may hand out fewer, and need not know more than one.
+        It may hand out what is due up to *ahead* microseconds from now: a caller who asks for
+        this waits until it is due before passing it on, and has saved the time of the claim.
         Of many that claim at once, each key goes to one. A claim ends by being closed or
         released, by its owner's death, or by lapsing. It is committed before it returns (in a
         caller's transaction: with it). *now* counts only where the storage has no clock.
@@ -156,8 +159,12 @@ class TimeoutStore(Protocol):
         """Return what ``timeoutmgr status`` shows."""
         ...
 
-    def heartbeat(self, owner: str, state: Mapping[str, str]) -> None:
-        """Say that the process *owner* lives, and how it is; once a minute is enough."""
+    def heartbeat(self, owner: str, state: Mapping[str, str]) -> Micros | None:
+        """Say that the process *owner* lives, and how it is; once a minute is enough.
+
+        Return by how much the storage's clock is ahead of the host's if the answer told, else
+        None: it spares the storage the question.
+        """
         ...
 
     def farewell(self, owner: str) -> None:

@@ -46,8 +46,8 @@ MUTANTS = (
         name="the death of an owner is not looked at",
         promise="What a killed process had claimed is free at once.",
         file="persistence/sql/claiming.py",
-        before="            over = claim.claimed_until <= now or claim.owner in gone\n",
-        after="            over = claim.claimed_until <= now\n",
+        before="            over = claim.claimed_until <= turn.now or claim.owner in gone\n",
+        after="            over = claim.claimed_until <= turn.now\n",
         tests=(
             "tests/persistence/test_owners.py::test_a_closed_persistence_lets_its_claims_go[sqlite]",
         ),

@@ -67,6 +67,7 @@ class HandsOutEarly(Wrong):
         owner: str,
         *,
         chunks: int = 1,
+        ahead: Micros = 0,
         transaction: Transaction | None = None,
     ) -> Chunk:
         return super().claim(now + 1, limit, owner)
@@ -80,6 +81,7 @@ class HandsOutTwice(Wrong):
         owner: str,
         *,
         chunks: int = 1,
+        ahead: Micros = 0,
         transaction: Transaction | None = None,
     ) -> Chunk:
         self.inside.claims.clear()
@@ -99,6 +101,7 @@ class PassesTheOldestBy(Wrong):
         owner: str,
         *,
         chunks: int = 1,
+        ahead: Micros = 0,
         transaction: Transaction | None = None,
     ) -> Chunk:
         chunk = super().claim(now, limit + 1, owner)
@@ -113,6 +116,7 @@ class SleepsPastARetry(Wrong):
         owner: str,
         *,
         chunks: int = 1,
+        ahead: Micros = 0,
         transaction: Transaction | None = None,
     ) -> Chunk:
         chunk = super().claim(now, limit, owner)
