@@ -2,6 +2,7 @@
 
 PYTHON ?=
 WORKERS ?= 2
+CRASH_WORKERS ?= 4
 DEMO ?= flights
 DEMO_ARGS ?=
 TEST_ARGS ?=
@@ -43,7 +44,7 @@ test: .venv/installed-test ## all tests, on real servers where there are any
 	$(PYTEST) $(TEST_ARGS)
 
 crash: .venv/installed-test ## kill a process at every crash point, on every reference pair
-	$(PYTEST) tests/crash -m crash_full $(TEST_ARGS)
+	$(BIN)/python -m pytest -n $(CRASH_WORKERS) tests/crash -m crash_full $(TEST_ARGS)
 
 chaos: .venv/installed ## kill, pause and cut off workers for a minute; was anything lost, early or repeated?
 	@$(BIN)/python -m timeoutmgr.testing.chaos --seconds $(CHAOS_SECONDS) $(if $(CHAOS_SEED),--seed $(CHAOS_SEED)) $(CHAOS_ARGS)

@@ -51,6 +51,7 @@ class Housekeeping:
     def start(self) -> None:
         """Start; the first heartbeat is written at once."""
         self._stop.clear()
+        self._purge_next = -math.inf
         self._thread = threading.Thread(
             target=self._run, name="timeoutmgr-housekeeping", daemon=True
         )

@@ -56,6 +56,21 @@ def test_a_heartbeat_says_who_lives_and_how(house: House) -> None:
     )
 
 
+def test_after_a_restart_what_is_old_is_looked_for_again(house: House) -> None:
+    looks = threading.Semaphore(0)
+
+    def purge() -> int:
+        looks.release()
+        return 0
+
+    house.store.purge = purge  # type: ignore[method-assign]  # to be counted
+
+    for _ in range(2):
+        house.keeping.start()
+        assert looks.acquire(timeout=SOON)
+        house.keeping.stop()
+
+
 @pytest.mark.behaviour(55)
 def test_clocks_are_compared_each_time(house: House) -> None:
     house.keeping.keep_house()

@@ -128,6 +128,14 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        name="what is claimed ahead of its time is handed on at once",
+        promise="The dispatcher is not asked for what is not due, and passes nothing by.",
+        file=_POLLER,
+        before="                self.wait_until(chunk.all[-1].keys[-1].due)\n",
+        after="                self.wait_until(chunk.all[-1].keys[-1].due - self.ahead)\n",
+        tests=(f"{_POLLER_TESTS}::test_what_is_claimed_ahead_is_handed_on_when_it_is_due",),
+    ),
+    Mutant(
         name="a claim that was not handed on is kept",
         promise="What could not be handed on is free at once.",
         file=_POLLER,
