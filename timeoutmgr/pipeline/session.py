@@ -14,6 +14,7 @@ from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.pipeline.errors import PipelineUnavailable
 from timeoutmgr.pipeline.java import Java, find_java
 from timeoutmgr.pipeline.quiet import held_back
+from timeoutmgr.pipeline.reaching import require_answer, shown
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -145,6 +146,7 @@ def _started(options: SessionOptions, stack: ExitStack) -> "SparkSession":
     builder = SparkSession.builder.master(options.master)
     for name, value in settings_of(options, scratch).items():
         builder = builder.config(name, value)
+    require_answer(options.master)
     with _environment(options, java), nullcontext() if options.verbose else held_back():
         stack.callback(_end_java)
         try:
@@ -180,7 +182,9 @@ def _connected(options: SessionOptions, stack: ExitStack) -> "SparkSession":
         made.conf.set("spark.sql.session.timeZone", "UTC")
     except Exception as error:  # grpc's, or pyspark's own for packages that it lacks
         raise PipelineUnavailable(
-            f"no Spark Connect server answers at {options.remote}: {_first_line(error)}"
+            f"no Spark Connect server answers at {shown(remote)}: {_first_line(error)}"
+    remote = str(options.remote)
+    require_answer(remote)
         ) from error
     return made
 
