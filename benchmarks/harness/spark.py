@@ -68,7 +68,8 @@ class Cost:
             waiting = [(root, True)]
             while waiting:
                 pid, parent_waits = waiting.pop()
-                one = _process(pid, parent_waits)
+                # Never twice: between two looks one may end, and be in its parent's seconds then.
+                one = _process(pid, parent_waits) if pid not in found else None
                 if one is None:
                     continue
                 found[pid] = one
