@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -24,9 +24,16 @@ def closed_port() -> Iterator[int]:
         yield held.getsockname()[1]
 
 
-@pytest.mark.parametrize("kind", ["master", "remote"])
+@pytest.mark.parametrize(
+    "options_of",
+    [
+        lambda place: SessionOptions(master=f"spark://{place}"),
+        lambda place: SessionOptions(remote=f"sc://{place}"),
+    ],
+    ids=["master", "remote"],
+)
 def test_where_nobody_answers_it_is_said_before_java_starts(
-    kind: str, closed_port: int, monkeypatch: pytest.MonkeyPatch
+    options_of: Callable[[str], SessionOptions], closed_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from pyspark.sql import SparkSession
 
@@ -35,12 +42,10 @@ def test_where_nobody_answers_it_is_said_before_java_starts(
 
     monkeypatch.setattr(SparkSession, "getActiveSession", staticmethod(lambda: None))
     monkeypatch.setattr("timeoutmgr.pipeline.session.find_java", starts)
-    scheme = {"master": "spark", "remote": "sc"}[kind]
-    options = SessionOptions(**{kind: f"{scheme}://127.0.0.1:{closed_port}"})
 
     with (
         pytest.raises(PipelineUnavailable, match=f"127.0.0.1:{closed_port}.*refused.*Start it"),
-        spark_session(options),
+        spark_session(options_of(f"127.0.0.1:{closed_port}")),
     ):
         pass
 

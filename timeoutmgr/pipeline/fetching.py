@@ -102,7 +102,7 @@ def postgresql_connection(database: Database) -> Iterator[Any]:
     except ModuleNotFoundError as error:
         raise _no_driver("adbc-driver-postgresql") from error
     try:
-        server = _server(connect, _libpq(database))
+        server: Any = _server(connect, _libpq(database))  # it has all that is asked of a database
         with AdbcSession(server, AdbcConnection(server.database)) as connection:
             yield connection
     except Error as error:

@@ -185,7 +185,7 @@ def _has(mark: Mark) -> "Column":
 
 def _marks(column: str, meanings: Mapping[str, Mark]) -> "Column":
     meant = f.lit(int(Mark.OTHER))
-    for name, mark in reversed(meanings.items()):  # the first is looked for first
+    for name, mark in reversed([*meanings.items()]):  # the first is looked for first
         meant = f.when(f.col(column) == name, f.lit(int(mark))).otherwise(meant)
     return meant.alias("mark")
 
