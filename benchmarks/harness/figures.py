@@ -3,7 +3,7 @@
 import sys
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import median
 
 from . import machine
@@ -11,11 +11,15 @@ from . import machine
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One run: how many in how many seconds, and the processor seconds of the measured process."""
+    """One run: how many in how many seconds, and the processor seconds of what is measured.
+
+    *parts* are the processor seconds by name of process, where there are several.
+    """
 
     count: int
     seconds: float
     cpu: float = 0.0
+    parts: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def rate(self) -> float:
@@ -51,9 +55,11 @@ def interleave(cases: Mapping[str, Case], rounds: int, *, warm_up: bool = True) 
             began = time.perf_counter()
             sample = case()
             took = time.perf_counter() - began
+            parts = ", ".join(f"{who} {cpu:.1f}" for who, cpu in sorted(sample.parts.items()))
             say(
                 f"{'warm-up' if not number else f'round {number}'}  {name}: {sample.rate:,.0f}/s, "
-                f"{sample.cpu_us:.0f} us of CPU  ({took:.0f} s, load {machine.load()})"
+                f"{sample.cpu_us:.0f} us of CPU{f' ({parts})' if parts else ''}  "
+                f"({took:.0f} s, load {machine.load()})"
             )
             if number:
                 samples[name].append(sample)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from collections.abc import Iterator
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -17,11 +19,12 @@ from sqlalchemy import update
 from tests.pipeline.making import DUE, batch, count, read, row
 from timeoutmgr.errors import ConfigurationError, SchemaMissing
 from timeoutmgr.instants import to_micros
+from timeoutmgr.pipeline import source as source_module
 from timeoutmgr.pipeline.errors import SnapshotGone, WrongColumns
 from timeoutmgr.pipeline.loading import Loader
-from timeoutmgr.pipeline.parts import cut
+from timeoutmgr.pipeline.parts import as_option, cut
 from timeoutmgr.pipeline.snapshots import SharedSnapshot, snapshot
-from timeoutmgr.pipeline.source import TimeoutsDataSource
+from timeoutmgr.pipeline.source import NamedStore, TimeoutsDataSource
 from timeoutmgr.pipeline.statements import Part
 from timeoutmgr.pipeline.stores import Store
 from timeoutmgr.pipeline.views import VIEWS, Selection, projected
@@ -157,6 +160,32 @@ def test_parts_of_one_snapshot_see_one_moment(postgres: Store) -> None:
 
     assert len(parts) >= 4
     assert len(found) == len(set(found)) == 2_000
+
+
+def test_parts_that_are_given_are_read_without_asking_the_store() -> None:
+    parts = [Part("timeouts", 0, 4), Part("timeouts", 4, None)]
+    given = {"store": "nowhere", "snapshot": "x", "parts": as_option(parts)}
+
+    found = over_there(TimeoutsDataSource(given).reader(struct()).partitions())
+
+    assert [one.part for one in found] == parts
+
+
+def test_a_worker_keeps_a_store_until_its_file_is_another(
+    sqlite: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source_module, "_kept", None)
+    named = NamedStore(sqlite.name)
+    before = named.open()
+    source_module.keep_stores()
+    first, second = named.open(), over_there(named).open()
+    path = Path(sqlite.name)
+    os.utime(path, ns=(path.stat().st_atime_ns, path.stat().st_mtime_ns + 1))
+    other = named.open()
+
+    assert before is not first
+    assert first is second
+    assert other is not first
 
 
 def test_a_snapshot_that_has_ended_is_named(postgres: Store) -> None:

@@ -82,14 +82,14 @@ class CopyPut:
 
     def _copy(self, cursor: Any, rows: pa.Table) -> int:
         tables = self._store.tables
-        for table, columns in (
-            (tables.keys, _KEY_COLUMNS),
-            (tables.timeouts, _ROW_COLUMNS),
-            *(((tables.history, _TOLD_COLUMNS),) if self._tells else ()),
+        # In the order of ids; whoever has the keys is alone with the other rows, in any order.
+        keys = rows.select(_KEY_COLUMNS).sort_by([("endpoint", "ascending"), ("id", "ascending")])
+        for table, added in (
+            (tables.keys, keys),
+            (tables.timeouts, rows.select(_ROW_COLUMNS)),
+            *(((tables.history, rows.select(_TOLD_COLUMNS)),) if self._tells else ()),
         ):
-            cursor.adbc_ingest(
-                table.name, rows.select(columns), mode="append", db_schema_name=self._schema
-            )
+            cursor.adbc_ingest(table.name, added, mode="append", db_schema_name=self._schema)
         return int(rows.num_rows)
 
     def _merge(self, cursor: Any, rows: pa.Table) -> int:

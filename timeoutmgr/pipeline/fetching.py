@@ -3,8 +3,10 @@
 Every call is one transaction, which on PostgreSQL may look through somebody else's snapshot.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, Final
 
 import pyarrow as pa
@@ -94,12 +96,14 @@ def _from_postgresql(
 def postgresql_connection(database: Database) -> Iterator[Any]:
     """Open a connection of ADBC to *database*, in a transaction; its errors become ours."""
     try:
-        from adbc_driver_manager import Error, OperationalError
-        from adbc_driver_postgresql import dbapi
+        from adbc_driver_manager import AdbcConnection, Error, OperationalError
+        from adbc_driver_manager.dbapi import Connection as AdbcSession
+        from adbc_driver_postgresql import connect
     except ModuleNotFoundError as error:
         raise _no_driver("adbc-driver-postgresql") from error
     try:
-        with dbapi.connect(_libpq(database)) as connection:
+        server: Any = _server(connect, _libpq(database))  # it has all that is asked of a database
+        with AdbcSession(server, AdbcConnection(server.database)) as connection:
             yield connection
     except Error as error:
         state = getattr(error, "sqlstate", None) or ""
@@ -113,6 +117,23 @@ def postgresql_connection(database: Database) -> Iterator[Any]:
                 f"{database.describe()} cannot be reached: {_plain(error)}"
             ) from error
         raise
+
+
+@dataclass(frozen=True, slots=True)
+class _Server:
+    """What the driver learnt of a server: its types. It holds no connection."""
+
+    database: Any
+
+    def close(self) -> None:
+        """Do nothing: the connection that ends is not the last."""
+
+
+# To ask a server for its types takes the driver a connection of its own, and longer than to read
+# a small table.
+@lru_cache(maxsize=8)
+def _server(connect: Callable[[str], Any], url: str) -> _Server:
+    return _Server(connect(url))
 
 
 def _libpq(database: Database) -> str:

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Final
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.instants import duration_micros
 from timeoutmgr.pipeline.errors import WrongColumns
+from timeoutmgr.pipeline.parts import PARTITIONS, as_option
+from timeoutmgr.pipeline.statements import Part
 from timeoutmgr.pipeline.views import TO_STORE, Selection, ddl, projected
 
 if TYPE_CHECKING:
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
 FORMAT: Final = "timeouts"
 ON_CONFLICT: Final = ("ignore", "error", "verify")
 EVERYTHING: Final = Selection()
+_TASKS_OF_A_CORE: Final = 2
 
 
 def register(spark: "SparkSession") -> None:
@@ -32,12 +35,13 @@ def read_timeouts(
     which: Selection = EVERYTHING,
     snapshot: str | None = None,
     partitions: int | None = None,
+    parts: Sequence[Part] | None = None,
 ) -> "DataFrame":
     """Return *columns* of *view*: only those leave the database.
 
     With *snapshot*, the name of one that is held (see ``timeoutmgr.pipeline.snapshot``), it is
-    read by *partitions* tasks; without, by one task in one transaction, since several would each
-    see another moment.
+    read by a task for each of *parts*, or by *partitions* tasks; without, by one task in one
+    transaction, since several would each see another moment.
     """
     reader = spark.read.format(FORMAT).schema(ddl(projected(view, columns)))
     options: dict[str, object | None] = {
@@ -45,6 +49,7 @@ def read_timeouts(
         "view": view,
         "snapshot": snapshot,
         "partitions": partitions,
+        "parts": None if parts is None else as_option(parts),
         **{name: getattr(which, name) for name in _SELECTING},
         "bucket_seconds": duration_micros(which.bucket) // 1_000_000,
     }
@@ -52,6 +57,15 @@ def read_timeouts(
         if value is not None:
             reader = reader.option(name, str(value))
     return reader.load()
+
+
+def tasks_on(spark: "SparkSession") -> int:
+    """Return how many tasks of *spark* are to read a table: each has to begin, by a connection."""
+    from pyspark.sql import SparkSession
+
+    if not isinstance(spark, SparkSession):  # one of Spark Connect, which does not tell
+        return PARTITIONS
+    return min(PARTITIONS, _TASKS_OF_A_CORE * spark.sparkContext.defaultParallelism)
 
 
 _SELECTING: Final = (

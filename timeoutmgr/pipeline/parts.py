@@ -1,5 +1,6 @@
 """Cutting a view into parts that tasks read side by side."""
 
+import json
 from collections.abc import Sequence
 from typing import Final
 
@@ -7,6 +8,9 @@ from sqlalchemy import text
 
 from timeoutmgr.pipeline.statements import WHOLE, Part
 from timeoutmgr.pipeline.stores import Store
+
+PARTITIONS: Final = 8
+"""As many tasks read a table: more would wait for the database's disk and processors."""
 
 # The table itself where it is whole, else its partitions.
 _LEAVES: Final = text(
@@ -46,3 +50,13 @@ def cut(sizes: Sequence[tuple[str, int]], count: int) -> list[Part]:
         ends: list[int | None] = [*starts[1:], None]
         found += [Part(name, first, end) for first, end in zip(starts, ends, strict=True)]
     return found
+
+
+def as_option(parts: Sequence[Part]) -> str:
+    """Return *parts* as the text of an option."""
+    return json.dumps([[part.relation, part.first, part.end] for part in parts])
+
+
+def from_option(text: str) -> list[Part]:
+    """Return the parts that :func:`as_option` wrote."""
+    return [Part(relation, first, end) for relation, first, end in json.loads(text)]

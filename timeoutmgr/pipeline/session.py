@@ -14,6 +14,7 @@ from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.pipeline.errors import PipelineUnavailable
 from timeoutmgr.pipeline.java import Java, find_java
 from timeoutmgr.pipeline.quiet import held_back
+from timeoutmgr.pipeline.reaching import require_answer, shown
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -108,6 +109,9 @@ def settings_of(options: SessionOptions, scratch: Path) -> dict[str, str]:
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={scratch}/log4j2.properties",
         "spark.pyspark.python": sys.executable,
         "spark.pyspark.driver.python": sys.executable,
+        "spark.python.daemon.module": "timeoutmgr.pipeline.daemon",
+        # Arrow's allocator would start a thread there, which a fork leaves behind.
+        "spark.executorEnv.JE_ARROW_MALLOC_CONF": "background_thread:false",
     }
     if options.is_local:
         settings |= {"spark.local.dir": str(options.local_dir or scratch)}
@@ -127,6 +131,10 @@ _SETTINGS: Final = {
     "spark.log.level": "ERROR",
     # A speculative attempt would load the same rows at the same time: harmless, and wasted.
     "spark.speculation": "false",
+    # Files of an archive are many and near: a job to list them takes longer than to list them.
+    "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
+    # What is in its place already is grouped once, and not first in parts.
+    "spark.sql.execution.combineAdjacentAggregation": "true",
     "spark.sql.parquet.compression.codec": "zstd",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
 }
@@ -138,6 +146,7 @@ def _started(options: SessionOptions, stack: ExitStack) -> "SparkSession":
     there = SparkSession.getActiveSession()
     if there is not None:
         return there
+    require_answer(options.master)
     java = find_java(options.java_home)
     scratch = Path(tempfile.mkdtemp(prefix="timeoutmgr-spark-"))
     stack.callback(shutil.rmtree, scratch, ignore_errors=True)
@@ -174,13 +183,15 @@ def _end_java() -> None:
 def _connected(options: SessionOptions, stack: ExitStack) -> "SparkSession":
     from pyspark.sql import SparkSession
 
+    remote = str(options.remote)
+    require_answer(remote)
     try:
-        made = SparkSession.builder.remote(str(options.remote)).getOrCreate()
+        made = SparkSession.builder.remote(remote).getOrCreate()
         stack.callback(made.stop)
         made.conf.set("spark.sql.session.timeZone", "UTC")
     except Exception as error:  # grpc's, or pyspark's own for packages that it lacks
         raise PipelineUnavailable(
-            f"no Spark Connect server answers at {options.remote}: {_first_line(error)}"
+            f"no Spark Connect server answers at {shown(remote)}: {_first_line(error)}"
         ) from error
     return made
 

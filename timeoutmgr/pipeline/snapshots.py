@@ -19,7 +19,8 @@ from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import Clock
 from timeoutmgr.instants import Micros
 from timeoutmgr.pipeline.fetching import fetch_within
-from timeoutmgr.pipeline.frames import read_timeouts
+from timeoutmgr.pipeline.frames import read_timeouts, tasks_on
+from timeoutmgr.pipeline.parts import parts_of
 from timeoutmgr.pipeline.stores import Store, open_store
 from timeoutmgr.pipeline.views import Selection, projected
 
@@ -102,9 +103,19 @@ class SharedSnapshot:
         columns: Sequence[str] | None = None,
         which: Selection = EVERYTHING,
     ) -> "DataFrame":
-        """Return *columns* of *view*, read by as many tasks as there are parts."""
+        """Return *columns* of *view*, read by as many tasks as there are parts.
+
+        They are cut here and now: Spark's own process for it would first have to come to know the
+        store, which takes longer than many a read.
+        """
         return read_timeouts(
-            spark, self.store.name, view=view, columns=columns, which=which, snapshot=self.name
+            spark,
+            self.store.name,
+            view=view,
+            columns=columns,
+            which=which,
+            snapshot=self.name,
+            parts=parts_of(self.store, view, tasks_on(spark)),
         )
 
 

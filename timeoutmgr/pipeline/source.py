@@ -1,6 +1,6 @@
 """The data source ``timeouts`` of Spark: reading and writing run in its Python workers.
 
-Options of a read: ``store``, ``view``, ``snapshot``, ``partitions``, ``endpoint``,
+Options of a read: ``store``, ``view``, ``snapshot``, ``partitions``, ``parts``, ``endpoint``,
 ``destination``, ``due_from``, ``due_before``, ``at_from``, ``at_before`` (UTC microseconds) and
 ``bucket_seconds``; the schema that is asked for is the projection. Options of a write: ``store``,
 ``run_id``, ``on_conflict``, ``chunk_rows``.
@@ -9,6 +9,7 @@ Options of a read: ``store``, ``view``, ``snapshot``, ``partitions``, ``endpoint
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
@@ -26,15 +27,15 @@ from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.pipeline.fetching import fetch
 from timeoutmgr.pipeline.ledger import Ledger
 from timeoutmgr.pipeline.loading import CHUNK_ROWS, Loaded, Loader
-from timeoutmgr.pipeline.parts import parts_of
+from timeoutmgr.pipeline.parts import PARTITIONS, from_option, parts_of
 from timeoutmgr.pipeline.statements import Part
 from timeoutmgr.pipeline.stores import Store, open_store
 from timeoutmgr.pipeline.views import Selection, ddl, projected
 
-PARTITIONS: Final = 8
 _INSTANTS: Final = ("due_from", "due_before", "at_from", "at_before")
 _KNOWN: Final = (
-    *("store", "schema", "prefix", "view", "snapshot", "partitions", "endpoint", "destination"),
+    *("store", "schema", "prefix", "view", "snapshot", "partitions", "parts"),
+    *("endpoint", "destination"),
     *_INSTANTS,
     *("bucket_seconds", "run_id", "on_conflict", "chunk_rows", "batch_events"),
 )
@@ -112,6 +113,15 @@ class TimeoutsDataSource(DataSource):
         return {name: self.options[name] for name in _KNOWN if name in self.options}
 
 
+_kept: dict[object, Store] | None = None
+
+
+def keep_stores() -> None:
+    """Have this process keep the stores that it opens, for one task after the other."""
+    global _kept
+    _kept = {}
+
+
 @dataclass(frozen=True, slots=True)
 class NamedStore:
     """A store by name; what workers get, and open for themselves."""
@@ -122,6 +132,16 @@ class NamedStore:
 
     def open(self) -> Store:
         """Return the store; see ``open_store``."""
+        if _kept is None:
+            return self._opened()
+        # Another file under that name is another store.
+        path = Path(self.name)
+        key = (self, path.stat().st_mtime_ns if path.is_file() else None)
+        if key not in _kept:
+            _kept[key] = self._opened()
+        return _kept[key]
+
+    def _opened(self) -> Store:
         return open_store(self.name, schema=self.schema, prefix=self.prefix)
 
 
@@ -150,9 +170,12 @@ class TimeoutsReader(DataSourceReader):
         self._which = which
         self._snapshot = options.get("snapshot")
         self._count = _number("partitions", options.get("partitions", str(PARTITIONS)))
+        self._parts = options.get("parts")
 
     def partitions(self) -> list[InputPartition]:
         """Return the parts; one where no snapshot would make several agree."""
+        if self._snapshot and self._parts:
+            return [PartOfView(part) for part in from_option(self._parts)]
         count = self._count if self._snapshot else 1
         store = self._store.open()
         store.require_tables()

@@ -40,7 +40,7 @@ class StorePut:
 
     def __call__(self, chunk: pa.Table) -> int:
         """Store what is new of *chunk*; return how many rows that was."""
-        rows = chunk.to_pylist()
+        rows = chunk.sort_by([("endpoint", "ascending"), ("id", "ascending")]).to_pylist()
 
         def work(connection: Connection) -> int:
             return sum(

@@ -2,12 +2,14 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow.parquet as pq
 import pytest
+from pyspark.sql import functions as f
 from sqlalchemy import insert, select, update
 
 from tests.pipeline.making import count
@@ -19,6 +21,7 @@ from timeoutmgr.pipeline.jobs.archive import ArchiveOptions, ArchiveReport, arch
 from timeoutmgr.pipeline.jobs.archived import Archive, identity
 from timeoutmgr.pipeline.ledger import Ledger, RunState, alone
 from timeoutmgr.pipeline.stores import Store
+from timeoutmgr.pipeline.views import HISTORY
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,6 +57,14 @@ def tell(store: Store, numbers: Any, **changed: Any) -> None:
     ]
     with store.database.begin() as connection:
         connection.execute(insert(store.tables.history), rows)
+
+
+def dying_at(stage: str) -> Callable[[str], None]:
+    def dies(text: str) -> None:
+        if text == stage:
+            raise Killed
+
+    return dies
 
 
 def ids(store: Store) -> set[str]:
@@ -98,12 +109,8 @@ def test_a_run_that_dies_anywhere_is_put_right_by_the_next(
 ) -> None:
     tell(sqlite, range(ROWS))
 
-    def dies(text: str) -> None:
-        if text == stage:
-            raise Killed
-
     with pytest.raises(Killed):
-        run(spark, sqlite, tmp_path, progress=dies, run_id="dead")
+        run(spark, sqlite, tmp_path, progress=dying_at(stage), run_id="dead")
     in_both = count(sqlite, "history") + len(archived(spark, tmp_path))
     seen = [*archived(spark, tmp_path), *ids(sqlite)]
     report = run(spark, sqlite, tmp_path)
@@ -144,15 +151,41 @@ def test_what_was_to_be_kept_is_kept_though_its_run_died(
 ) -> None:
     tell(sqlite, range(10))
 
-    def dies(text: str) -> None:
-        if text == "published":
-            raise Killed
-
     with pytest.raises(Killed):
-        run(spark, sqlite, tmp_path, purge=False, progress=dies)
+        run(spark, sqlite, tmp_path, purge=False, progress=dying_at("published"))
     report = run(spark, sqlite, tmp_path, purge=False)
 
     assert (report.rows, report.removed) == (0, 0)
+    assert count(sqlite, "history") == 10
+
+
+def test_what_was_kept_leaves_the_store_with_the_first_run_that_keeps_nothing(
+    spark: SparkSession, told: Store, tmp_path: Path
+) -> None:
+    kept = run(spark, told, tmp_path, purge=False, run_id="kept")
+    with pytest.raises(Killed):
+        run(spark, told, tmp_path, progress=dying_at("removing batch 1"))
+    half = len(ids(told))
+    report = run(spark, told, tmp_path)
+    again = run(spark, told, tmp_path)
+
+    assert (kept.rows, kept.removed) == (ROWS, 0)
+    assert 1 < half < ROWS
+    assert (report.rows, report.resumed) == (0, ("kept",))
+    assert (again.removed, again.resumed) == (0, ())
+    assert ids(told) == {"id999"}
+    assert archived(spark, tmp_path) == sorted(f"id{n}" for n in range(ROWS))
+
+
+def test_what_was_kept_stays_while_it_is_younger_than_asked_for(
+    spark: SparkSession, sqlite: Store, tmp_path: Path
+) -> None:
+    tell(sqlite, range(10), at=to_micros(datetime.now(UTC) - timedelta(days=40)))
+    run(spark, sqlite, tmp_path, purge=False)
+
+    report = run(spark, sqlite, tmp_path, older_than=timedelta(days=50))
+
+    assert (report.rows, report.removed, report.resumed) == (0, 0, ())
     assert count(sqlite, "history") == 10
 
 
@@ -245,6 +278,17 @@ def test_an_altered_value_is_noticed(spark: SparkSession, sqlite: Store, tmp_pat
 
     assert report.rows == other.rows == 10
     assert Archive(tmp_path / "other").manifests()[0].checksum != before
+
+
+def test_the_checksum_is_the_sum_of_all_rows_digests(
+    spark: SparkSession, sqlite: Store, tmp_path: Path
+) -> None:
+    tell(sqlite, range(ROWS))
+    run(spark, sqlite, tmp_path)
+
+    digests = Archive(tmp_path).read(spark).select(f.xxhash64(*HISTORY.names)).collect()
+
+    assert Archive(tmp_path).manifests()[0].checksum == str(sum(row[0] for row in digests))
 
 
 @pytest.mark.parametrize(

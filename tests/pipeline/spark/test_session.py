@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from datetime import UTC, datetime
@@ -30,6 +31,17 @@ def test_times_are_utc_and_workers_run_this_python(spark: SparkSession) -> None:
     ).toArrow()
 
     assert found.to_pylist() == [{"at": instant, "shown": "01:30", "python": sys.executable}]
+
+
+def test_workers_begin_with_what_they_need_and_never_look_through_it_for_garbage(
+    spark: SparkSession,
+) -> None:
+    def look(_number: int) -> str:
+        return f"{'timeoutmgr.pipeline.source' in sys.modules} {gc.get_freeze_count() > 10_000}"
+
+    found = spark.range(1).select(f.udf(look, useArrow=False)("id")).collect()
+
+    assert found[0][0] == "True True"
 
 
 def test_a_session_that_is_there_is_lent_and_not_stopped(spark: SparkSession) -> None:

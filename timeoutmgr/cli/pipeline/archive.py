@@ -22,7 +22,7 @@ from timeoutmgr.cli.shared import Shared
 @click.command(cls=Command, within=WITHIN)
 @option("--to", required=True, type=click.Path(file_okay=False, path_type=Path), help="Folder.")
 @option("--older-than", required=True, type=Duration(), help="Archive what is older: 30d.")
-@option("--keep", is_flag=True, help="Leave in the store what is archived.")
+@option("--keep", is_flag=True, help="Leave it in the store, until a run without this.")
 @option("--batch", type=int, default=5_000, show_default=True, help="Rows removed at once.")
 @option("--run-id", help="Name of the run. Without it, a new one.")
 @of_store

@@ -22,7 +22,7 @@ from timeoutmgr.instants import Micros, duration_micros, from_micros
 from timeoutmgr.pipeline.errors import ArchiveDiffers
 from timeoutmgr.pipeline.jobs.archived import Archive, Manifest, identity
 from timeoutmgr.pipeline.jobs.running import Progress, new_run_id, silent, told_by_workers
-from timeoutmgr.pipeline.ledger import Ledger, RunState, alone
+from timeoutmgr.pipeline.ledger import Ledger, Run, RunState, alone
 from timeoutmgr.pipeline.snapshots import snapshot
 from timeoutmgr.pipeline.stores import Store, open_store
 from timeoutmgr.pipeline.views import HISTORY, Selection
@@ -31,13 +31,15 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 KIND: Final = "archive"
+_BITS: Final = 21
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveOptions:
     """What to archive: history older than *older_than*, into the folder *to*.
 
-    *purge* removes from the store what is archived, *batch* rows in a transaction.
+    *purge* removes from the store what is archived, *batch* rows in a transaction; also what
+    earlier runs archived there and left in the store, if all of it is that old.
     """
 
     store: str
@@ -62,7 +64,8 @@ class ArchiveOptions:
 class ArchiveReport:
     """What was archived now, and what was *removed* from the store, by this run or for *resumed*.
 
-    *swept* are runs that had died before what they wrote counted.
+    *resumed* are runs that died at it, or had kept it. *swept* are runs that had died before what
+    they wrote counted.
     """
 
     run_id: str
@@ -116,10 +119,9 @@ def _archive(
     progress("looking for runs that were not finished")
     swept = _sweep(store, target, ledger, run_id)
     removed, resumed = 0, []
-    for run in ledger.runs(KIND, RunState.PUBLISHED):
-        if run.parameters["to"] == _place(target):
-            removed += _remove(store, target, ledger, run.run_id, run.parameters["batch"], progress)
-            resumed.append(run.run_id)
+    for run in _left_in_store(store, target, ledger, options, clock):
+        removed += _remove(store, target, ledger, run.run_id, run.parameters["batch"], progress)
+        resumed.append(run.run_id)
     terms = {"to": _place(target), "batch": options.batch, "purge": options.purge}
     ledger.begin(run_id, KIND, terms)
     with told_by_workers():
@@ -156,6 +158,28 @@ def _sweep(store: Store, target: Archive, ledger: Ledger, run_id: str) -> list[s
     return swept
 
 
+def _left_in_store(
+    store: Store, target: Archive, ledger: Ledger, options: ArchiveOptions, clock: Clock
+) -> list[Run]:
+    """Return the runs whose rows are in both places, and are to be in the archive alone."""
+    found = [*ledger.runs(KIND, RunState.PUBLISHED)]
+    if options.purge:
+        purged, cutoff = target.purged(), _cutoff(store, options, clock)
+        found += [
+            run
+            for run in ledger.runs(KIND, RunState.COMPLETED)
+            if not run.parameters["purge"]
+            and run.run_id not in purged
+            and target.is_published(run.run_id)
+            and target.manifest(run.run_id).cutoff <= cutoff
+        ]
+    return [run for run in found if run.parameters["to"] == _place(target)]
+
+
+def _cutoff(store: Store, options: ArchiveOptions, clock: Clock) -> Micros:
+    return store.database.now(clock) - duration_micros(options.older_than)
+
+
 def _published(terms: Mapping[str, Any]) -> RunState:
     """Return the state of a run whose manifest is there: to be removed from the store, or done."""
     return RunState.PUBLISHED if terms["purge"] else RunState.COMPLETED
@@ -171,55 +195,76 @@ def _write(
     progress: Progress,
 ) -> Manifest:
     folder = str(target.data_of(run_id))
-    age = duration_micros(options.older_than)
     # Where rows are copied for the snapshot, only those that are old enough by now.
-    which = Selection(at_before=store.database.now(clock) - age)
+    which = Selection(at_before=_cutoff(store, options, clock))
     purged = target.purged()
     with snapshot(store, views=("history",), which=which, clock=clock) as moment:
         progress("writing")
         old = moment.read(spark, "history", columns=HISTORY.names, which=which)
         rows = target.and_not_in_it(spark, store, old, purged)
         seen = Observation()
-        _by_day(rows.observe(seen, *_sums())).write.mode("overwrite").option(
+        _by_day(rows.observe(seen, *_columns())).write.mode("overwrite").option(
             "compression", "zstd"
         ).partitionBy("endpoint", "event_date").parquet(folder)
-        read = seen.get
+        read = _Sums.of(seen.get)
     progress("verifying")
     files = target.files_of(run_id)
     written = _written(spark, target, files)
     if read != written:
         raise ArchiveDiffers(
-            f"{folder} holds {written}, and {read} was read from the store; nothing was removed, "
+            f"{folder} holds {written}, and {read} were read from the store; nothing was removed, "
             "run it again"
         )
     return Manifest(
         run_id=run_id,
         store=identity(store),
         cutoff=which.at_before or 0,
-        rows=read["rows"],
-        checksum=str(read["sum"]),
+        rows=read.rows,
+        checksum=str(read.sum),
         files=files,
     )
 
 
 def _by_day(rows: "DataFrame") -> "DataFrame":
-    """Return *rows* so that each endpoint and day becomes one file, like values side by side."""
+    """Return *rows* so that each endpoint and day becomes one file, in about the order of time."""
     dated = rows.withColumn("event_date", f.to_date("at"))
+    # Ids make most of a file, and are like nothing: to sort by more columns saves little of it.
     return dated.repartition("endpoint", "event_date").sortWithinPartitions(
-        "endpoint", "event_date", "destination", "sequence"
+        "endpoint", "event_date"
     )
 
 
-def _sums() -> "Sequence[Column]":
-    # Of all columns, in no order; a sum, since an exclusive or would not miss a row that is twice.
-    digest = f.xxhash64(*HISTORY.names).cast("decimal(38,0)")
-    return (f.count(f.lit(1)).alias("rows"), f.coalesce(f.sum(digest), f.lit(0)).alias("sum"))
+@dataclass(frozen=True, slots=True)
+class _Sums:
+    """How many rows, and the sum of a digest of each: in no order, and one that is twice counts."""
+
+    rows: int
+    sum: int
+
+    @classmethod
+    def of(cls, found: Mapping[str, int]) -> "_Sums":
+        """Return the sums that :func:`_columns` found."""
+        return cls(found["rows"], sum(found[f"part{n}"] << (_BITS * n) for n in range(3)))
+
+    def __str__(self) -> str:
+        """Return both, for people."""
+        return f"{self.rows} rows with the checksum {self.sum}"
 
 
-def _written(spark: "SparkSession", target: Archive, files: Sequence[str]) -> dict[str, Any]:
-    found = target.rows_in(spark, files).agg(*_sums()).first()
+def _columns() -> "Sequence[Column]":
+    # In three parts of some bits each, whose sums fit in 64: Spark's only longer type is a decimal.
+    digest, mask = f.xxhash64(*HISTORY.names), (1 << _BITS) - 1
+    low = digest.bitwiseAND(mask)
+    middle = f.shiftright(digest, _BITS).bitwiseAND(mask)
+    parts = (low, middle, f.shiftright(digest, 2 * _BITS))
+    sums = (f.coalesce(f.sum(part), f.lit(0)).alias(f"part{n}") for n, part in enumerate(parts))
+    return (f.count(f.lit(1)).alias("rows"), *sums)
+
+
+def _written(spark: "SparkSession", target: Archive, files: Sequence[str]) -> _Sums:
+    found = target.rows_in(spark, files).agg(*_columns()).first()
     assert found is not None, "an aggregate of everything is one row"
-    return found.asDict()
+    return _Sums.of(found.asDict())
 
 
 def _remove(

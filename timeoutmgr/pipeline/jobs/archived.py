@@ -10,6 +10,7 @@
 import json
 import os
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _ROWS_AT_ONCE: Final = 100_000
+_SYNCS_AT_ONCE: Final = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +66,10 @@ class Archive:
         files = [self.folder / name for name in manifest.files]
         folders = {folder for file in files for folder in file.parents}
         ours = {folder for folder in folders if folder.is_relative_to(self.folder)}
-        for path in (*files, *ours, self.folder):
-            _sync(path)
+        # Each waits for the disk, which takes many at once.
+        with ThreadPoolExecutor(_SYNCS_AT_ONCE) as threads:
+            for paths in (files, [*ours, self.folder]):
+                list(threads.map(_sync, paths))
         target = self._manifests / f"{manifest.run_id}.json"
         written = target.with_suffix(".writing")
         with written.open("w") as file:
