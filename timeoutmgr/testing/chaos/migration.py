@@ -15,12 +15,12 @@ from timeoutmgr.testing.chaos.troupe import Part
 
 logger = logging.getLogger(__name__)
 
-ABORTED: Final = 0.2
-"""The share of lives that abort what the one before has left open."""
+ABORTED: Final = 0.25
+"""The share of interrupted migrations that are aborted."""
 BETWEEN: Final = 0.1
 """Seconds between two lives."""
 WHERE: Final = ("--to", "native")
-HOW: Final = ("--safety-window", "1s", "--batch", "20")
+HOW: Final = ("--safety-window", "1s", "--batch", "10")
 """Small batches, so that several are done in a life; what is due within a second stays."""
 
 
@@ -29,8 +29,8 @@ class Migration(Part):
     """``timeoutmgr migrate`` of the endpoint *app*, one command after the other.
 
     Each life is one command: mostly ``run``, which begins a migration or goes on with the open
-    one, and sometimes ``abort``. How it ends decides nothing: what is promised is that the next
-    can go on. Once it is to finish, it only goes on until a ``run`` has come to its end.
+    one, and sometimes ``abort`` after an interruption. Once it is to finish, it only goes on until
+    a ``run`` has come to its end.
     """
 
     app: str
@@ -84,6 +84,6 @@ class Migration(Part):
         # Refused: the open one is being aborted, and that has to be finished first.
         if self._command == "run" and code == Exit.CONFIGURATION:
             return "abort"
-        if self._is_finishing:
+        if self._is_finishing or code == Exit.OK:
             return "run"
         return "abort" if self._chance.random() < ABORTED else "run"
