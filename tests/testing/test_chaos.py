@@ -17,9 +17,12 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import NullPool
 
 from tests.services.private import PrivateServer
+from timeoutmgr.clock import SystemClock
 from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.message import Message, Outgoing
 from timeoutmgr.native.infrastructure import with_exchanges
 from timeoutmgr.native.names import OURS
+from timeoutmgr.native.routes import to_levels
 from timeoutmgr.native.topology import delay_topology, unroutable_topology
 from timeoutmgr.testing.chaos import (
     ChaosFailed,
@@ -35,6 +38,7 @@ from timeoutmgr.testing.chaos.connections import Cutter, PostgresCutter, ProxyCu
 from timeoutmgr.testing.chaos.deliveries import Delivery
 from timeoutmgr.testing.chaos.incidents import SERVERS, Incident
 from timeoutmgr.testing.chaos.judge import Evidence, judge
+from timeoutmgr.testing.chaos.levels import Levels
 from timeoutmgr.testing.chaos.migration import Migration
 from timeoutmgr.testing.chaos.processes import PATIENCE
 from timeoutmgr.testing.chaos.promises import Promise, PromiseFile, Promises
@@ -157,6 +161,25 @@ def broker_with_empty_levels(rabbitmq_url: str) -> str:
     return rabbitmq_url
 
 
+def test_levels_that_hold_messages_of_others_are_refused_and_left_alone(
+    broker_with_empty_levels: str,
+) -> None:
+    message = Message(id="other", headers={}, body=b"", content_type="text/plain")
+    with closing(KombuTransport(broker_with_empty_levels)) as transport:
+        others = Levels(transport, [])
+        others.install()
+        with closing(transport.session()) as session:
+            in_an_hour = SystemClock().now() + 3_600_000_000
+            session.send([to_levels(Outgoing("nobody", message), in_an_hour, OURS, SystemClock())])
+        eventually(lambda: others.count() == 1, "it is in a level")
+
+        with pytest.raises(ChaosFailed, match="virtual host"):
+            Levels(transport, [])
+
+        assert others.count() == 1
+        others.clear()
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 @pytest.mark.behaviour(119, 132)
@@ -164,7 +187,7 @@ def test_a_mixed_fleet_loses_nothing_while_a_migration_is_killed_again_and_again
     chaos: Chaos, broker_with_empty_levels: str, postgres_url: str
 ) -> None:
     where = ("--broker", broker_with_empty_levels, "--store", postgres_url)
-    short = ("--seconds", "3", "--seed", "1", "--longest-delay", "3", "--no-pauses")
+    short = ("--seconds", "3", "--seed", "1", "--longest-delay", "2", "--no-pauses")
 
     verdict = chaos(*short, *where, "--native", "--migrate")
 
