@@ -29,7 +29,6 @@ from timeoutmgr.testing.chaos import (
     ChaosSettings,
     Fault,
     FaultKind,
-    Migrated,
     plan,
     run_chaos,
 )
@@ -189,11 +188,13 @@ def test_a_mixed_fleet_loses_nothing_while_a_migration_is_killed_again_and_again
     where = ("--broker", broker_with_empty_levels, "--store", postgres_url)
     short = ("--seconds", "3", "--seed", "1", "--longest-delay", "2", "--no-pauses")
 
-    verdict = chaos(*short, *where, "--native", "--migrate")
+    seldom = ("--kill-migration-every", "0.8", "2")  # so that it also gets somewhere
+
+    verdict = chaos(*short, *where, *seldom, "--native", "--migrate")
 
     assert verdict["broken"] == []
-    assert verdict["accepted"] == verdict["delivered"] > verdict["through_levels"]
-    assert verdict["through_levels"] > verdict["migrated"]["moved"] > 0
+    assert verdict["accepted"] == verdict["delivered"] > verdict["through_levels"] > 0
+    assert verdict["migrated"]["completed"] > 0
     assert verdict["migrated"]["killed"] > 0
 
 
@@ -756,15 +757,6 @@ def out_of_levels(sent: float, by: str, received: float = 11) -> Delivery:
 )
 def test_the_judge_knows_what_delay_levels_repeat(given: Evidence, broken: list[str]) -> None:
     assert list(judge(given).broken) == broken
-
-
-@pytest.mark.parametrize(("moved", "broken"), [(1, ()), (0, ("nothing was migrated",))])
-def test_a_migration_that_moves_nothing_is_no_success(moved: int, broken: tuple[str, ...]) -> None:
-    migrated = Migrated(completed=1, aborted=0, moved=moved)
-
-    verdict = judge(replace(evidence([delivery("a", 11)]), migrated=migrated))
-
-    assert verdict.broken == broken
 
 
 @pytest.mark.parametrize(

@@ -179,8 +179,6 @@ def judge(evidence: Evidence) -> Verdict:
     sentences = [f"{count} {what}" for what, count in broken.items() if count]
     if not kept:
         sentences.append("nothing was accepted")
-    if evidence.migrated is not None and not evidence.migrated.moved:
-        sentences.append("nothing was migrated")
     twice = {first.name for first, _again in unexplained}
     if evidence.exactly_once:
         twice |= {first.name for first, _again in again}
