@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,13 @@ from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import NullPool
 
 from tests.services.private import PrivateServer
+from timeoutmgr.clock import SystemClock
 from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.message import Message, Outgoing
+from timeoutmgr.native.infrastructure import with_exchanges
+from timeoutmgr.native.names import OURS
+from timeoutmgr.native.routes import to_levels
+from timeoutmgr.native.topology import delay_topology, unroutable_topology
 from timeoutmgr.testing.chaos import (
     ChaosFailed,
     ChaosSettings,
@@ -31,12 +37,15 @@ from timeoutmgr.testing.chaos.connections import Cutter, PostgresCutter, ProxyCu
 from timeoutmgr.testing.chaos.deliveries import Delivery
 from timeoutmgr.testing.chaos.incidents import SERVERS, Incident
 from timeoutmgr.testing.chaos.judge import Evidence, judge
+from timeoutmgr.testing.chaos.levels import Levels
+from timeoutmgr.testing.chaos.migration import Migration
 from timeoutmgr.testing.chaos.processes import PATIENCE
 from timeoutmgr.testing.chaos.promises import Promise, PromiseFile, Promises
 from timeoutmgr.testing.chaos.scene import Scene
 from timeoutmgr.testing.chaos.trouble import Trouble
 from timeoutmgr.testing.chaos.troupe import Part
 from timeoutmgr.testing.signals import eventually
+from timeoutmgr.transport.kombu_transport import KombuTransport
 
 ROOT = Path(__file__).parents[2]
 
@@ -129,6 +138,8 @@ def test_database_and_broker_may_be_killed_meanwhile(
             broker=broker.url,
             rate=30,
             restart_every=(3, 6),
+            native=True,
+            migrate=True,
         ),
         restart_store=restart(database),
         restart_broker=restart(broker),
@@ -136,6 +147,55 @@ def test_database_and_broker_may_be_killed_meanwhile(
 
     assert verdict.broken == ()
     assert verdict.restarts >= 2
+
+
+@pytest.fixture
+def broker_with_empty_levels(rabbitmq_url: str) -> str:
+    """This worker's broker without what other tests have left in its delay levels."""
+    with (
+        closing(KombuTransport(rabbitmq_url)) as transport,
+        closing(transport.session()) as session,
+    ):
+        with_exchanges(session).remove(delay_topology(OURS) + unroutable_topology())
+    return rabbitmq_url
+
+
+def test_levels_that_hold_messages_of_others_are_refused_and_left_alone(
+    broker_with_empty_levels: str,
+) -> None:
+    message = Message(id="other", headers={}, body=b"", content_type="text/plain")
+    with closing(KombuTransport(broker_with_empty_levels)) as transport:
+        others = Levels(transport, [])
+        others.install()
+        with closing(transport.session()) as session:
+            in_an_hour = SystemClock().now() + 3_600_000_000
+            session.send([to_levels(Outgoing("nobody", message), in_an_hour, OURS, SystemClock())])
+        eventually(lambda: others.count() == 1, "it is in a level")
+
+        with pytest.raises(ChaosFailed, match="virtual host"):
+            Levels(transport, [])
+
+        assert others.count() == 1
+        others.clear()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.behaviour(119, 132)
+def test_a_mixed_fleet_loses_nothing_while_a_migration_is_killed_again_and_again(
+    chaos: Chaos, broker_with_empty_levels: str, postgres_url: str
+) -> None:
+    where = ("--broker", broker_with_empty_levels, "--store", postgres_url)
+    short = ("--seconds", "3", "--seed", "1", "--longest-delay", "2", "--no-pauses")
+
+    seldom = ("--kill-migration-every", "0.8", "2")  # so that it also gets somewhere
+
+    verdict = chaos(*short, *where, *seldom, "--native", "--migrate")
+
+    assert verdict["broken"] == []
+    assert verdict["accepted"] == verdict["delivered"] > verdict["through_levels"] > 0
+    assert verdict["migrated"]["completed"] > 0
+    assert verdict["migrated"]["killed"] > 0
 
 
 # --- the plan ---------------------------------------------------------------------------------
@@ -183,6 +243,21 @@ def test_a_setting_that_makes_no_sense_is_refused(setting: str, value: Any) -> N
     given: dict[str, Any] = {setting: value}
 
     with pytest.raises(ConfigurationError, match=setting):
+        ChaosSettings(**given)
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"native": True}, "RabbitMQ"),
+        ({"migrate": True, "broker": "redis://localhost"}, "RabbitMQ"),
+        ({"migrate": True, "broker": "amqp://localhost", "delayed_store": True}, "delayed_store"),
+        ({"migrate": True, "broker": "amqp://localhost", "dead": 0.1}, "dead"),
+        ({"native": True, "broker": "amqp://localhost", "producers": 1}, "producers"),
+    ],
+)
+def test_what_delay_levels_cannot_do_is_refused(given: dict[str, Any], named: str) -> None:
+    with pytest.raises(ConfigurationError, match=named):
         ChaosSettings(**given)
 
 
@@ -304,6 +379,52 @@ def test_a_process_that_does_not_start_is_told_with_its_last_words(
 
     with pytest.raises(ChaosFailed, match="/no/such/database"):
         part.wait_until_ready()
+
+
+def migration(tmp_path: Path, nursery: Nursery, entry: str) -> Migration:
+    return Migration(
+        name="migration",
+        nursery=nursery,
+        entry=entry,
+        scene=tmp_path / "scene.json",
+        log=tmp_path / "migration.log",
+        ready=tmp_path,
+        app="shop:endpoint",
+        seed=1,
+    )
+
+
+def test_a_killed_migration_is_gone_on_with(tmp_path: Path, nursery: Nursery, part: Part) -> None:
+    killed = migration(tmp_path, nursery, "signal:pause")
+    killed.start()
+    fault = Fault(0.0, FaultKind.KILL_MIGRATION, 0.5)
+    happening = Trouble([fault], [part], [part], {}, {}, killed)
+
+    happening.step(0.0)
+
+    [incident] = happening.incidents
+    assert (incident.kind, incident.process) == (FaultKind.KILL_MIGRATION, "migration#1")
+    assert killed.life == "migration#2"
+    assert killed.code is None
+    killed.stop()
+
+
+def test_a_migration_is_begun_again_until_it_is_to_finish(tmp_path: Path, nursery: Nursery) -> None:
+    ends_well = migration(tmp_path, nursery, "sys:exit")
+    ends_well.start()
+
+    def has_lived(lives: int) -> bool:
+        ends_well.tend()
+        return ends_well.lives >= lives
+
+    eventually(lambda: has_lived(3), "it is begun again and again")
+    assert not ends_well.is_finished
+    ends_well.finish()
+    eventually(lambda: has_lived(100) or ends_well.is_finished, "it has come to its end")
+
+    lives = ends_well.lives
+    assert ends_well.tend() == []
+    assert (ends_well.lives, ends_well.ended) == (lives, 0)
 
 
 # --- the nursery ------------------------------------------------------------------------------
@@ -549,6 +670,92 @@ TWICE = [delivery("a", 11), delivery("a", 15, "worker-2#1")]
     ],
 )
 def test_the_judge_names_each_promise_that_was_broken(given: Evidence, broken: list[str]) -> None:
+    assert list(judge(given).broken) == broken
+
+
+NATIVE = Promise(
+    name="a", due=DUE, accepted=True, natively=True, by="producer-2#1", since=1_000_000
+)
+UNCLEAR = replace(NATIVE, unclear=[2_000_000])
+CAME = Promise(name="first", due=DUE, accepted=True)
+SENT_ON = Promise(name="a", due=DUE, accepted=True, natively=True, after="first")
+
+
+def out_of_levels(sent: float, by: str, received: float = 11) -> Delivery:
+    times = {"received_at": round(received * 1_000_000), "through_levels": True}
+    return delivery("a", sent, by, **times)
+
+
+@pytest.mark.parametrize(
+    ("given", "broken"),
+    [
+        pytest.param(
+            evidence([out_of_levels(2, "producer-2#1")], promises=[NATIVE]), [], id="all is well"
+        ),
+        pytest.param(
+            evidence([out_of_levels(2, "producer-2#1", received=9.9)], promises=[NATIVE]),
+            ["1 early"],
+            id="early",
+        ),
+        pytest.param(
+            evidence(
+                [delivery("a", 10.1), out_of_levels(10.3, "producer-2#1")],
+                [incident("producer-2#1", 2, 2)],
+                promises=[UNCLEAR],
+            ),
+            [],
+            id="into the store without an answer, then into the levels",
+        ),
+        pytest.param(
+            evidence(
+                [delivery("a", 10.1), out_of_levels(10.3, "producer-2#1")],
+                [incident("producer-2#1", 2, 2)],
+                promises=[NATIVE],
+            ),
+            ["1 repeated without a crash"],
+            id="each send was answered",
+        ),
+        pytest.param(
+            evidence(
+                [delivery("a", 10.1), out_of_levels(10.3, "producer-2#1")],
+                [incident("producer-2#1", 2, 2)],
+                promises=[replace(UNCLEAR, natively=False)],
+            ),
+            ["1 repeated without a crash"],
+            id="a store would have known it",
+        ),
+        pytest.param(
+            evidence(
+                [
+                    *(
+                        delivery("first", at, f"worker-{at}#1", received_by="native-2#1")
+                        for at in (11, 12)
+                    ),
+                    out_of_levels(11.1, "native-2#1", 13),
+                    out_of_levels(12.1, "native-2#1", 13),
+                ],
+                [incident("worker-11#1", 11.5, 11.5)],
+                promises=[CAME, SENT_ON],
+            ),
+            [],
+            id="what came twice is sent on twice",
+        ),
+        pytest.param(
+            evidence(
+                [
+                    delivery("first", 11, received_by="native-2#1"),
+                    out_of_levels(11.1, "native-2#1", 13),
+                    out_of_levels(12.1, "native-2#1", 13),
+                ],
+                [incident("worker-1#1", 11.5, 11.5)],
+                promises=[CAME, SENT_ON],
+            ),
+            ["1 repeated without a crash"],
+            id="it came once",
+        ),
+    ],
+)
+def test_the_judge_knows_what_delay_levels_repeat(given: Evidence, broken: list[str]) -> None:
     assert list(judge(given).broken) == broken
 
 

@@ -4,7 +4,7 @@
 verdict: what was accepted against what was delivered, and whether a promise broke.
 """
 
-from timeoutmgr.testing.chaos.judge import Percentiles, Verdict
+from timeoutmgr.testing.chaos.judge import Migrated, Percentiles, Verdict
 from timeoutmgr.testing.chaos.plan import Fault, FaultKind, plan
 from timeoutmgr.testing.chaos.play import run_chaos
 from timeoutmgr.testing.chaos.processes import ChaosFailed
@@ -15,6 +15,7 @@ __all__ = [
     "ChaosSettings",
     "Fault",
     "FaultKind",
+    "Migrated",
     "Percentiles",
     "Verdict",
     "plan",

@@ -41,10 +41,26 @@ _BETWEEN = "Seconds from one to the next: at least, at most."
     "--delayed-store", is_flag=True, help="A delayed message store in the timeout manager's place."
 )
 @click.option(
+    "--native",
+    is_flag=True,
+    help="A mixed fleet: half of the workers and producers have their delays in RabbitMQ's levels.",
+)
+@click.option(
+    "--migrate",
+    is_flag=True,
+    help="Move what is stored into RabbitMQ's levels meanwhile, killed again and again.",
+)
+@click.option(
     "--claim-time", type=float, default=_DEFAULTS.claim_time, help="Seconds; some pauses exceed it."
 )
 @click.option("--drain", type=float, default=_DEFAULTS.drain, help="Seconds to wait for more.")
 @click.option("--kill-every", type=(float, float), default=_DEFAULTS.kill_every, help=_BETWEEN)
+@click.option(
+    "--kill-migration-every",
+    type=(float, float),
+    default=_DEFAULTS.kill_migration_every,
+    help=_BETWEEN,
+)
 @click.option("--pause-every", type=(float, float), default=_DEFAULTS.pause_every, help=_BETWEEN)
 @click.option("--cut-every", type=(float, float), default=_DEFAULTS.cut_every, help=_BETWEEN)
 @click.option("--lose-every", type=(float, float), default=_DEFAULTS.lose_every, help=_BETWEEN)
@@ -84,7 +100,8 @@ def chaos(
 
     Without --store and --broker everything is in one SQLite file, and no server is needed.
     With --store alone the queues are in its database too. In both cases one transaction spans
-    queue and store, and no repeat at all is allowed.
+    queue and store, and no repeat at all is allowed. --native and --migrate take RabbitMQ, and a
+    virtual host in whose delay levels nobody else has messages.
     Connections to PostgreSQL are terminated by the server, others are reset by a proxy that
     stands before it. It also loses replies. Servers are restarted only where a command is
     given; it runs in a shell, and returns when the server answers again.

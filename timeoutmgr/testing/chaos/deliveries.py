@@ -8,6 +8,7 @@ from typing import Any, Final, Protocol
 
 from sqlalchemy import (
     BigInteger,
+    Boolean,
     Column,
     Connection,
     Engine,
@@ -25,6 +26,7 @@ from sqlalchemy.pool import NullPool
 from timeoutmgr.instants import Micros
 
 LEDGER: Final = "ledger.db"
+_PATIENCE: Final = 60.0
 
 
 class Place(Protocol):
@@ -55,7 +57,9 @@ class Delivery:
     """One delivery. *redelivered* is how often its broker had handed it out before.
 
     *name* is what its producer called it, *dispatched_at* when it was sent on, by the store's
-    clock, and *sent_by* by which worker's life, where workers sign.
+    clock, and *sent_by* by which worker's life, where workers sign. What came *through_levels* was
+    sent before it was due, into RabbitMQ's delay levels: *dispatched_at* is then its sender's time.
+    *received_by* is the life that received it, where that one sends it on.
     """
 
     message_id: str
@@ -64,6 +68,8 @@ class Delivery:
     received_at: Micros
     redelivered: int
     sent_by: str = ""
+    through_levels: bool = False
+    received_by: str = ""
 
 
 class Deliveries:
@@ -89,6 +95,8 @@ class Deliveries:
             Column("sent_by", String(200), nullable=False),
             Column("received_at", BigInteger, nullable=False),
             Column("redelivered", Integer, nullable=False),
+            Column("through_levels", Boolean, nullable=False),
+            Column("received_by", String(200), nullable=False),
         )
         self._rows: dict[int, Delivery] = {}
 
@@ -137,7 +145,8 @@ class Deliveries:
 
 
 def _own_file(url: str) -> Engine:
-    engine = create_engine(url)
+    # A process that is paused in the middle of a commit holds the others up for that long.
+    engine = create_engine(url, connect_args={"timeout": _PATIENCE})
 
     @event.listens_for(engine, "connect")
     def prepare(connection: Any, _record: Any) -> None:

@@ -3,18 +3,14 @@
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from itertools import pairwise
-from typing import Any, Final
+from typing import Any
 
 from timeoutmgr.instants import Micros
 from timeoutmgr.testing.chaos.deliveries import Delivery
 from timeoutmgr.testing.chaos.incidents import Incident, counted
 from timeoutmgr.testing.chaos.plan import FaultKind
 from timeoutmgr.testing.chaos.promises import Fate, Promise
-
-SLACK: Final[Micros] = 250_000
-"""How far apart the same moment may be in two records: a process that was asked to stop runs on
-for a moment, and the store's clock is compared with this host's only at the begin."""
+from timeoutmgr.testing.chaos.repeats import Repeats, again_of
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +37,22 @@ class Percentiles:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Migrated:
+    """What the ledger says of a run's migrations; *moved* are timeouts, *killed* the processes."""
+
+    completed: int
+    aborted: int
+    moved: int
+    killed: int = 0
+
+    def __str__(self) -> str:
+        return (
+            f"{self.moved} moved into delay levels by {self.completed} migrations, "
+            f"{self.aborted} aborted, {self.killed} times killed"
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
     """What became of the messages.
 
@@ -48,7 +60,8 @@ class Verdict:
     deliveries under one id, *without_a_crash* those that no fault explains; *redelivered* is what
     the consumer's own broker handed out once more, which is no repeat. *revived* came although a
     cancel had said that they would not, *strangers* were never sent, *renamed* came under another
-    id. *dead* lie in a dead-letter queue; *accepted* does not count them.
+    id. *dead* lie in a dead-letter queue; *accepted* does not count them. *through_levels* came
+    out of RabbitMQ's delay levels, and *migrated* says how some of them got there.
     *exactly_once*: one transaction spans queue and store, and no repeat is allowed, crash or
     not. *ended* counts processes that ended by themselves. *broken* names each broken promise.
     """
@@ -77,6 +90,8 @@ class Verdict:
     broken: tuple[str, ...]
     examples: tuple[str, ...]
     """What happened to a few of the messages for which a promise was broken."""
+    through_levels: int = 0
+    migrated: Migrated | None = None
 
     def __str__(self) -> str:
         line = (
@@ -91,6 +106,10 @@ class Verdict:
             f"dead letters {self.dead}, "
             f"ended by themselves {self.ended}, seed {self.seed}"
         )
+        if self.through_levels:
+            line += f"; {self.through_levels} came through delay levels"
+        if self.migrated is not None:
+            line += f"; {self.migrated}"
         if self.exactly_once:
             line += "; one transaction spans queue and store, no repeat is allowed"
         return f"{line}; BROKEN: {'; '.join(self.broken)}" if self.broken else line
@@ -106,7 +125,8 @@ class Evidence:
 
     *dead* says since when which messages lie in the dead-letter queues. *left* is what was found
     where nothing should be, *clock_offset* how far the store's clock is
-    ahead of this host's, *exactly_once* whether one transaction spans queue and store.
+    ahead of this host's, *exactly_once* whether one transaction spans queue and store, *migrated*
+    what was moved meanwhile, if anything was to be.
     """
 
     promises: Mapping[str, Promise]
@@ -118,6 +138,7 @@ class Evidence:
     ended: int
     seed: int
     dead: Mapping[str, Micros] = field(default_factory=dict)
+    migrated: Migrated | None = None
 
 
 def judge(evidence: Evidence) -> Verdict:
@@ -134,8 +155,9 @@ def judge(evidence: Evidence) -> Verdict:
     to_die = {name for name, promise in promises.items() if promise.dies}
     not_dead = by_fate[Fate.DEAD] - evidence.dead.keys()
     died = evidence.dead.keys() - to_die
-    again = [pair for name in by_name for pair in _again(by_name[name], evidence.exactly_once)]
-    unexplained = [pair for pair in again if not _is_explained(*pair, evidence)]
+    again = [pair for name in by_name for pair in again_of(by_name[name], evidence.exactly_once)]
+    repeats = Repeats(promises, by_name, evidence.incidents, evidence.clock_offset)
+    unexplained = [pair for pair in again if not repeats.is_explained(*pair)]
     renamed = {one.name for one in evidence.deliveries if one.message_id != one.name}
     strangers = by_name.keys() - promises.keys()
     firsts = [found[0] for name, found in by_name.items() if name in promises]
@@ -184,6 +206,10 @@ def judge(evidence: Evidence) -> Verdict:
         seed=evidence.seed,
         exactly_once=evidence.exactly_once,
         broken=tuple(sentences),
+        through_levels=len(
+            {one.name for one in evidence.deliveries if one.through_levels} & promises.keys()
+        ),
+        migrated=evidence.migrated,
         examples=tuple(_story(name, by_name[name], evidence) for name in sorted(suspects)[:10]),
     )
 
@@ -199,6 +225,8 @@ def _is_early(delivery: Delivery, evidence: Evidence) -> bool:
     promise = evidence.promises.get(delivery.name)
     if promise is None:
         return False
+    if delivery.through_levels:
+        return delivery.received_at < promise.due  # no store's clock had a part in it
     received_at = delivery.received_at + evidence.clock_offset
     return min(delivery.dispatched_at, received_at) < promise.due
 
@@ -206,43 +234,6 @@ def _is_early(delivery: Delivery, evidence: Evidence) -> bool:
 def _died_early(name: str, since: Micros, evidence: Evidence) -> bool:
     promise = evidence.promises.get(name)
     return promise is not None and since + evidence.clock_offset < promise.due
-
-
-def _again(deliveries: Sequence[Delivery], exactly_once: bool) -> list[tuple[Delivery, Delivery]]:
-    """Return each delivery of one message but the first, with the one before it.
-
-    What the consumer's broker hands out again is left out: the same dispatch, marked as such.
-    Where a row of the ledger is in the message's transaction, nothing was handed out before.
-    """
-    ordered = sorted(deliveries, key=lambda one: (one.dispatched_at, one.received_at))
-    return [
-        (first, second)
-        for first, second in pairwise(ordered)
-        if exactly_once or not (_dispatch(first) == _dispatch(second) and _redelivered(second))
-    ]
-
-
-def _dispatch(delivery: Delivery) -> tuple[str, Micros]:
-    return delivery.sent_by, delivery.dispatched_at
-
-
-def _redelivered(delivery: Delivery) -> bool:
-    return delivery.redelivered > 0
-
-
-def _is_explained(first: Delivery, again: Delivery, evidence: Evidence) -> bool:
-    """Return whether a fault befell one of the two senders between the two dispatches.
-
-    Also the second one: it may have been paused with the message in hand while another sent it.
-    """
-    begin = first.dispatched_at - evidence.clock_offset - SLACK
-    end = again.dispatched_at - evidence.clock_offset + SLACK
-    if _dispatch(first) == _dispatch(again):
-        end = again.received_at
-    return any(
-        incident.concerns(first.sent_by, again.sent_by) and incident.overlaps(begin, end)
-        for incident in evidence.incidents
-    )
 
 
 def _story(name: str, deliveries: Sequence[Delivery], evidence: Evidence) -> str:
@@ -254,7 +245,7 @@ def _story(name: str, deliveries: Sequence[Delivery], evidence: Evidence) -> str
         for one in deliveries
     ]
     if deliveries:
-        senders = {one.sent_by for one in deliveries}
+        senders = {one.sent_by for one in deliveries} | ({promise.by} if promise else set())
         parts += [
             f"{one.kind} of {one.process or 'the server'} {one.begin}..{one.end}"
             for one in evidence.incidents

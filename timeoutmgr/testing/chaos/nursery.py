@@ -25,6 +25,8 @@ _EVERYBODY: Final = (
     *("timeoutmgr.satellites", "timeoutmgr.persistence", "timeoutmgr.persistence.sql"),
     *("timeoutmgr.transport.sql.transport", "timeoutmgr.transport.kombu_transport"),
     *("timeoutmgr.testing.chaos.worker", "timeoutmgr.testing.chaos.consumer"),
+    *("timeoutmgr.cli.migrate", "timeoutmgr.migration.places", "timeoutmgr.migration.starting"),
+    *("timeoutmgr.native", "timeoutmgr.persistence.migrating"),
     *("timeoutmgr.testing.chaos.producer", "concurrent.futures.thread", "encodings.idna"),
 )
 

@@ -14,6 +14,8 @@ class FaultKind(StrEnum):
 
     KILL = "kill"
     """SIGKILL of a process, which is started again at once."""
+    KILL_MIGRATION = "kill_migration"
+    """SIGKILL of the migration, which is gone on with at once, or aborted."""
     PAUSE = "pause"
     """SIGSTOP, and SIGCONT later."""
     CUT_STORE = "cut_store"
@@ -61,6 +63,7 @@ def _of(kind: FaultKind, settings: ChaosSettings) -> Iterator[Fault]:
     chance = Random(f"{settings.seed} {kind.value}")
     low, high = {
         FaultKind.KILL: settings.kill_every,
+        FaultKind.KILL_MIGRATION: settings.kill_migration_every,
         FaultKind.PAUSE: settings.pause_every,
         FaultKind.CUT_STORE: settings.cut_every,
         FaultKind.CUT_BROKER: settings.cut_every,

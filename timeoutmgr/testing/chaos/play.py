@@ -5,15 +5,13 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import replace
 from pathlib import Path
 from typing import Final
 
 from timeoutmgr.instants import Micros
-from timeoutmgr.testing.chaos.births import Nursery
-from timeoutmgr.testing.chaos.connections import Cutter, cutter
+from timeoutmgr.testing.chaos.cast import Cast
 from timeoutmgr.testing.chaos.deliveries import Delivery
 from timeoutmgr.testing.chaos.incidents import counted
 from timeoutmgr.testing.chaos.judge import Evidence, Percentiles, Verdict, judge
@@ -24,13 +22,11 @@ from timeoutmgr.testing.chaos.scene import Scene
 from timeoutmgr.testing.chaos.screen import Look, Screen, Silence
 from timeoutmgr.testing.chaos.settings import ChaosSettings
 from timeoutmgr.testing.chaos.stage import AWAY, Stage
-from timeoutmgr.testing.chaos.trouble import CUTS, LOST_REPLIES, Restart, Trouble
+from timeoutmgr.testing.chaos.trouble import LOST_REPLIES, Restart, Trouble
 from timeoutmgr.testing.chaos.troupe import Part
 
 logger = logging.getLogger(__name__)
 
-_PACKAGE: Final = "timeoutmgr.testing.chaos"
-_COMMAND_LINE: Final = "timeoutmgr.cli.main:main"
 _TICK: Final = 0.02
 _LOOK_EVERY: Final = 1.0
 _SETTLE: Final = 2.0
@@ -91,10 +87,6 @@ class Play:
         self._stage = stage
         self._screen = screen
         self._restarts = restarts
-        self._cutters: dict[FaultKind, Cutter] = {}
-        self._store_cutter: Cutter | None = None
-        self._broker_cutter: Cutter | None = None
-        self._nursery: Nursery | None = None
         names = [f"producer-{number}" for number in range(1, settings.producers + 1)]
         self._promises = Promises([scene.file(f"{name}.jsonl") for name in names])
         self._deliveries: list[Delivery] = []
@@ -106,50 +98,44 @@ class Play:
         """Return the verdict."""
         offset = self._stage.clock_offset()
         with ExitStack() as closing:
-            self._cutters = self._make_cutters(closing)
-            self._nursery = Nursery(self._scene.file("nursery.log"), self._scene.urls)
-            closing.callback(self._nursery.close)
-            consumer = self._server("consumer", "consumer:consumer")
-            workers = [
-                self._server(f"worker-{number}", "worker:worker")
-                for number in range(1, self._settings.workers + 1)
-            ]
-            producers = [self._producer(n) for n in range(1, self._settings.producers + 1)]
-            for part in (consumer, *workers, *producers):
-                closing.callback(part.stop)
-            for parts in ([consumer, *workers], producers):
-                for part in parts:
-                    part.start()
-                for part in parts:
-                    part.wait_until_ready()
-            trouble = self._trouble([*workers, consumer], producers)
+            cast = Cast(self._settings, self._scene, closing)
+            cast.start()
+            trouble = self._trouble(cast)
             self._begin = time.monotonic()
-            self._play(trouble, producers)
-            ended = sum(part.ended for part in (consumer, *workers))
-            for worker in workers:
+            self._play(trouble, cast)
+            ended = sum(part.ended for part in (cast.consumer, *cast.workers))
+            for worker in cast.workers:
                 worker.stop()
             self._wait_for_the_consumer()
-            consumer.stop()
+            cast.consumer.stop()
+        left = self._stage.left()
+        migrated = None
+        if self._settings.migrate:
+            migrated, left["migrations that are not over"] = self._stage.migrated(trouble.incidents)
         evidence = Evidence(
             promises=self._promises.read(),
             deliveries=self._stage.deliveries.read_all(),
             incidents=trouble.incidents,
-            left=self._stage.left(),
+            left=left,
             dead=self._stage.dead(),
             clock_offset=offset,
             exactly_once=self._scene.one_database,
             ended=ended,
             seed=self._settings.seed,
+            migrated=migrated,
         )
         return judge(evidence)
 
-    def _play(self, trouble: Trouble, producers: list[Part]) -> None:
+    def _play(self, trouble: Trouble, cast: Cast) -> None:
+        producers, migration = cast.producers, cast.migration
         while not trouble.is_over or self._elapsed < self._settings.seconds:
             trouble.step(self._elapsed)
             self._require_well(producers)
             self._look("chaos", trouble)
             time.sleep(_TICK)
         trouble.calm()
+        if migration is not None:
+            migration.finish()
         deadline = time.monotonic() + self._settings.drain
         outstanding = self._outstanding()
         quiet_since: float | None = None
@@ -161,7 +147,9 @@ class Play:
                 # Slow is not lost: a long run on a busy machine may have a lot to make up for.
                 outstanding = self._outstanding()
                 deadline = time.monotonic() + self._settings.drain
-            is_quiet = all(one.code == 0 for one in producers) and self._has_arrived()
+            is_done = all(one.code == 0 for one in producers)
+            is_done = is_done and (migration is None or migration.is_finished)
+            is_quiet = is_done and self._has_arrived()
             quiet_since = (quiet_since or time.monotonic()) if is_quiet else None
             if quiet_since is not None and time.monotonic() >= quiet_since + _SETTLE:
                 return
@@ -173,7 +161,8 @@ class Play:
             self._read()
             return False
         try:
-            return not self._stage.pending() and not self._stage.waiting()
+            stage = self._stage
+            return not (stage.pending() or stage.waiting() or stage.in_levels())
         except AWAY as error:
             logger.info("a look failed: %s", error)
             return False
@@ -213,7 +202,7 @@ class Play:
                 accepted=sum(promise.accepted for promise in promises.values()),
                 delivered=len(self._deliveries),
                 outstanding=self._outstanding(),
-                kills=faults[FaultKind.KILL],
+                kills=faults[FaultKind.KILL] + faults[FaultKind.KILL_MIGRATION],
                 pauses=faults[FaultKind.PAUSE],
                 cuts=sum(one.connections for one in trouble.incidents),
                 lost_replies=sum(faults[kind] for kind in LOST_REPLIES),
@@ -239,77 +228,18 @@ class Play:
                     f"{producer.name} ended with code {producer.code}:\n{producer.last_words()}"
                 )
 
-    def _trouble(self, victims: list[Part], producers: list[Part]) -> Trouble:
+    def _trouble(self, cast: Cast) -> Trouble:
         wanted = {FaultKind.KILL} if self._settings.kills else set()
         wanted |= {FaultKind.PAUSE} if self._settings.pauses else set()
-        wanted |= self._cutters.keys()
+        wanted |= cast.cutters.keys()
         wanted |= self._restarts.keys()
+        migration = [] if cast.migration is None else [cast.migration]
+        if migration and self._settings.kills:
+            wanted.add(FaultKind.KILL_MIGRATION)
         faults = plan(self._settings, wanted)
-        connected = [*victims, *producers]
-        return Trouble(faults, victims, connected, self._cutters, self._restarts)
-
-    def _make_cutters(self, closing: ExitStack) -> dict[FaultKind, Cutter]:
-        wanted = CUTS if self._settings.cuts else frozenset()
-        wanted |= LOST_REPLIES if self._settings.lost_replies else frozenset()
-        # Without such faults nothing stands between a process and its servers.
-        self._store_cutter = self._cutter(self._scene.store, wanted, closing)
-        if not self._scene.one_database:
-            self._broker_cutter = self._cutter(self._scene.broker, wanted, closing)
-        of_store = {FaultKind.CUT_STORE, FaultKind.LOSE_COMMIT} & wanted
-        of_broker = {FaultKind.CUT_BROKER, FaultKind.LOSE_CONFIRM} & wanted
-        made = dict.fromkeys(of_store, self._store_cutter)
-        made |= dict.fromkeys(of_broker, self._broker_cutter)
-        return {kind: found for kind, found in made.items() if found is not None}
-
-    def _cutter(self, url: str, wanted: Collection[FaultKind], closing: ExitStack) -> Cutter | None:
-        found = cutter(url) if wanted else None
-        if found is not None:
-            closing.callback(found.close)
-        return found
-
-    def _server(self, name: str, app: str) -> Part:
-        ready = self._scene.file(f"{name}.health")
-        run = ["run", "--health-file", str(ready)]
-        return self._part(name, _COMMAND_LINE, ["--app", f"{_PACKAGE}.{app}", *run], ready)
-
-    def _producer(self, number: int) -> Part:
-        settings = self._settings
-        load = (
-            number,
-            settings.seconds,
-            settings.rate / settings.producers,
-            settings.longest_delay,
-            settings.share_cancelled,
-            settings.dead,
-        )
-        name = f"producer-{number}"
-        return self._part(
-            name, f"{_PACKAGE}.producer:main", [*map(str, load)], self._scene.file(f"{name}.jsonl")
-        )
-
-    def _part(self, name: str, entry: str, arguments: list[str], ready: Path) -> Part:
-        assert self._nursery is not None, "it is there before anybody is born"
-        scene = self._scene_of(name)
-        return Part(
-            name=name,
-            nursery=self._nursery,
-            entry=entry,
-            arguments=arguments,
-            scene=scene.save(name),
-            log=scene.file(f"{name}.log"),
-            ready=ready,
-        )
-
-    def _scene_of(self, name: str) -> Scene:
-        """Return the scene with the URLs that the process *name* is to use."""
-        store, broker = self._scene.store, self._scene.broker
-        if self._store_cutter is not None:
-            store = self._store_cutter.url(name)
-        if self._scene.one_database:
-            broker = store
-        elif self._broker_cutter is not None:
-            broker = self._broker_cutter.url(name)
-        return replace(self._scene, store=store, broker=broker)
+        victims = [*cast.workers, cast.consumer]
+        connected = [*victims, *cast.producers, *migration]
+        return Trouble(faults, victims, connected, cast.cutters, self._restarts, cast.migration)
 
 
 def _scene(settings: ChaosSettings, folder: Path) -> Scene:
@@ -323,4 +253,6 @@ def _scene(settings: ChaosSettings, folder: Path) -> Scene:
         seed=settings.seed,
         delayed_store=settings.delayed_store,
         dead_letters=settings.dead > 0,
+        levels=settings.uses_levels,
+        mixed=settings.native,
     )

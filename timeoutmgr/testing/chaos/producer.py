@@ -1,5 +1,7 @@
 """A producer: sends delayed messages until its time is over, cancels some, and writes it all down.
 
+In a mixed fleet half of them go to the endpoint of the other kind, which has to send them on.
+
 Its arguments are NUMBER SECONDS RATE LONGEST_DELAY CANCELLED DEAD.
 """
 
@@ -17,10 +19,13 @@ from timeoutmgr.instants import Micros, from_micros
 from timeoutmgr.routing import timeout_id
 from timeoutmgr.testing.chaos.promises import PromiseFile
 from timeoutmgr.testing.chaos.scene import PROCESS, Scene
+from timeoutmgr.testing.chaos.worker import sender
 
 PATIENCE: Final = 60.0
 """Seconds for which a send or a cancel is tried again."""
 PAUSE: Final = 0.1
+CROSSING: Final = 0.5
+"""The share of messages that go to the endpoint of the other kind, where there is one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +38,22 @@ class Load:
     longest_delay: float
     cancelled: float
     dead: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ping:
+    """A message. *then* says when the one is due as which it is to be sent on, if it is."""
+
+    name: str
+    due: Micros
+    dies: bool = False
+    is_cancelled: bool = False
+    then: Micros | None = None
+
+    @property
+    def follower(self) -> str:
+        """The name under which it is sent on."""
+        return f"{self.name}.on"
 
 
 @dataclass(order=True, slots=True)
@@ -61,12 +82,20 @@ class Producer:
             is_cancelled = self._chance.random() < self._load.cancelled
             dies = self._load.dead > 0 and self._chance.random() < self._load.dead
             cancel_after = self._chance.uniform(0.0, delay)
+            crosses = self._scene.mixed and self._chance.random() < CROSSING and not dies
+            longer = self._chance.uniform(0.0, self._load.longest_delay) if crosses else 0.0
             self._wait_until(begin + at)
             count += 1
-            name = f"p{self._load.number}-{count}"
             due = time.time_ns() // 1_000 + round(delay * 1e6)
-            if self._send(name, due, dies) and is_cancelled and not dies:
-                heapq.heappush(self._cancels, _Cancel(time.monotonic() + cancel_after, name))
+            ping = _Ping(
+                name=f"p{self._load.number}-{count}",
+                due=due,
+                dies=dies,
+                is_cancelled=is_cancelled and not dies and not crosses,
+                then=due + round(longer * 1e6) if crosses else None,
+            )
+            if self._send(ping) and ping.is_cancelled:
+                heapq.heappush(self._cancels, _Cancel(time.monotonic() + cancel_after, ping.name))
             if time.monotonic() > begin + self._load.seconds:
                 break  # it was held up: what could not be sent in time is not made up for
         while self._cancels:
@@ -81,35 +110,57 @@ class Producer:
             self._cancel(one.name)
         time.sleep(max(0.0, end - time.monotonic()))
 
-    def _send(self, name: str, due: Micros, dies: bool) -> bool:
-        self._file.trying(name, due, dies=dies)
+    def _send(self, ping: _Ping) -> bool:
+        self._promise(ping)
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             try:
                 # The same due each time: a delay would be another one at the second attempt.
                 self._endpoint.send(
-                    self._scene.nowhere if dies else self._scene.consumer,
+                    self._destination(ping),
                     "Ping",
-                    {"name": name},
-                    deliver_at=from_micros(due),
-                    message_id=name,
+                    self._body(ping),
+                    deliver_at=from_micros(ping.due),
+                    message_id=ping.name,
+                    # Only a store can cancel; with a timeout manager alone it has all of them.
+                    cancellable=ping.is_cancelled,
                 )
             except Unroutable:
                 raise
             except (DeliveryFailed, TransportUnavailable, StorageUnavailable):
-                self._file.unclear(name, time.time_ns() // 1_000)
+                self._file.unclear(ping.name, time.time_ns() // 1_000)
                 time.sleep(PAUSE)
             else:
-                self._file.accepted(name, time.time_ns() // 1_000)
+                now = time.time_ns() // 1_000
+                if ping.then is not None:
+                    self._file.accepted(ping.follower, now)
+                self._file.accepted(ping.name, now)
                 return True
         return False
+
+    def _promise(self, ping: _Ping) -> None:
+        natively, by = self._scene.sends_natively, os.environ[PROCESS]
+        self._file.trying(ping.name, ping.due, dies=ping.dies, natively=natively, by=by)
+        if ping.then is not None:
+            # The endpoint of the other kind sends it on, in its way.
+            self._file.trying(ping.follower, ping.then, natively=not natively, after=ping.name)
+
+    def _destination(self, ping: _Ping) -> str:
+        if ping.dies:
+            return self._scene.nowhere
+        return self._scene.consumer if ping.then is None else self._scene.other
+
+    def _body(self, ping: _Ping) -> dict[str, object]:
+        if ping.then is None:
+            return {"name": ping.name}
+        return {"name": ping.name, "then": {"name": ping.follower, "due": ping.then}}
 
     def _cancel(self, name: str) -> None:
         self._file.cancelling(name)
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             try:
-                answer = self._endpoint.timeouts.cancel(timeout_id(self._scene.manager, name))
+                answer = self._endpoint.timeouts.cancel(timeout_id(self._scene.own, name))
             except StorageUnavailable:
                 self._file.cancel_unclear(name)
                 time.sleep(PAUSE)
@@ -130,6 +181,6 @@ def main() -> None:
         dead=float(dead),
     )
     scene = Scene.load()
-    endpoint = Endpoint(scene.worker(os.environ[PROCESS].partition("#")[0]))
+    endpoint = Endpoint(sender(scene))
     Producer(scene, endpoint, load).run()
     endpoint.close()

@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -28,12 +29,19 @@ class Fate(StrEnum):
 class Promise:
     """One message; instants of the producer's clock. *unclear* are sends without an answer.
 
-    *dies* says that it is for a queue that does not exist.
+    *dies* says that it is for a queue that does not exist. *natively* says that its sender has
+    RabbitMQ's delay levels, which do not know an id again: what is sent twice arrives twice. *by*
+    is the life that tried to send it, *since* when; for one that is sent on, *after* is the message
+    on whose arrival that is done.
     """
 
     name: str
     due: Micros
     dies: bool = False
+    natively: bool = False
+    by: str = ""
+    since: Micros = 0
+    after: str | None = None
     accepted: bool = False
     accepted_at: Micros = 0
     unclear: list[Micros] = field(default_factory=list)
@@ -67,9 +75,20 @@ class PromiseFile:
         self._sync_every = sync_every
         self._unsynced = 0
 
-    def trying(self, name: str, due: Micros, *, dies: bool = False) -> None:
+    def trying(
+        self,
+        name: str,
+        due: Micros,
+        *,
+        dies: bool = False,
+        natively: bool = False,
+        by: str = "",
+        after: str | None = None,
+    ) -> None:
         """Say that a message will be sent: from here on it may be delivered, or dead."""
-        self._add(step="trying", name=name, due=due, dies=dies)
+        since = time.time_ns() // 1_000
+        who = {"natively": natively, "by": by, "since": since, "after": after}
+        self._add(step="trying", name=name, due=due, dies=dies, **who)
 
     def unclear(self, name: str, at: Micros) -> None:
         """Say that a send had no answer."""
@@ -132,7 +151,7 @@ class Promises:
     def _take(self, line: dict[str, Any]) -> None:
         name = line["name"]
         if line["step"] == "trying":
-            self.by_name[name] = Promise(name=name, due=line["due"], dies=line["dies"])
+            self.by_name[name] = Promise(**{key: line[key] for key in line if key != "step"})
             return
         promise = self.by_name[name]
         match line["step"]:

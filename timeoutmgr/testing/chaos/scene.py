@@ -28,6 +28,7 @@ PROCESS: Final = "CHAOS_PROCESS"
 CONSUMING: Final = 8
 """Threads of the one consumer: in a database each message is a transaction with its round trips."""
 
+_NATIVE: Final = "native-delayed-delivery"
 _NEVER: Final = "10m"
 """When an outage is critical. It is what a run is about: it must not end the processes."""
 _DATABASES: Final = ("sqlite", "postgresql", "mysql", "mariadb")
@@ -38,7 +39,9 @@ class Scene:
     """One run. *suffix* keeps its queues and tables apart from all others on a shared server.
 
     *delayed_store* has a delayed message store in the timeout manager's place, *dead_letters* has
-    dead-letter queues, of a node of the run's own.
+    dead-letter queues, of a node of the run's own. In a *mixed* fleet there is a second endpoint,
+    which has its delays in RabbitMQ's levels; *sends_natively* says that this process is of it.
+    *levels* says that the levels take part.
     """
 
     folder: str
@@ -49,6 +52,9 @@ class Scene:
     seed: int
     delayed_store: bool = False
     dead_letters: bool = False
+    levels: bool = False
+    mixed: bool = False
+    sends_natively: bool = False
 
     @classmethod
     def load(cls) -> "Scene":
@@ -72,8 +78,28 @@ class Scene:
 
     @property
     def manager(self) -> str:
-        """The endpoint that keeps the timeouts; all workers and producers are of it."""
+        """The endpoint that keeps the timeouts; workers and producers are of it."""
         return f"chaos{self.suffix}"
+
+    @property
+    def native(self) -> str:
+        """The endpoint of the others in a mixed fleet; its store has what levels cannot hold."""
+        return f"native{self.suffix}"
+
+    @property
+    def endpoints(self) -> list[str]:
+        """Whoever sends."""
+        return [self.manager, self.native] if self.mixed else [self.manager]
+
+    @property
+    def own(self) -> str:
+        """The endpoint of this process."""
+        return self.native if self.sends_natively else self.manager
+
+    @property
+    def other(self) -> str:
+        """The endpoint of the other kind."""
+        return self.manager if self.sends_natively else self.native
 
     @property
     def consumer(self) -> str:
@@ -102,15 +128,15 @@ class Scene:
 
     @property
     def satellites(self) -> list[str]:
-        """The queues beside the manager's own."""
+        """The queues beside the endpoints' own."""
         delayed = (DELAYED,) if self.delayed_store else (TIMEOUTS, DISPATCHER)
         dead = (ACKNOWLEDGEMENTS,) if self.dead_letters else ()
-        return [self.manager + name for name in (*delayed, *dead)]
+        return [one + name for one in self.endpoints for name in (*delayed, *dead)]
 
     @property
     def queues(self) -> list[str]:
         """All queues of the run."""
-        return [self.manager, *self.satellites, self.consumer, self.errors]
+        return [*self.endpoints, *self.satellites, self.consumer, self.errors]
 
     @property
     def urls(self) -> list[str]:
@@ -166,7 +192,7 @@ class Scene:
     def _settings(self) -> str:
         tables: dict[str, Mapping[str, object]] = {}
         top: dict[str, object] = {
-            "endpoint": self.manager,
+            "endpoint": self.own,
             "transport": self.broker,
             "error_queue": self.errors,
             # What has to die is for a queue that does not exist.
@@ -175,8 +201,9 @@ class Scene:
         if self.delayed_store:
             tables["delayed_delivery"] = self._of_delayed_store
         else:
-            top |= {"persistence": self.store, "features": ["timeout-manager"]}
-            tables |= self._of_manager
+            native = {_NATIVE: {"fallback_to_store": True}} if self.sends_natively else {}
+            top |= {"persistence": self.store, "features": ["timeout-manager", *native]}
+            tables |= self._of_manager | native
         if self.broker_is_database:
             lease = f"{max(self.claim_time, 1.0):g}s"
             tables["transport_options"] = {"prefix": self.prefix, "lease": lease}

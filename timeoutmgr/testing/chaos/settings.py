@@ -2,8 +2,14 @@
 
 import secrets
 from dataclasses import dataclass, field
+from typing import Final
 
 from timeoutmgr.errors import ConfigurationError
+
+_RANGES: Final = (
+    *("kill_every", "kill_migration_every", "pause_every", "cut_every", "lose_every"),
+    "restart_every",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,8 +22,12 @@ class ChaosSettings:
     second are sent by all producers together, each due within *longest_delay*; the share
     *cancelled* of them is cancelled, and the share *dead* is for a queue that does not exist,
     and has to leave a dead letter. With *delayed_store* a delayed message store takes the
-    timeout manager's place; it cancels nothing. Each pair is a range: how long it is until the
-    next kill, pause, cut or lost reply. *claim_time* is how long a claim of the timeout manager
+    timeout manager's place; it cancels nothing. With *native* the fleet is mixed: every second
+    worker and producer is of another endpoint, which has its delays in RabbitMQ's levels, and half
+    of the messages go on from one endpoint to the other. With *migrate* what is stored for the
+    first endpoint is moved into the levels meanwhile. Each pair is a range: how long it is until
+    the next kill, pause, cut or lost reply; *kill_migration_every* is that of the migration alone.
+    *claim_time* is how long a claim of the timeout manager
     holds: short, so that some pauses are longer. The *seed* settles every random choice.
     """
 
@@ -32,9 +42,12 @@ class ChaosSettings:
     cancelled: float = 0.1
     dead: float = 0.0
     delayed_store: bool = False
+    native: bool = False
+    migrate: bool = False
     claim_time: float = 5.0
     drain: float = 90.0
     kill_every: tuple[float, float] = (0.2, 2.0)
+    kill_migration_every: tuple[float, float] = (0.3, 2.0)
     pause_every: tuple[float, float] = (2.0, 6.0)
     cut_every: tuple[float, float] = (1.0, 4.0)
     lose_every: tuple[float, float] = (1.0, 4.0)
@@ -65,7 +78,7 @@ class ChaosSettings:
         for name in ("cancelled", "dead"):
             if getattr(self, name) > 1.0:
                 raise ConfigurationError(f"{name} is a share up to 1, got {getattr(self, name)}")
-        for name in ("kill_every", "pause_every", "cut_every", "lose_every", "restart_every"):
+        for name in _RANGES:
             low, high = getattr(self, name)
             if not 0.05 <= low <= high:
                 raise ConfigurationError(
@@ -74,8 +87,37 @@ class ChaosSettings:
                 )
         if self.broker is not None and self.store is None and "sqlite" in self.broker:
             raise ConfigurationError("a broker on SQLite needs a store; give both")
+        if self.uses_levels:
+            self._check_levels()
+
+    @property
+    def uses_levels(self) -> bool:
+        """Whether RabbitMQ's delay levels take part."""
+        return self.native or self.migrate
 
     @property
     def share_cancelled(self) -> float:
         """The share of messages that can be cancelled, and is."""
         return 0.0 if self.delayed_store else self.cancelled
+
+    def _check_levels(self) -> None:
+        if not (self.broker or "").startswith(("amqp://", "pyamqp://")):
+            raise ConfigurationError(
+                "native and migrate need RabbitMQ, which alone has delay levels; give a broker "
+                "amqp://…"
+            )
+        if self.delayed_store:
+            raise ConfigurationError(
+                "native and migrate are for endpoints with a timeout manager; leave delayed_store "
+                "out"
+            )
+        if self.native and min(self.workers, self.producers) < 2:
+            raise ConfigurationError(
+                f"native makes two kinds of workers and of producers: at least 2 of each, got "
+                f"{self.workers} workers and {self.producers} producers"
+            )
+        if self.migrate and self.dead:
+            raise ConfigurationError(
+                f"a migration does not start while a queue is missing, got dead {self.dead:g}; "
+                "leave one of the two out"
+            )

@@ -1,19 +1,26 @@
 """The queues and tables of a run: made before it, looked at, and taken away after it."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import replace
 from typing import Any, Final
 
 from sqlalchemy import create_engine, inspect, text
 from sqlalchemy.exc import SQLAlchemyError
 
-from timeoutmgr import Endpoint
+from timeoutmgr import Endpoint, EndpointConfiguration
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import TimeoutStore, TransactionMode, Transport
 from timeoutmgr.deadletter import Box, LetterQueue
 from timeoutmgr.errors import StorageUnavailable, TransportUnavailable
 from timeoutmgr.instants import Micros
+from timeoutmgr.migration import MigrationPlaces, RunState, report
 from timeoutmgr.testing.chaos.deliveries import Deliveries
+from timeoutmgr.testing.chaos.incidents import Incident, counted
+from timeoutmgr.testing.chaos.judge import Migrated
+from timeoutmgr.testing.chaos.levels import Levels
+from timeoutmgr.testing.chaos.plan import FaultKind
 from timeoutmgr.testing.chaos.scene import Scene, is_database
 
 AWAY: Final = (StorageUnavailable, TransportUnavailable, SQLAlchemyError)
@@ -29,11 +36,15 @@ class Stage:
     def __init__(self, scene: Scene) -> None:
         self._scene: Final = scene
         self._transport: Final = scene.transport()
-        scene.save("main")
-        for config in (scene.worker("main"), scene.receiving()):
+        self._levels: Final = (
+            Levels(self._transport, [scene.consumer, *scene.endpoints]) if scene.levels else None
+        )
+        for config in (*_senders(scene), scene.receiving()):
             endpoint = Endpoint(config)
             endpoint.install()
             endpoint.close()
+        if self._levels is not None:
+            self._levels.install()
         self._pending: Final = _DelayedPending(scene) if scene.delayed_store else _Pending(scene)
         self._letters: Final = scene.letters() if scene.dead_letters else None
         self.deliveries: Final = Deliveries(scene)
@@ -60,12 +71,34 @@ class Stage:
 
     def waiting(self) -> int:
         """Return how many messages wait in the queues of consumer and satellites."""
-        return self._count(self._scene.consumer, *self._scene.satellites)
+        scene = self._scene
+        return self._count(scene.consumer, *scene.endpoints, *scene.satellites)
+
+    def in_levels(self) -> int:
+        """Return how many messages are in RabbitMQ's delay levels, or came out for no queue."""
+        return 0 if self._levels is None else self._levels.count()
+
+    def migrated(self, incidents: Iterable[Incident]) -> tuple[Migrated, int]:
+        """Return what the ledger of migrations says, and how many it says are not over."""
+        persistence = self._scene.persistence()
+        assert isinstance(persistence, MigrationPlaces), "it is an SQL store"
+        with closing(persistence):
+            ledger = persistence.migration_ledger(self._scene.manager, SystemClock())
+            reports = [report(ledger, run, run.state) for run in ledger.runs()]
+        states = Counter(one.state for one in reports)
+        found = Migrated(
+            completed=states[RunState.COMPLETED],
+            aborted=states[RunState.ABORTED],
+            moved=sum(one.new for one in reports),
+            killed=counted(incidents)[FaultKind.KILL_MIGRATION],
+        )
+        return found, sum(not one.state.is_over for one in reports)
 
     def left(self) -> dict[str, int]:
         """Return what is left where nothing should be, after the run."""
         return {
             "still stored": self.pending(),
+            "left in delay levels": self.in_levels(),
             "left in a queue": self.waiting(),
             "in the error queue": self._count(self._scene.errors),
         }
@@ -74,6 +107,8 @@ class Stage:
         """Delete the queues and tables of this run, and only those."""
         try:
             delete_queues(self._transport, self._scene.queues)
+            if self._levels is not None:
+                self._levels.clear()
         finally:
             # Also when the broker is away; what cannot be removed there is named by the error.
             self.close()
@@ -97,12 +132,14 @@ class _Pending:
 
     def __init__(self, scene: Scene) -> None:
         self._persistence: Final = scene.persistence()
-        self._store: Final[TimeoutStore] = self._persistence.timeouts(scene.manager, SystemClock())
-        self.now: Final = self._store.now
+        self._stores: Final[list[TimeoutStore]] = [
+            self._persistence.timeouts(endpoint, SystemClock()) for endpoint in scene.endpoints
+        ]
+        self.now: Final = self._stores[0].now
         self.close: Final = self._persistence.close
 
     def count(self) -> int:
-        return self._store.statistics().pending
+        return sum(store.statistics().pending for store in self._stores)
 
 
 class _DelayedPending:
@@ -114,6 +151,15 @@ class _DelayedPending:
         self.now: Final[Callable[[], Micros]] = store.now
         self.count: Final[Callable[[], int]] = store.count
         self.close: Final[Callable[[], None]] = store.close
+
+
+def _senders(scene: Scene) -> Iterator[EndpointConfiguration]:
+    """Yield the configuration of each endpoint that sends."""
+    for natively in (False, True) if scene.mixed else (False,):
+        name = f"main-{'native' if natively else 'manager'}"
+        its_own = replace(scene, sends_natively=natively)
+        its_own.save(name)
+        yield its_own.worker(name)
 
 
 def delete_queues(transport: Transport, queues: Sequence[str]) -> None:

@@ -40,7 +40,10 @@ class _Trap:
 
 
 class Trouble:
-    """What befalls *victims*, and what befell them; *connected* are all whose lines can be cut."""
+    """What befalls *victims*, and what befell them; *connected* are all whose lines can be cut.
+
+    The *migration* has faults of its own.
+    """
 
     def __init__(
         self,
@@ -49,9 +52,12 @@ class Trouble:
         connected: Sequence[Part],
         cutters: Mapping[FaultKind, Cutter],
         restarts: Mapping[FaultKind, Restart],
+        migration: Part | None = None,
     ) -> None:
         self._faults = deque(faults)
         self._victims = victims
+        self._migration = migration
+        self._tended = [*victims, *([] if migration is None else [migration])]
         self._connected = connected
         self._cutters = cutters
         self._restarts = restarts
@@ -76,13 +82,13 @@ class Trouble:
         self._look_at_traps()  # before anybody gets another life
         while self._faults and self._faults[0].at <= elapsed:
             self._happen(self._faults.popleft())
-        for victim in self._victims:
-            self.incidents += victim.tend()
+        for one in self._tended:
+            self.incidents += one.tend()
 
     def calm(self) -> None:
         """End all pauses, and wait for a server that is being restarted."""
-        for victim in self._victims:
-            self.incidents += victim.resume()
+        for part in self._tended:
+            self.incidents += part.resume()
         for one in self._cutters.values():
             one.heal()
         self._look_at_traps()
@@ -96,6 +102,8 @@ class Trouble:
         match fault.kind:
             case FaultKind.KILL:
                 self.incidents += victim.kill()
+            case FaultKind.KILL_MIGRATION:
+                self.incidents += [] if self._migration is None else self._migration.kill()
             case FaultKind.PAUSE:
                 victim.pause(fault.length)
             case FaultKind.CUT_STORE | FaultKind.CUT_BROKER:

@@ -1,62 +1,56 @@
 """The worker, as ``timeoutmgr --app timeoutmgr.testing.chaos.worker:worker run`` finds it.
 
-It is what its settings file says, but for one header: which process sent a message on. Without it
-nobody could say whether the process that sent a message first was the one that crashed.
+It is what its settings file says, but that it signs what it sends. In a mixed fleet it also
+receives what endpoints of the other kind send it, and sends that on to the consumer, delayed again.
 """
 
 import os
-from collections.abc import Sequence
-from dataclasses import replace
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Any
 
-from timeoutmgr import EndpointConfiguration
-from timeoutmgr.contracts import SendResult, Transport, TransportSession
-from timeoutmgr.message import Outgoing
+from timeoutmgr import EndpointConfiguration, HandlerContext
+from timeoutmgr.instants import from_micros
+from timeoutmgr.testing.chaos.deliveries import Deliveries
+from timeoutmgr.testing.chaos.receiving import delivery_of
 from timeoutmgr.testing.chaos.scene import PROCESS, Scene
-
-SENT_BY: Final = "Chaos.SentBy"
+from timeoutmgr.testing.chaos.signatures import signed
 
 
 def worker() -> EndpointConfiguration:
     """Return the endpoint of a worker."""
-    name = os.environ[PROCESS]
     scene = Scene.load()
-    config = scene.worker(name.partition("#")[0])
-    settings = config.settings()
-    marked: Any = _Marked(settings.transport, scene.consumer, name)
-    config.use_transport(marked, delayed_delivery=settings.delayed_delivery)
+    config = sender(scene)
+    if scene.mixed:
+        config.add_handler("*", _SendOn(scene, os.environ[PROCESS]))
     return config
 
 
-class _Marked:
-    """A transport that writes *sender* on what goes to *queue*; else it is the real one."""
-
-    def __init__(self, inner: Transport, queue: str, sender: str) -> None:
-        self._inner = inner
-        self._queue = queue
-        self._sender = sender
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
-
-    def session(self) -> Any:
-        return _MarkedSession(self._inner.session(), self._queue, self._sender)
+def sender(scene: Scene) -> EndpointConfiguration:
+    """Return the endpoint of this process, which signs what it sends to other endpoints."""
+    name = os.environ[PROCESS]
+    config = scene.worker(name.partition("#")[0])
+    settings = config.settings()
+    transport = signed(settings.transport, (scene.consumer, *scene.endpoints), name)
+    config.use_transport(transport, delayed_delivery=settings.delayed_delivery)
+    return config
 
 
-class _MarkedSession:
-    def __init__(self, inner: TransportSession, queue: str, sender: str) -> None:
-        self._inner = inner
-        self._queue = queue
-        self._sender = sender
+class _SendOn:
+    """Writes down what came, and sends on what its producer has promised to follow."""
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
+    def __init__(self, scene: Scene, life: str) -> None:
+        self._scene = scene
+        self._life = life
+        self._deliveries = Deliveries(scene)
 
-    def send(self, outgoing: Sequence[Outgoing], **how: Any) -> list[SendResult]:
-        return self._inner.send([self._mark(one) for one in outgoing], **how)
-
-    def _mark(self, one: Outgoing) -> Outgoing:
-        if one.destination != self._queue:
-            return one
-        marked = {**one.message.headers, SENT_BY: self._sender}
-        return replace(one, message=replace(one.message, headers=marked))
+    def __call__(self, body: Mapping[str, Any], context: HandlerContext) -> None:
+        # First: what is sent on twice was then written down twice.
+        self._deliveries.write(delivery_of(body["name"], context, self._life), None)
+        then = body["then"]
+        context.send(
+            self._scene.consumer,
+            "Ping",
+            {"name": then["name"]},
+            deliver_at=from_micros(then["due"]),
+            message_id=then["name"],
+        )

@@ -1,0 +1,31 @@
+"""What a message says of its way here, to be written down."""
+
+import time
+
+from timeoutmgr import HandlerContext, headers
+from timeoutmgr.instants import from_wire
+from timeoutmgr.testing.chaos.deliveries import Delivery
+from timeoutmgr.testing.chaos.signatures import SENT_AT, SENT_BY
+
+
+def delivery_of(name: str, context: HandlerContext, received_by: str = "") -> Delivery:
+    """Return the delivery of the message *name* that is being handled."""
+    received_at = time.time_ns() // 1_000
+    dispatched = context.headers.get(headers.DISPATCHED_AT)
+    sent_at = context.headers.get(SENT_AT)
+    # A store dispatches what is due. Where none did, and the sender signed, it was in the levels.
+    through_levels = dispatched is None and sent_at is not None
+    if dispatched is not None:
+        dispatched_at = from_wire(dispatched)
+    else:
+        dispatched_at = received_at if sent_at is None else int(sent_at)
+    return Delivery(
+        message_id=context.message_id,
+        name=name,
+        dispatched_at=dispatched_at,
+        sent_by=context.headers.get(SENT_BY, ""),
+        received_at=received_at,
+        redelivered=context.delivery_count,
+        through_levels=through_levels,
+        received_by=received_by,
+    )
