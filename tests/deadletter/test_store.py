@@ -398,3 +398,15 @@ def test_the_printed_statements_install_a_node(nodes: Nodes, unique: str) -> Non
 
     node.check()
     assert node.manager.place(a_letter()) is Placed.PLACED
+
+
+def test_a_letter_that_was_placed_anew_is_not_deleted_for_the_old_one(nodes: Nodes) -> None:
+    manager = nodes.manager()
+    dead, _, _ = queues(manager)
+    manager.place(a_letter())
+    [seen] = dead.peek()
+    manager.place(a_letter(kept=START + 1))
+
+    deleted = dead.delete([seen])
+
+    assert (deleted, ids(dead)) == (0, ["m1"])

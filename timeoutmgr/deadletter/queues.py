@@ -100,7 +100,7 @@ class LetterQueue:
             yield self._received(connection, which)
 
     def delete(self, letters: Sequence[Letter], *, transaction: Transaction | None = None) -> int:
-        """Delete *letters*; return how many were still there."""
+        """Delete *letters*; return how many were still there, as they were."""
         keys = [self._key(letter) for letter in letters]
         return self.manager.discard(self._table, keys, transaction=transaction)
 
@@ -184,6 +184,8 @@ class LetterQueue:
         key: dict[str, Any] = {
             "message_id": letter.message.id,
             "destination": letter.destination,
+            # Not one that came here since: a message that was sent again may die again at once.
+            "kept": letter.kept,
         }
         if self.box is Box.JOURNAL:
             return key | {"target": int(bool(self.name))}
