@@ -8,12 +8,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, Select, Table, func, select
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Select,
+    String,
+    Table,
+    cast,
+    func,
+    literal_column,
+    select,
+)
 
 from timeoutmgr.contracts import Transaction
 from timeoutmgr.deadletter.letters import Box, Letter
 from timeoutmgr.deadletter.manager import QueueManager
 from timeoutmgr.deadletter.rows import from_row
+from timeoutmgr.deadletter.tables import ID_LENGTH
 from timeoutmgr.instants import Micros
 
 AT_ONCE: Final = 500
@@ -114,9 +125,12 @@ class LetterQueue:
         return found
 
     def groups(self, which: LetterFilter = EVERYTHING) -> list[Group]:
-        """Return the letters by class and reason, the largest group first."""
+        """Return the letters by class and reason, the largest group first; ids are left out."""
         table = self._table
-        cls, reason = table.c["class"], table.c.reason
+        # Many reasons name the message; what they have in common is the group.
+        message = cast(table.c.message_id, String(ID_LENGTH))
+        named = func.replace(table.c.reason, message, literal_column("'…'"))
+        cls, reason = table.c["class"], named.label("shown")
         wanted = (
             select(cls, reason, func.count(), func.min(table.c.kept), func.max(table.c.kept))
             .where(*self._conditions(which))
