@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from timeoutmgr.deadletter.classes import JournalLevel, MessageClass
 from timeoutmgr.deadletter.letters import Box, Letter, Placed
 from timeoutmgr.deadletter.manager import SWEEP, QueueManager
 from timeoutmgr.deadletter.queues import LetterQueue
+from timeoutmgr.telemetry import Counters
 
 DAY = 86_400_000_000
 
@@ -192,3 +194,25 @@ def test_a_copy_over_the_dead_letter_quota_is_discarded_when_it_dies(nodes: Node
 
     assert everywhere(manager) == [[], [], []]
     assert manager.sweep(START) == 0
+
+
+def test_a_copy_that_is_discarded_is_logged_and_counted(
+    nodes: Nodes, caplog: pytest.LogCaptureFixture
+) -> None:
+    counted = Counters()
+    manager = replace(nodes.manager(dead_letters=10), telemetry=counted)
+    manager.keep([sent()], START, None)
+
+    manager.sweep(START)
+
+    assert counted.snapshot()["dead_letters_over_quota"] == 1
+    assert "message 'm1' for 'billing'" in caplog.text
+
+
+def test_a_node_that_is_over_its_quota_still_moves_what_it_has(nodes: Nodes) -> None:
+    nodes.manager().keep([sent()], START, None)
+    manager = nodes.manager(node=1)  # lowered since
+
+    assert manager.sweep(START) == 1
+
+    assert everywhere(manager) == [[], ["m1"], []]
