@@ -193,6 +193,10 @@ def test_bytes_are_read_as_exports_spell_them() -> None:
         ({"State": "no base64!"}, "no binary value"),
         ({"Time": "soon"}, "is no time"),
         ({"Headers": json.dumps({headers.MESSAGE_ID: "m" * 201})}, "more than 200 characters"),
+        ({"Headers": json.dumps({headers.MESSAGE_ID: "ä" * 128})}, "or 255 bytes"),
+        ({"Headers": json.dumps({headers.CONTENT_TYPE: "c" * 256})}, "the content type has more"),
+        ({"SagaId": "s" * 201}, "the saga id has more than 200"),
+        ({"SagaId": "a\0b"}, "has a NUL"),
     ],
 )
 def test_what_cannot_be_translated_says_why(more: dict[str, Any], why: str) -> None:
@@ -486,16 +490,39 @@ def test_a_run_goes_on_with_the_very_same_file_only(
     [
         ("Id,Destination\n1,b\n", "lacks the columns SagaId, State, Time, Headers"),
         (None, "cannot be read: No such file"),
+        ('Id,Destination,SagaId,State,Time,Headers\n1,"b\n', "behind row 0: unexpected end"),
+        ("Id,Destination,SagaId,State,Time,Headers\n1,b\xff,,,2030-01-01,{}\n", "can't decode"),
     ],
 )
 def test_a_file_that_is_no_export_is_refused(tmp_path: Path, text: str | None, why: str) -> None:
     path = tmp_path / "a.csv"
     if text is not None:
-        path.write_text(text)
+        path.write_text(text, encoding="latin-1")
     source = ExportFile(path, LAYOUTS["nservicebus"], "e", SetClock())
 
     with pytest.raises(ConfigurationError, match=why):
         _looked_at(source)
+    source.close()
+
+
+def test_a_file_that_is_no_parquet_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    path = tmp_path / "a.parquet"
+    path.write_bytes(b"nonsense")
+    source = ExportFile(path, LAYOUTS["nservicebus"], "e", SetClock())
+
+    with pytest.raises(ConfigurationError, match="export it anew"):
+        _looked_at(source)
+    source.close()
+
+
+def test_a_row_of_no_calendar_is_a_problem_and_no_row_that_stays(tmp_path: Path) -> None:
+    path = export(tmp_path / "a.csv", [row(Time="9999-12-31T23:59:59-12:00", Headers="{}")])
+    source = ExportFile(path, LAYOUTS["nservicebus"], "e", SetClock())
+
+    found = source.survey(Window(overdue=True))
+
+    assert "outside the years 1 to 9999" in str(found.problems[0])
     source.close()
 
 
