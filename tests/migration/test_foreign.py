@@ -235,6 +235,12 @@ class Foreign:
         self._kind = kind
 
     def fill(self, rows: list[dict[str, Any]]) -> None:
+        """Create the table, and store rows."""
+        with self.persistence.database.begin() as connection:
+            self.table.create(connection)
+        self.add(rows)
+
+    def add(self, rows: list[dict[str, Any]]) -> None:
         """Store rows as their product does."""
         given = [{**one, "PersistenceVersion": "6.6.5"} for one in rows]
         for one in given:
@@ -243,7 +249,6 @@ class Foreign:
             if self._kind == "mysql":
                 one |= {"Headers": json.loads(one["Headers"])}
         with self.persistence.database.begin() as connection:
-            self.table.create(connection)
             connection.execute(insert(self.table), given)
 
     def left(self) -> list[str]:
@@ -389,6 +394,22 @@ def test_a_run_that_was_planned_and_no_more_is_aborted(foreign: Foreign) -> None
     parts.close()
     assert (report.state, report.taken) == ("aborted", 0)
     assert len(foreign.left()) == 4
+
+
+def test_a_row_that_came_since_the_survey_and_cannot_be_read_stays_where_it_is(
+    foreign: Foreign,
+) -> None:
+    given = rows(4)
+    foreign.fill(given)
+    parts = foreign.parts()
+    run = begin(parts, foreign.terms(parts), lambda: f"{foreign.endpoint}r")
+    bad = row(Destination="sales.Timeouts", Time=given[1]["Time"])
+    foreign.add([bad])
+
+    report = migrate(parts, run)
+
+    parts.close()
+    assert (report.taken, report.new, foreign.left()) == (4, 4, [str(bad["Id"])])
 
 
 def test_a_table_that_is_not_there_is_named(foreign: Foreign) -> None:
