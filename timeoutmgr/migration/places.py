@@ -47,6 +47,16 @@ class Place:
     prefix: str | None = None
     schema: str | None = None
 
+    def __post_init__(self) -> None:
+        """Check what goes together: without a database's URL nothing would be looked for there."""
+        if (self.prefix is not None or self.schema is not None) and (
+            self.url is None or self.is_levels
+        ):
+            raise ConfigurationError(
+                "a prefix or a schema of tables is that of a database which is named: say its URL "
+                "with --from or --to"
+            )
+
     @property
     def is_levels(self) -> bool:
         """Whether it is delay levels."""
@@ -97,6 +107,11 @@ class Site:
             raise ConfigurationError(
                 "destinations are renamed on the way out of delay levels and of other products' "
                 "tables; a store's keep their names"
+            )
+        if asked.ledger is not None and not foreign:
+            raise ConfigurationError(
+                "a store that timeouts are taken from keeps the ledger, in one transaction with "
+                "their rows; leave --ledger out"
             )
         if asked.target.is_levels:
             target: Target = self._levels_target()
