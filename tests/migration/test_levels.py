@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from itertools import count
 from typing import Any, Final
 
 import amqp
@@ -47,6 +48,7 @@ from timeoutmgr.persistence import SqlPersistence
 from timeoutmgr.routing import timeout_id
 from timeoutmgr.testing.signals import eventually
 from timeoutmgr.transport.kombu_transport import KombuTransport
+from timeoutmgr.transport.relay import Relay
 
 HOUR: Final = 3600 * SECOND
 
@@ -475,6 +477,49 @@ def test_levels_are_taken_whole(place: Place) -> None:
 
     with pytest.raises(ConfigurationError, match="taken whole"):
         parts.source.survey(Window(until=1))
+
+
+class Slow(LevelsOrigin):
+    """Levels on a broker that takes its time, and then hands out one message at a time."""
+
+    @contextmanager
+    def opened(self, batch: Batch) -> Iterator[Relay]:
+        with super().opened(batch) as relay:
+            receive, looks = relay.receive, count()
+            relay.receive = lambda _limit, wait: receive(1, wait) if next(looks) % 2 else []  # type: ignore[method-assign]
+            yield relay
+
+
+def test_a_level_of_a_slow_broker_is_not_taken_for_an_empty_one(place: Place) -> None:
+    place.store.store_many(place.some(3))
+    place.migrate()
+    place.hold(place.names, 3)
+    parts = place.out_of(place.names)
+    slow = replace(parts, source=Slow(place.transport, place.names, place.clock))
+
+    report = place.drain(slow)
+
+    assert report.new == 3
+    place.hold(place.names, 0)
+
+
+def test_an_abort_looks_at_all_of_a_level_for_what_is_in_both(place: Place) -> None:
+    given = place.some(5)
+    place.store.store_many(given)
+    place.migrate()
+    level = place.names.level_name(11)
+    eventually(lambda: place.session.count(level) == 5, "all are in their level", 10)
+    parts = place.out_of(place.names, chunk=1)
+    run = place.begin(parts)
+    batch = next(one for one in parts.ledger.batches(run.id) if one.range.first.id == level)
+    back = [Item(timeout=given[-1])]  # the last one of the level
+    parts.target.deliver(run.id, batch, back)
+
+    abort_drain(replace(parts, source=Slow(place.transport, place.names, place.clock)), run)
+
+    parts.close()
+    assert pending(place.store) == given[-1:]
+    place.hold(place.names, 4)
 
 
 def test_a_queue_is_not_asked_what_it_has(place: Place) -> None:
