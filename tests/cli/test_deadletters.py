@@ -155,6 +155,18 @@ def test_a_retried_letter_keeps_its_id_and_leaves_the_queue(
     assert received.message.id == "m0"
 
 
+def test_a_letter_that_cannot_be_sent_at_all_does_not_keep_the_others_back(shop: Shop) -> None:
+    shop.session.create_queues(["there"])
+    for name in ("", "m1"):
+        shop.manager.place(a_letter(name, "there"))
+
+    done = shop.folder.run("--json", "deadletters", "retry", "--all")
+
+    results = {one["message_id"]: one["result"] for one in done.json()["letters"]}
+    assert results == {"": "refused", "m1": "retried"}
+    assert (done.returncode, shop.listed()) == (1, [""])
+
+
 def test_what_is_to_be_done_must_be_said(shop: Shop) -> None:
     shop.manager.place(a_letter("m1"))
 
