@@ -452,6 +452,24 @@ def test_what_cannot_be_moved_stays_where_it_is_and_is_counted(
     assert f"there is no queue '{place.name}.gone'" in caplog.text
 
 
+def test_what_no_store_can_hold_stays_and_holds_nobody_up(
+    place: Place, raw_channel: amqp.Channel
+) -> None:
+    found = {headers.DELIVER_AT: to_wire(place.clock.now() + HOUR)}
+    for name in ("a\0b", "fine"):
+        raw_channel.basic_publish(
+            amqp.Message(b"", application_headers=found, message_id=name),
+            place.names.level_name(11),
+            routing_key(3600, place.queue),
+        )
+    place.hold(place.names, 2)
+
+    report = place.drain(place.out_of(place.names))
+
+    assert (report.new, report.returned, report.verified) == (1, 1, True)
+    place.hold(place.names, 1)
+
+
 def test_what_others_have_sent_is_left_to_them(place: Place) -> None:
     mine, theirs = place.some(2)
     theirs = replace(

@@ -70,11 +70,8 @@ class StoreSink:
 
     def unfit(self, hands: Sequence[InHand]) -> dict[int, str]:
         """Return which have an envelope that a store cannot keep."""
-        return {
-            place: one.relayed.received.defect
-            for place, one in enumerate(hands)
-            if one.relayed.received.defect is not None
-        }
+        found = {place: _defect(one) for place, one in enumerate(hands)}
+        return {place: defect for place, defect in found.items() if defect is not None}
 
     def take(self, run_id: str, batch: Batch, relay: Relay, hands: Sequence[InHand]) -> Delivered:
         """Store them in one transaction; what is there twice is one."""
@@ -91,6 +88,15 @@ class StoreSink:
     def _item(self, one: InHand) -> Item:
         message = one.relayed.received.message
         return Item(timeout=as_timeout(message, one.waiting, self.endpoint, self.clock.now()))
+
+
+def _defect(one: InHand) -> str | None:
+    received = one.relayed.received
+    message = received.message
+    texts = (message.id, message.content_type, message.content_encoding, one.waiting.destination)
+    if any("\0" in text for text in texts):
+        return "it has a NUL where no database takes one"
+    return received.defect
 
 
 @dataclass(frozen=True, slots=True)
