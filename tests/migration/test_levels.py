@@ -332,6 +332,19 @@ def test_levels_go_back_into_the_store_as_they_came_from_it(place: Place) -> Non
     place.hold(place.names, 0)
 
 
+def test_the_poller_is_told_of_what_comes_out_of_the_levels(place: Place) -> None:
+    given = place.some(3)
+    place.store.store_many(given)
+    place.migrate()
+    place.hold(place.names, 3)
+    woken: list[Micros] = []
+    into = place.persistence.migration_target(place.name, place.clock)
+
+    place.drain(place.out_of(place.names, StoreSink(into, place.name, place.clock, woken.append)))
+
+    assert min(woken) == given[0].due
+
+
 @pytest.mark.parametrize("aborts", [False, True])
 def test_a_chunk_that_is_stored_and_not_acknowledged_is_in_one_place_in_the_end(
     place: Place, aborts: bool
