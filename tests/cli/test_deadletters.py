@@ -155,6 +155,17 @@ def test_a_retried_letter_keeps_its_id_and_leaves_the_queue(
     assert received.message.id == "m0"
 
 
+def test_an_export_that_cannot_begin_leaves_the_last_one_as_it_is(shop: Shop) -> None:
+    shop.manager.place(a_letter("m1"))
+    shop.dead("export", "--output", "dead.jsonl")
+    (shop.folder.path / "timeoutmgr.db").rename(shop.folder.path / "elsewhere.db")
+
+    code, _ = shop.dead("export", "--output", "dead.jsonl")
+
+    assert code == 4
+    assert "m1" in (shop.folder.path / "dead.jsonl").read_text()
+
+
 def test_a_letter_that_cannot_be_sent_at_all_does_not_keep_the_others_back(shop: Shop) -> None:
     shop.session.create_queues(["there"])
     for name in ("", "m1"):
