@@ -9,10 +9,16 @@ import pytest
 
 from tests.deadletter.making import Nodes, a_letter, ids, queues
 from tests.support.clock import START
+from tests.support.makers import a_received
+from timeoutmgr.deadletter.acknowledging import SettleKept
 from timeoutmgr.deadletter.classes import JournalLevel, MessageClass
 from timeoutmgr.deadletter.letters import Box, Letter, Placed
 from timeoutmgr.deadletter.manager import SWEEP, QueueManager
+from timeoutmgr.deadletter.marks import CLASS, TARGET_QUEUE
 from timeoutmgr.deadletter.queues import LetterQueue
+from timeoutmgr.errors import MessageRejected
+from timeoutmgr.headers import CORRELATION_ID
+from timeoutmgr.message import Message
 from timeoutmgr.telemetry import Counters
 
 DAY = 86_400_000_000
@@ -216,3 +222,13 @@ def test_a_node_that_is_over_its_quota_still_moves_what_it_has(nodes: Nodes) -> 
     assert manager.sweep(START) == 1
 
     assert everywhere(manager) == [[], ["m1"], []]
+
+
+@pytest.mark.parametrize("code", ["", "x", "-1", "65536", "000000001" + "9" * 20, "\u0663"])
+def test_what_has_no_class_is_no_acknowledgement(nodes: Nodes, code: str) -> None:
+    given = {CLASS: code, CORRELATION_ID: "m1", TARGET_QUEUE: "billing"}
+    received = a_received(Message(id="a1", headers=given))
+    step = SettleKept(manager=nodes.manager(), telemetry=Counters(), joins=False)
+
+    with pytest.raises(MessageRejected, match="no acknowledgement"):
+        step([received], None)  # type: ignore[arg-type]  # it is refused before that
