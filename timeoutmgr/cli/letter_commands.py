@@ -136,7 +136,7 @@ def add_commands(
         with opened_letters(shared, queue_name, journal=journal) as opened:
             count = chosen.count(opened.queue)
             with progress_of(shared, "deleting", count) as step:
-                for letter in list(chosen.letters(opened.queue, limit)):
+                for letter in chosen.letters(opened.queue, limit):
                     total += 1
                     if not dry_run:
                         deleted += opened.queue.delete([letter])

@@ -124,6 +124,11 @@ class LetterQueue:
         found: int | None = self._one(select(func.min(self._table.c.kept)), which)
         return found
 
+    def newest(self, which: LetterFilter = EVERYTHING) -> Micros | None:
+        """Return since when the newest lies here, None if there is none."""
+        found: int | None = self._one(select(func.max(self._table.c.kept)), which)
+        return found
+
     def groups(self, which: LetterFilter = EVERYTHING) -> list[Group]:
         """Return the letters by class and reason, the largest group first; ids are left out."""
         table = self._table

@@ -14,7 +14,7 @@ from timeoutmgr.deadletter.desk import DeadLetterDesk
 from timeoutmgr.deadletter.letters import Letter
 from timeoutmgr.deadletter.queues import LetterQueue
 from timeoutmgr.errors import InvalidMessage
-from timeoutmgr.message import Outgoing
+from timeoutmgr.message import Message, Outgoing
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +36,7 @@ class Retry(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Retried:
-    """One letter, and what came of it."""
+    """One letter, without its message's headers and body, and what came of it."""
 
     letter: Letter
     what: Retry
@@ -61,7 +61,8 @@ def retry(
     with closing(transport.session()) as session:
         for letter in letters:
             what = Retry.WOULD_RETRY if dry_run else _retry(session, desk, queue, letter)
-            done.append(Retried(letter, what))
+            bare = replace(letter, message=Message(id=letter.message.id))
+            done.append(Retried(bare, what))
             progress(done[-1])
     return done
 
