@@ -48,7 +48,7 @@ from timeoutmgr.persistence import SqlPersistence
 from timeoutmgr.routing import timeout_id
 from timeoutmgr.testing.signals import eventually
 from timeoutmgr.transport.kombu_transport import KombuTransport
-from timeoutmgr.transport.relay import Relay
+from timeoutmgr.transport.relay import Relay, Relayed
 
 HOUR: Final = 3600 * SECOND
 
@@ -517,7 +517,11 @@ class Slow(LevelsOrigin):
     def opened(self, batch: Batch) -> Iterator[Relay]:
         with super().opened(batch) as relay:
             receive, looks = relay.receive, count()
-            relay.receive = lambda _limit, wait: receive(1, wait) if next(looks) % 2 else []  # type: ignore[method-assign]
+
+            def slowly(limit: int, wait: float) -> list[Relayed]:
+                return receive(min(limit, 1), wait) if next(looks) % 2 else []
+
+            relay.receive = slowly  # type: ignore[method-assign]
             yield relay
 
 
