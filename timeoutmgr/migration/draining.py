@@ -24,8 +24,8 @@ from timeoutmgr.transport.relay import Relay, Relayed
 CHUNK: Final = 1_000
 _WAIT: Final = 0.2
 """Seconds without a message after which it is looked whether a level is empty."""
-_LAST_WAIT: Final = 2.0
-"""Seconds that are waited once more where none is left."""
+_LAST_WAIT: Final = 0.5
+"""Seconds that are waited once more where none is left; others' messages in hand wait with us."""
 _LOOKS: Final = 50
 """How often that is done before a run gives up."""
 
