@@ -122,7 +122,11 @@ def test_a_run_with_renamed_destinations_is_aborted_with_the_same_only(filled: F
         f"Id,Destination,SagaId,State,Time,Headers\n1,old,,e30=,{at},{{}}\n"
     )
     ends = ("--from-file", "export.csv", "--to", NEW)
-    filled.folder.variables["TIMEOUTMGR_CRASHPOINT"] = "migration.sending"
+    # Who is killed leaves its scratch file.
+    filled.folder.variables |= {
+        "TIMEOUTMGR_CRASHPOINT": "migration.sending",
+        "TMPDIR": str(filled.path),
+    }
     filled.folder.run("migrate", "run", *ends, "--rename", "old=new")
 
     other = filled.run("migrate", "abort", *ends)
