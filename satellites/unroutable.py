@@ -61,7 +61,13 @@ class SettleUnroutable:
             )
         failed += sorted_out.failed
         self.telemetry.count("unroutable", len(failed))
-        self._to_error_queue(self._not_buried(failed, work), at, work)
+        try:
+            self._to_error_queue(self._not_buried(failed, work), at, work)
+        except (StorageUnavailable, TransportUnavailable):
+            # What was sent on must not come back, and be sent again, with what has no place now.
+            undone = {one.message.id for one in failed}
+            work.ack([each for each in batch if each.message.id not in undone])
+            raise
 
     def _not_buried(self, failed: list[Undeliverable], work: Work) -> list[Undeliverable]:
         if self.dead_letters is None:

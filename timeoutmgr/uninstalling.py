@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 from timeoutmgr.config import EndpointSettings
 from timeoutmgr.contracts import CanUninstall
+from timeoutmgr.contracts.reports import LIVE
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import FeatureRefused, SchemaMissing
 from timeoutmgr.native.feature import native_feature
-from timeoutmgr.native.leftovers import look
+from timeoutmgr.native.leftovers import look, stored_of
 
 logger = logging.getLogger(__name__)
 
@@ -31,13 +32,15 @@ def uninstall_timeout_manager(
     """Remove the queues and tables of the endpoint's timeout manager.
 
     Run again after a crash it goes on. Raises FeatureRefused while anything is pending, or while
-    the feature is enabled, unless *force*.
+    the feature is enabled or a process with it runs, unless *force*.
     """
     if not force and any(feature.name == "timeout-manager" for feature in settings.features):
         raise FeatureRefused(
             f"TimeoutManager is enabled for {settings.name!r}, and its processes would miss their "
             "queues. Take it out of the configuration and restart every process first"
         )
+    if not force:
+        _refuse_running(settings)
     found = look(settings)
     if found.pending and not force:
         raise FeatureRefused(
@@ -71,6 +74,23 @@ def uninstall_delay_levels(
     if not dry_run:
         levels.remove()
     return Uninstalled(queues=counts, tables="")
+
+
+def _refuse_running(settings: EndpointSettings) -> None:
+    """Raise FeatureRefused while a process lives that has the timeout manager still.
+
+    What it has in hand is in no count, and it would store it where nothing is any more.
+    """
+    store = stored_of(settings)
+    if store is None:
+        return
+    oldest = store.now() - LIVE
+    running = [f"{one.host} {one.pid}" for one in store.processes() if one.heartbeat >= oldest]
+    if running:
+        raise FeatureRefused(
+            f"processes with the timeout manager of {settings.name!r} run ({', '.join(running)}); "
+            "restart them without it first. One that was killed counts for three minutes more"
+        )
 
 
 def _tables_then(settings: EndpointSettings) -> str:

@@ -85,15 +85,11 @@ class DelayedRows:
         )
         self._remove_one = delete(self._table).where(by_id)
         self._remove_held = delete(self._table).where(by_id, rows.claimed_by == bindparam("claim_"))
+        # A mark stays: the row is free already, or another process has it in hand by now.
         self._failed = (
             update(self._table)
             .where(by_id)
-            .values(
-                attempts=rows.attempts + 1,
-                next_try=bindparam("next_try_"),
-                claimed_by=None,
-                claimed_until=0,
-            )
+            .values(attempts=rows.attempts + 1, next_try=bindparam("next_try_"))
         )
         self._hold = (
             update(self._table)

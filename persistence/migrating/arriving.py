@@ -24,9 +24,12 @@ from timeoutmgr.persistence.sql.history import entry, record
 from timeoutmgr.persistence.sql.inserting import insert_missing
 from timeoutmgr.persistence.sql.rows import to_row
 
+from .ledger import SqlLedger
+
 FENCE: Final = "arrival"
 """The kind of the rows that a run has where it arrives; its ledger may be in the same table."""
-_OPEN: Final = "open"
+OPEN: Final = "open"
+"""The state of such a row while its run may deliver."""
 _SHUT: Final = "shut"
 _PAGE: Final = 1_000
 _TRIES: Final = 5
@@ -64,8 +67,16 @@ class SqlTarget:
         return self._name
 
     def problems(self, survey: Survey) -> Sequence[Problem]:
-        """Return none: a store takes what another could hold."""
-        return ()
+        """Return the open run out of this very store; else a store takes what another could hold.
+
+        What arrives would leave with it, and be brought back by a run that is gone on with.
+        """
+        run = SqlLedger(self._context).open_run()
+        if run is None or run.terms.source != self._name:
+            return ()
+        return [
+            Problem(self._name, f"run {run.id} out of it is open", "finish or abort that first")
+        ]
 
     def open(self, run_id: str) -> None:
         """Set the fence up, open; a fence that is there stays as it is."""
@@ -79,7 +90,7 @@ class SqlTarget:
                 row = {
                     "run_id": fence_of(run_id),
                     "kind": FENCE,
-                    "state": _OPEN,
+                    "state": OPEN,
                     "created": self._context.now(connection),
                     "parameters": "{}",
                     "endpoint": self._context.endpoint,
@@ -137,7 +148,7 @@ class SqlTarget:
         state = connection.execute(
             select(runs.c.state).where(runs.c.run_id == fence_of(run_id)).with_for_update(read=True)
         ).scalar()
-        if state != _OPEN:
+        if state != OPEN:
             raise MigrationFailed(
                 f"run {run_id} is shut at {self._name}: it was aborted or is complete, and takes "
                 "nothing more"

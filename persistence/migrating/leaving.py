@@ -26,7 +26,7 @@ from timeoutmgr.crashpoints import reach
 from timeoutmgr.database.engine import execute_many
 from timeoutmgr.errors import MigrationFailed
 from timeoutmgr.instants import Micros
-from timeoutmgr.migration import Batch, Item, Range, Survey, Window
+from timeoutmgr.migration import Batch, Item, Problem, Range, Survey, Window
 from timeoutmgr.migration.ports import Also
 from timeoutmgr.persistence.sql.claims import claims_of
 from timeoutmgr.persistence.sql.conditions import from_key, within
@@ -36,7 +36,7 @@ from timeoutmgr.persistence.sql.history import entry, record
 from timeoutmgr.persistence.sql.locks import lock_endpoint
 from timeoutmgr.persistence.sql.rows import from_row
 
-from .arriving import fence_of
+from .arriving import FENCE, OPEN, fence_of
 
 _MOST_DESTINATIONS: Final = 10_000
 
@@ -85,8 +85,22 @@ class SqlSource:
                 earliest=found[1],
                 latest=found[2],
                 destinations={name: many for name, many in destinations},
+                problems=tuple(map(self._arriving, self._open_fences(connection))),
                 left=all_pending - found[0],
             )
+
+    def _open_fences(self, connection: Connection) -> Sequence[str]:
+        runs = self._context.tables.runs
+        mine = (runs.c.kind == FENCE, runs.c.endpoint == self._context.endpoint)
+        found = connection.execute(select(runs.c.run_id).where(*mine, runs.c.state == OPEN))
+        return found.scalars().all()
+
+    def _arriving(self, fence: str) -> Problem:
+        # Gone on with after this one, it would bring back what has left from here.
+        run_id = fence.removesuffix(fence_of(""))
+        return Problem(
+            self._name, f"run {run_id} into it is open", "finish or abort that one first"
+        )
 
     def ranges(self, window: Window, size: int) -> Iterator[Range]:
         """Yield ranges of *size* timeouts and a smaller last one, nearest due first.

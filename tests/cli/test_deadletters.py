@@ -13,11 +13,13 @@ import pytest
 from tests.cli.programs import Folder
 from tests.deadletter.making import a_letter
 from tests.support.makers import a_message
+from timeoutmgr.cli.letters import Chosen
 from timeoutmgr.config import transport_from_url
 from timeoutmgr.contracts import TransportSession
 from timeoutmgr.database import Database
-from timeoutmgr.deadletter import DeadLetterStore, JournalLevel, MessageClass
+from timeoutmgr.deadletter import Box, DeadLetterStore, JournalLevel, MessageClass
 from timeoutmgr.deadletter.manager import QueueManager
+from timeoutmgr.deadletter.queues import LetterFilter, LetterQueue
 from timeoutmgr.instants import Micros, from_micros
 from timeoutmgr.message import Outgoing
 
@@ -153,6 +155,45 @@ def test_a_retried_letter_keeps_its_id_and_leaves_the_queue(
     with closing(shop.session.receiver("there", prefetch=1)) as receiver:
         [received] = receiver.receive(1, 2.0)
     assert received.message.id == "m0"
+
+
+def test_letters_are_read_as_they_are_needed_and_those_that_come_meanwhile_are_not(
+    shop: Shop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("timeoutmgr.deadletter.queues.AT_ONCE", 1)
+    queue = LetterQueue(shop.manager, Box.DEADLETTER)
+    for number in range(3):
+        shop.manager.place(a_letter(f"m{number}", kept=OLD + number))
+    letters = Chosen().letters(queue, None)
+
+    first = next(letters)
+    shop.manager.place(a_letter("m0", kept=OLD + 3))  # it was retried, and died again
+    queue.delete(queue.peek(LetterFilter(message_id="m1")))
+
+    assert [first.message.id, *(letter.message.id for letter in letters)] == ["m0", "m2"]
+
+
+def test_an_export_that_cannot_begin_leaves_the_last_one_as_it_is(shop: Shop) -> None:
+    shop.manager.place(a_letter("m1"))
+    shop.dead("export", "--output", "dead.jsonl")
+    (shop.folder.path / "timeoutmgr.db").rename(shop.folder.path / "elsewhere.db")
+
+    code, _ = shop.dead("export", "--output", "dead.jsonl")
+
+    assert code == 4
+    assert "m1" in (shop.folder.path / "dead.jsonl").read_text()
+
+
+def test_a_letter_that_cannot_be_sent_at_all_does_not_keep_the_others_back(shop: Shop) -> None:
+    shop.session.create_queues(["there"])
+    for name in ("", "m1"):
+        shop.manager.place(a_letter(name, "there"))
+
+    done = shop.folder.run("--json", "deadletters", "retry", "--all")
+
+    results = {one["message_id"]: one["result"] for one in done.json()["letters"]}
+    assert results == {"": "refused", "m1": "retried"}
+    assert (done.returncode, shop.listed()) == (1, [""])
 
 
 def test_what_is_to_be_done_must_be_said(shop: Shop) -> None:

@@ -116,6 +116,26 @@ def test_an_interrupted_run_goes_on_with_the_same_command_or_is_aborted(filled: 
     assert read(filled.run("migrate", "preview", "--to", NEW))["endpoints"][0]["count"] == 1
 
 
+def test_a_run_with_renamed_destinations_is_aborted_with_the_same_only(filled: Filled) -> None:
+    at = (datetime.now(UTC) + timedelta(days=1)).isoformat()
+    (filled.path / "export.csv").write_text(
+        f"Id,Destination,SagaId,State,Time,Headers\n1,old,,e30=,{at},{{}}\n"
+    )
+    ends = ("--from-file", "export.csv", "--to", NEW)
+    # Who is killed leaves its scratch file.
+    filled.folder.variables |= {
+        "TIMEOUTMGR_CRASHPOINT": "migration.sending",
+        "TMPDIR": str(filled.path),
+    }
+    filled.folder.run("migrate", "run", *ends, "--rename", "old=new")
+
+    other = filled.run("migrate", "abort", *ends)
+    same = filled.run("migrate", "abort", *ends, "--rename", "old=new")
+
+    assert (other.exit_code, same.exit_code) == (4, 0), other.output + same.output
+    assert "begun with rename='old=new'" in other.stdout
+
+
 @pytest.mark.behaviour(131)
 def test_a_problem_of_one_endpoint_moves_nothing_of_any(filled: Filled) -> None:
     columns = ["Id", "Destination", "SagaId", "State", "Time", "Headers"]
@@ -175,6 +195,9 @@ def test_a_store_goes_into_the_levels_and_back(filled: Filled, rabbitmq_url: str
         (["preview", "--to", "redis://h"], "redis"),
         (["preview", "--to", NEW, "--rename", "a=b"], "a store's keep their names"),
         (["run", "--layout", "msmq"], "say in which database the table is"),
+        (["run", "--to", NEW, "--from-prefix", "old_"], "a database which is named"),
+        (["run", "--to", "native", "--to-schema", "x"], "a database which is named"),
+        (["run", "--to", NEW, "--ledger", NEW], "keeps the ledger"),
         (
             ["run", "--to", NEW, "--cutoff", "2030-01-02T00:00Z", "--until", "2030-01-01T00:00Z"],
             "swap",

@@ -13,8 +13,10 @@ from kombu.utils.url import parse_url
 
 from tests.deadletter.making import queues
 from timeoutmgr import Endpoint, EndpointConfiguration
-from timeoutmgr.deadletter import DeadLetterQueues, DeadLetterStore, MessageClass
+from timeoutmgr.deadletter import DeadLetterQueues, DeadLetterStore, JournalLevel, MessageClass
+from timeoutmgr.deadletter.acknowledging import ACKNOWLEDGEMENTS
 from timeoutmgr.deadletter.manager import QueueManager
+from timeoutmgr.deadletter.marks import CLASS, TARGET_QUEUE, Marks
 from timeoutmgr.deadletter.native import class_of_death
 from timeoutmgr.errors import FeatureRefused
 from timeoutmgr.message import Death
@@ -147,3 +149,36 @@ def test_collecting_is_for_rabbitmq(sqlite_url: str) -> None:
 
     with pytest.raises(FeatureRefused, match="collect_from is for RabbitMQ"):
         Endpoint(config)
+
+
+def test_a_transactional_message_of_another_node_dies_where_its_source_is(
+    collecting: QueueManager, channel: Any, unique: str
+) -> None:
+    doomed, told = f"{unique}.doomed", f"{unique}.src{ACKNOWLEDGEMENTS}"
+    to_collect = {
+        "x-dead-letter-exchange": "",
+        "x-dead-letter-routing-key": f"{unique}.deadletter",
+    }
+    channel.queue_declare(doomed, durable=True, auto_delete=False, arguments=to_collect)
+    channel.queue_declare(told, durable=True, auto_delete=False)
+    marks = Marks(
+        journal=JournalLevel.DEADLETTER,
+        transactional=True,
+        source_node="n2",
+        source_queue=f"{unique}.src",
+    )
+    late = amqp.Message(
+        b"x", message_id="m1", expiration="1", application_headers=marks.as_headers()
+    )
+
+    channel.basic_publish(late, routing_key=doomed)
+
+    def heard() -> bool:
+        return int(channel.queue_declare(told, passive=True).message_count) == 1
+
+    eventually(heard, "its source is told", 15)
+    acknowledgement = channel.basic_get(told, no_ack=True)
+    channel.queue_delete(told)
+    assert acknowledgement.headers[CLASS] == str(int(MessageClass.NACK_RECEIVE_TIMEOUT))
+    assert acknowledgement.headers[TARGET_QUEUE] == doomed
+    assert [queue.count() for queue in queues(collecting)] == [0, 0, 0]

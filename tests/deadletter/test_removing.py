@@ -12,6 +12,7 @@ from tests.deadletter.scene import Scene
 from timeoutmgr.deadletter import Box, Delivery, JournalLevel, MessageClass
 from timeoutmgr.deadletter.removing import remove_messages
 from timeoutmgr.errors import InvalidMessage, QueueMissing, TransportUnavailable
+from timeoutmgr.transport.sql.receiver import SqlReceiver
 
 
 @pytest.fixture
@@ -72,3 +73,26 @@ def test_queues_of_others_are_not_touched(scene: Scene, queue: str) -> None:
         remove_messages(scene.transport, desk, queue)
     with pytest.raises(QueueMissing):
         remove_messages(scene.transport, desk, "nowhere")
+
+
+def test_what_comes_before_its_queue_is_deleted_is_not_deleted_with_it(
+    scene: Scene, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sales = scene.endpoint("sales", "n1", {})
+    desk = sales._parts.context.dead_letters
+    assert desk is not None
+    scene.session.create_queues(["asleep"])
+    coming = ["late"]
+    close = SqlReceiver.close
+
+    def closed(receiver: SqlReceiver) -> None:
+        if coming and receiver.queue == "asleep":
+            sales.send("asleep", "A", 1, message_id=coming.pop())
+        close(receiver)
+
+    monkeypatch.setattr(SqlReceiver, "close", closed)
+
+    done = remove_messages(scene.transport, desk, "asleep", delete_queue=True)
+
+    assert (done.messages, done.dead) == (1, 1)
+    assert ids(scene.box("n1", Box.DEADLETTER)) == ["late"]

@@ -398,3 +398,25 @@ def test_the_printed_statements_install_a_node(nodes: Nodes, unique: str) -> Non
 
     node.check()
     assert node.manager.place(a_letter()) is Placed.PLACED
+
+
+def test_a_letter_that_was_placed_anew_is_not_deleted_for_the_old_one(nodes: Nodes) -> None:
+    manager = nodes.manager()
+    dead, _, _ = queues(manager)
+    manager.place(a_letter())
+    [seen] = dead.peek()
+    manager.place(a_letter(kept=START + 1))
+
+    deleted = dead.delete([seen])
+
+    assert (deleted, ids(dead)) == (0, ["m1"])
+
+
+def test_reasons_that_differ_by_the_message_alone_are_one_group(nodes: Nodes) -> None:
+    manager = nodes.manager()
+    for name in ("one", "two"):
+        manager.place(a_letter(name, reason=f"message {name!r} goes in circles"))
+
+    [group] = queues(manager)[0].groups()
+
+    assert (group.count, group.reason) == (2, "message '…' goes in circles")

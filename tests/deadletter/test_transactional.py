@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from tests.deadletter.making import Nodes, a_letter, ids, queues
 from tests.support.clock import START
+from tests.support.makers import a_received
+from timeoutmgr.deadletter.acknowledging import SettleKept
 from timeoutmgr.deadletter.classes import JournalLevel, MessageClass
 from timeoutmgr.deadletter.letters import Box, Letter, Placed
 from timeoutmgr.deadletter.manager import SWEEP, QueueManager
+from timeoutmgr.deadletter.marks import CLASS, TARGET_QUEUE
 from timeoutmgr.deadletter.queues import LetterQueue
+from timeoutmgr.errors import MessageRejected
+from timeoutmgr.headers import CORRELATION_ID
+from timeoutmgr.message import Message
+from timeoutmgr.telemetry import Counters
 
 DAY = 86_400_000_000
 
@@ -192,3 +200,35 @@ def test_a_copy_over_the_dead_letter_quota_is_discarded_when_it_dies(nodes: Node
 
     assert everywhere(manager) == [[], [], []]
     assert manager.sweep(START) == 0
+
+
+def test_a_copy_that_is_discarded_is_logged_and_counted(
+    nodes: Nodes, caplog: pytest.LogCaptureFixture
+) -> None:
+    counted = Counters()
+    manager = replace(nodes.manager(dead_letters=10), telemetry=counted)
+    manager.keep([sent()], START, None)
+
+    manager.sweep(START)
+
+    assert counted.snapshot()["dead_letters_over_quota"] == 1
+    assert "message 'm1' for 'billing'" in caplog.text
+
+
+def test_a_node_that_is_over_its_quota_still_moves_what_it_has(nodes: Nodes) -> None:
+    nodes.manager().keep([sent()], START, None)
+    manager = nodes.manager(node=1)  # lowered since
+
+    assert manager.sweep(START) == 1
+
+    assert everywhere(manager) == [[], ["m1"], []]
+
+
+@pytest.mark.parametrize("code", ["", "x", "-1", "65536", "000000001" + "9" * 20, "\u0663"])
+def test_what_has_no_class_is_no_acknowledgement(nodes: Nodes, code: str) -> None:
+    given = {CLASS: code, CORRELATION_ID: "m1", TARGET_QUEUE: "billing"}
+    received = a_received(Message(id="a1", headers=given))
+    step = SettleKept(manager=nodes.manager(), telemetry=Counters(), joins=False)
+
+    with pytest.raises(MessageRejected, match="no acknowledgement"):
+        step([received], None)  # type: ignore[arg-type]  # it is refused before that

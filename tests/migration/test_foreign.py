@@ -193,6 +193,10 @@ def test_bytes_are_read_as_exports_spell_them() -> None:
         ({"State": "no base64!"}, "no binary value"),
         ({"Time": "soon"}, "is no time"),
         ({"Headers": json.dumps({headers.MESSAGE_ID: "m" * 201})}, "more than 200 characters"),
+        ({"Headers": json.dumps({headers.MESSAGE_ID: "ä" * 128})}, "or 255 bytes"),
+        ({"Headers": json.dumps({headers.CONTENT_TYPE: "c" * 256})}, "the content type has more"),
+        ({"SagaId": "s" * 201}, "the saga id has more than 200"),
+        ({"SagaId": "a\0b"}, "has a NUL"),
     ],
 )
 def test_what_cannot_be_translated_says_why(more: dict[str, Any], why: str) -> None:
@@ -231,6 +235,12 @@ class Foreign:
         self._kind = kind
 
     def fill(self, rows: list[dict[str, Any]]) -> None:
+        """Create the table, and store rows."""
+        with self.persistence.database.begin() as connection:
+            self.table.create(connection)
+        self.add(rows)
+
+    def add(self, rows: list[dict[str, Any]]) -> None:
         """Store rows as their product does."""
         given = [{**one, "PersistenceVersion": "6.6.5"} for one in rows]
         for one in given:
@@ -239,7 +249,6 @@ class Foreign:
             if self._kind == "mysql":
                 one |= {"Headers": json.loads(one["Headers"])}
         with self.persistence.database.begin() as connection:
-            self.table.create(connection)
             connection.execute(insert(self.table), given)
 
     def left(self) -> list[str]:
@@ -387,6 +396,22 @@ def test_a_run_that_was_planned_and_no_more_is_aborted(foreign: Foreign) -> None
     assert len(foreign.left()) == 4
 
 
+def test_a_row_that_came_since_the_survey_and_cannot_be_read_stays_where_it_is(
+    foreign: Foreign,
+) -> None:
+    given = rows(4)
+    foreign.fill(given)
+    parts = foreign.parts()
+    run = begin(parts, foreign.terms(parts), lambda: f"{foreign.endpoint}r")
+    bad = row(Destination="sales.Timeouts", Time=given[1]["Time"])
+    foreign.add([bad])
+
+    report = migrate(parts, run)
+
+    parts.close()
+    assert (report.taken, report.new, foreign.left()) == (4, 4, [str(bad["Id"])])
+
+
 def test_a_table_that_is_not_there_is_named(foreign: Foreign) -> None:
     parts = foreign.parts()
 
@@ -486,16 +511,39 @@ def test_a_run_goes_on_with_the_very_same_file_only(
     [
         ("Id,Destination\n1,b\n", "lacks the columns SagaId, State, Time, Headers"),
         (None, "cannot be read: No such file"),
+        ('Id,Destination,SagaId,State,Time,Headers\n1,"b\n', "behind row 0: unexpected end"),
+        ("Id,Destination,SagaId,State,Time,Headers\n1,b\xff,,,2030-01-01,{}\n", "can't decode"),
     ],
 )
 def test_a_file_that_is_no_export_is_refused(tmp_path: Path, text: str | None, why: str) -> None:
     path = tmp_path / "a.csv"
     if text is not None:
-        path.write_text(text)
+        path.write_text(text, encoding="latin-1")
     source = ExportFile(path, LAYOUTS["nservicebus"], "e", SetClock())
 
     with pytest.raises(ConfigurationError, match=why):
         _looked_at(source)
+    source.close()
+
+
+def test_a_file_that_is_no_parquet_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("pyarrow")
+    path = tmp_path / "a.parquet"
+    path.write_bytes(b"nonsense")
+    source = ExportFile(path, LAYOUTS["nservicebus"], "e", SetClock())
+
+    with pytest.raises(ConfigurationError, match="export it anew"):
+        _looked_at(source)
+    source.close()
+
+
+def test_a_row_of_no_calendar_is_a_problem_and_no_row_that_stays(tmp_path: Path) -> None:
+    path = export(tmp_path / "a.csv", [row(Time="9999-12-31T23:59:59-12:00", Headers="{}")])
+    source = ExportFile(path, LAYOUTS["nservicebus"], "e", SetClock())
+
+    found = source.survey(Window(overdue=True))
+
+    assert "outside the years 1 to 9999" in str(found.problems[0])
     source.close()
 
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
+from itertools import count
 from typing import Any, Final
 
 import amqp
@@ -47,6 +48,7 @@ from timeoutmgr.persistence import SqlPersistence
 from timeoutmgr.routing import timeout_id
 from timeoutmgr.testing.signals import eventually
 from timeoutmgr.transport.kombu_transport import KombuTransport
+from timeoutmgr.transport.relay import Relay, Relayed
 
 HOUR: Final = 3600 * SECOND
 
@@ -330,6 +332,19 @@ def test_levels_go_back_into_the_store_as_they_came_from_it(place: Place) -> Non
     place.hold(place.names, 0)
 
 
+def test_the_poller_is_told_of_what_comes_out_of_the_levels(place: Place) -> None:
+    given = place.some(3)
+    place.store.store_many(given)
+    place.migrate()
+    place.hold(place.names, 3)
+    woken: list[Micros] = []
+    into = place.persistence.migration_target(place.name, place.clock)
+
+    place.drain(place.out_of(place.names, StoreSink(into, place.name, place.clock, woken.append)))
+
+    assert min(woken) == given[0].due
+
+
 @pytest.mark.parametrize("aborts", [False, True])
 def test_a_chunk_that_is_stored_and_not_acknowledged_is_in_one_place_in_the_end(
     place: Place, aborts: bool
@@ -450,6 +465,24 @@ def test_what_cannot_be_moved_stays_where_it_is_and_is_counted(
     assert f"there is no queue '{place.name}.gone'" in caplog.text
 
 
+def test_what_no_store_can_hold_stays_and_holds_nobody_up(
+    place: Place, raw_channel: amqp.Channel
+) -> None:
+    found = {headers.DELIVER_AT: to_wire(place.clock.now() + HOUR)}
+    for name in ("a\0b", "fine"):
+        raw_channel.basic_publish(
+            amqp.Message(b"", application_headers=found, message_id=name),
+            place.names.level_name(11),
+            routing_key(3600, place.queue),
+        )
+    place.hold(place.names, 2)
+
+    report = place.drain(place.out_of(place.names))
+
+    assert (report.new, report.returned, report.verified) == (1, 1, True)
+    place.hold(place.names, 1)
+
+
 def test_what_others_have_sent_is_left_to_them(place: Place) -> None:
     mine, theirs = place.some(2)
     theirs = replace(
@@ -475,6 +508,53 @@ def test_levels_are_taken_whole(place: Place) -> None:
 
     with pytest.raises(ConfigurationError, match="taken whole"):
         parts.source.survey(Window(until=1))
+
+
+class Slow(LevelsOrigin):
+    """Levels on a broker that takes its time, and then hands out one message at a time."""
+
+    @contextmanager
+    def opened(self, batch: Batch) -> Iterator[Relay]:
+        with super().opened(batch) as relay:
+            receive, looks = relay.receive, count()
+
+            def slowly(limit: int, wait: float) -> list[Relayed]:
+                return receive(min(limit, 1), wait) if next(looks) % 2 else []
+
+            relay.receive = slowly  # type: ignore[method-assign]
+            yield relay
+
+
+def test_a_level_of_a_slow_broker_is_not_taken_for_an_empty_one(place: Place) -> None:
+    place.store.store_many(place.some(3))
+    place.migrate()
+    place.hold(place.names, 3)
+    parts = place.out_of(place.names)
+    slow = replace(parts, source=Slow(place.transport, place.names, place.clock))
+
+    report = place.drain(slow)
+
+    assert report.new == 3
+    place.hold(place.names, 0)
+
+
+def test_an_abort_looks_at_all_of_a_level_for_what_is_in_both(place: Place) -> None:
+    given = place.some(5)
+    place.store.store_many(given)
+    place.migrate()
+    level = place.names.level_name(11)
+    eventually(lambda: place.session.count(level) == 5, "all are in their level", 10)
+    parts = place.out_of(place.names, chunk=1)
+    run = place.begin(parts)
+    batch = next(one for one in parts.ledger.batches(run.id) if one.range.first.id == level)
+    back = [Item(timeout=given[-1])]  # the last one of the level
+    parts.target.deliver(run.id, batch, back)
+
+    abort_drain(replace(parts, source=Slow(place.transport, place.names, place.clock)), run)
+
+    parts.close()
+    assert pending(place.store) == given[-1:]
+    place.hold(place.names, 4)
 
 
 def test_a_queue_is_not_asked_what_it_has(place: Place) -> None:

@@ -434,3 +434,20 @@ def test_one_store_under_two_names_is_noticed_before_anything_is_lost(moves: Mov
     parts.close()
     assert pending(moves.source) == given
     assert parts.ledger.open_run() is None
+
+
+@pytest.mark.behaviour(131)
+def test_from_a_store_into_which_a_run_is_open_nothing_is_moved(moves: Move) -> None:
+    moves.source.store_many(some(3))
+    parts = moves.parts()
+    run = moves.begin(parts)
+    parts.close()
+    back = Move((moves.target_persistence, moves.source_persistence), moves.endpoint)
+
+    with pytest.raises(MigrationRefused, match="nothing was moved") as refused:
+        back.run()
+
+    assert f"run {run.id} into it is open" in refused.value.reasons[0]
+    assert f"run {run.id} out of it is open" in refused.value.reasons[1]
+    moves.run()
+    assert back.run().new == 3

@@ -11,7 +11,7 @@ from timeoutmgr import Endpoint, EndpointConfiguration
 from timeoutmgr.config import persistence_from_url
 from timeoutmgr.contracts import CanUninstall
 from timeoutmgr.errors import ConfigurationError, FeatureRefused, SchemaMissing
-from timeoutmgr.native.leftovers import advice, look
+from timeoutmgr.native.leftovers import advice, look, stored_of
 from timeoutmgr.satellites import TimeoutManager
 from timeoutmgr.testing import Inbox
 from timeoutmgr.testing.signals import eventually
@@ -125,6 +125,19 @@ def test_once_drained_it_can_be_disabled_and_its_queues_and_tables_removed(fleet
     assert look(settings).queues == {}
     fleet.start(without_manager(fleet, force=False))
     assert uninstall_timeout_manager(settings).tables == "there were no tables"
+
+
+def test_while_a_process_of_it_runs_nothing_is_removed(fleet: Fleet) -> None:
+    fleet.start(fleet.configure(f"{fleet.stem}.sales", TimeoutManager()))
+    settings = without_manager(fleet, force=False).settings()
+    store = stored_of(settings)
+    assert store is not None
+    eventually(store.processes, "its heartbeat is there")
+
+    with pytest.raises(FeatureRefused, match="restart them without it first"):
+        uninstall_timeout_manager(settings)
+
+    assert len(look(settings).queues) == 2
 
 
 def test_while_anything_is_pending_nothing_is_removed(fleet: Fleet) -> None:

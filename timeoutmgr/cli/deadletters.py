@@ -96,9 +96,8 @@ def retry(
     chosen = require_choice(chosen_by(which), everything, limit, dry_run)
     with opened_letters(shared, queue_name) as opened:
         opened.parts.settings.transport.check()
-        # Read before the first is sent: what fails again meanwhile is for the next time.
-        letters = list(chosen.letters(opened.queue, limit))
-        with progress_of(shared, "retrying", len(letters)) as step:
+        letters = chosen.letters(opened.queue, limit)
+        with progress_of(shared, "retrying", chosen.count(opened.queue)) as step:
             done = retry_letters(
                 opened.parts.settings.transport,
                 opened.desk,

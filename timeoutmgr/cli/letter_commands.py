@@ -136,7 +136,7 @@ def add_commands(
         with opened_letters(shared, queue_name, journal=journal) as opened:
             count = chosen.count(opened.queue)
             with progress_of(shared, "deleting", count) as step:
-                for letter in list(chosen.letters(opened.queue, limit)):
+                for letter in chosen.letters(opened.queue, limit):
                     total += 1
                     if not dry_run:
                         deleted += opened.queue.delete([letter])
@@ -164,8 +164,12 @@ def add_commands(
     ) -> Exit:
         chosen = chosen_by(which)
         count = 0
-        stream = click.open_file(str(path) if path is not None else "-", "w", encoding="utf-8")
-        with opened_letters(shared, queue_name, journal=journal) as opened, stream as target:
+        to = str(path) if path is not None else "-"
+        with (
+            opened_letters(shared, queue_name, journal=journal) as opened,
+            # Once there is something to read from: it empties a file that is there.
+            click.open_file(to, "w", encoding="utf-8") as target,
+        ):
             for letter in chosen.letters(opened.queue, limit):
                 target.write(json.dumps(letter_document(letter, whole=True)) + "\n")
                 count += 1

@@ -69,10 +69,16 @@ class Chosen:
         ]
 
     def letters(self, queue: "LetterQueue", limit: int | None) -> "Iterator[Letter]":
-        """Yield the letters, the oldest first."""
+        """Yield the letters that are there now, the oldest first, a page of them in memory.
+
+        What comes meanwhile is for the next time, so that what fails again is not met again.
+        """
         found = 0
         for which in self.filters(queue):
-            for letter in queue.every(which):
+            newest = queue.newest(which)
+            if newest is None:
+                continue
+            for letter in queue.every(replace(which, kept_before=newest + 1)):
                 if limit is not None and found >= limit:
                     return
                 found += 1

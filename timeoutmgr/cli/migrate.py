@@ -130,7 +130,7 @@ def abort(shared: Shared, /, **given: Any) -> Exit:
     made = []
     with sites(shared, asked_for(given), given["endpoints"]) as opened:
         for one in opened:
-            report = give_up(one.parts)
+            report = give_up(one.parts, one.terms.others)
             made += [] if report is None else [report.document()]
     shared.show({"runs": made}, lambda: print_reports(made))
     return Exit.OK if made else Exit.NOT_FOUND

@@ -4,11 +4,10 @@ from typing import Any, Final
 
 from timeoutmgr.cli.output import shown_time
 from timeoutmgr.contracts import TimeoutStore
+from timeoutmgr.contracts.reports import LIVE
 from timeoutmgr.instants import Micros
 from timeoutmgr.resilience.breakers import BreakerState
 
-LIVE: Final[Micros] = 3 * 60 * 1_000_000
-"""How old the heartbeat of a process that lives can be: there is one a minute."""
 _BREAKER: Final = "breaker_"
 
 

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from timeoutmgr.instants import Micros
+
+LIVE: Final[Micros] = 3 * 60 * 1_000_000
+"""How old the heartbeat of a process that lives can be: there is one a minute."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -79,7 +79,7 @@ def _read(message: Message) -> tuple[tuple[str, str], int, str]:
     given = message.headers
     code = given.get(names.CLASS, "")
     about, queue = given.get(headers.CORRELATION_ID), given.get(names.TARGET_QUEUE)
-    if not (code.isascii() and code.isdigit() and is_well_formed(int(code[:9]))):
+    if not (code.isascii() and code.isdigit() and len(code) < 9 and is_well_formed(int(code))):
         raise MessageRejected(f"message {message.id!r} is no acknowledgement: class {code[:20]!r}")
     if not about or not queue:
         raise MessageRejected(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, ClassVar, Final
 
@@ -141,7 +141,7 @@ class DeadLetterQueues:
     def set_up(self, context: FeatureContext) -> None:
         """Hand the desk, the satellite of acknowledgements and the sweep to the endpoint."""
         settings = context.settings
-        manager = self.opened(settings)
+        manager = replace(self.opened(settings), telemetry=context.telemetry)
         queue = settings.transport.database
         joins = queue is not None and same_database(queue.url, manager.store.database.url)
         context.dead_letters = DeadLetterDesk(

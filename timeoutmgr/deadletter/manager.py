@@ -4,6 +4,7 @@ Each method is one transaction, its own or the caller's, and may be repeated: a 
 placed twice lies there once, with its last known status.
 """
 
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -20,6 +21,9 @@ from timeoutmgr.deadletter.store import DeadLetterStore
 from timeoutmgr.deadletter.timers import Timers
 from timeoutmgr.deadletter.usage import NodeFull, Quotas, Usage
 from timeoutmgr.instants import Micros
+from timeoutmgr.telemetry import Telemetry
+
+logger = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
@@ -34,6 +38,7 @@ class QueueManager:
     store: DeadLetterStore
     node: str
     quotas: Quotas = Quotas()  # noqa: RUF009 - frozen, and made of numbers
+    telemetry: Telemetry | None = None
 
     def place(self, letter: Letter, *, transaction: Transaction | None = None) -> Placed:
         """Put *letter* into the dead-letter queue that it belongs to, if its level asks for one.
@@ -200,15 +205,29 @@ class QueueManager:
 
     def _settle(self, connection: Connection, usage: Usage, letter: Letter) -> Placed:
         """Move *letter* out of what awaits acknowledgement, to where its class has it."""
+        placed = Placed.NOT_ASKED
+        negative = is_negative(letter.message_class)
+        if negative and JournalLevel.DEADLETTER in letter.journal:
+            # A move within the node: it needs no room, however full the node is.
+            placed = self._bury(connection, usage, letter)
+            if placed is Placed.OVER_QUOTA:
+                self._tell_discarded(letter)
         self._forget_awaiting(connection, usage, letter.key)
         reach("deadletters.settled")
-        if not is_negative(letter.message_class):
-            if JournalLevel.JOURNAL in letter.journal:
-                return self._journal(connection, usage, letter, target=False)
-            return Placed.NOT_ASKED
-        if JournalLevel.DEADLETTER not in letter.journal:
-            return Placed.NOT_ASKED
-        return self._bury(connection, usage, letter)
+        if not negative and JournalLevel.JOURNAL in letter.journal:
+            return self._journal(connection, usage, letter, target=False)
+        return placed
+
+    def _tell_discarded(self, letter: Letter) -> None:
+        logger.error(
+            "the dead-letter queue of node %s is full: message %r for %r, dead (%s), is discarded",
+            self.node,
+            letter.message.id,
+            letter.destination,
+            letter.class_name,
+        )
+        if self.telemetry is not None:
+            self.telemetry.count("dead_letters_over_quota")
 
     def _too_late(self, connection: Connection, key: tuple[str, str], ended: int) -> Placed | None:
         letters = self.store.tables.letters

@@ -1,17 +1,22 @@
 """What a broker says of a message it gave up, as a class; and the step that takes those in."""
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
+from timeoutmgr.contracts import SendResult
+from timeoutmgr.deadletter.acknowledging import ACKNOWLEDGEMENTS, acknowledgement
 from timeoutmgr.deadletter.classes import JournalLevel, MessageClass
-from timeoutmgr.deadletter.letters import Placed, letter_of
+from timeoutmgr.deadletter.letters import Letter, Placed, letter_of
 from timeoutmgr.deadletter.manager import QueueManager
-from timeoutmgr.deadletter.marks import read_marks
-from timeoutmgr.errors import MessageRejected
+from timeoutmgr.deadletter.marks import Marks, read_marks
+from timeoutmgr.errors import InvalidMessage, MessageRejected
 from timeoutmgr.message import Death, Received
 from timeoutmgr.telemetry import Telemetry
 from timeoutmgr.transport.work import Work
+
+logger = logging.getLogger(__name__)
 
 _ON_THE_WAY: Final = (".delay-level-", "nsb.delay-level-", "nsb.v2.delay-level-")
 _BY_REASON: Final = {
@@ -38,7 +43,8 @@ def class_of_death(death: Death) -> MessageClass:
 class CollectDead:
     """The step on the queue to which a broker's policy has its dead messages go.
 
-    The policy has asked for them, so that their own level does not count.
+    The policy has asked for them, so that their own level does not count. The copy of a
+    transactional one dies where its source is; here only if that cannot be told.
     """
 
     manager: QueueManager
@@ -65,9 +71,29 @@ class CollectDead:
                 attempts=death.count,
             )
             letter = replace(letter, journal=letter.journal | JournalLevel.DEADLETTER)
+            if self._is_told(letter, marks, work):
+                continue
             placed = self.manager.place(
                 letter, transaction=work.transaction if self.joins else None
             )
             if placed is not Placed.PLACED:
                 raise MessageRejected("the dead-letter queue is full")
             self.telemetry.count("dead_letters_collected")
+
+    def _is_told(self, letter: Letter, marks: Marks, work: Work) -> bool:
+        """Tell another node, which keeps its copy of a transactional message until it hears."""
+        if not letter.transactional or marks.source_node in (None, self.manager.node):
+            return False
+        final = acknowledgement(
+            letter.message,
+            letter.destination,
+            f"{marks.source_queue}{ACKNOWLEDGEMENTS}",
+            letter.message_class,
+            letter.kept,
+            letter.reason,
+        )
+        try:
+            return work.try_send([final]) == [SendResult.CONFIRMED]
+        except InvalidMessage as error:
+            logger.warning("no source is told of message %r: %s", letter.message.id, error)
+            return False

@@ -8,12 +8,23 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, Select, Table, func, select
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Select,
+    String,
+    Table,
+    cast,
+    func,
+    literal_column,
+    select,
+)
 
 from timeoutmgr.contracts import Transaction
 from timeoutmgr.deadletter.letters import Box, Letter
 from timeoutmgr.deadletter.manager import QueueManager
 from timeoutmgr.deadletter.rows import from_row
+from timeoutmgr.deadletter.tables import ID_LENGTH
 from timeoutmgr.instants import Micros
 
 AT_ONCE: Final = 500
@@ -100,7 +111,7 @@ class LetterQueue:
             yield self._received(connection, which)
 
     def delete(self, letters: Sequence[Letter], *, transaction: Transaction | None = None) -> int:
-        """Delete *letters*; return how many were still there."""
+        """Delete *letters*; return how many were still there, as they were."""
         keys = [self._key(letter) for letter in letters]
         return self.manager.discard(self._table, keys, transaction=transaction)
 
@@ -113,10 +124,18 @@ class LetterQueue:
         found: int | None = self._one(select(func.min(self._table.c.kept)), which)
         return found
 
+    def newest(self, which: LetterFilter = EVERYTHING) -> Micros | None:
+        """Return since when the newest lies here, None if there is none."""
+        found: int | None = self._one(select(func.max(self._table.c.kept)), which)
+        return found
+
     def groups(self, which: LetterFilter = EVERYTHING) -> list[Group]:
-        """Return the letters by class and reason, the largest group first."""
+        """Return the letters by class and reason, the largest group first; ids are left out."""
         table = self._table
-        cls, reason = table.c["class"], table.c.reason
+        # Many reasons name the message; what they have in common is the group.
+        message = cast(table.c.message_id, String(ID_LENGTH))
+        named = func.replace(table.c.reason, message, literal_column("'…'"))
+        cls, reason = table.c["class"], named.label("shown")
         wanted = (
             select(cls, reason, func.count(), func.min(table.c.kept), func.max(table.c.kept))
             .where(*self._conditions(which))
@@ -184,6 +203,8 @@ class LetterQueue:
         key: dict[str, Any] = {
             "message_id": letter.message.id,
             "destination": letter.destination,
+            # Not one that came here since: a message that was sent again may die again at once.
+            "kept": letter.kept,
         }
         if self.box is Box.JOURNAL:
             return key | {"target": int(bool(self.name))}

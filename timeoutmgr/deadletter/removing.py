@@ -47,15 +47,34 @@ def remove_messages(
     why = Died(ended, f"queue {queue!r} was {'deleted' if delete_queue else 'purged'}")
     removed = Removed()
     with closing(transport.session()) as session:
-        with closing(session.receiver(queue, prefetch=_BATCH)) as receiver:
-            while batch := receiver.receive(_BATCH, _WAIT):
-                for received in batch:
-                    removed.dead += _remove(session, receiver, dead_letters, received, why)
-                    removed.messages += 1
-                progress(removed.messages)
+        _empty(session, dead_letters, queue, why, removed, progress)
+        # What a broker deletes with its queue leaves no trace, so nothing may have come since.
+        while delete_queue and (left := session.count(queue)):
+            before = removed.messages
+            _empty(session, dead_letters, queue, why, removed, progress)
+            if removed.messages == before:
+                raise TransportUnavailable(
+                    f"queue {queue!r} has {left} messages and hands none out; it is not deleted"
+                )
         if delete_queue:
             session.delete_queues([queue])
     return removed
+
+
+def _empty(
+    session: TransportSession,
+    dead_letters: DeadLetters,
+    queue: str,
+    why: Died,
+    removed: Removed,
+    progress: Callable[[int], None],
+) -> None:
+    with closing(session.receiver(queue, prefetch=_BATCH)) as receiver:
+        while batch := receiver.receive(_BATCH, _WAIT):
+            for received in batch:
+                removed.dead += _remove(session, receiver, dead_letters, received, why)
+                removed.messages += 1
+            progress(removed.messages)
 
 
 def _remove(

@@ -1,5 +1,6 @@
 """Dead letters, sent again to where they were for: under the same id, once each."""
 
+import logging
 from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -7,12 +8,15 @@ from enum import StrEnum
 from typing import Final
 
 from timeoutmgr import headers
-from timeoutmgr.contracts import SendResult, Transport, TransportSession
+from timeoutmgr.contracts import SendResult, Transaction, Transport, TransportSession
 from timeoutmgr.deadletter import marks
 from timeoutmgr.deadletter.desk import DeadLetterDesk
 from timeoutmgr.deadletter.letters import Letter
 from timeoutmgr.deadletter.queues import LetterQueue
-from timeoutmgr.message import Outgoing
+from timeoutmgr.errors import InvalidMessage
+from timeoutmgr.message import Message, Outgoing
+
+logger = logging.getLogger(__name__)
 
 _LIMITS: Final = frozenset(
     {headers.TIME_TO_BE_RECEIVED, marks.TIME_TO_REACH_QUEUE, marks.HOPS, marks.SOURCE_GUID}
@@ -32,7 +36,7 @@ class Retry(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Retried:
-    """One letter, and what came of it."""
+    """One letter, without its message's headers and body, and what came of it."""
 
     letter: Letter
     what: Retry
@@ -57,7 +61,8 @@ def retry(
     with closing(transport.session()) as session:
         for letter in letters:
             what = Retry.WOULD_RETRY if dry_run else _retry(session, desk, queue, letter)
-            done.append(Retried(letter, what))
+            bare = replace(letter, message=Message(id=letter.message.id))
+            done.append(Retried(bare, what))
             progress(done[-1])
     return done
 
@@ -76,7 +81,7 @@ def _retry(
     if desk.joins:
         with session.transaction() as transaction:
             desk.before_sending([outgoing], transaction)
-            [result] = session.send([outgoing], transaction=transaction)
+            result = _sent(session, outgoing, transaction)
             if result is SendResult.CONFIRMED:
                 desk.after_sending([outgoing], transaction)
                 queue.delete([letter], transaction=transaction)
@@ -86,13 +91,25 @@ def _retry(
         return _named(result)
     if letter.transactional:
         desk.before_sending([outgoing])
-    [result] = session.send([outgoing])
+    result = _sent(session, outgoing)
     if result is SendResult.CONFIRMED:
         desk.after_sending([outgoing])
         queue.delete([letter])
     elif letter.transactional and result is not SendResult.UNKNOWN:
         desk.manager.place(letter)
     return _named(result)
+
+
+def _sent(
+    session: TransportSession, outgoing: Outgoing, transaction: Transaction | None = None
+) -> SendResult:
+    try:
+        [result] = session.send([outgoing], transaction=transaction)
+    except InvalidMessage as error:
+        # What no transport can carry (it is too large, say) must not keep the others back.
+        logger.warning("message %r cannot be sent: %s", outgoing.message.id, error)
+        return SendResult.REFUSED
+    return result
 
 
 def _named(result: SendResult) -> Retry:

@@ -19,11 +19,15 @@ from timeoutmgr.migration.report import Report, report
 from timeoutmgr.migration.runs import Batch, Delivered, Run
 from timeoutmgr.migration.sinks import InHand, Sink, part
 from timeoutmgr.migration.states import BatchState, RunState
-from timeoutmgr.transport.relay import Relay
+from timeoutmgr.transport.relay import Relay, Relayed
 
 CHUNK: Final = 1_000
 _WAIT: Final = 0.2
-"""Seconds without a message after which a level counts as empty."""
+"""Seconds without a message after which it is looked whether a level is empty."""
+_LAST_WAIT: Final = 0.5
+"""Seconds that are waited once more where none is left; others' messages in hand wait with us."""
+_LOOKS: Final = 50
+"""How often that is done before a run gives up."""
 
 OnBatch = Callable[[Batch], None]
 
@@ -98,16 +102,37 @@ def abort_drain(parts: DrainParts, run: Run) -> Report:
 
 
 def sweep(parts: DrainParts, batch: Batch) -> None:
-    """Take out of a level what the target has: a chunk that a crash has left in both."""
-    waiting = parts.source.waiting(batch)
-    if not waiting:
+    """Take out of a level what the target has: a chunk that a crash has left in both.
+
+    All of the level is looked at: what falls into it from a longer one stands behind.
+    """
+    left = min(parts.source.waiting(batch), MOST_HELD)
+    if not left:
         return
     with parts.source.opened(batch) as relay:
-        # What comes back stands at the front; a few may have fallen into a shorter level.
-        chunk = relay.receive(min(2 * parts.chunk, waiting), _WAIT)
-        hands, _unfit = part(chunk, parts.source.renames, parts.sink, parts.source.sender)
-        relay.ack([one.relayed for one in parts.sink.has(hands)])
-        reach("draining.swept")
+        while left > 0 and (chunk := _received(parts, batch, relay, left)):
+            left -= len(chunk)
+            hands, _unfit = part(chunk, parts.source.renames, parts.sink, parts.source.sender)
+            relay.ack([one.relayed for one in parts.sink.has(hands)])
+            reach("draining.swept")
+
+
+def _received(parts: DrainParts, batch: Batch, relay: Relay, left: int) -> list[Relayed]:
+    """Return the next chunk; none only where the level holds no more that others may take.
+
+    That nothing came does not say that nothing is there: a broker may be slow, and so may the way
+    to here for what it has handed out already.
+    """
+    limit, wait = min(parts.chunk, left), _WAIT
+    for _look in range(_LOOKS):
+        chunk = relay.receive(limit, wait)
+        if chunk or wait == _LAST_WAIT:
+            return chunk
+        if not parts.source.waiting(batch):
+            wait = _LAST_WAIT
+    raise MigrationFailed(
+        f"the broker hands out nothing of {batch.range.first.id}, where messages wait; run again"
+    )
 
 
 def _empty(
@@ -116,7 +141,7 @@ def _empty(
     """Take the *left* messages of a level, chunk by chunk; return the batch with its counts."""
     held = 0
     while left > 0:
-        chunk = relay.receive(min(parts.chunk, left), _WAIT)
+        chunk = _received(parts, batch, relay, left)
         if not chunk:
             break
         left -= len(chunk)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -11,7 +13,8 @@ from typing import TYPE_CHECKING, Final
 from timeoutmgr.config import persistence_from_url
 from timeoutmgr.contracts import Persistence, Transport
 from timeoutmgr.database import Database
-from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.errors import ConfigurationError, TransportUnavailable
+from timeoutmgr.instants import Micros
 from timeoutmgr.migration.draining import DrainParts
 from timeoutmgr.migration.foreign.rows import layout_called
 from timeoutmgr.migration.foreign.spool import ExportFile
@@ -24,10 +27,13 @@ from timeoutmgr.migration.runs import Terms
 from timeoutmgr.migration.sinks import LevelsSink, Sink, StoreSink
 from timeoutmgr.migration.window import Window
 from timeoutmgr.native.names import NameSet, name_set
+from timeoutmgr.routing import TIMEOUTS, wake_manager
 from timeoutmgr.transport.kombu_transport import KombuTransport
 
 if TYPE_CHECKING:
     from timeoutmgr.config import EndpointSettings
+
+logger = logging.getLogger(__name__)
 
 NATIVE: Final = "native"
 
@@ -46,6 +52,16 @@ class Place:
     names_prefix: str = ""
     prefix: str | None = None
     schema: str | None = None
+
+    def __post_init__(self) -> None:
+        """Check what goes together: without a database's URL nothing would be looked for there."""
+        if (self.prefix is not None or self.schema is not None) and (
+            self.url is None or self.is_levels
+        ):
+            raise ConfigurationError(
+                "a prefix or a schema of tables is that of a database which is named: say its URL "
+                "with --from or --to"
+            )
 
     @property
     def is_levels(self) -> bool:
@@ -97,6 +113,11 @@ class Site:
             raise ConfigurationError(
                 "destinations are renamed on the way out of delay levels and of other products' "
                 "tables; a store's keep their names"
+            )
+        if asked.ledger is not None and not foreign:
+            raise ConfigurationError(
+                "a store that timeouts are taken from keeps the ledger, in one transaction with "
+                "their rows; leave --ledger out"
             )
         if asked.target.is_levels:
             target: Target = self._levels_target()
@@ -164,8 +185,18 @@ class Site:
             sink: Sink = LevelsSink(target)
         else:
             store = self._store(asked.target)
-            sink = StoreSink(store.migration_target(self._endpoint, clock), self._endpoint, clock)
+            into = store.migration_target(self._endpoint, clock)
+            sink = StoreSink(into, self._endpoint, clock, self._wake)
         return DrainParts(source=origin, sink=sink, ledger=self.ledger(), runner=self._runner)
+
+    def _wake(self, due: Micros) -> None:
+        """Tell the endpoint's poller; if nobody hears it, it looks within one interval."""
+        address = f"{self._endpoint}{TIMEOUTS}"
+        try:
+            with closing(self._settings.transport.session()) as session:
+                session.send([wake_manager(address, due, self._settings.new_id())])
+        except TransportUnavailable as error:
+            logger.info("the poller of %s is not woken: %s", self._endpoint, error)
 
     def _own_source(self) -> Source:
         return self._store(self._asked.source).migration_source(

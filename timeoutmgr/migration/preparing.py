@@ -72,6 +72,7 @@ def begin(parts: Planned, terms: Terms, new_id: Callable[[], str]) -> Run:
     parts.target.open(run.id)
     reach("migration.opened")
     if parts.source.is_where_it_arrives(run.id):
+        parts.target.shut(run.id)
         parts.ledger.move_run(run.id, RunState.ABORTED)
         raise MigrationRefused(
             "source and target are the same tables",

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from math import ceil
 from typing import Any, Final
 
 from timeoutmgr import headers as names
 from timeoutmgr.contracts import Timeout
-from timeoutmgr.instants import Micros, from_wire, to_micros, to_wire
+from timeoutmgr.instants import EARLIEST, LATEST, Micros, from_wire, to_micros, to_wire
 from timeoutmgr.message import Message
 from timeoutmgr.native.levels import read_routing_key
 from timeoutmgr.routing import id_of_timeout
@@ -45,7 +46,10 @@ def waiting(headers: Mapping[str, Any], routing_key: str | None) -> Waiting:
     if found is None:
         raise Unreadable(f"its routing key {routing_key!r:.80} is not one of delay levels")
     seconds, destination = found
-    return Waiting(destination, _due(headers, seconds))
+    due = _due(headers, seconds)
+    if not EARLIEST <= due <= LATEST:
+        raise Unreadable("its due time lies outside the years 1 to 9999")
+    return Waiting(destination, due)
 
 
 def _due(headers: Mapping[str, Any], seconds: int) -> Micros:
@@ -62,8 +66,8 @@ def _due(headers: Mapping[str, Any], seconds: int) -> Micros:
             f"{DELAY_IN_SECONDS}: its key says {seconds} s, and not since when"
         )
     try:
-        return _instant(names.TIME_SENT, sent) + int(delay) * _SECOND
-    except (TypeError, ValueError) as error:
+        return _instant(names.TIME_SENT, sent) + ceil(float(delay)) * _SECOND
+    except (TypeError, ValueError, OverflowError) as error:
         raise Unreadable(f"{DELAY_IN_SECONDS} is {delay!r:.40}") from error
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast
@@ -11,7 +11,7 @@ from typing import Any, Protocol, cast
 from timeoutmgr import headers as names
 from timeoutmgr.contracts import Clock, TopologySession
 from timeoutmgr.errors import DelayTooLong, InvalidMessage
-from timeoutmgr.instants import to_wire
+from timeoutmgr.instants import Micros, to_wire
 from timeoutmgr.migration.into_levels import LevelsTarget, refuse_unconfirmed
 from timeoutmgr.migration.ports import Target
 from timeoutmgr.migration.reading_levels import Unreadable, Waiting, as_timeout, waiting
@@ -62,24 +62,24 @@ class Sink(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StoreSink:
-    """Into the store of one endpoint."""
+    """Into the store of one endpoint; *wake* tells its poller of what may be due any moment."""
 
     target: Target
     endpoint: str
     clock: Clock
+    wake: Callable[[Micros], None] = lambda _due: None
 
     def unfit(self, hands: Sequence[InHand]) -> dict[int, str]:
         """Return which have an envelope that a store cannot keep."""
-        return {
-            place: one.relayed.received.defect
-            for place, one in enumerate(hands)
-            if one.relayed.received.defect is not None
-        }
+        found = {place: _defect(one) for place, one in enumerate(hands)}
+        return {place: defect for place, defect in found.items() if defect is not None}
 
     def take(self, run_id: str, batch: Batch, relay: Relay, hands: Sequence[InHand]) -> Delivered:
         """Store them in one transaction; what is there twice is one."""
         items = {item.timeout.id: item for item in map(self._item, hands)}
         delivered = self.target.deliver(run_id, batch, [*items.values()])
+        # A level has what is due in a second as well, and a poller looks once a minute.
+        self.wake(min(item.timeout.due for item in items.values()))
         return replace(delivered, known=delivered.known + len(hands) - len(items))
 
     def has(self, hands: Sequence[InHand]) -> list[InHand]:
@@ -91,6 +91,15 @@ class StoreSink:
     def _item(self, one: InHand) -> Item:
         message = one.relayed.received.message
         return Item(timeout=as_timeout(message, one.waiting, self.endpoint, self.clock.now()))
+
+
+def _defect(one: InHand) -> str | None:
+    received = one.relayed.received
+    message = received.message
+    texts = (message.id, message.content_type, message.content_encoding, one.waiting.destination)
+    if any("\0" in text for text in texts):
+        return "it has a NUL where no database takes one"
+    return received.defect
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable, Sequence
-from typing import TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final, TypeAlias
 
 from timeoutmgr.errors import MigrationRefused
 from timeoutmgr.migration.draining import DrainParts, abort_drain, drain
@@ -15,6 +16,7 @@ from timeoutmgr.migration.running import abort, migrate
 from timeoutmgr.migration.runs import Batch, Terms
 
 AnyParts: TypeAlias = Parts | DrainParts
+_NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 
 def refuse_any_problem(endpoints: Sequence[tuple[AnyParts, Terms]]) -> None:
@@ -42,10 +44,11 @@ def move_all(
     return migrate(parts, run, on_batch)
 
 
-def give_up(parts: AnyParts) -> Report | None:
+def give_up(parts: AnyParts, others: Mapping[str, str] = _NOTHING) -> Report | None:
     """Abort the open run; None where there is none.
 
-    Raises MigrationRefused where it was between other places.
+    Raises MigrationRefused where it was between other places, or was told *others* than these: a
+    batch that is sent to its end must not go to destinations by their old names.
     """
     found = parts.ledger.open_run()
     if found is None:
@@ -55,6 +58,11 @@ def give_up(parts: AnyParts) -> Report | None:
         raise MigrationRefused(
             f"run {found.id} goes elsewhere",
             [f"it is from {found.terms.source} to {found.terms.target}; name both"],
+        )
+    if dict(found.terms.others) != dict(others):
+        told = " ".join(f"{name}={value!r}" for name, value in found.terms.others.items())
+        raise MigrationRefused(
+            f"run {found.id} has other terms", [f"it was begun with {told or 'none'}; say the same"]
         )
     run = parts.ledger.take(found.id, parts.runner)
     return abort_drain(parts, run) if isinstance(parts, DrainParts) else abort(parts, run)

@@ -5,7 +5,7 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from timeoutmgr.config import EndpointSettings, ManagerDisabled
-from timeoutmgr.contracts import TimeoutFilter
+from timeoutmgr.contracts import TimeoutFilter, TimeoutStore
 from timeoutmgr.errors import FeatureRefused, SchemaMissing
 from timeoutmgr.routing import DISPATCHER, TIMEOUTS
 
@@ -101,7 +101,8 @@ def _queues(settings: EndpointSettings) -> dict[str, int]:
         return {name: session.count(name) for name in names if name not in missing}
 
 
-def _stored(settings: EndpointSettings) -> int | None:
+def stored_of(settings: EndpointSettings) -> TimeoutStore | None:
+    """Return the store of a timeout manager of this endpoint; None where none is installed."""
     persistence = settings.persistence
     if persistence is None or not hasattr(persistence, "timeouts"):
         return None
@@ -109,4 +110,9 @@ def _stored(settings: EndpointSettings) -> int | None:
         persistence.check()
     except SchemaMissing:
         return None
-    return persistence.timeouts(settings.name, settings.clock).count(TimeoutFilter())
+    return persistence.timeouts(settings.name, settings.clock)
+
+
+def _stored(settings: EndpointSettings) -> int | None:
+    store = stored_of(settings)
+    return None if store is None else store.count(TimeoutFilter())

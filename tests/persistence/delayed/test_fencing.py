@@ -50,3 +50,16 @@ def test_a_mark_lapses_and_its_holder_then_removes_nothing(file: Shelf) -> None:
                 assert other.fetch_due(later, 5, transaction=fresh) == [one]
                 assert not paused.remove(one, transaction=stale)
                 assert other.remove(one, transaction=fresh)
+
+
+def test_who_counts_a_failure_late_does_not_take_it_out_of_anothers_hand(file: Shelf) -> None:
+    with file.closing:
+        slow, other = file.store(), file.store()
+        slow.store(timeout("one", NOW - SECOND))
+        [failed] = file.fetch(slow)
+
+        with other.transaction() as transaction:
+            [one] = other.fetch_due(NOW, 5, transaction=transaction)
+            assert slow.increment_failure_count(failed, NOW + SECOND)
+
+            assert other.remove(one, transaction=transaction)

@@ -20,7 +20,7 @@ def read_rows(path: Path, layout: Layout) -> Iterator[Mapping[str, Any]]:
     """Yield the rows of *path* by the product's names of columns; raise ConfigurationError."""
     rows = _from_parquet(path) if path.suffix.lower() == ".parquet" else _from_csv(path)
     names: dict[str, str] | None = None
-    for row in rows:
+    for row in _readable(rows, path):
         if names is None:
             names = _names(row, path, layout)
         yield {name: row[theirs] for name, theirs in names.items()}
@@ -36,6 +36,20 @@ def digest(path: Path) -> str:
     except OSError as error:
         raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from error
     return found.hexdigest()
+
+
+def _readable(rows: Iterator[Mapping[str, Any]], path: Path) -> Iterator[Mapping[str, Any]]:
+    """Yield *rows*; what they are read by says what is wrong in words of its own."""
+    number = 0
+    try:
+        for row in rows:
+            number += 1
+            yield row
+    except (csv.Error, ValueError, OSError) as error:  # pyarrow's are ValueErrors or OSErrors
+        raise ConfigurationError(
+            f"{path} cannot be read behind row {number}: {error}; export it anew, CSV in UTF-8 "
+            "with a header line, or Parquet"
+        ) from error
 
 
 def _names(row: Mapping[str, Any], path: Path, layout: Layout) -> dict[str, str]:

@@ -23,12 +23,14 @@ from timeoutmgr.instants import Micros, from_wire, to_micros, to_wire
 from timeoutmgr.message import Message
 from timeoutmgr.migration.reading_levels import NO_SAGA
 from timeoutmgr.routing import timeout_id
+from timeoutmgr.transport.envelope import SHORT_STRING
 from timeoutmgr.validation import Limits, check_body, check_destination, check_due, check_headers
 
 SECOND: Final = 1_000_000
 _ROUTING: Final = (names.EXPIRE, names.DESTINATION, names.DELAYED_DESTINATION)
 _END_OF_XML: Final = b"</ArrayOfHeaderInfo>"
 _ID_CHARACTERS: Final = 200
+_SAGA_CHARACTERS: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +118,8 @@ def _translated(
     kept[names.DELIVER_AT] = to_wire(due)
     check_headers(kept, _LIMITS)
     row_id = str(row["Id"])
-    message_id = kept.get(names.MESSAGE_ID) or row_id
-    if len(message_id) > _ID_CHARACTERS:
-        raise ValueError(f"the message id has more than {_ID_CHARACTERS} characters")
+    message_id = _plain("message id", kept.get(names.MESSAGE_ID) or row_id, _ID_CHARACTERS)
+    content_type = kept.get(names.CONTENT_TYPE, "application/octet-stream")
     return Timeout(
         # By the row and not by the message: of two rows of one message both are to come.
         id=timeout_id(endpoint, row_id),
@@ -130,7 +131,7 @@ def _translated(
             id=message_id,
             headers=kept,
             body=body,
-            content_type=kept.get(names.CONTENT_TYPE, "application/octet-stream"),
+            content_type=_plain("content type", content_type, SHORT_STRING),
         ),
     )
 
@@ -211,7 +212,18 @@ def time_of(value: Any) -> datetime:
 
 def _saga(column: Any, headers: Mapping[str, str]) -> str | None:
     saga = str(column or headers.get(names.SAGA_ID) or "").lower()
-    return saga if saga and saga != NO_SAGA else None
+    return _plain("saga id", saga, _SAGA_CHARACTERS) if saga and saga != NO_SAGA else None
+
+
+def _plain(what: str, value: str, longest: int) -> str:
+    """Return *value* if every store and broker can hold it; raise ValueError if not."""
+    if len(value) > longest or len(value.encode()) > SHORT_STRING:
+        raise ValueError(
+            f"the {what} has more than {longest} characters, or {SHORT_STRING} bytes of UTF-8"
+        )
+    if "\0" in value:
+        raise ValueError(f"the {what} {value[:40]!r} has a NUL")
+    return value
 
 
 def _created(headers: Mapping[str, str], due: Micros) -> Micros:

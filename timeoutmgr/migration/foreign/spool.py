@@ -29,6 +29,7 @@ from timeoutmgr.migration.foreign.surveying import survey_rows
 from timeoutmgr.migration.ports import Also
 from timeoutmgr.migration.runs import Batch, Item, Problem, Range, Survey
 from timeoutmgr.migration.window import Window
+from timeoutmgr.validation import check_due
 
 _PAGE: Final = 1_000
 
@@ -178,7 +179,7 @@ def _bounds_of(batch: Batch) -> tuple[Any, ...]:
 def _due(row: Mapping[str, Any]) -> Micros:
     """Return when *row* is due; the beginning of time where it does not say: a survey tells why."""
     try:
-        return due_of(time_of(row["Time"]), read_headers(row["Headers"]))
+        return check_due(due_of(time_of(row["Time"]), read_headers(row["Headers"])))
     except ValueError:
         return EARLIEST
 

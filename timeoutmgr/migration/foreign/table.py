@@ -7,6 +7,7 @@ until somebody drops the table.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -37,11 +38,13 @@ from timeoutmgr.crashpoints import reach
 from timeoutmgr.database import Database
 from timeoutmgr.errors import ConfigurationError, SchemaMissing
 from timeoutmgr.instants import EARLIEST, LATEST, Micros, from_micros, to_micros
-from timeoutmgr.migration.foreign.rows import Layout, translated
+from timeoutmgr.migration.foreign.rows import Layout, Untranslatable, translated
 from timeoutmgr.migration.foreign.surveying import survey_rows
 from timeoutmgr.migration.ports import Also
 from timeoutmgr.migration.runs import Batch, Item, Range, Survey
 from timeoutmgr.migration.window import Window
+
+logger = logging.getLogger(__name__)
 
 _AT_ONCE: Final = 1_000
 _NAME_LENGTH: Final = 63
@@ -124,17 +127,18 @@ class ForeignTable:
         self._database.run(lambda connection: side.create(connection, checkfirst=True))
 
     def hide(self, run_id: str, batch: Batch, window: Window, also: Also) -> None:
-        """Move the batch's rows aside; count all of it that is aside, also since before a crash."""
+        """Move the batch's rows aside; count all of it that is aside, also since before a crash.
+
+        Its own timeout manager keeps what cannot be read, as it would be in the way of the batch.
+        """
         side, now = self._side(run_id), self.now()
         ours = and_(*self._within(window, now), self._in_range(self._rows, batch))
 
         def work(connection: Connection) -> int:
             # Locked first: what the other timeout manager takes meanwhile is its own.
-            ids = (
-                connection.execute(select(self._rows.c[self._id]).where(ours).with_for_update())
-                .scalars()
-                .all()
-            )
+            locked = select(*self._wanted(self._rows)).where(ours).with_for_update()
+            rows = [row._asdict() for row in connection.execute(locked)]
+            ids = [row["Id"] for row in rows if self._is_readable(row)]
             self._shift(connection, self._rows, side, ids)
             there = select(func.count()).select_from(side).where(self._in_range(side, batch))
             return connection.execute(there).scalar_one()
@@ -184,6 +188,15 @@ class ForeignTable:
     def close(self) -> None:
         """Close idle connections."""
         self._database.dispose()
+
+    def _is_readable(self, row: Mapping[str, Any]) -> bool:
+        """Return whether *row* can be moved; one that came since the survey may be of any kind."""
+        try:
+            self._item(row)
+        except Untranslatable as error:
+            logger.warning("row %s of %s stays there: %s", row["Id"], self._name, error)
+            return False
+        return True
 
     def _item(self, row: Mapping[str, Any]) -> Item:
         return Item(timeout=translated(row, self._layout, self._endpoint, self._renames))
