@@ -6,13 +6,14 @@ import secrets
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from pyspark import cloudpickle
 
 from tests.pipeline.moving import BATCH, due_tomorrow, ends, fill, pending
 from timeoutmgr.errors import ConfigurationError, MigrationFailed, MigrationRefused
-from timeoutmgr.migration import Batch, BatchState, RunState, begin, migrate
+from timeoutmgr.migration import Batch, BatchState, Item, Run, RunState, Source, begin, migrate
 from timeoutmgr.migration.places import Place
 from timeoutmgr.pipeline.jobs.migrate import MigrateOptions, refuse_errors
 from timeoutmgr.pipeline.moving import Ends, Mover, Opened, Pulled, opened, pull
@@ -25,7 +26,13 @@ KINDS = ("sqlite", "postgres", "mysql")
 def begun(given: Ends, one: Opened) -> Mover:
     """Begin a run; return what a worker of Spark unpacks for it."""
     run = begin(one.parts, one.terms, lambda: secrets.token_hex(6))
-    made: Mover = cloudpickle.loads(cloudpickle.dumps(Mover(given, run)))
+    made: Mover = cloudpickle.loads(packed(Mover(given, run)))
+    return made
+
+
+def packed(mover: Mover) -> bytes:
+    """Return what goes to the workers."""
+    made: bytes = cloudpickle.dumps(mover)  # type: ignore[no-untyped-call]  # has no types
     return made
 
 
@@ -90,8 +97,8 @@ def test_what_fails_is_an_answer_and_no_other_task_tries_it_again(store_of: Stor
     with opened(given) as [one]:
         mover = begun(given, one)
         with opened(given) as [other]:  # a task whose source loses what it has just hidden
-            failing = replace(other.parts, source=Forgetful(other.parts.source))
-            first = pull(failing, mover.run)
+            source_: Any = Forgetful(other.parts.source)
+            first = pull(replace(other.parts, source=source_), mover.run)
         second = mover.pull()
         states = [each.state for each in one.parts.ledger.batches(mover.run.id)]
         with pytest.raises(MigrationFailed, match=r"1 of 2 tasks of run .* 5 timeouts were hidden"):
@@ -107,13 +114,13 @@ def test_what_fails_is_an_answer_and_no_other_task_tries_it_again(store_of: Stor
 class Forgetful:
     """A source that reads nothing."""
 
-    def __init__(self, source: object) -> None:
+    def __init__(self, source: Source) -> None:
         self._source = source
 
-    def __getattr__(self, name: str) -> object:
+    def __getattr__(self, name: str) -> Any:
         return getattr(self._source, name)
 
-    def read(self, _run_id: str, _batch: Batch) -> list[object]:
+    def read(self, _run_id: str, _batch: Batch) -> list[Item]:
         """Return nothing."""
         return []
 
@@ -164,12 +171,12 @@ def test_no_address_is_in_what_goes_to_the_workers(
     given = ends(source, "broker")
 
     with opened(given) as [one]:
-        packed = cloudpickle.dumps(Mover(given, _planned(one)))
+        sent = packed(Mover(given, _planned(one)))
 
-    assert b"s3cret" not in packed
+    assert b"s3cret" not in sent
 
 
-def _planned(one: Opened):  # type: ignore[no-untyped-def]
+def _planned(one: Opened) -> Run:
     return one.parts.ledger.create("r", one.terms, [], one.parts.runner)
 
 
@@ -187,11 +194,9 @@ def test_ends_that_do_not_fit_are_refused(
     store_of: StoreOf, given: dict[str, Place], why: str
 ) -> None:
     source = store_of("sqlite")
+    wrong = replace(ends(source, source), **given)  # type: ignore[arg-type]  # of all fields
 
-    with (
-        pytest.raises(ConfigurationError, match=why),
-        opened(Ends(**{"settings": source.name, "target": Place(url=source.name), **given})),
-    ):
+    with pytest.raises(ConfigurationError, match=why), opened(wrong):
         pass
 
 

@@ -96,7 +96,7 @@ def test_a_run_that_died_in_spark_is_finished_by_plain_python(
     with opened(given) as [one]:
         run = begin(one.parts, one.terms, lambda: secrets.token_hex(6))
         # Every process of a task dies, also of those that are tried again: Spark gives it up.
-        with pytest.raises(Exception, match="crashed|exited unexpectedly"):
+        with pytest.raises(Exception, match=r"crashed|exited unexpectedly"):
             in_tasks(spark, dying(Mover(given, run), "migration.delivered", None), 1)
         told = [batch.state.value for batch in one.parts.ledger.batches(run.id)]
 
@@ -136,7 +136,8 @@ class Levels:
         self.names = CELERY.prefixed(name)
         self.queue = f"{name}.billing"
         self._transport = KombuTransport(url)
-        self._session: Any = self._transport.session()
+        session: Any = self._transport.session()
+        self._session = session
         self._session.create_queues([self.queue])
         self._session.declare(delay_topology(self.names, "classic"))
 
