@@ -5,33 +5,29 @@ publishing as many messages into the levels with confirms. Neither hides, verifi
 """
 
 import io
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from functools import partial
 
 from harness import pending
 from harness.bare import in_a_process
 from harness.figures import Sample, Watch, interleave, say
-from harness.messages import BODY, HEADERS, SECOND, create_queues, micros, transport_of
+from harness.levels import WINDOW, emptied, levels, published
+from harness.messages import create_queues
 from harness.report import Report, options, parsed
 from harness.servers import connect, servers
 
 from timeoutmgr.clock import SystemClock
-from timeoutmgr.message import Message, Outgoing
 from timeoutmgr.migration import Parts, Target, Terms
 from timeoutmgr.migration.into_levels import LevelsTarget
 from timeoutmgr.migration.starting import move_all
-from timeoutmgr.native.infrastructure import DelayLevels
 from timeoutmgr.native.names import OURS
-from timeoutmgr.native.routes import to_levels
-from timeoutmgr.native.topology import delay_topology
 from timeoutmgr.persistence import SqlPersistence
 from timeoutmgr.transport.kombu_transport import KombuTransport
 
 ENDPOINT = "moving"
 QUEUE = f"{ENDPOINT}.destination"
 CLOCK = SystemClock()
-WINDOW = 500
 BATCH = 5_000
 
 
@@ -60,11 +56,11 @@ def main() -> None:
 
         broker = running["rabbitmq"]
         create_queues(broker, QUEUE)
-        levels(broker).install()
+        levels(broker, QUEUE).install()
         samples = interleave(
             {
                 f"published into the levels, window of {WINDOW}": partial(
-                    in_a_process, published, broker, few
+                    in_a_process, published, broker, QUEUE, few
                 ),
                 "store to levels": partial(filled, first, broker, few, moved_into_levels),
             },
@@ -97,7 +93,7 @@ def moved(first: str, second: str, count: int) -> Sample:
 
 def moved_into_levels(first: str, broker: str, count: int) -> Sample:
     """Move all into our levels."""
-    with closing(KombuTransport(broker)) as transport, emptied(broker):
+    with closing(KombuTransport(broker)) as transport, emptied(broker, QUEUE):
         return _measured(first, LevelsTarget(transport, OURS, CLOCK), count)
 
 
@@ -145,39 +141,6 @@ def copied(first: str, second: str, count: int) -> Sample:
                     buffer = io.BytesIO()
             copy.write(buffer.getvalue())
         return watch.sample(count)
-
-
-def published(broker: str, count: int) -> Sample:
-    """Publish messages into the levels, window by window."""
-    with closing(transport_of(broker).session()) as session, emptied(broker):
-        watch = Watch()
-        for start in range(0, count, WINDOW):
-            due = micros() + 2**21 * SECOND
-            numbers = range(start, min(start + WINDOW, count))
-            session.send([_message(n, due + n * SECOND) for n in numbers])
-        return watch.sample(count)
-
-
-def _message(number: int, due: int) -> Outgoing:
-    message = Message(id=str(number), headers=HEADERS, body=BODY)
-    return to_levels(Outgoing(QUEUE, message), due, OURS, CLOCK)
-
-
-def levels(broker: str) -> DelayLevels:
-    """Return our levels as they are by default."""
-    return DelayLevels(
-        transport=transport_of(broker), names=OURS, queue_type="quorum", bound=[QUEUE]
-    )
-
-
-@contextmanager
-def emptied(broker: str) -> Iterator[None]:
-    """Make the levels anew in the end: the next run begins with empty ones."""
-    yield
-    made = levels(broker)
-    with made.session() as session:
-        session.remove(delay_topology(OURS, "quorum"))
-    made.install()
 
 
 if __name__ == "__main__":

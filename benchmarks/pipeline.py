@@ -20,20 +20,26 @@ from pathlib import Path
 from typing import Any
 
 from harness import machine, pending
+from harness.bare import in_a_process
 from harness.figures import Sample, Samples, cpu_us, interleave, rate, say
-from harness.messages import micros
+from harness.levels import WINDOW, emptied, levels, published
+from harness.messages import create_queues, micros
 from harness.private import Measured, private_postgres
 from harness.report import Report, options, parsed
-from harness.servers import connect
+from harness.servers import connect, servers
 from harness.spark import Cost, jvm_high_water_mb
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 from sqlalchemy import make_url
 
 from timeoutmgr.clock import SystemClock
+from timeoutmgr.migration.places import Place
+from timeoutmgr.migration.starting import move_all
 from timeoutmgr.pipeline import SessionOptions, snapshot, spark_session, write_timeouts
 from timeoutmgr.pipeline.jobs.archive import ArchiveOptions, archive
+from timeoutmgr.pipeline.jobs.migrate import MigrateOptions, migrate
 from timeoutmgr.pipeline.jobs.stream import StreamOptions, stream
+from timeoutmgr.pipeline.moving import Ends, opened
 from timeoutmgr.pipeline.stores import Store, open_store
 from timeoutmgr.pipeline.transforms.reconciling import Bounds, of_history, of_pending, verdicts
 from timeoutmgr.pipeline.views import PENDING, TO_STORE
@@ -362,6 +368,54 @@ def duck(folder: Path) -> None:
         ).fetchall()
 
 
+def migrating(bench: Bench, report: Report) -> None:
+    """Move timeouts into delay levels, beside one process that only publishes as many."""
+    store, count = bench.store("migrating"), min(bench.given.count, 100_000)
+    url, queue = str(store.database.url), "bench.destination"
+    with servers("rabbitmq") as running:
+        broker = running["rabbitmq"]
+        create_queues(broker, queue)
+        levels(broker, queue).install()
+        settings = bench.folder / "levels.toml"
+        settings.write_text(f'endpoint = "bench"\ntransport = "{broker}"\npersistence = "{url}"\n')
+        ends = Ends(settings=str(settings), target=Place(url="native"))
+
+        def filled() -> None:
+            pending.clear(url)
+            pending.load(url, pending.far_future("bench", count))
+
+        def ours() -> Sample:
+            filled()
+            with emptied(broker, queue):
+                return bench.cost.of(count, lambda: moved(MigrateOptions(ends=ends, tasks=2)))
+
+        def moved(given: MigrateOptions) -> None:
+            [found] = migrate(bench.spark, given)
+            assert (found.new, found.verified) == (count, True), found
+
+        def plain() -> Sample:
+            filled()
+            with emptied(broker, queue):
+                return bench.cost.of(count, lambda: move_plainly(ends))
+
+        cases: dict[str, Callable[[], Sample]] = {
+            "migrate into levels, 2 tasks": ours,
+            "migrate into levels, plain Python": plain,
+            f"published into levels, window of {WINDOW}": lambda: in_a_process(
+                published, broker, queue, count
+            ),
+        }
+        first, _second, third = measured(bench, report, cases).values()
+    title = "migrate to RabbitMQ ÷ one process with pipelined confirms"
+    report.faster(title, first, third, 0.85)
+
+
+def move_plainly(ends: Ends) -> None:
+    """Move all that is pending with the runner that ``timeoutmgr migrate`` has."""
+    with opened(ends) as [one]:
+        assert move_all(one.parts, one.terms).verified
+
+
 def streaming(bench: Bench, report: Report) -> None:
     """Follow four writers with slow transactions, stopped and started again."""
     seconds = 10 if bench.given.quick else 40
@@ -436,6 +490,7 @@ PARTS: dict[str, Callable[[Bench, Report], None]] = {
     "schedule": scheduling,
     "archive": archiving,
     "reconcile": reconciling,
+    "migrate": migrating,
     "stream": streaming,
     "memory": memory,
 }

@@ -160,6 +160,7 @@ POINTS: Final[Mapping[str, str]] = {
     "migration.taken_over": "An open run has a new runner; nothing of it was gone on with.",
     "migration.prepared": "The source has what hiding needs; the target does not know of the run.",
     "migration.opened": "The target lets the run deliver; the ledger has it as planned only.",
+    "migration.claimed": "A batch is in somebody's hands; what is to be done with it is not begun.",
     "migration.hidden": "A batch is hidden in the source; nothing of it was read or sent.",
     "migration.sending": "The ledger says that a batch may be at the target; nothing was sent.",
     "migration.delivered": "A batch is at the target; it is hidden in the source as well.",

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count, islice
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, Row, func, insert, select, update
 
 from timeoutmgr.contracts import Key, Transaction
 from timeoutmgr.crashpoints import reach
@@ -19,9 +19,12 @@ from timeoutmgr.migration.states import batch_may_become, run_may_become
 from timeoutmgr.persistence.sql.context import StoreContext
 from timeoutmgr.persistence.sql.locks import lock_endpoint
 
+from .claims import Claims
+
 KIND: Final = "migration"
 _PAGE: Final = 1_000
 _OVER: Final = [state.value for state in RunState if state.is_over]
+_BATCH_OVER: Final = [state.value for state in BatchState if state.is_over]
 
 
 class SqlLedger:
@@ -32,6 +35,7 @@ class SqlLedger:
         runs, batches = context.tables.runs, context.tables.batches
         self._runs, self._batches = runs, batches
         self._mine = (runs.c.kind == KIND, runs.c.endpoint == context.endpoint)
+        self._claims = Claims(context)
 
     def create(self, run_id: str, terms: Terms, ranges: Iterable[Range], runner: str) -> Run:
         """Write run and plan in one transaction; refuse while another run is open."""
@@ -63,7 +67,7 @@ class SqlLedger:
                 rows = [_planned(run_id, next(numbers), one) for one in page]
                 execute_many(connection, insert(self._batches), rows)
                 reach("ledger.batches_written")
-            return Run(id=run_id, terms=terms, state=RunState.PLANNED, created=now)
+            return Run(id=run_id, terms=terms, state=RunState.PLANNED, created=now, runner=name)
 
         return self._context.database.run(work)
 
@@ -84,13 +88,55 @@ class SqlLedger:
             connection.execute(
                 update(self._runs).where(self._runs.c.run_id == run_id).values(runner=name)
             )
-            return _run(row)
+            return replace(_run(row), runner=name)
 
         return self._context.database.run(work)
 
     def give_up(self, runner: str) -> None:
         """Say that *runner* works no more."""
         self._context.lives.end(runner)
+
+    def claim(self, run: Run, no: int, runner: str) -> Batch | None:
+        """Put batch *no* into the hands of *runner*, unless another that lives has it."""
+        name = self._context.lives.name_of(runner)
+
+        def work(connection: Connection) -> Batch | None:
+            self._require_runner(connection, run)
+            batch = self._locked(connection, run, self._batches.c.no == no)
+            if batch is None or batch.state.is_over:
+                return batch
+            if no in self._claims.of_others(connection, run.id, name):
+                return None
+            return self._put(connection, run, batch, name)
+
+        return self._context.database.run(work)
+
+    def claim_next(self, run: Run, runner: str) -> Batch | None:
+        """Claim the first batch that is not over and in nobody's hands."""
+        name = self._context.lives.name_of(runner)
+        batches = self._batches
+
+        def work(connection: Connection) -> Batch | None:
+            self._require_runner(connection, run)
+            taken = self._claims.of_others(connection, run.id, name)
+            free = (batches.c.state.not_in(_BATCH_OVER), batches.c.no.not_in(taken))
+            batch = self._locked(connection, run, *free)
+            return None if batch is None else self._put(connection, run, batch, name)
+
+        return self._context.database.run(work)
+
+    def set_aside(self, run: Run, batch: Batch) -> None:
+        """Hand a claimed *batch* to who works at the run."""
+        assert run.runner is not None, "a run that is worked at names who does so"
+        runner = run.runner
+        self._context.database.run(
+            lambda connection: self._claims.hand_over(connection, run.id, batch, runner)
+        )
+
+    def in_hand(self, run_id: str) -> Collection[int]:
+        """Return the numbers of the batches that somebody has claimed."""
+        with self._context.database.read() as connection:
+            return self._claims.held(connection, run_id).keys()
 
     def open_run(self) -> Run | None:
         """Return the run that is not over, if there is one."""
@@ -164,6 +210,8 @@ class SqlLedger:
             connection.execute(
                 update(self._runs).where(self._runs.c.run_id == run_id).values(values)
             )
+            if state.is_over:
+                self._claims.drop_all(connection, run_id)
 
         self._context.database.run(work)
 
@@ -181,6 +229,7 @@ class SqlLedger:
                     f"run {run_id}, batch {batch.no} is {was} and cannot become {batch.state}; "
                     "another process has moved it"
                 )
+            self._claims.require(connection, run_id, batch)
             connection.execute(
                 update(batches)
                 .where(*this)
@@ -193,11 +242,42 @@ class SqlLedger:
                     repeated=batch.repeated,
                 )
             )
+            if batch.state.is_over:
+                self._claims.drop(connection, run_id, batch.no)
 
         if transaction is None:
             self._context.database.run(work)
         else:
             work(transaction)
+
+    def _require_runner(self, connection: Connection, run: Run) -> None:
+        """Refuse where another has taken the run over; until the commit nobody can."""
+        runner = connection.execute(
+            select(self._runs.c.runner).where(self._runs.c.run_id == run.id).with_for_update()
+        ).scalar_one()
+        if runner != run.runner:
+            raise MigrationRefused(
+                f"another process works at run {run.id} now", ["leave it to that one"]
+            )
+
+    def _locked(
+        self, connection: Connection, run: Run, *which: ColumnElement[bool]
+    ) -> Batch | None:
+        """Return the first of the run's batches *which* are meant, locked."""
+        batches = self._batches
+        statement = (
+            select(batches)
+            .where(batches.c.run_id == run.id, *which)
+            .order_by(batches.c.no)
+            .limit(1)
+            .with_for_update()
+        )
+        row = connection.execute(statement).first()
+        return None if row is None else _batch(row)
+
+    def _put(self, connection: Connection, run: Run, batch: Batch, name: str) -> Batch:
+        self._claims.put(connection, run.id, batch.no, name)
+        return replace(batch, claim=name)
 
     def _open_run(self, connection: Connection) -> Run | None:
         statement = select(self._runs).where(*self._mine, self._runs.c.state.not_in(_OVER))
@@ -226,6 +306,7 @@ def _run(row: Row[Any]) -> Run:
         state=RunState(row.state),
         created=row.created,
         ended=row.ended,
+        runner=row.runner,
     )
     return made if row.report is None else replace(made, report=json.loads(row.report))
 

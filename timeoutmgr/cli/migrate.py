@@ -15,6 +15,7 @@ from timeoutmgr.cli.migrating import (
     ledgers,
     on_the_way,
     places,
+    preview_document,
     print_preview,
     print_reports,
     sites,
@@ -60,23 +61,9 @@ def preview(shared: Shared, /, **given: Any) -> Exit:
     """
     from timeoutmgr.migration import preview as look
 
-    found = []
     with sites(shared, asked_for(given), given["endpoints"]) as opened:
-        for one in opened:
-            found.append(look(one.parts, one.terms))
-    documents = [
-        {
-            **each.terms.document(),
-            "count": each.survey.count,
-            "left": each.survey.left,
-            "earliest": output.shown_time(each.survey.earliest),
-            "latest": output.shown_time(each.survey.latest),
-            "destinations": dict(each.survey.destinations),
-            "problems": [str(problem) for problem in each.problems],
-            "warnings": list(each.warnings),
-        }
-        for each in found
-    ]
+        found = [look(one.parts, one.terms) for one in opened]
+    documents = [preview_document(each) for each in found]
     shared.show({"endpoints": documents}, lambda: print_preview(documents))
     return Exit.FAILED if any(each.problems for each in found) else Exit.OK
 

@@ -18,13 +18,16 @@ from timeoutmgr.cli.shared import Shared
 from timeoutmgr.instants import duration_micros, to_micros
 
 if TYPE_CHECKING:
-    from timeoutmgr.migration import Batch, Ledger, Terms
+    from timeoutmgr.migration import Batch, Ledger, Preview, Terms, Window
     from timeoutmgr.migration.places import Asked, Site
     from timeoutmgr.migration.starting import AnyParts
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
-_PLACE = "A database's URL, native, or a broker's URL. Default: the endpoint's own store."
+_PLACE = (
+    "A database's URL, a settings file, native, or a broker's URL. Default: the endpoint's own "
+    "store."
+)
 _NAMES = "What the delay levels are called: timeoutmgr, nservicebus-v2, nservicebus-v1 or celery."
 
 
@@ -115,11 +118,8 @@ class Opened:
 
 def asked_for(given: Mapping[str, Any]) -> Asked:
     """Return what the options ask for."""
-    from timeoutmgr.migration import Window
     from timeoutmgr.migration.places import Asked, Place
 
-    overdue = bool(given.get("overdue")) or given["from_file"] is not None
-    safety: timedelta = given.get("safety_window") or timedelta(0)
     return Asked(
         source=Place(
             url=given["source"],
@@ -139,15 +139,23 @@ def asked_for(given: Mapping[str, Any]) -> Asked:
         table=given["table"],
         file=given["from_file"],
         ledger=given["ledger"],
-        window=Window(
-            cutoff=_micros(given.get("cutoff")),
-            until=_micros(given.get("until")),
-            safety=duration_micros(safety),
-            overdue=overdue,
-        ),
+        window=window_of(given),
         batch=given.get("batch") or 5_000,
         renames=dict(given["renames"]),
         all_senders=given["all_senders"],
+    )
+
+
+def window_of(given: Mapping[str, Any]) -> Window:
+    """Return which timeouts the options ask for; of an export also what is overdue."""
+    from timeoutmgr.migration import Window
+
+    safety: timedelta = given.get("safety_window") or timedelta(0)
+    return Window(
+        cutoff=_micros(given.get("cutoff")),
+        until=_micros(given.get("until")),
+        safety=duration_micros(safety),
+        overdue=bool(given.get("overdue")) or given.get("from_file") is not None,
     )
 
 
@@ -221,6 +229,20 @@ def on_the_way(shared: Shared, opened: Opened) -> Iterator[Callable[[Batch], Non
             progress.advance(task, batch.taken)
 
         yield on_batch
+
+
+def preview_document(found: Preview) -> dict[str, Any]:
+    """Return what a run would move, as plain values."""
+    return {
+        **found.terms.document(),
+        "count": found.survey.count,
+        "left": found.survey.left,
+        "earliest": output.shown_time(found.survey.earliest),
+        "latest": output.shown_time(found.survey.latest),
+        "destinations": dict(found.survey.destinations),
+        "problems": [str(problem) for problem in found.problems],
+        "warnings": list(found.warnings),
+    }
 
 
 def print_preview(documents: Sequence[dict[str, Any]]) -> None:

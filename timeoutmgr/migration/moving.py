@@ -18,6 +18,8 @@ def move(parts: Parts, run: Run, batch: Batch) -> Batch:
     Raises MigrationFailed where counts do not agree: the batch then stays as it is, hidden, to be
     resumed or aborted.
     """
+    if batch.state is BatchState.DONE:
+        return batch
     if batch.state is BatchState.PENDING:
         batch = hide(parts, run, batch)
     return send(parts, run, batch)

@@ -1,5 +1,7 @@
 """Who takes part in a migration."""
 
+import time
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from timeoutmgr.migration.ports import Ledger, Source, Target
@@ -7,12 +9,16 @@ from timeoutmgr.migration.ports import Ledger, Source, Target
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """Source, target and ledger of one endpoint; *runner* names the process that works."""
+    """Source, target and ledger of one endpoint; *runner* names the process that works.
+
+    *pause* waits so many seconds.
+    """
 
     source: Source
     target: Target
     ledger: Ledger
     runner: str
+    pause: Callable[[float], object] = time.sleep
 
     def close(self) -> None:
         """Say that this process works no more, and let go of all."""

@@ -28,6 +28,7 @@ from timeoutmgr.migration.sinks import LevelsSink, Sink, StoreSink
 from timeoutmgr.migration.window import Window
 from timeoutmgr.native.names import NameSet, name_set
 from timeoutmgr.routing import TIMEOUTS, wake_manager
+from timeoutmgr.settings_file import configuration_from
 from timeoutmgr.transport.kombu_transport import KombuTransport
 
 if TYPE_CHECKING:
@@ -43,8 +44,9 @@ class Place:
     """One end of a migration, as it is said.
 
     *url* None is the endpoint's own store, ``native`` the delay levels on its own broker, a
-    broker's URL the levels there, and a database's URL a store there. *names* are those of levels
-    (with kombu's *names_prefix*); *prefix* and *schema* those of a store's tables.
+    broker's URL the levels there, a database's URL a store there, and a path that ends in ``.toml``
+    the store of that settings file. *names* are those of levels (with kombu's *names_prefix*);
+    *prefix* and *schema* those of a store's tables.
     """
 
     url: str | None = None
@@ -247,6 +249,8 @@ class Site:
                     "the endpoint has no store of its own; name one: --from, --to or --ledger URL"
                 )
             persistence = own
+        elif place.url.endswith(".toml"):
+            persistence = self._of_file(place)
         else:
             options = {"prefix": place.prefix, "schema": place.schema}
             given = {name: value for name, value in options.items() if value is not None}
@@ -259,6 +263,22 @@ class Site:
             )
         persistence.check()
         return persistence
+
+    def _of_file(self, place: Place) -> Persistence:
+        """Return the store of a settings file, with all that the file says of it."""
+        if place.prefix is not None or place.schema is not None:
+            raise ConfigurationError(
+                f"{place.url} says itself what its tables are called; leave prefix and schema out"
+            )
+        settings = configuration_from(Path(str(place.url))).settings()
+        self._closing.append(settings.transport.close)
+        if settings.persistence is None:
+            raise ConfigurationError(
+                f'{place.url} names no persistence; set persistence = "postgresql+psycopg://…", or '
+                "name another store"
+            )
+        self._closing.append(settings.persistence.close)
+        return settings.persistence
 
 
 def _names(place: Place) -> NameSet:

@@ -153,6 +153,29 @@ class Ledger(Protocol):
         """Say that *runner* works no more, so that another may go on."""
         ...
 
+    def claim(self, run: Run, no: int, runner: str) -> Batch | None:
+        """Put batch *no* into the hands of *runner*, and return it as it is now.
+
+        One that is over is returned and not claimed; None while another that lives has it. Raises
+        MigrationRefused once somebody else works at the run than *run* says.
+        """
+        ...
+
+    def claim_next(self, run: Run, runner: str) -> Batch | None:
+        """Claim the first batch that is not over and in nobody's hands; None where there is none.
+
+        Raises as ``claim`` does.
+        """
+        ...
+
+    def set_aside(self, run: Run, batch: Batch) -> None:
+        """Hand a claimed *batch* to who works at the run: others leave what failed alone then."""
+        ...
+
+    def in_hand(self, run_id: str) -> Collection[int]:
+        """Return the numbers of the batches that somebody has claimed, also if that one died."""
+        ...
+
     def open_run(self) -> Run | None:
         """Return the run that is not over, if there is one."""
         ...
@@ -176,7 +199,10 @@ class Ledger(Protocol):
         ...
 
     def move_batch(self, run_id: str, batch: Batch, transaction: Transaction | None = None) -> None:
-        """Write *batch* as it is now; MigrationFailed where its state cannot follow."""
+        """Write *batch* as it is now; one that is over is in nobody's hands any more.
+
+        MigrationFailed where its state cannot follow, or where another has claimed it.
+        """
         ...
 
 

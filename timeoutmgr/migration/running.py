@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import MigrationFailed
+from timeoutmgr.migration.claiming import in_hand
 from timeoutmgr.migration.moving import move
 from timeoutmgr.migration.parts import Parts
 from timeoutmgr.migration.report import Report, report
@@ -23,7 +24,7 @@ def migrate(parts: Parts, run: Run, on_batch: OnBatch = lambda _batch: None) -> 
     """
     for batch in parts.ledger.batches(run.id):
         if batch.state is not BatchState.DONE:
-            on_batch(move(parts, run, batch))
+            on_batch(move(parts, run, in_hand(parts, run, batch)))
     made = report(parts.ledger, run, RunState.COMPLETED)
     left = parts.source.hidden(run.id)
     if left or not made.verified:
@@ -46,12 +47,12 @@ def abort(parts: Parts, run: Run, on_batch: OnBatch = lambda _batch: None) -> Re
     parts.ledger.move_run(run.id, RunState.ABORTING)
     reach("migration.aborting")
     if not parts.target.knows_what_it_has:
-        for batch in parts.ledger.batches(run.id):
+        for batch in _taken_over(parts, run):
             if batch.state is BatchState.SENDING:
                 on_batch(finish_sending(parts, run, batch))
     parts.target.shut(run.id)
     reach("migration.shut_for_good")
-    for batch in parts.ledger.batches(run.id):
+    for batch in _taken_over(parts, run):
         found = known_as_hidden(parts, run, batch)
         if found.state.is_open:
             on_batch(put_back(parts, run, found))
@@ -62,3 +63,13 @@ def abort(parts: Parts, run: Run, on_batch: OnBatch = lambda _batch: None) -> Re
     parts.ledger.move_run(run.id, RunState.ABORTED, report=made.document())
     reach("migration.aborted")
     return made
+
+
+def _taken_over(parts: Parts, run: Run) -> Iterator[Batch]:
+    """Yield the run's batches, those that others had in hand once they have let go of them.
+
+    Nobody can claim one any more who does not work at the run.
+    """
+    held = parts.ledger.in_hand(run.id)
+    for batch in parts.ledger.batches(run.id):
+        yield in_hand(parts, run, batch) if batch.state.is_open or batch.no in held else batch

@@ -80,7 +80,8 @@ class Batch:
     *taken* were hidden in the source and sent; of these *new* are at the target through this
     run and *known* were there before, dispatched or cancelled, so that the target dropped them.
     *returned* went back into the source. *repeated* may be at the target twice, under one id: a
-    crash lay between sending them and writing that down.
+    crash lay between sending them and writing that down. *claim* names who has it in hand, as
+    the ledger does: nobody else can write it.
     """
 
     no: int
@@ -91,11 +92,15 @@ class Batch:
     known: int = 0
     returned: int = 0
     repeated: int = 0
+    claim: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A run as the ledger knows it; *report* is what was saved at its end."""
+    """A run as the ledger knows it; *report* is what was saved at its end.
+
+    *runner* is who works at it, as the ledger calls that process; batches are claimed for it.
+    """
 
     id: str
     terms: Terms
@@ -103,6 +108,7 @@ class Run:
     created: Micros
     ended: Micros | None = None
     report: Mapping[str, Any] | None = None
+    runner: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

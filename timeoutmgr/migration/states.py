@@ -49,6 +49,11 @@ class BatchState(StrEnum):
         """Whether the batch is neither here nor there."""
         return self in (BatchState.HIDDEN, BatchState.SENDING)
 
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left to do."""
+        return self in (BatchState.DONE, BatchState.RETURNED)
+
 
 _RUN: Final = MappingProxyType(
     {

@@ -73,9 +73,8 @@ def open_store(
     )
 
 
-def _of_variable(
-    name: str, environ: Mapping[str, str], schema: str | None, prefix: str | None
-) -> Persistence:
+def url_of(name: str, environ: Mapping[str, str] = os.environ) -> str:
+    """Return the URL that stands in the environment variable of *name*."""
     if not _NAME.fullmatch(name):
         raise ConfigurationError(
             "a store is named by a word or by a settings file, so that no password is in a plan or "
@@ -88,6 +87,13 @@ def _of_variable(
             f"there is no store {name!r}: the environment variable {variable} is not set; set it "
             "to the URL of its database, also where Spark's workers run"
         )
+    return url
+
+
+def _of_variable(
+    name: str, environ: Mapping[str, str], schema: str | None, prefix: str | None
+) -> Persistence:
+    url = url_of(name, environ)
     scheme = url.partition("://")[0].partition("+")[0]
     options = {"schema": schema, "prefix": prefix}
     given = {key: value for key, value in options.items() if value is not None}

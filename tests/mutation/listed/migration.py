@@ -8,6 +8,8 @@ _LEAVING = "persistence/migrating/leaving.py"
 _ARRIVING = "persistence/migrating/arriving.py"
 _MOVING = "timeoutmgr/migration/moving.py"
 _RETURNING = "timeoutmgr/migration/returning.py"
+_LEDGER = "persistence/migrating/ledger.py"
+_CLAIMING = "tests/migration/test_claiming.py"
 _STORES = "tests/migration/test_store_to_store.py"
 
 MUTANTS = (
@@ -103,6 +105,43 @@ MUTANTS = (
         tests=(
             "tests/crash/test_draining.py::"
             "test_a_drain_that_dies_at_one_point_after_the_other_is_finished",
+        ),
+    ),
+    Mutant(
+        name="a batch is written by who has lost it",
+        promise="A process that lost its life and does not know gets no further.",
+        file="persistence/migrating/claims.py",
+        before="        if name != batch.claim:\n",
+        after="        if False:\n",
+        tests=(
+            f"{_CLAIMING}::test_who_lost_a_batch_and_does_not_know_writes_nothing_more_of_it[sqlite]",
+        ),
+    ),
+    Mutant(
+        name="a batch that another has in hand is taken",
+        promise="No two move one batch at once.",
+        file=_LEDGER,
+        before="batches.c.no.not_in(taken)",
+        after="batches.c.no.not_in([])",
+        tests=(f"{_CLAIMING}::test_workers_get_different_batches_the_nearest_due_first[sqlite]",),
+    ),
+    Mutant(
+        name="a worker goes on for a runner that another has followed",
+        promise="What outlives its runner gets no further batch.",
+        file=_LEDGER,
+        before="        if runner != run.runner:\n",
+        after="        if runner is None:\n",
+        tests=(f"{_CLAIMING}::test_nobody_claims_for_a_runner_that_another_has_followed[sqlite]",),
+    ),
+    Mutant(
+        name="what a task failed at is tried by the next",
+        promise="What failed is not sent once more at once.",
+        file="timeoutmgr/pipeline/moving.py",
+        before="            parts.ledger.set_aside(run, batch)\n",
+        after="            pass\n",
+        tests=(
+            "tests/pipeline/test_moving.py::"
+            "test_what_fails_is_an_answer_and_no_other_task_tries_it_again",
         ),
     ),
 )

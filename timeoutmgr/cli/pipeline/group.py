@@ -7,6 +7,7 @@ from timeoutmgr.cli.pipeline.archive import archive
 from timeoutmgr.cli.pipeline.doctor import doctor
 from timeoutmgr.cli.pipeline.forecast import forecast
 from timeoutmgr.cli.pipeline.lateness import lateness
+from timeoutmgr.cli.pipeline.migrate import migrate
 from timeoutmgr.cli.pipeline.reconcile import reconcile
 from timeoutmgr.cli.pipeline.schedule import schedule
 from timeoutmgr.cli.pipeline.stream import stream
@@ -28,5 +29,5 @@ def pipeline() -> None:
     """Hold the commands."""
 
 
-for command in (schedule, forecast, reconcile, lateness, archive, stream, doctor):
+for command in (schedule, forecast, reconcile, lateness, archive, migrate, stream, doctor):
     pipeline.add_command(command)

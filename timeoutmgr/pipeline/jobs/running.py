@@ -37,17 +37,22 @@ def told_by_workers() -> Iterator[None]:
         raise
     except Exception as error:  # pyspark has one tree of errors for each way to Spark
         match = _OURS.search(str(error))
-        kind = _kind(match[1]) if match else None
+        kind = error_called(match[1]) if match else None
         if match is None or kind is None:
             raise
         sentence = match[2].split("\n\n")[0].split("\n\tat ")[0].strip()
-        raised = kind.__new__(kind)
-        # Its facts stayed behind; the sentence has them.
-        Exception.__init__(raised, sentence)
-        raise raised from error
+        raise told(kind, sentence) from error
 
 
-def _kind(name: str) -> type[TimeoutManagerError] | None:
+def told(kind: type[TimeoutManagerError], sentence: str) -> TimeoutManagerError:
+    """Return an error of *kind* that says *sentence*; its facts stayed where it was raised."""
+    raised = kind.__new__(kind)
+    Exception.__init__(raised, sentence)
+    return raised
+
+
+def error_called(name: str) -> type[TimeoutManagerError] | None:
+    """Return our error of that *name*; None where there is none."""
     found = getattr(own, name, None) or getattr(core, name, None)
     is_ours = isinstance(found, type) and issubclass(found, TimeoutManagerError)
     return found if is_ours else None

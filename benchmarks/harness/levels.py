@@ -1,0 +1,50 @@
+"""Delay levels on a broker of a program's own, and the least that it takes to fill them."""
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
+from timeoutmgr.clock import SystemClock
+from timeoutmgr.message import Message, Outgoing
+from timeoutmgr.native.infrastructure import DelayLevels
+from timeoutmgr.native.names import OURS
+from timeoutmgr.native.routes import to_levels
+from timeoutmgr.native.topology import delay_topology
+
+from .figures import Sample, Watch
+from .messages import BODY, HEADERS, SECOND, micros, transport_of
+
+WINDOW = 500
+_CLOCK = SystemClock()
+
+
+def levels(broker: str, queue: str) -> DelayLevels:
+    """Return our levels as they are by default."""
+    return DelayLevels(
+        transport=transport_of(broker), names=OURS, queue_type="quorum", bound=[queue]
+    )
+
+
+@contextmanager
+def emptied(broker: str, queue: str) -> Iterator[None]:
+    """Make the levels anew in the end: the next run begins with empty ones."""
+    yield
+    made = levels(broker, queue)
+    with made.session() as session:
+        session.remove(delay_topology(OURS, "quorum"))
+    made.install()
+
+
+def published(broker: str, queue: str, count: int) -> Sample:
+    """Publish messages into the levels, window by window."""
+    with closing(transport_of(broker).session()) as session, emptied(broker, queue):
+        watch = Watch()
+        for start in range(0, count, WINDOW):
+            due = micros() + 2**21 * SECOND
+            numbers = range(start, min(start + WINDOW, count))
+            session.send([_message(n, queue, due + n * SECOND) for n in numbers])
+        return watch.sample(count)
+
+
+def _message(number: int, queue: str, due: int) -> Outgoing:
+    message = Message(id=str(number), headers=HEADERS, body=BODY)
+    return to_levels(Outgoing(queue, message), due, OURS, _CLOCK)

@@ -1,0 +1,192 @@
+"""``migrate`` on Spark: the ledger is that of plain Python, whoever dies and whoever goes on."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tests.crash.cases import Crash
+from tests.crash.site import Nursery, Worker
+from tests.migration.levels import queues_of
+from tests.pipeline.moving import BATCH, ENDPOINT, due_tomorrow, dying, ends, fill, pending
+from timeoutmgr.errors import MigrationRefused
+from timeoutmgr.migration import RunState, begin
+from timeoutmgr.migration.places import Place
+from timeoutmgr.native.names import CELERY
+from timeoutmgr.native.topology import delay_topology
+from timeoutmgr.pipeline.jobs.migrate import MigrateOptions, in_tasks, migrate
+from timeoutmgr.pipeline.moving import Ends, Mover, opened
+from timeoutmgr.pipeline.stores import Store
+from timeoutmgr.testing.signals import eventually
+from timeoutmgr.transport.kombu_transport import KombuTransport
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+AMOUNT = 6 * BATCH
+StoreOf = Callable[[str], Store]
+
+
+@pytest.fixture
+def nursery() -> Iterator[Nursery]:
+    """Where processes of plain Python come from."""
+    with closing(Nursery()) as made:
+        yield made
+
+
+class Plain:
+    """The plain runner, in processes of its own, between two stores in one database."""
+
+    def __init__(self, nursery: Nursery, source: Store, target: Store, folder: Path) -> None:
+        self._nursery, self._folder = nursery, folder
+        self._given: dict[str, Any] = {
+            "worker": "tests.crash.mover",
+            "url": source.database.url.render_as_string(hide_password=False),
+            "prefixes": [
+                one.tables.timeouts.name.removesuffix("timeouts") for one in (source, target)
+            ],
+            "endpoint": ENDPOINT,
+            "batch": BATCH,
+            "aborts": False,
+        }
+
+    def run(self, crash: Crash | None = None) -> None:
+        """Have a process do it all, or die at *crash*; return when it has ended."""
+        output = self._folder / f"{secrets.token_hex(4)}.txt"
+        worker = Worker(self._nursery, self._given, output, crash)
+        worker.wait_until_it_ends()
+        assert worker.was_killed == (crash is not None), worker.said
+        assert "Traceback" not in worker.said, worker.said
+
+
+def test_a_run_that_plain_python_began_is_gone_on_with_in_spark(
+    spark: SparkSession, store_of: StoreOf, nursery: Nursery, tmp_path: Path
+) -> None:
+    source, target = store_of("postgres"), store_of("postgres")
+    stored = fill(source, due_tomorrow(AMOUNT))
+    Plain(nursery, source, target, tmp_path).run(Crash("migration.delivered", 2))
+    told: list[str] = []
+
+    options = MigrateOptions(ends=ends(source, target), tasks=2)
+    [report] = migrate(spark, options, progress=told.append)
+
+    assert pending(target) == stored
+    assert pending(source) == []
+    assert (report.batches, report.batches_done, report.taken) == (6, 6, AMOUNT)
+    assert (report.new, report.known, report.verified) == (AMOUNT - BATCH, BATCH, True)
+    # In between it tells how far it is, if it takes long enough.
+    assert told[:2] == [
+        "looking for problems",
+        f"run {report.run}: {AMOUNT} timeouts in 6 batches",
+    ]
+    assert told[-1] == "verifying"
+
+
+def test_a_run_that_died_in_spark_is_finished_by_plain_python(
+    spark: SparkSession, store_of: StoreOf, nursery: Nursery, tmp_path: Path
+) -> None:
+    source, target = store_of("postgres"), store_of("postgres")
+    stored = fill(source, due_tomorrow(AMOUNT))
+    given = ends(source, target)
+    with opened(given) as [one]:
+        run = begin(one.parts, one.terms, lambda: secrets.token_hex(6))
+        # Every process of a task dies, also of those that are tried again: Spark gives it up.
+        with pytest.raises(Exception, match=r"crashed|exited unexpectedly"):
+            in_tasks(spark, dying(Mover(given, run), "migration.delivered", None), 1)
+        told = [batch.state.value for batch in one.parts.ledger.batches(run.id)]
+
+    Plain(nursery, source, target, tmp_path).run()
+
+    with opened(given) as [one]:
+        [ended] = one.parts.ledger.runs()
+    assert told == ["sending", *["pending"] * 5]
+    assert pending(target) == stored
+    assert pending(source) == []
+    assert ended.state is RunState.COMPLETED
+    assert ended.report is not None
+    assert (ended.report["known"], ended.report["verified"]) == (BATCH, True)
+
+
+def test_a_task_that_is_killed_is_tried_again_and_nothing_is_there_twice(
+    spark: SparkSession, store_of: StoreOf, tmp_path: Path
+) -> None:
+    source, target = store_of("postgres"), store_of("postgres")
+    stored = fill(source, due_tomorrow(AMOUNT))
+    given = ends(source, target)
+    with opened(given) as [one]:
+        run = begin(one.parts, one.terms, lambda: secrets.token_hex(6))
+        in_tasks(spark, dying(Mover(given, run), "migration.sending", tmp_path / "died"), 2)
+
+    [report] = migrate(spark, MigrateOptions(ends=given))
+
+    assert (tmp_path / "died").exists()
+    assert pending(target) == stored
+    assert (report.new, report.known, report.verified) == (AMOUNT, 0, True)
+
+
+class Levels:
+    """Delay levels of a test's own, and a queue."""
+
+    def __init__(self, url: str, name: str) -> None:
+        self.names = CELERY.prefixed(name)
+        self.queue = f"{name}.billing"
+        self._transport = KombuTransport(url)
+        session: Any = self._transport.session()
+        self._session = session
+        self._session.create_queues([self.queue])
+        self._session.declare(delay_topology(self.names, "classic"))
+
+    def count(self) -> int:
+        """How many messages are in them."""
+        return sum(self._session.count(name) for name in queues_of(self.names))
+
+    def close(self) -> None:
+        """Remove all."""
+        self._session.remove(delay_topology(self.names, "classic"))
+        self._session.delete_queues([self.queue])
+        self._session.close()
+        self._transport.close()
+
+
+def test_a_store_goes_into_the_levels_though_a_task_is_killed(
+    spark: SparkSession, store_of: StoreOf, rabbitmq_url: str, unique: str, tmp_path: Path
+) -> None:
+    source = store_of("postgres")
+    settings = Path(source.name)
+    settings.write_text(settings.read_text().replace("memory://", rabbitmq_url))
+    place = Place(url="native", names="celery", names_prefix=unique)
+    given = Ends(settings=source.name, target=place, batch=BATCH)
+    with closing(Levels(rabbitmq_url, unique)) as levels:
+        fill(source, due_tomorrow(AMOUNT, destination=levels.queue))
+        with opened(given) as [one]:
+            run = begin(one.parts, one.terms, lambda: secrets.token_hex(6))
+            task = dying(Mover(given, run), "migration.delivered", tmp_path / "died")
+            in_tasks(spark, task, 2)
+        [report] = migrate(spark, MigrateOptions(ends=given))
+
+        # What was sent when the process died is sent once more, as the report says.
+        assert (report.new, report.repeated, report.verified) == (AMOUNT, BATCH, True)
+        assert pending(source) == []
+        eventually(lambda: levels.count() == AMOUNT + BATCH, "all are in the levels", 10)
+
+
+def test_a_problem_moves_nothing(
+    spark: SparkSession, store_of: StoreOf, rabbitmq_url: str, unique: str
+) -> None:
+    source = store_of("sqlite")
+    settings = Path(source.name)
+    settings.write_text(settings.read_text().replace("memory://", rabbitmq_url))
+    stored = fill(source, due_tomorrow(3, destination=f"{unique}.gone"))
+    given = Ends(
+        settings=source.name, target=Place(url="native", names="celery", names_prefix=unique)
+    )
+
+    with pytest.raises(MigrationRefused, match="there is no such queue for 3 timeouts"):
+        migrate(spark, MigrateOptions(ends=given))
+
+    assert pending(source) == stored
