@@ -358,6 +358,7 @@ def test_nobody_but_the_queue_manager_inserts_letters() -> None:
     assert public == {"manager", "box", "name", "peek", "every", "receive", "delete"} | {
         "count",
         "oldest",
+        "newest",
         "groups",
     }
 
