@@ -11,7 +11,7 @@ import binascii
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Any, Final
 from xml.etree import ElementTree
@@ -195,18 +195,22 @@ def bytes_of(value: Any) -> bytes:
 
 
 def time_of(value: Any) -> datetime:
-    """Return a time: a datetime, or ISO 8601; without a zone it is UTC."""
+    """Return a time: a datetime, or ISO 8601; without a zone it is UTC.
+
+    What a microsecond cannot hold is rounded up, or the message would be early by that.
+    """
     if isinstance(value, datetime):
         return value
     text = str(value).strip()
     # .NET has seven digits of fraction.
     head, dot, tail = text.partition(".")
     digits = len(tail) - len(tail.lstrip("0123456789"))
+    rest = bool(dot) and bool(tail[6:digits].strip("0"))
     if dot and digits > 6:
         text = f"{head}.{tail[:6]}{tail[digits:]}"
     try:
-        return datetime.fromisoformat(text)
-    except ValueError as error:
+        return datetime.fromisoformat(text) + timedelta(microseconds=rest)
+    except (ValueError, OverflowError) as error:
         raise ValueError(f"{text[:40]!r} is no time; expected ISO 8601") from error
 
 
