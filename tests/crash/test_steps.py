@@ -57,6 +57,7 @@ _NOTHING = "the first of them changed nothing, or this line would not be reached
 
 _NOT_BURIED = "what is not buried has changed nothing, and what raised is undone"
 _CALLED = "the point is in the function called: handler.sent"
+_REFUSED_AGAIN = "nothing was moved, and whoever takes the run over refuses it for the same reason"
 _ALONE = "as between two messages of one batch: what was sent is repeated, the rest is sent"
 
 _DISPATCHER = "satellites/dispatcher.py"
@@ -88,7 +89,9 @@ ALLOWED: Final = {
     (f"{_RECEIVER}:_take", "take", "take"): _NOTHING,
     (f"{_STORE}/storing.py:one_by_one", "insert_keys", "insert_keys"): _NOTHING,
     (f"{_STORE}/claiming.py:_may_be_dropped", "mark_free_rows", "mark_free_rows"): _NOTHING,
-    (f"{_STORE}/claims.py:forget", "mark_free_rows", "execute_many"): _NOTHING,
+    (f"{_STORE}/claiming.py:_drop_ended", "mark_free_rows", "forget"): _NOTHING,
+    (f"{_STORE}/claiming.py:work", "mark_free_rows", "forget"): _NOTHING,
+    ("timeoutmgr/migration/preparing.py:begin", "shut", "move_run"): _REFUSED_AGAIN,
     (f"{_STORE}/changing.py:_cancel", "insert_missing", "execute"): _NOTHING,
     (f"{_STORE}/changing.py:_bar", "insert_missing", "insert_missing"): _NOTHING,
     (f"{_STORE}/heartbeats.py:work", "execute", "insert_missing"): _NOTHING,

@@ -27,7 +27,7 @@ MUTANTS = (
         name="the fence of a run is not looked at",
         promise="After an abort a late process delivers nothing.",
         file=_ARRIVING,
-        before="        if state != _OPEN:\n",
+        before="        if state != OPEN:\n",
         after="        if state is None:\n",
         tests=(
             f"{_STORES}::test_after_an_abort_the_target_takes_nothing_from_a_late_process[sqlite]",
