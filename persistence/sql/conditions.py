@@ -6,7 +6,7 @@ A comparison of pairs, ``(due, id) > (:due, :id)``, is not: MySQL reads the whol
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ARRAY, ColumnElement, Text, and_, any_, bindparam, or_, tuple_
+from sqlalchemy import ARRAY, BindParameter, ColumnElement, Text, and_, any_, bindparam, or_, tuple_
 from sqlalchemy.sql.elements import KeyedColumnElement
 
 from timeoutmgr.contracts import Key
@@ -25,18 +25,28 @@ def from_key(context: StoreContext, due: Col, id_: Col, first: Any) -> ColumnEle
     """Return the condition that the key is the pair *first*, or behind it.
 
     Where pairs can be compared by the index, a thousand that stand before it at the same instant
-    are not read. Its due time once more lets PostgreSQL leave out partitions.
+    are not read.
     """
     if context.locks_what_it_reads:
         return and_(due >= first[0], or_(due > first[0], id_ >= first[1]))
-    return and_(due >= first[0], tuple_(due, id_) >= tuple_(*first))
+    return _on_partitions(context, due >= first[0], tuple_(due, id_) >= tuple_(*first))
 
 
 def before_key(context: StoreContext, due: Col, id_: Col, end: Any) -> ColumnElement[bool]:
     """Return the condition that the key stands before the pair *end*."""
     if context.locks_what_it_reads:
         return and_(due <= end[0], or_(due < end[0], id_ < end[1]))
-    return and_(due <= end[0], tuple_(due, id_) < tuple_(*end))
+    return _on_partitions(context, due <= end[0], tuple_(due, id_) < tuple_(*end))
+
+
+def _on_partitions(
+    context: StoreContext, span: ColumnElement[bool], pairs: ColumnElement[bool]
+) -> ColumnElement[bool]:
+    """Return *pairs*, with the *span* of their due times where that is of use.
+
+    It lets PostgreSQL leave out partitions. SQLite would go by it, and read all of one instant.
+    """
+    return and_(span, pairs) if context.database.dialect.name == "postgresql" else pairs
 
 
 def within(due: Col, id_: Col, first: Any, last: Any) -> ColumnElement[bool]:
@@ -78,22 +88,25 @@ def keyed(context: StoreContext) -> ColumnElement[bool]:
     """Return the condition that a row's key is one of some keys, with false hits.
 
     It reads the interval of the keys in the order of the primary key, which is what a claim
-    covers: of ten thousand that are due at one instant a hundred, and not all of them. The ends'
-    due times once more let PostgreSQL leave out partitions. An id that was moved within the
-    interval is found too: the caller compares the key. MySQL would read, and lock, whatever its
-    plan makes of an interval, and is given the pairs.
+    covers: of ten thousand that are due at one instant a hundred, and not all of them. An id that
+    was moved within the interval is found too: the caller compares the key. MySQL would read, and
+    lock, whatever its plan makes of an interval, and is given the pairs.
     """
     timeouts = context.tables.timeouts
     mine = timeouts.c.endpoint == bindparam("endpoint")
     pair = tuple_(timeouts.c.due, timeouts.c.id)
     if context.locks_what_it_reads:
         return and_(mine, pair.in_(bindparam("keys", expanding=True)))
+    lowest: BindParameter[Any] = bindparam("lowest")
+    highest: BindParameter[Any] = bindparam("highest")
     return and_(
         mine,
-        timeouts.c.due >= bindparam("lowest"),
-        timeouts.c.due <= bindparam("highest"),
-        pair >= tuple_(bindparam("lowest"), bindparam("lowest_id")),
-        pair <= tuple_(bindparam("highest"), bindparam("highest_id")),
+        _on_partitions(
+            context, timeouts.c.due >= lowest, pair >= tuple_(lowest, bindparam("lowest_id"))
+        ),
+        _on_partitions(
+            context, timeouts.c.due <= highest, pair <= tuple_(highest, bindparam("highest_id"))
+        ),
         # No column any more, but an expression: an index on ids is not to be thought of.
         among(context, timeouts.c.id.concat("")),
     )

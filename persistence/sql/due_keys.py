@@ -38,14 +38,22 @@ class DueKeys:
             .order_by(due, id_)
             .limit(bindparam("limit"))
         )
-        claimable: Statement = (
+        self._claimable: Final[Statement] = (
             select(due, id_)
             .where(*mine, seen, due <= now, timeouts.c.next_try <= now)
             .order_by(due, id_)
             .limit(bindparam("limit"))
         )
-        self._claimable: Final = claimable
-        self._claimable_before: Final = claimable.where(before_key(context, due, id_, end))
+        # SQLite takes one upper bound to the index, the first; *end* has to be that, or of ten
+        # thousand due at one instant all are read to find that none stands before *end*.
+        is_due = due + 0 <= now if context.database.is_sqlite else due <= now
+        self._claimable_before: Final[Statement] = (
+            select(due, id_)
+            .where(*mine, seen, before_key(context, due, id_, end), is_due)
+            .where(timeouts.c.next_try <= now)
+            .order_by(due, id_)
+            .limit(bindparam("limit"))
+        )
         self._coming: Final = select(
             select(func.min(due)).where(*mine, due > now).scalar_subquery(),
             select(func.min(timeouts.c.next_try))

@@ -88,6 +88,39 @@ def test_a_saga_and_an_id_are_looked_up_by_index(sql: Stores) -> None:
     assert key in of_id, of_id
 
 
+def test_sqlite_goes_by_both_ends_of_an_interval_and_not_by_its_instants(
+    sqlite_url: str, persistence_of: Callable[..., SqlPersistence]
+) -> None:
+    # All are due at one instant: by that alone each statement would read them all.
+    persistence = persistence_of(sqlite_url)
+    persistence.install()
+    database, store = persistence.database, persistence.timeouts("e", SetClock())
+    store.store_many([timeout(f"{n:03}", NOW) for n in range(400)])
+    ran: list[tuple[str, Any]] = []
+
+    def note(_c: Any, _u: Any, statement: str, parameters: Any, _x: Any, many: bool) -> None:
+        ran.append((statement, parameters[0] if many else parameters))
+
+    first, _second = store.claim(NOW, 100, "o"), store.claim(NOW, 100, "o")
+    store.expect(NOW)  # all gaps are looked at again
+    event.listen(database.engine, "before_cursor_execute", note)
+    try:
+        store.claim(NOW, 100, "o")
+        dispatch(store, first)
+    finally:
+        event.remove(database.engine, "before_cursor_execute", note)
+
+    within = [
+        one
+        for one in ran
+        if ">= (?, ?)" in one[0] and ("< (?, ?)" in one[0] or "<= (?, ?)" in one[0])
+    ]
+    assert {statement.split()[0] for statement, _ in within} == {"SELECT", "DELETE"}
+    for statement, values in within:
+        assert "(due,id)>(?,?) AND (due,id)<(?,?)" in _plan(database, statement, values), statement
+    assert any("< (?, ?)" in statement for statement, _ in within)
+
+
 def _plan(database: Database, statement: str, values: Any) -> str:
     words = "EXPLAIN QUERY PLAN " if database.is_sqlite else "EXPLAIN "
     with database.read() as connection:
