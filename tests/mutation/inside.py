@@ -16,7 +16,7 @@ import pytest
 import timeoutmgr.persistence
 import timeoutmgr.satellites
 
-RESULTS: Final = "TIMEOUTMGR_MUTATION_RESULTS"
+RESULTS: Final = "MUTATION_RESULTS"
 """The environment variable that names the file to write, a line of JSON for each test."""
 
 
