@@ -96,11 +96,11 @@ def test_messages_wait_in_their_queue_while_the_storage_is_away(place: Place) ->
 @matrix(pairs=REPRESENTATIVE)
 @pytest.mark.behaviour(75)
 def test_storage_that_comes_and_goes_below_the_limit_raises_nothing(place: Place) -> None:
-    gate, alarm, party = gated(place, timedelta(seconds=2))
+    gate, alarm, party = gated(place, timedelta(seconds=4))
     party.start()
     party.telemetry.wait_for("polls", 1)
 
-    for number in range(3):
+    for number in range(5):
         gate.shut()
         party.endpoint.send_local("Ping", number, delay=SOON)
         assert gate.asked_in_vain.acquire(timeout=10)
