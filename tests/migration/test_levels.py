@@ -521,7 +521,7 @@ class Slow(LevelsOrigin):
             def slowly(limit: int, wait: float) -> list[Relayed]:
                 return receive(min(limit, 1), wait) if next(looks) % 2 else []
 
-            relay.receive = slowly  # type: ignore[method-assign]
+            relay.receive = slowly  # type: ignore[method-assign]  # a slow broker
             yield relay
 
 

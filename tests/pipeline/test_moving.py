@@ -81,9 +81,9 @@ def test_one_task_takes_the_nearest_due_first(store_of: StoreOf) -> None:
 
         def noting(run_id: str, batch: Batch, transaction: object = None) -> None:
             order.extend([batch.no] if batch.state is BatchState.HIDDEN else [])
-            write(run_id, batch, transaction)  # type: ignore[arg-type]
+            write(run_id, batch, transaction)  # type: ignore[arg-type]  # passed on as it came
 
-        ledger.move_batch = noting  # type: ignore[method-assign]
+        ledger.move_batch = noting  # type: ignore[method-assign]  # to be noted
         pull(one.parts, mover.run)
 
     assert order == [0, 1, 2]

@@ -26,7 +26,7 @@ BATCH_BYTES: Final = 4 * 1024 * 1024
 """Where bodies are large, fewer rows than BATCH_ROWS make a batch."""
 
 # SQLAlchemy's dialects have no types.
-_POSTGRESQL: Final = postgresql.dialect(paramstyle="named")  # type: ignore[no-untyped-call]
+_POSTGRESQL: Final = postgresql.dialect(paramstyle="named")  # type: ignore[no-untyped-call]  # SQLAlchemy has no types there
 _SQLITE: Final = sqlite.dialect(paramstyle="named")
 _GONE: Final = ("22023", "55000", "42P01", "25001")
 """What PostgreSQL says of a snapshot, or of a partition, that is no more."""
