@@ -52,6 +52,7 @@ POINTS: Final[Mapping[str, str]] = {
     "claiming.ended_dropped": "Claims that ended are dropped; the new one is not made.",
     "claiming.claim_added": "A claim is made; the commit is to come.",
     # --- the dispatcher
+    "dispatch.moved": "What can be moved inside the database is; what cannot is not in hand.",
     "dispatch.taken": "The rows of a chunk are in hand; nothing is published.",
     "dispatch.confirmed": "All messages of a chunk are published and confirmed; no row is closed.",
     "dispatch.error_copy_confirmed": "The error queue has the copy of an undeliverable message; "
@@ -60,6 +61,9 @@ POINTS: Final[Mapping[str, str]] = {
     "taking.fence_raised": "A claim without row locks is made the dispatcher's; not committed.",
     "taking.claim_added": "A single timeout got a claim of its own; nothing is published.",
     "taking.marked": "What was taken and not closed is marked as maybe sent; its claim is there.",
+    "closing.at_once": "A chunk that was sent whole: all of it, by one statement.",
+    "moving.locked": "The rows of a chunk are locked, to go to queues of the same database.",
+    "moving.moved": "Rows are moved into queues of the same database; the commit is to come.",
     "closing.keys_closed": "The tombstones are set; the rows are still there.",
     "closing.rows_removed": "Tombstones are set and rows removed; the history is not written.",
     "closing.history_written": "Tombstones, rows and history of a chunk; its claim is there.",
@@ -197,7 +201,8 @@ POINTS: Final[Mapping[str, str]] = {
     "ledger.run_written": "A run is written; its plan is not.",
     "ledger.batches_written": "Run and a part of its plan, or all, are written; no commit yet.",
     "leaving.hidden": "A batch is hidden; the ledger does not say so, nor is it committed.",
-    "leaving.rows_removed": "A batch's rows are removed; their keys say they are pending.",
+    "leaving.rows_removed": "A batch's rows are removed; their keys say they are pending, but for "
+    "PostgreSQL, where one statement does both and tells of it.",
     "leaving.keys_closed": "A batch's rows are removed and its keys closed; no history.",
     "leaving.history_written": "A batch is removed, closed and told of; not in the ledger.",
     "leaving.some_removed": "What the target has of a batch is removed; its keys are open.",

@@ -34,14 +34,18 @@ class FakeTransaction:
 
 
 class FakeTransport:
-    """Queues in memory. *answers* are given, or raised, by the next sends to a destination."""
+    """Queues in memory. *answers* are given, or raised, by the next sends to a destination.
 
-    def __init__(self, *queues: str, durable: bool = True) -> None:
+    *starts* says that its sessions can send without waiting for the answers.
+    """
+
+    def __init__(self, *queues: str, durable: bool = True, starts: bool = False) -> None:
         self.queues: dict[str, deque[Received]] = {
             name: deque() for name in ("sales", "error", *queues)
         }
         self.answers: dict[str, deque[SendResult | Exception]] = {}
         self.journal: list[str] = []
+        self.starts = starts
         self.open_sessions = 0
         self.opened_sessions = 0
         self.on_idle: Callable[[], None] = lambda: None
@@ -72,7 +76,7 @@ class FakeTransport:
     def session(self) -> FakeSession:
         self.open_sessions += 1
         self.opened_sessions += 1
-        return FakeSession(self)
+        return StartingSession(self) if self.starts else FakeSession(self)
 
     def describe(self) -> str:
         return "simulated://"
@@ -180,6 +184,28 @@ class FakeSession:
             action()
         else:
             cast(FakeTransaction, transaction).on_commit.append(action)
+
+
+@dataclass(frozen=True)
+class FakeSending:
+    """Messages that are sent, and whose answers are to be asked for."""
+
+    journal: list[str]
+    answers: Sequence[SendResult]
+
+    def results(self) -> list[SendResult]:
+        self.journal.append(f"asked for {len(self.answers)}")
+        return list(self.answers)
+
+
+class StartingSession(FakeSession):
+    """One that sends without waiting for the answers."""
+
+    def start_sending(self, outgoing: Sequence[Outgoing]) -> FakeSending:
+        self._transport.called("start_sending")
+        answers = self.send(outgoing)
+        self._transport.journal.append(f"started {len(answers)}")
+        return FakeSending(self._transport.journal, answers)
 
 
 class FakeReceiver:

@@ -138,11 +138,11 @@ def test_it_slows_answers_and_keeps_their_order(proxy: FaultProxy, client: socke
     took = time.monotonic() - began
 
     assert answers == b"012"
-    assert 0.15 <= took < 3
+    assert took >= 0.15
+
+    proxy.slow(60)
     proxy.heal()
-    began = time.monotonic()
-    ask(client)
-    assert time.monotonic() - began < 0.1
+    assert ask(client) == b"ping"
 
 
 def test_what_is_delayed_arrives_at_once_when_it_is_healed(
@@ -163,7 +163,7 @@ def test_it_throttles(proxy: FaultProxy, client: socket.socket) -> None:
     began = time.monotonic()
     assert ask(client, bytes(6_000)) == bytes(6_000)
 
-    assert 0.25 <= time.monotonic() - began < 3
+    assert time.monotonic() - began >= 0.25
 
 
 def test_a_sender_has_to_wait_when_nothing_gets_through(

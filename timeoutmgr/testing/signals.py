@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Final
 
-PATIENCE: Final = 15.0
+PATIENCE: Final = 30.0
 """Seconds until a wait gives up; long, because a wait that is met costs nothing."""
 
 

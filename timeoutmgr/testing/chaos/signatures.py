@@ -4,11 +4,21 @@ Without it nobody could say whether the process that sent a message first was th
 """
 
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from timeoutmgr.contracts import SendResult, Transport, TransportSession
+from sqlalchemy import Insert, literal
+from sqlalchemy.sql import FromClause
+
+from timeoutmgr.contracts import (
+    KeepsRows,
+    MessageRows,
+    Sending,
+    SendResult,
+    Transport,
+    TransportSession,
+)
 from timeoutmgr.message import Outgoing
 
 SENT_BY: Final = "Chaos.SentBy"
@@ -21,7 +31,25 @@ def signed(transport: Transport, queues: Collection[str], sender: str) -> Transp
     made: Any = transport  # the real one, and no wrapper: others look at what it is
     open_session = made.session
     made.session = lambda: _SigningSession(open_session(), queues, sender)
+    if isinstance(transport, KeepsRows):
+        rows = transport.message_rows()
+        made.message_rows = lambda: None if rows is None else _SigningRows(rows, sender)
     return transport
+
+
+class _SigningRows:
+    """Signs what a database passes on by itself, all of which is for queues of the run."""
+
+    def __init__(self, inner: MessageRows, sender: str) -> None:
+        self._inner = inner
+        self._sender = sender
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+    def insert(self, messages: FromClause, added: Mapping[str, Any], *rest: Any) -> Insert:
+        signature = {SENT_BY: literal(self._sender)}
+        return self._inner.insert(messages, {**added, **signature}, *rest)
 
 
 class _SigningSession:
@@ -31,7 +59,12 @@ class _SigningSession:
         self._sender = sender
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
+        found = getattr(self._inner, name)
+        # No method of this class: not every session has it, and whoever has is asked for it.
+        return self._signing(found) if name == "start_sending" else found
+
+    def _signing(self, start: Callable[..., Sending]) -> Callable[[Sequence[Outgoing]], Sending]:
+        return lambda outgoing: start([self._sign(one) for one in outgoing])
 
     def send(self, outgoing: Sequence[Outgoing], **how: Any) -> list[SendResult]:
         return self._inner.send([self._sign(one) for one in outgoing], **how)

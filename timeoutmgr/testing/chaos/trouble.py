@@ -62,6 +62,7 @@ class Trouble:
         self._cutters = cutters
         self._restarts = restarts
         self._restarting: threading.Thread | None = None
+        self._to_restart: deque[FaultKind] = deque()
         self._failure: Exception | None = None
         self._traps: list[_Trap] = []
         self.incidents: list[Incident] = []
@@ -69,7 +70,7 @@ class Trouble:
     @property
     def is_over(self) -> bool:
         """Whether nothing more happens."""
-        return not self._faults and self._restarting is None
+        return not self._faults and not self._to_restart and self._restarting is None
 
     def step(self, elapsed: float) -> None:
         """Do what is due *elapsed* seconds after the begin, and look after the processes."""
@@ -77,8 +78,7 @@ class Trouble:
             raise ChaosFailed(f"a server could not be restarted: {self._failure}") from (
                 self._failure
             )
-        if self._restarting is not None and not self._restarting.is_alive():
-            self._restarting = None
+        self._go_on_restarting()
         self._look_at_traps()  # before anybody gets another life
         while self._faults and self._faults[0].at <= elapsed:
             self._happen(self._faults.popleft())
@@ -147,13 +147,23 @@ class Trouble:
             )
 
     def _restart(self, kind: FaultKind) -> None:
-        """Restart a server, while other faults go on; one at a time."""
-        if self._restarting is not None:
-            return
-        self._restarting = threading.Thread(
-            target=self._restarted, args=(kind, now()), name="restart", daemon=True
-        )
-        self._restarting.start()
+        """Restart a server, while other faults go on; one at a time.
+
+        One that comes while another restarts has its turn then; no kind has two turns before it.
+        """
+        if kind not in self._to_restart:
+            self._to_restart.append(kind)
+        self._go_on_restarting()
+
+    def _go_on_restarting(self) -> None:
+        if self._restarting is not None and not self._restarting.is_alive():
+            self._restarting = None
+        if self._restarting is None and self._failure is None and self._to_restart:
+            kind = self._to_restart.popleft()
+            self._restarting = threading.Thread(
+                target=self._restarted, args=(kind, now()), name="restart", daemon=True
+            )
+            self._restarting.start()
 
     def _restarted(self, kind: FaultKind, begin: Micros) -> None:
         started = time.monotonic()
