@@ -2,7 +2,6 @@
 
 import inspect
 import os
-import uuid
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -17,6 +16,7 @@ from timeoutmgr.delayed_delivery import DelayedDeliverySettings
 from timeoutmgr.errors import ConfigurationError, InvalidMessage, UnknownSetting
 from timeoutmgr.features import Feature
 from timeoutmgr.handlers import ANY, Handler
+from timeoutmgr.ids import random_id
 from timeoutmgr.resilience.critical import CriticalAction, CriticalErrorHook
 from timeoutmgr.resilience.recovery import RecoverabilitySettings
 from timeoutmgr.telemetry import Counters, Telemetry
@@ -119,7 +119,7 @@ class EndpointConfiguration:
         """Whether the start creates missing queues and tables."""
         self.clock: Clock = SystemClock()
         self.telemetry: Telemetry = Counters()
-        self.new_id: Callable[[], str] = lambda: str(uuid.uuid4())
+        self.new_id: Callable[[], str] = random_id
         self._accept_loss = False
         self._send_only = False
         self._transport: Transport | None = None

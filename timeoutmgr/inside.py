@@ -7,11 +7,11 @@ from sqlalchemy import Connection
 
 from timeoutmgr.assembly import Parts
 from timeoutmgr.database import Database, same_database
+from timeoutmgr.database.commits import after_commit
 from timeoutmgr.errors import CombinationRefused, TimeoutManagerError
 from timeoutmgr.instants import Micros
 from timeoutmgr.outgoing import Composed
 from timeoutmgr.routing import wake_manager
-from timeoutmgr.transport.sql.commits import after_commit
 from timeoutmgr.transport.work import require_confirmed
 
 if TYPE_CHECKING:

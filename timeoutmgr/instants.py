@@ -6,6 +6,7 @@ always UTC), so that endpoints of both kinds read each other's due times.
 """
 
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from re import ASCII, compile
 from typing import Final, TypeAlias
 
@@ -49,8 +50,14 @@ def duration_micros(duration: timedelta) -> int:
 
 def to_wire(instant: Micros) -> str:
     """Return *instant* as it travels in a header."""
-    text = from_micros(instant).isoformat(" ", "microseconds")
-    return f"{text[:19]}:{text[20:26]} Z"
+    seconds, micros = divmod(instant, 1_000_000)
+    return f"{_to_the_second(seconds)}:{micros:06} Z"
+
+
+@lru_cache(maxsize=256)
+def _to_the_second(seconds: int) -> str:
+    # Of many messages in a row, sent and due are of a few seconds.
+    return from_micros(seconds * 1_000_000).isoformat(" ", "seconds")[:19]
 
 
 def from_wire(text: str) -> Micros:
@@ -63,8 +70,12 @@ def from_wire(text: str) -> Micros:
         raise ValueError(
             f"{text[:64]!r} is not an instant; expected 'yyyy-MM-dd HH:mm:ss:ffffff Z' in UTC"
         )
-    at = datetime.fromisoformat(f"{text[:19]}.{text[20:26]}+00:00")
-    return (at - _EPOCH) // MICROSECOND
+    return _of_the_second(text[:19]) + int(text[20:26])
+
+
+@lru_cache(maxsize=256)
+def _of_the_second(text: str) -> Micros:
+    return (datetime.fromisoformat(f"{text}+00:00") - _EPOCH) // MICROSECOND
 
 
 _TIMESPAN: Final = compile(r"(?:(\d{1,8})\.)?(\d{1,2}):(\d{2}):(\d{2})(?:\.(\d{1,7}))?", ASCII)

@@ -20,6 +20,18 @@ class Message:
     content_encoding: str = "utf-8"
 
 
+def with_headers(message: Message, headers: Mapping[str, str]) -> Message:
+    """Return *message* with these *headers* in place of its own."""
+    # As ``replace`` does it, which takes twice the time; each message passes here twice.
+    return Message(
+        id=message.id,
+        headers=headers,
+        body=message.body,
+        content_type=message.content_type,
+        content_encoding=message.content_encoding,
+    )
+
+
 class Via(Protocol):
     """A way to a queue that leads through exchanges of a broker."""
 

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 
 from timeoutmgr import headers
@@ -205,16 +206,22 @@ RESERVED = frozenset(
 
 def _refuse_reserved(given: Mapping[str, str]) -> None:
     for name in given:
-        if name in RESERVED or str(name).startswith(headers.PROPERTY_PREFIX):
-            raise InvalidMessage(
-                f"header {name!r} is set by the timeout manager itself; use delay, deliver_at, "
-                "message_id or saga_id"
-            )
-        if isinstance(name, str) and name.lower() in headers.BROKER_HEADERS:
-            raise InvalidMessage(
-                f"header {name!r} steers the broker and would change where the message goes; "
-                "choose another name"
-            )
+        _refuse_reserved_name(name)
+
+
+@lru_cache(maxsize=1024)
+def _refuse_reserved_name(name: str) -> None:
+    # A program has a few names of headers, and sends them again and again.
+    if name in RESERVED or str(name).startswith(headers.PROPERTY_PREFIX):
+        raise InvalidMessage(
+            f"header {name!r} is set by the timeout manager itself; use delay, deliver_at, "
+            "message_id or saga_id"
+        )
+    if isinstance(name, str) and name.lower() in headers.BROKER_HEADERS:
+        raise InvalidMessage(
+            f"header {name!r} steers the broker and would change where the message goes; "
+            "choose another name"
+        )
 
 
 def _related(cause: Message) -> dict[str, str]:

@@ -1,8 +1,10 @@
 """Parts by name: ours from one table (so that a checkout works), others' from entry points."""
 
 import importlib
+import sys
 from difflib import get_close_matches
-from importlib.metadata import entry_points
+from functools import lru_cache
+from importlib.metadata import EntryPoints, entry_points
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -50,8 +52,7 @@ def load(group: str, name: str) -> Any:
     if path is not None:
         module, _, attribute = path.partition(":")
         return getattr(importlib.import_module(module), attribute)
-    found = entry_points(group=group, name=name)
-    for entry in found:
+    for entry in _others(group).select(name=name):
         return entry.load()
     known = names(group)
     near = get_close_matches(name, known, n=1)
@@ -62,4 +63,15 @@ def load(group: str, name: str) -> Any:
 def names(group: str) -> list[str]:
     """Return every name that ``load`` knows in *group*."""
     ours = {name for owner, name in BUILT_IN if owner == group}
-    return sorted(ours | {entry.name for entry in entry_points(group=group)})
+    return sorted(ours | _others(group).names)
+
+
+def _others(group: str) -> EntryPoints:
+    return _on_path(group, tuple(sys.path))
+
+
+# To look takes milliseconds, since a file of every installed package is read; a file of settings
+# asks a dozen times.
+@lru_cache(maxsize=32)
+def _on_path(group: str, _path: tuple[str, ...]) -> EntryPoints:
+    return entry_points(group=group)

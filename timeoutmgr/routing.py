@@ -2,18 +2,17 @@
 
 import hashlib
 import uuid
-from dataclasses import replace
 from typing import Final
 
 from timeoutmgr import headers
+from timeoutmgr.ids import uuid_text
 from timeoutmgr.instants import Micros, to_wire
-from timeoutmgr.message import Message, Outgoing
+from timeoutmgr.message import Message, Outgoing, with_headers
 
 NAMESPACE: Final = uuid.UUID("6b0a3d3c-55d8-5d4f-9a0e-2f6f3f1b9f1c")
 """Of the ids of timeouts: each is a UUID of version 5."""
-_NOT_MARKED: Final = ~(0xF000 << 64 | 0xC000 << 48)
-_MARKS: Final = 0x5000 << 64 | 0x8000 << 48
-"""Version 5 and RFC 4122's variant, in the bits of a UUID that say so."""
+_NAMESPACE: Final = NAMESPACE.bytes
+_VERSION: Final = 5
 TIMEOUTS: Final = ".Timeouts"
 DISPATCHER: Final = ".TimeoutsDispatcher"
 DELAYED: Final = ".timeouts"
@@ -26,11 +25,8 @@ def timeout_id(endpoint: str, message_id: str) -> str:
     The same message gives the same id, so storing twice is storing once.
     """
     name = f"{len(endpoint)}:{endpoint}{message_id}"
-    # As uuid5 makes it, without the object in between: each message passes here twice.
-    digest = hashlib.sha1(NAMESPACE.bytes + name.encode(), usedforsecurity=False).digest()
-    number = int.from_bytes(digest[:16], "big") & _NOT_MARKED | _MARKS
-    text = f"{number:032x}"
-    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+    digest = hashlib.sha1(_NAMESPACE + name.encode(), usedforsecurity=False).digest()
+    return uuid_text(int.from_bytes(digest[:16], "big"), _VERSION)
 
 
 def id_of_timeout(endpoint: str, message: Message) -> str:
@@ -60,7 +56,7 @@ def to_timeout_manager(outgoing: Outgoing, due: Micros, address: str) -> Outgoin
         headers.DESTINATION: outgoing.destination,
         headers.DELIVER_AT: at,
     }
-    return Outgoing(address, replace(outgoing.message, headers=routed))
+    return Outgoing(address, with_headers(outgoing.message, routed))
 
 
 def to_delayed_store(outgoing: Outgoing, due: Micros, address: str) -> Outgoing:
@@ -71,7 +67,7 @@ def to_delayed_store(outgoing: Outgoing, due: Micros, address: str) -> Outgoing:
         headers.DELAYED_DESTINATION: outgoing.destination,
         headers.DELIVER_AT: to_wire(due),
     }
-    return Outgoing(address, replace(outgoing.message, headers=routed))
+    return Outgoing(address, with_headers(outgoing.message, routed))
 
 
 def final_destination(outgoing: Outgoing) -> str:

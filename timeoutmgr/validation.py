@@ -62,11 +62,11 @@ def check_destination(destination: str, limits: Limits) -> None:
     """Raise InvalidMessage where nothing may be sent to *destination*."""
     if not isinstance(destination, str) or not destination:
         raise InvalidMessage(f"a destination is the name of a queue, got {destination!r}")
-    _check_name(destination, limits)
+    _check_name(destination, limits.allowed_destinations)
 
 
 @lru_cache(maxsize=1024)
-def _check_name(destination: str, limits: Limits) -> None:
+def _check_name(destination: str, allowed: tuple[str, ...]) -> None:
     # A program sends to a few destinations, again and again.
     size = len(destination.encode("utf-8", "surrogatepass"))
     if size > DESTINATION_BYTES:
@@ -84,7 +84,6 @@ def _check_name(destination: str, limits: Limits) -> None:
             f"destination {destination!r} belongs to the broker or to a timeout manager; name the "
             "queue of an endpoint"
         )
-    allowed = limits.allowed_destinations
     if allowed and not any(fnmatchcase(destination, pattern) for pattern in allowed):
         raise DestinationNotAllowed(
             f"destination {destination!r} is outside allowed_destinations "

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import sys
+from importlib.metadata import EntryPoints
+
 import pytest
 
 from timeoutmgr import plugins
@@ -43,3 +46,22 @@ def test_names_are_sorted_and_unique() -> None:
     found = plugins.names(plugins.PERSISTENCE)
 
     assert found == sorted(set(found))
+
+
+def test_installed_packages_are_looked_through_once_for_each_path_of_imports(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked: list[str] = []
+
+    def look(*, group: str) -> EntryPoints:
+        looked.append(group)
+        return EntryPoints()
+
+    monkeypatch.setattr(plugins, "entry_points", look)
+    monkeypatch.setattr(sys, "path", [*sys.path, "/no/such/folder"])
+    for _ in range(2):
+        plugins.names(plugins.FEATURES)
+    monkeypatch.setattr(sys, "path", [*sys.path, "/another"])
+    plugins.names(plugins.FEATURES)
+
+    assert looked == [plugins.FEATURES] * 2

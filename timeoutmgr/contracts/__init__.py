@@ -14,6 +14,7 @@ from timeoutmgr.contracts.delayed import (
     RemovesInBatches,
     StoresInBatches,
 )
+from timeoutmgr.contracts.moving import KeepsRows, MessageRows, Move, MovesRows
 from timeoutmgr.contracts.outcomes import CancelResult, ChangeResult, Outcome, OutcomeKind
 from timeoutmgr.contracts.persistences import (
     BulkTables,
@@ -25,7 +26,14 @@ from timeoutmgr.contracts.persistences import (
     StoreCapabilities,
 )
 from timeoutmgr.contracts.reports import ProcessRecord, StoreStatistics
-from timeoutmgr.contracts.sessions import Receiver, SendResult, TransportSession
+from timeoutmgr.contracts.sessions import (
+    Answered,
+    Receiver,
+    Sending,
+    SendResult,
+    StartsSending,
+    TransportSession,
+)
 from timeoutmgr.contracts.stores import Taken, TimeoutStore
 from timeoutmgr.contracts.timeouts import Chunk, Key, Timeout, TimeoutFilter, TimeoutState
 from timeoutmgr.contracts.topologies import Binding, Exchange, Queue, Topology, TopologySession
@@ -33,6 +41,7 @@ from timeoutmgr.contracts.transactions import Transaction, TransactionMode
 from timeoutmgr.contracts.transports import Transport, TransportCapabilities
 
 __all__ = [
+    "Answered",
     "Binding",
     "BulkTables",
     "Burial",
@@ -48,8 +57,12 @@ __all__ = [
     "FetchesInBatches",
     "HasBulkTables",
     "HasLayout",
+    "KeepsRows",
     "Key",
     "Layout",
+    "MessageRows",
+    "Move",
+    "MovesRows",
     "Outcome",
     "OutcomeKind",
     "Persistence",
@@ -58,6 +71,8 @@ __all__ = [
     "Receiver",
     "RemovesInBatches",
     "SendResult",
+    "Sending",
+    "StartsSending",
     "StoreCapabilities",
     "StoreStatistics",
     "StoresInBatches",

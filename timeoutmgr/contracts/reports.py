@@ -9,7 +9,7 @@ from typing import Final
 from timeoutmgr.instants import Micros
 
 LIVE: Final[Micros] = 3 * 60 * 1_000_000
-"""How old the heartbeat of a process that lives can be: there is one a minute."""
+"""How old the heartbeat of a process that lives can be: there is one in 75 seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

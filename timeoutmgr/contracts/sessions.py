@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from timeoutmgr.contracts.transactions import Transaction
 from timeoutmgr.message import Outgoing, Received
@@ -22,6 +23,44 @@ class SendResult(Enum):
     """The broker said no (full queue, alarm); it was not taken."""
     UNKNOWN = "unknown"
     """No answer in time: it may or may not have been taken."""
+
+
+class Sending(Protocol):
+    """Messages that are written, and for which the broker's answers are still to come."""
+
+    def results(self) -> list[SendResult]:
+        """Wait, and return what became of each, in order; what has no answer is UNKNOWN.
+
+        Does not raise for the broker, also where it went away.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A sending that is over."""
+
+    answers: Sequence[SendResult]
+
+    def results(self) -> list[SendResult]:
+        """Return what became of each, in order."""
+        return list(self.answers)
+
+
+@runtime_checkable
+class StartsSending(Protocol):
+    """A session that leaves its user something else to do while a broker takes its time."""
+
+    def start_sending(self, outgoing: Sequence[Outgoing]) -> Sending:
+        """Write *outgoing*, as ``send`` does, and do not wait for what becomes of them.
+
+        Several may be under way, and all else may be done with the session meanwhile. What is
+        sent is written in the order of the calls; results may be asked for in any order, or not
+        at all, in the thread that uses the session. A session that bounds what is under way waits
+        here where this would be too many. Raises what ``send`` raises before anything is written;
+        what is under way already is not touched by that.
+        """
+        ...
 
 
 class Receiver(Protocol):

@@ -1,0 +1,71 @@
+"""Moving due timeouts into queues without taking them out of the database.
+
+Where queues and timeouts are tables of one database, a message that leaves the store for a queue
+need not travel to a process and back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias, runtime_checkable
+
+from sqlalchemy import ColumnElement, Insert
+from sqlalchemy.sql import FromClause
+
+from timeoutmgr.contracts.timeouts import Key
+from timeoutmgr.contracts.transactions import Transaction
+from timeoutmgr.instants import Micros
+
+Move: TypeAlias = Callable[[str, Sequence[Key], Micros, Transaction], Sequence[Key]]
+"""Moves those of some keys that can be moved, in a transaction, and returns them.
+
+Given are a claim's token (empty: none), keys, and the instant of the dispatch. The rows are due
+and were nobody else's; they are recorded as dispatched, and the claim ended where all were moved.
+"""
+
+
+class MessageRows(Protocol):
+    """The queues of one database as one table, to be written by statements."""
+
+    def takes(self, message: FromClause) -> ColumnElement[bool]:
+        """Return the condition that a row of *message* can go as it is to its ``destination``.
+
+        It has the columns of a stored timeout. What is false of it is sent by ``send``, which
+        finds the words for what is wrong.
+        """
+        ...
+
+    def insert(
+        self,
+        messages: FromClause,
+        added: Mapping[str, ColumnElement[str]],
+        at: ColumnElement[int],
+        *order: ColumnElement[Any],
+    ) -> Insert:
+        """Return the statement that puts *messages*, which it ``takes``, into their queues.
+
+        In the *order* given, with *added* headers, which they must not have; *at* is now.
+        """
+        ...
+
+    def announce(self, queues: Collection[str], transaction: Transaction) -> None:
+        """Wake the receivers of *queues* when *transaction* has committed."""
+        ...
+
+
+@runtime_checkable
+class KeepsRows(Protocol):
+    """A transport whose queues are in a database."""
+
+    def message_rows(self) -> MessageRows | None:
+        """Return its table, None where this kind of database cannot move rows."""
+        ...
+
+
+@runtime_checkable
+class MovesRows(Protocol):
+    """A store that can move rows inside its database."""
+
+    def mover(self, into: MessageRows) -> Move | None:
+        """Return what moves timeouts *into* queues of the same database, None where it cannot."""
+        ...
