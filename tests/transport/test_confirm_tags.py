@@ -2,65 +2,214 @@
 
 from __future__ import annotations
 
-from collections import defaultdict, deque
-from collections.abc import Callable
-from datetime import timedelta
-from typing import cast
+import pytest
 
+from tests.transport.confirming import Broker, Said, ack, nack, publishing, publishings, returned
 from timeoutmgr.contracts import SendResult
-from timeoutmgr.transport.connection import AmqpConnection
-from timeoutmgr.transport.dispatch import ConfirmWindow, Publishing
+
+CONFIRMED, REFUSED = SendResult.CONFIRMED, SendResult.REFUSED
+UNROUTABLE, UNKNOWN = SendResult.UNROUTABLE, SendResult.UNKNOWN
 
 
-class Broker:
-    """The far end of a connection and its one channel; it says what is scripted, in order.
-
-    A real broker chooses by itself which confirms it sends as one.
-    """
-
-    frame_limit = 131_072
-    blocked = False
-    channel_id = 1
-
-    def __init__(self, *said: tuple[str, int, bool]) -> None:
-        self.events: defaultdict[str, set[Callable[..., None]]] = defaultdict(set)
-        self._said = deque(said)
-
-    def channel(self) -> Broker:
-        return self
-
-    def confirm_select(self) -> None:
-        return
-
-    def write(self, frames: bytes) -> None:
-        assert frames
-
-    def tick(self) -> None:
-        return
-
-    def drop(self, reason: str) -> None:
-        raise AssertionError(reason)
-
-    def pump(self, seconds: float) -> bool:
-        method, tag, multiple = self._said.popleft()
-        for listener in self.events[method]:
-            listener(tag, multiple)
-        return True
-
-
-def sent(count: int, *said: tuple[str, int, bool]) -> list[SendResult]:
-    connection = cast(AmqpConnection, Broker(*said))
-    window = ConfirmWindow(connection, 10, timedelta(seconds=10))
-    return window.send([Publishing("q", f"m{n}", b"\0\0\0\0", b"", b"") for n in range(count)])
+def sent(count: int, *said: Said) -> list[SendResult]:
+    return Broker(*said).window().send(publishings(*(f"m{n}" for n in range(count))))
 
 
 def test_a_confirm_of_all_up_to_a_tag_ends_at_it() -> None:
-    results = sent(3, ("basic_ack", 2, True), ("basic_nack", 3, False))
+    results = sent(3, ack(2, multiple=True), nack(3))
 
-    assert results == [SendResult.CONFIRMED, SendResult.CONFIRMED, SendResult.REFUSED]
+    assert results == [CONFIRMED, CONFIRMED, REFUSED]
 
 
 def test_a_refusal_of_all_up_to_a_tag_spares_what_was_confirmed_before() -> None:
-    results = sent(3, ("basic_ack", 2, False), ("basic_nack", 3, True))
+    results = sent(3, ack(2), nack(3, multiple=True))
 
-    assert results == [SendResult.REFUSED, SendResult.CONFIRMED, SendResult.REFUSED]
+    assert results == [REFUSED, CONFIRMED, REFUSED]
+
+
+def test_a_return_is_of_the_queue_that_it_names() -> None:
+    broker = Broker(returned("there", "m"), ack(2, multiple=True))
+
+    results = broker.window().send([publishing("m", "here"), publishing("m", "there")])
+
+    assert results == [CONFIRMED, UNROUTABLE]
+
+
+def test_of_one_message_sent_twice_only_the_second_came_back() -> None:
+    broker = Broker()
+    window = broker.window()
+    first = window.start(publishings("m"))
+    broker.said.append(ack(1))
+    window.finish(first)
+    second = window.start(publishings("m"))
+    broker.said += [returned("q", "m"), ack(2)]
+
+    assert (window.finish(first), window.finish(second)) == ([CONFIRMED], [UNROUTABLE])
+
+
+def test_of_one_message_that_is_twice_under_way_that_came_back_which_is_confirmed_first() -> None:
+    results = [
+        Broker(returned("q", "m"), *confirms).window().send(publishings("m", "m"))
+        for confirms in ([ack(1), ack(2)], [ack(2), ack(1)])
+    ]
+
+    assert results == [[UNROUTABLE, CONFIRMED], [CONFIRMED, UNROUTABLE]]
+
+
+def test_a_return_is_not_of_what_is_refused() -> None:
+    broker = Broker(returned("q", "m"), nack(1), ack(2))
+
+    assert broker.window().send(publishings("m", "m")) == [REFUSED, UNROUTABLE]
+
+
+def test_a_return_that_is_of_nothing_under_way_is_not_put_to_what_follows() -> None:
+    broker = Broker(returned("q", "late"), ack(1))
+    window = broker.window()
+    window.send(publishings("m"))
+    broker.said.append(ack(2))
+
+    assert window.send(publishings("late")) == [CONFIRMED]
+
+
+def test_what_came_back_was_not_taken_though_its_confirm_does_not_come() -> None:
+    assert sent(2, returned("q", "m1"), ConnectionResetError()) == [UNKNOWN, UNROUTABLE]
+
+
+def test_each_start_has_its_own_answers_in_whatever_order_they_are_asked_for() -> None:
+    broker = Broker(ack(3), ack(2), nack(1))
+    window = broker.window()
+    one, other = window.start(publishings("a", "b")), window.start(publishings("c"))
+
+    assert (window.finish(other), window.finish(one)) == ([CONFIRMED], [REFUSED, CONFIRMED])
+
+
+def test_what_is_waited_for_is_ones_own() -> None:
+    broker = Broker(ack(1))
+    window = broker.window()
+    one, other = window.start(publishings("a")), window.start(publishings("b"))
+
+    results, spent = window.finish(one), window.spent
+
+    assert (results, spent) == ([CONFIRMED], False)
+    assert window.finish(other) == [UNKNOWN]
+
+
+def test_what_is_never_asked_for_hinders_nobody() -> None:
+    broker = Broker(ack(2, multiple=True))
+    window = broker.window()
+    window.start(publishings("a"))
+
+    assert window.send(publishings("b")) == [CONFIRMED]
+    assert not window.spent
+
+
+def test_what_has_come_is_read_before_more_is_written() -> None:
+    broker = Broker(*(returned("q", one) for one in "abc"))
+    window = broker.window()
+
+    window.start(publishings("a", "b"))
+    window.start(publishings("c"))
+
+    assert broker.read_when_published == [0, 0, 3]
+
+
+class Slow(Broker):
+    """One that says nothing before it is waited for."""
+
+    def idle(self) -> None:
+        self.said.append(ack(len(self.published), multiple=True))
+
+
+def test_no_more_than_the_size_is_under_way() -> None:
+    broker = Slow()
+    window = broker.window(size=3)
+
+    started = [window.start(publishings("1", "2")), window.start(publishings(*"345678"))]
+
+    assert broker.published == [str(tag).encode() for tag in range(1, 9)]
+    assert broker.read_when_published == [0, 0, 0, 1, 1, 1, 2, 2]
+    assert [window.finish(one) for one in started] == [[CONFIRMED] * 2, [CONFIRMED] * 6]
+
+
+class Sluggish(Broker):
+    """One that confirms a message every four seconds; a window waits for ten."""
+
+    def idle(self) -> None:
+        self.clock.advance(4)
+        self._confirmed += 1
+        self.said.append(ack(self._confirmed))
+
+    _confirmed = 0
+
+
+@pytest.mark.parametrize(
+    ("each", "results"),
+    [(4, [*[CONFIRMED] * 3, *[UNKNOWN] * 3]), (3, [CONFIRMED] * 6), (2, [CONFIRMED] * 6)],
+)
+def test_so_many_messages_each_have_the_time_of_a_window(
+    each: int, results: list[SendResult]
+) -> None:
+    assert Sluggish().window(size=6, each=each).send(publishings(*"abcdef")) == results
+
+
+def test_what_is_not_written_in_an_alarm_is_refused_and_uses_no_tag() -> None:
+    broker = Broker()
+    window = broker.window()
+    before = window.start(publishings("a"))
+    broker.blocked = True
+    during = window.start(publishings("b", "c"))
+    broker.blocked = False
+    after = window.start(publishings("d"))
+    broker.said += [ack(1), ack(2)]
+
+    results = [window.finish(one) for one in (before, during, after)]
+
+    assert results == [[CONFIRMED], [REFUSED] * 2, [CONFIRMED]]
+    assert broker.published == [b"a", b"d"]
+
+
+@pytest.mark.parametrize("blocked", [False, True])
+def test_what_is_started_behind_a_lost_answer_is_not_written(blocked: bool) -> None:
+    broker = Broker(ack(1))
+    window = broker.window()
+    one, other = window.start(publishings("a", "b")), window.start(publishings("c"))
+    broker.blocked = blocked
+
+    results = [window.finish(one), window.finish(other)]
+    broker.blocked = False
+    results += [window.send(publishings("d"))]
+
+    assert results == [[CONFIRMED, UNKNOWN], [UNKNOWN], [UNKNOWN]]
+    assert broker.published == [b"a", b"b", b"c"]
+    assert (window.spent, broker.broken is None) == (True, blocked)
+
+
+def test_what_is_said_after_an_answer_was_lost_is_not_believed() -> None:
+    broker = Broker(ack(1))
+    window = broker.window()
+    one, other = window.start(publishings("a", "b")), window.start(publishings("c"))
+    broker.blocked = True  # so that the connection is kept
+    window.finish(one)
+
+    broker.said.append(ack(3))
+    broker.pump(0)
+
+    assert window.finish(other) == [UNKNOWN]
+
+
+def test_what_was_answered_before_the_connection_broke_stays_answered() -> None:
+    broker = Broker(ack(1), nack(3), ConnectionResetError())
+    window = broker.window()
+    one, other = window.start(publishings("a", "b")), window.start(publishings("c"))
+
+    assert window.finish(one) == [CONFIRMED, UNKNOWN]
+    assert window.finish(other) == [REFUSED]
+
+
+def test_what_does_not_fit_into_a_window_is_unknown_where_its_beginning_is_not_confirmed() -> None:
+    broker = Broker(ack(1), ack(2), ack(3), ConnectionResetError())
+
+    results = broker.window(size=2).send(publishings(*"abcdef"))
+
+    assert results == [CONFIRMED] * 3 + [UNKNOWN] * 3
+    assert broker.published == [b"a", b"b", b"c", b"d"]

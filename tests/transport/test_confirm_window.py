@@ -15,10 +15,11 @@ import pytest
 from tests.services import rabbitmq
 from tests.services.private import PrivateServer
 from tests.transport.proxy import Proxy
-from timeoutmgr.contracts import SendResult, TransportSession
+from timeoutmgr.contracts import SendResult, StartsSending, TransportSession
 from timeoutmgr.errors import InvalidMessage, MessageTooLarge, TransportUnavailable
 from timeoutmgr.message import Message, Outgoing
 from timeoutmgr.transport.kombu_transport import KombuTransport
+from timeoutmgr.transport.settings import KombuSettings
 
 
 @contextmanager
@@ -315,3 +316,139 @@ def test_while_an_alarm_blocks_the_broker_only_one_window_is_in_doubt(
     assert after == [SendResult.CONFIRMED] * 2
     assert arrived[-2:] == ["message-0", "message-1"]
     assert len(arrived) <= 1 + 20 + 2
+
+
+def starting(session: TransportSession) -> StartsSending:
+    assert isinstance(session, StartsSending)
+    return session
+
+
+def test_what_is_started_is_sent_and_its_results_are_those_of_a_send(
+    queue: str, rabbitmq_url: str
+) -> None:
+    with opened(rabbitmq_url, confirm_window=2) as session:
+        sending = starting(session).start_sending(
+            [*messages(queue, 4), Outgoing("nowhere at all", Message(id="lost"))]
+        )
+        results = sending.results()
+        arrived = bodies(session, queue)
+
+    assert results == [SendResult.CONFIRMED] * 4 + [SendResult.UNROUTABLE]
+    assert len(arrived) == 4
+
+
+def test_of_what_is_started_and_cut_off_nothing_is_known_and_the_next_send_goes(
+    through_proxy: str, proxy: Proxy, queue: str
+) -> None:
+    with opened(through_proxy) as session:
+        session.send(messages(queue, 1))
+        proxy.hold_answers()
+        sending = starting(session).start_sending(messages(queue, 3))
+        proxy.cut()
+        proxy.let_through()
+
+        unknown = sending.results()
+        confirmed = session.send(messages(queue, 2))
+
+    assert unknown == [SendResult.UNKNOWN] * 3
+    assert confirmed == [SendResult.CONFIRMED] * 2
+
+
+def test_what_was_started_and_never_waited_for_is_not_taken_for_what_follows(
+    through_proxy: str, proxy: Proxy, queue: str
+) -> None:
+    with opened(through_proxy) as session:
+        session.send(messages(queue, 1))
+        proxy.hold_answers()
+        starting(session).start_sending(messages(queue, 3))
+
+        results = session.send(messages(queue, 2))
+        proxy.let_through()
+        confirmed = session.send(messages(queue, 2))
+
+    assert results == [SendResult.UNKNOWN] * 2
+    assert confirmed == [SendResult.CONFIRMED] * 2
+
+
+@pytest.mark.parametrize("confirm_window", [500, 3])
+def test_several_are_under_way_and_each_is_asked_for_its_own(
+    rabbitmq_url: str, queue: str, confirm_window: int
+) -> None:
+    lost = Outgoing("nowhere at all", Message(id="lost"))
+    sent = messages(queue, 6)
+    with opened(rabbitmq_url, confirm_window) as session:
+        first = starting(session).start_sending([*sent[:2], lost])
+        second = starting(session).start_sending(sent[2:5])
+        third = session.send(sent[5:])
+        results = [second.results(), first.results(), third]
+        arrived = bodies(session, queue)
+
+    taken = SendResult.CONFIRMED
+    assert results == [[taken] * 3, [taken] * 2 + [SendResult.UNROUTABLE], [taken]]
+    assert arrived == [one.message.id for one in sent]
+
+
+def test_all_else_may_be_done_while_messages_are_under_way(rabbitmq_url: str, queue: str) -> None:
+    with opened(rabbitmq_url) as session:
+        first = starting(session).start_sending(messages(queue, 2))
+        missing = session.missing_queues([queue, "nowhere at all"])
+        with pytest.raises(MessageTooLarge):
+            starting(session).start_sending(
+                [Outgoing(queue, Message(id="1", headers={"stack": "x" * 200_000}))]
+            )
+        session.delete_queues([queue])
+        second = starting(session).start_sending(messages(queue, 1))
+
+        results = first.results(), second.results()
+
+    assert missing == ["nowhere at all"]
+    assert results == ([SendResult.CONFIRMED] * 2, [SendResult.UNROUTABLE])
+
+
+def test_many_large_returns_do_not_stop_what_is_sent_a_few_at_a_time(
+    rabbitmq_url: str, unique: str
+) -> None:
+    with opened(rabbitmq_url) as session:
+        under_way = [
+            starting(session).start_sending(messages(unique, 1, body=bytes(60_000)))
+            for _ in range(450)
+        ]
+
+        results = [sending.results() for sending in under_way]
+
+    assert results == [[SendResult.UNROUTABLE]] * 450
+
+
+def test_what_is_under_way_when_the_connection_goes_is_unknown_and_what_follows_is_sent(
+    through_proxy: str, proxy: Proxy, queue: str
+) -> None:
+    with opened(through_proxy) as session:
+        session.send(messages(queue, 1))
+        proxy.hold_answers()
+        first = starting(session).start_sending(messages(queue, 3))
+        proxy.cut()
+        proxy.let_through()
+
+        second = starting(session).start_sending(messages(queue, 2))
+
+        assert second.results() == [SendResult.CONFIRMED] * 2
+        assert first.results() == [SendResult.UNKNOWN] * 3
+
+
+def test_heartbeats_keep_what_is_under_way_while_its_sender_is_busy(
+    through_proxy: str, proxy: Proxy, queue: str
+) -> None:
+    settings = KombuSettings(heartbeat=timedelta(seconds=1))
+    with (
+        closing(KombuTransport(through_proxy, settings=settings)) as transport,
+        closing(transport.session()) as session,
+    ):
+        first = starting(session).start_sending(messages(queue, 2))
+
+        proxy.wait_for_writes(7)  # the next is slow to come: the broker waits for two heartbeats
+
+        second = starting(session).start_sending(messages(queue, 1))
+        results = [first.results(), second.results()]
+
+    assert results == [[SendResult.CONFIRMED] * 2, [SendResult.CONFIRMED]]
+    assert proxy.connections == 1

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import defaultdict, deque
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from datetime import timedelta
+from itertools import takewhile
 from typing import Any
 
 from timeoutmgr.contracts import SendResult
@@ -31,18 +32,45 @@ class Publishing:
     body: bytes
 
 
+@dataclass(slots=True, eq=False)
+class Started:
+    """Messages on their way, and what is known of each by now, in order.
+
+    *first* is the tag of the first, and those of the others follow it. What was not written is
+    at the end, and has an answer from the beginning.
+    """
+
+    publishings: Sequence[Publishing]
+    first: int
+    results: list[SendResult | None] = field(default_factory=list)
+    unanswered: int = 0
+
+
 class ConfirmWindow:
-    """A channel in confirm mode, on a connection of its own.
+    """A channel in confirm mode, on a connection of its own; used under the connection's lock.
 
     Delivery tags are counted here: the broker numbers publishes of a channel from 1, and confirms
     one (or all up to one) by its number. A mandatory message to a missing queue comes back
     *before* its confirm, since the broker took care of it by returning it.
+
+    *size* messages may be without an answer. *timeout* is the time for *each* so many of them:
+    a large window has as long as several small ones would.
     """
 
-    def __init__(self, connection: AmqpConnection, size: int, timeout: timedelta) -> None:
+    def __init__(
+        self,
+        connection: AmqpConnection,
+        size: int,
+        timeout: timedelta,
+        *,
+        each: int | None = None,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._connection = connection
         self._size = size
         self._timeout = timeout.total_seconds()
+        self._each = each or size
+        self._monotonic = monotonic
         self._channel = connection.channel()
         self._channel.confirm_select()
         self._channel.events["basic_ack"].add(self._on_ack)
@@ -51,58 +79,66 @@ class ConfirmWindow:
         self.spent = False
         self._tag = 0
         # In the order of their tags: a confirm of "all up to" takes from the front.
-        self._waiting: dict[int, Publishing] = {}
-        self._returned: set[int] = set()
-        self._returnable: dict[tuple[str, str], deque[int]] | None = None
-        self._results: dict[int, SendResult] = {}
+        self._waiting: dict[int, Started] = {}
+        self._returned: Counter[tuple[str, str]] = Counter()
 
     def send(self, publishings: Sequence[Publishing]) -> list[SendResult]:
         """Publish all and return what became of each, in order.
 
         Never raises for the broker: where it goes away, or does not answer in time, what it has
-        not answered is UNKNOWN, and the window is *spent*: a late confirm could otherwise be
-        taken for a later message's. Its connection is dropped, unless the broker blocks it.
+        not answered is UNKNOWN, and the window is *spent*: what the broker still says may be of
+        messages that it counts otherwise. Its connection is dropped, unless the broker blocks it.
         """
-        results: list[SendResult] = []
-        for start in range(0, len(publishings), self._size):
-            chunk = publishings[start : start + self._size]
-            if self.spent and not self._connection.blocked:
-                results += [SendResult.UNKNOWN] * len(chunk)
-            elif self._connection.blocked:
-                results += [SendResult.REFUSED] * len(chunk)
-            else:
-                results += self._send_chunk(chunk)
-        return results
+        return self.finish(self.start(publishings))
 
-    def _send_chunk(self, chunk: Sequence[Publishing]) -> list[SendResult]:
-        first = self._tag + 1
-        self._results = {}
-        try:
-            self._write(chunk)
-            reach("window.written")
-            self._wait()
-        except BROKER_ERRORS as error:
-            self._give_up(f"{type(error).__name__}: {error}")
-        if self._waiting:
-            self._give_up(f"no confirm within {self._timeout} s")
-        # What came back was not taken, whether its confirm still came or not.
-        results = [
-            self._results.get(tag)
-            or (SendResult.UNROUTABLE if tag in self._returned else SendResult.UNKNOWN)
-            for tag in range(first, first + len(chunk))
-        ]
-        self._returnable = None
-        self._waiting.clear()
-        self._returned.clear()
-        return results
+    def start(self, publishings: Sequence[Publishing]) -> Started:
+        """Publish all, behind what was started before, and leave the wait to ``finish``.
+
+        No more than *size* messages are without an answer at any time: where the next would be
+        too many, all that are under way are waited for first.
+        """
+        started = Started(publishings, self._tag + 1)
+        while (done := len(started.results)) < len(publishings):
+            self._make_room()
+            if (answer := self._answer_unwritten()) is not None:
+                started.results += [answer] * (len(publishings) - done)
+            else:
+                room = self._size - len(self._waiting)
+                self._publish(started, publishings[done : done + room])
+        return started
+
+    def finish(self, started: Started) -> list[SendResult]:
+        """Wait for the answers to what was *started*, and to nothing else; return them."""
+        self._wait(lambda: not started.unanswered)
+        return [result or SendResult.UNKNOWN for result in started.results]
+
+    def _make_room(self) -> None:
+        if len(self._waiting) >= self._size:
+            self._wait(lambda: not self._waiting)
+        elif self._waiting:
+            # Read before more is written: a broker that cannot get rid of returns stops reading.
+            self._guarded(self._read)
+
+    def _answer_unwritten(self) -> SendResult | None:
+        """Return the answer to all that is not written yet; None where it can be written."""
+        if self._connection.broken is not None:
+            self._give_up(self._connection.broken)
+        if self._connection.blocked:
+            return SendResult.REFUSED
+        return SendResult.UNKNOWN if self.spent else None
+
+    def _publish(self, started: Started, chunk: Sequence[Publishing]) -> None:
+        # All of a chunk counts as written before any is: a confirm may be read between bursts.
+        for tag in range(self._tag + 1, self._tag + 1 + len(chunk)):
+            self._waiting[tag] = started
+        self._tag += len(chunk)
+        started.results += [None] * len(chunk)
+        started.unanswered += len(chunk)
+        self._guarded(lambda: self._write(chunk))
 
     def _write(self, chunk: Sequence[Publishing]) -> None:
         channel = self._channel.channel_id
         limit = self._connection.frame_limit
-        # All of a chunk counts as written before any is: a confirm may be read between bursts.
-        for publishing in chunk:
-            self._tag += 1
-            self._waiting[self._tag] = publishing
         burst: list[bytes] = []
         size = 0
         for publishing in chunk:
@@ -115,57 +151,89 @@ class ConfirmWindow:
                 self._connection.write(b"".join(burst))
                 burst, size = [], 0
                 reach("window.burst_written")
-                # Read now and then: a broker that cannot get rid of returns stops reading.
+                # Now and then, as above.
                 self._connection.pump(0)
         if burst:
             self._connection.write(b"".join(burst))
+        reach("window.written")
 
-    def _wait(self) -> None:
-        deadline = time.monotonic() + self._timeout
-        while self._waiting:
-            remaining = deadline - time.monotonic()
-            if remaining <= 0:
-                return
-            self._connection.pump(min(remaining, 1.0))
-            self._connection.tick()
+    def _wait(self, is_over: Callable[[], bool]) -> None:
+        """Wait until *is_over*; in vain, all that is under way is given up."""
+        deadline, waiting = self._monotonic() + self._timeout, len(self._waiting)
+
+        def turn() -> None:
+            nonlocal deadline, waiting
+            if waiting - len(self._waiting) >= self._each:
+                deadline, waiting = self._monotonic() + self._timeout, len(self._waiting)
+            remaining = deadline - self._monotonic()
+            if self._connection.broken is not None:  # since it was written
+                self._give_up(self._connection.broken)
+            elif remaining <= 0:
+                self._give_up(f"no confirm within {self._timeout} s")
+            else:
+                self._connection.pump(min(remaining, 1.0))
+                self._connection.tick()
+
+        while not (self.spent or is_over()):
+            self._guarded(turn)
+
+    def _read(self) -> None:
+        while self._connection.broken is None and self._connection.pump(0):
+            pass
+
+    def _guarded(self, action: Callable[[], None]) -> None:
+        try:
+            action()
+        except BROKER_ERRORS as error:
+            self._give_up(f"{type(error).__name__}: {error}")
 
     def _give_up(self, reason: str) -> None:
         if self.spent:
             return
         self.spent = True
         logger.warning("%d messages are left unconfirmed: %s", len(self._waiting), reason)
+        for tag, started in self._waiting.items():
+            # What came back was not taken, though its confirm did not come.
+            if self._came_back(started, tag):
+                started.results[tag - started.first] = SendResult.UNROUTABLE
+        self._waiting.clear()
         # A blocked one is kept to hear of the end of the alarm. Sending on yet another connection
         # meanwhile would leave one more copy in the broker's socket buffers each time.
         if not self._connection.blocked:
             self._connection.drop(reason)
 
     def _on_ack(self, tag: int, multiple: bool) -> None:
-        for one in self._settled(tag, multiple):
-            self._results[one] = (
-                SendResult.UNROUTABLE if one in self._returned else SendResult.CONFIRMED
-            )
+        self._settle(tag, multiple, SendResult.CONFIRMED)
 
     def _on_nack(self, tag: int, multiple: bool) -> None:
-        for one in self._settled(tag, multiple):
-            self._results[one] = SendResult.REFUSED
+        self._settle(tag, multiple, SendResult.REFUSED)
 
     def _on_return(self, _error: Exception, _exchange: str, key: str, content: Any) -> None:
-        if self._returnable is None:
-            self._returnable = defaultdict(deque)
-            for tag, publishing in self._waiting.items():
-                self._returnable[publishing.routing_key, publishing.message_id].append(tag)
-        tags = self._returnable.get((key, content.properties.get("message_id", "")))
-        if tags:
-            self._returned.add(tags.popleft())
+        self._returned[key, content.properties.get("message_id", "")] += 1
 
-    def _settled(self, tag: int, multiple: bool) -> list[int]:
-        if not multiple:
-            return [tag] if self._waiting.pop(tag, None) else []
-        tags = []
-        for one in self._waiting:
-            if one > tag:
-                break
-            tags.append(one)
-        for one in tags:
-            del self._waiting[one]
-        return tags
+    def _settle(self, tag: int, multiple: bool, answer: SendResult) -> None:
+        front = takewhile(lambda one: one <= tag, self._waiting)
+        for one in list(front) if multiple else (tag,):
+            started = self._waiting.pop(one, None)
+            if started is None:
+                continue
+            is_back = answer is SendResult.CONFIRMED and self._came_back(started, one)
+            started.results[one - started.first] = SendResult.UNROUTABLE if is_back else answer
+            started.unanswered -= 1
+        if not self._waiting:
+            self._returned.clear()  # each comes before its own confirm, so there is none to come
+
+    def _came_back(self, started: Started, tag: int) -> bool:
+        """Return whether a return is of the message with *tag*, and count it off.
+
+        A return names no tag. The confirm of what came back is the broker's next, so of several
+        with one key and one id it is the one that is confirmed first.
+        """
+        if not self._returned:
+            return False
+        publishing = started.publishings[tag - started.first]
+        pair = publishing.routing_key, publishing.message_id
+        if not self._returned[pair]:
+            return False
+        self._returned[pair] -= 1
+        return True

@@ -6,6 +6,7 @@ import hashlib
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from timeoutmgr import headers as names
@@ -37,16 +38,15 @@ def seal(message: Message) -> Envelope:
     All is checked here, before anything is written: a message that fails halfway through a
     window would leave its neighbours in doubt.
     """
-    headers = {}
-    for name, value in message.headers.items():
-        if name.lower() in names.BROKER_HEADERS:
-            continue
-        check_short(name, "header name")
-        if not isinstance(value, str):
-            raise InvalidMessage(f"header {name!r} must be a string, got {type(value).__name__}")
-        if not value.isascii():
+    headers = dict(message.headers)
+    for name in _left_behind(tuple(headers)):
+        del headers[name]
+    if not _is_plain(headers):
+        for name, value in headers.items():
+            if not isinstance(value, str):
+                kind = type(value).__name__
+                raise InvalidMessage(f"header {name!r} must be a string, got {kind}")
             _encode(value, f"value of header {name!r}")
-        headers[name] = value
     check_short(message.id, "message id")
     if not message.id:
         raise InvalidMessage("a message id must not be empty; make one with uuid.uuid4()")
@@ -63,6 +63,21 @@ def seal(message: Message) -> Envelope:
         reply_to=_if_short(headers.get(names.REPLY_TO)),
         type=_if_short(headers.get(names.ENCLOSED_MESSAGE_TYPES)),
     )
+
+
+@lru_cache(maxsize=1024)
+def _left_behind(given: tuple[str, ...]) -> tuple[str, ...]:
+    # A program has a few sets of headers, and sends them again and again.
+    for name in given:
+        check_short(name, "header name")
+    return tuple(name for name in given if name.lower() in names.BROKER_HEADERS)
+
+
+def _is_plain(headers: Mapping[str, str]) -> bool:
+    try:
+        return "".join(headers.values()).isascii()  # all at once; what is wrong is looked for then
+    except TypeError:
+        return False
 
 
 def check_direct(outgoing: Outgoing) -> None:

@@ -30,7 +30,7 @@ _SETTLE = Struct(">BHIHHQBB")
 _LONG = Struct(">I")
 _STRING = ord("S")
 _PERSISTENT = 2
-_MANDATORY = 1
+_IS_MANDATORY = b"\x01"
 _WITH_CONTENT = frozenset({spec.Basic.Return, spec.Basic.Deliver, spec.Basic.GetOk})
 
 # The properties of a basic message in the order of their flags, and how each is written:
@@ -60,14 +60,12 @@ def settle_frame(channel: int, method: tuple[int, int], tag: int, bit: bool) -> 
 
 def publish_method(routing_key: str, exchange: str = "") -> bytes:
     """Return the payload of a mandatory publish; the default exchange routes to queue names."""
-    return b"".join(
-        (
-            pack(">HHH", *spec.Basic.Publish, 0),
-            _short(exchange.encode()),
-            _short(routing_key.encode()),
-            bytes((_MANDATORY,)),
-        )
-    )
+    return _publish_to(exchange) + _short(routing_key.encode()) + _IS_MANDATORY
+
+
+@lru_cache(maxsize=256)
+def _publish_to(exchange: str) -> bytes:
+    return pack(">HHH", *spec.Basic.Publish, 0) + _short(exchange.encode())
 
 
 def delivered_key(deliver: bytes) -> str:
@@ -81,12 +79,11 @@ def delivered_key(deliver: bytes) -> str:
 def content_header(envelope: Envelope, size: int) -> bytes:
     """Return the payload of the content header of a persistent message with *size* bytes."""
     flags = 0x8000 | 0x4000 | 0x2000 | 0x1000 | 0x0080
-    table = b"".join(
-        [
-            _string_named(name) + _LONG.pack(len(text := value.encode())) + text
-            for name, value in envelope.headers.items()
-        ]
-    )
+    fields: list[bytes] = []
+    for name, value in envelope.headers.items():
+        text = value.encode()
+        fields += (_string_field(name, len(text)), text)
+    table = b"".join(fields)
     parts = [
         _short(envelope.content_type.encode()),
         _short(envelope.content_encoding.encode()),
@@ -107,10 +104,11 @@ def content_header(envelope: Envelope, size: int) -> bytes:
     return pack(">HHQH", spec.Basic.CLASS_ID, 0, size, flags) + b"".join(parts)
 
 
-@lru_cache(maxsize=1024)
-def _string_named(name: str) -> bytes:
-    # A program has a few names of headers, and writes them again and again.
-    return _short(name.encode()) + b"S"
+@lru_cache(maxsize=4096)
+def _string_field(name: str, size: int) -> bytes:
+    # A program has a few names of headers, most with values of one length, and writes them again
+    # and again.
+    return _short(name.encode()) + b"S" + _LONG.pack(size)
 
 
 def message_frames(channel: int, method: bytes, header: bytes, body: bytes, limit: int) -> bytes:

@@ -116,6 +116,18 @@ class KombuTransport:
         )
         return VirtualSession(self._connect_virtual, make, self._settings)
 
+    def session_of_batches(self, most: int) -> TransportSession:
+        """Return a session that waits for the confirms of up to *most* messages together.
+
+        For whoever has a whole batch in doubt until the last of it is confirmed: to wait in
+        between would only take time. A larger window of the settings is left as it is, and each
+        window of theirs has its own time-out.
+        """
+        if self._family is not Family.AMQP:
+            return self.session()
+        window = max(self._settings.confirm_window, most)
+        return RabbitMQSession(self._connect_amqp, self._settings, window=window)
+
     def relay(self, queue: str, *, prefetch: int) -> Relay:
         """Return what passes messages of *queue* on whole; only on an AMQP broker."""
         if self._family is not Family.AMQP:

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 from amqp.exceptions import AccessRefused, PreconditionFailed
 
-from timeoutmgr.contracts import Receiver, SendResult, Topology, Transaction
+from timeoutmgr.contracts import Answered, Receiver, Sending, SendResult, Topology, Transaction
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import ConfigurationError, MessageTooLarge, QueueMissing
 from timeoutmgr.message import Outgoing
 from timeoutmgr.transport import topology as topologies
 from timeoutmgr.transport.connection import AmqpConnection, broker_errors
-from timeoutmgr.transport.dispatch import ConfirmWindow, Publishing
+from timeoutmgr.transport.dispatch import ConfirmWindow, Publishing, Started
 from timeoutmgr.transport.envelope import check_short, seal
 from timeoutmgr.transport.frames import FRAME_OVERHEAD, content_header, publish_method
 from timeoutmgr.transport.rabbitmq_receiver import RabbitMQReceiver
@@ -25,11 +26,22 @@ _CREATE = "install the endpoint that owns it (it creates its queues), or correct
 
 
 class RabbitMQSession:
-    """Queues on an AMQP broker. Sending has one connection, each receiver another."""
+    """Queues on an AMQP broker. Sending has one connection, each receiver another.
 
-    def __init__(self, connect: Callable[[], AmqpConnection], settings: KombuSettings) -> None:
+    *window* is how many messages are sent before their confirms are waited for, where that is not
+    the one of the settings.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], AmqpConnection],
+        settings: KombuSettings,
+        *,
+        window: int | None = None,
+    ) -> None:
         self._connect = connect
         self._settings = settings
+        self._window_size = window or settings.confirm_window
         self._connection: AmqpConnection | None = None
         self._window: ConfirmWindow | None = None
         self._held_up: AmqpConnection | None = None
@@ -77,11 +89,13 @@ class RabbitMQSession:
         """
         if transaction is not None:
             refuse_transaction("AMQP")
+        return self.start_sending(outgoing).results()
+
+    def start_sending(self, outgoing: Sequence[Outgoing]) -> Sending:
+        """Publish in confirm windows; the last is waited for when the results are asked for."""
         publishings = self._prepare(outgoing)
-        if not publishings:
-            return []
-        if self._is_held_up():
-            return [SendResult.REFUSED] * len(publishings)
+        if not publishings or self._is_held_up():
+            return Answered([SendResult.REFUSED] * len(publishings))
         with self._used("sending") as connection:
             for publishing in publishings:
                 if len(publishing.header) > connection.frame_limit - FRAME_OVERHEAD:
@@ -93,13 +107,24 @@ class RabbitMQSession:
                     )
             if self._window is None:
                 self._window = ConfirmWindow(
-                    connection, self._settings.confirm_window, self._settings.confirm_timeout
+                    connection,
+                    self._window_size,
+                    self._settings.confirm_timeout,
+                    each=self._settings.confirm_window,
                 )
-            results = self._window.send(publishings)
-            if self._window.spent:
-                self._held_up = connection if connection.blocked else None
-                self._connection, self._window = None, None
-            return results
+            window = self._window
+            started = window.start(publishings)
+        self._part_with_spent(connection, window)
+        return _Publishing(self, connection, window, started)
+
+    def finish(
+        self, connection: AmqpConnection, window: ConfirmWindow, started: Started
+    ) -> list[SendResult]:
+        """Return what became of what was *started* in *window*, which is *connection*'s."""
+        with _held(connection, "sending"):
+            results = window.finish(started)
+        self._part_with_spent(connection, window)
+        return results
 
     @property
     def server_version(self) -> tuple[int, ...]:
@@ -160,6 +185,11 @@ class RabbitMQSession:
         if held_up is not None:
             with held_up.lock:
                 held_up.drop("closed")
+
+    def _part_with_spent(self, connection: AmqpConnection, window: ConfirmWindow) -> None:
+        if window.spent and window is self._window:
+            self._held_up = connection if connection.blocked else None
+            self._connection, self._window = None, None
 
     def _is_held_up(self) -> bool:
         """Return whether an alarm still blocks the connection of a spent window."""
@@ -224,17 +254,37 @@ class RabbitMQSession:
                 self._connection, self._window = None, None
         if self._connection is None:
             self._connection = self._connect()
-        connection = self._connection
-        with connection.lock:
-            try:
-                with broker_errors(what):
-                    yield connection
-            except (ConfigurationError, MessageTooLarge):
-                raise
-            except Exception as error:
-                # Whatever else it was, what is left on the wire is not known.
-                connection.drop(f"{type(error).__name__}: {error}")
-                raise
+        with _held(self._connection, what):
+            yield self._connection
+
+
+@dataclass(frozen=True, slots=True)
+class _Publishing:
+    """What a session has published and not waited for."""
+
+    session: RabbitMQSession
+    connection: AmqpConnection
+    window: ConfirmWindow
+    started: Started
+
+    def results(self) -> list[SendResult]:
+        """Wait for the confirms."""
+        return self.session.finish(self.connection, self.window, self.started)
+
+
+@contextmanager
+def _held(connection: AmqpConnection, what: str) -> Iterator[None]:
+    """Keep *connection* for this thread; drop it on any error that may have left it half-way."""
+    with connection.lock:
+        try:
+            with broker_errors(what):
+                yield
+        except (ConfigurationError, MessageTooLarge):
+            raise
+        except Exception as error:
+            # Whatever else it was, what is left on the wire is not known.
+            connection.drop(f"{type(error).__name__}: {error}")
+            raise
 
 
 def _declare(channel: Any, name: str, arguments: dict[str, Any]) -> None:

@@ -18,12 +18,11 @@ from timeoutmgr.message import Death, Received
 from timeoutmgr.transport.connection import AmqpConnection, broker_errors
 from timeoutmgr.transport.envelope import unseal
 from timeoutmgr.transport.frames import RawContent, delivered_key, settle_frame
+from timeoutmgr.transport.lingering import FEW, LINGER
 from timeoutmgr.transport.refusals import refuse_transaction
 from timeoutmgr.transport.wake import Wake
 
 logger = logging.getLogger(__name__)
-
-_LINGER = 0.002
 
 
 class _Tag(NamedTuple):
@@ -123,7 +122,9 @@ class RabbitMQReceiver:
             if self._wake.take() or remaining <= 0:
                 return
             connection.pump(min(remaining, longest))
-        linger_until = time.monotonic() + _LINGER
+        if limit <= FEW:
+            return
+        linger_until = time.monotonic() + LINGER
         while len(self._buffer) < limit:
             remaining = linger_until - time.monotonic()
             if remaining <= 0 or not connection.pump(remaining):

@@ -18,7 +18,7 @@ class KombuSettings:
 
     *accept_loss* is the consent to a transport that can lose an accepted message.
     *confirm_window* is how many messages are written before their confirms are waited for,
-    *confirm_timeout* how long after the last of them. *heartbeat* of zero switches heartbeats
+    *confirm_timeout* how long for so many of them. *heartbeat* of zero switches heartbeats
     off. *max_message_size* is the broker's own limit in bytes: RabbitMQ closes the channel, and
     so leaves the neighbours in doubt, where a body is larger. It is more than what the door lets
     through, so that a larger body that a stranger sent still fits into the error queue. *ssl* is

@@ -15,6 +15,7 @@ from timeoutmgr.contracts import Transaction
 from timeoutmgr.errors import LeaseLost, QueueMissing, TransportUnavailable
 from timeoutmgr.message import Received
 from timeoutmgr.transport.envelope import unseal
+from timeoutmgr.transport.lingering import FEW, LINGER
 from timeoutmgr.transport.raw_message import RawMessage
 from timeoutmgr.transport.refusals import refuse_transaction
 
@@ -26,7 +27,6 @@ logger = logging.getLogger(__name__)
 # How soon an interrupt is seen, and how long a first look takes where Redis must be asked.
 _SLICE = 0.1
 _LOOK = 0.005
-_LINGER = 0.002
 
 
 class _Tag(NamedTuple):
@@ -111,7 +111,7 @@ class VirtualReceiver:
                 self._interrupted.clear()
                 return
             pause = min(remaining, _SLICE)
-        while len(self._buffer) < limit and self._drain(link, _LINGER):
+        while limit > FEW and len(self._buffer) < limit and self._drain(link, LINGER):
             pass
 
     def _drain(self, link: VirtualLink, seconds: float) -> bool:

@@ -7,8 +7,11 @@ from types import TracebackType
 from typing import Protocol, Self
 
 from timeoutmgr.contracts import (
+    Answered,
     Receiver,
+    Sending,
     SendResult,
+    StartsSending,
     Transaction,
     TransactionMode,
     TransportSession,
@@ -101,6 +104,15 @@ class Work:
         outside ``transaction_scope`` its sends stand alone.
         """
         return self._session.send(outgoing, transaction=self.scope) if outgoing else []
+
+    def start_isolated(self, outgoing: Sequence[Outgoing]) -> Sending:
+        """Send now, as ``send_isolated`` does, and wait for it when the results are asked for.
+
+        Where there is nothing to wait for, they are known already.
+        """
+        if self.scope is None and outgoing and isinstance(self._session, StartsSending):
+            return self._session.start_sending(outgoing)
+        return Answered(self.send_isolated(outgoing))
 
     def try_send(self, outgoing: Sequence[Outgoing]) -> list[SendResult]:
         """Send with the receive, where the mode can, and return what became of each."""

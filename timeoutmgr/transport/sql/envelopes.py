@@ -1,7 +1,7 @@
 """A message as a row of the queue table, and back."""
 
 import json
-from typing import Any, Final
+from typing import Any
 
 from sqlalchemy import Row
 
@@ -10,10 +10,12 @@ from timeoutmgr.headers import BROKER_HEADERS
 from timeoutmgr.instants import Micros
 from timeoutmgr.message import Message, Outgoing, Received
 from timeoutmgr.transport.envelope import check_direct
-from timeoutmgr.transport.sql.tables import MESSAGE_ID_LENGTH, QUEUE_NAME_LENGTH
-
-_CONTENT_TYPE_LENGTH: Final = 255
-_CONTENT_ENCODING_LENGTH: Final = 64
+from timeoutmgr.transport.sql.tables import (
+    CONTENT_ENCODING_LENGTH,
+    CONTENT_TYPE_LENGTH,
+    MESSAGE_ID_LENGTH,
+    QUEUE_NAME_LENGTH,
+)
 
 Tag = tuple[int, int]
 """Sequence and delivery count: which delivery of which row."""
@@ -44,8 +46,8 @@ def row_of(
 ) -> dict[str, Any]:
     """Return a row of *message*, with *headers* and kombu's *properties* as JSON in ASCII."""
     _check("message id", message.id, MESSAGE_ID_LENGTH)
-    _check("content type", message.content_type, _CONTENT_TYPE_LENGTH)
-    _check("content encoding", message.content_encoding, _CONTENT_ENCODING_LENGTH)
+    _check("content type", message.content_type, CONTENT_TYPE_LENGTH)
+    _check("content encoding", message.content_encoding, CONTENT_ENCODING_LENGTH)
     return {
         "queue": queue,
         "message_id": message.id,

@@ -10,8 +10,9 @@ from sqlalchemy import Connection
 from timeoutmgr.contracts import Clock
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database import Database
+from timeoutmgr.database.commits import after_commit
+from timeoutmgr.database.copying import FEW, can_copy, copy_rows
 from timeoutmgr.transport.sql.bells import Bells
-from timeoutmgr.transport.sql.commits import after_commit
 from timeoutmgr.transport.sql.envelopes import is_queue_name
 from timeoutmgr.transport.sql.listener import notify
 from timeoutmgr.transport.sql.statements import Statements
@@ -39,6 +40,7 @@ class Queues:
         self._bells = bells
         self._clock = clock
         self._channel = channel
+        self._copies = can_copy(database.engine)
         self._lock = threading.Lock()
         self._known: dict[str, float] = {}
 
@@ -108,6 +110,11 @@ class Queues:
             after_commit(connection, _ringing(self._bells, there))
         return there
 
+    def announce(self, queues: set[str], connection: Connection) -> None:
+        """Wake the receivers of *queues*, into which rows were put, when *connection* commits."""
+        self._notify(queues, connection)
+        after_commit(connection, _ringing(self._bells, queues))
+
     def bind(self, exchange: str, routing_key: str, queue: str, kind: str) -> None:
         """Bind *queue* to kombu's *exchange* of type *kind*, for all processes; twice is fine."""
         row = {"exchange": exchange, "routing_key": routing_key, "queue": queue, "kind": kind}
@@ -143,11 +150,17 @@ class Queues:
                 self._known.update((name, until) for name in there)
         routable = rows if there == names else [row for row in rows if row["queue"] in there]
         if routable:
-            connection.execute(self._statements.send, routable)
+            if self._copies and len(routable) > FEW:
+                copy_rows(connection, self._statements.messages, routable)
+            else:
+                connection.execute(self._statements.send, routable)
             reach("queues.inserted")
-            if self._channel is not None:
-                notify(connection, self._channel, list(there))
+            self._notify(there, connection)
         return there
+
+    def _notify(self, queues: set[str], connection: Connection) -> None:
+        if self._channel is not None:
+            notify(connection, self._channel, list(queues))
 
     def _known_of(self, names: set[str]) -> set[str]:
         now = time.monotonic()

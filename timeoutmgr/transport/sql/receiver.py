@@ -9,10 +9,10 @@ from sqlalchemy import Connection, Row
 
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database import Database
+from timeoutmgr.database.commits import after_commit
 from timeoutmgr.errors import LeaseLost
 from timeoutmgr.message import Received
 from timeoutmgr.transport.sql.bells import Bell
-from timeoutmgr.transport.sql.commits import after_commit
 from timeoutmgr.transport.sql.envelopes import Tag, from_row
 from timeoutmgr.transport.sql.failures import as_transport
 from timeoutmgr.transport.sql.keeper import LeaseKeeper

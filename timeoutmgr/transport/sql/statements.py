@@ -57,6 +57,7 @@ class Statements:
         )
 
         # --- messages: rows; queue, now
+        self.messages: Final = tables.messages
         self.send: Final = insert(tables.messages)
         self.count: Final = select(func.count()).select_from(tables.messages).where(in_queue, free)
         self.probe: Final = select(messages.sequence).where(in_queue, free).limit(1)

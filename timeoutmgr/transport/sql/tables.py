@@ -12,6 +12,8 @@ from timeoutmgr.database.texts import KeyText
 QUEUE_NAME_LENGTH: Final = 250
 MESSAGE_ID_LENGTH: Final = 255
 """Characters of a message id that the table keeps; longer ones are refused at the door."""
+CONTENT_TYPE_LENGTH: Final = 255
+CONTENT_ENCODING_LENGTH: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +51,8 @@ def tables(schema: str | None, prefix: str) -> QueueTables:
         Column("message_id", KeyText(MESSAGE_ID_LENGTH), nullable=False),
         Column("headers", long_text, nullable=False),
         Column("body", blob, nullable=False),
-        Column("content_type", KeyText(255), nullable=False),
-        Column("content_encoding", KeyText(64), nullable=False),
+        Column("content_type", KeyText(CONTENT_TYPE_LENGTH), nullable=False),
+        Column("content_encoding", KeyText(CONTENT_ENCODING_LENGTH), nullable=False),
         Column("enqueued", BigInteger(), nullable=False),
         Column("available_at", BigInteger(), nullable=False, server_default="0"),
         Column("priority", Integer(), nullable=False, server_default="0"),

@@ -15,6 +15,7 @@ from timeoutmgr.transport.sql.failures import as_transport
 from timeoutmgr.transport.sql.keeper import LeaseKeeper
 from timeoutmgr.transport.sql.leases import Leases
 from timeoutmgr.transport.sql.listener import Listener, channel_of
+from timeoutmgr.transport.sql.moving import PostgreSQLMessageRows
 from timeoutmgr.transport.sql.queues import Queues
 from timeoutmgr.transport.sql.receiver import SqlReceiver
 from timeoutmgr.transport.sql.session import SqlSession
@@ -63,9 +64,9 @@ class SqlTransport:
             raise ConfigurationError(
                 f"an owner has at most {_LONGEST_OWNER} characters, got {len(self.owner)}"
             )
-        kept = tables(self._schema, self._prefix)
-        statements = Statements(kept, self._database.dialect)
-        table = kept.messages.fullname
+        self._tables = tables(self._schema, self._prefix)
+        statements = Statements(self._tables, self._database.dialect)
+        table = self._tables.messages.fullname
         is_postgresql = self._database.dialect.name == "postgresql"
         channel = channel_of(table) if is_postgresql else None
         told = channel if self.settings.notify else None
@@ -125,6 +126,12 @@ class SqlTransport:
         """Raise SchemaMissing where ``install`` is needed."""
         with as_transport(self._database):
             upgrades.check(self._database, MIGRATIONS, self._version_table, self._schema)
+
+    def message_rows(self) -> PostgreSQLMessageRows | None:
+        """Return the table of messages, for rows of the same database to be moved into."""
+        if self._database.dialect.name != "postgresql":
+            return None
+        return PostgreSQLMessageRows(self._tables, self.queues)
 
     def session(self) -> SqlSession:
         """Return a new session."""

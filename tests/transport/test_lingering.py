@@ -1,0 +1,40 @@
+"""A batch of few is handed out as it comes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+
+import pytest
+
+from tests.transport.traffic import ids, send
+from timeoutmgr.contracts import TransportSession
+from timeoutmgr.transport import rabbitmq_receiver, virtual_receiver
+from timeoutmgr.transport.kombu_transport import KombuTransport
+from timeoutmgr.transport.lingering import FEW
+
+
+@pytest.fixture(params=["rabbitmq_url", "redis_url"])
+def session(request: pytest.FixtureRequest) -> Iterator[TransportSession]:
+    url = request.getfixturevalue(request.param)
+    with (
+        closing(KombuTransport(url, accept_loss=True)) as transport,
+        closing(transport.session()) as opened,
+    ):
+        yield opened
+
+
+def test_who_wants_few_is_not_kept_waiting_for_more(
+    session: TransportSession, unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (rabbitmq_receiver, virtual_receiver):
+        monkeypatch.setattr(module, "LINGER", None)  # nobody can wait for so long
+    session.create_queues([unique])
+    with closing(session.receiver(unique, prefetch=FEW)) as receiver:
+        send(session, unique, "alone")
+
+        received = receiver.receive(FEW, 10)
+        receiver.ack(received)
+    session.delete_queues([unique])
+
+    assert ids(received) == ["alone"]
