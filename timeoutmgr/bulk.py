@@ -1,8 +1,9 @@
 """Many messages in one call: drawn window by window, and the fate of each is known.
 
 What a caller gave is drawn only as far as it is sent, so a million messages take the memory of one
-window. When something goes wrong, what was drawn and not taken comes back under fixed ids, and the
-rest still lies in the caller's iterator: ``chain(error.unsent, iterator)`` goes on from there.
+window; the broker works on its beginning while the rest is drawn. When something goes wrong, what
+was drawn and not taken comes back under fixed ids, and the rest still lies in the caller's
+iterator: ``chain(error.unsent, iterator)`` goes on from there.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,14 +15,18 @@ from timeoutmgr.contracts import SendResult
 from timeoutmgr.errors import ConfigurationError, InvalidMessage, TimeoutManagerError
 from timeoutmgr.inside import wake_or_wait
 from timeoutmgr.instants import Micros
-from timeoutmgr.message import Outgoing
 from timeoutmgr.outgoing import Composed, SendOptions, Sent
+from timeoutmgr.sending_window import SendingWindow
 from timeoutmgr.transport.work import require_confirmed
 
 WINDOW: Final = 500
 """Messages that are sent before the confirms of all of them are awaited."""
 WINDOW_BYTES: Final = 4 * 1024 * 1024
 """Bytes of bodies after which a window is full, however few they are."""
+BURST: Final = 64
+"""Messages of a window that are sent off while the next ones are drawn."""
+BURST_BYTES: Final = 64 * 1024
+"""Bytes of bodies after which they are sent off, however few they are."""
 
 OnSent: TypeAlias = Callable[[Sequence[Sent]], None]
 
@@ -41,8 +46,9 @@ class BulkInterrupted(TimeoutManagerError):
 
     *sent* messages were taken for sure. *unsent* were drawn and were not, or perhaps not, taken;
     they carry the ids they were sent under, so sending them again makes no second message. The
-    cause (``__cause__``) says what went wrong; where that is an InvalidMessage, the last of
-    *unsent* is the message that it is about.
+    cause (``__cause__``) says what went wrong, and first of all what ended the drawing: what is
+    wrong with the message that was drawn last (InvalidMessage), which is the last of *unsent*
+    then; or an error of the iterable itself, which may have no more to give, or of ``on_sent``.
     """
 
     def __init__(self, sent: int, unsent: Sequence[ToSend], cause: Exception) -> None:
@@ -54,133 +60,161 @@ class BulkInterrupted(TimeoutManagerError):
         self.unsent = tuple(unsent)
 
 
-class _Refused(Exception):
-    """A drawn message that cannot be sent as it is."""
-
-    def __init__(self, message: ToSend, why: TimeoutManagerError) -> None:
-        super().__init__(str(why))
-        self.message = message
-        self.why = why
-
-
 @dataclass(slots=True)
 class _Window:
-    """What is sent together: what was drawn, and what was made of it."""
+    """What is sent together: what was drawn, what was made of it, and what became of it."""
 
     items: list[ToSend] = field(default_factory=list)
     composed: list[Composed] = field(default_factory=list)
     size: int = 0
+    refused: list[ToSend] = field(default_factory=list)
+    """The last that was drawn, where no message could be made of it."""
+    is_last: bool = False
+    error: Exception | None = None
+    """What ended it early."""
+    results: list[SendResult] = field(default_factory=list)
+    """Of those that were sent, which are the first of them."""
 
     def add(self, item: ToSend, composed: Composed) -> None:
         self.items.append(item)
         self.composed.append(composed)
         self.size += len(composed.outgoing.message.body)
 
-    def is_full(self) -> bool:
-        return len(self.items) >= WINDOW or self.size >= WINDOW_BYTES
+    def is_open(self) -> bool:
+        is_full = len(self.items) >= WINDOW or self.size >= WINDOW_BYTES
+        return not (is_full or self.is_last or self.error is not None)
 
-    def outgoing(self) -> list[Outgoing]:
-        return [one.outgoing for one in self.composed]
+    def end(self, error: Exception) -> None:
+        """Note what ends it; of several the first counts."""
+        if self.error is None:
+            self.error = error
 
-    def under_their_ids(self) -> list[ToSend]:
-        """Return the items so that sending them again is sending the same messages."""
-        return [
-            replace(item, options=replace(item.options, message_id=one.sent.message_id))
-            for item, one in zip(self.items, self.composed, strict=True)
-        ]
+    def taken(self) -> list[Sent]:
+        """Return what was taken for sure."""
+        both = zip(self.composed, self.results, strict=False)
+        return [one.sent for one, result in both if result is SendResult.CONFIRMED]
+
+    def left(self) -> list[ToSend]:
+        """Return the other items, so that sending them again is sending the same messages."""
+        is_taken = [result is SendResult.CONFIRMED for result in self.results]
+        is_taken += [False] * (len(self.items) - len(is_taken))
+        again = [self._under_its_id(place) for place, taken in enumerate(is_taken) if not taken]
+        return again + self.refused
+
+    def _under_its_id(self, place: int) -> ToSend:
+        item, message_id = self.items[place], self.composed[place].sent.message_id
+        return replace(item, options=replace(item.options, message_id=message_id))
+
+    def check(self) -> None:
+        """Raise for what ended it, or for the first that was sent and not taken."""
+        if self.error is not None:
+            raise self.error
+        sent = [one.outgoing for one in self.composed[: len(self.results)]]
+        require_confirmed(sent, self.results)
 
 
 @dataclass(slots=True)
 class _Bulk:
-    """One call: how its messages are made, and how many were taken so far."""
+    """One call: what it draws from, how its messages are made, and how many were taken so far."""
 
     parts: Parts
+    drawn: Iterator[ToSend]
     on_sent: OnSent | None
     delayed_only: bool = False
     sent: int = 0
 
-    def windows(self, messages: Iterable[ToSend]) -> Iterator[_Window]:
-        """Yield full windows, and the rest.
-
-        What precedes a message that is wrong, or an error of the iterable itself, goes first: it
-        was drawn, and nobody else has it.
-        """
-        drawn = iter(messages)
-        is_more = True
-        while is_more:
-            window, error = self._fill(drawn)
-            if window.items:
-                yield window
-            if isinstance(error, _Refused):
-                raise BulkInterrupted(self.sent, [error.message], error.why) from error.why
-            if error is not None:
-                raise error
-            is_more = window.is_full()
-
-    def _fill(self, drawn: Iterator[ToSend]) -> tuple[_Window, Exception | None]:
-        """Return the next window, and the error that ended it early, if one did."""
-        window = _Window()
+    def draw(self, window: _Window, most: int, most_bytes: int) -> list[Composed]:
+        """Draw at most so many into *window*, and return them; it knows why there are no more."""
+        before, full = len(window.items), window.size + most_bytes
         try:
-            for message in drawn:
-                window.add(message, self._compose(message))
-                if window.is_full():
+            for message in self.drawn:
+                try:
+                    window.add(message, self._compose(message))
+                except Exception as error:
+                    window.refused = [message]  # it is drawn, and nobody else has it
+                    window.end(error)
+                if (
+                    len(window.items) - before >= most
+                    or window.size >= full
+                    or not window.is_open()
+                ):
                     break
+            else:
+                window.is_last = True
         except Exception as error:
-            return window, error
-        return window, None
+            window.end(error)
+        return window.composed[before:]
 
     def _compose(self, message: ToSend) -> Composed:
-        try:
-            if not isinstance(message, ToSend):
-                raise InvalidMessage(f"a bulk is made of ToSend, got {message!r:.60}")
-            composed = self.parts.composer.compose(
-                message.destination,
-                message.message_type,
-                message.body,
-                message.options,
-                stored=self.delayed_only,
+        if not isinstance(message, ToSend):
+            raise InvalidMessage(f"a bulk is made of ToSend, got {message!r:.60}")
+        composed = self.parts.composer.compose(
+            message.destination,
+            message.message_type,
+            message.body,
+            message.options,
+            stored=self.delayed_only,
+        )
+        if self.delayed_only and composed.due is None:
+            raise InvalidMessage(
+                f"message {composed.sent.message_id!r} is not delayed; give it a delay or "
+                "deliver_at, or use send_many"
             )
-            if self.delayed_only and composed.due is None:
-                raise InvalidMessage(
-                    f"message {composed.sent.message_id!r} is not delayed; give it a delay or "
-                    "deliver_at, or use send_many"
-                )
-        except TimeoutManagerError as error:
-            raise _Refused(message, error) from error
         return composed
 
-    def to_check(self, window: _Window) -> list[str]:
+    def to_check(self, composed: Sequence[Composed]) -> list[str]:
         """Return the destinations that must exist now, since they are used only later."""
         if not self.parts.settings.check_destinations:
             return []
-        return sorted({one.sent.destination for one in window.composed if one.due is not None})
+        return sorted({one.sent.destination for one in composed if one.due is not None})
 
-    def taken(self, window: _Window, results: Sequence[SendResult]) -> None:
-        """Count and tell what was taken; raise BulkInterrupted for the rest."""
-        confirmed = [result is SendResult.CONFIRMED for result in results]
-        done = [one.sent for one, ok in zip(window.composed, confirmed, strict=True) if ok]
+    def settle(self, window: _Window) -> None:
+        """Count and tell what was taken; raise for the rest, and for what ended *window*.
+
+        What precedes a message that is wrong, or an error of the iterable, was sent: it was drawn,
+        and nobody else has it.
+        """
+        done, left = window.taken(), window.left()
         self.sent += len(done)
         if done and self.on_sent is not None:
-            self.on_sent(done)
-        if len(done) < len(results):
-            again = zip(window.under_their_ids(), confirmed, strict=True)
-            left = [one for one, ok in again if not ok]
             try:
-                require_confirmed(window.outgoing(), results)
-            except TimeoutManagerError as error:
-                raise BulkInterrupted(self.sent, left, error) from error
+                self.on_sent(done)
+            except Exception as error:
+                window.end(error)
+        try:
+            window.check()
+        except Exception as error:
+            if not left:
+                raise
+            raise BulkInterrupted(self.sent, left, error) from error
 
 
 def send_many(parts: Parts, messages: Iterable[ToSend], on_sent: OnSent | None) -> int:
     """Send *messages* in confirm windows; return how many, which is all of them."""
-    bulk = _Bulk(parts, on_sent)
-    for window in bulk.windows(messages):
+    bulk = _Bulk(parts, iter(messages), on_sent)
+    is_more = True
+    while is_more:
+        window = _Window()
         try:
-            results = parts.sender.send_each(window.outgoing(), finally_for=bulk.to_check(window))
+            with parts.sender.window() as sending:
+                while window.is_open():
+                    _send_off(bulk, window, sending)
+                window.results = sending.results()
         except TimeoutManagerError as error:
-            raise BulkInterrupted(bulk.sent, window.under_their_ids(), error) from error
-        bulk.taken(window, results)
+            window.end(error)
+        bulk.settle(window)
+        is_more = not window.is_last
     return bulk.sent
+
+
+def _send_off(bulk: _Bulk, window: _Window, sending: SendingWindow) -> None:
+    """Draw a burst, and send it; an error ends *window*, with nothing of this burst sent."""
+    burst = bulk.draw(window, BURST, BURST_BYTES)
+    if burst:
+        try:
+            sending.add([one.outgoing for one in burst], finally_for=bulk.to_check(burst))
+        except TimeoutManagerError as error:
+            window.end(error)
 
 
 def store_many(parts: Parts, messages: Iterable[ToSend], on_sent: OnSent | None) -> int:
@@ -195,19 +229,27 @@ def store_many(parts: Parts, messages: Iterable[ToSend], on_sent: OnSent | None)
             f"endpoint {parts.settings.name!r} keeps no timeouts itself, so it cannot store past "
             "the queue; enable TimeoutManager here, or use send_many"
         )
-    bulk = _Bulk(parts, on_sent, delayed_only=True)
+    bulk = _Bulk(parts, iter(messages), on_sent, delayed_only=True)
     told: Micros | None = None
-    for window in bulk.windows(messages):
-        try:
-            parts.sender.require_queues(bulk.to_check(window))
-            if parts.context.dead_letters is not None:
-                parts.context.dead_letters.before_sending(window.outgoing(), None)
-            store([one.outgoing.message for one in window.composed], None)
-        except TimeoutManagerError as error:
-            raise BulkInterrupted(bulk.sent, window.under_their_ids(), error) from error
-        earliest = min(one.due for one in window.composed if one.due is not None)
-        if told is None or earliest < told:
-            wake_or_wait(parts, earliest)
-            told = earliest
-        bulk.taken(window, [SendResult.CONFIRMED] * len(window.items))
+    is_more = True
+    while is_more:
+        window = _Window()
+        composed = bulk.draw(window, WINDOW, WINDOW_BYTES)
+        if composed:
+            try:
+                parts.sender.require_queues(bulk.to_check(composed))
+                outgoing = [one.outgoing for one in composed]
+                if parts.context.dead_letters is not None:
+                    parts.context.dead_letters.before_sending(outgoing, None)
+                store([one.message for one in outgoing], None)
+                window.results = [SendResult.CONFIRMED] * len(composed)
+            except TimeoutManagerError as error:
+                window.end(error)
+        if window.results:
+            earliest = min(one.due for one in composed if one.due is not None)
+            if told is None or earliest < told:
+                wake_or_wait(parts, earliest)
+                told = earliest
+        bulk.settle(window)
+        is_more = not window.is_last
     return bulk.sent

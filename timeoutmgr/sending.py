@@ -17,6 +17,7 @@ from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import StorageUnavailable, TransportUnavailable, Unroutable
 from timeoutmgr.forking import begin_anew_after_fork
 from timeoutmgr.message import Outgoing
+from timeoutmgr.sending_window import SendingWindow
 from timeoutmgr.transport.work import require_confirmed
 
 logger = logging.getLogger(__name__)
@@ -113,6 +114,15 @@ class Sender:
         if missing:
             raise Unroutable(missing[0])
         return results
+
+    def window(self) -> SendingWindow:
+        """Return what sends as messages come, and waits for all of them at its end."""
+        return SendingWindow(
+            self._pool.session,
+            self._missing_now,
+            lambda session, outgoing: self._send(session, outgoing, None),
+            at_once=self._dead_letters is None,  # what keeps and notes goes around each send
+        )
 
     def _send(
         self,

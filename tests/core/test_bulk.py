@@ -26,8 +26,9 @@ LATER = SendOptions(delay=3600.0)
 class Bulk:
     """An endpoint on a simulated transport, and what its bulks told."""
 
-    def __init__(self, *, managed: bool = True) -> None:
-        self.transport = FakeTransport("billing", QUEUE, "sales.TimeoutsDispatcher")
+    def __init__(self, *, managed: bool = True, starts: bool = False) -> None:
+        queues = ("billing", QUEUE, "sales.TimeoutsDispatcher")
+        self.transport = FakeTransport(*queues, starts=starts)
         config = EndpointConfiguration("sales")
         config.use_transport(self.transport, accept_loss=True)
         if managed:

@@ -1,0 +1,92 @@
+"""Messages that are sent together and waited for once, whatever a session can do meanwhile."""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack
+from types import TracebackType
+from typing import Self, TypeAlias
+
+from timeoutmgr.contracts import Sending, SendResult, StartsSending, TransportSession
+from timeoutmgr.errors import Unroutable
+from timeoutmgr.message import Outgoing
+
+Send: TypeAlias = Callable[[TransportSession, Sequence[Outgoing]], list[SendResult]]
+Missing: TypeAlias = Callable[[TransportSession, Sequence[str]], list[str]]
+
+
+class SendingWindow:
+    """One thread's, over one session, which is lent with the first messages; a context.
+
+    What is added is written at once where the session can do that without waiting, unless *send*
+    has more to do than sending. It is kept otherwise, and sent when the results are asked for.
+    """
+
+    def __init__(
+        self,
+        lend: Callable[[], AbstractContextManager[TransportSession]],
+        missing: Missing,
+        send: Send,
+        *,
+        at_once: bool,
+    ) -> None:
+        self._lend = lend
+        self._missing = missing
+        self._send = send
+        self._at_once = at_once
+        self._stack = ExitStack()
+        self._session: TransportSession | None = None
+        self._under_way: list[Sending] = []
+        self._kept: list[Outgoing] = []
+        self._failure: BaseException | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # A session that met an error is not to be lent again, though its user went on.
+        failure = error or self._failure
+        if failure is None:
+            self._stack.close()
+        else:
+            self._stack.__exit__(type(failure), failure, failure.__traceback__)
+
+    def add(self, outgoing: Sequence[Outgoing], *, finally_for: Sequence[str] = ()) -> None:
+        """Send *outgoing* behind what was added before.
+
+        Raises what ``Sender.send_each`` raises, with nothing of *outgoing* sent; the results of
+        what was added before are there all the same.
+        """
+        try:
+            session = self._lent()
+            missing = self._missing(session, finally_for)
+            if not missing:
+                self._begin(session, outgoing)
+        except BaseException as error:
+            self._failure = error
+            raise
+        if missing:
+            raise Unroutable(missing[0])
+
+    def results(self) -> list[SendResult]:
+        """Wait, and return what became of each that was added, in order; call it once.
+
+        Raises TransportUnavailable where nothing is known of any.
+        """
+        if self._kept:
+            return self._send(self._lent(), self._kept)
+        return [result for sending in self._under_way for result in sending.results()]
+
+    def _begin(self, session: TransportSession, outgoing: Sequence[Outgoing]) -> None:
+        if self._at_once and isinstance(session, StartsSending):
+            self._under_way.append(session.start_sending(outgoing))
+        else:
+            self._kept += outgoing
+
+    def _lent(self) -> TransportSession:
+        if self._session is None:
+            self._session = self._stack.enter_context(self._lend())
+        return self._session
