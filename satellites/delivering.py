@@ -5,7 +5,7 @@ from typing import Final
 from timeoutmgr import headers
 from timeoutmgr.contracts import Timeout
 from timeoutmgr.instants import Micros
-from timeoutmgr.message import Message
+from timeoutmgr.message import Message, with_headers
 
 _FIRST_BACK_OFF: Final = 1_000_000
 _LONGEST_BACK_OFF: Final = 60_000_000
@@ -16,18 +16,8 @@ def delivered(timeout: Timeout, at: str) -> Message:
 
     *at* is the instant of the dispatch as a header spells it.
     """
-    message = timeout.message
-    return Message(
-        id=message.id,
-        headers={
-            **message.headers,
-            headers.RELATED_TO_TIMEOUT: timeout.id,
-            headers.DISPATCHED_AT: at,
-        },
-        body=message.body,
-        content_type=message.content_type,
-        content_encoding=message.content_encoding,
-    )
+    added = {headers.RELATED_TO_TIMEOUT: timeout.id, headers.DISPATCHED_AT: at}
+    return with_headers(timeout.message, {**timeout.message.headers, **added})
 
 
 def back_off(attempts: int) -> Micros:

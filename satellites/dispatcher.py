@@ -1,7 +1,8 @@
 """The ``<endpoint>.TimeoutsDispatcher`` satellite: look up, publish, confirm, remove."""
 
 import logging
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -9,6 +10,7 @@ from timeoutmgr.contracts import (
     Clock,
     DeadLetters,
     Key,
+    Move,
     Outcome,
     OutcomeKind,
     SendResult,
@@ -23,13 +25,16 @@ from timeoutmgr.message import Received
 from timeoutmgr.telemetry import Telemetry
 from timeoutmgr.transport.work import Work
 
-from .control import SingleOrder, read_control
+from .control import ChunkOrder, read_control
 from .delivering import back_off
+from .line import Line, Stages, lead
 from .onward import Onward
-from .undeliverable import ErrorQueue, Undeliverable, send_each
+from .undeliverable import ErrorQueue, Undeliverable, start_each
 
 logger = logging.getLogger(__name__)
 
+ORDERS: Final = 8
+"""Chunks that are taken from the queue together, so that there is a next one to be looked up."""
 ATTEMPTS: Final = 5
 """Attempts at one message, the last of them refused, before it goes to the error queue."""
 
@@ -40,6 +45,9 @@ class DispatchTimeouts:
 
     Sent and confirmed first, removed and committed second: a crash between the two repeats under
     the same message id, and loses nothing. In ``transaction_scope`` all of it is one transaction.
+
+    While a broker takes its time to confirm a chunk, the rows of the next are looked up. They are
+    sent once the chunk before them is closed, so that a crash repeats no more than one.
     """
 
     store: TimeoutStore
@@ -47,19 +55,20 @@ class DispatchTimeouts:
     clock: Clock
     telemetry: Telemetry
     dead_letters: DeadLetters | None = None
+    move_many: Move | None = None
+    """What dispatches without a visit to this process, in ``transaction_scope``."""
 
     def __call__(self, batch: Sequence[Received], work: Work) -> None:
         """Carry out the orders of *batch*; raises MessageRejected for what is no order."""
-        for received in batch:
-            order = read_control(received.message)
-            if isinstance(order, SingleOrder):
-                key = self.store.key_of(order.timeout_id)
-                if key is None:
-                    self.telemetry.count("timeouts_gone")
+        orders = [read_control(received.message) for received in batch]
+        with Line(overlaps=work.scope is None) as line:
+            for order in orders:
+                if isinstance(order, ChunkOrder):
+                    line.add(self._stages(order.token, order.keys, work))
+                elif (key := self.store.key_of(order.timeout_id)) is not None:
+                    line.add(self._stages("", [key], work))
                 else:
-                    self.dispatch("", [key], work)
-            else:
-                self.dispatch(order.token, order.keys, work)
+                    self.telemetry.count("timeouts_gone")
 
     def dispatch_now(self, keys: Sequence[Key], work: Work) -> None:
         """Dispatch what was stored in this very transaction."""
@@ -67,17 +76,38 @@ class DispatchTimeouts:
 
     def dispatch(self, token: str, keys: Sequence[Key], work: Work) -> None:
         """Send those of *keys* that are still to be sent, and record how each ended."""
+        lead(self._stages(token, keys, work))
+
+    def _stages(self, token: str, keys: Sequence[Key], work: Work) -> Stages:
+        moved = self._moved(token, keys, work)
+        if moved and not (keys := [key for key in keys if key not in moved]):
+            return
         with self.store.take_many(token, keys, transaction=work.scope) as taken:
             # Cancelled, rescheduled, or sent by another dispatcher: nothing is left to do.
             self.telemetry.count("timeouts_gone", len(keys) - len(taken.timeouts))
-            self._send_and_close(taken, work)
+            yield
+            yield from self._send_and_close(taken, work)
 
-    def _send_and_close(self, taken: Taken, work: Work) -> None:
+    def _moved(self, token: str, keys: Sequence[Key], work: Work) -> Collection[Key]:
+        """Move those of *keys* for which no more is needed; return them."""
+        if self.move_many is None or work.scope is None:
+            return ()
+        at = self.clock.now()
+        moved = self.move_many(token, keys, at, work.scope)
+        reach("dispatch.moved")
+        if moved:
+            self._told(OutcomeKind.DISPATCHED, len(moved))
+            self._late(at - min(key.due for key in moved))
+        return set(moved)
+
+    def _send_and_close(self, taken: Taken, work: Work) -> Stages:
         at = self.clock.now()
         onward = Onward(ATTEMPTS, self.dead_letters)
         going = onward.ready(taken.timeouts, at)
         reach("dispatch.taken")
-        results = send_each(going.outgoing, work)
+        sending = start_each(going.outgoing, work)
+        yield
+        results = sending()
         reach("dispatch.confirmed")
         ended = onward.ended(going, results, work)
         outcomes = [
@@ -114,13 +144,16 @@ class DispatchTimeouts:
         return outcomes
 
     def _count(self, timeouts: Sequence[Timeout], outcomes: Sequence[Outcome], at: Micros) -> None:
-        for kind in OutcomeKind:
-            amount = sum(outcome.kind is kind for outcome in outcomes)
-            if amount:
-                self.telemetry.count(f"timeouts_{kind.value}", amount)
+        for kind, amount in Counter(outcome.kind for outcome in outcomes).items():
+            self._told(kind, amount)
         if timeouts:
-            lateness = at - min(timeout.due for timeout in timeouts)
-            self.telemetry.value("lateness_seconds", lateness / 1_000_000)
+            self._late(at - min(timeout.due for timeout in timeouts))
+
+    def _told(self, kind: OutcomeKind, amount: int) -> None:
+        self.telemetry.count(f"timeouts_{kind.value}", amount)
+
+    def _late(self, by: Micros) -> None:
+        self.telemetry.value("lateness_seconds", by / 1_000_000)
 
 
 def _ended(one: Undeliverable, at: Micros) -> Outcome:

@@ -6,7 +6,14 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from timeoutmgr.config import EndpointSettings
-from timeoutmgr.contracts import Persistence, TimeoutStore, TransactionMode
+from timeoutmgr.contracts import (
+    KeepsRows,
+    Move,
+    MovesRows,
+    Persistence,
+    TimeoutStore,
+    TransactionMode,
+)
 from timeoutmgr.errors import ConfigurationError, SchemaMissing, StorageUnavailable
 from timeoutmgr.features import FeatureContext, Prerequisite, Satellite
 from timeoutmgr.resilience.breakers import BreakerState, OutageBreaker
@@ -15,7 +22,7 @@ from timeoutmgr.sending import SessionPool
 from timeoutmgr.transport.pump import Consumption, Outage
 
 from .clocks import report_clock_offset
-from .dispatcher import DispatchTimeouts
+from .dispatcher import ORDERS, DispatchTimeouts
 from .housekeeping import Housekeeping
 from .poller import LEAD, Poller, PollTimeouts
 from .timeouts import StoreTimeouts
@@ -110,6 +117,7 @@ class TimeoutManager:
             clock=context.clock,
             telemetry=context.telemetry,
             dead_letters=context.dead_letters,
+            move_many=_mover(context, store),
         )
         poller = Poller(
             PollTimeouts(
@@ -160,6 +168,7 @@ class TimeoutManager:
                     name="Timeout Dispatcher Processor",
                     queue=control,
                     step=dispatch,
+                    batch=ORDERS,
                     storage=Outage(breaker=breakers.look_up, probe=ready.probe),
                     broker=breakers.dispatch,
                 ),
@@ -180,6 +189,18 @@ class TimeoutManager:
         context.route_delays(
             address, lambda outgoing, due: to_timeout_manager(outgoing, due, address)
         )
+
+
+def _mover(context: FeatureContext, store: TimeoutStore) -> Move | None:
+    """Return what moves messages inside the database that holds both *store* and queues.
+
+    None where there is none, or where the dead-letter queues must see each message.
+    """
+    in_one = context.mode is TransactionMode.TRANSACTION_SCOPE and context.dead_letters is None
+    if not (in_one and isinstance(context.transport, KeepsRows) and isinstance(store, MovesRows)):
+        return None
+    rows = context.transport.message_rows()
+    return None if rows is None else store.mover(rows)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Housekeeping, once a minute: clocks compared, a heartbeat, old rows removed, storage tended."""
+"""Housekeeping each minute or so: clocks compared, a heartbeat, old rows purged, storage tended."""
 
 import logging
 import math
@@ -14,8 +14,10 @@ from timeoutmgr.telemetry import Telemetry
 
 logger = logging.getLogger(__name__)
 
-_EVERY: Final = 60.0
-_UNPURGED: Final = 600.0
+_EVERY: Final = 75.0
+"""Seconds. With the poll of each minute an idle process asks its database less than twice a minute;
+``contracts.reports.LIVE`` still allows for a heartbeat that failed."""
+_UNPURGED: Final = 1800.0
 """Seconds until old rows are looked for again where there were none."""
 _PURGES: Final = 50
 """Bounded removals in a row, so that a large backlog of old rows is worked off over minutes."""

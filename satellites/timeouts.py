@@ -1,14 +1,15 @@
 """The ``<endpoint>.Timeouts`` satellite: read what arrives, store it, wake the poller."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import lru_cache
 
 from timeoutmgr import headers
 from timeoutmgr.contracts import Clock, Key, Timeout, TimeoutStore, Transaction
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import InvalidMessage, MessageRejected
 from timeoutmgr.instants import Micros, from_wire
-from timeoutmgr.message import Message, Received
+from timeoutmgr.message import Message, Received, with_headers
 from timeoutmgr.routing import id_of_timeout
 from timeoutmgr.telemetry import Telemetry
 from timeoutmgr.transport.envelope import SHORT_STRING
@@ -172,18 +173,25 @@ def read_timeout(message: Message, endpoint: str, limits: Limits, now: Micros) -
 
 
 def _as_sent(message: Message) -> dict[str, str]:
-    ours = (*_ROUTING, headers.DELIVER_AT)
-    return {name: value for name, value in message.headers.items() if name not in ours}
+    sent = dict(message.headers)
+    for name in (*_ROUTING, headers.DELIVER_AT):
+        sent.pop(name, None)
+    return sent
 
 
 def _without_routing(message: Message) -> Message:
-    kept = {
-        name: value
-        for name, value in message.headers.items()
-        if name not in _ROUTING and not name.startswith(headers.PROPERTY_PREFIX)
-    }
+    kept = dict(message.headers)
+    for name in _of_routing(tuple(kept)):
+        del kept[name]
     kept[headers.DELIVER_AT] = message.headers[headers.EXPIRE]
-    return replace(message, headers=kept)
+    return with_headers(message, kept)
+
+
+@lru_cache(maxsize=1024)
+def _of_routing(names: tuple[str, ...]) -> tuple[str, ...]:
+    # Programs have a few sets of headers, and send them again and again.
+    prefix = headers.PROPERTY_PREFIX
+    return tuple(name for name in names if name in _ROUTING or name.startswith(prefix))
 
 
 def _saga(message: Message) -> str | None:

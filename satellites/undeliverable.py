@@ -1,10 +1,10 @@
 """What cannot be delivered goes to the error queue whole, or as whole as that queue takes it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeAlias, TypedDict
 
-from timeoutmgr.contracts import SendResult, Timeout, Transaction
+from timeoutmgr.contracts import Sending, SendResult, Timeout, Transaction
 from timeoutmgr.errors import InvalidMessage, TimeoutManagerError
 from timeoutmgr.instants import Micros
 from timeoutmgr.message import Message, Outgoing
@@ -19,6 +19,14 @@ class Sends(Protocol):
 
     def send_isolated(self, outgoing: Sequence[Outgoing]) -> list[SendResult]:
         """Send all and return what became of each, in order."""
+        ...
+
+
+class Starts(Sends, Protocol):
+    """Sends, and leaves the wait for later."""
+
+    def start_isolated(self, outgoing: Sequence[Outgoing]) -> Sending:
+        """Send all; wait for what became of them when the results are asked for."""
         ...
 
 
@@ -53,6 +61,16 @@ def send_each(outgoing: Sequence[Outgoing], work: Sends) -> list[Sent]:
         if len(outgoing) == 1:
             return [error]
         return [result for one in outgoing for result in send_each([one], work)]
+
+
+def start_each(outgoing: Sequence[Outgoing], work: Starts) -> Callable[[], list[Sent]]:
+    """Send as ``send_each`` does; return what waits for what became of each."""
+    try:
+        sending = work.start_isolated(outgoing)
+    except InvalidMessage:
+        results = send_each(outgoing, work)
+        return lambda: results
+    return lambda: list(sending.results())
 
 
 @dataclass(frozen=True, slots=True)

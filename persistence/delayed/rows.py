@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from sqlalchemy import (
-    ARRAY,
     BigInteger,
     Connection,
     Integer,
@@ -23,6 +22,7 @@ from sqlalchemy import (
 
 from timeoutmgr.contracts import Key, Timeout
 from timeoutmgr.database import Database
+from timeoutmgr.database.arrays import TextArray
 from timeoutmgr.instants import Micros
 from timeoutmgr.persistence.sql.horizon import FROM_THE_BEGINNING
 from timeoutmgr.persistence.sql.inserting import insert_missing
@@ -81,7 +81,7 @@ class DelayedRows:
         self._count = select(func.count()).select_from(self._table)
         by_id = rows.id == bindparam("id_")
         self._remove_all = delete(self._table).where(
-            rows.id == any_(bindparam("ids", type_=ARRAY(Text)))
+            rows.id == any_(bindparam("ids", type_=TextArray()))
         )
         self._remove_one = delete(self._table).where(by_id)
         self._remove_held = delete(self._table).where(by_id, rows.claimed_by == bindparam("claim_"))

@@ -11,10 +11,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
 
-from sqlalchemy import ARRAY, Connection, Subquery, Text, bindparam, func, select, true, update
+from sqlalchemy import Connection, Subquery, bindparam, func, select, true, update
 
 from timeoutmgr.contracts import Key, TimeoutState
 from timeoutmgr.crashpoints import reach
+from timeoutmgr.database.arrays import TextArray
 from timeoutmgr.database.engine import execute_many
 from timeoutmgr.errors import MessageRejected, MigrationFailed, StorageConflict
 from timeoutmgr.migration import Batch, Delivered, Item, Problem, Survey
@@ -214,7 +215,7 @@ def _keys_of_ids(context: StoreContext) -> Subquery:
     if context.database.dialect.name != "postgresql":
         named = among(context, keys.c.id)
         return select(keys.c.id, keys.c.state).where(mine, named).subquery()
-    given = func.unnest(bindparam("ids", type_=ARRAY(Text))).table_valued("id", name="given")
+    given = func.unnest(bindparam("ids", type_=TextArray())).table_valued("id", name="given")
     wanted = given.render_derived()
     one = select(keys.c.id, keys.c.state).where(mine, keys.c.id == wanted.c.id).limit(1).lateral()
     return select(one.c.id, one.c.state).select_from(wanted).join(one, true()).subquery()

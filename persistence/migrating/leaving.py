@@ -29,14 +29,16 @@ from timeoutmgr.instants import Micros
 from timeoutmgr.migration import Batch, Item, Problem, Range, Survey, Window
 from timeoutmgr.migration.ports import Also
 from timeoutmgr.persistence.sql.claims import claims_of
+from timeoutmgr.persistence.sql.closing_at_once import is_for
 from timeoutmgr.persistence.sql.conditions import from_key, within
 from timeoutmgr.persistence.sql.context import StoreContext
 from timeoutmgr.persistence.sql.due_keys import go_by_key
 from timeoutmgr.persistence.sql.history import entry, record
 from timeoutmgr.persistence.sql.locks import lock_endpoint
-from timeoutmgr.persistence.sql.rows import from_row
+from timeoutmgr.persistence.sql.rows import COLUMNS, from_values
 
 from .arriving import FENCE, OPEN, fence_of
+from .removing import RemovingAtOnce
 
 _MOST_DESTINATIONS: Final = 10_000
 
@@ -50,6 +52,7 @@ class SqlSource:
         self._context = context
         self._name = name
         self._timeouts = context.tables.timeouts
+        self._at_once = RemovingAtOnce(context) if is_for(context) else None
 
     def describe(self) -> str:
         """Return the database, schema and prefix, without secrets."""
@@ -154,28 +157,55 @@ class SqlSource:
         """Return the marked rows of the batch."""
         timeouts = self._timeouts
         statement = (
-            select(timeouts)
+            select(
+                timeouts.c.maybe_sent, timeouts.c.next_try, *(timeouts.c[name] for name in COLUMNS)
+            )
             .where(*self._hidden(run_id, batch))
             .order_by(timeouts.c.due, timeouts.c.id)
         )
         with self._context.database.read() as connection:
-            return [
-                Item(timeout=from_row(row), maybe_sent=bool(row.maybe_sent), next_try=row.next_try)
-                for row in connection.execute(statement)
-            ]
+            go_by_key(connection)  # a sort of whole rows would go through a file
+            rows = connection.execute(statement).all()
+        return [
+            Item(timeout=from_values(values), maybe_sent=bool(maybe_sent), next_try=next_try)
+            for maybe_sent, next_try, *values in rows
+        ]
 
     def remove(self, run_id: str, batch: Batch, items: Sequence[Item], also: Also) -> None:
         """Remove the batch's rows and leave tombstones, in one transaction with the ledger."""
 
         def work(connection: Connection) -> None:
-            removed = connection.execute(
-                delete(self._timeouts).where(*self._hidden(run_id, batch))
-            ).rowcount
-            reach("leaving.rows_removed")
-            self._close(connection, items, run_id)
+            if self._at_once is None:
+                removed = connection.execute(
+                    delete(self._timeouts).where(*self._hidden(run_id, batch))
+                ).rowcount
+                reach("leaving.rows_removed")
+                self._close(connection, items, run_id)
+            else:
+                removed = self._remove_at_once(connection, self._at_once, run_id, batch, items)
             also(connection, removed)
 
         self._context.database.run(work)
+
+    def _remove_at_once(
+        self,
+        connection: Connection,
+        at_once: RemovingAtOnce,
+        run_id: str,
+        batch: Batch,
+        items: Sequence[Item],
+    ) -> int:
+        at = self._context.now(connection)
+        removed, closed = at_once.remove(connection, run_id, batch, at)
+        # One statement does all three: whoever dies at any of them has committed none.
+        reach("leaving.rows_removed")
+        if closed != removed:
+            # A row without its key: then one is inserted, or a redelivery would bring it back.
+            ids = sorted(item.timeout.id for item in items)
+            self._context.writing.close_keys(connection, ids, TimeoutState.MIGRATED, at)
+        reach("leaving.keys_closed")
+        reach("leaving.history_written")
+        return removed
 
     def restore(
         self, run_id: str, batch: Batch, items: Sequence[Item], there: Collection[str], also: Also

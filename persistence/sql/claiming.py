@@ -15,12 +15,14 @@ from sqlalchemy import Connection
 
 from timeoutmgr.contracts import Chunk, Key, Transaction
 from timeoutmgr.crashpoints import reach
+from timeoutmgr.database.commits import after_commit
 from timeoutmgr.errors import StorageUnavailable
 from timeoutmgr.instants import Micros
 
 from .claims import Claim, NewClaim, add_claims, claims_of, forget, may_have_sent
 from .context import StoreContext
 from .due_keys import DueKeys, go_by_key
+from .gaps import Gaps, behind, gaps_between
 from .horizon import FROM_THE_BEGINNING, Horizon
 from .locks import ClaimLock, lock_endpoint
 from .marking import mark_free_rows
@@ -29,6 +31,11 @@ OWN_AGAIN: Final = 50_000
 """Look again this soon (microseconds) while a claim of our own covers what is due."""
 OTHERS_AGAIN: Final = 250_000
 """Look again this soon while others' claims cover what is due."""
+PACE: Final = 25
+"""Microseconds for each id in flight until there may be room for more, where there is none: at
+twice the pace of a fast dispatcher, so that it is not out of work before."""
+SOONEST: Final = 20_000
+"""Microseconds until that at least."""
 _GLANCE: Final = 16
 LONGEST_BURST: Final = 20
 """Chunks that are claimed one behind the other before all gaps are looked at again.
@@ -65,12 +72,22 @@ class Turn:
     owner: str
 
 
+@dataclass(frozen=True, slots=True)
+class Handed:
+    """What was handed out, and where the burst stands; *is_full*: no more may be in flight."""
+
+    chunk: Chunk
+    burst: Key | None = None
+    is_full: bool = False
+
+
 class Claiming:
     """Hands out the due keys of one endpoint."""
 
     def __init__(self, context: StoreContext) -> None:
         self._context = context
         self._keys = DueKeys(context)
+        self._gaps = Gaps(context)
         self._lock = ClaimLock(context)
         self._renew_life = False
         self._horizon = Horizon(context.clock)
@@ -91,41 +108,47 @@ class Claiming:
         burst, self._burst = self._burst, None
         if self._is_awaited(wish.now + wish.ahead) or burst is not None:
             # Something is known to be due: to look first would only cost.
-            chunk = self._hand_out_now(wish, transaction, burst)
-            if chunk.keys:
-                return chunk
+            handed = self._hand_out_now(wish, transaction, burst)
+            if handed.chunk.keys or handed.is_full:
+                return handed.chunk
             # It is gone. What another process stored before the horizon may be there.
         nothing = self._look_first(wish.now, transaction)
         if nothing is not None:
             self._await(nothing.next_due)
             return nothing
-        return self._hand_out_now(wish, transaction, None)
+        return self._hand_out_now(wish, transaction, None).chunk
 
     def _hand_out_now(
         self, wish: Wish, transaction: Transaction | None, burst: Key | None
-    ) -> Chunk:
+    ) -> Handed:
         """Claim in *transaction*, or in one of its own."""
         if self._renew_life:
             self._context.lives.renew(wish.owner)
             self._renew_life = False
         life = self._context.lives.name_of(wish.owner)
 
-        def work(connection: Connection) -> Chunk:
+        def work(connection: Connection) -> Handed:
             now = self._lock.wait(connection, wish.now)
             turn = Turn(connection=connection, now=now, until=now + wish.ahead, owner=life)
-            return self._hand_out(turn, wish.size, wish.chunks, burst)
+            return self._hand_out(turn, wish, burst)
 
         if transaction is not None:
-            return work(transaction)
-        chunk = self._context.database.run(work)
-        claimed = chunk.all
-        if claimed and len(claimed[-1].keys) == wish.size:
-            self._since_all_gaps += len(claimed)
-            if self._since_all_gaps < LONGEST_BURST:
-                self._burst = claimed[-1].keys[-1]
-            else:  # now and then all of it: an old row may have come meanwhile
-                self._since_all_gaps = 0
-        return chunk
+            handed = work(transaction)
+            # Undone with the others, it would be skipped.
+            after_commit(transaction, lambda: self._go_on_behind(handed))
+            return handed
+        handed = self._context.database.run(work)
+        self._go_on_behind(handed)
+        return handed
+
+    def _go_on_behind(self, handed: Handed) -> None:
+        """Begin the next claim where *handed*, which is committed, ended."""
+        self._burst = handed.burst
+        if handed.burst is not None and handed.chunk.keys:
+            self._since_all_gaps += len(handed.chunk.all)
+            if self._since_all_gaps >= LONGEST_BURST:
+                # Now and then all of it: an old row may have come meanwhile.
+                self._since_all_gaps, self._burst = 0, None
 
     def release(self, token: str, maybe_handed_on: bool) -> None:
         """Forget the claim of *token*, unless a dispatcher may be at work under it."""
@@ -199,26 +222,42 @@ class Claiming:
             return None
         return Chunk("", (), min((max(row.due, row.next_try) for row in rows), default=None))
 
-    def _hand_out(self, turn: Turn, size: int, chunks: int, burst: Key | None) -> Chunk:
+    def _hand_out(self, turn: Turn, wish: Wish, burst: Key | None) -> Handed:
         """Claim from *burst* on, the end of the chunk before; None to look at all gaps."""
         claims = claims_of(turn.connection, self._context)
         active = self._drop_ended(turn, claims)
-        room = self._context.settings.max_in_flight - sum(one.size for one in active)
-        limit = min(size * chunks, room)
-        if limit <= 0:
-            return Chunk("", (), turn.now + OWN_AGAIN)
-        active.sort(key=lambda claim: claim.interval.first)
         if len(active) < len(claims):
             burst = None  # what the ended claims covered is free, and may be older
+        in_flight = sum(one.size for one in active)
+        limit = self._room_for(wish, in_flight)
+        if not limit:
+            again = max(SOONEST, in_flight * PACE)
+            return Handed(Chunk("", (), turn.now + again), burst, is_full=True)
+        active.sort(key=lambda claim: claim.interval.first)
         keys, next_due = self._free_keys(turn, limit + 1, active, burst)
         if len(keys) > limit:
             next_due = keys.pop().due
+        size = wish.size
         claimed = [
             NewClaim(uuid4().hex, keys[start : start + size]) for start in range(0, len(keys), size)
         ]
         add_claims(turn.connection, self._context, claimed, turn.owner, turn.now)
         reach("claiming.claim_added")
-        return _handed_out(claimed, next_due)
+        goes_on = claimed and len(claimed[-1].keys) == size
+        return Handed(_handed_out(claimed, next_due), keys[-1] if goes_on else None)
+
+    def _room_for(self, wish: Wish, in_flight: int) -> int:
+        """Return how many keys may be claimed now; of several chunks all or none.
+
+        To claim one chunk takes as long as to claim five: whoever took the room of each as soon as
+        it is dispatched would spend his time, and the dispatcher's, on claims.
+        """
+        most = self._context.settings.max_in_flight
+        room = most - in_flight
+        wanted = wish.size * wish.chunks
+        if wish.chunks > 1 and room < min(wanted, most // 2):
+            return 0
+        return max(min(wanted, room), 0)
 
     def _drop_ended(self, turn: Turn, claims: Sequence[Claim]) -> list[Claim]:
         """Drop the claims that lapsed or whose owner is gone; return the others."""
@@ -250,7 +289,7 @@ class Claiming:
         The second counts where fewer than *limit* were found.
         """
         if burst is not None and all(claim.interval.last <= burst for claim in active):
-            keys = self._claimable(turn, _behind(burst), None, limit)
+            keys = self._claimable(turn, behind(burst), None, limit)
             if keys:
                 return keys, turn.now  # there may be more in the gaps not looked at
         if not active and (found := self._first_of_all(turn, limit)) is not None:
@@ -260,12 +299,12 @@ class Claiming:
         for first in self._keys.first(turn.connection, start, 1):
             start = Key(first.due, first.id)
             self._horizon.reach(view, start)
-        for claim in active:
-            keys = self._claimable(turn, start, claim.interval.first, limit)
-            if keys:
+        keys = []
+        gaps = list(gaps_between(start, active))
+        for gap in self._gaps.worth_a_look(turn.connection, gaps, turn.until):
+            keys = self._claimable(turn, gap.start, gap.end, limit)
+            if keys and gap.end is not None:
                 return keys, turn.now
-            start = max(start, _behind(claim.interval.last))
-        keys = self._claimable(turn, start, None, limit)
         return keys, None if len(keys) == limit else self._look_again(turn, active)
 
     def _claimable(self, turn: Turn, start: Key, end: Key | None, limit: int) -> list[Key]:
@@ -288,23 +327,19 @@ class Claiming:
         return [Key(row.due, row.id) for row in due], coming
 
     def _look_again(self, turn: Turn, active: Sequence[Claim]) -> Micros | None:
-        start = self._horizon.view().start
-        future, waiting = self._keys.coming(turn.connection, start, turn.until)
+        future = self._keys.next_due(turn.connection, turn.until)
         self._await(future)
-        instants = [instant for instant in (future, waiting) if instant is not None]
         if any(claim.owner == turn.owner for claim in active):
             # A row that came late into an interval is covered until the claim on it is closed.
-            instants.append(turn.now + OWN_AGAIN)
+            again: Micros | None = turn.now + OWN_AGAIN
         elif active:
-            instants.append(turn.now + OTHERS_AGAIN)
-        return min(instants, default=None)
+            again = turn.now + OTHERS_AGAIN
+        else:
+            # Soon enough then: to find it, all that is due and in flight would be read each time.
+            again = self._keys.next_try(turn.connection, self._horizon.view().start, turn.until)
+        return min((at for at in (future, again) if at is not None), default=None)
 
 
 def _handed_out(claimed: Sequence[NewClaim], next_due: Micros | None) -> Chunk:
     chunks = [Chunk(claim.token, tuple(claim.keys), next_due) for claim in claimed]
     return replace(chunks[0], others=tuple(chunks[1:])) if chunks else Chunk("", (), next_due)
-
-
-def _behind(key: Key) -> Key:
-    """Return a key between *key* and the next that there can be: ids have no control signs."""
-    return Key(key.due, key.id + "\x01")

@@ -38,15 +38,9 @@ def claims_of(connection: Connection, context: StoreContext) -> list[Claim]:
     """Return all claims of the endpoint, also those that have ended."""
     rows = connection.execute(context.claims)
     return [
-        Claim(
-            row.token,
-            Interval(Key(row.from_due, row.from_id), Key(row.to_due, row.to_id)),
-            row.owner,
-            row.claimed_until,
-            row.size,
-            row.taken_by is not None,
-        )
-        for row in rows
+        Claim(token, Interval(Key(*first), Key(*last)), owner, until, size, taken_by is not None)
+        for token, *ends, owner, until, size, taken_by in rows
+        for first, last in [(ends[:2], ends[2:])]
     ]
 
 
@@ -68,22 +62,24 @@ def add_claims(
     taken_by: str | None = None,
 ) -> None:
     """Insert *claims*, each on the interval that its keys span."""
-    rows = [
-        {
-            "token": claim.token,
-            "endpoint": context.endpoint,
-            "from_due": min(claim.keys).due,
-            "from_id": min(claim.keys).id,
-            "to_due": max(claim.keys).due,
-            "to_id": max(claim.keys).id,
-            "owner": owner,
-            "claimed_until": now + duration_micros(context.settings.claim_time),
-            "size": len(claim.keys),
-            "taken_by": taken_by,
-            "taken_at": now if taken_by else None,
-        }
-        for claim in claims
-    ]
+    rows = []
+    for claim in claims:
+        first, last = min(claim.keys), max(claim.keys)
+        rows.append(
+            {
+                "token": claim.token,
+                "endpoint": context.endpoint,
+                "from_due": first.due,
+                "from_id": first.id,
+                "to_due": last.due,
+                "to_id": last.id,
+                "owner": owner,
+                "claimed_until": now + duration_micros(context.settings.claim_time),
+                "size": len(claim.keys),
+                "taken_by": taken_by,
+                "taken_at": now if taken_by else None,
+            }
+        )
     execute_many(connection, insert(context.tables.claims), rows)
 
 

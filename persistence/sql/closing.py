@@ -10,7 +10,8 @@ from timeoutmgr.crashpoints import reach
 from timeoutmgr.database.engine import execute_many
 
 from .claims import forget, lapse
-from .conditions import keyed, these
+from .closing_at_once import ClosingAtOnce, is_for, sent_whole
+from .conditions import OnKeys
 from .context import StoreContext
 from .history import entry, record
 from .marking import mark
@@ -26,15 +27,16 @@ class Closing:
 
     def __init__(self, context: StoreContext) -> None:
         self._context = context
+        self._at_once = ClosingAtOnce(context) if is_for(context) else None
         timeouts = context.tables.timeouts
-        self._remove = delete(timeouts).where(keyed(context))
+        self._remove = OnKeys(context, delete(timeouts).where)
         one_row = (
             timeouts.c.endpoint == bindparam("endpoint_"),
             timeouts.c.due == bindparam("due_"),
             timeouts.c.id == bindparam("id_"),
         )
         self._remove_one = delete(timeouts).where(*one_row)
-        self._still_there = select(timeouts.c.due, timeouts.c.id).where(keyed(context))
+        self._still_there = OnKeys(context, select(timeouts.c.due, timeouts.c.id).where)
         self._retry = (
             update(timeouts)
             .where(*one_row)
@@ -56,6 +58,10 @@ class Closing:
         store message could find neither.
         """
         ours = [outcome for outcome in outcomes if outcome.key in rows]
+        if self._at_once is not None and sent_whole(ours, passed_by):
+            self._at_once.close(connection, token, [one.key for one in ours], ours[0].at)
+            reach("closing.at_once")
+            return
         for kind, state in _STATES.items():
             ended = [outcome for outcome in ours if outcome.kind is kind]
             if ended:
@@ -94,7 +100,7 @@ class Closing:
         """Return whether a row of *keys* is still stored, in whosever hands."""
         if not keys:
             return False
-        found = connection.execute(self._still_there, these(self._context, list(keys)))
+        found = connection.execute(*self._still_there.of(list(keys)))
         return any(Key(*row) in keys for row in found)
 
     def _end(
@@ -128,7 +134,7 @@ class Closing:
 
     def _remove_rows(self, connection: Connection, keys: Sequence[Key]) -> None:
         if not self._context.locks_what_it_reads:
-            connection.execute(self._remove, these(self._context, keys))
+            connection.execute(*self._remove.of(keys))
             return
         endpoint = self._context.endpoint
         rows = [{"endpoint_": endpoint, "due_": key.due, "id_": key.id} for key in keys]
@@ -138,5 +144,5 @@ class Closing:
         """Return those of *keys* whose rows are where they were taken."""
         if self._context.database.dialect.row_locks:
             return list(keys)  # they are locked
-        found = connection.execute(self._still_there, these(self._context, keys))
+        found = connection.execute(*self._still_there.of(keys))
         return sorted({Key(*row) for row in found} & set(keys))

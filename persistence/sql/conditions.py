@@ -3,13 +3,25 @@
 A comparison of pairs, ``(due, id) > (:due, :id)``, is not: MySQL reads the whole table for it.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Final
 
-from sqlalchemy import ARRAY, BindParameter, ColumnElement, Text, and_, any_, bindparam, or_, tuple_
+from sqlalchemy import (
+    BindParameter,
+    ColumnElement,
+    Executable,
+    and_,
+    bindparam,
+    func,
+    or_,
+    select,
+    true,
+    tuple_,
+)
 from sqlalchemy.sql.elements import KeyedColumnElement
 
 from timeoutmgr.contracts import Key
+from timeoutmgr.database.arrays import TextArray
 
 from .context import StoreContext
 
@@ -62,15 +74,39 @@ def within(due: Col, id_: Col, first: Any, last: Any) -> ColumnElement[bool]:
 def among(context: StoreContext, id_: ColumnElement[Any]) -> ColumnElement[bool]:
     """Return the condition that the id is one of the parameter ``ids``.
 
-    PostgreSQL gets them as one array, so that its plan serves any number of them.
+    PostgreSQL gets them as one array, so that its plan serves any number of them. It would compare
+    with the elements of an array one after the other, and makes a hash of a subquery; of which it
+    must not make a join, hence the ``IS TRUE``.
     """
     if context.database.dialect.name == "postgresql":
-        return id_ == any_(bindparam("ids", type_=ARRAY(Text)))
+        return id_.in_(select(func.unnest(bindparam("ids", type_=TextArray())))).is_(true())
     return id_.in_(bindparam("ids", expanding=True))
 
 
-def these(context: StoreContext, keys: Sequence[Key]) -> dict[str, Any]:
-    """Return the parameters of :func:`keyed` for *keys*, which must not be empty."""
+class OnKeys:
+    """A statement about some keys, as *make* makes it of the condition that a row is of them."""
+
+    def __init__(
+        self, context: StoreContext, make: Callable[[ColumnElement[bool]], Executable]
+    ) -> None:
+        self._context = context
+        self._interval: Final = make(_keyed(context))
+        # PostgreSQL does not end a search within one instant where a comparison of pairs would.
+        self._instant: Final = (
+            make(_of_one_instant(context))
+            if context.database.dialect.name == "postgresql"
+            else self._interval
+        )
+
+    def of(self, keys: Sequence[Key], **others: Any) -> tuple[Executable, dict[str, Any]]:
+        """Return the statement for *keys*, of which there must be one, and its parameters."""
+        parameters = _these(self._context, keys) | others
+        one_instant = parameters.get("lowest") == parameters.get("highest")
+        return (self._instant if one_instant else self._interval), parameters
+
+
+def _these(context: StoreContext, keys: Sequence[Key]) -> dict[str, Any]:
+    """Return the parameters of :func:`_keyed` for *keys*, which must not be empty."""
     if context.locks_what_it_reads:
         return {"endpoint": context.endpoint, "keys": [tuple(key) for key in keys]}
     first, last = min(keys), max(keys)
@@ -84,7 +120,7 @@ def these(context: StoreContext, keys: Sequence[Key]) -> dict[str, Any]:
     }
 
 
-def keyed(context: StoreContext) -> ColumnElement[bool]:
+def _keyed(context: StoreContext) -> ColumnElement[bool]:
     """Return the condition that a row's key is one of some keys, with false hits.
 
     It reads the interval of the keys in the order of the primary key, which is what a claim
@@ -108,5 +144,17 @@ def keyed(context: StoreContext) -> ColumnElement[bool]:
             context, timeouts.c.due <= highest, pair <= tuple_(highest, bindparam("highest_id"))
         ),
         # No column any more, but an expression: an index on ids is not to be thought of.
+        among(context, timeouts.c.id.concat("")),
+    )
+
+
+def _of_one_instant(context: StoreContext) -> ColumnElement[bool]:
+    """Return :func:`_keyed` for keys of one due time, as an index finds their first and last."""
+    timeouts = context.tables.timeouts
+    return and_(
+        timeouts.c.endpoint == bindparam("endpoint"),
+        timeouts.c.due == bindparam("lowest"),
+        timeouts.c.id >= bindparam("lowest_id"),
+        timeouts.c.id <= bindparam("highest_id"),
         among(context, timeouts.c.id.concat("")),
     )

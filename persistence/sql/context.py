@@ -9,6 +9,7 @@ from sqlalchemy.sql.selectable import Select
 
 from timeoutmgr.contracts import Clock, Key
 from timeoutmgr.database import Database
+from timeoutmgr.database.copying import can_copy
 from timeoutmgr.instants import Micros
 
 from .lives import Lives
@@ -39,15 +40,20 @@ class StoreContext:
     @cached_property
     def writing(self) -> Writing:
         """How batches are written here."""
-        if self.settings.copy and self.database.engine.dialect.driver == "psycopg":
+        if self.settings.copy and can_copy(self.database.engine):
             return PostgreSQLWriting(self.tables, self.endpoint)
         return Writing(self.tables, self.endpoint, locks_what_it_reads=self.locks_what_it_reads)
 
     @cached_property
     def claims(self) -> Select[tuple[Any, ...]]:
-        """All claims of the endpoint, also those that have ended; made once, for it is hot."""
-        claims = self.tables.claims
-        return select(claims).where(claims.c.endpoint == self.endpoint)
+        """All claims of the endpoint, also those that have ended; made once, for it is hot.
+
+        Their columns are in the order in which ``claims_of`` reads them.
+        """
+        claims = self.tables.claims.c
+        ends = claims.from_due, claims.from_id, claims.to_due, claims.to_id
+        columns = claims.token, *ends, claims.owner, claims.claimed_until, claims.size
+        return select(*columns, claims.taken_by).where(claims.endpoint == self.endpoint)
 
     @property
     def has_database_clock(self) -> bool:

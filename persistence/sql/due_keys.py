@@ -54,11 +54,9 @@ class DueKeys:
             .order_by(due, id_)
             .limit(bindparam("limit"))
         )
-        self._coming: Final = select(
-            select(func.min(due)).where(*mine, due > now).scalar_subquery(),
-            select(func.min(timeouts.c.next_try))
-            .where(*mine, seen, due <= now, timeouts.c.next_try > now)
-            .scalar_subquery(),
+        self._next_due: Final = select(func.min(due)).where(*mine, due > now)
+        self._next_try: Final = select(func.min(timeouts.c.next_try)).where(
+            *mine, seen, due <= now, timeouts.c.next_try > now
         )
 
     def first(self, connection: Connection, start: Key, limit: int) -> Sequence[Row[Any]]:
@@ -77,20 +75,29 @@ class DueKeys:
         else:
             before = {"end_due": end.due, "end_id": end.id}
             rows = connection.execute(self._claimable_before, parameters | before)
-        return [Key(row.due, row.id) for row in rows]
+        return list(map(Key._make, rows))
 
-    def coming(
-        self, connection: Connection, start: Key, until: Micros
-    ) -> tuple[Micros | None, Micros | None]:
-        """Return the first due time after *until*, and the first other try of what is due."""
-        future, waiting = connection.execute(self._coming, {**_start(start), "now": until}).one()
-        return future, waiting
+    def next_due(self, connection: Connection, until: Micros) -> Micros | None:
+        """Return the first due time after *until*."""
+        return _micros(connection.execute(self._next_due, {"now": until}).scalar_one())
+
+    def next_try(self, connection: Connection, start: Key, until: Micros) -> Micros | None:
+        """Return the first other try of what is due by *until*, from *start* on.
+
+        It reads all of that.
+        """
+        found = connection.execute(self._next_try, {**_start(start), "now": until})
+        return _micros(found.scalar_one())
 
 
 def go_by_key(connection: Connection) -> None:
     """Have PostgreSQL read in the order of the key, by plans it has, in this transaction."""
     if connection.dialect.name == "postgresql":
         connection.exec_driver_sql(_BY_KEY)
+
+
+def _micros(value: Any) -> Micros | None:
+    return None if value is None else int(value)
 
 
 def _start(key: Key) -> dict[str, Any]:

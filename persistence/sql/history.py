@@ -17,12 +17,17 @@ def record(
     connection: Connection, context: StoreContext, event: str, rows: Iterable[dict[str, Any]]
 ) -> None:
     """Write *rows*, made by :func:`entry`, as far as the ``history`` setting wants *event*."""
-    wanted = context.settings.history
-    if wanted == "none" or (wanted != "full" and event in _ONLY_IN_FULL):
+    if not is_wanted(context, event):
         return
     fixed = {"event": event, "endpoint": context.endpoint, "node": context.node}
     entries = [row | fixed for row in rows]
     context.writing.insert_rows(connection, context.tables.history, entries)
+
+
+def is_wanted(context: StoreContext, event: str) -> bool:
+    """Return whether the ``history`` setting wants *event*."""
+    wanted = context.settings.history
+    return wanted == "full" or (wanted != "none" and event not in _ONLY_IN_FULL)
 
 
 def entry(

@@ -1,8 +1,9 @@
 """Timeouts as rows and back."""
 
 import json
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from operator import attrgetter
+from typing import Any, Final
 
 from sqlalchemy import Row
 
@@ -12,7 +13,20 @@ from timeoutmgr.message import Message
 
 from .tables import TEXT_LENGTH
 
+COLUMNS: Final = (
+    *("due", "id", "destination", "saga_id", "created", "attempts"),
+    *("message_id", "headers", "body", "content_type", "content_encoding"),
+)
+"""The columns of ``timeouts`` that hold what was stored."""
+
+_TEXTS: Final = (
+    *("id", "destination", "saga id"),
+    *("message id", "content type", "content encoding"),
+)
+
+_columns_of = attrgetter(*COLUMNS)
 _to_json = json.JSONEncoder(separators=(",", ":")).encode
+_from_json = json.JSONDecoder().decode
 
 
 def to_row(endpoint: str, timeout: Timeout, *, version: int = 0) -> dict[str, Any]:
@@ -21,17 +35,24 @@ def to_row(endpoint: str, timeout: Timeout, *, version: int = 0) -> dict[str, An
     Raises MessageRejected for text that some database could not hold or would change.
     """
     message = timeout.message
+    texts = (
+        *(timeout.id, timeout.destination, timeout.saga_id or ""),
+        *(message.id, message.content_type, message.content_encoding),
+    )
+    if not _is_plain("".join(texts)):  # all at once; what is wrong is looked for then
+        for what, text in zip(_TEXTS, texts, strict=True):
+            _check(what, text)
     return {
         "endpoint": endpoint,
         "due": timeout.due,
-        "id": _checked("id", timeout.id),
-        "destination": _checked("destination", timeout.destination),
-        "saga_id": None if timeout.saga_id is None else _checked("saga id", timeout.saga_id),
-        "message_id": _checked("message id", message.id),
+        "id": timeout.id,
+        "destination": timeout.destination,
+        "saga_id": timeout.saga_id,
+        "message_id": message.id,
         "headers": _to_json(dict(message.headers)),
         "body": message.body,
-        "content_type": _checked("content type", message.content_type),
-        "content_encoding": _checked("content encoding", message.content_encoding),
+        "content_type": message.content_type,
+        "content_encoding": message.content_encoding,
         "created": timeout.created,
         "version": version,
         "attempts": timeout.attempts,
@@ -41,20 +62,29 @@ def to_row(endpoint: str, timeout: Timeout, *, version: int = 0) -> dict[str, An
 
 
 def from_row(row: Row[Any] | Any) -> Timeout:
-    """Return the timeout that *row*, with all columns of ``timeouts``, holds."""
+    """Return the timeout that *row* holds, whose names are those of the columns."""
+    return from_values(_columns_of(row))
+
+
+def from_values(values: Sequence[Any]) -> Timeout:
+    """Return the timeout of *values*, one for each of COLUMNS.
+
+    To ask a row for its columns by their names takes as long as to read the headers.
+    """
+    due, id_, destination, saga_id, created, attempts, message_id, headers, body, *kind = values
     return Timeout(
-        id=row.id,
-        due=row.due,
-        destination=row.destination,
-        saga_id=row.saga_id,
-        created=row.created,
-        attempts=row.attempts,
+        id=id_,
+        due=due,
+        destination=destination,
+        saga_id=saga_id,
+        created=created,
+        attempts=attempts,
         message=Message(
-            id=row.message_id,
-            headers=json.loads(row.headers),
-            body=bytes(row.body),
-            content_type=row.content_type,
-            content_encoding=row.content_encoding,
+            id=message_id,
+            headers=_from_json(headers),
+            body=bytes(body),
+            content_type=kind[0],
+            content_encoding=kind[1],
         ),
     )
 
@@ -64,7 +94,11 @@ def to_json(state: Mapping[str, str]) -> str:
     return _to_json(dict(state))
 
 
-def _checked(what: str, value: str) -> str:
+def _is_plain(text: str) -> bool:
+    return len(text) <= TEXT_LENGTH and text.isascii() and "\0" not in text
+
+
+def _check(what: str, value: str) -> None:
     if len(value) > TEXT_LENGTH:
         raise MessageRejected(
             f"the {what} has {len(value)} characters, at most {TEXT_LENGTH} can be stored: "
@@ -73,7 +107,6 @@ def _checked(what: str, value: str) -> str:
     # PostgreSQL takes no NUL; half a surrogate pair is no UTF-8.
     if "\0" in value or (not value.isascii() and not _is_utf8(value)):
         raise MessageRejected(f"the {what} {value[:64]!r} cannot be stored; expected plain text")
-    return value
 
 
 def _is_utf8(value: str) -> bool:

@@ -14,6 +14,8 @@ from timeoutmgr.contracts import (
     Chunk,
     Clock,
     Key,
+    MessageRows,
+    Move,
     ProcessRecord,
     StoreStatistics,
     Taken,
@@ -28,9 +30,11 @@ from timeoutmgr.instants import Micros
 from . import heartbeats
 from .changing import Changing
 from .claiming import Claiming, Wish
+from .closing_at_once import is_for
 from .context import StoreContext
 from .lives import Lives
 from .looking import Looking
+from .moving import Moving
 from .partitions import Partitions
 from .purging import purge
 from .settings import SqlSettings
@@ -118,6 +122,10 @@ class SqlTimeoutStore:
     ) -> AbstractContextManager[Taken]:
         """Take the timeouts of *keys* in hand for dispatch."""
         return self._taking.take_many(token, keys, transaction)
+
+    def mover(self, into: MessageRows) -> Move | None:
+        """Return what moves timeouts *into* queues of this very database; PostgreSQL's only."""
+        return Moving(self.context, into).move_many if is_for(self.context) else None
 
     def release(self, token: str, *, maybe_handed_on: bool = False) -> None:
         """Give a claim back that was not, or perhaps not, handed on."""

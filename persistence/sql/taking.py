@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final
 from uuid import uuid4
 
-from sqlalchemy import Connection, bindparam, exists, select, update
+from sqlalchemy import ColumnElement, Connection, bindparam, exists, select, update
 
 from timeoutmgr.contracts import Key, Outcome, Taken, Timeout, Transaction
 from timeoutmgr.crashpoints import reach
@@ -17,10 +17,10 @@ from timeoutmgr.instants import duration_micros
 
 from .claims import NewClaim, add_claims, claims_of
 from .closing import Closing
-from .conditions import keyed, these
+from .conditions import OnKeys
 from .context import StoreContext
 from .marking import mark
-from .rows import from_row
+from .rows import COLUMNS, from_values
 
 logger = logging.getLogger(__name__)
 
@@ -31,7 +31,9 @@ class TakenRows:
     """Timeouts in hand; ``close`` is the given function, once."""
 
     def __init__(self, rows: Rows, close: Callable[[Sequence[Outcome]], None]) -> None:
-        self.timeouts: Final[Sequence[Timeout]] = [from_row(row) for row in rows.values()]
+        self.timeouts: Final[Sequence[Timeout]] = [
+            from_values(row[: len(COLUMNS)]) for row in rows.values()
+        ]
         self._close = close
         self.ended = False
         self.recorded = False
@@ -53,20 +55,16 @@ class Taking:
         self._closing = Closing(context)
         timeouts = context.tables.timeouts
         claims = context.tables.claims
-        now = context.now_column if context.has_database_clock else bindparam("now")
         is_claimed = exists().where(claims.c.token == bindparam("token"))
-        self._lock = (
-            select(timeouts, is_claimed.label("claimed"))
-            .where(
-                keyed(context),
-                timeouts.c.hidden_by.is_(None),
-                # Not locked for nothing: a cancel would be told that they are on their way.
-                timeouts.c.due <= now,
-                timeouts.c.next_try <= now,
-            )
-            .order_by(timeouts.c.due, timeouts.c.id)
-            .with_for_update(skip_locked=True, of=timeouts)
+        rows = select(
+            *(timeouts.c[name] for name in COLUMNS),
+            *(timeouts.c.run_id, is_claimed.label("claimed")),
         )
+        locked = rows.order_by(timeouts.c.due, timeouts.c.id).with_for_update(
+            skip_locked=True, of=timeouts
+        )
+        # The keys first: SQLite searches up to the first bound that it is given.
+        self._lock = OnKeys(context, lambda keyed: locked.where(keyed, *is_free(context)))
 
     def take_many(
         self, token: str, keys: Sequence[Key], transaction: Transaction | None
@@ -137,14 +135,15 @@ class Taking:
         if not keys:
             return {}, set()
         asked = set(keys)
-        parameters = {**these(self._context, keys), "token": token}
+        others: dict[str, Any] = {"token": token}
         if not self._context.has_database_clock:
-            parameters["now"] = self._context.clock.now()
-        found = connection.execute(self._lock, parameters).all()
-        rows = {Key(row.due, row.id): row for row in found if (row.due, row.id) in asked}
+            others["now"] = self._context.clock.now()
+        found = connection.execute(*self._lock.of(keys, **others)).all()
+        at = [Key(row[0], row[1]) for row in found]
+        rows = {key: row for key, row in zip(at, found, strict=True) if key in asked}
         if not self._context.database.dialect.row_locks:
             return rows, set()
-        return rows, asked.difference(Key(row.due, row.id) for row in found)
+        return rows, asked.difference(at)
 
     def _fence(self, connection: Connection, token: str, keys: Sequence[Key]) -> tuple[str, Rows]:
         """Make the claim of *token* ours for good; return the token to close and the rows."""
@@ -221,6 +220,17 @@ class Taking:
         except StorageUnavailable as error:
             # The caller's own error is on its way up; the claim ends by itself, a little later.
             logger.warning("claim %s could not be given back and must lapse: %s", token, error)
+
+
+def is_free(context: StoreContext) -> tuple[ColumnElement[bool], ...]:
+    """Return the conditions that a row may be dispatched now.
+
+    Where the host's clock counts it is the parameter ``now``. What is not due is not locked for
+    nothing: a cancel would be told that it is on its way.
+    """
+    timeouts = context.tables.timeouts
+    now = context.now_column if context.has_database_clock else bindparam("now")
+    return timeouts.c.hidden_by.is_(None), timeouts.c.due <= now, timeouts.c.next_try <= now
 
 
 class _NotClosed(Exception):

@@ -5,21 +5,15 @@ The statements are the same for two rows and for a thousand, so that each is pre
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import Final
 
 from sqlalchemy import (
-    ARRAY,
     BigInteger,
     Connection,
-    Integer,
-    LargeBinary,
-    SmallInteger,
     Table,
     Text,
     bindparam,
-    exc,
     func,
     literal_column,
     select,
@@ -27,24 +21,14 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql
 
 from timeoutmgr.contracts import Key, TimeoutState
-from timeoutmgr.database.texts import KeyText
+from timeoutmgr.database.arrays import NumberArray, TextArray
+from timeoutmgr.database.copying import FEW, copy_rows
 from timeoutmgr.instants import Micros
 
 from .tables import Tables
 from .writing import Row, Writing
 
-FEW: Final = 4
-"""Up to so many rows, a statement takes fewer round trips than COPY."""
-
 _KEY: Final = ["endpoint", "id", "due", "version", "state", "maybe_sent", "closed_at"]
-_BINARY_TYPES: Final[dict[type, str]] = {
-    KeyText: "text",
-    Text: "text",
-    LargeBinary: "bytea",
-    BigInteger: "int8",
-    Integer: "int4",
-    SmallInteger: "int2",
-}
 
 
 class PostgreSQLWriting(Writing):
@@ -54,7 +38,7 @@ class PostgreSQLWriting(Writing):
         super().__init__(tables, endpoint, locks_what_it_reads=False)
         keys = tables.keys
         arrays = func.unnest(
-            bindparam("ids", type_=ARRAY(Text)), bindparam("dues", type_=ARRAY(BigInteger))
+            bindparam("ids", type_=TextArray()), bindparam("dues", type_=NumberArray())
         )
         given = arrays.table_valued("id", "due", name="given").render_derived()
         rows = postgresql.insert(keys).from_select(
@@ -95,14 +79,7 @@ class PostgreSQLWriting(Writing):
         if len(rows) <= FEW:
             super().insert_rows(connection, table, rows)
             return
-        names = list(rows[0])
-        quoted = connection.dialect.identifier_preparer
-        columns = ", ".join(quoted.quote(name) for name in names)
-        statement = f"COPY {quoted.format_table(table)} ({columns}) FROM STDIN (FORMAT BINARY)"
-        with _copying(connection, statement) as copy:
-            copy.set_types([_BINARY_TYPES[type(table.c[name].type)] for name in names])
-            for row in rows:
-                copy.write_row(list(row.values()))
+        copy_rows(connection, table, rows)
 
     def close_keys(
         self, connection: Connection, ids: Sequence[str], state: TimeoutState, at: Micros
@@ -116,27 +93,3 @@ class PostgreSQLWriting(Writing):
             "at": at,
         }
         connection.execute(self._close_keys, parameters)
-
-
-@contextmanager
-def _copying(connection: Connection, statement: str) -> Iterator[Any]:
-    """Open psycopg's COPY of *statement*; what it raises is raised as SQLAlchemy would."""
-    import psycopg
-
-    driver: Any = connection.connection.driver_connection
-    try:
-        with driver.cursor() as cursor, cursor.copy(statement) as copy:
-            yield copy
-    except psycopg.Error as error:
-        driver_error: Any = error
-        is_gone = connection.dialect.is_disconnect(driver_error, driver, None)
-        if is_gone:
-            connection.invalidate(error)
-        raise exc.DBAPIError.instance(
-            statement,
-            None,
-            error,
-            psycopg.Error,
-            hide_parameters=True,
-            connection_invalidated=is_gone,
-        ) from error

@@ -7,11 +7,13 @@ from dataclasses import replace
 from typing import Any
 
 from timeoutmgr.contracts import (
+    Answered,
     CancelResult,
     Chunk,
     Key,
     Outcome,
     OutcomeKind,
+    Sending,
     SendResult,
     Taken,
     Timeout,
@@ -21,6 +23,7 @@ from timeoutmgr.instants import Micros, to_wire
 from timeoutmgr.message import Outgoing
 from timeoutmgr.satellites.delivering import delivered
 from timeoutmgr.satellites.dispatcher import DispatchTimeouts
+from timeoutmgr.satellites.line import Stages
 from timeoutmgr.transport.work import Work
 
 from . import tables
@@ -32,28 +35,29 @@ from .world import Row, World
 
 
 class DeleteBeforePublish(DispatchTimeouts):
-    def _send_and_close(self, taken: Taken, work: Work) -> None:
+    def _send_and_close(self, taken: Taken, work: Work) -> Stages:
         at = self.clock.now()
         ended = [Outcome(key=t.key, kind=OutcomeKind.DISPATCHED, at=at) for t in taken.timeouts]
         taken.close(ended)
+        yield
         stamp = to_wire(at)
         work.send_isolated([Outgoing(t.destination, delivered(t, stamp)) for t in taken.timeouts])
 
 
 class ConfirmNotAwaited(DispatchTimeouts):
-    def _send_and_close(self, taken: Taken, work: Work) -> None:
-        super()._send_and_close(taken, _Trusting(work))
+    def _send_and_close(self, taken: Taken, work: Work) -> Stages:
+        yield from super()._send_and_close(taken, _Trusting(work))
 
 
 class NewIdPerDispatch(DispatchTimeouts):
-    def _send_and_close(self, taken: Taken, work: Work) -> None:
-        super()._send_and_close(taken, _Renaming(work))
+    def _send_and_close(self, taken: Taken, work: Work) -> Stages:
+        yield from super()._send_and_close(taken, _Renaming(work))
 
 
 class ErrorQueueAfterRemoval(DispatchTimeouts):
-    def _send_and_close(self, taken: Taken, work: Work) -> None:
+    def _send_and_close(self, taken: Taken, work: Work) -> Stages:
         late = _Late(work, self.error_queue)
-        super()._send_and_close(taken, late)
+        yield from super()._send_and_close(taken, late)
         work.send_isolated(late.kept)
 
 
@@ -63,6 +67,9 @@ class _Wrapped(Work):
     def __init__(self, work: Work) -> None:
         super().__init__(work._session, work._receiver, work._mode)
         self._inner = work
+
+    def start_isolated(self, outgoing: Sequence[Outgoing]) -> Sending:
+        return Answered(self.send_isolated(outgoing))
 
 
 class _Trusting(_Wrapped):
@@ -229,8 +236,8 @@ class EndedClaimLeavesNoMark(RowLockStore):
 class UnknownLeavesNoMark(DispatchTimeouts):
     """Tries again what was not confirmed, and does not note that it may have been sent."""
 
-    def _send_and_close(self, taken: Taken, work: Work) -> None:
-        super()._send_and_close(_Forgetful(taken), work)
+    def _send_and_close(self, taken: Taken, work: Work) -> Stages:
+        yield from super()._send_and_close(_Forgetful(taken), work)
 
 
 class _Forgetful:

@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import event
 
 from tests.persistence.conftest import Stores
-from tests.persistence.making import NOW, SECOND, dispatch, ids, outcomes, timeout
+from tests.persistence.making import NOW, SECOND, dispatch, ids, outcomes, rolled_back, timeout
 from timeoutmgr.contracts import Outcome, OutcomeKind
 from timeoutmgr.persistence import SqlPersistence
 from timeoutmgr.persistence.sql.claiming import LONGEST_BURST
@@ -52,6 +52,22 @@ def test_what_this_process_gives_back_goes_next(sql: Stores) -> None:
     store.release(chunk.token)
 
     assert ids(store.claim(NOW, 2, "o")) == ["0", "1"]
+
+
+def test_a_claim_in_a_transaction_goes_on_behind_the_one_that_was_committed(sql: Stores) -> None:
+    store, persistence = sql(atomic=True), sql.persistence
+    assert isinstance(persistence, SqlPersistence)
+    store.store_many([timeout(f"{n}") for n in range(9)])
+
+    def claimed() -> list[str]:
+        with persistence.database.begin() as transaction:
+            return ids(store.claim(NOW, 2, "o", transaction=transaction))
+
+    assert claimed() == ["0", "1"]
+    with rolled_back(persistence.database) as transaction:
+        assert ids(store.claim(NOW, 2, "o", transaction=transaction)) == ["2", "3"]
+
+    assert [claimed(), claimed()] == [["2", "3"], ["4", "5"]]
 
 
 def test_what_another_process_stores_before_a_burst_goes_within_a_second(sql: Stores) -> None:

@@ -15,6 +15,7 @@ from tests.persistence.making import NOW, SECOND, SetClock, dispatch, ids, outco
 from timeoutmgr.contracts import Chunk, OutcomeKind, TimeoutFilter, TimeoutStore
 from timeoutmgr.instants import Micros
 from timeoutmgr.persistence import SqlPersistence, SqlSettings, SqlTimeoutStore
+from timeoutmgr.persistence.sql.claiming import SOONEST
 
 ALL = TimeoutFilter()
 
@@ -360,4 +361,4 @@ def test_no_more_ids_are_in_flight_than_is_set(
     full = store.claim(NOW, 4, "o")
 
     assert (ids(first), ids(second)) == (list("abcd"), ["e"])
-    assert (full.keys, full.next_due) == ((), NOW + 50_000)
+    assert (full.keys, full.next_due) == ((), NOW + SOONEST)

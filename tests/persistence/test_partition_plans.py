@@ -54,7 +54,7 @@ def test_few_partitions_are_read(installation: Installation, generic: bool) -> N
 
     about = [one for one in ran if _is_about_timeouts(one[0], installation)]
     assert len(about) >= 7
-    assert len(taking) > 3
+    assert len(taking) == 2  # read and locked, and then closed at once
     for sql, values in about:
         plan = _plan(engine, sql, values, generic)
         # A day, the past, and what a look without an end reads first.

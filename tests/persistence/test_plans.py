@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
+from contextlib import closing
 from typing import Any
 
 import pytest
 from sqlalchemy import event, text
 
 from tests.persistence.conftest import Stores
-from tests.persistence.making import NOW, SetClock, dispatch, timeout
+from tests.persistence.making import NOW, SetClock, dispatch, rolled_back, timeout
 from timeoutmgr.contracts import Key, TimeoutFilter
 from timeoutmgr.database import Database
 from timeoutmgr.persistence import SqlPersistence, SqlSettings
+from timeoutmgr.persistence.sql.store import SqlTimeoutStore
+from timeoutmgr.transport.sql import SqlTransport
 
 ROWS = 50_000
 _FEW_PAGES = 50
@@ -119,6 +123,93 @@ def test_sqlite_goes_by_both_ends_of_an_interval_and_not_by_its_instants(
     for statement, values in within:
         assert "(due,id)>(?,?) AND (due,id)<(?,?)" in _plan(database, statement, values), statement
     assert any("< (?, ?)" in statement for statement, _ in within)
+
+
+def test_at_one_instant_postgresql_reads_no_further_than_a_chunk(
+    postgres_url: str, unique: str, persistence_of: Callable[..., SqlPersistence]
+) -> None:
+    # Twenty thousand of one due time fill more than a hundred pages of the index.
+    settings = SqlSettings(clock="host")
+    persistence = persistence_of(postgres_url, prefix=f"{unique}_", settings=settings)
+    persistence.install()
+    database, store = persistence.database, persistence.timeouts("e", SetClock())
+    for at in range(0, 20_000, 1_000):
+        store.store_many([timeout(f"{n:05}", NOW) for n in range(at, at + 1_000)])
+    database.run(lambda one: one.execute(text(f"ANALYZE {unique}_timeouts, {unique}_timeout_keys")))
+    ran: list[tuple[str, Any]] = []
+
+    def note(_c: Any, _u: Any, statement: str, parameters: Any, _x: Any, _many: bool) -> None:
+        if "FOR UPDATE" in statement or "WITH ORDINALITY" in statement:
+            ran.append((statement, parameters))
+
+    first, _second, _third = (store.claim(NOW, 100, "o") for _ in range(3))
+    store.expect(NOW)  # all gaps are looked at again
+    event.listen(database.engine, "before_cursor_execute", note)
+    try:
+        store.claim(NOW, 100, "o")
+        with store.take_many(first.token, first.keys) as taken:
+            found = len(taken.timeouts)
+    finally:
+        event.remove(database.engine, "before_cursor_execute", note)
+
+    assert (found, len(ran)) == (100, 2)
+    pages = [_pages(database, one.partition(" FOR UPDATE")[0], values) for one, values in ran]
+    assert max(pages) < 250, pages  # two for each row, and on the way there
+
+
+def test_moving_reads_no_further_than_a_chunk(
+    postgres_url: str, unique: str, persistence_of: Callable[..., SqlPersistence]
+) -> None:
+    persistence = persistence_of(
+        postgres_url, prefix=f"{unique}_", settings=SqlSettings(clock="host")
+    )
+    persistence.install()
+    database, store = persistence.database, persistence.timeouts("e", SetClock())
+    assert isinstance(store, SqlTimeoutStore)
+    for at in range(0, 20_000, 1_000):
+        store.store_many([timeout(f"{n:05}", NOW) for n in range(at, at + 1_000)])
+    with closing(SqlTransport(database, prefix=f"{unique}_")) as transport:
+        transport.install()
+        transport.session().create_queues(["billing"])
+        rows = transport.message_rows()
+        assert rows is not None
+        move = store.mover(rows)
+    assert move is not None
+    _analyze_all(database, unique)
+    chunk = store.claim(NOW, 100, "o")
+    ran: list[tuple[str, Any]] = []
+
+    def note(_c: Any, _u: Any, statement: str, parameters: Any, _x: Any, _many: bool) -> None:
+        if "timeouts" in statement:
+            ran.append((statement, parameters))
+
+    event.listen(database.engine, "before_cursor_execute", note)
+    try:
+        with rolled_back(database) as transaction:
+            assert len(move(chunk.token, chunk.keys, NOW, transaction)) == 100
+    finally:
+        event.remove(database.engine, "before_cursor_execute", note)
+
+    looked, moved = (_pages(database, one.partition(" FOR UPDATE")[0], v) for one, v in ran)
+    assert looked < 250, looked
+    # Of each row: its page, four of the indexes of keys and of history, that of its message.
+    assert moved < 2_500, moved
+
+
+def _analyze_all(database: Database, prefix: str) -> None:
+    names = ("timeouts", "timeout_keys", "timeout_history", "queues", "queue_messages")
+    tables = ", ".join(f"{prefix}_{name}" for name in names)
+    database.run(lambda one: one.execute(text(f"ANALYZE {tables}")))
+
+
+def _pages(database: Database, statement: str, values: Any) -> int:
+    """Return how many pages *statement* looks at; what it does is undone."""
+    with rolled_back(database) as connection:
+        connection.exec_driver_sql("SET LOCAL enable_sort = off")
+        plan = connection.exec_driver_sql(f"EXPLAIN (ANALYZE, BUFFERS) {statement}", values)
+        lines = [str(line) for line in plan.scalars()]
+    found = next(line for line in lines if "Buffers:" in line)
+    return sum(int(number) for number in re.findall(r"(?:hit|read)=(\d+)", found))
 
 
 def _plan(database: Database, statement: str, values: Any) -> str:

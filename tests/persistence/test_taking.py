@@ -270,6 +270,44 @@ def test_a_dispatcher_that_is_passed_by_leaves_the_claim_to_its_holder(
     assert again.keys == ()
 
 
+def test_a_dispatcher_may_have_two_chunks_in_hand_and_be_told_of_one_twice(
+    store: TimeoutStore,
+) -> None:
+    # It would wait for itself if looking up the second, or the first again, waited for anything.
+    store.store_many([timeout(name) for name in "abcdef"])
+    one, other = store.claim(NOW, 3, "o"), store.claim(NOW, 3, "o")
+
+    with store.take_many(one.token, one.keys) as first:
+        with store.take_many(one.token, one.keys) as again:
+            again.close([])
+        with store.take_many(other.token, other.keys) as second:
+            first.close(outcomes(one.keys))
+            second.close(outcomes(other.keys))
+
+    assert [len(each.timeouts) for each in (first, again, second)] == [3, 0, 3]
+    assert store.count(TimeoutFilter()) == 0
+
+
+def test_the_claim_outlives_a_chunk_of_which_others_hold_a_row(row_locking: Stores) -> None:
+    store, persistence = row_locking(), row_locking.persistence
+    assert isinstance(persistence, SqlPersistence)
+    store.store_many([timeout("a"), timeout("b")])
+    chunk = store.claim(NOW, 10, "o")
+    lock = text(
+        "SELECT id FROM suite_timeouts WHERE endpoint = :endpoint AND due = :due AND id = 'a' "
+        "FOR UPDATE"
+    )
+
+    with rolled_back(persistence.database) as change:
+        change.execute(lock, {"endpoint": store.endpoint, "due": NOW})
+        sent = dispatch(store, chunk)
+        meanwhile = store.claim(NOW, 10, "o")
+
+    assert sent == ["b"]
+    assert meanwhile.keys == ()
+    assert dispatch(store, store.claim(NOW, 10, "o")) == ["a"]
+
+
 def test_a_claim_on_a_row_that_a_change_held_ends_with_the_change(row_locking: Stores) -> None:
     store, persistence = row_locking(), row_locking.persistence
     assert isinstance(persistence, SqlPersistence)

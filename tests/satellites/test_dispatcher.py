@@ -1,6 +1,8 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,8 +16,10 @@ from timeoutmgr.contracts import (
     CancelResult,
     Key,
     SendResult,
+    Taken,
     Timeout,
     TimeoutState,
+    Transaction,
     TransactionMode,
 )
 from timeoutmgr.errors import (
@@ -24,7 +28,7 @@ from timeoutmgr.errors import (
     StorageUnavailable,
     TransportUnavailable,
 )
-from timeoutmgr.instants import to_wire
+from timeoutmgr.instants import Micros, to_wire
 from timeoutmgr.message import Message, Outgoing
 from timeoutmgr.satellites.control import chunk_message
 from timeoutmgr.satellites.delivering import back_off, delivered
@@ -493,3 +497,128 @@ def test_what_was_stored_in_this_very_transaction_can_be_dispatched_in_it() -> N
         desk.step.dispatch_now([one.key], work)
 
     assert desk.transport.ids("billing") == ["m1"]
+
+
+class _Mover:
+    """Moves what is not to be kept back."""
+
+    def __init__(self, *kept_back: str) -> None:
+        self._kept_back = kept_back
+        self.asked: list[tuple[str, list[str]]] = []
+
+    def __call__(
+        self, token: str, keys: Sequence[Key], _at: Micros, transaction: Transaction
+    ) -> list[Key]:
+        assert transaction is not None
+        self.asked.append((token, [key.id for key in keys]))
+        return [key for key in keys if key.id not in self._kept_back]
+
+
+def test_what_is_moved_in_the_database_is_counted_and_not_sent() -> None:
+    desk, mover = Desk(SCOPE), _Mover()
+    desk.put(a_timeout("m1"), a_timeout("m2"))
+    desk.step = replace(desk.step, move_many=mover)
+    desk.clock.advance(2.0)
+    desk.order_due()
+
+    [(token, asked)] = mover.asked
+    assert token
+    assert asked == sorted([a_timeout("m1").id, a_timeout("m2").id])
+    assert desk.transport.ids("billing") == []
+    assert desk.counted("timeouts_dispatched") == 2
+    assert desk.counted("timeouts_gone") == 0
+    assert desk.telemetry.snapshot()["lateness_seconds"] == 2.0
+
+
+def test_what_cannot_be_moved_is_sent() -> None:
+    desk = Desk(SCOPE)
+    desk.put(a_timeout("m1"), a_timeout("m2"))
+    desk.step = replace(desk.step, move_many=_Mover(a_timeout("m2").id))
+    desk.order_due()
+
+    assert desk.transport.ids("billing") == ["m2"]
+    assert desk.state("m2") is TimeoutState.DISPATCHED
+    assert desk.counted("timeouts_dispatched") == 2
+
+
+@pytest.mark.parametrize("mode", [RECEIVE, ATOMIC])
+def test_nothing_is_moved_outside_of_the_one_transaction(mode: TransactionMode) -> None:
+    desk, mover = Desk(mode), _Mover()
+    desk.put(a_timeout("m1"))
+    desk.step = replace(desk.step, move_many=mover)
+    desk.order_due()
+
+    assert (mover.asked, desk.transport.ids("billing")) == ([], ["m1"])
+
+
+class _LateSession(FakeSession):
+    """One whose answers come when they are asked for."""
+
+    def __init__(self, desk: Desk, journal: list[str]) -> None:
+        super().__init__(desk.transport)
+        self._desk = desk
+        self._journal = journal
+
+    def send(
+        self, outgoing: Sequence[Outgoing], *, transaction: Transaction | None = None
+    ) -> list[SendResult]:
+        self._journal.append("sent")
+        return super().send(outgoing, transaction=transaction)
+
+    def start_sending(self, outgoing: Sequence[Outgoing]) -> _LateSession:
+        self._answers = super().send(outgoing)
+        self._journal.append("sent " + " ".join(one.message.id for one in outgoing))
+        return self
+
+    def results(self) -> list[SendResult]:
+        self._journal.append(f"{len(self._desk.store._in.held)} in hand")
+        return self._answers
+
+
+def two_chunks(desk: Desk, journal: list[str]) -> None:
+    desk.put(a_timeout("m1", START - SECOND), a_timeout("m2", START))
+    chunks = [desk.store.claim(desk.clock.now(), 1, "me") for _ in range(2)]
+    orders = [chunk_message(chunk.token, chunk.keys, chunk.token) for chunk in chunks]
+    session = _LateSession(desk, journal)
+    with Work(session, FakeReceiver(desk.transport, "control"), desk.mode) as work:
+        desk.step([a_received(order) for order in orders], work)
+
+
+def test_the_next_chunk_is_in_hand_when_the_answers_to_the_first_are_asked_for() -> None:
+    desk, journal = Desk(), list[str]()
+
+    two_chunks(desk, journal)
+
+    assert journal == ["sent m1", "2 in hand", "sent m2", "1 in hand"]
+    assert desk.state("m1") is desk.state("m2") is TimeoutState.DISPATCHED
+
+
+def test_in_transaction_scope_one_chunk_is_in_hand_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    desk, journal = Desk(SCOPE), list[str]()
+    take_many = desk.store.take_many
+
+    @contextmanager
+    def noted(*given: Any, **named: Any) -> Iterator[Taken]:
+        with take_many(*given, **named) as taken:
+            journal.append("taken")
+            yield taken
+        journal.append("closed")
+
+    monkeypatch.setattr(desk.store, "take_many", noted)
+    two_chunks(desk, journal)
+
+    assert journal == ["taken", "sent", "closed"] * 2
+    assert desk.transport.ids("billing") == ["m1", "m2"]
+
+
+def test_a_chunk_that_is_no_order_keeps_its_whole_batch_from_being_begun() -> None:
+    desk = Desk()
+    desk.put(a_timeout("m1"))
+    chunk = desk.store.claim(desk.clock.now(), 1, "me")
+
+    with pytest.raises(MessageRejected):
+        desk.order(chunk_message(chunk.token, chunk.keys, "c1"), Message(id="no order"))
+
+    assert desk.transport.ids("billing") == []

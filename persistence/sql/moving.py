@@ -1,0 +1,72 @@
+"""Due timeouts moved into queues of the same database, without a visit to this process.
+
+Two statements in the transaction that also acknowledges the order: the first locks what can be
+moved, and returns no more than keys; the second takes the rows out, puts their messages into the
+queues, and sets tombstones and history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from sqlalchemy import CTE, BigInteger, Connection, Insert, Text, bindparam, select
+
+from timeoutmgr.contracts import Key, MessageRows
+from timeoutmgr.crashpoints import reach
+from timeoutmgr.headers import DISPATCHED_AT, RELATED_TO_TIMEOUT
+from timeoutmgr.instants import Micros, to_wire
+
+from .closing_at_once import closing
+from .conditions import OnKeys
+from .context import StoreContext
+from .taking import is_free
+
+
+class Moving:
+    """Moves timeouts of one endpoint *into* queues; ``move_many`` is a ``contracts.Move``."""
+
+    def __init__(self, context: StoreContext, into: MessageRows) -> None:
+        self._context = context
+        self._into = into
+        timeouts = context.tables.timeouts
+        found = select(timeouts.c.due, timeouts.c.id, timeouts.c.destination)
+        can_go = (*is_free(context), into.takes(timeouts))
+        locked = found.order_by(timeouts.c.due, timeouts.c.id).with_for_update(
+            skip_locked=True, of=timeouts
+        )
+        self._lock: Final = OnKeys(context, lambda keyed: locked.where(keyed, *can_go))
+        self._move: Final = OnKeys(context, lambda keyed: closing(context, keyed, self._passed_on))
+
+    def move_many(
+        self, token: str, keys: Sequence[Key], at: Micros, transaction: Connection
+    ) -> list[Key]:
+        """Move those of *keys* that can be moved; return them."""
+        if not keys:
+            return []
+        asked = set(keys)
+        others: dict[str, Any] = {}
+        if not self._context.has_database_clock:
+            others["now"] = self._context.clock.now()
+        found = transaction.execute(*self._lock.of(keys, **others)).all()
+        # By the id alone another row may have been found, see ``OnKeys``.
+        rows = [row for row in found if (row[0], row[1]) in asked]
+        moved = [Key(row[0], row[1]) for row in rows]
+        if not moved:
+            return []
+        reach("moving.locked")
+        ended = token if len(moved) == len(asked) else ""
+        statement, parameters = self._move.of(moved, token=ended, at=at, stamp=to_wire(at))
+        transaction.execute(statement, parameters)
+        reach("moving.moved")
+        self._into.announce({row[2] for row in rows}, transaction)
+        return moved
+
+    def _passed_on(self, gone: CTE) -> Insert:
+        # As ``satellites.delivering.delivered`` does with a message that is sent.
+        added = {
+            RELATED_TO_TIMEOUT: gone.c.id,
+            DISPATCHED_AT: bindparam("stamp", type_=Text),
+        }
+        at = bindparam("at", type_=BigInteger)
+        return self._into.insert(gone, added, at, gone.c.due, gone.c.id)

@@ -1,0 +1,58 @@
+"""Chunks one behind the other: the rows of the next are looked up while one is being confirmed."""
+
+from collections.abc import Generator
+from types import TracebackType
+from typing import Self, TypeAlias
+
+Stages: TypeAlias = Generator[None, None, None]
+"""A chunk on its way. It stops twice: with its rows in hand, and once it is sent."""
+
+
+class Line:
+    """Leads chunks through their stages. Leaving it closes the last of them.
+
+    A chunk is sent once the one before it is closed, so there is never more than one of which it
+    is not known whether it was sent. *overlaps* is false where all share one transaction: it sees
+    its own locks, and would hand out the rows of a chunk that was ordered twice.
+    """
+
+    def __init__(self, *, overlaps: bool) -> None:
+        self._overlaps = overlaps
+        self._sent: Stages | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        # Also where the next one failed: what was sent is to be recorded.
+        self._close_last()
+
+    def add(self, chunk: Stages) -> None:
+        """Have *chunk* sent behind those before it."""
+        if not self._overlaps:
+            lead(chunk)
+            return
+        try:
+            next(chunk)
+            self._close_last()
+            next(chunk)
+        except BaseException:
+            chunk.close()  # now, and not when somebody has forgotten it
+            raise
+        self._sent = chunk
+
+    def _close_last(self) -> None:
+        sent, self._sent = self._sent, None
+        if sent is not None:
+            lead(sent)
+
+
+def lead(chunk: Stages) -> None:
+    """Lead *chunk* through all stages that are left."""
+    for _ in chunk:
+        pass

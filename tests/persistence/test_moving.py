@@ -1,0 +1,249 @@
+"""What is moved inside the database arrives as if it had been sent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.persistence.making import NOW, SECOND, SetClock, rolled_back, timeout
+from timeoutmgr import headers
+from timeoutmgr.contracts import Key, Move, Outcome, OutcomeKind, Timeout, TimeoutState
+from timeoutmgr.database import Database
+from timeoutmgr.instants import to_wire
+from timeoutmgr.message import Message, Outgoing
+from timeoutmgr.persistence import SqlPersistence, SqlSettings
+from timeoutmgr.persistence.sql.store import SqlTimeoutStore
+from timeoutmgr.satellites.delivering import delivered
+from timeoutmgr.transport.sql import SqlTransport
+
+AT = NOW + SECOND
+
+
+@dataclass(frozen=True)
+class Place:
+    """Timeouts of one endpoint, and queues, in one PostgreSQL."""
+
+    store: SqlTimeoutStore
+    transport: SqlTransport
+    move: Move
+    queue: str
+
+    @property
+    def database(self) -> Database:
+        return self.transport.database
+
+    def timeout(self, name: str, due: int = NOW, *, message: Message | None = None) -> Timeout:
+        made = timeout(name, due, destination=self.queue)
+        return made if message is None else replace(made, message=message)
+
+    def stored(self, *timeouts: Timeout) -> list[Key]:
+        self.store.store_many(timeouts)
+        return [one.key for one in timeouts]
+
+    def moved(self, keys: Sequence[Key], token: str = "") -> Sequence[Key]:
+        with self.database.begin() as transaction:
+            return self.move(token, keys, AT, transaction)
+
+    def received(self) -> list[Message]:
+        with closing(self.transport.session().receiver(self.queue, prefetch=1000)) as receiver:
+            found = receiver.receive(500, 0.0)
+            receiver.ack(found)
+        return [one.message for one in found]
+
+    def history(self) -> list[tuple[object, ...]]:
+        """Return what is told of dispatches, but not by which process and under which number."""
+        table = self.store.context.tables.history.c
+        wanted = [table.id, table.event, table.at, table.due, table.destination, table.attempt]
+        query = table.id.table.select().with_only_columns(*wanted).order_by(table.sequence)
+        mine = query.where(table.endpoint == self.store.endpoint, table.event == "dispatched")
+        return [tuple(row) for row in self.database.run(lambda one: one.execute(mine).all())]
+
+
+@pytest.fixture(scope="module")
+def tables(postgres_url: str) -> Iterator[tuple[SqlPersistence, SqlTransport]]:
+    """The tables of timeouts and of queues; every test has its own endpoint and queue in them."""
+    database = Database.shared(postgres_url)
+    persistence = SqlPersistence(
+        database, prefix="moving_", settings=SqlSettings(clock="host", history="full")
+    )
+    with closing(SqlTransport(database, prefix="moving_", clock=SetClock(AT))) as transport:
+        persistence.install()
+        transport.install()
+        yield persistence, transport
+    persistence.close()
+
+
+@pytest.fixture
+def place(tables: tuple[SqlPersistence, SqlTransport], unique: str) -> Place:
+    persistence, transport = tables
+    transport.session().create_queues([unique])
+    store = persistence.timeouts(unique, SetClock(AT), atomic_dispatch=True)
+    assert isinstance(store, SqlTimeoutStore)
+    rows = transport.message_rows()
+    assert rows is not None
+    move = store.mover(rows)
+    assert move is not None
+    return Place(store, transport, move, unique)
+
+
+# Quotes, backslashes, what JSON must escape, other scripts; but nothing that is never passed on.
+words = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=20)
+messages = st.builds(
+    Message,
+    id=words,
+    headers=st.dictionaries(
+        words.filter(lambda word: word.lower() not in headers.BROKER_HEADERS), words, max_size=4
+    ),
+    body=st.binary(max_size=40),
+    content_type=words,
+    content_encoding=words,
+)
+_examples = count()
+
+
+# What one example leaves behind, its ids, is of no matter to the next.
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(several=st.lists(st.tuples(words, messages), min_size=1, max_size=4))
+def test_what_is_moved_is_received_as_if_it_had_been_sent(
+    place: Place, several: list[tuple[str, Message]]
+) -> None:
+    timeouts = [
+        place.timeout(f"{word}-{next(_examples)}", NOW + number, message=message)
+        for number, (word, message) in enumerate(several)
+    ]
+    keys = place.stored(*timeouts)
+
+    assert place.moved(keys) == keys
+
+    moved = place.received()
+    place.transport.session().send(
+        [Outgoing(one.destination, delivered(one, to_wire(AT))) for one in timeouts]
+    )
+    assert moved == place.received()
+
+
+def test_what_is_moved_is_recorded_as_what_is_sent_and_closed(place: Place) -> None:
+    moved, closed = place.stored(place.timeout("moved"), place.timeout("closed"))
+    place.moved([moved])
+    with place.store.take_many("", [closed]) as taken:
+        taken.close([Outcome(key=closed, kind=OutcomeKind.DISPATCHED, at=AT)])
+
+    first, second = place.history()
+    assert (first[0], second[0]) == ("moved", "closed")
+    assert first[1:] == second[1:]
+    assert place.store.find("moved") == place.store.find("closed")
+    assert place.store.find("moved") == (TimeoutState.DISPATCHED, None)
+    place.store.store_many([place.timeout("moved")])  # a copy that comes late
+    assert place.store.next_due() is None
+
+
+def test_messages_are_queued_in_the_order_in_which_they_are_due(place: Place) -> None:
+    due = {"c": NOW - 3, "a": NOW - 2, "b": NOW - 2, "d": NOW - 1}
+    keys = place.stored(*(place.timeout(name, due[name]) for name in "dbca"))
+
+    place.moved(keys)
+
+    assert [one.headers["name"] for one in place.received()] == ["c", "a", "b", "d"]
+
+
+LEFT: dict[str, dict[str, Any]] = {
+    "a queue that there is not": {"destination": "nowhere"},
+    "due later": {"due": AT + 1},
+    "an encoding that the queue does not keep": {"content_encoding": "x" * 65},
+    "an id that no queue takes": {"id": ""},
+    "a header that steers a broker": {"headers": {"CC": "everybody"}},
+    "a header of an earlier dispatch": {"headers": {headers.DISPATCHED_AT: "yesterday"}},
+    "the id of an earlier timeout": {"headers": {headers.RELATED_TO_TIMEOUT: "another"}},
+}
+
+
+@pytest.mark.parametrize("what", LEFT)
+def test_what_needs_more_than_to_be_moved_is_left_and_its_neighbours_are_not(
+    place: Place, what: str
+) -> None:
+    change = dict(LEFT[what])
+    whole = {name: change.pop(name) for name in ("destination", "due") if name in change}
+    one = place.timeout("left")
+    left = replace(one, message=replace(one.message, **change), **whole)
+    keys = place.stored(place.timeout("a"), left, place.timeout("z"))
+
+    assert place.moved(keys) == [keys[0], keys[2]]
+
+    assert place.store.find("left") == (TimeoutState.PENDING, left)
+
+
+def test_a_header_that_only_speaks_of_such_a_header_is_no_reason_to_stay(place: Place) -> None:
+    message = replace(timeout("a").message, headers={"note": '{"cc":"x"}', "my-cc": "y"})
+
+    assert place.moved(place.stored(place.timeout("a", message=message)))
+
+
+def test_what_others_have_in_hand_is_left_and_not_waited_for(place: Place) -> None:
+    free, held = place.stored(place.timeout("free"), place.timeout("held"))
+
+    with place.store.take_many("", [held]):
+        assert place.moved([free, held]) == [free]
+
+    assert place.store.find("held") == (TimeoutState.PENDING, place.timeout("held"))
+
+
+def test_one_that_was_moved_on_in_time_is_left_where_it_is_now(place: Place) -> None:
+    first, old, last = place.stored(
+        place.timeout("a", NOW - 3), place.timeout("b", NOW - 2), place.timeout("c")
+    )
+    place.store.reschedule("b", NOW - 1)
+
+    assert place.moved([first, old, last]) == [first, last]
+
+    assert place.store.key_of("b") == Key(NOW - 1, "b")
+
+
+def test_a_claim_ends_with_the_last_of_its_timeouts_and_not_before(place: Place) -> None:
+    good, bad = place.timeout("good"), replace(place.timeout("bad"), destination="nowhere")
+    place.stored(good, bad)
+    chunk = place.store.claim(AT, 10, "o")
+
+    assert place.moved(chunk.keys, chunk.token) == [good.key]
+    assert place.store.statistics().claimed == 2
+
+    place.stored(place.timeout("next"))
+    whole = place.store.claim(AT, 10, "o")
+    place.moved(whole.keys, whole.token)
+    assert place.store.statistics().claimed == 2
+    with place.store.take_many(chunk.token, [bad.key]) as taken:
+        taken.close([Outcome(key=bad.key, kind=OutcomeKind.FAILED, at=AT)])
+    assert place.store.statistics().claimed == 0
+
+
+def test_a_transaction_that_comes_to_nothing_has_moved_nothing(place: Place) -> None:
+    keys = place.stored(place.timeout("a"))
+
+    with rolled_back(place.database) as transaction:
+        assert place.move("", keys, AT, transaction) == keys
+
+    assert place.received() == []
+    assert place.store.find("a") == (TimeoutState.PENDING, place.timeout("a"))
+
+
+def test_a_receiver_that_waits_is_woken_by_what_is_moved(place: Place) -> None:
+    keys = place.stored(place.timeout("a"))
+    bell = place.transport.bells.bell(place.queue)
+    with closing(place.transport.session().receiver(place.queue, prefetch=10)) as receiver:
+        assert receiver.receive(1, 0.0) == []
+        before = bell.rings
+
+        place.moved(keys)
+
+        assert bell.rings > before
+
+
+def test_only_postgresql_moves_rows(sqlite_url: str) -> None:
+    with closing(SqlTransport(sqlite_url)) as transport:
+        assert transport.message_rows() is None
