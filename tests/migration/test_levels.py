@@ -47,6 +47,7 @@ from timeoutmgr.native.topology import delay_topology, unroutable_topology
 from timeoutmgr.persistence import SqlPersistence
 from timeoutmgr.routing import timeout_id
 from timeoutmgr.testing.signals import eventually
+from timeoutmgr.transport import dispatch
 from timeoutmgr.transport.kombu_transport import KombuTransport
 from timeoutmgr.transport.relay import Relay, Relayed
 
@@ -215,6 +216,23 @@ def test_a_store_goes_into_the_levels_with_the_delay_that_is_left(place: Place) 
     assert pending(place.store) == []
     assert place.store.find(given[0].id) == (TimeoutState.MIGRATED, None)
     place.hold(place.names, 5)
+
+
+def test_a_batch_is_written_whole_before_its_confirms_are_waited_for(
+    place: Place, rabbitmq_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place.store.store_many(place.some(4))
+    reached: list[str] = []
+    monkeypatch.setattr(dispatch, "reach", reached.append)
+
+    with closing(KombuTransport(rabbitmq_url, confirm_window=1)) as transport:
+        target = LevelsTarget(transport, place.names, place.clock)
+        parts = replace(place.into_levels(), target=target)
+        report = migrate(parts, place.begin(parts))
+        parts.close()
+
+    assert (report.batches, report.new) == (2, 4)
+    assert reached.count("window.written") == 2
 
 
 @pytest.mark.behaviour(136)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
+from contextlib import closing
 from dataclasses import replace
 
 import pytest
+from sqlalchemy import select
 from sqlalchemy.engine import make_url
 
-from tests.migration.conftest import HOUR, Move, names, pending, some
+from tests.migration.conftest import HOUR, Move, Pair, names, pending, some
 from tests.persistence.making import NOW, SECOND, SetClock, dispatch, ids, timeout
 from timeoutmgr.contracts import (
     CancelResult,
@@ -31,7 +34,7 @@ from timeoutmgr.migration import (
 )
 from timeoutmgr.migration.moving import hide, send
 from timeoutmgr.migration.window import SAFETY
-from timeoutmgr.persistence import SqlPersistence
+from timeoutmgr.persistence import SqlPersistence, SqlSettings
 
 
 @pytest.mark.behaviour(135)
@@ -174,6 +177,60 @@ def test_a_redelivered_store_message_does_not_bring_it_back_here(moves: Move) ->
     moves.source.store_many(given)
 
     assert pending(moves.source) == []
+
+
+def test_the_history_tells_of_each_that_left(moves: Move) -> None:
+    given = some(4)
+    moves.source.store_many(given)
+
+    moves.run()
+
+    context = moves.source.context
+    history = context.tables.history.c
+    told = (history.id, history.due, history.at, history.destination, history.attempt)
+    mine = (history.endpoint == moves.endpoint, history.event == "migrated")
+    with context.database.read() as connection:
+        rows = connection.execute(
+            select(*told, history.run_id, history.node).where(*mine).order_by(history.id)
+        ).all()
+    [run] = moves.parts().ledger.runs()
+    assert [tuple(row) for row in rows] == [
+        (one.id, one.due, NOW, one.destination, one.attempts, run.id, context.node) for one in given
+    ]
+
+
+def test_where_history_is_not_wanted_none_is_written(
+    postgres_url: str, unique: str, persistences_of: Callable[[str], Pair]
+) -> None:
+    _installed, target = persistences_of("postgres")
+    settings = SqlSettings(clock="host", history="none")
+    with closing(SqlPersistence(postgres_url, prefix="from_", settings=settings)) as source:
+        move = Move((source, target), unique)
+        move.source.store_many(some(4))
+        move.run()
+        history = move.source.context.tables.history
+        with source.database.read() as connection:
+            mine = select(history.c.event).where(history.c.endpoint == unique)
+            assert connection.execute(mine).all() == []
+    assert pending(move.target) == some(4)
+
+
+def test_what_had_lost_its_key_leaves_a_tombstone_all_the_same(
+    persistences_of: Callable[[str], Pair], unique: str
+) -> None:
+    move = Move(persistences_of("postgres"), unique)
+    given = some(4)
+    move.source.store_many(given)
+    keys = move.source.context.tables.keys
+    lost = (keys.c.endpoint == unique, keys.c.id == "t001")
+    with move.source_persistence.database.begin() as connection:
+        connection.execute(keys.delete().where(*lost))
+
+    move.run()
+    move.source.store_many(given)
+
+    assert pending(move.source) == []
+    assert pending(move.target) == given
 
 
 def test_it_can_go_there_and_back_again(moves: Move) -> None:

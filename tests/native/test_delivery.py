@@ -10,6 +10,7 @@ from itertools import pairwise
 import amqp
 import pytest
 
+from tests.acceptance.place import PROMPT
 from tests.native.fleet import Fleet, names
 from timeoutmgr import Endpoint, RecoverabilitySettings, SendOptions, ToSend
 from timeoutmgr.clock import SystemClock
@@ -24,7 +25,7 @@ SECOND = 1_000_000
 
 
 @pytest.mark.behaviour(4, 108, 109)
-def test_each_arrives_when_due_or_within_an_eighth_of_a_second(fleet: Fleet) -> None:
+def test_each_arrives_once_it_is_due(fleet: Fleet) -> None:
     sales, _ = fleet.with_inbox(fleet.native(f"{fleet.stem}.sales"))
     _, inbox = fleet.with_inbox(fleet.native(f"{fleet.stem}.billing"))
 
@@ -36,7 +37,7 @@ def test_each_arrives_when_due_or_within_an_eighth_of_a_second(fleet: Fleet) -> 
 
     arrived = inbox.wait_for(len(sent))
     assert {one.id for one in arrived} == {one.message_id for one in sent}
-    assert all(0 <= one.lateness < 0.5 for one in arrived)  # a busy machine adds to it
+    assert all(0 <= one.lateness < PROMPT for one in arrived)
     due = {one.id: from_wire(one.headers["NServiceBus.DeliverAt"]) for one in arrived}
     assert [from_micros(due[one.message_id]) for one in sent] == [one.due for one in sent]
 

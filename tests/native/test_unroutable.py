@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from tests.acceptance.place import PROMPT
 from tests.native.fleet import Fleet
 from timeoutmgr import SendOptions, ToSend
 from timeoutmgr.deadletter import Box, DeadLetterQueues, DeadLetterStore, LetterQueue, MessageClass
@@ -22,7 +23,7 @@ def test_forty_messages_for_a_deleted_queue_stop_nobody(fleet: Fleet) -> None:
         ToSend(f"{fleet.stem}.sales", "Remind", n, SendOptions(delay=1)) for n in range(40)
     )
 
-    assert all(0 <= one.lateness < 2 for one in inbox.wait_for(40))
+    assert all(0 <= one.lateness < PROMPT for one in inbox.wait_for(40))
     assert len(inbox.arrived) == 40
     error_queue = f"{fleet.stem}.error"
     eventually(lambda: fleet.session.count(error_queue) == 40, "all are in the error queue")
@@ -49,7 +50,7 @@ def test_each_is_in_the_dead_letter_queue_with_its_class(fleet: Fleet) -> None:
         for queue in pair
     )
 
-    assert all(0 <= one.lateness < 2 for one in inbox.wait_for(150))
+    assert all(0 <= one.lateness < PROMPT for one in inbox.wait_for(150))
     eventually(lambda: dead.count() == 150, "all that were wrong are dead")
     found = dead.peek(limit=200)
     assert {letter.message_class for letter in found} == {MessageClass.NACK_BAD_DST_Q}

@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from typing import Final, cast
 
-from timeoutmgr.contracts import Clock, SendResult, TopologySession, Transport
+from timeoutmgr.contracts import Clock, SendResult, TopologySession, TransportSession
 from timeoutmgr.errors import DelayTooLong, InvalidMessage, MigrationFailed
 from timeoutmgr.instants import from_micros
 from timeoutmgr.message import Outgoing
@@ -16,6 +16,10 @@ from timeoutmgr.native.levels import binding_key, check_destination, seconds_unt
 from timeoutmgr.native.names import NameSet
 from timeoutmgr.native.routes import to_levels
 from timeoutmgr.native.topology import delay_topology
+from timeoutmgr.transport.kombu_transport import KombuTransport
+
+_MOST_AT_ONCE: Final = 5_000
+"""Messages that are written before their confirms are waited for: a batch, as it is by default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +30,7 @@ class LevelsTarget:
     message under the id it had: nothing is lost, and some of one batch may be there twice.
     """
 
-    transport: Transport
+    transport: KombuTransport
     names: NameSet
     clock: Clock
 
@@ -59,7 +63,7 @@ class LevelsTarget:
                 names.append(check_destination(name))
             except InvalidMessage as error:
                 found.append(Problem(repr(name), str(error), "--rename it"))
-        with self._session() as session:
+        with _opened(self.transport.session()) as session:
             levels = session.missing(delay_topology(self.names))
             if levels:
                 missing = f"{len(levels)} exchanges and queues of the levels are missing"
@@ -89,7 +93,7 @@ class LevelsTarget:
             )
             for item in items
         ]
-        with self._session() as session:
+        with _opened(self.transport.session_of_batches(_MOST_AT_ONCE)) as session:
             # Bound at the delivery exchange before anything can arrive there.
             queues = sorted({one.destination for one in outgoing})
             missing = session.bind_queues(queues, self.names.delivery, binding_key)
@@ -112,10 +116,11 @@ class LevelsTarget:
     def close(self) -> None:
         """Leave the transport to its owner."""
 
-    @contextmanager
-    def _session(self) -> Iterator[TopologySession]:
-        with closing(self.transport.session()) as session:
-            yield cast(TopologySession, session)
+
+@contextmanager
+def _opened(session: TransportSession) -> Iterator[TopologySession]:
+    with closing(session):
+        yield cast(TopologySession, session)
 
 
 _CONFIRMED: Final = SendResult.CONFIRMED

@@ -6,6 +6,7 @@ level's exchange looks at its own bit: 1 goes into its queue, 0 straight on to t
 """
 
 from datetime import timedelta
+from functools import lru_cache
 from re import ASCII, DOTALL, compile
 from typing import Final
 
@@ -20,6 +21,8 @@ MAX_DELAY: Final = timedelta(seconds=MAX_SECONDS)
 
 _SECOND: Final = 1_000_000
 _ANY_DELAY: Final = "*." * LEVELS
+_SPELLED: Final = tuple("".join(f"{bit}." for bit in f"{number:07b}") for number in range(128))
+"""Seven bits as a key spells them. Four of these make one, in half the time of 28 by themselves."""
 _KEY: Final = compile(r"((?:[01]\.){28})(.+)", ASCII | DOTALL)
 
 
@@ -52,7 +55,11 @@ def held_by(seconds: int) -> list[int]:
 
 def routing_key(seconds: int, destination: str) -> str:
     """Return the key under which a message for *destination* is delayed by *seconds*."""
-    return f"{'.'.join(f'{_checked(seconds):0{LEVELS}b}')}.{check_destination(destination)}"
+    bits, seven = _checked(seconds), _SPELLED
+    spelled = (
+        seven[bits >> 21] + seven[bits >> 14 & 127] + seven[bits >> 7 & 127] + seven[bits & 127]
+    )
+    return spelled + check_destination(destination)
 
 
 def read_routing_key(key: str) -> tuple[int, str] | None:
@@ -84,8 +91,10 @@ def enter_key(level: int | None) -> str:
     return f"{'0.' * (LEVELS - 1 - level)}1.#"
 
 
+@lru_cache(maxsize=1024)
 def check_destination(destination: str) -> str:
     """Return *destination* if it can be bound exactly; raise InvalidMessage if not."""
+    # A program sends to a few destinations, again and again; what is refused is not remembered.
     if not destination:
         raise InvalidMessage("a destination is the name of a queue, got an empty text")
     size = len(destination.encode())

@@ -1,13 +1,13 @@
 """How a delayed message goes into the levels, and which go to a store all the same."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final
 
 from timeoutmgr import headers
 from timeoutmgr.contracts import Clock
 from timeoutmgr.instants import Micros, to_wire
-from timeoutmgr.message import Outgoing
+from timeoutmgr.message import Outgoing, with_headers
 from timeoutmgr.native.levels import (
     MAX_SECONDS,
     check_destination,
@@ -54,7 +54,7 @@ def to_levels(outgoing: Outgoing, due: Micros, names: NameSet, clock: Clock) -> 
     marked = {**outgoing.message.headers, headers.DELIVER_AT: to_wire(due)}
     return Outgoing(
         outgoing.destination,
-        replace(outgoing.message, headers=marked),
+        with_headers(outgoing.message, marked),
         ThroughLevels(names, outgoing.destination, due, clock),
     )
 
