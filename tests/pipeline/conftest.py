@@ -23,6 +23,20 @@ history = "full"
 """
 
 
+def installed(request: pytest.FixtureRequest, kind: str, folder: Path, name: str) -> Store:
+    """Return a new store of a kind of database, named by a file in *folder*."""
+    url = (
+        f"sqlite:///{folder / name}.db"
+        if kind == "sqlite"
+        else request.getfixturevalue(f"{kind}_url")
+    )
+    path = folder / f"{name}.toml"
+    path.write_text(SETTINGS.format(url=url, prefix=name))
+    store = open_store(str(path))
+    store.persistence.install()
+    return store
+
+
 @pytest.fixture
 def store_of(
     request: pytest.FixtureRequest, tmp_path: Path, unique: str
@@ -31,16 +45,7 @@ def store_of(
     made: list[Store] = []
 
     def of(kind: str) -> Store:
-        name = f"{unique}{len(made)}"
-        url = (
-            f"sqlite:///{tmp_path / name}.db"
-            if kind == "sqlite"
-            else request.getfixturevalue(f"{kind}_url")
-        )
-        path = tmp_path / f"{name}.toml"
-        path.write_text(SETTINGS.format(url=url, prefix=name))
-        store = open_store(str(path))
-        store.persistence.install()
+        store = installed(request, kind, tmp_path, f"{unique}{len(made)}")
         made.append(store)
         return store
 

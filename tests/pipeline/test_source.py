@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pickle
+import secrets
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -16,6 +17,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import StructField, StructType, TimestampType
 from sqlalchemy import update
 
+from tests.pipeline.conftest import KINDS, installed
 from tests.pipeline.making import DUE, batch, count, read, row
 from timeoutmgr.errors import ConfigurationError, SchemaMissing
 from timeoutmgr.instants import to_micros
@@ -56,10 +58,16 @@ def rows_of(made: TimeoutsDataSource, *names: str) -> list[dict[str, Any]]:
     ]
 
 
-@pytest.fixture
-def filled(store: Store) -> Store:
+@pytest.fixture(scope="module", params=KINDS)
+def filled(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Store]:
+    """A store that is only read: to install one takes longer than all that is read of it."""
+    folder = tmp_path_factory.mktemp("filled")
+    store = installed(request, request.param, folder, f"t{secrets.token_hex(4)}")
     Loader(store, run_id="r").load([batch([row(number) for number in range(300)])])
-    return store
+    yield store
+    store.persistence.close()
 
 
 def test_pending_timeouts_come_out_as_they_went_in(filled: Store) -> None:

@@ -7,8 +7,8 @@ import pyarrow as pa
 
 from timeoutmgr.contracts import TimeoutState
 from timeoutmgr.errors import StorageConflict
+from timeoutmgr.pipeline.connecting import postgresql_connection
 from timeoutmgr.pipeline.errors import ContentDiffers
-from timeoutmgr.pipeline.fetching import postgresql_connection
 from timeoutmgr.pipeline.stores import Store
 from timeoutmgr.pipeline.views import INSTANT
 

@@ -11,12 +11,12 @@ from typing import Final
 
 from pyspark import daemon
 
-from timeoutmgr.pipeline import source
+from timeoutmgr.pipeline import connecting, source
 
 _WANTED: Final = (
     *("pyspark.worker", "pyspark.sql.worker.plan_data_source_read"),
     *("pyspark.sql.worker.write_into_data_source", "pyspark.sql.pandas.serializers"),
-    *("timeoutmgr.settings_file", "timeoutmgr.persistence"),
+    *("timeoutmgr.settings_file", "timeoutmgr.persistence", "timeoutmgr.pipeline.writing"),
 )
 _WHERE_INSTALLED: Final = ("psycopg", "adbc_driver_postgresql.dbapi", "adbc_driver_sqlite.dbapi")
 
@@ -27,6 +27,7 @@ def main() -> None:
     for name in (*_WANTED, *drivers):
         importlib.import_module(name)
     source.keep_stores()
+    connecting.keep_connections()
     # No worker looks through it for garbage, or copies its pages by doing so.
     gc.collect()
     gc.freeze()

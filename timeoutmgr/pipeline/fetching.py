@@ -3,10 +3,7 @@
 Every call is one transaction, which on PostgreSQL may look through somebody else's snapshot.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from functools import lru_cache
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import pyarrow as pa
@@ -15,8 +12,7 @@ from sqlalchemy import ColumnElement, Connection, Select, func
 from sqlalchemy.dialects import postgresql, sqlite
 
 from timeoutmgr.database import Database
-from timeoutmgr.errors import StorageUnavailable
-from timeoutmgr.pipeline.errors import PipelineUnavailable, SnapshotGone
+from timeoutmgr.pipeline.connecting import no_driver, reading_connection
 from timeoutmgr.pipeline.statements import WHOLE, Part, as_text, statement
 from timeoutmgr.pipeline.stores import Store
 from timeoutmgr.pipeline.views import INSTANT, Selection
@@ -28,10 +24,6 @@ BATCH_BYTES: Final = 4 * 1024 * 1024
 # SQLAlchemy's dialects have no types.
 _POSTGRESQL: Final = postgresql.dialect(paramstyle="named")  # type: ignore[no-untyped-call]  # SQLAlchemy has no types there
 _SQLITE: Final = sqlite.dialect(paramstyle="named")
-_GONE: Final = ("22023", "55000", "42P01", "25001")
-"""What PostgreSQL says of a snapshot, or of a partition, that is no more."""
-_AWAY: Final = ("08", "53", "57")
-"""Classes of what it says when it cannot be reached, is full or shuts down."""
 
 
 def fetch(
@@ -81,8 +73,7 @@ def _as_declared(batches: Iterator[pa.RecordBatch], columns: pa.Schema) -> Itera
 def _from_postgresql(
     database: Database, wanted: Select[Any], snapshot: str | None
 ) -> Iterator[pa.RecordBatch]:
-    with postgresql_connection(database) as connection, connection.cursor() as cursor:
-        cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
+    with reading_connection(database) as connection, connection.cursor() as cursor:
         if snapshot is not None:
             cursor.execute("SET TRANSACTION SNAPSHOT '" + snapshot.replace("'", "''") + "'")
         cursor.adbc_statement.set_options(
@@ -92,80 +83,17 @@ def _from_postgresql(
         yield from cursor.fetch_record_batch()
 
 
-@contextmanager
-def postgresql_connection(database: Database) -> Iterator[Any]:
-    """Open a connection of ADBC to *database*, in a transaction; its errors become ours."""
-    try:
-        from adbc_driver_manager import AdbcConnection, Error, OperationalError
-        from adbc_driver_manager.dbapi import Connection as AdbcSession
-        from adbc_driver_postgresql import connect
-    except ModuleNotFoundError as error:
-        raise _no_driver("adbc-driver-postgresql") from error
-    try:
-        server: Any = _server(connect, _libpq(database))  # it has all that is asked of a database
-        with AdbcSession(server, AdbcConnection(server.database)) as connection:
-            yield connection
-    except Error as error:
-        state = getattr(error, "sqlstate", None) or ""
-        if state in _GONE:
-            raise SnapshotGone(
-                "the snapshot, or a partition that it was to see, went away while the run was "
-                f"reading ({_plain(error)}); run it again"
-            ) from error
-        if isinstance(error, OperationalError) and (not state or state[:2] in _AWAY):
-            raise StorageUnavailable(
-                f"{database.describe()} cannot be reached: {_plain(error)}"
-            ) from error
-        raise
-
-
-@dataclass(frozen=True, slots=True)
-class _Server:
-    """What the driver learnt of a server: its types. It holds no connection."""
-
-    database: Any
-
-    def close(self) -> None:
-        """Do nothing: the connection that ends is not the last."""
-
-
-# To ask a server for its types takes the driver a connection of its own, and longer than to read
-# a small table.
-@lru_cache(maxsize=8)
-def _server(connect: Callable[[str], Any], url: str) -> _Server:
-    return _Server(connect(url))
-
-
-def _libpq(database: Database) -> str:
-    url = database.url.set(drivername="postgresql").update_query_dict(
-        {"application_name": "timeoutmgr-pipeline"}
-    )
-    if "connect_timeout" not in url.query:
-        url = url.update_query_dict({"connect_timeout": str(database.settings.connect_timeout)})
-    return url.render_as_string(hide_password=False)
-
-
-def _plain(error: Exception) -> str:
-    return " ".join(str(error).split())[:300]
-
-
 def _from_sqlite(database: Database, wanted: Select[Any]) -> Iterator[pa.RecordBatch]:
     try:
         from adbc_driver_sqlite import dbapi
     except ModuleNotFoundError as error:
-        raise _no_driver("adbc-driver-sqlite") from error
+        raise no_driver("adbc-driver-sqlite") from error
     # A database of a new name would be created; ours is there, or was refused before.
     with dbapi.connect(str(database.path)) as connection, connection.cursor() as cursor:
         cursor.adbc_statement.set_options(**{"adbc.sqlite.query.batch_rows": str(BATCH_ROWS)})
         cursor.execute(as_text(_filled(wanted), _SQLITE))
         for batch in cursor.fetch_record_batch():
             yield _unfilled(batch, wanted)
-
-
-def _no_driver(name: str) -> PipelineUnavailable:
-    return PipelineUnavailable(
-        f"the pipeline needs {name}; install it with: pip install 'timeoutmgr[spark]'"
-    )
 
 
 # A column of SQLite has no type. The driver guesses it from the first rows, and takes one that

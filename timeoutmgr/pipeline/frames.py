@@ -3,6 +3,8 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final
 
+import pyarrow as pa
+
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.instants import duration_micros
 from timeoutmgr.pipeline.errors import WrongColumns
@@ -43,6 +45,10 @@ def read_timeouts(
     read by a task for each of *parts*, or by *partitions* tasks; without, by one task in one
     transaction, since several would each see another moment.
     """
+    if snapshot is not None and parts is not None and is_inside(spark):
+        found = _by_tasks(spark, store, view, projected(view, columns), which, parts, snapshot)
+        if found is not None:
+            return found
     reader = spark.read.format(FORMAT).schema(ddl(projected(view, columns)))
     options: dict[str, object | None] = {
         "store": store,
@@ -59,11 +65,39 @@ def read_timeouts(
     return reader.load()
 
 
-def tasks_on(spark: "SparkSession") -> int:
-    """Return how many tasks of *spark* are to read a table: each has to begin, by a connection."""
+def _by_tasks(
+    spark: "SparkSession",
+    store: str,
+    view: str,
+    columns: pa.Schema,
+    which: Selection,
+    parts: Sequence[Part],
+    snapshot: str,
+) -> "DataFrame | None":
+    from timeoutmgr.pipeline.source import NamedStore
+    from timeoutmgr.pipeline.tasks import PartsReader, frame_of
+
+    reader = PartsReader(
+        store=NamedStore(store),
+        view=view,
+        columns=columns,
+        which=which,
+        parts=tuple(parts),
+        snapshot=snapshot,
+    )
+    return frame_of(spark, reader)
+
+
+def is_inside(spark: "SparkSession") -> bool:
+    """Whether *spark* runs in this process; one of Spark Connect shows nothing of its inside."""
     from pyspark.sql import SparkSession
 
-    if not isinstance(spark, SparkSession):  # one of Spark Connect, which does not tell
+    return isinstance(spark, SparkSession)
+
+
+def tasks_on(spark: "SparkSession") -> int:
+    """Return how many tasks of *spark* are to read a table: each has to begin, by a connection."""
+    if not is_inside(spark):
         return PARTITIONS
     return min(PARTITIONS, _TASKS_OF_A_CORE * spark.sparkContext.defaultParallelism)
 

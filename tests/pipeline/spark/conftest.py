@@ -13,6 +13,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
+QUICK = (
+    # Only the fast compiler, and the collector with the fewest threads, which seldom has to run.
+    *("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xms1g", "-Xmn500m"),
+    # Ten thousand classes of Spark's: room for them at once, and no look at their byte code.
+    *("-XX:MetaspaceSize=256m", "-XX:+UnlockDiagnosticVMOptions"),
+    "-XX:-BytecodeVerificationRemote",
+)
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """The one session; to start another would take longer than most tests together."""
@@ -20,9 +29,10 @@ def spark() -> Iterator[SparkSession]:
         master="local[2,3]",
         partitions=2,
         configuration={
-            # Only the fast compiler, and the collector with the fewest threads.
-            "spark.driver.defaultJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+            "spark.driver.defaultJavaOptions": " ".join(QUICK),
             "spark.sql.adaptive.enabled": "false",
+            # Many tests run the same job: what was compiled for one is there for all.
+            "spark.sql.codegen.cache.maxEntries": "2000",
         },
     )
     with spark_session(options) as made:

@@ -16,6 +16,9 @@ class Fact(NamedTuple):
     due: int
 
 
+_KNOWS_DUE = ("accepted", "scheduled", "rescheduled", "key-pending", "key-dispatched")
+
+
 def verdict(facts: Sequence[Fact], *, cutoff: int, late: int) -> Verdict:
     """Return what became of the message that all of *facts* are about."""
     names = [fact.what for fact in facts]
@@ -37,11 +40,7 @@ def verdict(facts: Sequence[Fact], *, cutoff: int, late: int) -> Verdict:
             return Verdict.UNKNOWN
         due = max(fact.due for fact in facts if fact.what == "pending")
         return Verdict.OVERDUE if due < cutoff else Verdict.PENDING
-    known_dues = [
-        fact.due
-        for fact in facts
-        if fact.what in ("accepted", "scheduled", "rescheduled", "key-pending", "key-dispatched")
-    ]
+    known_dues = [fact.due for fact in facts if fact.what in _KNOWS_DUE]
     if told_by_key:
         closed = max(fact.at for fact in told_by_key if fact.at is not None)
         return Verdict.LATE if closed - max(known_dues) > late else Verdict.OK
@@ -54,3 +53,22 @@ def verdict(facts: Sequence[Fact], *, cutoff: int, late: int) -> Verdict:
     if "accepted" in names:
         return Verdict.LOST if max(known_dues) < cutoff else Verdict.PENDING
     return Verdict.UNKNOWN
+
+
+class Times(NamedTuple):
+    """The instants that count of a message: when it was sent first, and when it was due."""
+
+    first_at: int | None
+    due: int | None
+
+
+def times(facts: Sequence[Fact]) -> Times:
+    """Return what all of *facts*, about one message, tell of its times."""
+    sent = [fact for fact in facts if fact.what == "dispatched"]
+    closed = [fact.at for fact in facts if fact.what == "key-dispatched" and fact.at is not None]
+    pending = [fact.due for fact in facts if fact.what == "pending"]
+    known = [fact.due for fact in facts if fact.what in _KNOWS_DUE]
+    if sent:
+        ats = [fact.at for fact in sent if fact.at is not None]
+        return Times(min(ats), min(fact.due for fact in sent))
+    return Times(max(closed, default=None), max(pending or known, default=None))

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -40,6 +41,7 @@ CUTOFF, LATE = 1_000, timedelta(microseconds=50)
 EVENTS = ("scheduled", "rescheduled", "dispatched", "cancelled", "failed", "dead_lettered", "odd")
 STATES = ("pending", "dispatched", "cancelled", "failed")
 NOON = datetime(2020, 6, 1, 12, tzinfo=UTC)
+LAST = datetime(9999, 12, 31, tzinfo=UTC)
 
 instants = st.sampled_from([900, 980, 999, 1_000, 1_001, 1_050, 1_051, 2_000])
 facts = st.builds(
@@ -51,7 +53,12 @@ facts = st.builds(
 
 
 def judged(spark: SparkSession, cases: list[list[Fact]]) -> list[str]:
-    """Return the verdict on each of *cases*, all in one job."""
+    """Return the verdict on each of *cases*."""
+    return [one["verdict"] if one else "no facts" for one in told(spark, cases)]
+
+
+def told(spark: SparkSession, cases: list[list[Fact]]) -> list[dict[str, Any]]:
+    """Return what is told of each of *cases*, all in one job; nothing where there are no facts."""
 
     def frame(names: dict[str, str], columns: pa.Schema, *more: str) -> DataFrame:
         rows = [
@@ -81,9 +88,9 @@ def judged(spark: SparkSession, cases: list[list[Fact]]) -> list[str]:
         of_pending(frame({"pending": ""}, PENDING)),
         of_accepted(frame({"accepted": ""}, PENDING), "sales"),
     ]
-    found = verdicts(evidence, Bounds(cutoff=CUTOFF, late=LATE)).select("id", "verdict").toArrow()
-    by_id = {one["id"]: one["verdict"] for one in found.to_pylist()}
-    return [by_id.get(f"{case:05}", "no facts") for case in range(len(cases))]
+    found = verdicts(evidence, Bounds(cutoff=CUTOFF, late=LATE)).toArrow()
+    by_id = {one["id"]: one for one in found.to_pylist()}
+    return [by_id.get(f"{case:05}", {}) for case in range(len(cases))]
 
 
 @settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
@@ -96,6 +103,26 @@ def test_verdicts_are_those_of_the_oracle(spark: SparkSession, cases: list[list[
     ]
 
     assert judged(spark, [*every, *cases]) == expected
+
+
+ever = st.integers(to_micros(datetime.min.replace(tzinfo=UTC)), to_micros(LAST))
+facts_of_any_time = st.builds(
+    Fact, st.sampled_from(["dispatched", "pending", "scheduled", "key-dispatched"]), ever, ever
+)
+
+
+@settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck))
+@given(cases=st.lists(st.lists(facts_of_any_time, max_size=5), min_size=200, max_size=300))
+def test_the_times_that_count_are_those_of_the_oracle(
+    spark: SparkSession, cases: list[list[Fact]]
+) -> None:
+    first = [Fact("dispatched", 5, -9), Fact("dispatched", -3, 7), Fact("pending", 0, 1)]
+    every = [first, [Fact("pending", 0, -1), Fact("scheduled", 0, 100)], *cases]
+
+    found = [(one.get("first_at"), one.get("due")) for one in told(spark, every)]
+
+    assert found == [oracle.times(case) for case in every]
+    assert found[:2] == [(-3, -9), (None, -1)]
 
 
 def run(spark: SparkSession, store: Store, **options: Any) -> ReconcileReport:
@@ -142,7 +169,7 @@ def test_the_messages_of_a_store_get_their_verdicts(
         assert broken.counts == expected | {Verdict.PENDING: 1, Verdict.LOST: 1}
         assert broken.is_broken
         assert broken.examples[0]["id"] == row(12)["id"]
-        assert spark.read.parquet(str(tmp_path / kind)).count() == 10
+        assert pq.read_table(tmp_path / kind).num_rows == 10
 
 
 def test_an_event_in_store_and_archive_is_one_event(

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from pyspark.errors import utils as errors
 from pyspark.sql import functions as f
 
 from timeoutmgr.errors import ConfigurationError
@@ -44,6 +45,19 @@ def test_workers_begin_with_what_they_need_and_never_look_through_it_for_garbage
     assert found[0][0] == "True True"
 
 
+def test_no_column_is_asked_where_in_the_source_it_was_named(
+    spark: SparkSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def asked(_depth: int) -> str:
+        raise AssertionError("each time, this takes longer than to make the column")
+
+    # As in a process that has named no column yet, with the settings that the session has.
+    monkeypatch.setattr(errors, "_enable_debugging_cache", None)
+    monkeypatch.setattr(errors, "_capture_call_site", asked)
+
+    assert spark.range(1).select((f.col("id") + 1).alias("next")).first() == (1,)
+
+
 def test_a_session_that_is_there_is_lent_and_not_stopped(spark: SparkSession) -> None:
     with spark_session() as lent:
         assert lent.range(1).count() == 1
@@ -61,6 +75,33 @@ def test_local_runs_listen_on_the_loopback_alone(tmp_path: Path) -> None:
     assert local["spark.sql.warehouse.dir"].startswith(str(tmp_path / "scratch"))
     assert "spark.driver.bindAddress" not in cluster
     assert settings_of(SessionOptions(configuration={"a": "b"}), tmp_path)["a"] == "b"
+
+
+def test_a_cluster_cuts_shuffles_as_it_is_used_to(tmp_path: Path) -> None:
+    names = ("spark.sql.shuffle.partitions", "spark.sql.adaptive.advisoryPartitionSizeInBytes")
+    more = {name: "7" for name in names}
+
+    here = settings_of(SessionOptions(), tmp_path)
+    cluster = settings_of(SessionOptions(master="spark://host:7077"), tmp_path)
+    asked = settings_of(SessionOptions(configuration=more), tmp_path)
+
+    assert {here[name] for name in names} == {"32", "16m"}
+    assert not set(names) & set(cluster)
+    assert {asked[name] for name in names} == {"7"}
+
+
+def test_workers_are_spoken_to_in_a_folder_of_the_run_where_its_name_is_short(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    enabled, folder = (f"spark.python.unix.domain.socket.{name}" for name in ("enabled", "dir"))
+    here, cluster = SessionOptions(), SessionOptions(master="spark://host:7077")
+    scratch = Path("/tmp/scratch")
+
+    assert spark.conf.get(enabled) == "true"
+    assert Path(str(spark.conf.get(folder))).stat().st_mode & 0o077 == 0
+    assert settings_of(here, scratch)[folder] == str(scratch)
+    assert enabled not in settings_of(here, tmp_path / ("long" * 20))
+    assert enabled not in settings_of(cluster, scratch)
 
 
 @pytest.mark.parametrize(

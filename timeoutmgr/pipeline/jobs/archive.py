@@ -19,13 +19,14 @@ from sqlalchemy import Connection, delete
 from timeoutmgr.contracts import Clock
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.instants import Micros, duration_micros, from_micros
-from timeoutmgr.pipeline.errors import ArchiveDiffers
+from timeoutmgr.pipeline.errors import ArchiveDiffers, RunInTheWay
 from timeoutmgr.pipeline.jobs.archived import Archive, Manifest, identity
 from timeoutmgr.pipeline.jobs.running import Progress, new_run_id, silent, told_by_workers
 from timeoutmgr.pipeline.ledger import Ledger, Run, RunState, alone
 from timeoutmgr.pipeline.snapshots import snapshot
 from timeoutmgr.pipeline.stores import Store, open_store
 from timeoutmgr.pipeline.views import HISTORY, Selection
+from timeoutmgr.pipeline.writing import write_files
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -122,6 +123,11 @@ def _archive(
     for run in _left_in_store(store, target, ledger, options, clock):
         removed += _remove(store, target, ledger, run.run_id, run.parameters["batch"], progress)
         resumed.append(run.run_id)
+    if target.is_published(run_id):
+        raise RunInTheWay(
+            f"run {run_id!r} is in the archive {target.folder} already, and all it left undone is "
+            "done; give another run id to archive what is old by now"
+        )
     terms = {"to": _place(target), "batch": options.batch, "purge": options.purge}
     ledger.begin(run_id, KIND, terms)
     with told_by_workers():
@@ -194,7 +200,8 @@ def _write(
     clock: Clock,
     progress: Progress,
 ) -> Manifest:
-    folder = str(target.data_of(run_id))
+    folder = target.data_of(run_id)
+    shutil.rmtree(folder, ignore_errors=True)  # of a run of that id that died, and never counted
     # Where rows are copied for the snapshot, only those that are old enough by now.
     which = Selection(at_before=_cutoff(store, options, clock))
     purged = target.purged()
@@ -203,9 +210,7 @@ def _write(
         old = moment.read(spark, "history", columns=HISTORY.names, which=which)
         rows = target.and_not_in_it(spark, store, old, purged)
         seen = Observation()
-        _by_day(rows.observe(seen, *_columns())).write.mode("overwrite").option(
-            "compression", "zstd"
-        ).partitionBy("endpoint", "event_date").parquet(folder)
+        write_files(spark, _by_day(rows.observe(seen, *_columns())), folder)
         read = _Sums.of(seen.get)
     progress("verifying")
     files = target.files_of(run_id)
@@ -226,11 +231,11 @@ def _write(
 
 
 def _by_day(rows: "DataFrame") -> "DataFrame":
-    """Return *rows* so that each endpoint and day becomes one file, in about the order of time."""
+    """Return *rows* so that those of an endpoint and day come one after the other, in one task."""
     dated = rows.withColumn("event_date", f.to_date("at"))
-    # Ids make most of a file, and are like nothing: to sort by more columns saves little of it.
+    # By one number, which is sorted by its digits. Where two have the same there are more files.
     return dated.repartition("endpoint", "event_date").sortWithinPartitions(
-        "endpoint", "event_date"
+        f.xxhash64("endpoint", "event_date")
     )
 
 

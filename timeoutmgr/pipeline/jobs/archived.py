@@ -53,7 +53,7 @@ class Archive:
 
     def files_of(self, run_id: str) -> tuple[str, ...]:
         """Return the files that the run has written, in a fixed order."""
-        found = self.data_of(run_id).rglob("*.parquet")
+        found = self.data_of(run_id).rglob("part-*.parquet")
         return tuple(sorted(str(path.relative_to(self.folder)) for path in found))
 
     def publish(self, manifest: Manifest) -> None:
