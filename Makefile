@@ -1,7 +1,7 @@
 # The commands of a checkout. They work in .venv, which they make: `make help`.
 
 PYTHON ?=
-WORKERS ?= 2
+WORKERS ?= 3
 CRASH_WORKERS ?= 4
 DEMO ?= flights
 DEMO_ARGS ?=
@@ -13,7 +13,7 @@ CHAOS_SECONDS ?= 60
 CHAOS_SEED ?=
 CHAOS_ARGS ?=
 
-BENCHMARKS = limit accept drain lateness confirms crash processes backlog memory delayed_store native migrate
+BENCHMARKS = limit accept drain lateness confirms crash processes startup backlog memory delayed_store native migrate
 SOURCES = $(wildcard timeoutmgr persistence satellites tests benchmarks examples)
 BIN = .venv/bin
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check

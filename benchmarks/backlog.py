@@ -30,10 +30,10 @@ ENDPOINT, CHUNK, SMALL, YEAR = "backlog", 500, 10_000, 365 * DAY
 
 def main() -> None:
     parser = options(__doc__)
-    parser.add_argument("--pending", type=int, help="the larger backlog (1,000,000; quick 100,000)")
+    parser.add_argument("--pending", type=int, help="the larger backlog (1,000,000; quick 50,000)")
     parser.add_argument("--only", choices=["growth", "partitions", "sqlite", "snapshot", "wal"])
     given = parsed(parser, count=20, quick=8)
-    given.many = given.pending or (100_000 if given.quick else 1_000_000)
+    given.many = given.pending or (50_000 if given.quick else 1_000_000)
     report = Report("What a chunk costs the database", {"chunk": CHUNK, **machine.described()})
     parts = {"growth": growth, "partitions": ranges, "snapshot": snapshot, "wal": life}
     with private_postgres() as server:
@@ -47,13 +47,13 @@ def main() -> None:
 
 
 def growth(server: Measured, given: argparse.Namespace, report: Report) -> None:
-    """Ask whether a chunk costs more where more is pending."""
+    """Ask whether a chunk costs more where more is pending, in partitions by due time."""
     urls = {SMALL: server.create("small"), given.many: server.create("large")}
     turns: dict[int, list[Turn]] = {size: [] for size in urls}
     touched: dict[int, int] = {}
     with (
-        stored(urls[SMALL]) as small,
-        stored(urls[given.many]) as large,
+        stored(urls[SMALL], partitions="auto") as small,
+        stored(urls[given.many], partitions="auto") as large,
         connect(server.url) as sql,
     ):
         for size, url in urls.items():
@@ -140,7 +140,7 @@ def snapshot(server: Measured, given: argparse.Namespace, report: Report) -> Non
     chunks = 20 if given.quick else 180
     url = server.create("snapshot")
     with stored(url) as store, connect(url) as reader:
-        due = scattered(300_000 - chunks * CHUNK, (chunks + 20) * CHUNK)
+        due = scattered(3 * chunks * CHUNK, (chunks + 20) * CHUNK)
         pending.load(url, due)
         with claims.old_snapshot(reader):
             turns = [turn(store, CHUNK) for _ in range(chunks + 15)]

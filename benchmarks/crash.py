@@ -17,9 +17,9 @@ DISPATCHERS = 1
 
 def main() -> None:
     parser = options(__doc__)
-    parser.add_argument("--kills", type=int, help="how often (10; quick 2)")
+    parser.add_argument("--kills", type=int, help="how often (10; quick 1)")
     given = parsed(parser, count=10_000, quick=3_000)
-    kills = given.kills or (2 if given.quick else 10)
+    kills = given.kills or (1 if given.quick else 10)
     bound = usual("chunk") * DISPATCHERS
     lost, repeats, pauses = 0, [], []
     with (

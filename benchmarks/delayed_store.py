@@ -28,10 +28,10 @@ _AT_ONCE = 1000
 
 def main() -> None:
     parser = options(__doc__)
-    parser.add_argument("--pending", type=int, help="due later (1,000,000; quick 20,000)")
+    parser.add_argument("--pending", type=int, help="due later (1,000,000; quick 5,000)")
     parser.add_argument("--only", choices=["broker", "file", "pending"], help="one question")
     given = parsed(parser, count=20_000, quick=3_000)
-    many = given.pending or (20_000 if given.quick else 1_000_000)
+    many = given.pending or (5_000 if given.quick else 1_000_000)
     with servers("postgres", "rabbitmq") as running, tempfile.TemporaryDirectory() as folder:
         broker, database = running["rabbitmq"], running["postgres"]
         file = f"sqlite:///{Path(folder, 'timeoutmgr.db')}"

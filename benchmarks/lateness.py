@@ -17,8 +17,8 @@ LEAD = 3 * SECOND
 
 def main() -> None:
     parser = options(__doc__)
-    given = parsed(parser, count=1_000, quick=250)
-    seconds = 5 if given.quick else 20
+    given = parsed(parser, count=1_000, quick=150)
+    seconds = 3 if given.quick else 20
     with servers("postgres", "rabbitmq") as running:
         settings = {"messages": given.count, **running.settings}
         report = Report("Lateness", settings)

@@ -19,6 +19,7 @@ from harness.workers import Spec, installed
 
 IMPORTS = "import amqp, apscheduler.schedulers.background, kombu, psycopg, sqlalchemy"
 LOADED = 25
+LOADED_QUICK = 8
 """Seconds from which on a worker runs and has settled."""
 NOT_COUNTED = ("BEGIN", "COMMIT", "ROLLBACK", "SET ")
 
@@ -40,7 +41,7 @@ def main() -> None:
         bare = imported()
         without = idle(empty, server, given)
         among = idle(full, server, given)
-        before, peak = draining(empty, given.count)
+        before, peak = draining(empty, given)
 
     beside = f"{without.rss:.1f} and {among.rss:.1f} MiB"
     growth = among.rss / without.rss
@@ -78,23 +79,29 @@ class Idle:
 
 def idle(spec: Spec, server: Measured, given: argparse.Namespace) -> Idle:
     with running(spec) as pid:
-        time.sleep(5)  # what belongs to the start is over
-        found = Idle(pid, server, 20 if given.quick else 120)
+        settle(given)
+        found = Idle(pid, server, 5 if given.quick else 240)
     say(f"idle: {found.rss:.1f} MiB, {found.cpu:.2%} of a core, {found.queries:.1f} queries/min")
     return found
 
 
-def draining(spec: Spec, count: int) -> tuple[float, float]:
-    """Return a worker's RSS before and at the peak of a drain of *count* due at one instant."""
+def settle(given: argparse.Namespace) -> None:
+    """Let what belongs to the start be over."""
+    time.sleep(2 if given.quick else 5)
+
+
+def draining(spec: Spec, given: argparse.Namespace) -> tuple[float, float]:
+    """Return a worker's RSS before and at the peak of a drain of messages due at one instant."""
+    count, loaded = given.count, LOADED_QUICK if given.quick else LOADED
     due = pending.Pending(
         endpoint=spec.name,
         destination=spec.destination,
         count=count,
-        due=micros() + round((LOADED + count / 5_000) * SECOND),
+        due=micros() + round((loaded + count / 5_000) * SECOND),
     )
     pending.load(spec.persistence, due)
     with running(spec) as pid:
-        time.sleep(5)
+        settle(given)
         assert not waiting(spec.transport, spec.destination), "the drain has begun already"
         before = machine.rss(pid)
         machine.reset_peak(pid)

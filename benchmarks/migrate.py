@@ -33,9 +33,9 @@ BATCH = 5_000
 
 def main() -> None:
     parser = options(__doc__)
-    parser.add_argument("--into-levels", type=int, help="messages (100,000; quick 5,000)")
-    given = parsed(parser, count=1_000_000, quick=20_000)
-    few = given.into_levels or (5_000 if given.quick else 100_000)
+    parser.add_argument("--into-levels", type=int, help="messages (100,000; quick 2,000)")
+    given = parsed(parser, count=1_000_000, quick=5_000)
+    few = given.into_levels or (2_000 if given.quick else 100_000)
     with servers("postgres", "rabbitmq") as running:
         settings = {"timeouts": given.count, "into levels": few, "body": "512 B", "batch": BATCH}
         report = Report("Migration", {**settings, **running.settings})

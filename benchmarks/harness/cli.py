@@ -7,20 +7,25 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 from timeoutmgr.routing import DISPATCHER, TIMEOUTS
 
+from . import share
 from .bare import broker
 from .messages import QUEUE_TYPE
 from .workers import Spec
 
 
 @contextmanager
-def running(spec: Spec, *, processes: int = 1) -> Iterator[int]:
-    """Run *spec*'s endpoint and yield the process id, of the parent where there are several."""
-    with tempfile.TemporaryDirectory(prefix="tmbench-") as folder:
+def running(spec: Spec, *, processes: int = 1, part: float | None = None) -> Iterator[int]:
+    """Run *spec*'s endpoint and yield the process id, of the parent where there are several.
+
+    Once they consume, each of them gets no more than *part* of a core.
+    """
+    with ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="tmbench-"))
         file = Path(folder, "settings.toml")
         file.write_text(_settings(spec))
         command = [sys.executable, "-m", "timeoutmgr", "--config", str(file), "run"]
@@ -29,6 +34,8 @@ def running(spec: Spec, *, processes: int = 1) -> Iterator[int]:
         process = subprocess.Popen(command)
         try:
             _wait_for_consumers(spec, processes, process)
+            for each in _family(process.pid) if part is not None else ():
+                stack.enter_context(share.held(each, part))
             yield process.pid
         finally:
             process.terminate()
@@ -62,7 +69,14 @@ def _wait_for_consumers(spec: Spec, count: int, process: subprocess.Popen[bytes]
                 return
             if process.poll() is not None or time.monotonic() > deadline:
                 raise RuntimeError(f"{found} consumers instead of {count}")
-            time.sleep(0.1)
+            time.sleep(0.01)
+
+
+def _family(parent: int) -> list[int]:
+    """Return the ids of *parent* and of all that descend from it."""
+    threads = Path(f"/proc/{parent}/task").glob("*/children")
+    children = [int(child) for thread in threads for child in thread.read_text().split()]
+    return [parent, *(each for child in children for each in _family(child))]
 
 
 def waiting(transport: str, queue: str) -> int:

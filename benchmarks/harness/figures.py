@@ -2,7 +2,7 @@
 
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
@@ -81,10 +81,24 @@ def cpu_us(samples: list[Sample]) -> float:
 
 def spread(samples: list[Sample]) -> float:
     """Return the distance from the slowest run to the fastest, as a part of the median."""
-    rates = [sample.rate for sample in samples]
-    return (max(rates) - min(rates)) / median(rates)
+    return apart([sample.rate for sample in samples])
+
+
+def apart(values: Sequence[float]) -> float:
+    """Return the distance from the smallest of *values* to the largest, as a part of the median."""
+    return (max(values) - min(values)) / median(values)
 
 
 def ratio(above: list[Sample], below: list[Sample]) -> float:
     """Return the median of the ratios of each round: neighbours in time share their weather."""
-    return median(one.rate / other.rate for one, other in zip(above, below, strict=True))
+    return median(ratios(above, below))
+
+
+def ratios(above: list[Sample], below: list[Sample]) -> list[float]:
+    """Return how many times as fast *above* was, in each round."""
+    return [one.rate / other.rate for one, other in zip(above, below, strict=True)]
+
+
+def cpu_ratios(above: list[Sample], below: list[Sample]) -> list[float]:
+    """Return how many times the processor time *above* took, in each round."""
+    return [one.cpu_us / other.cpu_us for one, other in zip(above, below, strict=True)]

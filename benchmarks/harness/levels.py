@@ -11,7 +11,7 @@ from timeoutmgr.native.routes import to_levels
 from timeoutmgr.native.topology import delay_topology
 
 from .figures import Sample, Watch
-from .messages import BODY, HEADERS, SECOND, micros, transport_of
+from .messages import BODY, DAY, HEADERS, SECOND, micros, transport_of
 
 WINDOW = 500
 _CLOCK = SystemClock()
@@ -34,14 +34,19 @@ def emptied(broker: str, queue: str) -> Iterator[None]:
     made.install()
 
 
-def published(broker: str, queue: str, count: int) -> Sample:
-    """Publish messages into the levels, window by window."""
+def published(broker: str, queue: str, count: int, over: int = 0) -> Sample:
+    """Publish messages into the levels, window by window.
+
+    A second apart all go into one level, and none of them waits for a part of a second before.
+    Spread *over* some microseconds from tomorrow on they go the ways of a store's timeouts.
+    """
+    first, step = (DAY, over // count) if over else (2**21 * SECOND, SECOND)
     with closing(transport_of(broker).session()) as session, emptied(broker, queue):
         watch = Watch()
         for start in range(0, count, WINDOW):
-            due = micros() + 2**21 * SECOND
+            due = micros() + first
             numbers = range(start, min(start + WINDOW, count))
-            session.send([_message(n, queue, due + n * SECOND) for n in numbers])
+            session.send([_message(n, queue, due + n * step) for n in numbers])
         return watch.sample(count)
 
 

@@ -5,9 +5,10 @@ import json
 import os
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any
 
-from .figures import Sample, Samples, cpu_us, rate, ratio, spread
+from .figures import Sample, Samples, apart, cpu_ratios, cpu_us, rate, ratio, ratios, spread
 from .messages import QUEUE_TYPE
 
 
@@ -67,9 +68,17 @@ class Report:
 
     def faster(self, figure: str, above: list[Sample], below: list[Sample], bar: float) -> None:
         """Add the claim that *above* is at least *bar* times as fast as *below*."""
-        cpu = cpu_us(below) / cpu_us(above) if cpu_us(above) else 0.0
-        # Processor time is what the neighbours on a shared machine disturb least.
-        self.bar(figure, ratio(above, below), bar, beside=f"by CPU {cpu:.2f}" if cpu else "")
+        beside = f"spread {apart(ratios(above, below)):.0%}"
+        if all(sample.cpu for sample in (*above, *below)):
+            # Processor time is what the neighbours on a shared machine disturb least.
+            beside = f"by CPU {median(cpu_ratios(below, above)):.2f}, {beside}"
+        self.bar(figure, ratio(above, below), bar, beside=beside)
+
+    def cheaper(self, figure: str, above: list[Sample], below: list[Sample], bar: float) -> None:
+        """Add the claim that *above* takes at most *bar* times the processor time of *below*."""
+        by_cpu, by_wall = cpu_ratios(above, below), ratios(below, above)
+        beside = f"spread {apart(by_cpu):.0%}; wall {median(by_wall):.2f}, {apart(by_wall):.0%}"
+        self.bar(figure, median(by_cpu), bar, at_most=True, beside=beside)
 
     def markdown(self) -> str:
         """Return all of it as text that is also Markdown."""
