@@ -20,6 +20,8 @@ class Pair:
     mode: TransactionMode
     delayed: bool = False
     """Whether it is a delayed message store, and no timeout manager."""
+    dead_letters: bool = True
+    """Whether it has dead-letter queues, which want to see each message that is dispatched."""
 
     @property
     def exactly_once(self) -> bool:
@@ -33,6 +35,15 @@ RABBITMQ: Final = Pair("rabbitmq+postgres", "rabbitmq", "postgres", TransactionM
 PAIRS: Final = (SQLITE, POSTGRES, RABBITMQ)
 FENCED: Final = Pair("sqlite+fence", "sqlite", "sqlite", TransactionMode.RECEIVE_ONLY)
 """Where there is neither a row lock nor a common transaction, for the points of just that."""
+
+MOVING: Final = Pair(
+    "postgres+moves",
+    "postgres",
+    "postgres",
+    TransactionMode.TRANSACTION_SCOPE,
+    dead_letters=False,
+)
+"""Where messages that are due are moved inside the database."""
 
 DELAYED_SQLITE: Final = Pair(
     "delayed+sqlite", "sqlite", "sqlite", TransactionMode.TRANSACTION_SCOPE, delayed=True
@@ -61,6 +72,9 @@ REACHED: Final[Mapping[str, tuple[Pair, ...]]] = {
     "queues.": _SQL_QUEUE,
     "poller.not_sent": _TWO_SYSTEMS,
     "poller.released": _TWO_SYSTEMS,
+    "closing.at_once": _ON_POSTGRES,
+    "moving.": (MOVING,),
+    "dispatch.moved": (MOVING,),
     "taking.marked": _TWO_SYSTEMS,
     "taking.claim_added": (RABBITMQ,),
     "taking.fence_raised": (FENCED,),

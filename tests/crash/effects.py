@@ -23,10 +23,20 @@ CLEAN: Final[State] = frozenset({None})
 EFFECTS: Final = {
     # ports: stores, sessions, receivers, transports
     *("store_many", "claim", "release", "take_many", "cancel_saga", "heartbeat", "purge"),
-    *("send", "send_isolated", "ack", "create_queues", "delete_queues", "install"),
+    *(
+        "send",
+        "send_isolated",
+        "start_isolated",
+        "start_sending",
+        "ack",
+        "create_queues",
+        "delete_queues",
+        "install",
+    ),
     *("store", "remove_many", "increment_failure_count", "setup_infrastructure"),
     *("hold", "free", "let_go"),
     # between modules of the SQL store and of the SQL queue
+    *("move_many", "announce"),
     *("insert_missing", "execute_many", "mark", "mark_free_rows", "forget", "add_claims", "record"),
     *("insert_keys", "insert_rows", "close_keys", "lapse", "send_each"),
     # dead letters
@@ -47,10 +57,13 @@ _EFFECTS_OF: Final = frozenset(
 """Names that are side effects of just that object's."""
 
 _READS: Final = re.compile(
-    r"\(?select\(|text\(f?[\"']"
+    r"\(?select\(|OnKeys\(context, (select\(|lambda keyed: locked\b)|text\(f?[\"']"
     r"(SELECT (pg_advisory|\{lock|1|GET_LOCK|count|\(SELECT count|CAST|to_regclass)|SET LOCAL)"
 )
 """How a statement begins that writes nothing; the locks and settings are the transaction's own."""
+
+_OF_KEYS: Final = re.compile(r"\*(self\.\w+)\.of\(.*\)")
+"""A statement with its parameters, see ``OnKeys``."""
 
 
 @dataclass(slots=True)
@@ -179,6 +192,8 @@ class Reading:
         return frozenset({place})
 
     def _is_read(self, statement: str) -> bool:
+        if (of_keys := _OF_KEYS.fullmatch(statement)) is not None:
+            return of_keys[1] in self.reads
         return bool(_READS.match(statement)) or statement.split(".with_for_update")[0] in self.reads
 
 

@@ -64,8 +64,9 @@ class Ledger:
         for name, expected, arrived in self._columns():
             there = {message.id for _, message in arrived}
             wanting[name] = sorted(set(expected) - there)
-        dead = {name for one in self.rounds for name in one.dead}
-        wanting["dead letters"] = sorted(dead - set(self._site.lies_in(Box.DEADLETTER)))
+        if self._site.pair.dead_letters:
+            dead = {name for one in self.rounds for name in one.dead}
+            wanting["dead letters"] = sorted(dead - set(self._site.lies_in(Box.DEADLETTER)))
         return {name: ids for name, ids in wanting.items() if ids}
 
     def check(self, crashes: int) -> int:
@@ -90,7 +91,8 @@ class Ledger:
                 for _, message in arrived:
                     _check_whole(message, expected[message.id])
             repeats += counts.total() - len(counts)
-        self._check_dead_letters()
+        if self._site.pair.dead_letters:
+            self._check_dead_letters()
         return repeats
 
     def _check_dead_letters(self) -> None:

@@ -286,6 +286,7 @@ class Site:
             "store": self._urls[self.pair.store],
             "store_options": self._store_schema,
             "mode": self.pair.mode.value,
+            "dead_letters": self.pair.dead_letters,
             "delayed": self.pair.delayed and ("single" if self.pair is DELAYED_FENCED else "all"),
             **(more(crash.point, self.name, self.target) if crash else {}),
         }

@@ -21,7 +21,7 @@ STEPS: Final = (
         )
     ),
     *(f"timeoutmgr/deadletter/{name}.py" for name in ("manager", "desk", "acknowledging")),
-    *(f"timeoutmgr/{name}.py" for name in ("sending", "handlers")),
+    *(f"timeoutmgr/{name}.py" for name in ("sending", "sending_window", "handlers")),
     *(
         f"timeoutmgr/transport/{name}.py"
         for name in ("pump", "work", "dispatch", "rabbitmq", "topology")
@@ -81,6 +81,7 @@ ALLOWED: Final = {
     ("satellites/due.py:_remove", "take", "remove"): _REFUSED,
     ("satellites/due.py:_put_off", "increment_failure_count", "increment_failure_count"): _NOTHING,
     ("satellites/undeliverable.py:send_each", "send_isolated", "send_isolated"): _ALONE,
+    ("satellites/undeliverable.py:send_each", "start_isolated", "send_isolated"): _NOTHING,
     (f"{_PUMP}:pump_once", "ack", "ack"): _MODE_NONE,
     (f"{_PUMP}:_replace", "ack", "send"): _MODE_NONE,
     (f"{_RECEIVER}:_look", "free_of_gone", "free_of_gone"): _WITHIN,

@@ -5,9 +5,10 @@ from __future__ import annotations
 import logging
 import sys
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from datetime import timedelta
+from functools import partial
 from typing import Any
 
 from timeoutmgr import DelayedDeliverySettings, Endpoint, EndpointConfiguration, headers
@@ -68,12 +69,20 @@ class _StumblingSession:
         self._transport = transport
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
+        found = getattr(self._inner, name)
+        # No method of this class: not every session has it, and whoever has is asked for it.
+        return partial(self._unless_it_stumbles, found) if name == "start_sending" else found
 
     def send(self, outgoing: Sequence[Outgoing], **how: Any) -> list[SendResult]:
+        results: list[SendResult] = self._unless_it_stumbles(self._inner.send, outgoing, **how)
+        return results
+
+    def _unless_it_stumbles(
+        self, send: Callable[..., Any], outgoing: Sequence[Outgoing], **how: Any
+    ) -> Any:
         if self._transport.stumbles(outgoing):
             raise TransportUnavailable("the test wants it so")
-        return self._inner.send(outgoing, **how)
+        return send(outgoing, **how)
 
 
 def configuration(given: dict[str, Any]) -> EndpointConfiguration:
@@ -115,15 +124,16 @@ def configuration(given: dict[str, Any]) -> EndpointConfiguration:
     config.recoverability = RecoverabilitySettings(
         immediate=1, delayed=50, increase=timedelta(milliseconds=50)
     )
-    # What it sends itself asks for nothing unless it says so: the error queue has its part.
-    config.enable_feature(
-        DeadLetterQueues(
-            node=given["name"],
-            store=DeadLetterStore(given["store"], **given["store_options"]),
-            dead_letter=False,
-            journaled=(given["name"],),
+    if given["dead_letters"]:
+        # What it sends itself asks for nothing unless it says so: the error queue has its part.
+        config.enable_feature(
+            DeadLetterQueues(
+                node=given["name"],
+                store=DeadLetterStore(given["store"], **given["store_options"]),
+                dead_letter=False,
+                journaled=(given["name"],),
+            )
         )
-    )
     return config
 
 

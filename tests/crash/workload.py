@@ -145,6 +145,8 @@ class Round:
 
     def _of_dead_letters(self, soon: Micros) -> list[Outgoing]:
         """Return what dies, what is kept until it is received, and what is journaled."""
+        if not self.site.pair.dead_letters:
+            return []
         return [
             *self._to_die(soon),
             *(self._own("Keep", f"keep{n}", {}) for n in range(2)),

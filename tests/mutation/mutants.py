@@ -4,7 +4,18 @@ from __future__ import annotations
 
 from typing import Final
 
-from .listed import breakers, delayed, lives, migration, pump, queues, satellites, stores, window
+from .listed import (
+    breakers,
+    delayed,
+    lives,
+    migration,
+    moving,
+    pump,
+    queues,
+    satellites,
+    stores,
+    window,
+)
 from .mutant import Mutant
 
 MUTANTS: Final[tuple[Mutant, ...]] = (
@@ -14,6 +25,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     *satellites.MUTANTS,
     *delayed.MUTANTS,
     *stores.MUTANTS,
+    *moving.MUTANTS,
     *lives.MUTANTS,
     *queues.MUTANTS,
     *migration.MUTANTS,

@@ -13,7 +13,7 @@ from tests.outage.process import Child
 from timeoutmgr import Endpoint
 
 POLL = 60.0
-PROMPT = 6.0
+PROMPT = 20.0
 """Seconds within which a step must be overcome: far below a poll, and enough for any machine."""
 
 

@@ -17,7 +17,7 @@ from tests.outage.process import Child
 pytestmark = pytest.mark.usefixtures("faketime")
 
 POLL = 1.0
-PROMPT = 6.0
+PROMPT = 20.0
 """Seconds that a loaded machine may add to a poll."""
 
 

@@ -37,10 +37,27 @@ MUTANTS = (
         name="what left leaves no tombstone",
         promise="A redelivered store message does not bring back what was moved.",
         file=_LEAVING,
-        before="close_keys(connection, ids, TimeoutState.MIGRATED, at)",
-        after="close_keys(connection, [], TimeoutState.MIGRATED, at)",
+        before="""\
+        self._context.writing.close_keys(connection, ids, TimeoutState.MIGRATED, at)
+        reach("leaving.keys_closed")
+        record(
+""",
+        after="""\
+        reach("leaving.keys_closed")
+        record(
+""",
         tests=(
             f"{_STORES}::test_on_its_way_and_after_it_a_timeout_cannot_be_cancelled_or_moved_here[sqlite]",
+        ),
+    ),
+    Mutant(
+        name="what left PostgreSQL leaves a key that says pending",
+        promise="A redelivered store message does not bring back what was moved.",
+        file="persistence/migrating/removing.py",
+        before=".values(state=_STATE, closed_at=at)",
+        after=".values(closed_at=at)",
+        tests=(
+            f"{_STORES}::test_on_its_way_and_after_it_a_timeout_cannot_be_cancelled_or_moved_here[postgres]",
         ),
     ),
     Mutant(

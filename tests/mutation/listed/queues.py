@@ -111,7 +111,7 @@ MUTANTS = (
     Mutant(
         name="a rollback does what was to follow the commit",
         promise="What follows a commit never follows a rollback.",
-        file=f"{_SQL}/commits.py",
+        file="timeoutmgr/database/commits.py",
         before="""\
     pending = None if connection.invalidated else connection.info.get(_KEY)
     if pending is not None:

@@ -51,13 +51,54 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        name="a chunk is sent before the one ahead of it is closed",
+        promise="A crash repeats no more than one chunk of a dispatcher.",
+        file="satellites/line.py",
+        before="            self._close_last()\n            next(chunk)\n",
+        after="            next(chunk)\n            self._close_last()\n",
+        tests=(
+            "tests/satellites/test_line.py::"
+            "test_a_chunk_is_looked_up_while_the_one_before_it_is_confirmed_and_sent_behind_it",
+        ),
+    ),
+    Mutant(
+        name="what was sent stays open where the next chunk fails",
+        promise="What was sent is recorded, whatever becomes of what follows.",
+        file="satellites/line.py",
+        before="        # Also where the next one failed: what was sent is to be recorded.\n"
+        "        self._close_last()\n",
+        after="        if kind is None:\n            self._close_last()\n",
+        tests=(
+            "tests/satellites/test_line.py::"
+            "test_what_was_sent_is_closed_where_the_next_one_fails[take]",
+        ),
+    ),
+    Mutant(
+        name="chunks of one transaction overlap",
+        promise="A chunk that was ordered twice is sent once.",
+        file=_DISPATCHER,
+        before="Line(overlaps=work.scope is None)",
+        after="Line(overlaps=True)",
+        tests=(f"{_DISPATCHER_TESTS}::test_in_transaction_scope_one_chunk_is_in_hand_at_a_time",),
+    ),
+    Mutant(
+        name="a chunk is closed whole though others hold some of it",
+        promise="Whoever found rows in other hands does not end the claim on them.",
+        file="persistence/sql/closing_at_once.py",
+        before="        and not passed_by\n",
+        after="",
+        tests=(
+            "tests/persistence/test_taking.py::test_the_claim_outlives_a_chunk_of_which_others_hold_a_row[postgres]",
+        ),
+    ),
+    Mutant(
         name="published after the removal is committed",
         promise="A message is sent and confirmed before its row is removed.",
         file=_DISPATCHER,
-        before="        results = send_each(going.outgoing, work)\n",
+        before="        sending = start_each(going.outgoing, work)\n",
         after="""\
         work.after_commit(lambda: work.send_isolated(going.outgoing))
-        results = [SendResult.CONFIRMED] * len(going.outgoing)
+        sending = lambda: [SendResult.CONFIRMED] * len(going.outgoing)
 """,
         tests=(f"{_DISPATCHER_TESTS}::test_a_timeout_is_sent_before_it_is_removed",),
     ),
@@ -108,8 +149,14 @@ MUTANTS = (
         name="a message id per dispatch",
         promise="A repeat has the message id of the first.",
         file="satellites/delivering.py",
-        before="        id=message.id,\n",
-        after='        id=f"{message.id}@{at}",\n',
+        before="return with_headers(timeout.message, {**timeout.message.headers, **added})",
+        after="""\
+return Message(
+        id=f"{timeout.message.id}@{at}",
+        headers={**timeout.message.headers, **added},
+        body=timeout.message.body,
+    )
+""",
         tests=(f"{_DISPATCHER_TESTS}::test_what_is_delivered_keeps_id_body_and_headers",),
     ),
     Mutant(

@@ -81,16 +81,16 @@ MUTANTS = (
         name="the bound on ids in flight is one of each chunk",
         promise="Ids in flight stay well below what a claim's time allows.",
         file=_CLAIMING,
-        before="self._context.settings.max_in_flight - sum(one.size for one in active)",
-        after="self._context.settings.max_in_flight",
+        before="most - in_flight",
+        after="most",
         tests=(f"{_CLAIMING_TESTS}::test_no_more_ids_are_in_flight_than_is_set",),
     ),
     Mutant(
         name="a claim reaches over the claim of another",
         promise="Intervals in force never overlap.",
         file=_CLAIMING,
-        before="(turn, start, claim.interval.first, limit)",
-        after="(turn, start, None, limit)",
+        before="(turn, gap.start, gap.end, limit)",
+        after="(turn, gap.start, None, limit)",
         tests=(
             "tests/persistence/test_intervals.py::test_a_claim_ends_where_the_next_one_begins[sqlite]",
         ),
@@ -110,8 +110,8 @@ MUTANTS = (
         name="a burst without an end",
         promise="What others store before a burst is not starved by it.",
         file=_CLAIMING,
-        before="            if self._since_all_gaps < LONGEST_BURST:\n",
-        after="            if self._since_all_gaps:\n",
+        before="            if self._since_all_gaps >= LONGEST_BURST:\n",
+        after="            if not self._since_all_gaps:\n",
         tests=(
             "tests/persistence/test_bursts.py::"
             "test_a_burst_without_an_end_does_not_starve_what_stands_before_it[sqlite]",
@@ -170,7 +170,7 @@ MUTANTS = (
     Mutant(
         name="behind a claim the rest of its last instant is not seen",
         promise="More rows of one instant than a chunk holds all go out.",
-        file=_CLAIMING,
+        file="persistence/sql/gaps.py",
         before='    return Key(key.due, key.id + "\\x01")\n',
         after='    return Key(key.due + 1, "")\n',
         tests=(
@@ -182,8 +182,8 @@ MUTANTS = (
         name="due is not looked at again when taking",
         promise="What was moved after its claim is not sent early.",
         file=_TAKING,
-        before="                timeouts.c.due <= now,\n",
-        after="",
+        before="hidden_by.is_(None), timeouts.c.due <= now, timeouts",
+        after="hidden_by.is_(None), timeouts",
         tests=(
             "tests/persistence/test_early.py::"
             "test_what_is_not_due_is_not_taken_although_it_is_asked_for[postgres]",
@@ -201,7 +201,7 @@ MUTANTS = (
         name="rows are taken without a lock",
         promise="What is in hand is left out for others, where rows can be locked.",
         file=_TAKING,
-        before="            .with_for_update(skip_locked=True, of=timeouts)\n",
+        before=".with_for_update(\n            skip_locked=True, of=timeouts\n        )",
         after="",
         tests=(f"{_TAKING_TESTS}::test_what_is_in_hand_is_left_out_for_others[postgres]",),
     ),
@@ -260,9 +260,9 @@ MUTANTS = (
     Mutant(
         name="COPY leaves a row out",
         promise="A batch is stored wholly or not at all.",
-        file="persistence/sql/writing_postgresql.py",
-        before="            for row in rows:\n",
-        after="            for row in rows[1:]:\n",
+        file="timeoutmgr/database/copying.py",
+        before="        for row in rows:\n",
+        after="        for row in rows[1:]:\n",
         tests=(
             f"{_CLAIMING_TESTS}::test_more_rows_of_one_instant_than_a_page_all_go_out_once[postgres]",
         ),

@@ -6,6 +6,9 @@ from tests.mutation.mutant import Mutant
 
 _WINDOW = "timeoutmgr/transport/dispatch.py"
 _TESTS = "tests/transport/test_confirm_window.py"
+_TAGS = "tests/transport/test_confirm_tags.py"
+_BULK = "timeoutmgr/bulk.py"
+_BURSTS = "tests/core/test_bulk_bursts.py"
 _RECEIVER = "timeoutmgr/transport/rabbitmq_receiver.py"
 _AMQP_TESTS = "tests/transport/test_amqp.py"
 
@@ -14,16 +17,16 @@ MUTANTS = (
         name="a nack counts as confirmed",
         promise="A message that the broker refused is sent again.",
         file=_WINDOW,
-        before="            self._results[one] = SendResult.REFUSED\n",
-        after="            self._results[one] = SendResult.CONFIRMED\n",
+        before="self._settle(tag, multiple, SendResult.REFUSED)",
+        after="self._settle(tag, multiple, SendResult.CONFIRMED)",
         tests=(f"{_TESTS}::test_a_full_queue_refuses",),
     ),
     Mutant(
         name="a returned message counts as delivered",
         promise="A message without a queue goes to the error queue, and not nowhere.",
         file=_WINDOW,
-        before="SendResult.UNROUTABLE if one in self._returned else SendResult.CONFIRMED",
-        after="SendResult.CONFIRMED",
+        before="SendResult.UNROUTABLE if is_back else answer",
+        after="answer",
         tests=(
             f"{_TESTS}::test_a_message_to_a_missing_queue_is_unroutable_and_its_neighbours_are_not",
         ),
@@ -32,16 +35,16 @@ MUTANTS = (
         name="of one id to two queues the other one was returned",
         promise="A return is put to the message and the queue that it is of.",
         file=_WINDOW,
-        before="self._returnable.get((key, ",
-        after="self._returnable.get((next(iter(self._returnable))[0], ",
-        tests=(f"{_TESTS}::test_of_one_id_to_two_queues_the_missing_one_is_unroutable",),
+        before="pair = publishing.routing_key, publishing.message_id",
+        after="pair = next(iter(self._returned))",
+        tests=(f"{_TAGS}::test_a_return_is_of_the_queue_that_it_names",),
     ),
     Mutant(
         name="no confirm counts as confirmed",
         promise="What no confirm came for is unknown, and is kept.",
         file=_WINDOW,
-        before="else SendResult.UNKNOWN)",
-        after="else SendResult.CONFIRMED)",
+        before="result or SendResult.UNKNOWN for",
+        after="result or SendResult.CONFIRMED for",
         tests=(
             f"{_TESTS}::test_without_answers_all_is_unknown_and_the_connection_is_not_used_again",
         ),
@@ -50,11 +53,86 @@ MUTANTS = (
         name="a confirm of all up to a tag takes one more",
         promise="A confirm counts for no message behind its own.",
         file=_WINDOW,
-        before="            if one > tag:\n",
-        after="            if one > tag + 1:\n",
+        before="lambda one: one <= tag,",
+        after="lambda one: one <= tag + 1,",
+        tests=(f"{_TAGS}::test_a_confirm_of_all_up_to_a_tag_ends_at_it",),
+    ),
+    Mutant(
+        name="of a message sent twice both came back",
+        promise="A return is of one message, and what was taken is not said to be lost.",
+        file=_WINDOW,
+        before="        self._returned[pair] -= 1\n",
+        after="",
         tests=(
-            "tests/transport/test_confirm_tags.py::test_a_confirm_of_all_up_to_a_tag_ends_at_it",
+            f"{_TAGS}::test_of_one_message_that_is_twice_under_way_that_came_back_which_is_"
+            "confirmed_first",
         ),
+    ),
+    Mutant(
+        name="a return outlives what it was of",
+        promise="A message that was taken is not said to have no queue for an older one's sake.",
+        file=_WINDOW,
+        before="            self._returned.clear()",
+        after="            pass",
+        tests=(f"{_TAGS}::test_a_return_that_is_of_nothing_under_way_is_not_put_to_what_follows",),
+    ),
+    Mutant(
+        name="one start is waited for with another's answers",
+        promise="What has no answer within its time is given up, and nothing else with it.",
+        file=_WINDOW,
+        before="self._wait(lambda: not started.unanswered)",
+        after="self._wait(lambda: not self._waiting)",
+        tests=(f"{_TAGS}::test_what_is_waited_for_is_ones_own",),
+    ),
+    Mutant(
+        name="a large window has no more time than a small one",
+        promise="A migration's batch does not end unknown because it is large.",
+        file=_WINDOW,
+        before="self._each = each or size",
+        after="self._each = size",
+        tests=(f"{_TAGS}::test_so_many_messages_each_have_the_time_of_a_window",),
+    ),
+    Mutant(
+        name="more is under way than a window holds",
+        promise="No more messages than the window's size are in doubt at a time.",
+        file=_WINDOW,
+        before="room = self._size - len(self._waiting)",
+        after="room = self._size",
+        tests=(f"{_TAGS}::test_no_more_than_the_size_is_under_way",),
+    ),
+    Mutant(
+        name="what is said after a lost answer is believed",
+        promise="A connection that left an answer out is not believed any more.",
+        file=_WINDOW,
+        before="        self._waiting.clear()\n",
+        after="",
+        tests=(f"{_TAGS}::test_what_is_said_after_an_answer_was_lost_is_not_believed",),
+    ),
+    Mutant(
+        name="what is not written in an alarm counts as written",
+        promise="A confirm counts for no message but its own, whatever was refused in between.",
+        file=_WINDOW,
+        before="            return SendResult.REFUSED\n",
+        after="            self._tag += 1\n            return SendResult.REFUSED\n",
+        tests=(f"{_TAGS}::test_what_is_not_written_in_an_alarm_is_refused_and_uses_no_tag",),
+    ),
+    Mutant(
+        name="of a bulk the last that was not begun is forgotten",
+        promise="Nothing that a bulk has drawn is forgotten.",
+        file=_BULK,
+        before="is_taken += [False] * (len(self.items) - len(is_taken))",
+        after="is_taken += [False] * (len(self.items) - len(is_taken) - 1) + [True]",
+        tests=(
+            f"{_BURSTS}::test_what_was_sent_before_the_broker_went_is_told_and_the_rest_comes_back",
+        ),
+    ),
+    Mutant(
+        name="of a bulk the message that is wrong is forgotten",
+        promise="Nothing that a bulk has drawn is forgotten.",
+        file=_BULK,
+        before="return again + self.refused",
+        after="return again or self.refused",
+        tests=(f"{_BURSTS}::test_a_wrong_message_behind_one_that_is_not_taken_is_not_forgotten",),
     ),
     Mutant(
         name="one acknowledgement over a gap",

@@ -1,0 +1,58 @@
+"""Moving due timeouts into queues of the same database."""
+
+from __future__ import annotations
+
+from tests.mutation.mutant import Mutant
+
+_MOVING = "persistence/sql/moving.py"
+_ROWS = "timeoutmgr/transport/sql/moving.py"
+_TESTS = "tests/persistence/test_moving.py"
+
+MUTANTS = (
+    Mutant(
+        name="what has the id is moved, wherever it stands now",
+        promise="A timeout that was moved on in time is not sent by an old order.",
+        file=_MOVING,
+        before="[row for row in found if (row[0], row[1]) in asked]",
+        after="list(found)",
+        tests=(f"{_TESTS}::test_one_that_was_moved_on_in_time_is_left_where_it_is_now",),
+    ),
+    Mutant(
+        name="a claim ends with the first of its timeouts",
+        promise="What a claim covers is handed out to nobody else while it is not closed.",
+        file=_MOVING,
+        before='token if len(moved) == len(asked) else ""',
+        after="token",
+        tests=(f"{_TESTS}::test_a_claim_ends_with_the_last_of_its_timeouts_and_not_before",),
+    ),
+    Mutant(
+        name="a header that steers a broker travels on",
+        promise="Headers that steer a broker are not passed on.",
+        file=_ROWS,
+        before="sorted(BROKER_HEADERS)",
+        after="sorted(BROKER_HEADERS - {'cc'})",
+        tests=(
+            f"{_TESTS}::test_what_needs_more_than_to_be_moved_is_left_and_its_neighbours_are_not"
+            "[a header that steers a broker]",
+        ),
+    ),
+    Mutant(
+        name="messages are queued as they are found",
+        promise="Within a chunk messages are queued in the order in which they are due.",
+        file=_ROWS,
+        before=".order_by(*order)",
+        after=".order_by(told.message_id.desc())",
+        tests=(f"{_TESTS}::test_messages_are_queued_in_the_order_in_which_they_are_due",),
+    ),
+    Mutant(
+        name="a claim goes on behind one that was undone",
+        promise="What a transaction claimed that came to nothing is claimed next.",
+        file="persistence/sql/claiming.py",
+        before="after_commit(transaction, lambda: self._go_on_behind(handed))",
+        after="self._go_on_behind(handed)",
+        tests=(
+            "tests/persistence/test_bursts.py::"
+            "test_a_claim_in_a_transaction_goes_on_behind_the_one_that_was_committed[sqlite]",
+        ),
+    ),
+)
