@@ -6,7 +6,7 @@ Without it nobody could say whether the process that sent a message first was th
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from sqlalchemy import Insert, literal
 from sqlalchemy.sql import FromClause
@@ -25,16 +25,29 @@ SENT_BY: Final = "Chaos.SentBy"
 SENT_AT: Final = "Chaos.SentAt"
 """Where it is only known to its sender: into delay levels a message goes before it is due."""
 
+_OPENS_SESSIONS: Final = ("session", "session_of_batches")
+
 
 def signed(transport: Transport, queues: Collection[str], sender: str) -> Transport:
     """Return *transport*, which from now on writes *sender* on what goes to one of *queues*."""
     made: Any = transport  # the real one, and no wrapper: others look at what it is
-    open_session = made.session
-    made.session = lambda: _SigningSession(open_session(), queues, sender)
+    for name in _OPENS_SESSIONS:
+        if hasattr(made, name):
+            setattr(made, name, _signing(getattr(made, name), queues, sender))
     if isinstance(transport, KeepsRows):
         rows = transport.message_rows()
         made.message_rows = lambda: None if rows is None else _SigningRows(rows, sender)
     return transport
+
+
+def _signing(
+    open_session: Callable[..., TransportSession], queues: Collection[str], sender: str
+) -> Callable[..., TransportSession]:
+    def opened(*how: Any) -> TransportSession:
+        # As a session: what is not signed is asked of the one inside.
+        return cast(TransportSession, _SigningSession(open_session(*how), queues, sender))
+
+    return opened
 
 
 class _SigningRows:
