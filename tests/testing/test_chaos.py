@@ -9,8 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
+import amqp
 import pytest
 from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.exc import OperationalError
@@ -18,7 +19,8 @@ from sqlalchemy.pool import NullPool
 
 from tests.services.private import PrivateServer
 from timeoutmgr.clock import SystemClock
-from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.contracts import StartsSending
+from timeoutmgr.errors import ConfigurationError, StorageUnavailable
 from timeoutmgr.message import Message, Outgoing
 from timeoutmgr.native.infrastructure import with_exchanges
 from timeoutmgr.native.names import OURS
@@ -42,6 +44,8 @@ from timeoutmgr.testing.chaos.migration import Migration
 from timeoutmgr.testing.chaos.processes import PATIENCE
 from timeoutmgr.testing.chaos.promises import Promise, PromiseFile, Promises
 from timeoutmgr.testing.chaos.scene import Scene
+from timeoutmgr.testing.chaos.signatures import SENT_BY, signed
+from timeoutmgr.testing.chaos.stage import looked
 from timeoutmgr.testing.chaos.trouble import Trouble
 from timeoutmgr.testing.chaos.troupe import Part
 from timeoutmgr.testing.signals import eventually
@@ -145,8 +149,22 @@ def test_database_and_broker_may_be_killed_meanwhile(
         restart_broker=restart(broker),
     )
 
-    assert verdict.broken == ()
+    assert verdict.broken == (), "\n".join((*verdict.broken, *verdict.examples))
     assert verdict.restarts >= 2
+
+
+def test_a_look_goes_on_past_connections_that_a_restart_left_dead() -> None:
+    failures = [StorageUnavailable("gone"), StorageUnavailable("gone too")]
+
+    def look() -> int:
+        if failures:
+            raise failures.pop()
+        return 7
+
+    assert looked(look) == 7
+    failures += [StorageUnavailable("away")] * 9
+    with pytest.raises(StorageUnavailable):
+        looked(look)
 
 
 @pytest.fixture
@@ -573,6 +591,31 @@ def test_no_answer_is_lost_after_the_chaos(database: Cutter, part: Part) -> None
 
     happening.step(0.1)
     assert happening.incidents == []
+
+
+# --- signatures -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("opened", ["session", "session_of_batches", "start_sending"])
+def test_whatever_way_a_message_leaves_it_is_signed(
+    opened: str, rabbitmq_url: str, raw_channel: amqp.Channel
+) -> None:
+    message = Message(id="m", headers={}, body=b"", content_type="text/plain")
+    with closing(KombuTransport(rabbitmq_url)) as plain:
+        transport = cast(KombuTransport, signed(plain, ["consumer"], "migration#7"))
+        batches = opened == "session_of_batches"
+        with closing(
+            transport.session_of_batches(9) if batches else transport.session()
+        ) as session:
+            session.create_queues(["consumer"])
+            outgoing = [Outgoing("consumer", message)]
+            if opened == "start_sending":
+                assert isinstance(session, StartsSending)
+                session.start_sending(outgoing).results()
+            else:
+                session.send(outgoing)
+
+    assert raw_channel.basic_get("consumer", no_ack=True).headers[SENT_BY] == "migration#7"
 
 
 # --- the judge --------------------------------------------------------------------------------

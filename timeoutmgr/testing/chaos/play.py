@@ -5,15 +5,16 @@ import secrets
 import shutil
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from timeoutmgr.instants import Micros
 from timeoutmgr.testing.chaos.cast import Cast
 from timeoutmgr.testing.chaos.deliveries import Delivery
-from timeoutmgr.testing.chaos.incidents import counted
+from timeoutmgr.testing.chaos.incidents import Incident, counted
 from timeoutmgr.testing.chaos.judge import Evidence, Percentiles, Verdict, judge
 from timeoutmgr.testing.chaos.plan import FaultKind, plan
 from timeoutmgr.testing.chaos.processes import ChaosFailed
@@ -21,7 +22,7 @@ from timeoutmgr.testing.chaos.promises import Fate, Promises
 from timeoutmgr.testing.chaos.scene import Scene
 from timeoutmgr.testing.chaos.screen import Look, Screen, Silence
 from timeoutmgr.testing.chaos.settings import ChaosSettings
-from timeoutmgr.testing.chaos.stage import AWAY, Stage
+from timeoutmgr.testing.chaos.stage import AWAY, Stage, looked
 from timeoutmgr.testing.chaos.trouble import LOST_REPLIES, Restart, Trouble
 from timeoutmgr.testing.chaos.troupe import Part
 
@@ -108,14 +109,18 @@ class Play:
                 worker.stop()
             self._wait_for_the_consumer()
             cast.consumer.stop()
+        look = partial(self._evidence, trouble.incidents, offset, ended)
+        return judge(looked(look))
+
+    def _evidence(self, incidents: Sequence[Incident], offset: Micros, ended: int) -> Evidence:
         left = self._stage.left()
         migrated = None
         if self._settings.migrate:
-            migrated, left["migrations that are not over"] = self._stage.migrated(trouble.incidents)
-        evidence = Evidence(
+            migrated, left["migrations that are not over"] = self._stage.migrated(incidents)
+        return Evidence(
             promises=self._promises.read(),
             deliveries=self._stage.deliveries.read_all(),
-            incidents=trouble.incidents,
+            incidents=incidents,
             left=left,
             dead=self._stage.dead(),
             clock_offset=offset,
@@ -124,7 +129,6 @@ class Play:
             seed=self._settings.seed,
             migrated=migrated,
         )
-        return judge(evidence)
 
     def _play(self, trouble: Trouble, cast: Cast) -> None:
         producers, migration = cast.producers, cast.migration

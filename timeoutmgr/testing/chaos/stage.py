@@ -1,10 +1,11 @@
 """The queues and tables of a run: made before it, looked at, and taken away after it."""
 
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from sqlalchemy import create_engine, inspect, text
 from sqlalchemy.exc import SQLAlchemyError
@@ -23,11 +24,29 @@ from timeoutmgr.testing.chaos.levels import Levels
 from timeoutmgr.testing.chaos.plan import FaultKind
 from timeoutmgr.testing.chaos.scene import Scene, is_database
 
+logger = logging.getLogger(__name__)
+
 AWAY: Final = (StorageUnavailable, TransportUnavailable, SQLAlchemyError)
 """What a look at a server raises that was cut off or restarted a moment ago."""
 
+_LOOKS: Final = 5
+"""How often to look at servers that all answer again: each look may find one dead connection."""
+
 _SAME: Final[Micros] = 50_000
 """An offset below this is the time that it took to ask."""
+
+
+Seen = TypeVar("Seen")
+
+
+def looked(look: Callable[[], Seen]) -> Seen:
+    """Return what *look* sees, past connections that a restart has left dead."""
+    for _again in range(_LOOKS - 1):
+        try:
+            return look()
+        except AWAY as error:
+            logger.info("a look failed: %s", error)
+    return look()
 
 
 class Stage:
