@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +24,7 @@ from timeoutmgr.pipeline.jobs.archive import ArchiveOptions, archive
 from timeoutmgr.pipeline.jobs.reconcile import ReconcileOptions, ReconcileReport, reconcile
 from timeoutmgr.pipeline.loading import Loader
 from timeoutmgr.pipeline.stores import Store
+from timeoutmgr.pipeline.transforms.prints import about, tallied
 from timeoutmgr.pipeline.transforms.reconciling import (
     Bounds,
     Verdict,
@@ -30,7 +32,9 @@ from timeoutmgr.pipeline.transforms.reconciling import (
     of_history,
     of_keys,
     of_pending,
+    together,
     verdicts,
+    verdicts_by_print,
 )
 from timeoutmgr.pipeline.views import HISTORY, KEYS, PENDING
 
@@ -38,6 +42,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 CUTOFF, LATE = 1_000, timedelta(microseconds=50)
+BOUNDS = Bounds(cutoff=CUTOFF, late=LATE)
 EVENTS = ("scheduled", "rescheduled", "dispatched", "cancelled", "failed", "dead_lettered", "odd")
 STATES = ("pending", "dispatched", "cancelled", "failed")
 NOON = datetime(2020, 6, 1, 12, tzinfo=UTC)
@@ -59,6 +64,13 @@ def judged(spark: SparkSession, cases: list[list[Fact]]) -> list[str]:
 
 def told(spark: SparkSession, cases: list[list[Fact]]) -> list[dict[str, Any]]:
     """Return what is told of each of *cases*, all in one job; nothing where there are no facts."""
+    found = verdicts(evidence_of(spark, cases), BOUNDS).toArrow()
+    by_id = {one["id"]: one for one in found.to_pylist()}
+    return [by_id.get(f"{case:05}", {}) for case in range(len(cases))]
+
+
+def evidence_of(spark: SparkSession, cases: list[list[Fact]]) -> list[DataFrame]:
+    """Return the facts of *cases* as the four views tell them."""
 
     def frame(names: dict[str, str], columns: pa.Schema, *more: str) -> DataFrame:
         rows = [
@@ -82,15 +94,12 @@ def told(spark: SparkSession, cases: list[list[Fact]]) -> list[dict[str, Any]]:
         )
         return spark.createDataFrame(pa.Table.from_pylist(closed, schema=kept))
 
-    evidence = [
+    return [
         of_history(frame({name: name for name in EVENTS}, HISTORY, "event")),
         of_keys(frame({f"key-{state}": state for state in STATES}, KEYS, "state")),
         of_pending(frame({"pending": ""}, PENDING)),
         of_accepted(frame({"accepted": ""}, PENDING), "sales"),
     ]
-    found = verdicts(evidence, Bounds(cutoff=CUTOFF, late=LATE)).toArrow()
-    by_id = {one["id"]: one for one in found.to_pylist()}
-    return [by_id.get(f"{case:05}", {}) for case in range(len(cases))]
 
 
 @settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
@@ -123,6 +132,21 @@ def test_the_times_that_count_are_those_of_the_oracle(
 
     assert found == [oracle.times(case) for case in every]
     assert found[:2] == [(-3, -9), (None, -1)]
+
+
+def test_prints_are_judged_as_their_ids_are_and_lead_back_to_them(spark: SparkSession) -> None:
+    kinds = [Fact("dispatched", 1_000, 1_000), Fact("scheduled", 1_000, 1_000)]
+    evidence = evidence_of(spark, [[kinds[case < 20]] for case in range(2_000)])
+
+    heaps = tallied(verdicts_by_print(evidence, BOUNDS), "verdict").toArrow().to_pylist()
+    many = Counter[str]()
+    for heap in heaps:
+        many[heap["verdict"]] += heap["many"]
+    lost = {heap[name] for heap in heaps if heap["verdict"] == "lost" for name in ("first", "last")}
+    named = about(together(evidence), lost).select("id").toArrow().column("id").to_pylist()
+
+    assert many == {"ok": 1_980, "lost": 20}
+    assert sorted(named) == [f"{case:05}" for case in range(20)]
 
 
 def run(spark: SparkSession, store: Store, **options: Any) -> ReconcileReport:

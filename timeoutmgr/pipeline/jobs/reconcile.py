@@ -1,13 +1,12 @@
 """``reconcile``: a verdict on every message, from what the stores, the archive and senders say."""
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
-
-from pyspark.sql import functions as f
 
 from timeoutmgr.contracts import Clock
 from timeoutmgr.errors import ConfigurationError
@@ -17,6 +16,7 @@ from timeoutmgr.pipeline.jobs.archived import Archive
 from timeoutmgr.pipeline.jobs.running import Progress, silent, told_by_workers
 from timeoutmgr.pipeline.snapshots import Snapshot, snapshot
 from timeoutmgr.pipeline.stores import open_store
+from timeoutmgr.pipeline.transforms.prints import about, printed, tallied
 from timeoutmgr.pipeline.transforms.reconciling import (
     BROKEN,
     Bounds,
@@ -25,17 +25,20 @@ from timeoutmgr.pipeline.transforms.reconciling import (
     of_history,
     of_keys,
     of_pending,
+    together,
     verdicts,
+    verdicts_by_print,
 )
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame, Row, SparkSession
 
 _HISTORY: Final = ("sequence", "id", "event", "at", "due")
 _PENDING: Final = ("id", "due")
 _KEYS: Final = ("id", "state", "due", "closed_at")
 _VIEWS: Final = ("pending", "history", "keys")
 _FORMATS: Final = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json"}
+_WELL: Final = (Verdict.OK, Verdict.PENDING, Verdict.CANCELLED)
 _ALL_COLUMNS: Final = tuple(dict.fromkeys((*_HISTORY, *_PENDING, *_KEYS)))
 
 
@@ -118,26 +121,49 @@ def reconcile(
         at = min(moment.now for moment in moments)
         # After the snapshots: what was archived and removed before them is in the archive by now.
         evidence = [*_of_stores(spark, moments, archive, purged), *_of_accepted(spark, options)]
-        bounds = Bounds(cutoff=at - duration_micros(options.grace), late=options.late)
-        judged = verdicts(evidence, bounds)
+        judge = _Judge(
+            evidence, Bounds(cutoff=at - duration_micros(options.grace), late=options.late)
+        )
         progress("judging")
-        if options.out is not None:
-            judged.write.mode("overwrite").parquet(str(options.out))
-            judged = spark.read.parquet(str(options.out))
-        else:
-            judged = judged.persist()
-            stack.callback(judged.unpersist)
-        counts = {
-            Verdict(row["verdict"]): row["count"]
-            for row in judged.groupBy("verdict").count().collect()
-        }
+        found = judge.look() if options.out is None else judge.write(spark, options.out)
+        heaps = tallied(found.printed, "verdict").collect()
+        counts = Counter[Verdict]()
+        for heap in heaps:
+            counts[Verdict(heap["verdict"])] += heap["many"]
         return ReconcileReport(
             at=at,
-            messages=sum(counts.values()),
-            counts=counts,
-            examples=_examples(judged, counts, options.examples),
+            messages=counts.total(),
+            counts=dict(counts),
+            examples=_examples(found, heaps, options.examples),
             is_decidable=options.accepted is not None or _all_full(options),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Verdicts with prints in place of ids, and what tells those on the ids of some prints."""
+
+    printed: "DataFrame"
+    about: Callable[[Collection[int]], "DataFrame"]
+
+
+@dataclass(frozen=True, slots=True)
+class _Judge:
+    evidence: Sequence["DataFrame"]
+    bounds: Bounds
+
+    def look(self) -> _Found:
+        """Judge each time anew: to keep what is found would take longer than to judge a few."""
+        return _Found(
+            verdicts_by_print(self.evidence, self.bounds),
+            lambda prints: verdicts([about(together(self.evidence), prints)], self.bounds),
+        )
+
+    def write(self, spark: "SparkSession", folder: Path) -> _Found:
+        """Write all verdicts into *folder*, and find them there."""
+        verdicts(self.evidence, self.bounds).write.mode("overwrite").parquet(str(folder))
+        written = spark.read.parquet(str(folder))
+        return _Found(printed(written), lambda prints: about(written, prints))
 
 
 def _all_full(options: ReconcileOptions) -> bool:
@@ -174,21 +200,23 @@ def _of_accepted(spark: "SparkSession", options: ReconcileOptions) -> list["Data
     return [of_accepted(frame, options.endpoint)]
 
 
-def _examples(
-    judged: "DataFrame", counts: Mapping[Verdict, int], most: int
-) -> list[dict[str, Any]]:
-    well = (Verdict.OK, Verdict.PENDING, Verdict.CANCELLED)
-    wanted = [verdict for verdict in counts if verdict not in well]
-    found = []
-    for verdict in sorted(wanted, key=lambda one: (one not in BROKEN, one.value)):
-        rows = judged.where(f.col("verdict") == verdict.value).orderBy("id").limit(most)
-        found += [
-            {
-                "id": row["id"],
-                "verdict": row["verdict"],
-                "due": None if row["due"] is None else from_micros(row["due"]).isoformat(),
-                "dispatches": row["dispatches"],
-            }
-            for row in rows.collect()
-        ]
-    return found
+def _examples(found: _Found, heaps: Sequence["Row"], most: int) -> list[dict[str, Any]]:
+    """Return up to *most* of each verdict that is not well, the broken ones first."""
+    prints: dict[str, set[int]] = {}
+    for heap in heaps:
+        if heap["verdict"] not in _WELL:
+            prints.setdefault(heap["verdict"], set()).update((heap["first"], heap["last"]))
+    wanted = {one for some in prints.values() for one in sorted(some)[:most]}
+    if not wanted:
+        return []
+    rows = [row for row in found.about(wanted).collect() if row["verdict"] in prints]
+    rows.sort(key=lambda row: (row["verdict"] not in BROKEN, row["verdict"], row["id"]))
+    return [
+        {
+            "id": row["id"],
+            "verdict": row["verdict"],
+            "due": None if row["due"] is None else from_micros(row["due"]).isoformat(),
+            "dispatches": row["dispatches"],
+        }
+        for row in rows
+    ]

@@ -15,6 +15,7 @@ from pyspark.sql import functions as f
 
 from timeoutmgr.contracts import TimeoutState
 from timeoutmgr.instants import Micros, duration_micros
+from timeoutmgr.pipeline.transforms.prints import PRINT, printed
 from timeoutmgr.pipeline.transforms.requests import timeout_id
 
 if TYPE_CHECKING:
@@ -124,26 +125,43 @@ def verdicts(evidence: "Sequence[DataFrame]", bounds: Bounds) -> "DataFrame":
 
     Times are in UTC microseconds.
     """
+    return _judged(together(evidence), ("id",), bounds)
+
+
+def verdicts_by_print(evidence: "Sequence[DataFrame]", bounds: Bounds) -> "DataFrame":
+    """Return what `verdicts` does, in four fifths of its time, with prints in place of ids."""
+    return _judged(printed(together(evidence)), PRINT, bounds)
+
+
+def together(frames: "Sequence[DataFrame]") -> "DataFrame":
+    """Return the rows of all *frames*."""
+    return reduce(lambda one, other: one.unionByName(other), frames)
+
+
+def _judged(evidence: "DataFrame", by: "Sequence[str]", bounds: Bounds) -> "DataFrame":
+    mark = f.col("mark")
     # Brought together before it is grouped: an id is told of a few times, in different places, so
     # that to group in each place first would take as long again, and send no fewer rows.
-    every = reduce(lambda one, other: one.unionByName(other), evidence).repartition("id")
-    mark = f.col("mark")
-    sums = every.groupBy("id").agg(
-        f.bit_or(mark).alias("marks"),
-        f.sum((mark == Mark.DISPATCHED).cast("int")).alias("dispatches"),
-        f.min(f.when(mark == Mark.DISPATCHED, f.col("at"))).alias("dispatched_at"),
-        f.min(f.when(mark == Mark.DISPATCHED, f.col("due"))).alias("dispatched_due"),
-        f.max(f.when(mark == Mark.CLOSED, f.col("at"))).alias("closed_at"),
-        f.max(f.when(mark == Mark.PENDING, f.col("due"))).alias("pending_due"),
-        f.max(f.when(mark.isin(*_KNOWS_DUE), f.col("due"))).alias("other_due"),
+    sums = (
+        evidence.repartition(*by)
+        .groupBy(*by)
+        .agg(
+            f.bit_or(mark).alias("marks"),
+            f.sum((mark == Mark.DISPATCHED).cast("int")).alias("dispatches"),
+            f.min(f.when(mark == Mark.DISPATCHED, f.col("at"))).alias("dispatched_at"),
+            f.min(f.when(mark == Mark.DISPATCHED, f.col("due"))).alias("dispatched_due"),
+            f.max(f.when(mark == Mark.CLOSED, f.col("at"))).alias("closed_at"),
+            f.max(f.when(mark == Mark.PENDING, f.col("due"))).alias("pending_due"),
+            f.max(f.when(mark.isin(*_KNOWS_DUE), f.col("due"))).alias("other_due"),
+        )
     )
     due = f.coalesce("dispatched_due", "pending_due", "other_due")
     first = f.coalesce("dispatched_at", "closed_at")
     told = sums.select(
-        "id", "marks", "dispatches", first.alias("first_at"), due.alias("due")
+        *by, "marks", "dispatches", first.alias("first_at"), due.alias("due")
     ).withColumn("lateness", f.col("first_at") - f.col("due"))
     return told.select(
-        "id", _verdict(bounds).alias("verdict"), "dispatches", "first_at", "due", "lateness"
+        *by, _verdict(bounds).alias("verdict"), "dispatches", "first_at", "due", "lateness"
     )
 
 
