@@ -1,7 +1,7 @@
 # The commands of a checkout. They work in .venv, which they make: `make help`.
 
 PYTHON ?=
-WORKERS ?= 3
+WORKERS ?= 5
 CRASH_WORKERS ?= 4
 DEMO ?= flights
 DEMO_ARGS ?=
@@ -27,7 +27,7 @@ help: ## list these commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
 		while IFS='|' read -r name text; do printf '%-19s%s\n' "$$name" "$$text"; done
 	@echo
-	@echo 'Variables: PYTHON=python3.12  WORKERS=4  PAIRS=all  TEST_ARGS="-k poller"  DEMO_ARGS="--help"'
+	@echo 'Variables: PYTHON=python3.12  WORKERS=8  PAIRS=all  TEST_ARGS="-k poller"  DEMO_ARGS="--help"'
 
 # What DEMO may be.
 DEMO_flights = examples/flights/run.py

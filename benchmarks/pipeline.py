@@ -51,7 +51,15 @@ from timeoutmgr.pipeline.jobs.migrate import MigrateOptions, migrate
 from timeoutmgr.pipeline.jobs.stream import StreamOptions, stream
 from timeoutmgr.pipeline.moving import Ends, opened
 from timeoutmgr.pipeline.stores import Store, open_store
-from timeoutmgr.pipeline.transforms.reconciling import Bounds, of_history, of_pending, verdicts
+from timeoutmgr.pipeline.transforms.prints import about, tallied
+from timeoutmgr.pipeline.transforms.reconciling import (
+    Bounds,
+    of_history,
+    of_pending,
+    together,
+    verdicts,
+    verdicts_by_print,
+)
 from timeoutmgr.pipeline.views import PENDING, TO_STORE
 
 DRIVER = "org.postgresql.Driver"
@@ -316,10 +324,19 @@ def reconciling(bench: Bench, report: Report) -> None:
     bounds = Bounds(cutoff=count * 2)
     counts: dict[str, dict[str, int]] = {}
 
-    def ours() -> None:
-        judged = verdicts([of_history(one), of_history(two), of_pending(three)], bounds)
-        found = judged.groupBy("verdict").count().collect()
-        counts["ours"] = {row["verdict"]: row["count"] for row in found}
+    def evidence() -> list[DataFrame]:
+        return [of_history(one), of_history(two), of_pending(three)]
+
+    def ours() -> list[int]:
+        heaps = tallied(verdicts_by_print(evidence(), bounds), "verdict").collect()
+        counts["ours"] = dict.fromkeys((heap["verdict"] for heap in heaps), 0)
+        for heap in heaps:
+            counts["ours"][heap["verdict"]] += heap["many"]
+        return sorted(heap["first"] for heap in heaps if heap["verdict"] == "overdue")[:20]
+
+    def ours_with_examples() -> None:
+        named = verdicts([about(together(evidence()), ours())], bounds).collect()
+        assert len(named) == 20, named
 
     def joins() -> None:
         both = (
@@ -337,6 +354,7 @@ def reconciling(bench: Bench, report: Report) -> None:
     cases = {
         "reconcile": lambda: bench.cost.of(count, ours),
         "two joins": lambda: bench.cost.of(count, joins),
+        "reconcile, examples named": lambda: bench.cost.of(count, ours_with_examples),
     }
     if importlib.util.find_spec("duckdb") is not None:
         cases["DuckDB, 2 threads"] = lambda: bench.cost.of(count, lambda: duck(folder))
@@ -346,8 +364,10 @@ def reconciling(bench: Bench, report: Report) -> None:
     report.cheaper("reconcile ÷ two joins, CPU", samples[0], samples[1], 0.65)
     wall = ratio(samples[1], samples[0])
     report.bar("reconcile ÷ two joins, wall", wall, 0.65, at_most=True)
-    if len(samples) > 2:
-        slower = ratios(samples[2], samples[0])
+    both = median(cpu_ratios(samples[2], samples[1]))
+    report.fact("reconcile with examples ÷ two joins, CPU", both, " times")
+    if len(samples) > 3:
+        slower = ratios(samples[3], samples[0])
         beside = f"spread {apart(slower):.0%}"
         report.bar("reconcile ÷ DuckDB, wall", median(slower), 3.5, at_most=True, beside=beside)
 
