@@ -1,7 +1,7 @@
 # The commands of a checkout. They work in .venv, which they make: `make help`.
 
 PYTHON ?=
-WORKERS ?= 5
+WORKERS ?= 3
 CRASH_WORKERS ?= 4
 DEMO ?= flights
 DEMO_ARGS ?=
@@ -16,7 +16,8 @@ CHAOS_ARGS ?=
 BENCHMARKS = limit accept drain lateness confirms crash processes startup backlog memory delayed_store native migrate
 SOURCES = $(wildcard timeoutmgr persistence satellites tests benchmarks examples)
 BIN = .venv/bin
-PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# What is used is compiled then; to compile all of Spark ahead takes longer than to install it.
+PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
 PYTEST = $(BIN)/python -m pytest -n $(WORKERS)
 
 .DEFAULT_GOAL := help

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.programs import Folder
+from tests.cli.programs import Folder, Nursery
 
 SETTINGS = """\
 endpoint = "{endpoint}"
@@ -41,10 +41,18 @@ def logging():
 """
 
 
+@pytest.fixture(scope="session")
+def nursery() -> Iterator[Nursery]:
+    """What runs commands."""
+    made = Nursery()
+    yield made
+    made.close()
+
+
 @pytest.fixture
-def folder(tmp_path: Path, unique: str) -> Iterator[Folder]:
+def folder(tmp_path: Path, unique: str, nursery: Nursery) -> Iterator[Folder]:
     """A folder with ``timeoutmgr.toml`` and ``app.py``; its programs are ended with the test."""
-    made = Folder(tmp_path, unique)
+    made = Folder(tmp_path, unique, nursery)
     made.write("timeoutmgr.toml", SETTINGS.format(endpoint=unique))
     made.write("app.py", APP.format(endpoint=unique))
     yield made

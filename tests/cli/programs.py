@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -99,12 +101,45 @@ class Program:
                     self._came.notify_all()
 
 
+class Nursery:
+    """Runs commands that have nothing to import any more; see ``tests.cli.nursery``."""
+
+    def __init__(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.cli.nursery"],
+            cwd=ROOT,
+            env=environment(),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            process_group=0,
+        )
+
+    def run(self, order: dict[str, Any]) -> int:
+        """Return the exit code of the command that *order* describes."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        print(json.dumps(order), file=self._process.stdin, flush=True)
+        ready, _, _ = select.select([self._process.stdout], [], [], PATIENCE)
+        if not ready:
+            self.close()  # what hangs is a child of it
+        assert ready, f"{order['arguments']} has not ended within {PATIENCE:g} s"
+        return int(self._process.stdout.readline())
+
+    def close(self) -> None:
+        """End it and what it runs; twice is fine."""
+        if self._process.returncode is None:
+            os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.communicate()
+
+
 class Folder:
     """A working folder with a settings file and an app, where programs are run."""
 
-    def __init__(self, path: Path, endpoint: str) -> None:
+    def __init__(self, path: Path, endpoint: str, nursery: Nursery) -> None:
         self.path = path
         self.endpoint = endpoint
+        self._nursery = nursery
         self.variables: dict[str, str] = {}
         self._started: list[Program] = []
 
@@ -114,19 +149,38 @@ class Folder:
         return path
 
     def run(self, *arguments: str, stdin: bytes = b"") -> Ended:
+        """Run a command to its end, in a process of its own."""
+        if "TIMEOUTMGR_CRASHPOINT" in self.variables:
+            return self._run_afresh(arguments, stdin)
+        with tempfile.TemporaryDirectory() as streams:
+            inp, out, err = (Path(streams, name) for name in ("in", "out", "err"))
+            inp.write_bytes(stdin)
+            code = self._nursery.run(
+                {
+                    "arguments": arguments,
+                    "folder": str(self.path),
+                    "environment": environment(**self.variables),
+                    "streams": [str(inp), str(out), str(err)],
+                }
+            )
+            return Ended(arguments, code, out.read_text(), err.read_text())
+
+    def _run_afresh(self, arguments: tuple[str, ...], stdin: bytes) -> Ended:
+        """Run a command in a new interpreter: a crash point is read as the product is imported."""
         done = subprocess.run(
-            self._command(arguments),
+            [sys.executable, "-m", "timeoutmgr", *arguments],
             cwd=self.path,
             env=environment(**self.variables),
             input=stdin,
             capture_output=True,
             timeout=PATIENCE,
         )
-        return Ended(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+        return Ended(arguments, done.returncode, done.stdout.decode(), done.stderr.decode())
 
     def start(self, *arguments: str) -> Program:
+        """Start one as a user does; it runs until it is stopped, or the test ends."""
         process = subprocess.Popen(
-            self._command(arguments),
+            [sys.executable, "-m", "timeoutmgr", *arguments],
             cwd=self.path,
             env=environment(**self.variables, PYTHONUNBUFFERED="1"),
             stdin=subprocess.DEVNULL,
@@ -143,6 +197,3 @@ class Folder:
             if program.process.poll() is None:
                 program.process.kill()
             program.wait()
-
-    def _command(self, arguments: tuple[str, ...]) -> list[str]:
-        return [sys.executable, "-m", "timeoutmgr", *arguments]
