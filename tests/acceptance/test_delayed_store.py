@@ -304,11 +304,11 @@ def test_an_outage_of_the_store_is_told_and_loses_nothing(
 
     sent = party.endpoint.send_local("Ping", 1, delay=SOON)
 
-    while told.get(timeout=20) != sentence:
+    while told.get(timeout=50) != sentence:
         pass  # what polls has been told of the outage too
     assert party.inbox.arrived == []
     store.failing = ()
-    assert party.inbox.wait_for_id(sent.message_id, timeout=30)
+    assert party.inbox.wait_for_id(sent.message_id, timeout=50)
 
 
 @matrix(pairs=(ONE_FILE, REFERENCE))
@@ -324,9 +324,9 @@ def test_error_handling_that_keeps_failing_is_told_and_loses_nothing(place: Plac
 
     sent = party.endpoint.send_local("Ping", 1, delay=SOON)
 
-    assert told.get(timeout=20) == "Failed to execute error handling for delayed message forwarding"
+    assert told.get(timeout=50) == "Failed to execute error handling for delayed message forwarding"
     store.failing = ()
-    assert party.inbox.wait_for_id(sent.message_id, timeout=30)
+    assert party.inbox.wait_for_id(sent.message_id, timeout=50)
     if party.place.pair is ONE_FILE:
         assert len(party.inbox.arrived) == 1
         assert party.errors.look() == []
