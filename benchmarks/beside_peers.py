@@ -88,7 +88,7 @@ def run(peer: Peer, count: int) -> Sample:
         asked = [place, str(count), str(due), str(tally)]
         environment = {**os.environ, job.TALLY: str(tally)}
         if peer.batch is not None:
-            environment["TIMEOUTMGR_BENCH_PGQUEUER_BATCH"] = str(peer.batch)
+            environment["BENCH_PGQUEUER_BATCH"] = str(peer.batch)
         with Program(peer, asked, environment, Path(folder, "output.txt")) as program:
             if peer.worker_first:
                 program.start()

@@ -14,7 +14,7 @@ from timeoutmgr.routing import TIMEOUTS, to_timeout_manager
 BODY = random.Random(512).randbytes(512)  # random: compression must not flatter the figures
 HEADERS = {f"header-{number}": f"value number {number}" for number in range(5)}
 
-QUEUE_TYPE = "TIMEOUTMGR_BENCH_QUEUE_TYPE"
+QUEUE_TYPE = "BENCH_QUEUE_TYPE"
 SECOND = 1_000_000
 DAY = 86_400 * SECOND
 

@@ -16,7 +16,7 @@ from tests.services import catalog
 
 from . import machine
 
-VARIABLE = "TIMEOUTMGR_BENCH_{}_URL"
+VARIABLE = "BENCH_{}_URL"
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ class Servers:
 def servers(*names: str) -> Iterator[Servers]:
     """Make what is needed on the servers called *names* (``postgres``, ``rabbitmq``, ``redis``).
 
-    A server is the one that TIMEOUTMGR_BENCH_<NAME>_URL names, or one on its standard port.
+    A server is the one that BENCH_<NAME>_URL names, or one on its standard port.
     ``sqlite`` is a file in a folder of our own.
     """
     own = f"tmbench_{secrets.token_hex(4)}"

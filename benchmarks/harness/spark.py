@@ -4,7 +4,7 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from .figures import Sample
@@ -19,6 +19,7 @@ class Process:
     """What one process took so far: by itself, and by the children that it has waited for."""
 
     name: str
+    parent: int
     seconds: float
     of_one_that_waits: bool
     """Whether its parent will have its seconds when it ends; else they vanish with it."""
@@ -63,39 +64,29 @@ class Cost:
         return Sample(count, took, sum(parts.values()), parts)
 
     def _look(self) -> dict[int, Process]:
+        there = _processes()
         found: dict[int, Process] = {}
-        for root in self._roots:
-            waiting = [(root, True)]
-            while waiting:
-                pid, parent_waits = waiting.pop()
-                # Never twice: between two looks one may end, and be in its parent's seconds then.
-                one = _process(pid, parent_waits) if pid not in found else None
-                if one is None:
-                    continue
-                found[pid] = one
+        waiting = [(root, True) for root in self._roots]
+        while waiting:
+            pid, parent_waits = waiting.pop()
+            if pid in there and pid not in found:
+                found[pid] = replace(there[pid], of_one_that_waits=parent_waits)
                 waits = _waits(pid)
-                waiting += [(child, waits) for child in _children(pid)]
+                waiting += [(child, waits) for child, one in there.items() if one.parent == pid]
         return found
 
 
 def jvm_high_water_mb() -> float:
     """Return the most memory that a JVM below this process ever had."""
-    found, waiting = [0.0], [os.getpid()]
+    below, there = [0.0], _processes()
+    waiting = [os.getpid()]
     while waiting:
         pid = waiting.pop()
-        waiting += _children(pid)
-        one, lines = _process(pid, False), _status(pid)
-        if one is not None and one.name == "java" and "VmHWM" in lines:
-            found.append(int(lines["VmHWM"].split()[0]) / 1024)
-    return max(found)
-
-
-def _children(pid: int) -> list[int]:
-    try:
-        tasks = list(Path(f"/proc/{pid}/task").iterdir())
-        return [int(c) for task in tasks for c in (task / "children").read_text().split()]
-    except (FileNotFoundError, ProcessLookupError):  # it has ended, or one of its threads has
-        return []
+        waiting += [child for child, one in there.items() if one.parent == pid]
+        lines = _status(pid)
+        if there[pid].name == "java" and "VmHWM" in lines:
+            below.append(int(lines["VmHWM"].split()[0]) / 1024)
+    return max(below)
 
 
 def _waits(pid: int) -> bool:
@@ -110,12 +101,19 @@ def _status(pid: int) -> dict[str, str]:
     return {name: text.strip() for name, _, text in (line.partition(":") for line in lines)}
 
 
-def _process(pid: int, parent_waits: bool) -> Process | None:
-    try:
-        head, _, tail = Path(f"/proc/{pid}/stat").read_text().rpartition(")")
-    except (FileNotFoundError, ProcessLookupError):
-        return None
-    fields = tail.split()
-    # Its own, and that of the children that it has waited for.
-    seconds = sum(int(fields[at]) for at in (11, 12, 13, 14)) / _TICKS
-    return Process(head.partition("(")[2], seconds, parent_waits)
+def _processes() -> dict[int, Process]:
+    """Return all processes; the list of one's children that the kernel keeps may leave some out."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdecimal():
+            try:
+                head, _, tail = (entry / "stat").read_text().rpartition(")")
+            except (FileNotFoundError, ProcessLookupError):  # it has ended
+                continue
+            fields = tail.split()
+            # Its own, and that of the children that it has waited for.
+            seconds = sum(int(fields[at]) for at in (11, 12, 13, 14)) / _TICKS
+            found[int(entry.name)] = Process(
+                head.partition("(")[2], int(fields[1]), seconds, of_one_that_waits=True
+            )
+    return found

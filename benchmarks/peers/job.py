@@ -11,7 +11,7 @@ from pathlib import Path
 
 TEXT = "x" * 512
 HEADERS = {f"header-{number}": f"value number {number}" for number in range(5)}
-TALLY = "TIMEOUTMGR_BENCH_TALLY"
+TALLY = "BENCH_TALLY"
 
 
 def note(text: str, headers: dict[str, str]) -> None:

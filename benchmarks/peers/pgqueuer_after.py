@@ -12,8 +12,8 @@ from pgqueuer.db import PsycopgDriver
 
 from peers import job
 
-BATCH = "TIMEOUTMGR_BENCH_PGQUEUER_BATCH"
-DRIVER = "TIMEOUTMGR_BENCH_PGQUEUER_DRIVER"  # asyncpg, or psycopg as ours is
+BATCH = "BENCH_PGQUEUER_BATCH"
+DRIVER = "BENCH_PGQUEUER_DRIVER"  # asyncpg, or psycopg as ours is
 
 
 async def driver_of(given: job.Given) -> AsyncpgDriver | PsycopgDriver:

@@ -1,0 +1,74 @@
+"""History followed while slow transactions write it, by a stream that is stopped in between."""
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from datetime import timedelta
+
+from harness.figures import say
+from harness.report import Report
+from harness.servers import connect
+from pyspark.sql import SparkSession
+
+from timeoutmgr.pipeline.jobs.stream import StreamOptions, stream
+
+from .bench import HISTORY, Bench
+
+
+def streaming(bench: Bench, spark: SparkSession, report: Report) -> None:
+    """Follow four writers with slow transactions, stopped and started again."""
+    seconds = 10 if bench.given.quick else 40
+    missing = 0
+    for number in range(bench.given.rounds):
+        store = bench.store(f"streaming{number}")
+        written = writers(str(store.database.url), seconds)
+        given = StreamOptions(
+            store=store.name,
+            to=bench.folder / f"lake{number}",
+            checkpoint=bench.folder / f"checkpoint{number}",
+            every=timedelta(seconds=1),
+        )
+        for part in range(2):
+            until = time.monotonic() + seconds / 2
+            found = stream(spark, given, stopped=lambda until=until: time.monotonic() > until)
+            say(f"round {number + 1}, part {part + 1}: {found.events} events")
+        last = StreamOptions(store=given.store, to=given.to, checkpoint=given.checkpoint, once=True)
+        expected = written()
+        stream(spark, last)
+        seen = spark.read.parquet(str(given.to)).select("id")
+        count, distinct = seen.count(), seen.distinct().count()
+        say(f"round {number + 1}: {expected} written, {count} seen, {distinct} different")
+        missing += abs(expected - distinct) + (count - distinct)
+    report.bar("events lost or repeated by the stream", missing, 0, at_most=True)
+
+
+def writers(url: str, seconds: float) -> Callable[[], int]:
+    """Start four that write events in transactions of up to two seconds; return their count."""
+    end, counts = time.monotonic() + seconds, [0] * 4
+
+    def write(me: int) -> None:
+        chance = random.Random(me)
+        with connect(url) as sql:
+            sql.autocommit = False
+            while time.monotonic() < end:
+                for _ in range(chance.randrange(1, 50)):
+                    sql.execute(
+                        f"INSERT INTO {HISTORY} (id, event, at, due, endpoint, destination, "
+                        "attempt, node) VALUES (%s, 'dispatched', 1, 1, 'e', 'q', 0, 'n')",
+                        [f"{me}-{counts[me]}"],
+                    )
+                    counts[me] += 1
+                time.sleep(chance.random() * 2)
+                sql.commit()
+
+    threads = [threading.Thread(target=write, args=(me,)) for me in range(4)]
+    for thread in threads:
+        thread.start()
+
+    def ended() -> int:
+        for thread in threads:
+            thread.join()
+        return sum(counts)
+
+    return ended
