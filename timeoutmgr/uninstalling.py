@@ -11,7 +11,7 @@ from timeoutmgr.contracts.reports import LIVE
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import FeatureRefused, SchemaMissing
 from timeoutmgr.native.feature import native_feature
-from timeoutmgr.native.leftovers import look, stored_of
+from timeoutmgr.native.leftovers import NAME_IT, look, stored_of
 
 logger = logging.getLogger(__name__)
 
@@ -46,6 +46,11 @@ def uninstall_timeout_manager(
         raise FeatureRefused(
             f"the timeout manager of {settings.name!r} still has messages ({found}); "
             f"{_KEEP_OR_FORCE}"
+        )
+    if found.is_hidden and not force:
+        raise FeatureRefused(
+            f"what the store of the timeout manager of {settings.name!r} holds cannot be seen: "
+            f"{NAME_IT}; or use --force, which leaves its tables as they are"
         )
     if dry_run:
         return Uninstalled(queues=found.queues, tables=_tables_then(settings))

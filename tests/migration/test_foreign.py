@@ -135,6 +135,24 @@ def test_two_rows_of_one_message_are_two_timeouts() -> None:
     assert one.id != other.id
 
 
+@pytest.mark.parametrize("spelled", ["{}", "{{{}}}"])
+def test_a_row_has_one_id_however_an_export_spells_its_guid(spelled: str) -> None:
+    given = row()
+    text = spelled.format(given["Id"]).upper()
+
+    of_table, of_export = (
+        translated(each, LAYOUTS["nservicebus"], "sales", {}) for each in (given, row(Id=text))
+    )
+
+    assert of_table.id == of_export.id
+
+
+def test_other_ids_that_differ_in_case_are_two() -> None:
+    small, large = (translated(row(Id=each), LAYOUTS["msmq"], "sales", {}) for each in ("a1", "A1"))
+
+    assert small.id != large.id
+
+
 @pytest.mark.parametrize(
     ("column", "header", "due"),
     [

@@ -105,6 +105,22 @@ def test_a_start_that_would_leave_stored_messages_behind_is_refused(fleet: Fleet
     fleet.start(without_manager(fleet, force=True))
 
 
+def test_without_a_store_nobody_says_that_nothing_is_left_in_it(fleet: Fleet) -> None:
+    stored_before(fleet, f"{fleet.stem}.sales", FAR)
+    config = fleet.native(f"{fleet.stem}.sales")  # its persistence went with the feature
+    config.disable_timeout_manager()
+    settings = config.settings()
+
+    assert "cannot be seen" in advice(settings, look(settings), falls_back=False)
+    with pytest.raises(FeatureRefused, match="name the store in `persistence` until"):
+        fleet.start(config)
+    with pytest.raises(FeatureRefused, match="name the store in `persistence` until"):
+        uninstall_timeout_manager(settings)
+
+    uninstall_timeout_manager(settings, force=True)
+    fleet.start(config)
+
+
 def test_once_drained_it_can_be_disabled_and_its_queues_and_tables_removed(fleet: Fleet) -> None:
     stored_before(fleet, f"{fleet.stem}.sales")
     with pytest.raises(FeatureRefused, match="timeoutmgr uninstall timeout-manager"):

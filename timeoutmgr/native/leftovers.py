@@ -3,27 +3,38 @@
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
+from typing import Final
 
 from timeoutmgr.config import EndpointSettings, ManagerDisabled
 from timeoutmgr.contracts import TimeoutFilter, TimeoutStore
 from timeoutmgr.errors import FeatureRefused, SchemaMissing
 from timeoutmgr.routing import DISPATCHER, TIMEOUTS
 
+NAME_IT: Final = (
+    "name the store in `persistence` until `timeoutmgr uninstall timeout-manager` is done"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Leftovers:
     """The timeout manager's queues that exist, with their messages, and what its store holds.
 
-    *stored* is None where no store is configured or installed.
+    *stored* is None where no store is configured or installed; *has_store* says which of the two.
     """
 
     queues: Mapping[str, int]
     stored: int | None
+    has_store: bool
 
     @property
     def pending(self) -> int:
-        """How many messages still wait for the timeout manager."""
+        """How many messages still wait for the timeout manager, as far as can be seen."""
         return sum(self.queues.values()) + (self.stored or 0)
+
+    @property
+    def is_hidden(self) -> bool:
+        """Whether there was a timeout manager, and nothing says where it has stored."""
+        return bool(self.queues) and not self.has_store
 
     def __str__(self) -> str:
         held = [f"{count} in {queue!r}" for queue, count in self.queues.items()]
@@ -42,6 +53,8 @@ def advice(settings: EndpointSettings, found: Leftovers, *, falls_back: bool) ->
         if _is_enabled(settings):
             return f"draining ({found}); keep TimeoutManager until it is empty"
         return f"nobody delivers what is stored ({found}); enable TimeoutManager until it is empty"
+    if found.is_hidden:
+        return f"what its store holds cannot be seen: {NAME_IT}"
     if _is_enabled(settings):
         return (
             "drained: call config.disable_timeout_manager() and restart every process; then its "
@@ -62,7 +75,8 @@ def advice(settings: EndpointSettings, found: Leftovers, *, falls_back: bool) ->
 
 def look(settings: EndpointSettings) -> Leftovers:
     """Return what the timeout manager of this endpoint has now."""
-    return Leftovers(_queues(settings), _stored(settings))
+    has_store = settings.persistence is not None
+    return Leftovers(_queues(settings), _stored(settings), has_store)
 
 
 def refuse_leftovers(settings: EndpointSettings) -> None:
@@ -81,6 +95,12 @@ def refuse_leftovers(settings: EndpointSettings) -> None:
             f"({found}), which nobody would deliver. Enable TimeoutManager beside "
             "NativeDelayedDelivery until `timeoutmgr status` says that it is drained, migrate "
             "them, or say disable_timeout_manager(force=True)"
+        )
+    if settings.manager_disabled is ManagerDisabled.ONCE_DRAINED and found.is_hidden:
+        raise FeatureRefused(
+            f"a timeout manager has run as {settings.name!r}: {', '.join(found.queues)} are there; "
+            f"and what its store holds cannot be seen. To be sure that nothing is left behind, "
+            f"{NAME_IT}; or say disable_timeout_manager(force=True)"
         )
     if settings.manager_disabled is ManagerDisabled.NOT_SAID:
         raise FeatureRefused(

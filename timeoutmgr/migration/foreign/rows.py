@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -31,6 +32,7 @@ _ROUTING: Final = (names.EXPIRE, names.DESTINATION, names.DELAYED_DESTINATION)
 _END_OF_XML: Final = b"</ArrayOfHeaderInfo>"
 _ID_CHARACTERS: Final = 200
 _SAGA_CHARACTERS: Final = 200
+_GUID: Final = re.compile(r"(\{)?[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(?(1)\})", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,7 @@ def _translated(
     }
     kept[names.DELIVER_AT] = to_wire(due)
     check_headers(kept, _LIMITS)
-    row_id = str(row["Id"])
+    row_id = _row_id(row["Id"])
     message_id = _plain("message id", kept.get(names.MESSAGE_ID) or row_id, _ID_CHARACTERS)
     content_type = kept.get(names.CONTENT_TYPE, "application/octet-stream")
     return Timeout(
@@ -212,6 +214,16 @@ def time_of(value: Any) -> datetime:
         return datetime.fromisoformat(text) + timedelta(microseconds=rest)
     except (ValueError, OverflowError) as error:
         raise ValueError(f"{text[:40]!r} is no time; expected ISO 8601") from error
+
+
+def _row_id(value: Any) -> str:
+    """Return a row's id; a GUID in small letters and bare.
+
+    A server's export has it in capitals, in braces some, its driver in neither: one row would get
+    two ids, and come twice.
+    """
+    text = str(value)
+    return text.strip("{}").lower() if _GUID.fullmatch(text) else text
 
 
 def _saga(column: Any, headers: Mapping[str, str]) -> str | None:
