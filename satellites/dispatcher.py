@@ -19,7 +19,6 @@ from timeoutmgr.contracts import (
     TimeoutStore,
 )
 from timeoutmgr.crashpoints import reach
-from timeoutmgr.errors import InvalidMessage
 from timeoutmgr.instants import Micros
 from timeoutmgr.message import Received
 from timeoutmgr.telemetry import Telemetry
@@ -29,7 +28,7 @@ from .control import ChunkOrder, read_control
 from .delivering import back_off
 from .line import Line, Stages, lead
 from .onward import Onward
-from .undeliverable import ErrorQueue, Undeliverable, start_each
+from .undeliverable import ErrorQueue, Sent, Undeliverable, start_each
 
 logger = logging.getLogger(__name__)
 
@@ -101,7 +100,8 @@ class DispatchTimeouts:
         return set(moved)
 
     def _send_and_close(self, taken: Taken, work: Work) -> Stages:
-        at = self.clock.now()
+        told = _now_of(taken)
+        at = self.clock.now() if told is None else told
         onward = Onward(ATTEMPTS, self.dead_letters)
         going = onward.ready(taken.timeouts, at)
         reach("dispatch.taken")
@@ -113,25 +113,29 @@ class DispatchTimeouts:
         outcomes = [
             Outcome(key=timeout.key, kind=OutcomeKind.DISPATCHED, at=at) for timeout in ended.taken
         ]
-        outcomes += [_again(timeout, at, result) for timeout, result in ended.again]
-        outcomes += [_ended(one, at) for one in ended.dead]
-        outcomes += [_again(one.timeout, at, SendResult.REFUSED) for one in ended.later]
-        outcomes += self._to_error_queue(ended.failed, at, work)
+        given_up, kept = self._to_error_queue(ended.failed, at, work)
+        outcomes += [_ended(one, at) for one in (*ended.dead, *given_up)]
+        again = [*ended.again, *((one.timeout, SendResult.REFUSED) for one in ended.later), *kept]
+        if again:
+            # The store compares a pause with its own clock: a host's that is behind would end it.
+            tried = self.store.now(transaction=work.scope) if told is None else told
+            outcomes += [_again(timeout, tried, result) for timeout, result in again]
         taken.close(outcomes)
         reach("dispatch.closed")
         self._count(taken.timeouts, outcomes, at)
 
     def _to_error_queue(
         self, failed: Sequence[Undeliverable], at: Micros, work: Work
-    ) -> list[Outcome]:
-        """Copy each message first; only what the error queue has taken may be removed."""
-        outcomes: list[Outcome] = []
+    ) -> tuple[list[Undeliverable], list[tuple[Timeout, Sent]]]:
+        """Copy each; return those that may be removed, and those that it has not taken."""
+        given_up: list[Undeliverable] = []
+        kept: list[tuple[Timeout, Sent]] = []
         copies = ErrorQueue(self.error_queue, self.store.endpoint, at)
         for one, result in zip(failed, copies.take(failed, work), strict=True):
             if result is SendResult.CONFIRMED:
                 reach("dispatch.error_copy_confirmed")
                 logger.error("timeout %s goes to the error queue: %s", one.timeout.id, one.error)
-                outcomes.append(_ended(one, at))
+                given_up.append(one)
             else:
                 logger.error(
                     "timeout %s stays: %s, and the error queue %r did not take it (%s)",
@@ -140,8 +144,8 @@ class DispatchTimeouts:
                     self.error_queue,
                     result,
                 )
-                outcomes.append(_again(one.timeout, at, result))
-        return outcomes
+                kept.append((one.timeout, result))
+        return given_up, kept
 
     def _count(self, timeouts: Sequence[Timeout], outcomes: Sequence[Outcome], at: Micros) -> None:
         for kind, amount in Counter(outcome.kind for outcome in outcomes).items():
@@ -156,11 +160,17 @@ class DispatchTimeouts:
         self.telemetry.value("lateness_seconds", by / 1_000_000)
 
 
+def _now_of(taken: Taken) -> Micros | None:
+    """Return the time of the store's clock where *taken* tells it."""
+    tell = getattr(taken, "now", None)
+    return None if tell is None else int(tell())
+
+
 def _ended(one: Undeliverable, at: Micros) -> Outcome:
     return Outcome(key=one.timeout.key, kind=OutcomeKind.FAILED, at=at, reason=str(one.error)[:200])
 
 
-def _again(timeout: Timeout, at: Micros, result: SendResult | InvalidMessage) -> Outcome:
+def _again(timeout: Timeout, at: Micros, result: Sent) -> Outcome:
     return Outcome(
         key=timeout.key,
         kind=OutcomeKind.RETRY,

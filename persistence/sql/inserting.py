@@ -8,14 +8,19 @@ from sqlalchemy import Connection, Table
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.sql.dml import Insert
 
+from .packets import require_fit
+
 
 def insert_missing(connection: Connection, table: Table, rows: Sequence[dict[str, Any]]) -> int:
     """Insert those of *rows* whose primary key is free; return how many were.
 
-    One that another open transaction is inserting is waited for.
+    One that another open transaction is inserting is waited for. Raises MessageRejected for a
+    message that is too large for the database.
     """
     if not rows:
         return 0
+    if "body" in table.c:
+        require_fit(connection, rows)
     # Without the option the count of an INSERT is lost with its cursor.
     options = {"preserve_rowcount": True}
     statement = _statement(connection.dialect.name, table)

@@ -30,7 +30,7 @@ class Moving:
         self._context = context
         self._into = into
         timeouts = context.tables.timeouts
-        found = select(timeouts.c.due, timeouts.c.id, timeouts.c.destination)
+        found = select(timeouts.c.due, timeouts.c.id, timeouts.c.destination, context.now_column)
         can_go = (*is_free(context), into.takes(timeouts))
         locked = found.order_by(timeouts.c.due, timeouts.c.id).with_for_update(
             skip_locked=True, of=timeouts
@@ -41,7 +41,10 @@ class Moving:
     def move_many(
         self, token: str, keys: Sequence[Key], at: Micros, transaction: Connection
     ) -> list[Key]:
-        """Move those of *keys* that can be moved; return them."""
+        """Move those of *keys* that can be moved; return them.
+
+        *at* is the host's, and counts only where the database's clock does not.
+        """
         if not keys:
             return []
         asked = set(keys)
@@ -55,6 +58,8 @@ class Moving:
         if not moved:
             return []
         reach("moving.locked")
+        if self._context.has_database_clock:
+            at = max(row[3] for row in rows)
         ended = token if len(moved) == len(asked) else ""
         statement, parameters = self._move.of(moved, token=ended, at=at, stamp=to_wire(at))
         transaction.execute(statement, parameters)

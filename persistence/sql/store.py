@@ -98,7 +98,7 @@ class SqlTimeoutStore:
     def store_many(
         self, timeouts: Sequence[Timeout], *, transaction: Transaction | None = None
     ) -> None:
-        """Store all or none; raises MessageRejected for text that cannot be stored."""
+        """Store all or none; raises MessageRejected for what cannot be stored."""
         self._storing.store_many(timeouts, transaction)
         if timeouts and transaction is None:
             self.expect(min(timeout.due for timeout in timeouts))

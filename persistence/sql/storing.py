@@ -11,6 +11,7 @@ from timeoutmgr.crashpoints import reach
 
 from .context import StoreContext
 from .history import entry, record
+from .packets import require_fit
 from .rows import to_row
 
 
@@ -21,7 +22,10 @@ class Storing:
         self._context = context
 
     def store_many(self, timeouts: Sequence[Timeout], transaction: Transaction | None) -> None:
-        """Store all or none; skip the ids that were ever stored, cancelled or dispatched."""
+        """Store all or none; skip the ids that were ever stored, cancelled or dispatched.
+
+        Raises MessageRejected for a message that the database cannot hold.
+        """
         # By id, so that two batches that share ids wait for each other in one order. Of one id
         # twice in a batch the first counts.
         batch = sorted({timeout.id: timeout for timeout in reversed(timeouts)}.values(), key=_id)
@@ -32,6 +36,7 @@ class Storing:
             return
 
         def all_new(connection: Connection) -> None:
+            require_fit(connection, rows)
             if insert_keys(connection, keys) != len(keys):
                 raise _NotAllNew
             reach("storing.keys_inserted")

@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, Connection, bindparam, exists, select, upd
 from timeoutmgr.contracts import Key, Outcome, Taken, Timeout, Transaction
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import StorageUnavailable
-from timeoutmgr.instants import duration_micros
+from timeoutmgr.instants import Micros, duration_micros
 
 from .claims import NewClaim, add_claims, claims_of
 from .closing import Closing
@@ -30,13 +30,26 @@ Rows = Mapping[Key, Any]
 class TakenRows:
     """Timeouts in hand; ``close`` is the given function, once."""
 
-    def __init__(self, rows: Rows, close: Callable[[Sequence[Outcome]], None]) -> None:
+    def __init__(
+        self, context: StoreContext, rows: Rows, close: Callable[[Sequence[Outcome]], None]
+    ) -> None:
+        self._clock = context.clock
+        self._seen = context.clock.monotonic()
+        # The latest: each row is asked for at a moment of its own, and is due by then.
+        told = (row[-1] for row in rows.values()) if context.has_database_clock else ()
+        self._told: Micros | None = max(told, default=None)
         self.timeouts: Final[Sequence[Timeout]] = [
             from_values(row[: len(COLUMNS)]) for row in rows.values()
         ]
         self._close = close
         self.ended = False
         self.recorded = False
+
+    def now(self) -> Micros:
+        """Return the time that due times are compared with, as it was read with the rows."""
+        if self._told is None:
+            return self._clock.now()
+        return self._told + round((self._clock.monotonic() - self._seen) * 1_000_000)
 
     def close(self, outcomes: Sequence[Outcome]) -> None:
         """Record *outcomes* and commit."""
@@ -58,7 +71,7 @@ class Taking:
         is_claimed = exists().where(claims.c.token == bindparam("token"))
         rows = select(
             *(timeouts.c[name] for name in COLUMNS),
-            *(timeouts.c.run_id, is_claimed.label("claimed")),
+            *(timeouts.c.run_id, is_claimed.label("claimed"), context.now_column),
         )
         locked = rows.order_by(timeouts.c.due, timeouts.c.id).with_for_update(
             skip_locked=True, of=timeouts
@@ -82,6 +95,7 @@ class Taking:
     ) -> Iterator[Taken]:
         rows, passed_by = self._rows(transaction, keys, token)
         yield TakenRows(
+            self._context,
             rows,
             lambda outcomes: self._closing.record(transaction, token, rows, outcomes, passed_by),
         )
@@ -102,7 +116,7 @@ class Taking:
                 asked_token, token = token, self._claim_before_publish(token, rows)
                 if token != asked_token:
                     passed_by = set()  # the new claim is on our rows alone
-            taken = TakenRows(rows, close)
+            taken = TakenRows(self._context, rows, close)
             yield taken
         finally:
             if taken is not None and not taken.ended:
@@ -115,6 +129,7 @@ class Taking:
         database = self._context.database
         fenced, rows = database.run(lambda connection: self._fence(connection, token, keys))
         taken = TakenRows(
+            self._context,
             rows,
             lambda outcomes: database.run(
                 lambda connection: self._closing.record(connection, fenced, rows, outcomes)

@@ -16,6 +16,7 @@ from timeoutmgr.database.engine import execute_many
 from timeoutmgr.instants import Micros
 
 from .inserting import insert_missing
+from .packets import in_statements
 from .tables import Tables
 
 Row = dict[str, Any]
@@ -62,7 +63,8 @@ class Writing:
 
     def insert_rows(self, connection: Connection, table: Table, rows: Sequence[Row]) -> None:
         """Insert *rows*, all of the same columns, in the same order."""
-        execute_many(connection, insert(table), rows)
+        for part in in_statements(connection, rows):
+            execute_many(connection, insert(table), part)
 
     def close_keys(
         self, connection: Connection, ids: Sequence[str], state: TimeoutState, at: Micros

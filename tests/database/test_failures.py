@@ -8,7 +8,7 @@ import pymysql
 import pytest
 from sqlalchemy import create_engine, exc, text
 
-from timeoutmgr.database.failures import Failure, classify, unavailable
+from timeoutmgr.database.failures import Failure, classify, fails_again, unavailable
 from timeoutmgr.errors import StorageUnavailable
 
 
@@ -68,6 +68,7 @@ def test_a_database_that_cannot_be_reached_or_used_is_away(
         (exc.DataError, psycopg.errors.StringDataRightTruncation("too long")),
         (exc.ProgrammingError, psycopg.errors.SyntaxError("syntax")),
         (exc.ProgrammingError, psycopg.errors.UndefinedColumn("no such column")),
+        (exc.InternalError, psycopg.errors.InFailedSqlTransaction("aborted")),
     ],
 )
 def test_what_is_wrong_with_the_statement_is_the_statements_own(
@@ -88,6 +89,40 @@ def test_a_pool_that_gave_no_connection_in_time_is_away() -> None:
 
 def test_an_error_of_sqlalchemy_itself_is_the_statements_own() -> None:
     assert classify(exc.ArgumentError("no such argument")) is Failure.STATEMENT
+
+
+@pytest.mark.parametrize(
+    ("kind", "original"),
+    [
+        (exc.OperationalError, sqlite3.OperationalError("no such column: x")),
+        (exc.OperationalError, sqlite3.OperationalError('near "SELEC": syntax error')),
+        # By another connection than that of its transaction, which has the writer's turn.
+        (exc.OperationalError, sqlite3.OperationalError("database is locked")),
+        (exc.OperationalError, pymysql.OperationalError(1054, "Unknown column")),
+        (exc.OperationalError, psycopg.errors.ExternalRoutineException("as it says")),
+        (exc.InternalError, psycopg.errors.InFailedSqlTransaction("aborted")),
+        (exc.IntegrityError, sqlite3.IntegrityError("UNIQUE constraint failed")),
+    ],
+)
+def test_what_is_wrong_with_a_statement_that_is_not_ours_stays_wrong(
+    kind: type[exc.DBAPIError], original: Exception
+) -> None:
+    assert fails_again(wrapped(kind, original))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        wrapped(exc.OperationalError, psycopg.OperationalError("server closed"), lost=True),
+        wrapped(exc.OperationalError, pymysql.OperationalError(2013, "Lost"), lost=True),
+        wrapped(exc.OperationalError, pymysql.OperationalError(1213, "Deadlock found")),
+        wrapped(exc.OperationalError, pymysql.OperationalError(1205, "Lock wait timeout")),
+        wrapped(exc.OperationalError, psycopg.errors.DeadlockDetected("deadlock")),
+        wrapped(exc.OperationalError, psycopg.errors.SerializationFailure("serialize")),
+    ],
+)
+def test_a_lost_connection_or_transaction_is_nobodys_fault(error: exc.DBAPIError) -> None:
+    assert not fails_again(error)
 
 
 def test_the_callers_error_names_place_and_cause() -> None:

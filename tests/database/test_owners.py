@@ -1,14 +1,18 @@
 from __future__ import annotations
 
+import fcntl
+import os
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from sqlalchemy import event
 
 from timeoutmgr.database import Database, DatabaseSettings
-from timeoutmgr.database.owners import OwnerLives
+from timeoutmgr.database.owners import OwnerLives, _FileLife
 
 HOLD = """
 import sys
@@ -48,10 +52,11 @@ def test_a_living_owner_is_not_gone(mine: OwnerLives, others: OwnerLives, unique
 
 @pytest.mark.behaviour(48)
 def test_an_owner_that_ended_is_gone(mine: OwnerLives, others: OwnerLives, unique: str) -> None:
-    mine.begin(unique)
-    mine.end(unique)
+    for _ in range(30):  # a server that only hears of it is late now and then
+        mine.begin(unique)
+        mine.end(unique)
 
-    assert others.gone([unique]) == {unique}
+        assert others.gone([unique]) == {unique}
 
 
 @pytest.mark.behaviour(48)
@@ -160,6 +165,131 @@ def test_a_life_that_ended_leaves_no_connection_behind(
 
     assert (before, len(ended)) == (0, 1)
     database.dispose()
+
+
+# --- the files of a SQLite database's owners
+
+
+@pytest.fixture
+def file(sqlite_url: str) -> Iterator[Database]:
+    made = Database(sqlite_url)
+    yield made
+    made.dispose()
+
+
+def owner_files(database: Database) -> list[Path]:
+    return sorted(Path(f"{database.path}-owners").glob("*"))
+
+
+def left_by_the_dead(database: Database, amount: int) -> list[Path]:
+    """Make the files that so many killed processes leave behind."""
+    folder = Path(f"{database.path}-owners")
+    folder.mkdir()
+    left = [folder / f"timeoutmgr-{number:040x}" for number in range(amount)]
+    for each in left:
+        each.touch()
+    return left
+
+
+def test_the_file_of_a_killed_process_goes_when_the_next_life_begins(file: Database) -> None:
+    url = file.url.render_as_string(hide_password=False)
+    with subprocess.Popen(
+        [sys.executable, "-c", HOLD, url, "killed"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "held\n"
+        process.kill()
+    [left] = owner_files(file)
+    lives = OwnerLives(file)
+
+    lives.begin("next")
+
+    assert left not in owner_files(file)
+    assert len(owner_files(file)) == 1
+    assert OwnerLives(file).gone(["killed", "next"]) == {"killed"}
+    lives.end("next")
+
+
+def test_a_life_that_begins_leaves_the_living_alone(file: Database) -> None:
+    ours, theirs = OwnerLives(file), OwnerLives(file)
+    theirs.begin("theirs")
+
+    ours.begin("one")
+    ours.begin("two")
+
+    assert ours.gone(["theirs"]) == theirs.gone(["one", "two"]) == set()
+    for lives, owner in ((theirs, "theirs"), (ours, "one"), (ours, "two")):
+        lives.end(owner)
+    assert owner_files(file) == []
+
+
+def test_a_beginning_removes_a_bounded_number_of_files(file: Database) -> None:
+    left_by_the_dead(file, 250)
+    lives = OwnerLives(file)
+
+    there = []
+    for owner in "abc":
+        lives.begin(owner)
+        there.append(len(owner_files(file)))
+
+    assert there == [151, 52, 3]
+    for owner in "abc":
+        lives.end(owner)
+
+
+def test_what_is_no_life_is_not_swept(file: Database) -> None:
+    [left] = left_by_the_dead(file, 1)
+    others = {left.with_suffix(".new"), left.with_name("timeoutmgr-notes"), left.with_name("x")}
+    for each in others:
+        each.touch()
+    lives = OwnerLives(file)
+
+    lives.begin("a")
+    lives.end("a")
+
+    assert set(owner_files(file)) == others
+
+
+def test_a_life_by_the_name_of_a_dead_one_does_not_lose_its_file_to_who_removes_that(
+    file: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, again, other = OwnerLives(file), OwnerLives(file), OwnerLives(file)
+    first.begin("name")
+    life = first._mine["name"]
+    assert isinstance(life, _FileLife)
+    os.close(life._descriptor)  # as the end of its process does
+    begins = threading.Thread(target=again.begin, args=("name",))
+    unlink = os.unlink
+
+    def unlink_late(path: str) -> None:
+        monkeypatch.setattr(os, "unlink", unlink)
+        begins.start()
+        begins.join(0.5)  # it has to wait; without a lock it would be there by now
+        unlink(path)
+
+    monkeypatch.setattr(os, "unlink", unlink_late)
+    other.begin("other")
+    begins.join()
+
+    assert other.gone(["name"]) == set()
+    again.end("name")
+    other.end("other")
+
+
+def test_who_only_looks_is_no_holder(file: Database) -> None:
+    lives = OwnerLives(file)
+    lives.begin("dead")
+    [path] = owner_files(file)
+    lives.end("dead")
+    path.touch()
+
+    with path.open() as looking:
+        fcntl.flock(looking, fcntl.LOCK_SH)
+
+        assert OwnerLives(file).gone(["dead"]) == {"dead"}
 
 
 def _eventually_gone(lives: OwnerLives, owner: str) -> bool:

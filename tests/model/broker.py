@@ -172,6 +172,17 @@ class SimReceiver:
 
         self._player.ask(Op("ack", outcomes))
 
+    def release(self, received: Sequence[Received]) -> None:
+        serials = [cast(int, one.tag) for one in received]
+
+        def outcomes(world: World) -> Outcomes:
+            mine = [
+                one for one in serials if one in world.held and world.held[one].owner == self._who
+            ]
+            yield "", world.requeued(*mine), None
+
+        self._player.ask(Op("release", outcomes))
+
     def close(self) -> None:
         def outcomes(world: World) -> Outcomes:
             mine = [serial for serial, held in world.held.items() if held.owner == self._who]

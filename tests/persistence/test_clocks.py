@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 
 import pytest
 
 from tests.persistence.making import SECOND, SetClock, dispatch, ids, outcomes, timeout
+from tests.support.ports import FakeReceiver, FakeTransport
+from timeoutmgr import headers
 from timeoutmgr.clock import SystemClock
-from timeoutmgr.contracts import Key
+from timeoutmgr.contracts import Chunk, Clock, Key, SendResult, TimeoutStore, TransactionMode
+from timeoutmgr.database import Database
+from timeoutmgr.instants import from_wire
 from timeoutmgr.persistence import SqlPersistence
+from timeoutmgr.persistence.sql.store import SqlTimeoutStore
+from timeoutmgr.persistence.sql.taking import TakenRows
+from timeoutmgr.satellites.dispatcher import DispatchTimeouts
+from timeoutmgr.telemetry import Counters
+from timeoutmgr.transport.sql import SqlTransport
+from timeoutmgr.transport.work import Work
 
 HOUR = 3_600 * SECOND
 
@@ -43,6 +54,97 @@ def test_a_wrong_host_clock_makes_nothing_early_or_late(
     assert ids(chunk) == in_hand == ["due"]
     assert chunk.next_due == later
     assert abs(store.now() - right.now()) < 5 * SECOND
+
+
+def _send_on(store: TimeoutStore, chunk: Chunk, clock: Clock, transport: FakeTransport) -> None:
+    step = DispatchTimeouts(
+        store=store, error_queue="error", clock=clock, telemetry=(telemetry := Counters())
+    )
+    receiver = FakeReceiver(transport, "control")
+    with Work(transport.session(), receiver, TransactionMode.RECEIVE_ONLY) as work:
+        step.dispatch(chunk.token, chunk.keys, work)
+    assert telemetry.snapshot().get("timeouts_gone", 0) == 0
+
+
+@pytest.mark.parametrize("skew", [-HOUR, HOUR])
+def test_a_wrong_host_clock_neither_skips_nor_lengthens_the_pause_after_a_refusal(
+    persistence: SqlPersistence, skew: int
+) -> None:
+    right = SystemClock()
+    wrong = SetClock(right.now() + skew)
+    store, transport = persistence.timeouts("e", wrong), FakeTransport("billing")
+    # The fourth attempt: the pause after it is long enough for a slow machine.
+    store.store_many([replace(timeout("a", right.now() - 1), attempts=3)])
+    transport.script("billing", SendResult.REFUSED)
+    began = right.now()
+
+    _send_on(store, store.claim(wrong.now(), 10, "o"), wrong, transport)
+    waiting = store.claim(wrong.now(), 10, "o")
+
+    assert waiting.keys == ()
+    assert waiting.next_due == pytest.approx(began + 8 * SECOND, abs=5 * SECOND)
+
+
+@pytest.mark.parametrize("skew", [-HOUR, HOUR])
+def test_a_dispatch_is_told_by_the_databases_clock(persistence: SqlPersistence, skew: int) -> None:
+    right = SystemClock()
+    wrong = SetClock(right.now() + skew)
+    store, transport = persistence.timeouts("e", wrong), FakeTransport("billing")
+    due = right.now() - SECOND
+    store.store_many([timeout("a", due)])
+
+    _send_on(store, store.claim(wrong.now(), 10, "o"), wrong, transport)
+
+    [sent] = transport.messages("billing")
+    late = from_wire(sent.headers[headers.DISPATCHED_AT]) - due
+    assert SECOND <= late < 60 * SECOND
+    assert store.statistics().lateness_max == late
+
+
+def test_what_is_in_hand_knows_how_the_databases_time_goes_on(persistence: SqlPersistence) -> None:
+    wrong = SetClock()
+    store = persistence.timeouts("e", wrong)
+    store.store_many([timeout("a", 1)])
+    chunk = store.claim(0, 10, "o")
+
+    with store.take_many(chunk.token, chunk.keys) as taken:
+        assert isinstance(taken, TakenRows)
+        at_first = taken.now()
+        wrong.at += 7 * SECOND
+        later = taken.now()
+
+    assert later - at_first == 7 * SECOND
+
+
+@pytest.mark.parametrize("skew", [-HOUR, HOUR])
+def test_what_is_moved_is_told_by_the_databases_clock(
+    postgres_url: str, unique: str, skew: int
+) -> None:
+    right, database = SystemClock(), Database.shared(postgres_url)
+    wrong = SetClock(right.now() + skew)
+    with (
+        closing(SqlTransport(database, prefix=f"{unique}_")) as transport,
+        closing(SqlPersistence(database, prefix=f"{unique}_")) as persistence,
+    ):
+        persistence.install()
+        transport.install()
+        transport.session().create_queues(["billing"])
+        store = persistence.timeouts("e", wrong, atomic_dispatch=True)
+        assert isinstance(store, SqlTimeoutStore)
+        rows = transport.message_rows()
+        assert rows is not None
+        move = store.mover(rows)
+        assert move is not None
+        one = timeout("a", right.now() - SECOND)
+        store.store_many([one])
+
+        with database.begin() as transaction:
+            moved = move("", [one.key], wrong.now(), transaction)
+        late = store.statistics().lateness_max
+
+    assert moved == [one.key]
+    assert late is not None
+    assert SECOND <= late < 60 * SECOND
 
 
 @pytest.mark.behaviour(55)

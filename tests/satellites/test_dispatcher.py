@@ -404,6 +404,44 @@ def test_a_refused_timeout_stays_and_is_tried_again_after_its_pause() -> None:
     assert desk.transport.ids("billing") == ["m1"]
 
 
+@pytest.mark.parametrize("ahead", [-15, 15])
+def test_a_pause_is_measured_by_the_stores_clock_and_not_the_hosts(ahead: int) -> None:
+    desk = Desk()
+    desk.step = replace(desk.step, clock=FakeClock(START + ahead * SECOND))
+    desk.put(a_timeout())
+    desk.transport.script("billing", SendResult.REFUSED)
+    desk.order_due()
+
+    desk.clock.advance(0.999)
+    desk.order_due()
+    assert desk.transport.ids("billing") == []
+
+    desk.clock.advance(0.001)
+    desk.order_due()
+    assert desk.transport.ids("billing") == ["m1"]
+
+
+@pytest.mark.parametrize("ahead", [-15, 15])
+def test_so_is_the_pause_of_what_the_error_queue_did_not_take(ahead: int) -> None:
+    desk = Desk()
+    desk.step = replace(desk.step, clock=FakeClock(START + ahead * SECOND))
+    desk.put(a_timeout(destination="nowhere"))
+    desk.transport.script("error", *[SendResult.UNKNOWN] * 5)
+
+    desk.order_due()
+
+    assert [one.next_try for one in desk.store.outcomes] == [START + SECOND]
+
+
+def test_the_store_is_asked_for_the_time_only_where_something_is_tried_again() -> None:
+    desk = Desk()
+    desk.put(a_timeout("m1"), a_timeout("m2", destination="nowhere"))
+
+    desk.order_due()
+
+    assert desk.store.calls["now"] == 0
+
+
 @pytest.mark.behaviour(92)
 def test_a_refused_timeout_does_not_hold_up_the_others() -> None:
     desk = Desk()

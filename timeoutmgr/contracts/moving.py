@@ -19,8 +19,9 @@ from timeoutmgr.instants import Micros
 Move: TypeAlias = Callable[[str, Sequence[Key], Micros, Transaction], Sequence[Key]]
 """Moves those of some keys that can be moved, in a transaction, and returns them.
 
-Given are a claim's token (empty: none), keys, and the instant of the dispatch. The rows are due
-and were nobody else's; they are recorded as dispatched, and the claim ended where all were moved.
+Given are a claim's token (empty: none), keys, and the instant of the dispatch, which counts only
+where the storage has no clock. The rows are due and were nobody else's; they are recorded as
+dispatched, and the claim ended where all were moved.
 """
 
 

@@ -23,6 +23,7 @@ class OutcomeKind(StrEnum):
 class Outcome:
     """How the dispatch of one timeout ended, to be recorded by ``Taken.close``.
 
+    *next_try* is an instant of the store's clock; *at* is too, where the dispatcher knew it.
     *maybe_sent* goes with RETRY: no confirm came, so that a later cancel must not promise.
     """
 

@@ -14,7 +14,11 @@ from timeoutmgr.instants import Micros
 
 
 class Taken(Protocol):
-    """Timeouts in the hands of one dispatcher, until it says how each ended."""
+    """Timeouts in the hands of one dispatcher, until it says how each ended.
+
+    It may have more: ``now()``, the time of the store's clock as it is known from the taking. Of
+    one that has not the store is asked for it, where something is to be tried again.
+    """
 
     @property
     def timeouts(self) -> Sequence[Timeout]:

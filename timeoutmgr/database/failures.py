@@ -22,6 +22,8 @@ class Failure(Enum):
 _MYSQL_CONFLICTS: Final = frozenset({1205, 1213})
 _POSTGRESQL_CONFLICTS: Final = frozenset({"40001", "40P01", "55P03"})
 _SQLITE_CONFLICTS: Final = ("database is locked", "database table is locked")
+_POSTGRESQL_ABORTED: Final = "25P02"
+"""The transaction is of no use any more, since somebody swallowed the error that ended it."""
 
 
 def classify(error: exc.SQLAlchemyError) -> Failure:
@@ -32,6 +34,8 @@ def classify(error: exc.SQLAlchemyError) -> Failure:
         return Failure.STATEMENT
     if _is_conflict(error):
         return Failure.CONFLICT
+    if getattr(error.orig, "sqlstate", None) == _POSTGRESQL_ABORTED:
+        return Failure.STATEMENT
     if error.connection_invalidated or isinstance(
         error, exc.OperationalError | exc.InterfaceError | exc.InternalError
     ):
@@ -43,6 +47,19 @@ def classify(error: exc.SQLAlchemyError) -> Failure:
     if _mysql_code(error) == 1146:  # no such table
         return Failure.AWAY
     return Failure.STATEMENT
+
+
+def fails_again(error: exc.SQLAlchemyError) -> bool:
+    """Return whether a statement that is not ours is to blame for *error*, whatever it looks like.
+
+    ``classify`` is for our own statements: they are right, so what drivers call operational is an
+    outage. Theirs may name a column that is not there, for which SQLite and MySQL have no other
+    word. On SQLite none loses to another: the transaction that they run in has the writer's turn.
+    An outage that this takes for the statement's is met by our own statements right after it.
+    """
+    if not isinstance(error, exc.DBAPIError):
+        return True
+    return not (error.connection_invalidated or _is_conflict_of_servers(error))
 
 
 def unavailable(error: exc.SQLAlchemyError, where: str) -> StorageUnavailable:
@@ -61,11 +78,14 @@ def _told(error: exc.SQLAlchemyError) -> str:
 
 
 def _is_conflict(error: exc.DBAPIError) -> bool:
-    if getattr(error.orig, "sqlstate", None) in _POSTGRESQL_CONFLICTS:
-        return True
-    if _mysql_code(error) in _MYSQL_CONFLICTS:
+    if _is_conflict_of_servers(error):
         return True
     return isinstance(error, exc.OperationalError) and str(error.orig).startswith(_SQLITE_CONFLICTS)
+
+
+def _is_conflict_of_servers(error: exc.DBAPIError) -> bool:
+    sqlstate = getattr(error.orig, "sqlstate", None)
+    return sqlstate in _POSTGRESQL_CONFLICTS or _mysql_code(error) in _MYSQL_CONFLICTS
 
 
 def _mysql_code(error: exc.DBAPIError) -> int | None:

@@ -11,8 +11,9 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import re
 import threading
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -63,7 +64,7 @@ class OwnerLives:
         if not others:
             return set()
         if self._database.is_sqlite:
-            return {owner for owner in others if not _file_is_held(self._database, owner)}
+            return {owner for owner in others if not _is_held(_file(self._database, owner))}
         with self._database.read() as connection:
             if self._database.dialect.name == "postgresql":
                 held = set(connection.execute(text(_POSTGRESQL_HELD)).scalars())
@@ -83,6 +84,12 @@ _POSTGRESQL_HELD: Final = (
     "AND objsubid = 1 AND granted "
     "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
 )
+
+
+_SWEPT: Final = 100
+"""Files of the dead that a life which begins removes at most: it is not to wait for all of them."""
+_PREFIX: Final = "timeoutmgr-"
+_IS_LIFE: Final = re.compile(_PREFIX + "[0-9a-f]{40}")
 
 
 class _Life(Protocol):
@@ -110,12 +117,15 @@ class _SessionLife:
                 isolation_level="AUTOCOMMIT"
             )
             if database.dialect.name == "postgresql":
-                statement, name = "SELECT pg_try_advisory_lock(:name)", _number(owner)
+                lock, unlock = "pg_try_advisory_lock(:name)", "pg_advisory_unlock(:name)"
+                name = _number(owner)
             else:
                 # An idle session would be closed after wait_timeout, and its locks with it.
                 self._connection.execute(text("SET SESSION wait_timeout = 31536000"))
-                statement, name = "SELECT GET_LOCK(:name, 0)", _name(owner)
-            held = self._connection.execute(text(statement), {"name": name}).scalar()
+                lock, unlock = "GET_LOCK(:name, 0)", "RELEASE_LOCK(:name)"
+                name = _name(owner)
+            self._unlock = text(f"SELECT {unlock}").bindparams(name=name)
+            held = self._connection.execute(text(f"SELECT {lock}"), {"name": name}).scalar()
         except exc.SQLAlchemyError as error:
             raise unavailable(error, database.describe()) from error
         if not held:
@@ -133,7 +143,10 @@ class _SessionLife:
         return True
 
     def end(self) -> None:
-        # A connection that is lost already has let go of its lock.
+        # A connection that is lost already has let go of its lock. Of one that is closed the server
+        # hears a little later, and the next of that name would be refused.
+        with contextlib.suppress(exc.SQLAlchemyError):
+            self._connection.execute(self._unlock)
         with contextlib.suppress(exc.SQLAlchemyError):
             self._connection.close()
 
@@ -143,12 +156,16 @@ class _FileLife:
 
     def __init__(self, database: Database, owner: str) -> None:
         self._path = _file(database, owner)
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+        folder = self._path.parent
+        folder.mkdir(parents=True, exist_ok=True)
         # Locked before it gets its name: nobody may find it there and not yet locked.
         draft = self._path.with_suffix(".new")
         self._descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         fcntl.flock(self._descriptor, fcntl.LOCK_EX)
-        draft.rename(self._path)
+        # One at a time: the name may be that of a dead one, whose file is just being removed.
+        with _locked(folder, fcntl.LOCK_EX):
+            draft.rename(self._path)
+            _sweep(folder)
 
     def holds(self) -> bool:
         return self._path.exists()
@@ -158,20 +175,43 @@ class _FileLife:
         os.close(self._descriptor)
 
 
-def _file_is_held(database: Database, owner: str) -> bool:
-    path = _file(database, owner)
+def _sweep(folder: Path) -> None:
+    """Remove files of the dead, after whom nobody may ever ask."""
+    swept = 0
+    with os.scandir(folder) as files:
+        for file in files:
+            # What is another user's, say, is no reason not to live.
+            with contextlib.suppress(OSError):
+                if _IS_LIFE.fullmatch(file.name) and not _is_held(file.path):
+                    os.unlink(file.path)
+                    swept += 1
+            if swept == _SWEPT:
+                return
+
+
+def _is_held(path: str | Path) -> bool:
     try:
-        descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
+        # Shared: who else looks at this moment is no holder.
+        with _locked(path, fcntl.LOCK_SH | fcntl.LOCK_NB):
+            return False
     except FileNotFoundError:
         return False
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
+
+
+@contextlib.contextmanager
+def _locked(path: str | Path, how: int) -> Iterator[None]:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, how)
+        try:
+            yield
+        finally:
+            # To close it is not enough: a child that was forked meanwhile has it open too.
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
     finally:
         os.close(descriptor)
-    path.unlink(missing_ok=True)
-    return False
 
 
 def _file(database: Database, owner: str) -> Path:
@@ -186,4 +226,4 @@ def _number(owner: str) -> int:
 
 
 def _name(owner: str) -> str:
-    return "timeoutmgr-" + hashlib.sha256(owner.encode()).hexdigest()[:40]
+    return _PREFIX + hashlib.sha256(owner.encode()).hexdigest()[:40]

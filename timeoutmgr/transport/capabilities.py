@@ -11,7 +11,7 @@ from timeoutmgr.errors import CombinationRefused
 def default_mode(
     transport: TransportCapabilities, same_database: bool, has_store: bool
 ) -> TransactionMode:
-    """Return the strongest mode that the combination can keep."""
+    """Return one transaction for all where the combination can keep it, else ``receive_only``."""
     if TransactionMode.TRANSACTION_SCOPE in transport.modes and (same_database or not has_store):
         return TransactionMode.TRANSACTION_SCOPE
     return TransactionMode.RECEIVE_ONLY

@@ -1,0 +1,75 @@
+"""How much one statement may carry to MySQL: no more than the server's ``max_allowed_packet``.
+
+PyMySQL writes a body as hexadecimal digits, two for each byte. Of what is larger than a packet the
+server reads no more and closes the connection, as if it were away: a message that can never be
+stored would be taken for an outage, and keep back all others.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+from sqlalchemy import Connection, text
+
+from timeoutmgr.errors import MessageRejected
+
+_STATEMENT: Final = 2 * 1024
+"""Bytes of an INSERT beside its rows, at most."""
+_ROW: Final = 9 * 1024
+"""Bytes of a row beside its body and headers: eight texts of 255 signs, and numbers, at most."""
+_PACKET: Final = "timeoutmgr_packet"
+
+_Row = dict[str, Any]
+
+
+def require_fit(connection: Connection, rows: Sequence[_Row]) -> None:
+    """Raise MessageRejected for a message that no statement can carry."""
+    packet = _packet_of(connection)
+    if packet is None:
+        return
+    for row in rows:
+        needed = _STATEMENT + _size(row)
+        if needed > packet:
+            raise MessageRejected(
+                f"message {row['message_id']!r} takes {needed} bytes to store, and the database's "
+                f"max_allowed_packet is {packet}; raise that, or lower limits.max_body"
+            )
+
+
+def in_statements(connection: Connection, rows: Sequence[_Row]) -> Iterator[Sequence[_Row]]:
+    """Yield *rows*, which fit each, in parts that one statement can carry.
+
+    PyMySQL cuts a batch itself, but at a million bytes, whatever the server allows.
+    """
+    packet = _packet_of(connection) if rows and "body" in rows[0] else None
+    if packet is None:
+        yield rows
+        return
+    part: list[_Row] = []
+    room = packet - _STATEMENT
+    for row in rows:
+        size = _size(row)
+        if part and size > room:
+            yield part
+            part, room = [], packet - _STATEMENT
+        part.append(row)
+        room -= size
+    yield part
+
+
+def _packet_of(connection: Connection) -> int | None:
+    """Return how large a statement may be, None where nothing is known to bound it.
+
+    It is asked for once, since it stays as it is while a connection lives.
+    """
+    if connection.dialect.name not in {"mysql", "mariadb"}:
+        return None
+    packet: int | None = connection.info.get(_PACKET)
+    if packet is None:
+        packet = int(connection.execute(text("SELECT @@max_allowed_packet")).scalar_one())
+        connection.info[_PACKET] = packet
+    return packet
+
+
+def _size(row: _Row) -> int:
+    # Headers are JSON in ASCII, of which half at most is to be escaped.
+    return _ROW + 2 * (len(row["body"]) + len(row["headers"]))
