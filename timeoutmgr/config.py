@@ -106,7 +106,7 @@ class EndpointConfiguration:
     def __init__(self, name: str) -> None:
         self.name: Final = check_endpoint_name(name)
         self.transaction_mode: TransactionMode | str | None = None
-        """None takes the strongest mode that transport and store can keep."""
+        """None: ``transaction_scope`` where the parts share a database, else ``receive_only``."""
         self.error_queue = "error"
         self.critical_error_action: CriticalAction | str = CriticalAction.STOP
         self.recoverability: RecoverabilitySettings | None = None

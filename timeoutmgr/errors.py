@@ -25,6 +25,7 @@
     │   └── InvalidQueueName        a format or path name that breaks the grammar, and where
     ├── MessageRejected             a received message that no retry can mend
     │   └── ReceivedTooLate         its time to be received is over
+    ├── HandlerFailed               a handler's own SQL was wrong, or it ended its thread
     ├── DeliveryFailed              the broker did not take responsibility
     │   ├── Unroutable              there is no such destination queue
     │   └── DeliveryUnknown         the confirm did not come; it may have been taken
@@ -200,6 +201,13 @@ class MessageRejected(TimeoutManagerError):
 
 class ReceivedTooLate(MessageRejected):
     """A message whose time to be received was over when it was received."""
+
+
+class HandlerFailed(TimeoutManagerError):
+    """A handler failed in a way that is not to be taken for anything else; the cause tells how."""
+
+    def __init__(self, error: BaseException) -> None:
+        super().__init__(f"the handler failed with {type(error).__name__}: {error}")
 
 
 class DeliveryFailed(TimeoutManagerError):

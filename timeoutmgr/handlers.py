@@ -1,15 +1,26 @@
 """The endpoint's own handlers: one message in, its handlers called, what they sent goes with it."""
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
+from sqlalchemy.exc import SQLAlchemyError
+
 from timeoutmgr import headers
 from timeoutmgr.contracts import Clock, DeadLetters
 from timeoutmgr.crashpoints import reach
-from timeoutmgr.errors import ConfigurationError, InvalidMessage, MessageRejected, ReceivedTooLate
+from timeoutmgr.database.failures import fails_again
+from timeoutmgr.errors import (
+    ConfigurationError,
+    HandlerFailed,
+    InvalidMessage,
+    MessageRejected,
+    ReceivedTooLate,
+)
+from timeoutmgr.ids import RepeatableIds
 from timeoutmgr.instants import duration_micros, from_timespan, from_wire, to_wire
 from timeoutmgr.message import Message, Outgoing, Received
 from timeoutmgr.outgoing import Composer, DelayRoute, SendOptions, Sent
@@ -60,6 +71,7 @@ class HandlerContext:
         self._outgoing: list[Outgoing] = []
         self._delayed_for: list[str] = []
         self._session: Session | None = None
+        self._ids = None if work.is_atomic else _repeatable_ids(composer.endpoint, self.message)
 
     @property
     def message_id(self) -> str:
@@ -109,7 +121,7 @@ class HandlerContext:
     ) -> Sent:
         """Send to *destination*; keywords are those of SendOptions (``delay=…``)."""
         composed = self._composer.compose(
-            destination, message_type, body, merged(options, given), self.message
+            destination, message_type, body, merged(options, given), self.message, ids=self._ids
         )
         self._outgoing.append(composed.outgoing)
         if composed.due is not None:
@@ -144,8 +156,9 @@ class HandlerContext:
     def finish(self) -> None:
         """Hand over what was sent; the endpoint calls this when every handler returned."""
         if self._session is not None:
-            self._session.flush()
-            self._session.close()
+            with _as_a_failure_of_its_message(self._work):
+                self._session.flush()
+                self._session.close()
         self._require_queues(self._delayed_for)
         if self._dead_letters is None:
             self._work.send(self._outgoing)
@@ -156,6 +169,16 @@ class HandlerContext:
         told = self._dead_letters.after_sending(self._outgoing, self._work.transaction)
         reach("handler.arrivals_noted")
         self._work.tell(told)
+
+
+def _repeatable_ids(endpoint: str, cause: Message) -> RepeatableIds | None:
+    """Return the ids of what *endpoint* sends when it handles *cause*; None: new ones each time.
+
+    A sender may use an id again for another message, which it then sends at another time. Of one
+    that does not tell when that was no two can be told apart.
+    """
+    sent = cause.headers.get(headers.TIME_SENT)
+    return None if sent is None else RepeatableIds(endpoint, cause.id, sent)
 
 
 def merged(options: SendOptions | None, given: Mapping[str, Any]) -> SendOptions:
@@ -230,8 +253,9 @@ class HandlerStep:
             self.require_queues,
             self.dead_letters,
         )
-        for handler in found:
-            handler(body, context)
+        with _as_a_failure_of_its_message(work):
+            for handler in found:
+                handler(body, context)
         context.finish()
         if self.dead_letters is not None:
             reach("handler.finished")
@@ -264,6 +288,26 @@ class HandlerStep:
             return from_wire(sent) + life < self.clock.now()
         except ValueError:
             return False  # an unreadable limit must not cost a message its life
+
+
+@contextmanager
+def _as_a_failure_of_its_message(work: Work) -> Iterator[None]:
+    """Have what a handler raises count as a failed attempt at its message.
+
+    Who owns a transaction takes errors of its database for an outage, and a wrong statement would
+    be tried for ever. A handler that says ``sys.exit``, or whose event loop was cancelled, would
+    end the pump, and when the message comes again the next one.
+    """
+    try:
+        yield
+    except SQLAlchemyError as error:
+        if work.is_atomic and fails_again(error):
+            raise HandlerFailed(error) from error
+        raise
+    except Exception:
+        raise
+    except BaseException as error:
+        raise HandlerFailed(error) from error
 
 
 def enclosed_types(message: Message) -> list[str]:

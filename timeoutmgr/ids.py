@@ -1,11 +1,15 @@
-"""Ids as text: random ones, and the form that all of them have."""
+"""Ids as text: random ones, those that come again, and the form that all of them have."""
 
+import hashlib
 import os
+from collections.abc import Iterator
+from itertools import count
 from typing import Final
 
 _FREE: Final = ~(0xF000 << 64 | 0xC000 << 48)
 _VARIANT: Final = 0x8000 << 48
 _RANDOM: Final = 4
+_OF_CONTENT: Final = 8
 
 
 def uuid_text(number: int, version: int) -> str:
@@ -20,3 +24,37 @@ def uuid_text(number: int, version: int) -> str:
 def random_id() -> str:
     """Return a new id, as ``uuid.uuid4`` makes them."""
     return uuid_text(int.from_bytes(os.urandom(16), "big"), _RANDOM)
+
+
+class RepeatableIds:
+    """Ids of what is sent while one message is handled: handled again, it gets them again.
+
+    Without one transaction for receiving and sending, what a handler sent before it failed, or
+    before its process died, is sent already. Under the same ids a store knows it, and a receiver
+    can. *cause* tells one message from all others, in its own words. Safe for many threads.
+    """
+
+    def __init__(self, *cause: str) -> None:
+        self._cause = _digest(*(text.encode() for text in cause))
+        self._numbers: dict[bytes, Iterator[int]] = {}
+
+    def next(self, destination: str, message_type: str, body: bytes) -> str:
+        """Return the id of what is sent next.
+
+        By what it is, and how many like it came before: not by its place among all, which may be
+        another one the next time, nor by when it is due, which a handler often reckons from now.
+        """
+        content = _digest(self._cause, destination.encode(), message_type.encode(), body)
+        # Each of the two is one step: of two threads that send the same none gets the other's id.
+        number = next(self._numbers.setdefault(content, count()))
+        digest = _digest(content, str(number).encode())
+        return uuid_text(int.from_bytes(digest[:16], "big"), _OF_CONTENT)
+
+
+def _digest(*parts: bytes) -> bytes:
+    found = hashlib.sha256()
+    for part in parts:
+        # The length tells where one ends and the next begins.
+        found.update(len(part).to_bytes(8, "big"))
+        found.update(part)
+    return found.digest()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from timeoutmgr import headers
 from timeoutmgr.contracts import Clock, DeadLetters
 from timeoutmgr.errors import DelayedDeliveryDisabled, InvalidMessage, Unsupported
+from timeoutmgr.ids import RepeatableIds
 from timeoutmgr.instants import Micros, from_micros, to_timespan, to_wire
 from timeoutmgr.message import Message, Outgoing
 from timeoutmgr.validation import (
@@ -96,13 +97,14 @@ class Composer:
         options: SendOptions,
         cause: Message | None = None,
         *,
+        ids: RepeatableIds | None = None,
         stored: bool = False,
     ) -> Composed:
         """Return the checked and routed message; raise InvalidMessage for what is wrong with it.
 
-        *cause* is the message being handled, which the new one is related to. With *stored* a
-        delayed message must go where it can be stored past a queue. Raises Unsupported where that
-        cannot be.
+        *cause* is the message being handled, which the new one is related to; *ids* are those to
+        give if it may be handled again. With *stored* a delayed message must go where it can be
+        stored past a queue. Raises Unsupported where that cannot be.
         """
         now = self.clock.now()
         due = due_of(options.delay, options.deliver_at, now)
@@ -110,7 +112,7 @@ class Composer:
         if self.dead_letters is not None and isinstance(destination, str):
             destination = self.dead_letters.queue_of(destination)
         check_destination(destination, self.limits)
-        message = self._message(message_type, body, options, now, cause)
+        message = self._message(destination, message_type, body, options, now, cause, ids)
         message = self._marked(message, options, destination)
         check_headers(message.headers, self.limits)
         check_body(message.body, self.limits)
@@ -156,17 +158,23 @@ class Composer:
 
     def _message(
         self,
+        destination: str,
         message_type: str,
         body: object,
         options: SendOptions,
         now: Micros,
         cause: Message | None,
+        ids: RepeatableIds | None,
     ) -> Message:
         if not isinstance(message_type, str) or not message_type:
             raise InvalidMessage(f"a message type is a name, got {message_type!r}")
-        message_id = options.message_id if options.message_id is not None else self.new_id()
-        check_id(message_id)
         content, content_type = encode_body(body)
+        message_id = options.message_id
+        if message_id is None:
+            message_id = (
+                self.new_id() if ids is None else ids.next(destination, message_type, content)
+            )
+        check_id(message_id)
         content_type = options.content_type or content_type
         own = {
             headers.MESSAGE_ID: message_id,

@@ -9,7 +9,15 @@ from typing import Any
 
 import pytest
 
-from tests.acceptance.matrix import EACH_ONCE, REPRESENTATIVE, SERVED, matrix
+from tests.acceptance.matrix import (
+    EACH_ONCE,
+    RECEIVE_ONLY,
+    REFERENCE,
+    REPRESENTATIVE,
+    SERVED,
+    Pair,
+    matrix,
+)
 from tests.acceptance.place import LATER, SOON, Party, Place
 from timeoutmgr import HandlerContext, RecoverabilitySettings, headers
 from timeoutmgr.errors import ConfigurationError
@@ -101,6 +109,25 @@ def test_a_message_that_keeps_failing_is_in_the_error_queue_whole(place: Place) 
     assert needed <= set(copy.headers)
     assert party.inbox.arrived == []
     assert len(party.errors.look()) == 1
+
+
+@matrix(pairs=(REFERENCE, Pair("rabbitmq", "sqlite"), Pair("sqlite", "sqlite", RECEIVE_ONLY)))
+def test_what_a_handler_had_sent_when_another_send_failed_comes_once(place: Place) -> None:
+    party = Party(place, recoverability=RecoverabilitySettings(immediate=3, delayed=0))
+
+    def send_two(_body: Any, context: HandlerContext) -> None:
+        context.send_local("Reminder", {}, delay=SOON)
+        context.send(f"{place.name}-nobody", "Lost", {})
+
+    party.config.add_handler("Order", send_two)
+    party.start()
+
+    sent = party.endpoint.send_local("Order", {})
+
+    party.errors.wait_for_id(sent.message_id)
+    party.inbox.wait_for(1)
+    eventually(lambda: party.endpoint.timeouts.count() == 0, "no timeout is left")
+    assert [one.message_type for one in party.inbox.arrived] == ["Reminder"]
 
 
 @matrix(pairs=REPRESENTATIVE)

@@ -69,6 +69,42 @@ def test_a_handler_gets_the_decoded_body_and_the_message_type() -> None:
     assert seen == [({"n": 1}, "Bill")]
 
 
+def sent_ids(desk: Desk, message: Message, **given: Any) -> list[str]:
+    """Handle *message* and return the ids of what was sent then: delayed, and at once."""
+    desk.handle(message, **given)
+    return [desk.transport.ids(queue)[-1] for queue in ("sales.Timeouts", "billing")]
+
+
+def send_two(_body: object, context: HandlerContext) -> None:
+    context.send("billing", "Reminder", {"n": 1}, delay=timedelta(days=1))
+    context.send("billing", "Bill", {"n": 1}, message_id="mine")
+
+
+def test_a_message_that_is_handled_again_sends_under_the_same_ids() -> None:
+    desk = Desk(Bill=[send_two])
+    bill_ = bill(time_sent=to_wire(START))
+
+    first, again = sent_ids(desk, bill_), sent_ids(desk, bill_)
+    # An id may be used again by its sender, for a message of another time.
+    other = sent_ids(desk, bill(time_sent=to_wire(START + SECOND)))
+
+    assert first == again
+    assert first[1] == other[1] == "mine"
+    assert first[0] != other[0]
+
+
+def test_where_a_failed_send_is_undone_or_nothing_tells_two_messages_apart_ids_are_new() -> None:
+    desk = Desk(Bill=[send_two])
+    bill_ = bill(time_sent=to_wire(START))
+
+    atomic = [
+        sent_ids(desk, bill_, mode=TransactionMode.SENDS_ATOMIC_WITH_RECEIVE)[0] for _ in "ab"
+    ]
+    of_no_time = [sent_ids(desk, bill())[0] for _ in "ab"]
+
+    assert len({*atomic, *of_no_time}) == 4
+
+
 def test_all_handlers_of_a_type_run_in_order() -> None:
     ran: list[int] = []
     desk = Desk(Bill=[lambda *_: ran.append(1), lambda *_: ran.append(2)])

@@ -1,0 +1,77 @@
+"""What a handler raises that could be taken for something else than its failure."""
+
+from __future__ import annotations
+
+import asyncio
+
+import psycopg.errors
+import pymysql
+import pytest
+from sqlalchemy import exc
+
+from tests.core.test_handlers import Desk, bill
+from timeoutmgr.contracts import TransactionMode
+from timeoutmgr.errors import HandlerFailed
+from timeoutmgr.handlers import HandlerContext
+
+ATOMIC = TransactionMode.SENDS_ATOMIC_WITH_RECEIVE
+RECEIVE = TransactionMode.RECEIVE_ONLY
+
+
+class Ended(BaseException):
+    """Something that is no Exception."""
+
+
+def raising(error: BaseException) -> Desk:
+    """Return the desk of a handler that raises *error*."""
+
+    def fail(_body: object, _context: HandlerContext) -> None:
+        raise error
+
+    return Desk(Bill=[fail])
+
+
+@pytest.mark.parametrize("mode", [RECEIVE, ATOMIC])
+@pytest.mark.parametrize("kind", [SystemExit, KeyboardInterrupt, asyncio.CancelledError, Ended])
+def test_a_handler_that_would_end_its_thread_has_failed(
+    kind: type[BaseException], mode: TransactionMode
+) -> None:
+    error = kind("enough")
+
+    with pytest.raises(HandlerFailed, match=f"the handler failed with {kind.__name__}") as failed:
+        raising(error).handle(bill(), mode)
+
+    assert failed.value.__cause__ is error
+
+
+UNKNOWN_COLUMN = exc.OperationalError(
+    "SELECT x", {}, pymysql.OperationalError(1054, "Unknown column 'x'")
+)
+DEADLOCK = exc.OperationalError("SELECT 1", {}, psycopg.errors.DeadlockDetected("deadlock"))
+LOST = exc.OperationalError(
+    "SELECT 1", {}, pymysql.OperationalError(2013, "Lost connection"), connection_invalidated=True
+)
+
+
+def test_a_wrong_statement_in_the_messages_own_transaction_is_no_error_of_the_database() -> None:
+    with pytest.raises(HandlerFailed, match=r"OperationalError.*Unknown column 'x'") as failed:
+        raising(UNKNOWN_COLUMN).handle(bill(), ATOMIC)
+
+    assert failed.value.__cause__ is UNKNOWN_COLUMN
+
+
+@pytest.mark.parametrize(
+    ("error", "mode"),
+    [
+        (DEADLOCK, ATOMIC),
+        (LOST, ATOMIC),
+        # Nobody takes these for an outage; they stay what they are in the error queue too.
+        (UNKNOWN_COLUMN, RECEIVE),
+        (RuntimeError("a bug"), ATOMIC),
+    ],
+)
+def test_any_other_error_is_told_as_it_is(error: Exception, mode: TransactionMode) -> None:
+    with pytest.raises(type(error)) as failed:
+        raising(error).handle(bill(), mode)
+
+    assert failed.value is error

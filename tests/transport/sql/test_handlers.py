@@ -1,0 +1,187 @@
+"""What a handler does wrong in the transaction of its message is its message's, and no outage."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager, suppress
+from typing import Any
+
+import pytest
+from sqlalchemy import create_engine, text
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+
+from tests.support.clock import FakeClock
+from tests.support.makers import a_breaker, a_composer, a_message
+from timeoutmgr import HandlerContext
+from timeoutmgr.contracts import TransactionMode
+from timeoutmgr.errors import StorageConflict, StorageUnavailable
+from timeoutmgr.handlers import ANY, Handler, HandlerStep
+from timeoutmgr.message import Outgoing
+from timeoutmgr.resilience.recovery import RecoverabilitySettings
+from timeoutmgr.telemetry import Counters
+from timeoutmgr.transport.pump import Consumption, Pump, PumpSurroundings
+from timeoutmgr.transport.sql import SqlTransport
+
+ONLY_POSTGRES = pytest.mark.parametrize("url", ["postgres"], indirect=True)
+ATTEMPTS = 2
+
+
+class Base(DeclarativeBase):
+    """The tables of a handler."""
+
+
+class Note(Base):
+    """One that nobody has created."""
+
+    __tablename__ = "notes_that_nobody_made"
+    number: Mapped[int] = mapped_column(primary_key=True)
+
+
+class Stand:
+    """A pump with one handler over the queue ``q``; failed messages go to ``other``."""
+
+    def __init__(self, transport: SqlTransport, handler: Handler) -> None:
+        clock = FakeClock()
+        self.attempts = 0
+        self.session = transport.session()
+        self.receiver = self.session.receiver("q", prefetch=2)
+
+        def count(body: object, context: HandlerContext) -> None:
+            self.attempts += 1
+            handler(body, context)
+
+        step = HandlerStep(
+            queue="q",
+            handlers={ANY: [count]},
+            composer=a_composer(clock),
+            clock=clock,
+            telemetry=Counters(),
+        )
+        self._pump = Pump(
+            Consumption(
+                name="Handlers",
+                queue="q",
+                step=step,
+                policy=RecoverabilitySettings(immediate=ATTEMPTS, delayed=0),
+            ),
+            PumpSurroundings(
+                endpoint="q",
+                transport=transport,
+                mode=TransactionMode.TRANSACTION_SCOPE,
+                error_queue="other",
+                clock=clock,
+                telemetry=Counters(),
+                broker=a_breaker(clock),
+            ),
+        )
+
+    def handle(self) -> None:
+        self.session.send([Outgoing("q", a_message())])
+        self._pump.pump_once(self.session, self.receiver, 0)
+
+    def left(self) -> tuple[int, int]:
+        """Return how many messages wait, and how many are in the error queue."""
+        self.receiver.close()
+        return self.session.count("q"), self.session.count("other")
+
+
+@contextmanager
+def handling(transport: SqlTransport, handler: Handler) -> Iterator[Stand]:
+    stand = Stand(transport, handler)
+    with closing(stand.receiver):
+        yield stand
+
+
+def executing(statement: str) -> Handler:
+    """Return a handler that executes *statement* in the transaction of its message."""
+    return lambda _body, context: context.session.execute(text(statement))
+
+
+@pytest.mark.parametrize(
+    "statement",
+    ["SELECT no_such_column FROM {}queues", "SELECT * FROM notes_that_nobody_made", "SELEC 1"],
+)
+def test_a_message_whose_handler_has_a_wrong_statement_is_in_the_error_queue_after_its_attempts(
+    transport: SqlTransport, prefix: str, statement: str
+) -> None:
+    with handling(transport, executing(statement.format(prefix))) as stand:
+        stand.handle()
+
+        assert stand.attempts == ATTEMPTS
+        assert stand.left() == (0, 1)
+
+
+def test_a_wrong_statement_that_comes_with_the_flush_counts_too(transport: SqlTransport) -> None:
+    def add(_body: Any, context: HandlerContext) -> None:
+        context.session.add(Note(number=1))
+
+    with handling(transport, add) as stand:
+        stand.handle()
+
+        assert stand.attempts == ATTEMPTS
+        assert stand.left() == (0, 1)
+
+
+@ONLY_POSTGRES
+def test_a_handler_that_swallows_an_error_and_with_it_its_transaction_has_failed(
+    transport: SqlTransport,
+) -> None:
+    def swallow(_body: Any, context: HandlerContext) -> None:
+        with suppress(SQLAlchemyError):
+            context.session.execute(text("SELECT * FROM notes_that_nobody_made"))
+
+    with handling(transport, swallow) as stand:
+        stand.handle()
+
+        assert stand.attempts == ATTEMPTS
+        assert stand.left() == (0, 1)
+
+
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+def test_a_handler_that_waits_for_its_own_transaction_has_failed(
+    transport: SqlTransport, url: str, prefix: str
+) -> None:
+    other = create_engine(url, connect_args={"timeout": 0.01})
+
+    def write_beside(_body: Any, context: HandlerContext) -> None:
+        context.session.execute(text("SELECT 1"))
+        with other.begin() as connection:
+            connection.execute(text(f"DELETE FROM {prefix}queues"))
+
+    with handling(transport, write_beside) as stand:
+        stand.handle()
+
+        assert stand.attempts == ATTEMPTS
+        assert stand.left() == (0, 1)
+    other.dispose()
+
+
+@ONLY_POSTGRES
+@pytest.mark.parametrize(
+    ("statement", "told"),
+    [
+        ("SELECT pg_terminate_backend(pg_backend_pid())", StorageUnavailable),
+        ("DO $$ BEGIN RAISE EXCEPTION 'x' USING ERRCODE = '40P01'; END $$", StorageConflict),
+    ],
+)
+def test_a_lost_connection_and_a_deadlock_are_not_the_messages(
+    transport: SqlTransport, statement: str, told: type[StorageUnavailable]
+) -> None:
+    with handling(transport, executing(statement)) as stand:
+        with pytest.raises(told) as met:
+            stand.handle()
+
+        assert type(met.value) is told
+        assert stand.attempts == 1
+        assert stand.left() == (1, 0)
+
+
+@pytest.mark.parametrize("url", ["sqlite"], indirect=True)
+def test_a_handler_that_ends_its_thread_ends_no_pump(transport: SqlTransport) -> None:
+    with handling(transport, lambda *_: sys.exit("enough")) as stand:
+        stand.handle()
+
+        assert stand.attempts == ATTEMPTS
+        assert stand.left() == (0, 1)
