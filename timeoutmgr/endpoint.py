@@ -84,10 +84,13 @@ class Endpoint:
         with self._lock:
             if self._runner is not None:
                 return
-            installation.prepare(self._parts)
             self._stopped.clear()
-            self._runner = Runner(self._parts, self._watch)
-            self._runner.start()
+            try:
+                installation.prepare(self._parts)
+                self._runner = self._started()
+            except BaseException:
+                self._stopped.set()
+                raise
             logger.info("endpoint %s runs (%s)", self.name, self._parts.mode.value)
         self._parts.context.critical.started(self.stop)
 
@@ -118,9 +121,10 @@ class Endpoint:
 
         For the main thread only; the signals get their handlers back.
         """
-        with _on_signals(self._stopped.set), self:
-            # Woken now and then: a signal handler runs only between two waits.
-            while not self._stopped.wait(0.5):
+        # An event of its own: a handler runs in this thread, which may just hold the other's lock.
+        asked = threading.Event()
+        with _on_signals(asked.set), self:
+            while not asked.is_set() and not self._stopped.wait(0.2):
                 pass
 
     def __enter__(self) -> Self:
@@ -244,6 +248,15 @@ class Endpoint:
         address = self._parts.context.manager_address
         if address is not None:
             self._parts.sender.send([wake_manager(address, due, self._parts.settings.new_id())])
+
+    def _started(self) -> Runner:
+        runner = Runner(self._parts, self._watch)
+        try:
+            runner.start()
+        except BaseException:
+            runner.stop()
+            raise
+        return runner
 
     def _watch(self) -> None:
         for action in self._on_watch:

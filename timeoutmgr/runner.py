@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Final
 
 from timeoutmgr.assembly import Parts
+from timeoutmgr.errors import TimeoutManagerError
 from timeoutmgr.installation import there
 from timeoutmgr.transport.pump import Pump, PumpSurroundings
 
@@ -24,7 +25,7 @@ class Runner:
         self._on_watch = on_watch
         self._stop = threading.Event()
         self._threads: list[threading.Thread] = []
-        self._pumps: list[Pump] = []
+        self._pumps: list[_PumpThread] = []
 
     def start(self) -> None:
         """Start the tasks first (a poller finds what was left behind), then the pumps."""
@@ -45,15 +46,16 @@ class Runner:
         for satellite in there(self._parts):
             for number in range(satellite.concurrency):
                 pump = Pump(satellite.consumption, surroundings)
-                self._pumps.append(pump)
-                self._spawn(pump.run, f"{satellite.consumption.queue}-{number}")
-        self._spawn(self._watch, "watchdog")
+                thread = _PumpThread(pump, satellite.consumption.queue, number)
+                self._spawn(thread)
+                self._pumps.append(thread)
+        self._spawn(threading.Thread(target=self._watch, name="timeoutmgr-watchdog", daemon=True))
 
     def stop(self) -> None:
         """Stop everything; what is being handled is finished first."""
         self._stop.set()
-        for pump in self._pumps:
-            pump.interrupt()
+        for each in self._pumps:
+            each.pump.interrupt()
         for task in self._parts.context.tasks:
             task.stop()
         for thread in self._threads:
@@ -65,19 +67,49 @@ class Runner:
         self._threads.clear()
         self._pumps.clear()
 
-    def _spawn(self, run: Callable[[], None], name: str) -> None:
-        thread = threading.Thread(target=run, name=f"timeoutmgr-{name}", daemon=True)
-        self._threads.append(thread)
+    def _spawn(self, thread: threading.Thread) -> None:
         thread.start()
+        self._threads.append(thread)  # only what was started can be waited for
 
     def _watch(self) -> None:
         while not self._stop.wait(_WATCH_EVERY):
             try:
                 for breaker in self._parts.context.breakers:
                     breaker.check()
+                self._tell_of_ended_pumps()
                 for task in self._parts.context.tasks:
                     task.watch()
                 self._on_watch()
-            except Exception:
+            except BaseException:
+                # Also a SystemExit: it would end nothing but the watch.
                 logger.exception("the watchdog failed; it goes on")
                 self._parts.settings.telemetry.count("watchdog_failures")
+
+    def _tell_of_ended_pumps(self) -> None:
+        ended = [thread for thread in self._pumps if not thread.is_alive()]
+        if not ended or self._stop.is_set():
+            return
+        self._pumps = [thread for thread in self._pumps if thread not in ended]
+        for thread in ended:
+            self._parts.context.critical.raise_error(
+                f"The pump of {thread.queue!r} ended by itself, endpoint will be terminated.",
+                thread.error,
+            )
+
+
+class _PumpThread(threading.Thread):
+    """Runs one pump, and keeps what ended it."""
+
+    def __init__(self, pump: Pump, queue: str, number: int) -> None:
+        super().__init__(name=f"timeoutmgr-{queue}-{number}", daemon=True)
+        self.pump = pump
+        self.queue = queue
+        self.error: BaseException = TimeoutManagerError(f"thread {self.name} has returned")
+
+    def run(self) -> None:
+        """Run the pump until it is stopped; whatever ends it sooner is kept for the watchdog."""
+        try:
+            self.pump.run()
+        except BaseException as error:
+            logger.exception("the pump of %s ended", self.queue)
+            self.error = error

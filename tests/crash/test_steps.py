@@ -59,6 +59,7 @@ _NOT_BURIED = "what is not buried has changed nothing, and what raised is undone
 _CALLED = "the point is in the function called: handler.sent"
 _REFUSED_AGAIN = "nothing was moved, and whoever takes the run over refuses it for the same reason"
 _ALONE = "as between two messages of one batch: what was sent is repeated, the rest is sent"
+_GIVEN_BACK = "a crash gives back what is in hand just the same"
 
 _DISPATCHER = "satellites/dispatcher.py"
 _PUMP = "timeoutmgr/transport/pump.py"
@@ -84,6 +85,13 @@ ALLOWED: Final = {
     ("satellites/undeliverable.py:send_each", "start_isolated", "send_isolated"): _NOTHING,
     (f"{_PUMP}:pump_once", "ack", "ack"): _MODE_NONE,
     (f"{_PUMP}:_replace", "ack", "send"): _MODE_NONE,
+    (f"{_PUMP}:_leave", "ack", "release"): _GIVEN_BACK,
+    (f"{_PUMP}:_leave", "bury", "release"): _GIVEN_BACK,
+    (f"{_PUMP}:_leave", "release", "release"): _GIVEN_BACK,
+    (f"{_PUMP}:_leave", "try_send", "release"): _GIVEN_BACK,
+    (f"{_PUMP}:pump_once", "release", "ack"): _GIVEN_BACK,
+    (f"{_PUMP}:_bury", "release", "bury"): _GIVEN_BACK,
+    (f"{_PUMP}:_replace", "release", "send"): _GIVEN_BACK,
     (f"{_RECEIVER}:_look", "free_of_gone", "free_of_gone"): _WITHIN,
     (f"{_RECEIVER}:_take", "free_of_gone", "take"): _WITHIN,
     (f"{_RECEIVER}:_look", "take", "free_of_gone"): _NOTHING,

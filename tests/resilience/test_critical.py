@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 
@@ -47,11 +48,12 @@ def test_hooks_run_in_order_of_registration() -> None:
 
 
 @pytest.mark.behaviour(82)
+@pytest.mark.parametrize("kind", [RuntimeError, SystemExit, asyncio.CancelledError])
 def test_a_hook_that_raises_is_logged_and_the_next_one_runs(
-    caplog: pytest.LogCaptureFixture,
+    caplog: pytest.LogCaptureFixture, kind: type[BaseException]
 ) -> None:
     def explode(_: CriticalErrorContext) -> None:
-        raise RuntimeError("the first hook")
+        raise kind("the first hook")
 
     ran = threading.Event()
     critical = told(explode, lambda _: ran.set())

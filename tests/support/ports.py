@@ -236,9 +236,15 @@ class FakeReceiver:
             FakeSession._later(transaction, self._forgetting(each))
 
     def release(self, received: Sequence[Received]) -> None:
+        # What was lost is in other hands, what was settled is gone.
+        back = [
+            each
+            for each in received
+            if each.message.id not in self.lost and any(each is one for one in self.held)
+        ]
         for each in received:
             self._forgetting(each)()
-        self._transport.queues[self._queue].extendleft(reversed(received))
+        self._transport.queues[self._queue].extendleft(reversed(back))
 
     def interrupt(self) -> None:
         self._transport.journal.append("interrupt")

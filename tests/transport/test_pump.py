@@ -618,6 +618,29 @@ def test_a_lost_lease_undoes_the_step_and_leaves_the_message_to_its_new_owner(
     assert mill.transport.ids("billing") == (["out"] if mode is RECEIVE else [])
 
 
+@pytest.mark.parametrize("mode", SAFE)
+def test_of_a_batch_in_which_a_lease_was_lost_the_rest_comes_again(mode: TransactionMode) -> None:
+    mill = Mill(mode, batch=10)
+    mill.put("a", "b", "c")
+    mill.receiver.lost.add("b")
+
+    mill.turn()
+
+    assert (mill.held, mill.errors) == ([], [])
+    # Outside a transaction, what is before it is acknowledged.
+    assert mill.transport.ids("sales") == (["c"] if mode is RECEIVE else ["a", "c"])
+
+
+def test_a_message_whose_lease_is_lost_during_a_retry_is_let_go_of() -> None:
+    mill = Mill(SCOPE)
+    mill.put("a")
+    mill.failures["a"] = [RuntimeError("first"), LeaseLost("second")]
+
+    mill.turn()
+
+    assert mill.held == []
+
+
 def test_a_lease_that_is_lost_during_a_retry_ends_the_retries() -> None:
     mill = Mill()
     mill.put("a")

@@ -99,7 +99,8 @@ class CriticalErrors:
         for hook in self._hooks:
             try:
                 hook(context)
-            except Exception:
+            except BaseException:
+                # Also a SystemExit: on this thread it would end nothing but the hooks.
                 logger.exception("critical error hook %r failed; the next one runs", hook)
 
 

@@ -218,8 +218,7 @@ class Pump:
         try:
             self._attempt(batch, session, receiver)
         except LeaseLost:
-            # Undone here, done by whoever has the messages now.
-            self._around.telemetry.count("leases_lost", len(batch))
+            self._leave(batch, receiver)
         except (StorageUnavailable, TransportUnavailable, DeliveryUnknown) as error:
             if self._around.mode is not TransactionMode.NONE:
                 raise
@@ -243,6 +242,15 @@ class Pump:
             if self._around.mode is not TransactionMode.NONE:
                 work.ack(batch)
                 reach("pump.acked")
+
+    def _leave(self, batch: Sequence[Received], receiver: Receiver) -> None:
+        """Let go of *batch*, which was undone: some of it is done by whoever has that now.
+
+        What is still ours comes again. A receiver that held on to it would keep it from everybody,
+        and have ever less room.
+        """
+        self._around.telemetry.count("leases_lost", len(batch))
+        receiver.release(batch)
 
     def _recover(
         self,
@@ -269,7 +277,7 @@ class Pump:
             try:
                 self._attempt([received], session, receiver)
             except LeaseLost:
-                self._around.telemetry.count("leases_lost")
+                self._leave([received], receiver)
                 return
             except (StorageUnavailable, TransportUnavailable, DeliveryUnknown):
                 raise

@@ -75,6 +75,11 @@ class Work:
             self._follow()
 
     @property
+    def is_atomic(self) -> bool:
+        """Whether what is sent is undone with the receive."""
+        return self._mode in ATOMIC
+
+    @property
     def scope(self) -> Transaction | None:
         """The one transaction of queue and store, in ``transaction_scope``; else None."""
         return self.transaction if self._mode is TransactionMode.TRANSACTION_SCOPE else None

@@ -1,0 +1,191 @@
+"""An endpoint's life: how it ends, and that a start which fails half-way leaves nothing behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import closing
+
+import pytest
+
+from tests.support.ports import FakeTransport
+from timeoutmgr import Endpoint, EndpointConfiguration
+from timeoutmgr.config import EndpointSettings
+from timeoutmgr.errors import TransportUnavailable
+from timeoutmgr.features import FeatureContext, Prerequisite, Satellite
+from timeoutmgr.message import Received
+from timeoutmgr.transport.pump import Consumption
+from timeoutmgr.transport.work import Work
+
+
+class Noting:
+    """A task that notes its starts and stops, and does what is *next* at one start."""
+
+    def __init__(self, journal: list[str], name: str) -> None:
+        self.next: Callable[[], None] | None = None
+        self._journal = journal
+        self._name = name
+
+    def start(self) -> None:
+        next_, self.next = self.next, None
+        if next_ is not None:
+            next_()
+        self._journal.append(f"start {self._name}")
+
+    def stop(self) -> None:
+        self._journal.append(f"stop {self._name}")
+
+    def watch(self) -> None:
+        return
+
+
+class Tasks:
+    """A feature of two tasks, and a satellite that drains what is found."""
+
+    name = "tasks"
+
+    def __init__(self, *tasks: Noting) -> None:
+        self._tasks = tasks
+
+    def prerequisites(self, settings: EndpointSettings) -> Sequence[Prerequisite]:
+        return ()
+
+    def set_up(self, context: FeatureContext) -> None:
+        for task in self._tasks:
+            context.add_task(task)
+        left = Consumption(name="Left", queue="sales.Left", step=self.nothing)
+        context.add_satellite(Satellite(consumption=left, where_found=True))
+
+    @staticmethod
+    def nothing(batch: Sequence[Received], work: Work) -> None:
+        """Handle nothing: there is no such queue."""
+
+
+class Stage:
+    """An endpoint with these tasks, the second of which can be made to fail."""
+
+    def __init__(self) -> None:
+        self.journal: list[str] = []
+        self.transport = FakeTransport()
+        self.second = Noting(self.journal, "second")
+        config = EndpointConfiguration("sales")
+        config.use_transport(self.transport, accept_loss=True)
+        config.enable_feature(Tasks(Noting(self.journal, "first"), self.second))
+        self.endpoint = Endpoint(config)
+
+
+def a_task_fails(stage: Stage) -> None:
+    def fail() -> None:
+        raise TransportUnavailable("gone")
+
+    stage.second.next = fail
+
+
+def the_broker_goes_away(stage: Stage) -> None:
+    # Behind the checks, before the look at what there is to drain.
+    gone = TransportUnavailable("gone")
+    stage.second.next = lambda: stage.transport.fail("missing_queues", gone)
+
+
+@pytest.mark.parametrize("trouble", [a_task_fails, the_broker_goes_away])
+def test_a_start_that_fails_half_way_stops_what_was_started(
+    trouble: Callable[[Stage], None],
+) -> None:
+    stage = Stage()
+    trouble(stage)
+
+    with closing(stage.endpoint):
+        with pytest.raises(TransportUnavailable, match="gone"):
+            stage.endpoint.start()
+
+        assert stage.journal[0] == "start first"
+        assert stage.journal[-2:] == ["stop first", "stop second"]
+        assert stage.endpoint.wait(0)
+
+
+@pytest.mark.parametrize("trouble", [a_task_fails, the_broker_goes_away])
+def test_the_start_after_one_that_failed_starts(trouble: Callable[[Stage], None]) -> None:
+    stage = Stage()
+    trouble(stage)
+
+    with closing(stage.endpoint):
+        with pytest.raises(TransportUnavailable):
+            stage.endpoint.start()
+        stage.journal.clear()
+        stage.endpoint.start()
+
+        assert stage.journal == ["start first", "start second"]
+        assert not stage.endpoint.wait(0)
+
+
+def test_a_thread_that_cannot_be_started_is_the_error_that_is_told(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def full(_thread: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    stage = Stage()
+    monkeypatch.setattr("timeoutmgr.runner.threading.Thread.start", full)
+
+    with closing(stage.endpoint):
+        with pytest.raises(RuntimeError, match="can't start new thread"):
+            stage.endpoint.start()
+
+        assert stage.journal[-2:] == ["stop first", "stop second"]
+
+
+def test_nobody_waits_for_an_endpoint_whose_start_was_refused() -> None:
+    stage = Stage()
+    stage.transport.fail("missing_queues", TransportUnavailable("gone"))
+
+    with closing(stage.endpoint):
+        with pytest.raises(TransportUnavailable):
+            stage.endpoint.start()
+
+        assert stage.endpoint.wait(0)
+        assert stage.journal == []
+
+
+class Patience(threading.Event):
+    """An event that counts how often it was waited for in vain, and does *then* after *looks*."""
+
+    def __init__(self, looks: int, then: Callable[[], object]) -> None:
+        super().__init__()
+        self.in_vain = 0
+        self._looks = looks
+        self._then = then
+
+    def wait(self, timeout: float | None = None) -> bool:
+        if self.in_vain == self._looks:
+            self._then()
+        assert self.in_vain <= self._looks, "it was told to end, and goes on"
+        self.in_vain += not self.is_set()
+        return self.is_set()
+
+
+def a_signal(_stage: Stage) -> None:
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+def another_thread(stage: Stage) -> None:
+    other = threading.Thread(target=stage.endpoint.stop)
+    other.start()
+    other.join()
+
+
+@pytest.mark.parametrize("told_by", [a_signal, another_thread])
+def test_an_endpoint_runs_until_it_is_told_to_end(
+    told_by: Callable[[Stage], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stage = Stage()
+    stopped = Patience(3, lambda: told_by(stage))
+    monkeypatch.setattr(stage.endpoint, "_stopped", stopped)
+    before = signal.getsignal(signal.SIGTERM)
+
+    stage.endpoint.run()
+
+    assert stopped.in_vain >= 3
+    assert stage.journal == ["start first", "start second", "stop first", "stop second"]
+    assert signal.getsignal(signal.SIGTERM) is before

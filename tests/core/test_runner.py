@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+
+import pytest
+
+from tests.support.makers import a_message
+from tests.support.ports import FakeTransport
+from timeoutmgr import CriticalErrorContext, Endpoint, EndpointConfiguration
+from timeoutmgr.config import EndpointSettings
+from timeoutmgr.features import FeatureContext, Prerequisite, Satellite
+from timeoutmgr.message import Received
+from timeoutmgr.transport.pump import Consumption
+from timeoutmgr.transport.work import Work
+
+SOON = 10.0
+"""Seconds that a thread may take on a machine that is busy; nothing waits this long."""
+
+
+class Leaving:
+    """A feature whose satellite ends its thread at the first message."""
+
+    name = "leaving"
+
+    def prerequisites(self, settings: EndpointSettings) -> Sequence[Prerequisite]:
+        return ()
+
+    def set_up(self, context: FeatureContext) -> None:
+        satellite = Consumption(name="Leaving", queue="sales.Leaving", step=self.leave)
+        context.add_satellite(Satellite(consumption=satellite))
+
+    @staticmethod
+    def leave(batch: Sequence[Received], work: Work) -> None:
+        raise SystemExit("enough")
+
+
+class Stage:
+    """An endpoint with that feature, and what its critical error hook is told."""
+
+    def __init__(self) -> None:
+        self.transport = FakeTransport("sales.Leaving")
+        self.transport.on_idle = self._idle
+        self.told: list[CriticalErrorContext] = []
+        self._cycles = threading.Semaphore(0)
+        config = EndpointConfiguration("sales")
+        config.use_transport(self.transport, accept_loss=True)
+        config.enable_feature(Leaving())
+        config.define_critical_error_action(self.told.append)
+        self.endpoint = Endpoint(config)
+        self.endpoint.on_watch(self._cycles.release)
+
+    @staticmethod
+    def _idle() -> None:
+        threading.Event().wait(0.01)  # as a receiver waits
+
+    def wait_for_cycles(self, count: int) -> None:
+        """Return once the watchdog has come by *count* times."""
+        for _ in range(count):
+            assert self._cycles.acquire(timeout=SOON)
+
+
+@pytest.fixture
+def stage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
+    monkeypatch.setattr("timeoutmgr.runner._WATCH_EVERY", 0.01)
+    stage = Stage()
+    with closing(stage.endpoint):
+        yield stage
+
+
+def test_a_pump_that_ends_before_it_is_stopped_is_a_critical_error_once(stage: Stage) -> None:
+    stage.transport.put("sales.Leaving", a_message())
+
+    stage.endpoint.start()
+    while not stage.told:
+        stage.wait_for_cycles(1)
+    stage.wait_for_cycles(5)
+
+    [told] = stage.told
+    assert told.error == "The pump of 'sales.Leaving' ended by itself, endpoint will be terminated."
+    assert isinstance(told.exception, SystemExit)
+
+
+def test_a_pump_that_runs_or_was_stopped_is_no_error(stage: Stage) -> None:
+    stage.endpoint.start()
+    stage.wait_for_cycles(5)
+    stage.endpoint.stop()
+
+    assert stage.endpoint.critical_error is None
+
+
+def test_what_ends_a_thread_does_not_end_the_watch(stage: Stage) -> None:
+    left = threading.Event()
+
+    def leave() -> None:
+        if not left.is_set():
+            left.set()
+            raise SystemExit("enough")
+
+    stage.endpoint.on_watch(leave)
+    stage.endpoint.start()
+
+    assert left.wait(SOON)
+    stage.wait_for_cycles(5)
