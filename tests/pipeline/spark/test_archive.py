@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable
 from contextlib import suppress
 from datetime import UTC, datetime, timedelta
@@ -11,15 +10,17 @@ from typing import TYPE_CHECKING, Any
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions as f
-from sqlalchemy import insert, select, update
+from sqlalchemy import select, update
 
+from tests.pipeline.archiving import publish, rows_of, tell
 from tests.pipeline.making import count
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.errors import ConfigurationError
-from timeoutmgr.instants import to_micros
+from timeoutmgr.instants import from_micros, to_micros
 from timeoutmgr.pipeline.errors import ArchiveDiffers, RunInTheWay
+from timeoutmgr.pipeline.identity import identity
 from timeoutmgr.pipeline.jobs.archive import ArchiveOptions, ArchiveReport, archive
-from timeoutmgr.pipeline.jobs.archived import Archive, identity
+from timeoutmgr.pipeline.jobs.archived import Archive
 from timeoutmgr.pipeline.ledger import Ledger, RunState, alone
 from timeoutmgr.pipeline.stores import Store
 from timeoutmgr.pipeline.views import HISTORY
@@ -27,7 +28,6 @@ from timeoutmgr.pipeline.views import HISTORY
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-DAY = datetime(2024, 3, 1, tzinfo=UTC)
 ROWS = 60
 STAGES = ["writing", "verifying", "publishing", "published", "removing batch 0", "removing batch 1"]
 
@@ -43,21 +43,6 @@ def told(request: pytest.FixtureRequest, store_of: Any) -> Store:
     tell(store, range(ROWS))
     tell(store, [999], at=to_micros(datetime.now(UTC)))
     return store
-
-
-def tell(store: Store, numbers: Any, **changed: Any) -> None:
-    rows = [
-        {
-            **{"id": f"id{number}", "event": "dispatched", "due": to_micros(DAY)},
-            "at": to_micros(DAY + timedelta(days=number % 3, hours=number % 24)),
-            "endpoint": "sales" if number % 2 else "ship/ping",
-            **{"destination": f"q{number % 5}", "attempt": 0, "node": "n", "run_id": None},
-        }
-        | changed
-        for number in numbers
-    ]
-    with store.database.begin() as connection:
-        connection.execute(insert(store.tables.history), rows)
 
 
 def dying_at(stage: str) -> Callable[[str], None]:
@@ -171,13 +156,25 @@ def test_what_is_kept_in_the_store_is_not_archived_twice(
     assert (first.rows, first.removed, second.rows) == (10, 0, 5)
     assert count(sqlite, "history") == 15
     assert len(archived(tmp_path)) == 15
-    left = Archive(tmp_path).and_not_in_it(
-        spark,
-        sqlite,
-        spark.createDataFrame([(n,) for n in range(1, 20)], "sequence BIGINT"),
-        Archive(tmp_path).purged(),
-    )
-    assert sorted(row[0] for row in left.collect()) == [16, 17, 18, 19]
+
+
+def test_a_row_that_got_the_sequence_of_an_archived_one_is_not_in_the_archive(
+    spark: SparkSession, sqlite: Store, tmp_path: Path
+) -> None:
+    tell(sqlite, range(4))
+    lake = Archive(tmp_path)
+    publish(lake, "kept", identity(sqlite), rows_of(sqlite))
+    same = [(sequence, id_, from_micros(at)) for sequence, id_, at in rows_of(sqlite)]
+    (first, _, at), (second, id_, _) = same[:2]
+    again = [(first, "another", at), (second, id_, at + timedelta(days=60))]
+    rows = spark.createDataFrame([*same, *again], "sequence BIGINT, id STRING, at TIMESTAMP")
+
+    left = lake.and_not_in_it(spark, sqlite, rows, lake.purged())
+    by_time = lake.and_not_in_it(spark, sqlite, rows.drop("id"), lake.purged())
+
+    found = left.select("sequence", "id").collect()
+    assert sorted((row[0], row[1]) for row in found) == [(first, "another"), (second, id_)]
+    assert [row["sequence"] for row in by_time.collect()] == [second]  # as lateness asks
 
 
 def test_what_was_to_be_kept_is_kept_though_its_run_died(
@@ -250,24 +247,12 @@ def test_two_do_not_archive_one_store_at_once(
 ) -> None:
     for kind in ("sqlite", "postgres", "mysql"):
         store = store_of(kind)
+        options = ArchiveOptions(store=store.name, to=tmp_path, older_than=timedelta(days=30))
         with (
             alone(store, f"archive {identity(store)}"),
             pytest.raises(RunInTheWay, match="wait until it has ended"),
         ):
-            run(spark, store, tmp_path)
-        freed(store)
-
-
-def freed(store: Store) -> None:
-    """Return once the one before has ended: the server lets go of its lock a moment later."""
-    deadline = time.monotonic() + 30
-    while time.monotonic() < deadline:
-        try:
-            with alone(store, f"archive {identity(store)}"):
-                return
-        except RunInTheWay:
-            time.sleep(0.01)
-    raise AssertionError("the lock of a run that has ended is still held")
+            archive(spark, options, clock=SystemClock())
 
 
 def test_a_row_that_is_committed_late_is_not_removed_unseen(

@@ -50,12 +50,13 @@ def archive(
       timeoutmgr --json pipeline archive --to /lake/history --older-than 7d --keep
     """
     from timeoutmgr.clock import SystemClock
+    from timeoutmgr.pipeline.folders import folder_option
     from timeoutmgr.pipeline.jobs.archive import ArchiveOptions
     from timeoutmgr.pipeline.jobs.archive import archive as run
 
     given = ArchiveOptions(
         store=store_name(shared, store),
-        to=to.resolve(),
+        to=folder_option("--to", to).resolve(),
         older_than=older_than,
         purge=not keep,
         batch=batch,

@@ -4,25 +4,27 @@ A crash before the manifest leaves files that nobody counts, which the next run 
 leaves rows in both places, which the next run removes from the store first.
 """
 
+import re
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import Observation
 from pyspark.sql import functions as f
-from sqlalchemy import Connection, delete
 
 from timeoutmgr.contracts import Clock
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.instants import Micros, duration_micros, from_micros
 from timeoutmgr.pipeline.errors import ArchiveDiffers, RunInTheWay
-from timeoutmgr.pipeline.jobs.archived import Archive, Manifest, identity
+from timeoutmgr.pipeline.folders import folder_option
+from timeoutmgr.pipeline.identity import identity
+from timeoutmgr.pipeline.jobs.archive_runs import KIND, ArchiveRuns
+from timeoutmgr.pipeline.jobs.archived import Archive, Manifest
 from timeoutmgr.pipeline.jobs.running import Progress, new_run_id, silent, told_by_workers
-from timeoutmgr.pipeline.ledger import Ledger, Run, RunState, alone
+from timeoutmgr.pipeline.ledger import Ledger, alone
 from timeoutmgr.pipeline.snapshots import snapshot
 from timeoutmgr.pipeline.stores import Store, open_store
 from timeoutmgr.pipeline.views import HISTORY, Selection
@@ -31,8 +33,8 @@ from timeoutmgr.pipeline.writing import write_files
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-KIND: Final = "archive"
 _BITS: Final = 21
+_RUN_ID: Final = re.compile(r"[^/\0]{1,200}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +54,7 @@ class ArchiveOptions:
 
     def __post_init__(self) -> None:
         """Check every value."""
+        folder_option("to", self.to)
         if self.older_than < timedelta(minutes=1):
             raise ConfigurationError(
                 f"older_than is at least a minute, so that nothing is archived that is still being "
@@ -59,6 +62,11 @@ class ArchiveOptions:
             )
         if not 1 <= self.batch <= 100_000:
             raise ConfigurationError(f"batch is 1 to 100000 rows, got {self.batch}")
+        if self.run_id is not None and not _RUN_ID.fullmatch(self.run_id):
+            raise ConfigurationError(
+                "run_id becomes the name of files: 1 to 200 characters without a slash, got "
+                f"{self.run_id[:80]!r}; give another"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +108,8 @@ def archive(
     """Archive, after what earlier runs left undone is done.
 
     Raises ArchiveDiffers where the files do not hold what was read; nothing is removed then.
-    Raises RunInTheWay while another archives the same store: it would be taken for dead.
+    Raises RunInTheWay while another archives the same store: it would be taken for dead. And
+    where the run id is another store's in that folder, before anything is done.
     """
     store = open_store(options.store)
     store.require_tables()
@@ -115,29 +124,31 @@ def _archive(
     clock: Clock,
     progress: Progress,
 ) -> ArchiveReport:
-    target, ledger = Archive(options.to), Ledger(store, clock)
+    target = Archive(options.to)
+    runs = ArchiveRuns(store, target, Ledger(store, clock))
     run_id = options.run_id or new_run_id(KIND)
+    runs.require_own(run_id)
     progress("looking for runs that were not finished")
-    swept = _sweep(store, target, ledger, run_id)
+    swept = runs.sweep(but=run_id)
+    target.create()
     removed, resumed = 0, []
-    for run in _left_in_store(store, target, ledger, options, clock):
-        removed += _remove(store, target, ledger, run.run_id, run.parameters["batch"], progress)
+    for run in runs.left_in_store(_cutoff(store, options, clock) if options.purge else None):
+        removed += runs.remove(run, progress)
         resumed.append(run.run_id)
-    if target.is_published(run_id):
+    if runs.has_ended(run_id):
         raise RunInTheWay(
-            f"run {run_id!r} is in the archive {target.folder} already, and all it left undone is "
+            f"run {run_id!r} has archived into {target.folder} already, and all it left undone is "
             "done; give another run id to archive what is old by now"
         )
-    terms = {"to": _place(target), "batch": options.batch, "purge": options.purge}
-    ledger.begin(run_id, KIND, terms)
+    run = runs.begin(run_id, batch=options.batch, purge=options.purge)
     with told_by_workers():
         manifest = _write(spark, store, target, options, run_id, clock, progress)
     progress("publishing")
     target.publish(manifest)
     progress("published")
-    ledger.move(run_id, _published(terms))
+    runs.published(run)
     if options.purge:
-        removed += _remove(store, target, ledger, run_id, options.batch, progress)
+        removed += runs.remove(run, progress)
     return ArchiveReport(
         run_id=run_id,
         cutoff=manifest.cutoff,
@@ -149,46 +160,8 @@ def _archive(
     )
 
 
-def _sweep(store: Store, target: Archive, ledger: Ledger, run_id: str) -> list[str]:
-    """Put right what runs left that died while they wrote: to be removed, or never there."""
-    swept = []
-    for run in ledger.runs(KIND, RunState.RUNNING):
-        if run.parameters["to"] != _place(target):
-            continue
-        if target.is_published(run.run_id):
-            ledger.move(run.run_id, _published(run.parameters))
-        elif run.run_id != run_id:
-            shutil.rmtree(target.data_of(run.run_id), ignore_errors=True)
-            ledger.move(run.run_id, RunState.ABORTED)
-            swept.append(run.run_id)
-    return swept
-
-
-def _left_in_store(
-    store: Store, target: Archive, ledger: Ledger, options: ArchiveOptions, clock: Clock
-) -> list[Run]:
-    """Return the runs whose rows are in both places, and are to be in the archive alone."""
-    found = [*ledger.runs(KIND, RunState.PUBLISHED)]
-    if options.purge:
-        purged, cutoff = target.purged(), _cutoff(store, options, clock)
-        found += [
-            run
-            for run in ledger.runs(KIND, RunState.COMPLETED)
-            if not run.parameters["purge"]
-            and run.run_id not in purged
-            and target.is_published(run.run_id)
-            and target.manifest(run.run_id).cutoff <= cutoff
-        ]
-    return [run for run in found if run.parameters["to"] == _place(target)]
-
-
 def _cutoff(store: Store, options: ArchiveOptions, clock: Clock) -> Micros:
     return store.database.now(clock) - duration_micros(options.older_than)
-
-
-def _published(terms: Mapping[str, Any]) -> RunState:
-    """Return the state of a run whose manifest is there: to be removed from the store, or done."""
-    return RunState.PUBLISHED if terms["purge"] else RunState.COMPLETED
 
 
 def _write(
@@ -270,36 +243,3 @@ def _written(spark: "SparkSession", target: Archive, files: Sequence[str]) -> _S
     found = target.rows_in(spark, files).agg(*_columns()).first()
     assert found is not None, "an aggregate of everything is one row"
     return _Sums.of(found.asDict())
-
-
-def _remove(
-    store: Store, target: Archive, ledger: Ledger, run_id: str, batch: int, progress: Progress
-) -> int:
-    """Remove what the run archived from the store: exactly those rows, and each batch once."""
-    history = store.tables.history
-    removed = 0
-    for no, sequences in enumerate(_batches(target.sequences(run_id), batch)):
-        progress(f"removing batch {no}")
-
-        def work(connection: Connection, no: int = no, some: list[int] = sequences) -> int:
-            if ledger.done(connection, run_id, no):
-                return 0
-            gone = connection.execute(delete(history).where(history.c.sequence.in_(some)))
-            ledger.close_batch(connection, run_id, no, gone.rowcount)
-            return gone.rowcount
-
-        removed += store.database.run(work)
-    progress("removed")
-    target.mark_purged(run_id)
-    ledger.move(run_id, RunState.COMPLETED)
-    return removed
-
-
-def _batches(sequences: Iterable[int], size: int) -> Iterator[list[int]]:
-    drawn = iter(sequences)
-    while some := list(islice(drawn, size)):
-        yield some
-
-
-def _place(target: Archive) -> str:
-    return str(target.folder.resolve())

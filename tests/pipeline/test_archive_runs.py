@@ -1,0 +1,283 @@
+"""Whose a run is, and what is removed from whose store; nothing of it needs Spark."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import pytest
+from sqlalchemy import delete
+
+from tests.pipeline.archiving import DAY, publish, rows_of, tell
+from timeoutmgr.clock import SystemClock
+from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.instants import to_micros
+from timeoutmgr.pipeline.errors import RunInTheWay
+from timeoutmgr.pipeline.identity import identity
+from timeoutmgr.pipeline.jobs.archive import ArchiveOptions, archive
+from timeoutmgr.pipeline.jobs.archive_runs import KIND, ArchiveRuns
+from timeoutmgr.pipeline.jobs.archived import Archive
+from timeoutmgr.pipeline.jobs.running import silent
+from timeoutmgr.pipeline.ledger import Ledger, Run, RunState
+from timeoutmgr.pipeline.stores import Store
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+NIGHT = "2024-03-01"
+NOW = to_micros(DAY + timedelta(days=99))
+NO_SPARK = cast("SparkSession", None)
+
+
+def of(store: Store, folder: Path) -> ArchiveRuns:
+    return ArchiveRuns(store, Archive(folder), Ledger(store))
+
+
+@pytest.fixture
+def east(store_of: Callable[[str], Store], tmp_path: Path) -> ArchiveRuns:
+    """The runs of a store with four events."""
+    store = store_of("sqlite")
+    tell(store, range(4))
+    return of(store, tmp_path / "lake")
+
+
+@pytest.fixture
+def west(store_of: Callable[[str], Store], tmp_path: Path) -> ArchiveRuns:
+    """The runs of another store, with six events, in the same folder."""
+    store = store_of("sqlite")
+    tell(store, range(10, 16))
+    return of(store, tmp_path / "lake")
+
+
+def begun_before(runs: ArchiveRuns, state: RunState = RunState.RUNNING, **terms: Any) -> Run:
+    """Return the run NIGHT as a version that knew no claims left it in the ledger."""
+    given = {"to": str(runs.target.folder), "batch": 3, "purge": True} | terms
+    runs.ledger.begin(NIGHT, KIND, given)
+    runs.ledger.move(NIGHT, state)
+    run = runs.ledger.find(NIGHT)
+    assert run is not None
+    return run
+
+
+def publish_all(runs: ArchiveRuns) -> None:
+    """Have all that the store has count, as what the run NIGHT wrote."""
+    publish(runs.target, NIGHT, identity(runs.store), rows_of(runs.store))
+
+
+def tree(folder: Path) -> set[Path]:
+    return set(folder.rglob("*"))
+
+
+@pytest.mark.parametrize("state", [RunState.RUNNING, RunState.PUBLISHED])
+def test_a_run_that_died_is_not_taken_for_that_of_its_id_which_another_store_published(
+    east: ArchiveRuns, west: ArchiveRuns, state: RunState
+) -> None:
+    begun_before(west, state)
+    publish_all(east)
+
+    swept = west.sweep(but="next")
+
+    assert swept == [NIGHT]
+    assert west.left_in_store(NOW) == []
+    assert len(rows_of(west.store)) == 6
+    assert list(west.target.rows(NIGHT)) == rows_of(east.store)  # its files are left alone
+    assert west.ledger.runs(KIND, RunState.ABORTED)[0].run_id == NIGHT
+
+
+def test_what_another_store_is_writing_under_an_id_is_not_swept(
+    east: ArchiveRuns, west: ArchiveRuns
+) -> None:
+    begun_before(west)
+    east.begin(NIGHT, batch=3, purge=True)
+    data = east.target.data_of(NIGHT)
+    data.mkdir(parents=True)
+
+    swept = west.sweep(but="next")
+
+    assert swept == [NIGHT]
+    assert data.is_dir()
+
+
+@pytest.mark.parametrize("is_claimed", [True, False])
+def test_what_was_kept_is_not_removed_for_another_stores_run_of_that_id(
+    east: ArchiveRuns, west: ArchiveRuns, is_claimed: bool
+) -> None:
+    begun_before(west, RunState.COMPLETED, purge=False)
+    if is_claimed:
+        east.begin(NIGHT, batch=3, purge=True)
+    publish_all(east)
+
+    assert west.left_in_store(NOW) == []
+
+
+@pytest.mark.parametrize("far", ["writing", "written before there were claims", "published"])
+def test_an_id_that_another_store_took_is_refused_before_anything_is_done(
+    east: ArchiveRuns, west: ArchiveRuns, far: str
+) -> None:
+    west.begin("earlier", batch=3, purge=True)
+    publish(west.target, "earlier", identity(west.store), rows_of(west.store))
+    if far == "writing":
+        east.begin(NIGHT, batch=3, purge=True)
+    if far == "written before there were claims":
+        east.target.data_of(NIGHT).mkdir(parents=True)
+    if far == "published":
+        publish_all(east)
+    before = tree(east.target.folder)
+    options = ArchiveOptions(
+        store=west.store.name,
+        to=west.target.folder,
+        older_than=timedelta(days=30),
+        run_id=NIGHT,
+    )
+
+    with pytest.raises(RunInTheWay, match=f"such as {NIGHT}-NAME"):
+        archive(NO_SPARK, options, clock=SystemClock())
+
+    assert tree(east.target.folder) == before
+    assert len(rows_of(west.store)) == 6
+    assert west.ledger.find(NIGHT) is None
+    assert west.ledger.runs(KIND, RunState.RUNNING)[0].run_id == "earlier"
+
+
+def test_of_two_stores_that_ask_for_an_id_at_once_one_gets_it(
+    east: ArchiveRuns, west: ArchiveRuns
+) -> None:
+    for runs in (east, west):
+        runs.require_own(NIGHT)
+    run = east.begin(NIGHT, batch=3, purge=True)
+
+    with pytest.raises(RunInTheWay, match="is taken in the archive"):
+        west.begin(NIGHT, batch=3, purge=True)
+
+    assert west.ledger.runs(KIND, RunState.ABORTED)[0].run_id == NIGHT
+    assert east.begin(NIGHT, batch=3, purge=True) == run
+    east.require_own(NIGHT)
+
+
+def test_a_run_of_before_there_were_claims_is_put_right(east: ArchiveRuns) -> None:
+    begun_before(east)
+    named = f"{east.store.database.describe()} {east.store.tables.history.fullname}"
+    publish(east.target, NIGHT, named, rows_of(east.store))
+
+    swept = east.sweep(but="next")
+    (left,) = east.left_in_store(None)
+    removed = east.remove(left, silent)
+
+    assert (swept, removed, rows_of(east.store)) == ([], 4, [])
+    assert east.target.purged() == {NIGHT}
+
+
+def test_a_run_that_was_swept_and_begun_anew_is_put_right_again(east: ArchiveRuns) -> None:
+    east.begin(NIGHT, batch=3, purge=True)
+    first = east.sweep(but="next")
+    run = east.begin(NIGHT, batch=3, purge=True)
+    publish_all(east)  # and died before the ledger had it
+
+    second = east.sweep(but="next")
+
+    assert (first, second) == ([NIGHT], [])
+    assert [one.run_id for one in east.left_in_store(None)] == [run.run_id]
+
+
+def test_while_the_archive_is_away_no_run_is_given_up(east: ArchiveRuns, tmp_path: Path) -> None:
+    run = east.begin(NIGHT, batch=3, purge=True)
+    publish_all(east)
+    east.target.folder.rename(tmp_path / "unmounted")
+
+    assert east.sweep(but="next") == []
+    assert east.ledger.runs(KIND, RunState.RUNNING) == [run]
+
+
+def test_rows_whose_manifest_is_away_are_not_removed(east: ArchiveRuns, tmp_path: Path) -> None:
+    east.published(east.begin(NIGHT, batch=3, purge=True))
+    east.target.folder.rename(tmp_path / "unmounted")
+
+    with pytest.raises(ConfigurationError, match="nothing was removed"):
+        east.sweep(but="next")
+
+    assert len(rows_of(east.store)) == 4
+
+
+def test_an_id_is_not_used_again_though_its_archive_was_thrown_away(east: ArchiveRuns) -> None:
+    run = east.begin(NIGHT, batch=3, purge=True)
+    publish_all(east)
+    east.remove(run, silent)
+    shutil.rmtree(east.target.folder)
+
+    assert east.has_ended(NIGHT)
+    assert not east.has_ended("next")
+
+
+def test_exactly_what_is_archived_is_removed(store: Store, tmp_path: Path) -> None:
+    tell(store, range(7))
+    archived = rows_of(store)
+    tell(store, range(7, 10))
+    runs = of(store, tmp_path)
+    run = runs.begin(NIGHT, batch=3, purge=True)
+    publish(runs.target, NIGHT, identity(store), archived)
+
+    removed = runs.remove(run, silent)
+
+    assert removed == 7
+    assert [row[1] for row in rows_of(store)] == ["id7", "id8", "id9"]
+    assert runs.ledger.counted(NIGHT) == 7
+
+
+@pytest.mark.parametrize(
+    ("ids", "at"),
+    [
+        ((10, 11), {}),  # of other timeouts
+        ((2, 3), {"at": to_micros(DAY + timedelta(days=90))}),  # of the same, another time
+    ],
+)
+def test_a_row_that_got_the_sequence_of_an_archived_one_is_not_removed(
+    east: ArchiveRuns, ids: tuple[int, int], at: dict[str, Any]
+) -> None:
+    run = east.begin(NIGHT, batch=3, purge=True)
+    publish_all(east)
+    before, history = rows_of(east.store), east.store.tables.history
+    with east.store.database.begin() as connection:  # as retention does
+        connection.execute(delete(history).where(history.c.id.in_(["id2", "id3"])))
+    tell(east.store, ids, **at)
+    assert [row[0] for row in rows_of(east.store)] == [row[0] for row in before]
+
+    removed = east.remove(run, silent)
+
+    assert removed == 2
+    assert [row[1] for row in rows_of(east.store)] == [f"id{number}" for number in ids]
+
+
+def test_a_batch_of_more_rows_than_a_statement_takes_values_is_removed(
+    postgres: Store, tmp_path: Path
+) -> None:
+    tell(postgres, range(3))
+    there, gone = rows_of(postgres), [(n, f"id{n}", n) for n in range(100, 70_100)]
+    runs = of(postgres, tmp_path)
+    begun_before(runs, RunState.PUBLISHED, batch=100_000)  # as one that was stuck has left it
+    publish(runs.target, NIGHT, identity(postgres), [*there, *gone])
+
+    (left,) = runs.left_in_store(None)
+    removed = runs.remove(left, silent)
+
+    assert (removed, rows_of(postgres)) == (3, [])
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"to": Path("s3a://lake/h")}, "to is a folder .* got the URL 's3a:/lake/h'"),
+        ({"run_id": "../x"}, "without a slash, got '../x'"),
+        ({"run_id": ""}, "1 to 200 characters"),
+        ({"run_id": "r" * 201}, "1 to 200 characters"),
+    ],
+)
+def test_options_that_would_archive_elsewhere_are_refused(
+    options: dict[str, Any], sentence: str
+) -> None:
+    given: dict[str, Any] = {"store": "s", "to": Path(), "older_than": timedelta(days=1)}
+
+    with pytest.raises(ConfigurationError, match=sentence):
+        ArchiveOptions(**(given | options))
