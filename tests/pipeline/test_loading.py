@@ -12,7 +12,7 @@ import pytest
 
 from tests.pipeline.making import DUE, batch, count, read, row
 from timeoutmgr.clock import SystemClock
-from timeoutmgr.contracts import CancelResult
+from timeoutmgr.contracts import CancelResult, Outcome, OutcomeKind
 from timeoutmgr.errors import InvalidMessage
 from timeoutmgr.instants import to_micros
 from timeoutmgr.pipeline.errors import ContentDiffers
@@ -21,6 +21,21 @@ from timeoutmgr.pipeline.stores import Store
 from timeoutmgr.pipeline.views import TO_STORE
 
 ROOT = Path(__file__).parents[2]
+LONG_AGO = DUE - timedelta(days=9_000)
+
+
+def dispatch(store: Store, some: int) -> None:
+    """Dispatch *some* that are due."""
+    timeouts = store.persistence.timeouts("sales", SystemClock())
+    chunk = timeouts.claim(timeouts.now(), some, "me")
+    with timeouts.take_many(chunk.token, chunk.keys) as taken:
+        assert len(taken.timeouts) == some
+        taken.close(
+            [
+                Outcome(key=one.key, kind=OutcomeKind.DISPATCHED, at=one.due + 1_000)
+                for one in taken.timeouts
+            ]
+        )
 
 
 def test_what_is_loaded_is_what_the_store_would_have_stored(store: Store) -> None:
@@ -82,10 +97,12 @@ def test_of_two_rows_of_one_id_the_earlier_is_stored(store: Store) -> None:
 
 
 def test_rows_that_are_the_same_pass_a_verification(store: Store) -> None:
-    Loader(store).load([batch([row(1), row(2)])])
+    stored = '{"a":"1","b":"2","NServiceBus.TimeSent":"then"}'
+    Loader(store).load([batch([row(1, headers=stored), row(2)])])
 
     # Headers tell when it was sent, which is another time in each run.
-    same = [row(1, headers='{"a":"b"}'), row(2), row(3)]
+    given = '{"b":"2","NServiceBus.TimeSent":"now","NServiceBus.DeliverAt":"soon","a":"1"}'
+    same = [row(1, headers=given), row(2), row(3)]
     assert Loader(store, on_conflict="verify").load([batch(same)]) == Loaded(rows=3, new=1)
 
 
@@ -97,6 +114,8 @@ def test_rows_that_are_the_same_pass_a_verification(store: Store) -> None:
         {"due": DUE},
         {"saga_id": "other"},
         {"content_type": "text/plain"},
+        {"headers": '{"NServiceBus.MessageId":"m1","Tenant":"other"}'},
+        {"headers": '{"NServiceBus.EnclosedMessageTypes":"Other"}'},
     ],
 )
 def test_a_verification_refuses_another_content(
@@ -126,6 +145,18 @@ def test_on_conflict_error_stores_nothing_of_the_chunk(store: Store) -> None:
         Loader(store, on_conflict="error").load([batch([row(1), row(2)])])
 
     assert count(store, "keys") == 1
+
+
+def test_rows_of_the_same_run_are_no_conflict(store: Store) -> None:
+    past = [row(number, due=LONG_AGO + timedelta(seconds=number)) for number in range(4)]
+    Loader(store, run_id="r", on_conflict="error").load([batch(past)])
+    dispatch(store, 2)
+
+    again = Loader(store, run_id="r", on_conflict="error").load([batch([*past, row(5)])])
+
+    assert again == Loaded(rows=5, new=1)
+    with pytest.raises(ContentDiffers, match=r"4 rows are stored already, .* wants none"):
+        Loader(store, run_id="another", on_conflict="error").load([batch(past)])
 
 
 def test_two_that_load_the_same_rows_at_once_store_each_once(store: Store) -> None:

@@ -64,28 +64,35 @@ class Ledger:
         self._runs, self._batches = store.tables.runs, store.tables.batches
         self._clock = clock or SystemClock()
 
-    def begin(self, run_id: str, kind: str, parameters: Mapping[str, Any]) -> Run:
+    def begin(
+        self, run_id: str, kind: str, parameters: Mapping[str, Any], instant: Micros | None = None
+    ) -> Run:
         """Return the run, begun now or before.
 
-        Raises RunInTheWay where it was begun with other parameters: half of one run and half of
-        another is neither.
+        *instant* is what the run takes for now, where all runs with the same *parameters* have to
+        take the same.
+
+        Raises RunInTheWay where it was begun with other parameters, or one with the same at another
+        instant: half of one run and half of another is neither.
         """
-        text = json.dumps(parameters, sort_keys=True)
-        now = self._database.now(self._clock)
+        text = _text(parameters)
+        now = self._database.now(self._clock) if instant is None else instant
 
         def work(connection: Connection) -> Run:
             found = self._find(connection, run_id)
             if found is None:
+                _require(instant, self._first(connection, kind, text))
                 row = {"run_id": run_id, "kind": kind, "state": RunState.RUNNING.value}
                 connection.execute(insert(self._runs), {**row, "created": now, "parameters": text})
                 found = self._find(connection, run_id)
                 assert found is not None, "it was inserted"
-            if found.kind != kind or json.dumps(found.parameters, sort_keys=True) != text:
+            if found.kind != kind or _text(found.parameters) != text:
                 raise RunInTheWay(
                     f"run {run_id!r} was begun as {found.kind} with {dict(found.parameters)}, not "
                     f"as {kind} with {dict(parameters)}; give the same parameters, or another "
                     "run id"
                 )
+            _require(instant, found)
             return found
 
         return self._database.run(work)
@@ -94,6 +101,11 @@ class Ledger:
         """Return the run, or None."""
         with self._database.read() as connection:
             return self._find(connection, run_id)
+
+    def first(self, kind: str, parameters: Mapping[str, Any]) -> Run | None:
+        """Return the first run of *kind* that was begun with exactly *parameters*, or None."""
+        with self._database.read() as connection:
+            return self._first(connection, kind, _text(parameters))
 
     def runs(self, kind: str, state: RunState) -> list[Run]:
         """Return the runs of *kind* in *state*, the oldest first."""
@@ -141,9 +153,32 @@ class Ledger:
             wanted = wanted.where(batches.c.no == no)
         return {row[0]: row[1] for row in connection.execute(wanted)}
 
+    def _first(self, connection: Connection, kind: str, text: str) -> Run | None:
+        wanted = (
+            select(self._runs)
+            .where(self._runs.c.kind == kind, self._runs.c.parameters == text)
+            .order_by(self._runs.c.created, self._runs.c.run_id)
+        )
+        # To MySQL, texts that differ in upper and lower case alone are equal.
+        rows = (row for row in connection.execute(wanted) if row.parameters == text)
+        return next(map(_run, rows), None)
+
     def _find(self, connection: Connection, run_id: str) -> Run | None:
         row = connection.execute(select(self._runs).where(self._runs.c.run_id == run_id)).first()
         return None if row is None else _run(row)
+
+
+def _require(instant: Micros | None, begun: Run | None) -> None:
+    """Raise RunInTheWay where a run that was *begun* is of another *instant* (None: of any)."""
+    if instant is not None and begun is not None and begun.created != instant:
+        raise RunInTheWay(
+            f"run {begun.run_id!r} of the same was begun by another process meanwhile; run it "
+            "again, it takes that one's instant for now"
+        )
+
+
+def _text(parameters: Mapping[str, Any]) -> str:
+    return json.dumps(parameters, sort_keys=True)
 
 
 def _run(row: Any) -> Run:

@@ -6,7 +6,7 @@ from itertools import groupby
 from typing import Any, Final
 
 import pyarrow as pa
-from sqlalchemy import Connection, bindparam, select, update
+from sqlalchemy import Connection, Join, bindparam, select, update
 
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import Timeout
@@ -14,6 +14,7 @@ from timeoutmgr.database.engine import execute_many
 from timeoutmgr.instants import to_micros
 from timeoutmgr.message import Message
 from timeoutmgr.pipeline.errors import ContentDiffers
+from timeoutmgr.pipeline.sameness import same_headers
 from timeoutmgr.pipeline.stores import Store
 
 _IDS_AT_ONCE: Final = 500
@@ -77,8 +78,10 @@ class StorePut:
 
     def _refuse(self, connection: Connection, endpoint: str, known: Sequence[Timeout]) -> None:
         if self._on_conflict == "error" and known:
-            ids = [one.id for one in known]
-            raise ContentDiffers(ids, "and on_conflict=error wants none to be")
+            own = self._of_this_run(connection, endpoint, known)
+            ids = [one.id for one in known if one.id not in own]
+            if ids:
+                raise ContentDiffers(ids, "and on_conflict=error wants none to be")
         if self._on_conflict == "verify":
             stored = self._pending(connection, endpoint, known)
             differing = [
@@ -87,22 +90,41 @@ class StorePut:
             if differing:
                 raise ContentDiffers(differing, "with other contents")
 
+    def _of_this_run(
+        self, connection: Connection, endpoint: str, known: Sequence[Timeout]
+    ) -> set[str]:
+        """Return the ids that this run has stored: a task that is tried again meets its own."""
+        if self._run_id is None:
+            return set()
+        tables, keys = self._store.tables, self._store.tables.keys
+        pending = select(keys.c.id).select_from(self._keyed()).where(keys.c.endpoint == endpoint)
+        # One that was sent since is in the history alone.
+        told = select(tables.history.c.id).where(tables.history.c.endpoint == endpoint)
+        return {
+            str(one)
+            for ids in _pages([one.id for one in known])
+            for wanted in (
+                pending.where(tables.timeouts.c.run_id == self._run_id, keys.c.id.in_(ids)),
+                told.where(tables.history.c.run_id == self._run_id, tables.history.c.id.in_(ids)),
+            )
+            for one in connection.execute(wanted).scalars()
+        }
+
+    def _keyed(self) -> Join:
+        """Return keys and timeouts, joined: these have no index on ids, but those know the due."""
+        keys, timeouts = self._store.tables.keys, self._store.tables.timeouts
+        return keys.join(
+            timeouts,
+            (timeouts.c.endpoint == keys.c.endpoint)
+            & (timeouts.c.due == keys.c.due)
+            & (timeouts.c.id == keys.c.id),
+        )
+
     def _pending(
         self, connection: Connection, endpoint: str, known: Sequence[Timeout]
     ) -> dict[str, Any]:
         keys, timeouts = self._store.tables.keys, self._store.tables.timeouts
-        # The timeouts have no index on ids: their keys say when they are due.
-        wanted = (
-            select(timeouts)
-            .select_from(keys)
-            .join(
-                timeouts,
-                (timeouts.c.endpoint == keys.c.endpoint)
-                & (timeouts.c.due == keys.c.due)
-                & (timeouts.c.id == keys.c.id),
-            )
-            .where(keys.c.endpoint == endpoint)
-        )
+        wanted = select(timeouts).select_from(self._keyed()).where(keys.c.endpoint == endpoint)
         return {
             row.id: row
             for ids in _pages([one.id for one in known])
@@ -117,7 +139,10 @@ def _pages(ids: Sequence[str]) -> Iterator[Sequence[str]]:
 
 def _same(given: Timeout, stored: Any) -> bool:
     # One that was rescheduled since is due at another time, rightly.
-    return (stored.version > 0 or stored.due == given.due) and (
+    is_due_alike = stored.version > 0 or stored.due == given.due
+    if not is_due_alike or not same_headers(given.message.headers, json.loads(stored.headers)):
+        return False
+    return (
         given.destination,
         given.saga_id,
         given.message.body,

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pytest
+from pyspark.sql import functions as f
 
 from timeoutmgr.errors import ConfigurationError, InvalidMessage
-from timeoutmgr.instants import from_micros, to_micros
+from timeoutmgr.instants import EARLIEST, LATEST, from_micros, to_micros
 from timeoutmgr.message import Message
 from timeoutmgr.outgoing import Composer, SendOptions
 from timeoutmgr.pipeline.errors import WrongColumns
@@ -81,6 +82,8 @@ ROWS: list[tuple[dict[str, Any], bool]] = [
     ({"headers": '{"NServiceBus.MessageId": "c"}'}, False),
     ({"headers": '{"x-Death": "c"}'}, False),
     ({"headers": '{"Tenant": null}'}, False),
+    ({"headers": '{"Tenant": 7}'}, False),
+    ({"headers": '{"Tenant": {"a": "b"}}'}, False),
     ({"headers": "Tenant"}, False),
     ({"headers": json.dumps({"big": "x" * 70_000})}, False),
 ]
@@ -195,6 +198,66 @@ def test_what_has_passed_is_rejected_kept_or_moved_to_now(spark: SparkSession) -
     assert (found["shift"]["reasons"], found["shift"]["due"]) == ([], NOW)
 
 
+IMPOSSIBLE = "due lies outside the years 1 to 9999"
+
+
+def test_instants_that_no_calendar_has_are_refused(spark: SparkSession) -> None:
+    far_away = 8_000 * 365 * 86_400
+    texts: list[dict[str, Any]] = [
+        GOOD | {"due": "9999-12-31T23:59:59.999999Z"},
+        GOOD | {"due": "9999-12-31T23:59:59-18:00"},
+        GOOD | {"due": "0001-01-01T00:00:00Z"},
+        GOOD | {"due": "0001-01-01T00:00:00+18:00"},
+        GOOD | {"due": None, "delay": str(far_away - 366 * 86_400 * 40)},
+        GOOD | {"due": None, "delay": str(far_away)},
+    ]
+    instants = [EARLIEST - 1, EARLIEST, LATEST, LATEST + 1, 2**63 - 1]
+    count = len(instants)
+    typed = pa.table(
+        {
+            "destination": ["billing"] * count,
+            "due": pa.array(instants, pa.int64()).cast(pa.timestamp("us", "UTC")),
+            "body": ["{}"] * count,
+        }
+    )
+    anything = rules(limits=Limits(), message_type="T", past="dispatch")
+
+    of_texts = judged(frame(spark, texts), anything)
+    of_typed = judged(normalised(spark.createDataFrame(typed)), anything)
+
+    # Only the reasons, since the instants themselves are none to Python either.
+    both = of_texts.select("reasons").unionAll(of_typed.select("reasons"))
+    found = [one["reasons"] for one in both.toArrow().to_pylist()]
+    bad = [IMPOSSIBLE]
+    assert found[: len(texts)] == [[], bad, [], bad, [], bad]
+    assert found[len(texts) :] == [bad, [], [], bad, bad]
+
+
+def test_rows_have_the_same_content_if_all_of_it_is_the_same(spark: SparkSession) -> None:
+    rows = [
+        GOOD | {"headers": '{"a": "1", "b": "2"}'},
+        GOOD | {"headers": '{"b": "2", "a": "1"}', "content_type": "application/json"},
+        GOOD | {"headers": '{"a": "1"}'},
+        GOOD,
+        *(GOOD | {name: "mail.x"} for name in ("destination", "saga_id", "body", "message_type")),
+        GOOD | {"content_type": "text/plain"},
+        GOOD | {"due": "2030-01-31T09:00:01Z"},
+    ]
+
+    found = [one["content"] for one in judged(frame(spark, rows), rules()).toArrow().to_pylist()]
+
+    assert found[0] == found[1]
+    assert len(set(found)) == len(rows) - 1
+
+
+def test_a_header_that_is_given_twice_is_refused(spark: SparkSession) -> None:
+    rows = frame(spark, [GOOD | {"headers": '{"a": "1", "b": "2", "a": "3"}'}])
+
+    (one,) = judged(rows, rules()).toArrow().to_pylist()
+
+    assert one["reasons"] == ["a header is given twice"]
+
+
 def test_typed_columns_are_taken_as_they_are(spark: SparkSession) -> None:
     table = pa.table(
         {
@@ -265,6 +328,16 @@ def test_hot_seconds_are_smeared_later_and_never_earlier(spark: SparkSession) ->
     for each in one:
         told = json.loads(each["headers"])["NServiceBus.DeliverAt"]
         assert told == each["due"].strftime("%Y-%m-%d %H:%M:%S:%f Z")
+
+
+def test_no_row_is_smeared_past_the_end_of_time(spark: SparkSession) -> None:
+    rows = [GOOD | {"key": f"k{n}", "due": "9999-12-31T23:59:59Z"} for n in range(20)]
+    found = judged(frame(spark, rows), rules(limits=Limits()))
+    hot = found.select(f.date_trunc("second", "due").alias("second")).distinct()
+
+    dues = smeared(found, hot, timedelta(days=1)).select("due").toArrow().to_pylist()
+
+    assert {one["due"] for one in dues} == {from_micros(LATEST)}
 
 
 @pytest.mark.parametrize("changed", [{"past": "keep"}, {"dataset": ""}, {"dataset": "ä"}])

@@ -10,18 +10,28 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.pipeline.making import batch, count, read, row
+from tests.support.clock import FakeClock
 from timeoutmgr.clock import SystemClock
+from timeoutmgr.contracts import Clock
 from timeoutmgr.errors import ConfigurationError
-from timeoutmgr.pipeline import read_timeouts, snapshot
+from timeoutmgr.instants import from_micros, to_micros
+from timeoutmgr.pipeline import read_timeouts, snapshot, write_timeouts
 from timeoutmgr.pipeline.errors import RunInTheWay, TooManyRejects
-from timeoutmgr.pipeline.jobs.schedule import TWICE, ScheduleOptions, ScheduleReport, schedule
+from timeoutmgr.pipeline.jobs.schedule import (
+    TWICE,
+    ScheduleOptions,
+    ScheduleReport,
+    parameters_of,
+    schedule,
+)
 from timeoutmgr.pipeline.ledger import Ledger, RunState
 from timeoutmgr.pipeline.loading import Loader
 from timeoutmgr.pipeline.stores import Store
 from timeoutmgr.routing import timeout_id
+from timeoutmgr.validation import Limits
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 DUE = datetime(2035, 1, 31, 9, tzinfo=UTC)
 
@@ -40,12 +50,19 @@ def campaign(folder: Path, rows: int = 100, **columns: list[Any]) -> str:
     return str(path)
 
 
-def run(spark: SparkSession, store: Store, path: str, **options: Any) -> ScheduleReport:
+def run(
+    spark: SparkSession,
+    store: Store,
+    path: str,
+    *,
+    clock: Clock | None = None,
+    **options: Any,
+) -> ScheduleReport:
     given: dict[str, Any] = {
         **{"store": store.name, "endpoint": "sales", "dataset": "spring", "paths": (path,)},
         **{"message_type": "Reminder"},
     }
-    return schedule(spark, ScheduleOptions(**(given | options)), clock=SystemClock())
+    return schedule(spark, ScheduleOptions(**(given | options)), clock=clock or SystemClock())
 
 
 def test_a_campaign_is_stored_once_however_often_it_is_run(
@@ -64,6 +81,82 @@ def test_a_campaign_is_stored_once_however_often_it_is_run(
     assert found is not None
     assert found.state is RunState.COMPLETED
     assert found.parameters["dataset"] == "spring"
+
+
+class Killed(BaseException):
+    pass
+
+
+class TickingClock(FakeClock):
+    """A second later whenever it is asked."""
+
+    def now(self) -> int:
+        self.advance(1)
+        return super().now()
+
+
+def test_a_run_that_was_killed_half_way_is_ended_by_another_however_late(
+    spark: SparkSession, sqlite: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def half(frame: DataFrame, *given: Any, **more: Any) -> None:
+        write_timeouts(frame.where("message_id = 'spring/k1'"), *given, **more)
+        raise Killed
+
+    due = pa.array([DUE, None], pa.timestamp("us", tz="UTC"))
+    path = campaign(tmp_path, 2, due=due, delay=pa.array([None, 3600]))
+    rejects = tmp_path / "rejects"
+    rejects.mkdir()
+    (rejects / "part-00000-a.json").write_text('{"reasons":["due has passed"],"input":"{}"}\n')
+    clock = TickingClock(to_micros(DUE) - 60_000_000)
+    with monkeypatch.context() as patched:
+        patched.setattr("timeoutmgr.pipeline.jobs.schedule.write_timeouts", half)
+        with pytest.raises(Killed):
+            run(spark, sqlite, path, clock=clock)
+
+    clock.advance(86_400)  # both are due by now
+    verified: dict[str, Any] = {"clock": clock, "rejects": rejects, "on_conflict": "verify"}
+    ended = run(spark, sqlite, path, **verified)
+    clock.advance(86_400)
+    again = run(spark, sqlite, path, **verified)
+
+    assert (ended.new, ended.known, ended.rejected) == (1, 1, 0)
+    assert (again.new, again.known, again.rejected) == (0, 2, 0)
+    (begun,) = Ledger(sqlite).runs("schedule", RunState.COMPLETED)
+    same = (begun.run_id, begun.created)
+    assert (ended.run_id, ended.as_of) == (again.run_id, again.as_of) == same
+    assert again.document()["as_of"] == from_micros(begun.created).isoformat()
+    dues = {one["message_id"]: one["due"] for one in read(sqlite, "pending")}
+    delayed = from_micros(begun.created) + timedelta(hours=1)
+    assert dues == {"spring/k0": DUE, "spring/k1": delayed}
+    assert [part for part in rejects.glob("*.json") if part.stat().st_size] == []
+
+
+OPTIONS: dict[str, Any] = {"store": "s", "endpoint": "e", "dataset": "d", "paths": ("p",)}
+
+
+@pytest.mark.parametrize(
+    ("options", "files", "is_same"),
+    [
+        ({"paths": ("./p",), "store": "t", "run_id": "r"}, "f", True),
+        ({"rejects": Path("bad"), "max_reject_ratio": 0.5, "on_conflict": "verify"}, "f", True),
+        ({"dry_run": True, "limits": Limits(max_body=5)}, "f", True),
+        ({}, "g", False),
+        ({"endpoint": "f"}, "f", False),
+        ({"dataset": "e"}, "f", False),
+        ({"format": "csv"}, "f", False),
+        ({"message_type": "T"}, "f", False),
+        ({"past": "shift"}, "f", False),
+        ({"max_per_second": 5, "jitter": timedelta(seconds=2)}, "f", False),
+    ],
+)
+def test_a_run_is_the_same_if_its_rows_become_the_same_timeouts(
+    options: dict[str, Any], files: str, is_same: bool
+) -> None:
+    first = parameters_of(ScheduleOptions(**OPTIONS), {"sha256": "f"})
+
+    second = parameters_of(ScheduleOptions(**(OPTIONS | options)), {"sha256": files})
+
+    assert (json.dumps(first) == json.dumps(second)) is is_same
 
 
 def test_what_is_stored_is_read_by_many_tasks_of_one_snapshot(
@@ -188,7 +281,11 @@ def test_smeared_rows_are_the_same_rows_in_the_next_run(
     spark: SparkSession, sqlite: Store, tmp_path: Path
 ) -> None:
     path = campaign(tmp_path)
-    smear = {"max_per_second": 5, "jitter": timedelta(minutes=10), "on_conflict": "verify"}
+    smear: dict[str, Any] = {
+        "max_per_second": 5,
+        "jitter": timedelta(minutes=10),
+        "on_conflict": "verify",
+    }
 
     run(spark, sqlite, path, **smear)
     again = run(spark, sqlite, path, **smear)
@@ -225,16 +322,27 @@ def test_an_error_of_a_worker_comes_back_as_itself(
     [
         ({"format": "orc"}, "format is one of"),
         ({"paths": ()}, "no file is given"),
+        ({"multi_line": True}, "Parquet has no lines"),
+        ({"rejects": Path("s3a://lake/bad")}, "rejects is a folder of the file system"),
         ({"max_reject_ratio": 2.0}, "between 0 and 1"),
         ({"jitter": timedelta(seconds=1)}, "go together"),
         ({"max_per_second": 0, "jitter": timedelta(seconds=1)}, "must be positive"),
     ],
 )
 def test_wrong_options_are_refused(options: dict[str, Any], sentence: str) -> None:
-    given: dict[str, Any] = {"store": "s", "endpoint": "e", "dataset": "d", "paths": ("p",)}
-
     with pytest.raises(ConfigurationError, match=sentence):
-        ScheduleOptions(**(given | options))
+        ScheduleOptions(**(OPTIONS | options))
+
+
+def test_somebodys_folder_is_not_written_over(
+    spark: SparkSession, sqlite: Store, tmp_path: Path
+) -> None:
+    path = campaign(tmp_path)
+
+    with pytest.raises(ConfigurationError, match=r"holds 'campaign\.parquet'"):
+        run(spark, sqlite, path, rejects=tmp_path)
+
+    assert Path(path).exists()
 
 
 def test_a_file_that_is_not_there_is_named(

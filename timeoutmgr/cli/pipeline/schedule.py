@@ -26,6 +26,7 @@ _BUSIEST = 10
 @click.argument("paths", nargs=-1, required=True)
 @option("--dataset", required=True, help="What the rows are of; part of their message ids.")
 @option("--format", "format_", default="parquet", show_default=True, help="parquet, csv or json.")
+@option("--multi-line", is_flag=True, help="Values of CSV may hold line ends; one task a file.")
 @option("--endpoint", help="Whose timeouts they are. Without it, the endpoint of the settings.")
 @option("--type", "message_type", help="Message type of rows that have none of their own.")
 @option("--past", default="reject", show_default=True, help="reject, dispatch or shift to now.")
@@ -34,7 +35,7 @@ _BUSIEST = 10
 @option("--max-per-second", type=int, help="Smear seconds in which more are due; see --jitter.")
 @option("--jitter", type=Duration(), help="How much later smeared rows may be.")
 @option("--on-conflict", default="ignore", show_default=True, help="ignore, verify or error.")
-@option("--run-id", help="Name of the run. Without it, a new one.")
+@option("--run-id", help="Name of the run. Without it, that of the same run before, or a new one.")
 @option("--dry-run", is_flag=True, help="Only say what would be stored.")
 @of_store
 @on_spark
@@ -46,6 +47,7 @@ def schedule(
     paths: Sequence[str],
     dataset: str,
     format_: str,
+    multi_line: bool,
     endpoint: str | None,
     message_type: str | None,
     past: str,
@@ -60,6 +62,8 @@ def schedule(
     **options: Any,
 ) -> None:
     """Store the rows of files as timeouts, each once; run again, it stores what is missing.
+
+    Run again, with the same files and options, it takes for now what the first run took.
 
     Columns: destination, body, due (with a zone) or delay (seconds); key, saga_id, message_type,
     content_type, body_encoding and headers if wanted. A row's message id is the data set and its
@@ -80,6 +84,7 @@ def schedule(
         dataset=dataset,
         paths=tuple(paths),
         format=format_,
+        multi_line=multi_line,
         message_type=message_type,
         past=past,
         limits=settings.limits,

@@ -1,4 +1,9 @@
-"""``schedule``: a data set into the store, every row once; what cannot be is set aside."""
+"""``schedule``: a data set into the store, every row once; what cannot be is set aside.
+
+All runs over the same files, with the same options, take one instant for now: that of the first
+run that stored anything, which the ledger has. So a run after it, or after half of it, finds the
+same rows good, due at the same times, and has only to store what is missing.
+"""
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,9 +15,12 @@ from pyspark.sql import functions as f
 
 from timeoutmgr.contracts import Clock
 from timeoutmgr.errors import ConfigurationError
-from timeoutmgr.instants import Micros, from_micros
+from timeoutmgr.instants import Micros, duration_micros, from_micros
 from timeoutmgr.pipeline.errors import TooManyRejects
+from timeoutmgr.pipeline.folders import folder_option
 from timeoutmgr.pipeline.frames import write_timeouts
+from timeoutmgr.pipeline.jobs.reading import FORMATS, broken_files_named, rows_of, which_files
+from timeoutmgr.pipeline.jobs.rejects import require_ours
 from timeoutmgr.pipeline.jobs.running import Progress, new_run_id, silent, told_by_workers
 from timeoutmgr.pipeline.ledger import Ledger, RunState
 from timeoutmgr.pipeline.stores import open_store
@@ -23,7 +31,7 @@ from timeoutmgr.validation import Limits
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-FORMATS: Final = ("parquet", "csv", "json")
+KIND: Final = "schedule"
 TWICE: Final = "another row has the same key and another content"
 _CURVE_POINTS: Final = 1_000
 
@@ -35,7 +43,8 @@ MissingQueues = Callable[[Sequence[str]], Collection[str]]
 class ScheduleOptions:
     """What to schedule, and how.
 
-    *paths* are files or folders of *format*. *rejects* is a folder for the rows that cannot be
+    *paths* are files or folders of *format*; with *multi_line* a value of CSV may hold line ends,
+    and such a file is read by one task. *rejects* is a folder for the rows that cannot be
     scheduled, as JSON with their reasons; more than *max_reject_ratio* of all and nothing is
     stored. Seconds in which more than *max_per_second* are due are smeared: their rows come up to
     *jitter* later. For the others see ``Rules``.
@@ -46,6 +55,7 @@ class ScheduleOptions:
     dataset: str
     paths: tuple[str, ...]
     format: str = "parquet"
+    multi_line: bool = False
     message_type: str | None = None
     past: str = "reject"
     limits: Limits = field(default_factory=Limits)
@@ -61,8 +71,12 @@ class ScheduleOptions:
         """Check every value."""
         if self.format not in FORMATS:
             raise ConfigurationError(f"format is one of {FORMATS}, got {self.format!r}")
+        if self.multi_line and self.format == "parquet":
+            raise ConfigurationError("multi_line is for csv and json; Parquet has no lines")
         if not self.paths:
             raise ConfigurationError("no file is given; name at least one file or folder")
+        if self.rejects is not None:
+            folder_option("rejects", self.rejects)
         if not 0 <= self.max_reject_ratio <= 1:
             raise ConfigurationError(
                 f"max_reject_ratio is between 0 and 1, got {self.max_reject_ratio}"
@@ -79,10 +93,13 @@ class ScheduleOptions:
 class ScheduleReport:
     """What became of the rows.
 
-    *new* were stored now, *known* before. *curve* are the busiest minutes: when, and how many.
+    *as_of* is what the rows were judged by as now: the instant of the first run of these files and
+    options. *new* were stored now, *known* before. *curve* are the busiest minutes: when, and how
+    many.
     """
 
     run_id: str
+    as_of: Micros
     rows: int
     accepted: int
     rejected: int
@@ -101,6 +118,7 @@ class ScheduleReport:
         """Return it for JSON."""
         return {
             "run_id": self.run_id,
+            "as_of": _shown(self.as_of),
             "dry_run": self.dry_run,
             "rows": self.rows,
             "accepted": self.accepted,
@@ -129,15 +147,25 @@ def schedule(
 ) -> ScheduleReport:
     """Store what *options* describe; run again, it does what is left, and else nothing.
 
-    Raises WrongColumns and TooManyRejects before anything is stored.
+    Raises WrongColumns, TooManyRejects, and ConfigurationError for a file that is broken, before
+    anything is stored.
     """
     store = open_store(options.store)
     store.require_tables()
-    run_id = options.run_id or new_run_id("schedule")
-    now = store.database.now(clock)
-    with told_by_workers():
+    if options.rejects is not None:
+        require_ours(options.rejects)
+    ledger = Ledger(store, clock)
+    with told_by_workers(), broken_files_named(options.format):
         progress("reading and judging")
-        requests = normalised(_read(spark, options))
+        requests = normalised(
+            rows_of(spark, options.paths, options.format, multi_line=options.multi_line)
+        )
+        parameters = parameters_of(options, which_files(spark, options.paths))
+        first = ledger.first(KIND, parameters)
+        now = store.database.now(clock) if first is None else first.created
+        run_id = options.run_id or (new_run_id(KIND) if first is None else first.run_id)
+        if first is not None:
+            progress(f"going on with run {first.run_id}, as of {_shown(now)}")
         rules = _rules(options, now)
         look = _Look(requests, rules)
         unknown = missing_queues(look.destinations()) if missing_queues is not None else ()
@@ -146,18 +174,19 @@ def schedule(
             rules = _rules(options, now, frozenset(unknown))
             look = _Look(requests, rules)
         try:
-            report = _report(look, options, run_id)
-            if report.rejected and options.rejects is not None:
+            report = _report(look, options, run_id, now)
+            if options.rejects is not None:
                 progress("writing what is rejected")
-                look.rejects().write.mode("overwrite").json(str(options.rejects))
+                # None are written too: an earlier run's would be taken for this one's.
+                rejects = look.rejects() if report.rejected else look.rejects().limit(0)
+                rejects.write.mode("overwrite").json(str(options.rejects))
             if report.rejected > report.rows * options.max_reject_ratio:
                 raise TooManyRejects(
                     report.rejected, report.rows, options.max_reject_ratio, [*report.reasons]
                 )
             if options.dry_run:
                 return report
-            ledger = Ledger(store, clock)
-            ledger.begin(run_id, "schedule", _parameters(options))
+            ledger.begin(run_id, KIND, parameters, now)
             before = ledger.counted(run_id)
             progress(f"storing {report.accepted} timeouts")
             write_timeouts(
@@ -172,6 +201,26 @@ def schedule(
             look.forget()
 
 
+def parameters_of(options: ScheduleOptions, files: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what makes two runs the same: all that decides what timeout a row of *files* becomes.
+
+    Not what decides whether it is stored, as ``max_reject_ratio`` does. The files count and not
+    their names alone: of another file under the same name, a delay begins anew.
+    """
+    jitter = options.jitter
+    return {
+        "dataset": options.dataset,
+        "endpoint": options.endpoint,
+        "files": files,
+        "format": options.format,
+        "multi_line": options.multi_line,
+        "message_type": options.message_type,
+        "past": options.past,
+        "max_per_second": options.max_per_second,
+        "jitter": None if jitter is None else duration_micros(jitter),
+    }
+
+
 def _rules(options: ScheduleOptions, now: Micros, unknown: frozenset[str] = frozenset()) -> Rules:
     return Rules(
         endpoint=options.endpoint,
@@ -184,34 +233,12 @@ def _rules(options: ScheduleOptions, now: Micros, unknown: frozenset[str] = froz
     )
 
 
-def _parameters(options: ScheduleOptions) -> dict[str, Any]:
-    return {"dataset": options.dataset, "endpoint": options.endpoint, "paths": [*options.paths]}
-
-
-def _read(spark: "SparkSession", options: ScheduleOptions) -> "DataFrame":
-    from pyspark.errors import AnalysisException
-
-    reader = spark.read.format(options.format)
-    if options.format == "csv":
-        reader = reader.option("header", True).option("mode", "FAILFAST").option("escape", '"')
-    try:
-        return reader.load([*options.paths])
-    except AnalysisException as error:
-        raise ConfigurationError(
-            f"{', '.join(options.paths)} cannot be read as {options.format}: "
-            f"{str(error).splitlines()[0]}"
-        ) from error
-
-
 class _Look:
     """One look at all rows: narrow facts of each, kept until they are forgotten."""
 
     def __init__(self, requests: "DataFrame", rules: Rules) -> None:
         self._judged = judged(requests, rules)
-        content = ("destination", "due", "saga_id", "body", "content_type")
-        self.facts = self._judged.select(
-            "id", "destination", "due", "reasons", f.xxhash64(*content).alias("content")
-        ).persist()
+        self.facts = self._judged.select("id", "destination", "due", "reasons", "content").persist()
         good = self.facts.where(f.size("reasons") == 0)
         same = good.groupBy("id").agg(
             f.count("*").alias("rows"), f.count_distinct("content").alias("contents")
@@ -287,7 +314,7 @@ class _Look:
         return self._twice.where("contents > 1").select("id")
 
 
-def _report(look: _Look, options: ScheduleOptions, run_id: str) -> ScheduleReport:
+def _report(look: _Look, options: ScheduleOptions, run_id: str, now: Micros) -> ScheduleReport:
     rows, good, first, last = look.totals()
     accepted = good - look.ambiguous
     smears = look.hot(options.max_per_second).count() if options.max_per_second else 0
@@ -304,6 +331,7 @@ def _report(look: _Look, options: ScheduleOptions, run_id: str) -> ScheduleRepor
     minutes.unpersist()
     return ScheduleReport(
         run_id=run_id,
+        as_of=now,
         rows=rows,
         accepted=accepted - look.repeated,
         rejected=rows - accepted,

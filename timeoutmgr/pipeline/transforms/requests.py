@@ -15,7 +15,7 @@ from pyspark.sql import types as t
 
 from timeoutmgr import headers
 from timeoutmgr.errors import ConfigurationError
-from timeoutmgr.instants import Micros, duration_micros, to_wire
+from timeoutmgr.instants import EARLIEST, LATEST, Micros, duration_micros, to_wire
 from timeoutmgr.outgoing import RESERVED
 from timeoutmgr.pipeline.errors import WrongColumns
 from timeoutmgr.pipeline.views import TO_STORE
@@ -107,8 +107,9 @@ def _misfit(name: str, kind: t.DataType) -> list[str]:
 def judged(requests: "DataFrame", rules: Rules) -> "DataFrame":
     """Return the timeouts that *requests* ask for, and ``reasons`` why a row is none.
 
-    The columns are those of ``views.TO_STORE``, ``reasons`` and ``input``, the row as JSON where
-    there are reasons.
+    The columns are those of ``views.TO_STORE``, ``reasons``, ``content``, a digest of all that
+    makes two rows of one key the same message, and ``input``, the row as JSON where there are
+    reasons.
     """
     kinds: Mapping[str, t.DataType] = {one.name: one.dataType for one in requests.schema.fields}
     texts = {name: f.col(name).cast("string") for name in _TEXTS}
@@ -140,9 +141,17 @@ def judged(requests: "DataFrame", rules: Rules) -> "DataFrame":
         f.lit("utf-8").alias("content_encoding"),
         f.timestamp_micros(f.lit(rules.now)).alias("created"),
         reasons.alias("reasons"),
+        _content().alias("content"),
         "input",
     )
-    return named.select(*TO_STORE.names, "reasons", "input")
+    return named.select(*TO_STORE.names, "reasons", "content", "input")
+
+
+def _content() -> "Column":
+    # Not the headers as they are stored: the same ones in another order are no other content.
+    given = f.array_sort(f.map_entries("given"))
+    parts = ("due", "destination", "saga_id", "message_type", "content_type_", "body")
+    return f.xxhash64(*parts, given)
 
 
 def timeout_id(endpoint: str, message_id: "Column") -> "Column":
@@ -176,6 +185,8 @@ def _when(kinds: Mapping[str, t.DataType], rules: Rules) -> tuple["Column", list
         f.timestamp_micros(f.lit(rules.now) + f.ceil(delay * 1_000_000).cast("bigint")),
     )
     due = f.coalesce(at, later)
+    # Spark's timestamps reach further than a calendar's, which reads what was stored.
+    is_thinkable = f.unix_micros(due).between(EARLIEST, LATEST)
     is_past = due <= now
     wrong = [
         _because(raw.isNull() & f.col("delay").isNull(), "neither due nor delay is given"),
@@ -188,6 +199,7 @@ def _when(kinds: Mapping[str, t.DataType], rules: Rules) -> tuple["Column", list
             f.col("delay").isNotNull() & later.isNull(), "delay is no number of seconds from 0"
         ),
     ]
+    wrong.append(_because(~is_thinkable, "due lies outside the years 1 to 9999"))
     if rules.past == "reject":
         wrong.append(_because(is_past, "due has passed"))
     if rules.limits.max_delay is not None:
@@ -223,8 +235,8 @@ def _content_type(kind: t.DataType, given: "Column") -> "Column":
 
 def _headers(kind: t.DataType, limits: Limits) -> tuple["Column", list["Column"]]:
     raw = f.col("headers")
-    text = isinstance(kind, t.StringType)
-    given = f.from_json(raw, "map<string,string>") if text else raw.cast("map<string,string>")
+    is_text = isinstance(kind, t.StringType)
+    given = _texts_in(raw) if is_text else raw.cast("map<string,string>")
     size = f.aggregate(
         f.map_entries(given),
         f.lit(0),
@@ -242,10 +254,24 @@ def _headers(kind: t.DataType, limits: Limits) -> tuple["Column", list["Column"]
     return given, [
         _because(raw.isNotNull() & given.isNull(), "headers are no JSON object of texts"),
         _because(f.exists(f.map_values(given), lambda one: one.isNull()), "a header has no value"),
+        _because(_is_twice(names), "a header is given twice"),
         # What is added to them takes less than a kilobyte.
         _because(size > limits.max_headers - 2_048, "headers are over limits.max_headers"),
         _because(taken, "a header is one that the timeout manager or the broker sets itself"),
     ]
+
+
+def _texts_in(raw: "Column") -> "Column":
+    """Return the JSON object *raw* as a map; nothing where a value is no text (but null may be)."""
+    # As texts alone, a number would be the text of its digits.
+    values = f.map_values(f.from_json(raw, "map<string,variant>"))
+    kinds = f.transform(values, lambda one: f.coalesce(f.schema_of_variant(one), f.lit("VOID")))
+    strange = f.exists(kinds, lambda kind: ~kind.isin("STRING", "VOID"))
+    return f.when(~strange, f.from_json(raw, "map<string,string>"))
+
+
+def _is_twice(names: "Column") -> "Column":
+    return f.size(f.array_distinct(names)) < f.size(names)
 
 
 def _names_wrong(rules: Rules) -> list["Column"]:
@@ -325,7 +351,9 @@ def _all_headers(rules: Rules) -> "Column":
         ),
         given,
     )
-    return f.when(given.isNull() | (f.size(given) == 0), fields).otherwise(f.to_json(both))
+    # No map of Spark's can be made of names that are given twice, not even for a reject.
+    plain = given.isNull() | (f.size(given) == 0) | _is_twice(f.map_keys(given))
+    return f.when(plain, fields).otherwise(f.to_json(both))
 
 
 def _is_plain(text: str) -> bool:
@@ -339,7 +367,7 @@ def smeared(timeouts: "DataFrame", hot: "DataFrame", jitter: timedelta) -> "Data
     header that tells of it is put right too.
     """
     later = f.pmod(f.xxhash64("id"), f.lit(duration_micros(jitter)))
-    moved = f.timestamp_micros(f.unix_micros("due") + later)
+    moved = f.timestamp_micros(f.least(f.unix_micros("due") + later, f.lit(LATEST)))
     names = timeouts.columns
     marked = timeouts.withColumn("second", f.date_trunc("second", "due")).join(
         f.broadcast(hot.select("second", f.lit(True).alias("is_hot"))), "second", "left"

@@ -1,0 +1,126 @@
+"""Files of a data set: rows, what tells these files from others, and which of them is broken."""
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from pyspark.sql import functions as f
+from pyspark.sql import types as t
+
+from timeoutmgr.errors import ConfigurationError, TimeoutManagerError
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+FORMATS: Final = ("parquet", "csv", "json")
+
+_NO_OBJECT: Final = "_no_object"
+_UNREAD: Final = re.compile(
+    r"\[FAILED_READ_FILE[^\]]*\] Encountered error while reading file (.+?)\.\s"
+)
+_BAD_LINE: Final = re.compile(
+    r"Malformed records are detected in record parsing: (.+?)\.\s+Parse Mode", re.DOTALL
+)
+_CAUSE: Final = re.compile(r"^Caused by: [\w.$]+: (.+)$", re.MULTILINE)
+_SHOWN: Final = 120
+
+
+def rows_of(
+    spark: "SparkSession", paths: Sequence[str], kind: str, *, multi_line: bool = False
+) -> "DataFrame":
+    """Return the rows of *paths*, files or folders of the format *kind*.
+
+    With *multi_line* a value of CSV may hold line ends, and a file of JSON one array or object;
+    such a file is read by one task.
+    """
+    from pyspark.errors import AnalysisException
+
+    reader = spark.read.format(kind)
+    if kind == "csv":
+        # Lines are no rejects: of a value that was cut off at a line end, the first half looks
+        # like a good row. And without the check, columns in another order than in the first file
+        # would be taken for its columns.
+        reader = reader.option("header", True).option("mode", "FAILFAST").option("escape", '"')
+        reader = reader.option("enforceSchema", False)
+    if kind in ("csv", "json"):
+        reader = reader.option("multiLine", multi_line)
+    if kind == "json":
+        reader = reader.option("columnNameOfCorruptRecord", _NO_OBJECT)
+    try:
+        rows = reader.load([*paths])
+        if kind != "json":
+            return rows
+        if _NO_OBJECT in rows.columns:
+            raise ConfigurationError(
+                f"{', '.join(paths)} holds lines that are no JSON objects; expected one object in "
+                "each line, without commas between them. Mend the lines, or read a file that is "
+                "one array with multi_line (--multi-line)"
+            )
+        return reader.schema(_with_headers_as_text(rows.schema)).load([*paths])
+    except AnalysisException as error:
+        raise ConfigurationError(
+            f"{', '.join(paths)} cannot be read as {kind}: {str(error).splitlines()[0]}"
+        ) from error
+
+
+def _with_headers_as_text(schema: t.StructType) -> t.StructType:
+    # Spark would make one type of all objects, in which a number is a text in the end, and a
+    # header without a value one that is not there.
+    return t.StructType(
+        [
+            t.StructField(one.name, t.StringType())
+            if one.name == "headers" and isinstance(one.dataType, t.StructType)
+            else one
+            for one in schema.fields
+        ]
+    )
+
+
+def which_files(spark: "SparkSession", paths: Sequence[str]) -> dict[str, Any]:
+    """Return which files *paths* are, for JSON: a digest of their names, lengths and times.
+
+    They are only listed, not read.
+    """
+    files = spark.read.format("binaryFile").load([*paths])
+    rows = files.select("path", "length", f.unix_micros("modificationTime")).collect()
+    found = sorted(tuple(row) for row in rows)
+    return {
+        "count": len(found),
+        "first": found[0][0] if found else None,
+        "sha256": hashlib.sha256(json.dumps(found).encode()).hexdigest(),
+    }
+
+
+@contextmanager
+def broken_files_named(kind: str) -> Iterator[None]:
+    """Raise ConfigurationError where Spark cannot read a file of the format *kind*."""
+    try:
+        yield
+    except TimeoutManagerError:
+        raise
+    except Exception as error:  # pyspark has one tree of errors for each way to Spark
+        sentence = _sentence(str(error), kind)
+        if sentence is None:
+            raise
+        raise ConfigurationError(sentence) from error
+
+
+def _sentence(told: str, kind: str) -> str | None:
+    unread, bad_line = _UNREAD.search(told), _BAD_LINE.search(told)
+    if unread is None:
+        return None
+    if bad_line is not None:
+        return (
+            f"{unread[1]} holds a line that has not the columns of its header: "
+            f"{bad_line[1][:_SHOWN]}; mend the line, or, where values in quotes hold line ends, "
+            "read it with multi_line (--multi-line)"
+        )
+    causes = _CAUSE.findall(told)
+    why = f": {causes[-1][:_SHOWN]}" if causes else ""
+    return (
+        f"{unread[1]} cannot be read as {kind}{why}; it is broken, of another format, or has other "
+        "columns than the first file. Write it anew, or leave it out of the paths"
+    )
