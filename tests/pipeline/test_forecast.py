@@ -61,6 +61,20 @@ def test_what_is_overdue_counts_as_due_now() -> None:
     assert found.overdue == 3
     assert list(found.totals.values()) == [5, 4]
     assert min(found.totals) == AT - AT % (60 * SECOND)
+    assert [line[3] for line in found.lines()] == ["messages", 5, 4]
+
+
+def test_each_bucket_of_each_destination_is_one_line_whichever_stores_it_is_in() -> None:
+    options = ForecastOptions(stores=("east", "west"))
+    found = [bucket(1, 3, "mail"), bucket(0, 1), bucket(1, 4, "mail"), bucket(1, 2)]
+
+    _head, *lines = report(found, AT, options).lines()
+
+    assert lines == [
+        ["2030-01-01T12:00:00+00:00", "sales", "billing", 1, 1],
+        ["2030-01-01T12:01:00+00:00", "sales", "billing", 2, 2],
+        ["2030-01-01T12:01:00+00:00", "sales", "mail", 7, 7],
+    ]
 
 
 def test_peaks_name_who_is_most_of_them() -> None:

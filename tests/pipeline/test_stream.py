@@ -109,10 +109,29 @@ def test_once_ends_where_it_was_when_it_began(postgres: Store) -> None:
 
 def test_a_checkpoint_of_another_database_is_refused(postgres: Store) -> None:
     follower = Follower(postgres)
-    follower.offset = {**follower.offset, "system": 7}
+    follower.look()
+    here = follower.offset
 
-    with pytest.raises(RunInTheWay, match="another checkpoint"):
-        follower.look()
+    for changed, sentence in [
+        ({"system": 7}, "database system 7, this is .* another checkpoint"),
+        ({"timeline": here["timeline"] + 1}, "of timeline 2, this is 1: .* --any-timeline"),
+        ({"xid": here["xid"] + 10**9}, "restored to an earlier time; begin with another"),
+    ]:
+        follower.offset = here | changed
+        with pytest.raises(RunInTheWay, match=sentence):
+            follower.look()
+
+
+def test_a_failover_that_lost_nothing_may_be_gone_on_with(postgres: Store) -> None:
+    follower = Follower(postgres, any_timeline="true")
+    follower.offset = follower.offset | {"timeline": 7}
+    Loader(postgres).load([batch([row(1)])])
+    settle(postgres)
+
+    follower.look()
+
+    assert follower.seen == [row(1)["id"]]
+    assert follower.offset["timeline"] != 7
 
 
 def test_where_nobody_tells_what_is_open_there_is_no_stream(store_of: Any) -> None:

@@ -13,19 +13,23 @@ from timeoutmgr.errors import TimeoutManagerError
 from timeoutmgr.pipeline.errors import PipelineUnavailable
 from timeoutmgr.pipeline.frames import read_timeouts
 from timeoutmgr.pipeline.java import REMEDY, find_java
+from timeoutmgr.pipeline.jobs.running import told_by_workers
 from timeoutmgr.pipeline.session import SessionOptions, spark_session
 from timeoutmgr.pipeline.stores import open_store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_PACKAGES: Final = ("pyspark", "pyarrow", "adbc-driver-postgresql", "adbc-driver-sqlite")
+_PACKAGES: Final = ("pyarrow", "adbc-driver-postgresql", "adbc-driver-sqlite")
+_CLIENT: Final = "pyspark-client"
+"""What a Spark Connect server is talked to with, where there is no pyspark."""
 _ROOM: Final = 10 * 1024**3
 
 
 def examine(options: SessionOptions, store: str | None) -> Iterator[Finding]:
     """Yield what is well, doubtful and wrong with the pipeline on this machine."""
-    yield from _packages()
+    is_thin = options.remote is not None and not _is_there("pyspark")
+    yield from map(_package, (_CLIENT if is_thin else "pyspark", *_PACKAGES))
     yield _room(options)
     if options.remote is None:
         try:
@@ -47,17 +51,20 @@ def examine(options: SessionOptions, store: str | None) -> Iterator[Finding]:
         yield Finding(level=Level.FAIL, check="spark", text=str(error))
 
 
-def _packages() -> Iterator[Finding]:
-    for name in _PACKAGES:
-        try:
-            yield Finding(level=Level.OK, check=name, text=version(name))
-        except PackageNotFoundError:
-            yield Finding(
-                level=Level.FAIL,
-                check=name,
-                text="not installed",
-                remedy="pip install 'timeoutmgr[spark]'",
-            )
+def _package(name: str) -> Finding:
+    if _is_there(name):
+        return Finding(level=Level.OK, check=name, text=version(name))
+    extra = "spark-client" if name == _CLIENT else "spark"
+    remedy = f"pip install 'timeoutmgr[{extra}]'"
+    return Finding(level=Level.FAIL, check=name, text="not installed", remedy=remedy)
+
+
+def _is_there(name: str) -> bool:
+    try:
+        version(name)
+    except PackageNotFoundError:
+        return False
+    return True
 
 
 def _room(options: SessionOptions) -> Finding:
@@ -89,7 +96,8 @@ def _store(spark: "SparkSession", name: str) -> Finding:
     try:
         store = open_store(name)
         store.require_tables()
-        count = read_timeouts(spark, name, columns=["id"]).limit(1_000).count()
+        with told_by_workers():
+            count = read_timeouts(spark, name, columns=["id"]).limit(1_000).count()
     except TimeoutManagerError as error:
         return Finding(level=Level.FAIL, check="store", text=str(error))
     text = (

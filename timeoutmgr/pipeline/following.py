@@ -4,10 +4,14 @@ The sequence of a row tells when it was written, not when it can be seen: one wi
 may be committed after a higher one was read, and a reader that goes on from the highest would never
 see it. So the offset is a transaction id: that of the oldest transaction that is still open. Below
 it nothing can appear any more; a long transaction delays, and loses nothing.
+
+Ids of transactions mean something within one timeline of one database system alone. A clone has
+another system. A server that was restored to a point in time, or that took over from another one,
+has another timeline, and perhaps gives ids again that the old one had given.
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -34,10 +38,21 @@ if TYPE_CHECKING:
 BATCH_EVENTS: Final = 500_000
 """Events of one micro-batch at most, or those of one transaction, if they are more."""
 
+# The control file learns of a new timeline somewhat after it began; a standby knows no other place.
 _HORIZON: Final = text(
     "SELECT CAST(CAST(pg_snapshot_xmin(pg_current_snapshot()) AS text) AS bigint), "
-    "(SELECT system_identifier FROM pg_control_system())"
+    "(SELECT system_identifier FROM pg_control_system()), "
+    "CASE WHEN pg_is_in_recovery() THEN (SELECT timeline_id FROM pg_control_checkpoint()) ELSE "
+    "CAST(CAST('x' || substr(pg_walfile_name(pg_current_wal_lsn()), 1, 8) AS bit(32)) AS int) END"
 )
+
+
+class Horizon(NamedTuple):
+    """The id of the oldest open transaction, and which system counts it, on which timeline."""
+
+    xid: int
+    system: int
+    timeline: int
 
 
 class Between(InputPartition):
@@ -58,6 +73,7 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._store = store
         self._columns = columns
         self._most = int(options.get("batch_events", BATCH_EVENTS))
+        self._any_timeline = options.get("any_timeline") == "true"
         self._last: int | None = None
 
     def getDefaultReadLimit(self) -> ReadLimit:
@@ -66,11 +82,11 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Note what is there now: what comes later is not read before the end."""
-        self._last = horizon(self._store.open())[0]
+        self._last = horizon(self._store.open()).xid
 
     def initialOffset(self) -> dict[str, int]:
         """Return the begin of all history."""
-        return {"xid": 0, "system": horizon(self._store.open())[1]}
+        return horizon(self._store.open())._replace(xid=0)._asdict()
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
         """Return up to where a micro-batch that begins at *start* can read.
@@ -78,18 +94,34 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         Raises RunInTheWay where *start* is of another database: its ids mean nothing here.
         """
         store = self._store.open()
-        end, system = horizon(store)
-        if system != start["system"]:
-            raise RunInTheWay(
-                f"the checkpoint is of database system {start['system']}, this is {system}; a "
-                "restored or cloned database counts its transactions anew: begin with another "
-                "checkpoint and folder"
-            )
-        end = end if self._last is None else min(end, self._last)
+        now = horizon(store)
+        self._require_same(start, now)
+        end = now.xid if self._last is None else min(now.xid, self._last)
         if not isinstance(limit, ReadAllAvailable):
             most = limit.max_rows if isinstance(limit, ReadMaxRows) else self._most
             end = _no_more_than(store, start["xid"], end, most)
-        return {"xid": max(end, start["xid"]), "system": system}
+        return now._replace(xid=max(end, start["xid"]))._asdict()
+
+    def _require_same(self, start: dict[str, int], now: Horizon) -> None:
+        anew = "begin with another checkpoint and folder"
+        if now.system != start["system"]:
+            raise RunInTheWay(
+                f"the checkpoint is of database system {start['system']}, this is {now.system}; a "
+                f"cloned database counts its transactions anew: {anew}"
+            )
+        timeline = start.get("timeline", now.timeline)  # offsets of version 0.1 have none
+        if now.timeline != timeline and not self._any_timeline:
+            raise RunInTheWay(
+                f"the checkpoint is of timeline {timeline}, this is {now.timeline}: the server was "
+                "restored, or took over from another one, and may give ids of transactions again "
+                f"that were read already; {anew}, or, where no transaction was lost (synchronous "
+                "replication), go on with --any-timeline"
+            )
+        if now.xid < start["xid"]:
+            raise RunInTheWay(
+                f"the checkpoint is at transaction {start['xid']}, and this database only at "
+                f"{now.xid}: it was restored to an earlier time; {anew}"
+            )
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
         """Return what the tasks of a micro-batch read."""
@@ -115,8 +147,8 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Do nothing: nothing is held between two micro-batches."""
 
 
-def horizon(store: Store) -> tuple[int, int]:
-    """Return the id of the oldest open transaction, and which database system counts it.
+def horizon(store: Store) -> Horizon:
+    """Return up to which transaction nothing can appear any more.
 
     Raises CombinationRefused where the database has nothing of the kind.
     """
@@ -130,7 +162,7 @@ def horizon(store: Store) -> tuple[int, int]:
     store.require_tables()
     with store.database.read() as connection:
         row = connection.execute(_HORIZON).one()
-    return int(row[0]), int(row[1])
+    return Horizon(*map(int, row))
 
 
 def index_transactions(store: Store) -> None:

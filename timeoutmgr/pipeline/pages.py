@@ -158,11 +158,11 @@ def forecast_page(report: ForecastReport) -> str:
 
 def lateness_page(report: LatenessReport) -> str:
     """Return the lateness of what was dispatched as a page."""
-    options, breaches = report.options, report.breaches
+    options = report.options
     promise = f"{options.quantile} at most {_span(options.slo)}"
     verdict = (
-        f'<p class="bad">{len(breaches):,} of {len(report.groups):,} groups break it.</p>'
-        if breaches
+        f'<p class="bad">{report.broken:,} of {report.of_groups:,} groups break it.</p>'
+        if report.broken
         else '<p class="well">Every group keeps it.</p>'
     )
     columns = [*options.by, "messages", *QUANTILES, "most", "late"]

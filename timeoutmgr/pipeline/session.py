@@ -92,6 +92,20 @@ def spark_session(options: SessionOptions | None = None) -> Iterator["SparkSessi
         yield made
 
 
+def in_utc(spark: "SparkSession") -> "SparkSession":
+    """Return *spark*; raise ConfigurationError where its days are not those of UTC."""
+    zone = spark.conf.get("spark.sql.session.timeZone")
+    if zone not in _UTC:
+        raise ConfigurationError(
+            f"the Spark session's time zone is {zone}; set spark.sql.session.timeZone to UTC, in "
+            "which all due times and days of this library are"
+        )
+    return spark
+
+
+_UTC: Final = ("UTC", "Etc/UTC", "GMT", "Z", "+00:00")
+
+
 def require_spark() -> None:
     """Raise PipelineUnavailable where the extra is not installed."""
     for name in ("pyspark", "pyarrow"):
@@ -174,7 +188,7 @@ def _started(options: SessionOptions, stack: ExitStack) -> "SparkSession":
 
     there = SparkSession.getActiveSession()
     if there is not None:
-        return there
+        return in_utc(there)
     require_answer(options.master)
     java = find_java(options.java_home)
     scratch = Path(tempfile.mkdtemp(prefix="timeoutmgr-spark-"))

@@ -38,6 +38,7 @@ _KNOWN: Final = (
     *("endpoint", "destination"),
     *_INSTANTS,
     *("bucket_seconds", "run_id", "on_conflict", "chunk_rows", "batch_events"),
+    "any_timeline",
 )
 
 

@@ -16,7 +16,10 @@ class Fact(NamedTuple):
     due: int
 
 
-_KNOWS_DUE = ("accepted", "scheduled", "rescheduled", "key-pending", "key-dispatched")
+_KNOWS_DUE = (
+    *("accepted", "scheduled", "rescheduled", "migrated"),
+    *("key-pending", "key-dispatched", "key-migrated"),
+)
 
 
 def verdict(facts: Sequence[Fact], *, cutoff: int, late: int) -> Verdict:
@@ -48,7 +51,11 @@ def verdict(facts: Sequence[Fact], *, cutoff: int, late: int) -> Verdict:
         return Verdict.DEAD_LETTERED
     if is_cancelled:
         return Verdict.CANCELLED
-    if {"scheduled", "rescheduled", "key-pending"} & set(names):
+    if "key-pending" in names:
+        return Verdict.LOST
+    if {"migrated", "key-migrated"} & set(names):
+        return Verdict.MIGRATED
+    if {"scheduled", "rescheduled"} & set(names):
         return Verdict.LOST
     if "accepted" in names:
         return Verdict.LOST if max(known_dues) < cutoff else Verdict.PENDING

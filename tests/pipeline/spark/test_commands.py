@@ -67,7 +67,8 @@ def test_a_campaign_from_the_command_line(
     stored = run(*words, "--max-reject-ratio", "0.2", "--rejects", str(tmp_path / "bad"))
     queues = run("--config", sqlite.name, "status")["queues"]
     shown = people(*given, "forecast", "--bucket", "1h")
-    ahead = run(*given, "forecast", "--bucket", "1s", "--html", str(tmp_path / "load.html"))
+    files = ("--html", str(tmp_path / "load.html"), "--out", str(tmp_path / "load.csv"))
+    ahead = run(*given, "forecast", "--bucket", "1s", *files)
     well = run(*given, "reconcile")
     with sqlite.database.begin() as connection:
         connection.execute(delete(sqlite.tables.timeouts))
@@ -83,6 +84,7 @@ def test_a_campaign_from_the_command_line(
     assert "needs_per_second" in shown
     assert ahead["peaks"][0]["messages"] == 9
     assert "<svg" in (tmp_path / "load.html").read_text()
+    assert (tmp_path / "load.csv").read_text().startswith("begin,endpoint,destination,messages")
     assert well["verdicts"]["pending"] == 9
     assert (lost["verdicts"]["lost"], len(lost["examples"])) == (9, 9)
     assert late["messages"] == 0

@@ -44,6 +44,7 @@ def test_quantiles_are_exact_and_the_worst_group_comes_first(
     tell(postgres, [5] * 100, destination="mail")
     tell(postgres, [10**9], event="failed")  # was never dispatched
     options = LatenessOptions(stores=(postgres.name,), slo=timedelta(seconds=60))
+    one_named = LatenessOptions(stores=(postgres.name,), slo=timedelta(0), named=1)
 
     report = lateness(spark, options, clock=SystemClock())
 
@@ -62,6 +63,11 @@ def test_quantiles_are_exact_and_the_worst_group_comes_first(
     assert report.document()["groups"][0]["day"] == "2024-03-01"
     assert "1 of 2 groups break it" in lateness_page(report)
 
+    # What is not named counts all the same.
+    short = lateness(spark, one_named, clock=SystemClock())
+    assert [group["destination"] for group in short.groups] == ["billing"]
+    assert (short.messages, short.of_groups, short.broken) == (600, 2, 2)
+
 
 @pytest.mark.parametrize(
     ("options", "sentence"),
@@ -71,6 +77,7 @@ def test_quantiles_are_exact_and_the_worst_group_comes_first(
         ({"by": ()}, "by is some of"),
         ({"quantile": "p95"}, "quantile is one of"),
         ({"slo": timedelta(seconds=-1)}, "not negative"),
+        ({"named": 0}, "named is at least 1"),
     ],
 )
 def test_wrong_options_are_refused(options: dict[str, Any], sentence: str) -> None:

@@ -13,16 +13,19 @@ from hypothesis import strategies as st
 from sqlalchemy import delete, update
 
 from tests.pipeline.making import batch, row
+from tests.pipeline.moving import due_tomorrow, ends, fill
 from tests.pipeline.spark import oracle
 from tests.pipeline.spark.oracle import Fact
 from timeoutmgr.clock import SystemClock
-from timeoutmgr.contracts import Outcome, OutcomeKind
+from timeoutmgr.contracts import Outcome, OutcomeKind, TimeoutState
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.instants import from_micros, to_micros
+from timeoutmgr.migration.starting import move_all
 from timeoutmgr.pipeline.errors import WrongColumns
 from timeoutmgr.pipeline.jobs.archive import ArchiveOptions, archive
 from timeoutmgr.pipeline.jobs.reconcile import ReconcileOptions, ReconcileReport, reconcile
 from timeoutmgr.pipeline.loading import Loader
+from timeoutmgr.pipeline.moving import opened
 from timeoutmgr.pipeline.stores import Store
 from timeoutmgr.pipeline.transforms.prints import about, tallied
 from timeoutmgr.pipeline.transforms.reconciling import (
@@ -43,8 +46,11 @@ if TYPE_CHECKING:
 
 CUTOFF, LATE = 1_000, timedelta(microseconds=50)
 BOUNDS = Bounds(cutoff=CUTOFF, late=LATE)
-EVENTS = ("scheduled", "rescheduled", "dispatched", "cancelled", "failed", "dead_lettered", "odd")
-STATES = ("pending", "dispatched", "cancelled", "failed")
+EVENTS = (
+    *("scheduled", "rescheduled", "dispatched", "cancelled", "failed", "dead_lettered"),
+    *("migrated", "odd"),
+)
+STATES = tuple(state.value for state in TimeoutState)
 NOON = datetime(2020, 6, 1, 12, tzinfo=UTC)
 LAST = datetime(9999, 12, 31, tzinfo=UTC)
 
@@ -105,7 +111,8 @@ def evidence_of(spark: SparkSession, cases: list[list[Fact]]) -> list[DataFrame]
 @settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
 @given(cases=st.lists(st.lists(facts, max_size=5), min_size=300, max_size=600))
 def test_verdicts_are_those_of_the_oracle(spark: SparkSession, cases: list[list[Fact]]) -> None:
-    every = [[Fact(one, 1_000, 1_000)] for one in (*EVENTS, "pending", "accepted")]
+    alone = (*EVENTS, *(f"key-{state}" for state in STATES), "pending", "accepted")
+    every = [[Fact(one, 1_000, 1_000)] for one in alone]
     expected = [
         oracle.verdict(case, cutoff=CUTOFF, late=50).value if case else "no facts"
         for case in [*every, *cases]
@@ -196,6 +203,25 @@ def test_the_messages_of_a_store_get_their_verdicts(
         assert pq.read_table(tmp_path / kind).num_rows == 10
 
 
+def test_what_was_moved_is_not_lost_and_counts_where_it_is(
+    spark: SparkSession, store_of: Any
+) -> None:
+    here, there = store_of("sqlite"), store_of("postgres")
+    fill(here, due_tomorrow(3))
+    with opened(ends(here, there)) as [one]:
+        assert move_all(one.parts, one.terms).verified
+
+    assert run(spark, here).counts == {Verdict.MIGRATED: 3}
+    both = run(spark, here, stores=(here.name, there.name))
+    assert (both.counts, both.is_broken) == ({Verdict.PENDING: 3}, False)
+    # And where it is it is missed.
+    with there.database.begin() as connection:
+        gone = there.tables.timeouts.c.id == "t001"
+        connection.execute(delete(there.tables.timeouts).where(gone))
+    lost = run(spark, here, stores=(here.name, there.name))
+    assert lost.counts == {Verdict.PENDING: 2, Verdict.LOST: 1}
+
+
 def test_an_event_in_store_and_archive_is_one_event(
     spark: SparkSession, sqlite: Store, tmp_path: Path
 ) -> None:
@@ -246,10 +272,16 @@ def test_without_all_history_what_was_never_stored_cannot_be_told(
 
 
 def test_a_list_without_ids_is_refused(spark: SparkSession, sqlite: Store, tmp_path: Path) -> None:
-    (tmp_path / "list.csv").write_text("order\n7\n")
+    path = tmp_path / "list.csv"
 
+    with pytest.raises(ConfigurationError, match=r"list.csv cannot be read as csv"):
+        run(spark, sqlite, accepted=str(path))
+    path.write_text("order\n7\n")
     with pytest.raises(WrongColumns, match="neither a column 'message_id' nor 'id'"):
-        run(spark, sqlite, accepted=str(tmp_path / "list.csv"))
+        run(spark, sqlite, accepted=str(path))
+    path.write_text("message_id,order\nm1,7\n,8\n")
+    with pytest.raises(WrongColumns, match="rows whose 'message_id' is empty"):
+        run(spark, sqlite, accepted=str(path))
 
 
 @pytest.mark.parametrize(
@@ -263,3 +295,25 @@ def test_a_list_without_ids_is_refused(spark: SparkSession, sqlite: Store, tmp_p
 def test_wrong_options_are_refused(options: dict[str, Any], sentence: str) -> None:
     with pytest.raises(ConfigurationError, match=sentence):
         ReconcileOptions(**({"stores": ("s",)} | options))
+
+
+def test_what_is_no_verdict_is_not_written_over(
+    spark: SparkSession, sqlite: Store, tmp_path: Path
+) -> None:
+    lake, rows = tmp_path / "lake", tmp_path / "rows"
+    (lake / "manifests").mkdir(parents=True)
+    rows.mkdir()
+    pq.write_table(pa.table({"id": ["m1"]}), rows / "part-00000.parquet")
+
+    for folder, name in ((lake, "manifests"), (rows, "part-00000.parquet")):
+        with pytest.raises(ConfigurationError, match=f"holds '{name}', which no earlier run"):
+            run(spark, sqlite, out=folder)
+    for _ in "ab":  # its own are, by the next run
+        run(spark, sqlite, out=tmp_path / "verdicts")
+
+
+def test_folders_are_no_urls() -> None:
+    for name in ("archive", "out"):
+        given: dict[str, Any] = {"stores": ("s",), name: Path("s3a://lake/h")}
+        with pytest.raises(ConfigurationError, match=f"{name} is a folder of the file system"):
+            ReconcileOptions(**given)

@@ -77,9 +77,9 @@ def lateness(
     document = report.document()
 
     def for_people() -> None:
-        broken = f"{len(report.breaches)} of {len(report.groups)} groups break it"
+        broken = f"{report.broken} of {report.of_groups} groups break it"
         output.print_pairs([("messages", report.messages), ("promise", document["slo"])])
-        click.echo(broken if report.breaches else "every group keeps it")
+        click.echo(broken if report.broken else "every group keeps it")
         if report.groups:
             click.echo()
             columns = [*given.by, "messages", "p50", "p90", "p99", "p999", "most"]
@@ -87,4 +87,4 @@ def lateness(
             output.print_table(columns, rows)
 
     shared.show(document, for_people)
-    return Exit.FINDINGS if report.breaches else Exit.OK
+    return Exit.FINDINGS if report.broken else Exit.OK

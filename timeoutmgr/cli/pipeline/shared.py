@@ -1,8 +1,12 @@
 """What the pipeline's commands share: where Spark runs, which store, and how a job is told."""
 
-from collections.abc import Callable, Iterator, Sequence
+import csv
+import signal
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -75,6 +79,15 @@ def write_page(path: Path, page: str) -> None:
         raise ConfigurationError(f"cannot write the page {path}: {error}") from error
 
 
+def write_table(path: Path, lines: Iterable[Sequence[object]]) -> None:
+    """Write *lines* to *path* as CSV; raise ConfigurationError where that cannot be."""
+    try:
+        with path.open("w", newline="", encoding="utf-8") as file:
+            csv.writer(file).writerows(lines)
+    except OSError as error:
+        raise ConfigurationError(f"cannot write the table {path}: {error}") from error
+
+
 def store_name(shared: Shared, given: str | None) -> str:
     """Return the name under which Spark's workers can open the store."""
     if given is not None:
@@ -98,8 +111,22 @@ def spark(shared: Shared, options: dict[str, Any]) -> Iterator["SparkSession"]:
 
     chosen = session_options(shared, options)
     progress(shared)("starting Spark")
-    with spark_session(chosen) as session:
+    with _ended_by_signal(), spark_session(chosen) as session:
         yield session
+
+
+@contextmanager
+def _ended_by_signal() -> Iterator[None]:
+    before = signal.signal(signal.SIGTERM, _end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _end(number: int, _frame: FrameType | None) -> None:
+    """End as an interrupt does: by itself SIGTERM would leave folders and a JVM behind."""
+    sys.exit(128 + number)
 
 
 def session_options(shared: Shared, options: dict[str, Any]) -> "SessionOptions":

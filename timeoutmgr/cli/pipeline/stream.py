@@ -28,6 +28,11 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 @option("--checkpoint", required=True, type=_FOLDER, help="Folder that remembers how far it is.")
 @option("--every", type=Duration(), default="10s", show_default=True, help="How often to look.")
 @option("--once", is_flag=True, help="End when all is written that is there now.")
+@option(
+    "--any-timeline",
+    is_flag=True,
+    help="Go on after a failover in which no transaction was lost (synchronous replication).",
+)
 @of_store
 @on_spark
 @common(environment=False)
@@ -39,6 +44,7 @@ def stream(
     checkpoint: Path,
     every: timedelta,
     once: bool,
+    any_timeline: bool,
     store: str | None,
     **options: Any,
 ) -> None:
@@ -55,7 +61,12 @@ def stream(
     from timeoutmgr.pipeline.jobs.stream import stream as run
 
     given = StreamOptions(
-        store=store_name(shared, store), to=to, checkpoint=checkpoint, every=every, once=once
+        store=store_name(shared, store),
+        to=to,
+        checkpoint=checkpoint,
+        every=every,
+        once=once,
+        any_timeline=any_timeline,
     )
     stop = threading.Event()
     with spark(shared, options) as session:

@@ -1,6 +1,6 @@
 """``forecast``: what is due when, counted in the stores; where it is hot, and what that needs."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -19,6 +19,7 @@ from timeoutmgr.pipeline.transforms.load import (
     by_time,
     drain,
     peaks,
+    together,
 )
 from timeoutmgr.pipeline.views import LOAD, Selection
 
@@ -51,7 +52,7 @@ class ForecastOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForecastReport:
-    """The load ahead of *at*."""
+    """The load ahead of *at*; *buckets* has it for each time, endpoint and destination."""
 
     at: Micros
     options: ForecastOptions
@@ -62,6 +63,14 @@ class ForecastReport:
     destinations: dict[str, int]
     peaks: Sequence[Peak]
     drain: Drain | None
+    buckets: Sequence[Bucket]
+
+    def lines(self) -> Iterator[Sequence[object]]:
+        """Yield the buckets in the order of time, as lines of a table, its head first."""
+        yield ["begin", "endpoint", "destination", "messages", "bytes"]
+        for one in sorted(self.buckets, key=lambda one: (one.begin, one.endpoint, one.destination)):
+            begin = from_micros(one.begin).isoformat()
+            yield [begin, one.endpoint, one.destination, one.messages, one.bytes]
 
     def document(self) -> dict[str, Any]:
         """Return it for JSON."""
@@ -130,6 +139,7 @@ def report(found: Sequence[Bucket], at: Micros, options: ForecastOptions) -> For
         destinations=by_destination(ahead),
         peaks=peaks(ahead, options.bucket, options.peaks),
         drain=None if options.capacity is None else drain(totals, options.bucket, options.capacity),
+        buckets=together(ahead),
     )
 
 

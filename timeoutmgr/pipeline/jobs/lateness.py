@@ -6,9 +6,12 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark.sql import functions as f
+
 from timeoutmgr.contracts import Clock
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.instants import duration_micros
+from timeoutmgr.pipeline.folders import folder_option
 from timeoutmgr.pipeline.jobs.archived import Archive
 from timeoutmgr.pipeline.jobs.running import Progress, silent, told_by_workers
 from timeoutmgr.pipeline.snapshots import snapshot
@@ -19,23 +22,28 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _COLUMNS: Final = ("sequence", "event", "at", "due", "endpoint", "destination")
-_MOST: Final = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatenessOptions:
-    """Whose lateness, grouped *by* what; *quantile* of each group is to be at most *slo*."""
+    """Whose lateness, grouped *by* what; *quantile* of each group is to be at most *slo*.
+
+    *named* groups are told of, the worst first; all of them count.
+    """
 
     stores: tuple[str, ...]
     archive: Path | None = None
     by: tuple[str, ...] = GROUPS
     quantile: str = "p99"
     slo: timedelta = timedelta(minutes=1)
+    named: int = 10_000
 
     def __post_init__(self) -> None:
         """Check every value."""
         if not self.stores and self.archive is None:
             raise ConfigurationError("neither a store nor an archive is given")
+        if self.archive is not None:
+            folder_option("archive", self.archive)
         strange = sorted(set(self.by) - set(GROUPS))
         if strange or not self.by:
             raise ConfigurationError(f"by is some of {GROUPS}, got {self.by}")
@@ -43,24 +51,27 @@ class LatenessOptions:
             raise ConfigurationError(f"quantile is one of {(*QUANTILES,)}, got {self.quantile!r}")
         if self.slo < timedelta(0):
             raise ConfigurationError(f"slo is not negative, got {self.slo}")
+        if self.named < 1:
+            raise ConfigurationError(f"named is at least 1, got {self.named}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatenessReport:
-    """The lateness of each group, the worst first; *histogram* by powers of two microseconds."""
+    """How many *messages* of how many groups, and how many of these break the promise.
+
+    *groups* are the worst ones, the very worst first; *histogram* by powers of two microseconds.
+    """
 
     options: LatenessOptions
+    messages: int
+    of_groups: int
+    broken: int
     groups: tuple[dict[str, Any], ...]
     histogram: dict[int, int]
 
     @property
-    def messages(self) -> int:
-        """How many were dispatched."""
-        return sum(group["messages"] for group in self.groups)
-
-    @property
     def breaches(self) -> list[dict[str, Any]]:
-        """Return the groups whose quantile is over the promise."""
+        """Return those of the groups named whose quantile is over the promise."""
         most = duration_micros(self.options.slo)
         return [group for group in self.groups if group[self.options.quantile] > most]
 
@@ -69,6 +80,8 @@ class LatenessReport:
         return {
             "slo": f"{self.options.quantile} <= {self.options.slo.total_seconds():g} s",
             "messages": self.messages,
+            "groups_in_all": self.of_groups,
+            "groups_that_break_it": self.broken,
             "breaches": [_shown(group) for group in self.breaches],
             "groups": [_shown(group) for group in self.groups],
         }
@@ -86,12 +99,21 @@ def lateness(
         progress("reading history")
         history = _history(spark, options, clock, stack).persist()
         stack.callback(history.unpersist)
-        groups = late.lateness(history, options.by, options.slo).limit(_MOST).toArrow().to_pylist()
+        groups = late.lateness(history, options.by, options.slo).persist()
+        stack.callback(groups.unpersist)
+        is_broken = f.col(options.quantile) > duration_micros(options.slo)
+        all_ = groups.agg(f.sum("messages"), f.count(f.lit(1)), f.count_if(is_broken)).first()
+        assert all_ is not None, "an aggregate of everything is one row"
+        worst = groups.orderBy(f.desc(options.quantile), *options.by).limit(options.named)
         powers = {row["power"]: row["messages"] for row in late.histogram(history).collect()}
-    ordered = sorted(groups, key=lambda one: (-one[options.quantile], *map(str, one.values())))
-    return LatenessReport(
-        options=options, groups=tuple(ordered), histogram=dict(sorted(powers.items()))
-    )
+        return LatenessReport(
+            options=options,
+            messages=all_[0] or 0,
+            of_groups=all_[1],
+            broken=all_[2],
+            groups=tuple(worst.toArrow().to_pylist()),
+            histogram=dict(sorted(powers.items())),
+        )
 
 
 def _history(

@@ -1,5 +1,6 @@
 """``reconcile``: a verdict on every message, from what the stores, the archive and senders say."""
 
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack
@@ -12,6 +13,7 @@ from timeoutmgr.contracts import Clock
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.instants import Micros, duration_micros, from_micros
 from timeoutmgr.pipeline.errors import WrongColumns
+from timeoutmgr.pipeline.folders import folder_option
 from timeoutmgr.pipeline.jobs.archived import Archive
 from timeoutmgr.pipeline.jobs.running import Progress, silent, told_by_workers
 from timeoutmgr.pipeline.snapshots import Snapshot, snapshot
@@ -38,7 +40,7 @@ _PENDING: Final = ("id", "due")
 _KEYS: Final = ("id", "state", "due", "closed_at")
 _VIEWS: Final = ("pending", "history", "keys")
 _FORMATS: Final = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json"}
-_WELL: Final = (Verdict.OK, Verdict.PENDING, Verdict.CANCELLED)
+_WELL: Final = (Verdict.OK, Verdict.PENDING, Verdict.CANCELLED, Verdict.MIGRATED)
 _ALL_COLUMNS: Final = tuple(dict.fromkeys((*_HISTORY, *_PENDING, *_KEYS)))
 
 
@@ -65,6 +67,9 @@ class ReconcileOptions:
         """Check every value."""
         if not self.stores:
             raise ConfigurationError("no store is given; name at least one")
+        for name, folder in (("archive", self.archive), ("out", self.out)):
+            if folder is not None:
+                folder_option(name, folder)
         if self.accepted is not None and self.endpoint is None:
             raise ConfigurationError("accepted ids are of an endpoint; say which")
         for name in ("grace", "late"):
@@ -110,6 +115,8 @@ def reconcile(
     progress: Progress = silent,
 ) -> ReconcileReport:
     """Return a verdict on every message of the stores; nothing is changed."""
+    if options.out is not None:
+        _require_ours(options.out)
     with ExitStack() as stack, told_by_workers():
         archive = Archive(options.archive) if options.archive is not None else None
         purged = archive.purged() if archive is not None else frozenset()
@@ -166,6 +173,33 @@ class _Judge:
         return _Found(printed(written), lambda prints: about(written, prints))
 
 
+# As Spark names what it writes: parts, checksums beside them, and what a run that died left.
+_OF_SPARK: Final = re.compile(r"_temporary|\.?(_SUCCESS|part-.+\.parquet)(\.crc)?")
+
+
+def _require_ours(folder: Path) -> None:
+    """Raise ConfigurationError where *folder* holds anything but verdicts: it would be removed."""
+    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    strange = next((name for name in names if not _OF_SPARK.fullmatch(name)), None)
+    parts = (folder / name for name in names if name.startswith("part-"))
+    strange = strange or next((one.name for one in parts if not _holds_verdicts(one)), None)
+    if strange is not None:
+        raise ConfigurationError(
+            f"the folder for verdicts, {folder}, holds {strange!r}, which no earlier run has "
+            "written, and which would be removed; name a folder that is new or empty"
+        )
+
+
+def _holds_verdicts(path: Path) -> bool:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    try:
+        return {"id", "verdict", "dispatches"} <= set(pq.read_schema(path).names)
+    except (pa.ArrowInvalid, OSError):
+        return False
+
+
 def _all_full(options: ReconcileOptions) -> bool:
     return all(open_store(one).tables.history_kept == "full" for one in options.stores)
 
@@ -192,12 +226,27 @@ def _of_stores(
 def _of_accepted(spark: "SparkSession", options: ReconcileOptions) -> list["DataFrame"]:
     if options.accepted is None or options.endpoint is None:
         return []
-    kind = _FORMATS.get(Path(options.accepted).suffix, "parquet")
-    reader = spark.read.format(kind)
-    frame = (reader.option("header", True) if kind == "csv" else reader).load(options.accepted)
-    if not {"id", "message_id"} & set(frame.columns):
+    frame = _list_of(spark, options.accepted)
+    ids = [name for name in ("id", "message_id") if name in frame.columns]
+    if not ids:
         raise WrongColumns(options.accepted, ["has neither a column 'message_id' nor 'id'"])
+    if not frame.where(frame[ids[0]].isNull()).isEmpty():
+        raise WrongColumns(options.accepted, [f"has rows whose {ids[0]!r} is empty"])
     return [of_accepted(frame, options.endpoint)]
+
+
+def _list_of(spark: "SparkSession", path: str) -> "DataFrame":
+    from pyspark.errors import AnalysisException
+
+    kind = _FORMATS.get(Path(path).suffix, "parquet")
+    reader = spark.read.format(kind)
+    try:
+        return (reader.option("header", True) if kind == "csv" else reader).load(path)
+    except AnalysisException as error:
+        raise ConfigurationError(
+            f"{path} cannot be read as {kind}: {str(error).splitlines()[0]}; a list of accepted "
+            "ids ends in .csv, .json or .jsonl, or is Parquet"
+        ) from error
 
 
 def _examples(found: _Found, heaps: Sequence["Row"], most: int) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.pipeline.folders import folder_option
 from timeoutmgr.pipeline.following import horizon, index_transactions
 from timeoutmgr.pipeline.frames import FORMAT
 from timeoutmgr.pipeline.jobs.running import Progress, silent, told_by_workers
@@ -24,7 +25,8 @@ class StreamOptions:
     """Whose history goes where.
 
     *checkpoint* is a folder of this stream's own, which remembers how far it is; with *once* it
-    ends when all is read that is there now, else it looks again every *every*.
+    ends when all is read that is there now, else it looks again every *every*. *any_timeline* goes
+    on where another server took over that has every transaction of the old one.
     """
 
     store: str
@@ -33,6 +35,7 @@ class StreamOptions:
     every: timedelta = timedelta(seconds=10)
     once: bool = False
     batch_events: int = 500_000
+    any_timeline: bool = False
 
     def __post_init__(self) -> None:
         """Check every value."""
@@ -40,6 +43,8 @@ class StreamOptions:
             raise ConfigurationError(f"every must be positive, got {self.every}")
         if self.batch_events < 1:
             raise ConfigurationError(f"batch_events must be positive, got {self.batch_events}")
+        folder_option("to", self.to)
+        folder_option("checkpoint", self.checkpoint)
         if self.to.resolve() == self.checkpoint.resolve():
             raise ConfigurationError("the checkpoint needs a folder of its own")
 
@@ -73,7 +78,11 @@ def stream(
     progress("looking for the index on transactions")
     index_transactions(store)
     source = spark.readStream.format(FORMAT).schema(ddl(HISTORY))
-    rows = source.options(store=options.store, batch_events=str(options.batch_events)).load()
+    rows = source.options(
+        store=options.store,
+        batch_events=str(options.batch_events),
+        any_timeline=str(options.any_timeline).lower(),
+    ).load()
     writer = rows.writeStream.format("parquet").option("compression", "zstd")
     writer = writer.option("checkpointLocation", str(options.checkpoint))
     if options.once:

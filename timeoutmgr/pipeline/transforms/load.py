@@ -49,6 +49,19 @@ class Drain:
     backlog: int
 
 
+def together(buckets: Iterable[Bucket]) -> list[Bucket]:
+    """Return one bucket for each begin, endpoint and destination: stores may share them."""
+    sums: dict[tuple[Micros, str, str], list[int]] = defaultdict(lambda: [0, 0])
+    for one in buckets:
+        found = sums[one.begin, one.endpoint, one.destination]
+        found[0] += one.messages
+        found[1] += one.bytes
+    return [
+        Bucket(begin=begin, endpoint=of, destination=to, messages=messages, bytes=bytes_)
+        for (begin, of, to), (messages, bytes_) in sums.items()
+    ]
+
+
 def by_time(buckets: Iterable[Bucket]) -> dict[Micros, int]:
     """Return how many messages are due in each bucket, in the order of time."""
     found: dict[Micros, int] = defaultdict(int)

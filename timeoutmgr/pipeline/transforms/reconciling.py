@@ -41,6 +41,8 @@ class Verdict(StrEnum):
     CANCELLED = "cancelled"
     DEAD_LETTERED = "dead_lettered"
     """In the error queue, with its whole message."""
+    MIGRATED = "migrated"
+    """Moved to another place; what became of it there, that place knows."""
     UNKNOWN = "unknown"
     """What is told of it cannot all be true, or tells nothing."""
 
@@ -60,7 +62,11 @@ class Mark(IntFlag):
     FAILED = 32
     CLOSED = 64
     """Its key says that it was dispatched; history may have been purged, or not be kept."""
-    OTHER = 128
+    KEPT = 128
+    """Its key says that it waits in this store."""
+    MOVED = 256
+    """It was moved to another place; it may have come back since."""
+    OTHER = 512
 
 
 EVENTS: Final[Mapping[str, Mark]] = {
@@ -70,12 +76,14 @@ EVENTS: Final[Mapping[str, Mark]] = {
     "cancelled": Mark.CANCELLED,
     "failed": Mark.FAILED,
     "dead_lettered": Mark.FAILED,
+    TimeoutState.MIGRATED: Mark.MOVED,
 }
 STATES: Final[Mapping[str, Mark]] = {
-    TimeoutState.PENDING: Mark.SCHEDULED,
+    TimeoutState.PENDING: Mark.KEPT,
     TimeoutState.DISPATCHED: Mark.CLOSED,
     TimeoutState.CANCELLED: Mark.CANCELLED,
     TimeoutState.FAILED: Mark.FAILED,
+    TimeoutState.MIGRATED: Mark.MOVED,
 }
 
 
@@ -165,7 +173,9 @@ def _judged(evidence: "DataFrame", by: "Sequence[str]", bounds: Bounds) -> "Data
     )
 
 
-_KNOWS_DUE: Final = (int(Mark.ACCEPTED), int(Mark.SCHEDULED), int(Mark.CLOSED))
+_KNOWS_DUE: Final = tuple(
+    int(mark) for mark in (Mark.ACCEPTED, Mark.SCHEDULED, Mark.CLOSED, Mark.KEPT, Mark.MOVED)
+)
 
 
 def _verdict(bounds: Bounds) -> "Column":
@@ -186,6 +196,8 @@ def _verdict(bounds: Bounds) -> "Column":
         (is_pending & is_over, Verdict.OVERDUE),
         (is_pending, Verdict.PENDING),
         # All is seen at one moment: what was stored and is not there has gone.
+        (_has(Mark.KEPT), Verdict.LOST),
+        (_has(Mark.MOVED), Verdict.MIGRATED),
         (_has(Mark.SCHEDULED), Verdict.LOST),
         # What was accepted may be on its way to the store until it is due.
         (_has(Mark.ACCEPTED) & f.coalesce(~is_over, f.lit(False)), Verdict.PENDING),
