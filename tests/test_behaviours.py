@@ -1,4 +1,4 @@
-"""The checklist page tells the truth."""
+"""The page of behaviours tells the truth."""
 
 from tests.behaviours import BEHAVIOURS, DIFFERENCES, PAGE, marks, page
 

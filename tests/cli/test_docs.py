@@ -115,11 +115,11 @@ def _reference() -> Iterator[str]:
 def _command(command: click.Command, name: str) -> Iterator[str]:
     text = cleandoc(command.help or "").replace("\b\n", "")
     prose, _, examples = text.partition("Examples:\n")
+    context = click.Context(command)
     arguments = [
-        param.make_metavar(click.Context(command))
-        for param in command.params
-        if isinstance(param, click.Argument)
+        param.make_metavar(context) for param in command.params if isinstance(param, click.Argument)
     ]
+    arguments += ["COMMAND"] if isinstance(command, click.Group) else []
     yield f"## {name}"
     yield ""
     yield f"    {' '.join([name, '[OPTIONS]', *arguments])}"
@@ -138,9 +138,11 @@ def _command(command: click.Command, name: str) -> Iterator[str]:
     ]
     for option in options:
         twin = option.envvar or f"TIMEOUTMGR_CLI_{option.opts[0][2:].upper()}"
-        shown = f" (`{twin}`)" if option.expose_value or option.allow_from_autoenv else ""
+        has_twin = option.allow_from_autoenv and option.name != "version"
+        shown = f" (`{twin}`)" if option.expose_value or has_twin else ""
+        value = "" if option.is_flag else f" {option.make_metavar(context)}"
         default = f" Default: {option.default}." if option.show_default else ""
-        if option.name != "version":
-            yield f"* `{option.opts[0]}`{shown}: {option.help}{default}"
+        needed = " Needed." if option.required else ""
+        yield f"* `{option.opts[0]}{value}`{shown}: {option.help}{needed}{default}"
     if options:
         yield ""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sqlite3
 
+from sqlalchemy import text
 from sqlalchemy.engine import make_url
 
 from tests.cli.programs import Folder, wait_until
+from timeoutmgr.database import Database
 
 
 def findings(folder: Folder) -> dict[str, dict[str, str]]:
@@ -113,6 +115,49 @@ def test_on_mariadb_the_packet_is_compared_with_the_body_limit(
     assert "SET GLOBAL max_allowed_packet" in found["max_allowed_packet"]["remedy"]
     password = make_url(mysql_url).password
     assert not password or str(password) not in str(found)
+
+
+def test_on_mariadb_a_body_needs_twice_its_size_in_a_packet(
+    folder: Folder, mysql_url: str, unique: str
+) -> None:
+    folder.variables |= {
+        "TIMEOUTMGR_TRANSPORT": mysql_url,
+        "TIMEOUTMGR_PERSISTENCE": mysql_url,
+        "TIMEOUTMGR_TRANSPORT_OPTIONS_PREFIX": f"{unique}_",
+        "TIMEOUTMGR_PERSISTENCE_OPTIONS_PREFIX": f"{unique}_",
+    }
+    folder.run("install")
+    database = Database(mysql_url)
+    with database.read() as connection:
+        packet = int(connection.execute(text("SELECT @@max_allowed_packet")).scalar_one())
+    database.dispose()
+    mebibyte, levels = 1024 * 1024, []
+
+    for max_body in (packet // 2 - mebibyte, packet // 2):
+        folder.variables["TIMEOUTMGR_LIMITS_MAX_BODY"] = str(max_body)
+        levels.append(findings(folder)["max_allowed_packet"]["level"])
+
+    assert levels == ["ok", "fail"]
+
+
+def test_the_packet_that_is_asked_for_is_one_that_the_server_can_be_set_to(
+    folder: Folder, mysql_url: str, unique: str
+) -> None:
+    folder.variables |= {
+        "TIMEOUTMGR_TRANSPORT": mysql_url,
+        "TIMEOUTMGR_PERSISTENCE": mysql_url,
+        "TIMEOUTMGR_TRANSPORT_OPTIONS_PREFIX": f"{unique}_",
+        "TIMEOUTMGR_PERSISTENCE_OPTIONS_PREFIX": f"{unique}_",
+        "TIMEOUTMGR_LIMITS_MAX_BODY": "100000001",
+    }
+    folder.run("install")
+
+    found = findings(folder)["max_allowed_packet"]
+
+    need = int(found["text"].split()[-1])
+    assert f"max_allowed_packet = {need} " in found["remedy"]
+    assert need > 2 * 100_000_001
+    assert need % 1024 == 0
 
 
 def test_on_rabbitmq_and_postgresql_everything_is_connected_to(

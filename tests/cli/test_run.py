@@ -168,6 +168,15 @@ def test_wrong_settings_end_it_at_once_however_many_processes(folder: Folder) ->
         assert "did you mean 'TIMEOUTMGR_CONCURRENCY'?" in ended.stderr
 
 
+def test_an_app_beside_a_settings_file_is_refused_since_it_would_not_read_it(
+    folder: Folder,
+) -> None:
+    done = folder.run("status", "--app", "app:config", "--config", "sales.toml")
+
+    assert done.returncode == 4
+    assert "--app app:config and --config sales.toml are both given" in done.stderr
+
+
 def test_an_app_that_is_not_there_is_named(folder: Folder) -> None:
     no_module = folder.run("run", "--app", "nowhere:config")
     no_attribute = folder.run("run", "--app", "app:nothing")

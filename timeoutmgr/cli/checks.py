@@ -27,7 +27,7 @@ _OFFSET_FAILS: Final = 30.0
 _MOST_LOOKED_AT: Final = 10_000
 """Pending timeouts whose destinations are looked at, the earliest first."""
 _PACKET_ROOM: Final = 1024 * 1024
-"""What headers and the statement need in a MySQL packet beside the body."""
+"""What a statement needs in a MySQL packet beside the body and the headers of a message."""
 
 
 def examine(parts: Parts) -> Iterator[Finding]:
@@ -218,12 +218,15 @@ def _database(parts: Parts, database: Database) -> Iterator[Finding]:
     if database.dialect.name in ("mysql", "mariadb"):
         with database.read() as connection:
             packet = int(connection.execute(text("SELECT @@max_allowed_packet")).scalar_one())
-        need = parts.settings.limits.max_body + parts.settings.limits.max_headers + _PACKET_ROOM
+        limits = parts.settings.limits
+        # The driver writes two hexadecimal digits for a byte of a body, and quotes take two too.
+        need = 2 * (limits.max_body + limits.max_headers) + _PACKET_ROOM
+        need += -need % 1024  # the server rounds down what it is set to
         enough = packet >= need
         yield Finding(
             level=Level.OK if enough else Level.FAIL,
             check="max_allowed_packet",
-            text=f"{packet} bytes, bodies and headers within limits need {need}",
+            text=f"{packet} bytes, bodies and headers within limits take up to {need}",
             remedy=""
             if enough
             else f"SET GLOBAL max_allowed_packet = {need} (and in the server's file), or lower "

@@ -43,6 +43,11 @@ class Shared:
 
     def configuration(self) -> "EndpointConfiguration":
         """Return the configuration that the app or the settings file holds."""
+        if self.app is not None and self.config is not None:
+            raise ConfigurationError(
+                f"--app {self.app} and --config {self.config} are both given, and an app reads no "
+                "settings file by itself; give one, or have the app call configuration_from"
+            )
         if self.app is not None:
             return _from_app(self.app)
         from timeoutmgr.settings_file import configuration_from
