@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -166,25 +166,31 @@ class MemoryTimeoutStore:
         return Chunk(token, tuple(keys), next_due)
 
     def take_many(
-        self, token: str, keys: Sequence[Key], *, transaction: Transaction | None = None
+        self,
+        token: str,
+        keys: Sequence[Key],
+        *,
+        ahead: Micros = 0,
+        transaction: Transaction | None = None,
     ) -> AbstractContextManager[Taken]:
         """Take *keys* in hand; whoever else asks for them meanwhile goes without."""
         _refuse(transaction)
-        return self._take(token, keys)
+        return self._take(token, keys, ahead)
 
     @contextmanager
-    def _take(self, token: str, keys: Sequence[Key]) -> Iterator[Taken]:
+    def _take(self, token: str, keys: Sequence[Key], ahead: Micros) -> Iterator[Taken]:
         with self._in.lock:
-            now = self._clock.now()
+            until = self._clock.now() + ahead
             mine = [
                 key
                 for key in sorted(set(keys))
                 if key in self._in.rows
                 and key not in self._in.held
-                and max(key.due, self._in.rows[key].next_try) <= now
+                and max(key.due, self._in.rows[key].next_try) <= until
             ]
             self._in.held.update(mine)
-            taken = _MemoryTaken(self, token, [self._in.rows[key].timeout for key in mine])
+            timeouts = [self._in.rows[key].timeout for key in mine]
+            taken = _MemoryTaken(self, token, timeouts, self._clock.now)
         try:
             yield taken
         finally:
@@ -395,8 +401,15 @@ class MemoryTimeoutStore:
 class _MemoryTaken:
     """Timeouts in hand."""
 
-    def __init__(self, store: MemoryTimeoutStore, token: str, timeouts: list[Timeout]) -> None:
+    def __init__(
+        self,
+        store: MemoryTimeoutStore,
+        token: str,
+        timeouts: list[Timeout],
+        now: Callable[[], Micros],
+    ) -> None:
         self.timeouts: Final[Sequence[Timeout]] = timeouts
+        self.now: Final = now
         self.closed = False
         self._store = store
         self._token = token

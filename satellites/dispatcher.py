@@ -1,9 +1,10 @@
 """The ``<endpoint>.TimeoutsDispatcher`` satellite: look up, publish, confirm, remove."""
 
 import logging
+import time
 from collections import Counter
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
 from timeoutmgr.contracts import (
@@ -47,6 +48,9 @@ class DispatchTimeouts:
 
     While a broker takes its time to confirm a chunk, the rows of the next are looked up. They are
     sent once the chunk before them is closed, so that a crash repeats no more than one.
+
+    The poller's order comes a moment before its time. The rows are in hand by then, and are sent
+    when the store's own clock says that they are due (ADR 16).
     """
 
     store: TimeoutStore
@@ -56,6 +60,11 @@ class DispatchTimeouts:
     dead_letters: DeadLetters | None = None
     move_many: Move | None = None
     """What dispatches without a visit to this process, in ``transaction_scope``."""
+    ahead: Micros = 0
+    """How much before its due time a timeout may be taken in hand. Not in ``transaction_scope``:
+    there the commit sends it, and nobody is to be kept waiting for that."""
+    rest: Callable[[float], None] = field(default=time.sleep)
+    """Lets at least so many seconds pass."""
 
     def __call__(self, batch: Sequence[Received], work: Work) -> None:
         """Carry out the orders of *batch*; raises MessageRejected for what is no order."""
@@ -81,10 +90,12 @@ class DispatchTimeouts:
         moved = self._moved(token, keys, work)
         if moved and not (keys := [key for key in keys if key not in moved]):
             return
-        with self.store.take_many(token, keys, transaction=work.scope) as taken:
+        ahead = self.ahead if work.scope is None else 0
+        with self.store.take_many(token, keys, ahead=ahead, transaction=work.scope) as taken:
             # Cancelled, rescheduled, or sent by another dispatcher: nothing is left to do.
             self.telemetry.count("timeouts_gone", len(keys) - len(taken.timeouts))
             yield
+            self._wait_until_due(taken)
             yield from self._send_and_close(taken, work)
 
     def _moved(self, token: str, keys: Sequence[Key], work: Work) -> Collection[Key]:
@@ -123,6 +134,15 @@ class DispatchTimeouts:
         taken.close(outcomes)
         reach("dispatch.closed")
         self._count(taken.timeouts, outcomes, at)
+
+    def _wait_until_due(self, taken: Taken) -> None:
+        """Let the time pass until all of *taken* is due."""
+        now = _now_of(taken)
+        if now is not None and taken.timeouts:
+            early = max(timeout.due for timeout in taken.timeouts) - now
+            if early > 0:
+                # No longer than was asked for, should the clock have been set back meanwhile.
+                self.rest(min(early, self.ahead) / 1_000_000)
 
     def _to_error_queue(
         self, failed: Sequence[Undeliverable], at: Micros, work: Work

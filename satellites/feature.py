@@ -118,6 +118,7 @@ class TimeoutManager:
             telemetry=context.telemetry,
             dead_letters=context.dead_letters,
             move_many=_mover(context, store),
+            ahead=LEAD,
         )
         poller = Poller(
             PollTimeouts(

@@ -58,9 +58,13 @@ _CLOCK_SET: Final = 200_000
 """Microseconds by which wall and monotonic clock part only where the wall clock is set."""
 _AFTER_DUE: Final = 300
 """Microseconds past a due time at which to look, since clocks are read at different moments."""
-LEAD: Final = 3_000
+LEAD: Final = 10_000
 """Microseconds before its instant at which a poll is run: the scheduler's two threads take long to
-wake, a claim takes as long again, and nobody would make that up. The rest is waited for here."""
+wake, a claim and its way to the dispatcher are each written to disk, and nobody would make that up.
+The dispatcher waits for the rest."""
+_DENSE: Final = 3_000
+"""Microseconds between two due times below which the next poll begins as much later: at a high rate
+each would claim a handful."""
 _PUT_OFF: Final = 50_000
 """Microseconds after which to look for what was handed on: its dispatch may have put some of it
 off, and nobody tells. While it is not closed the store says when to look again."""
@@ -82,9 +86,8 @@ class PollTimeouts:
     new_id: Callable[[], str]
     telemetry: Telemetry
     ahead: Micros = 0
-    """How much before its due time a timeout may be claimed; it is handed on when it is due."""
+    """How much before its due time a timeout may be handed on; the dispatcher waits for it."""
     stopping: Callable[[], bool] = field(default=lambda: False)
-    wait_until: Callable[[Micros], None] = field(default=lambda due: None)
 
     def __call__(self, session: TransportSession) -> Micros | None:
         """Hand on all that is due; return the store's instant of the next, None for nothing.
@@ -103,8 +106,7 @@ class PollTimeouts:
             self.telemetry.count("timeouts_claimed", sum(len(one.keys) for one in claimed))
             if chunk.next_due is None or chunk.next_due > self.clock.now():
                 # Not at once: to look again would take from the dispatch of this very chunk.
-                again = claimed[-1].keys[-1].due + _PUT_OFF
-                return again if chunk.next_due is None else min(again, chunk.next_due)
+                return _next_look(claimed[-1].keys[-1].due, chunk.next_due)
         return None
 
     def _claim_and_send(self, session: TransportSession, chunks: int) -> Chunk:
@@ -120,8 +122,6 @@ class PollTimeouts:
                 return chunk
         chunk = self._claim(chunks, None)
         try:
-            if chunk.keys:
-                self.wait_until(chunk.all[-1].keys[-1].due)
             self._send(chunk.all, session, None)
         except Exception as error:
             reach("poller.not_sent")
@@ -169,10 +169,6 @@ class PollTimeouts:
         """
         return 0 if self.mode is TransactionMode.TRANSACTION_SCOPE else self.ahead
 
-    def wait_with(self, wait_until: Callable[[Micros], None]) -> None:
-        """Wait for a due time (of the store's clock) by *wait_until* from now on."""
-        self.wait_until = wait_until
-
     def stop_when(self, stopping: Callable[[], bool]) -> None:
         """Return early from now on where *stopping* says so."""
         self.stopping = stopping
@@ -186,6 +182,15 @@ class PollTimeouts:
         self.store.expect(due)
 
 
+def _next_look(handed_on: Micros, next_due: Micros | None) -> Micros:
+    """Return when to look again, where all that is due was *handed_on*, up to that instant."""
+    again = handed_on + _PUT_OFF
+    if next_due is None:
+        return again
+    dense = next_due - handed_on < _DENSE
+    return min(again, next_due + _DENSE if dense else next_due)
+
+
 def _all_maybe(chunk: Chunk) -> dict[str, bool]:
     return {one.token: True for one in chunk.all}
 
@@ -193,16 +198,12 @@ def _all_maybe(chunk: Chunk) -> dict[str, bool]:
 class Poll(Protocol):
     """A step that a Poller makes again and again; its instants are of the store's clock.
 
-    Begun up to *lead* microseconds before its instant, it waits for what is not due itself.
+    It may be begun up to *lead* microseconds before its instant.
     """
 
     @property
     def lead(self) -> Micros:
         """How much before its instant a poll may begin."""
-        ...
-
-    def wait_with(self, wait_until: Callable[[Micros], None]) -> None:
-        """Wait for a due time by *wait_until* from now on; nothing if it is past or far off."""
         ...
 
     def stop_when(self, stopping: Callable[[], bool]) -> None:
@@ -267,7 +268,6 @@ class Poller:
         self._polling = threading.RLock()
         self._scheduler: BackgroundScheduler | None = None
         step.stop_when(self._stop.is_set)
-        step.wait_with(self._wait_until_due)
 
     def start(self) -> None:
         """Start polling, at once."""
@@ -376,10 +376,6 @@ class Poller:
         finally:
             self._polled = self._clock.monotonic()
             self._schedule.end(self._clock.now(), next_due, not_before)
-
-    def _wait_until_due(self, due: Micros) -> None:
-        """Wait until *due* of the store's clock, which the dispatcher asks again in any case."""
-        self._wait_for(due - self._offset + _AFTER_DUE)
 
     def _wait_for(self, instant: Micros) -> None:
         """Wait until *instant* of this host's clock, unless it is farther off than was asked."""

@@ -45,9 +45,6 @@ class DueRounds:
 
     lead: Final = 0
 
-    def wait_with(self, wait_until: Callable[[Micros], None]) -> None:
-        """Wait for nothing: what is fetched here is sent at once, so it must be due."""
-
     def stop_when(self, stopping: Callable[[], bool]) -> None:
         """Return early from now on where *stopping* says so."""
         self._stopping = stopping

@@ -118,10 +118,15 @@ class SqlTimeoutStore:
         return self._claiming.claim(wish, transaction)
 
     def take_many(
-        self, token: str, keys: Sequence[Key], *, transaction: Transaction | None = None
+        self,
+        token: str,
+        keys: Sequence[Key],
+        *,
+        ahead: Micros = 0,
+        transaction: Transaction | None = None,
     ) -> AbstractContextManager[Taken]:
-        """Take the timeouts of *keys* in hand for dispatch."""
-        return self._taking.take_many(token, keys, transaction)
+        """Take the timeouts of *keys* that are due, or are *ahead* from now, in hand."""
+        return self._taking.take_many(token, keys, ahead, transaction)
 
     def mover(self, into: MessageRows) -> Move | None:
         """Return what moves timeouts *into* queues of this very database; PostgreSQL's only."""

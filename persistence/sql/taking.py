@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any, Final
 from uuid import uuid4
 
-from sqlalchemy import ColumnElement, Connection, bindparam, exists, select, update
+from sqlalchemy import BigInteger, ColumnElement, Connection, bindparam, exists, select, update
 
 from timeoutmgr.contracts import Key, Outcome, Taken, Timeout, Transaction
 from timeoutmgr.crashpoints import reach
@@ -35,9 +35,10 @@ class TakenRows:
     ) -> None:
         self._clock = context.clock
         self._seen = context.clock.monotonic()
-        # The latest: each row is asked for at a moment of its own, and is due by then.
-        told = (row[-1] for row in rows.values()) if context.has_database_clock else ()
-        self._told: Micros | None = max(told, default=None)
+        self._told = context.clock.now()
+        if context.has_database_clock and rows:
+            # The latest: each row is asked for at a moment of its own.
+            self._told = max(row[-1] for row in rows.values())
         self.timeouts: Final[Sequence[Timeout]] = [
             from_values(row[: len(COLUMNS)]) for row in rows.values()
         ]
@@ -46,9 +47,10 @@ class TakenRows:
         self.recorded = False
 
     def now(self) -> Micros:
-        """Return the time that due times are compared with, as it was read with the rows."""
-        if self._told is None:
-            return self._clock.now()
+        """Return the time that due times are compared with, as it was read with the rows.
+
+        It goes on by what has passed since, whatever becomes of the host's clock.
+        """
         return self._told + round((self._clock.monotonic() - self._seen) * 1_000_000)
 
     def close(self, outcomes: Sequence[Outcome]) -> None:
@@ -76,24 +78,26 @@ class Taking:
         locked = rows.order_by(timeouts.c.due, timeouts.c.id).with_for_update(
             skip_locked=True, of=timeouts
         )
+        until = context.now_column.element + bindparam("ahead", type_=BigInteger)
+        free = is_free(context, until)
         # The keys first: SQLite searches up to the first bound that it is given.
-        self._lock = OnKeys(context, lambda keyed: locked.where(keyed, *is_free(context)))
+        self._lock = OnKeys(context, lambda keyed: locked.where(keyed, *free))
 
     def take_many(
-        self, token: str, keys: Sequence[Key], transaction: Transaction | None
+        self, token: str, keys: Sequence[Key], ahead: Micros, transaction: Transaction | None
     ) -> AbstractContextManager[Taken]:
-        """Take *keys* in hand until the context ends."""
+        """Take those of *keys* in hand, until the context ends, that are due *ahead* from now."""
         if transaction is not None:
-            return self._in_transaction(token, keys, transaction)
+            return self._in_transaction(token, keys, ahead, transaction)
         if self._context.database.dialect.row_locks:
-            return self._by_row_locks(token, keys)
-        return self._by_fence(token, keys)
+            return self._by_row_locks(token, keys, ahead)
+        return self._by_fence(token, keys, ahead)
 
     @contextmanager
     def _in_transaction(
-        self, token: str, keys: Sequence[Key], transaction: Transaction
+        self, token: str, keys: Sequence[Key], ahead: Micros, transaction: Transaction
     ) -> Iterator[Taken]:
-        rows, passed_by = self._rows(transaction, keys, token)
+        rows, passed_by = self._rows(transaction, keys, token, ahead)
         yield TakenRows(
             self._context,
             rows,
@@ -101,7 +105,7 @@ class Taking:
         )
 
     @contextmanager
-    def _by_row_locks(self, token: str, keys: Sequence[Key]) -> Iterator[Taken]:
+    def _by_row_locks(self, token: str, keys: Sequence[Key], ahead: Micros) -> Iterator[Taken]:
         held = self._context.database.begin()
         connection = held.__enter__()
         taken: TakenRows | None = None
@@ -112,7 +116,7 @@ class Taking:
 
         try:
             with _rolling_back(held):
-                rows, passed_by = self._rows(connection, keys, token)
+                rows, passed_by = self._rows(connection, keys, token, ahead)
                 asked_token, token = token, self._claim_before_publish(token, rows)
                 if token != asked_token:
                     passed_by = set()  # the new claim is on our rows alone
@@ -125,9 +129,9 @@ class Taking:
                 self._give_back(token, rows, taken, passed_by)
 
     @contextmanager
-    def _by_fence(self, token: str, keys: Sequence[Key]) -> Iterator[Taken]:
+    def _by_fence(self, token: str, keys: Sequence[Key], ahead: Micros) -> Iterator[Taken]:
         database = self._context.database
-        fenced, rows = database.run(lambda connection: self._fence(connection, token, keys))
+        fenced, rows = database.run(lambda connection: self._fence(connection, token, keys, ahead))
         taken = TakenRows(
             self._context,
             rows,
@@ -141,9 +145,9 @@ class Taking:
             self._give_back(fenced, rows, taken)
 
     def _rows(
-        self, connection: Connection, keys: Sequence[Key], token: str
+        self, connection: Connection, keys: Sequence[Key], token: str, ahead: Micros
     ) -> tuple[Rows, set[Key]]:
-        """Return the rows of *keys* that are due, and the keys of which no row was to be had.
+        """Return the rows of *keys* due *ahead* from now, and the keys that have none to be had.
 
         Locked, where the database can.
         """
@@ -151,8 +155,10 @@ class Taking:
             return {}, set()
         asked = set(keys)
         others: dict[str, Any] = {"token": token}
-        if not self._context.has_database_clock:
-            others["now"] = self._context.clock.now()
+        if self._context.has_database_clock:
+            others["ahead"] = ahead
+        else:
+            others["now"] = self._context.clock.now() + ahead
         found = connection.execute(*self._lock.of(keys, **others)).all()
         at = [Key(row[0], row[1]) for row in found]
         rows = {key: row for key, row in zip(at, found, strict=True) if key in asked}
@@ -160,7 +166,9 @@ class Taking:
             return rows, set()
         return rows, asked.difference(at)
 
-    def _fence(self, connection: Connection, token: str, keys: Sequence[Key]) -> tuple[str, Rows]:
+    def _fence(
+        self, connection: Connection, token: str, keys: Sequence[Key], ahead: Micros
+    ) -> tuple[str, Rows]:
         """Make the claim of *token* ours for good; return the token to close and the rows."""
         context = self._context
         me, now = context.lives.name_of(context.me), context.now(connection)
@@ -187,10 +195,10 @@ class Taking:
             # What an order names beyond its claim (a forged one) may be in other hands.
             [claim] = [one for one in claims_of(connection, context) if one.token == token]
             covered = [key for key in keys if claim.interval.covers(key)]
-            return token, self._rows(connection, covered, token)[0]
+            return token, self._rows(connection, covered, token, ahead)[0]
         claims_there = claims_of(connection, context)
         free = [k for k in keys if not any(claim.interval.covers(k) for claim in claims_there)]
-        rows, _ = self._rows(connection, free[:1], token)
+        rows, _ = self._rows(connection, free[:1], token, ahead)
         if not rows:
             return "", {}
         token = uuid4().hex
@@ -237,15 +245,19 @@ class Taking:
             logger.warning("claim %s could not be given back and must lapse: %s", token, error)
 
 
-def is_free(context: StoreContext) -> tuple[ColumnElement[bool], ...]:
-    """Return the conditions that a row may be dispatched now.
+def is_free(
+    context: StoreContext, until: ColumnElement[int] | None = None
+) -> tuple[ColumnElement[bool], ...]:
+    """Return the conditions that a row may be dispatched now, or at *until* by the database.
 
     Where the host's clock counts it is the parameter ``now``. What is not due is not locked for
     nothing: a cancel would be told that it is on its way.
     """
     timeouts = context.tables.timeouts
-    now = context.now_column if context.has_database_clock else bindparam("now")
-    return timeouts.c.hidden_by.is_(None), timeouts.c.due <= now, timeouts.c.next_try <= now
+    latest: ColumnElement[int] = bindparam("now")
+    if context.has_database_clock:
+        latest = context.now_column if until is None else until
+    return timeouts.c.hidden_by.is_(None), timeouts.c.due <= latest, timeouts.c.next_try <= latest
 
 
 class _NotClosed(Exception):

@@ -60,7 +60,12 @@ class FencedStore(SimStore):
         return Chunk(given.token, given.keys, None)
 
     def take_many(
-        self, token: str, keys: Sequence[Key], *, transaction: Transaction | None = None
+        self,
+        token: str,
+        keys: Sequence[Key],
+        *,
+        ahead: Micros = 0,
+        transaction: Transaction | None = None,
     ) -> AbstractContextManager[Taken]:
         if transaction is not None:
             return self._take_in(transaction, token, keys)

@@ -102,7 +102,12 @@ class RowLockStore(SimStore):
         return Chunk(given.token, given.keys, None)
 
     def take_many(
-        self, token: str, keys: Sequence[Key], *, transaction: Transaction | None = None
+        self,
+        token: str,
+        keys: Sequence[Key],
+        *,
+        ahead: Micros = 0,
+        transaction: Transaction | None = None,
     ) -> AbstractContextManager[Taken]:
         return self._take(token, keys, transaction)
 

@@ -1,9 +1,9 @@
-"""What is asked for by its key, and is not due, is left where it is."""
+"""What is asked for by its key, and is not due, is left where it is; but for what soon will be."""
 
 from __future__ import annotations
 
-from tests.persistence.making import NOW, timeout
-from timeoutmgr.contracts import Key, TimeoutStore
+from tests.persistence.making import NOW, SetClock, outcomes, timeout
+from timeoutmgr.contracts import CancelResult, Key, TimeoutState, TimeoutStore
 
 
 def test_what_is_not_due_is_not_taken_although_it_is_asked_for(store: TimeoutStore) -> None:
@@ -14,3 +14,44 @@ def test_what_is_not_due_is_not_taken_although_it_is_asked_for(store: TimeoutSto
         taken_ids = [one.id for one in taken.timeouts]
 
     assert taken_ids == ["a"]
+
+
+def test_what_is_due_in_a_moment_is_taken_where_that_is_asked_for(
+    store: TimeoutStore, clock: SetClock
+) -> None:
+    store.store_many([timeout("a", NOW + 2_000), timeout("b", NOW + 2_001)])
+    chunk = store.claim(NOW, 10, "o", ahead=3_000)
+
+    with store.take_many(chunk.token, chunk.keys, ahead=2_000) as taken:
+        taken_ids = [one.id for one in taken.timeouts]
+
+    assert [key.id for key in chunk.keys] == ["a", "b"]
+    assert taken_ids == ["a"]
+
+
+def test_whoever_holds_what_is_not_due_is_told_the_time_that_it_waits_for(
+    store: TimeoutStore, clock: SetClock
+) -> None:
+    store.store_many([timeout("a", NOW + 2_000)])
+    chunk = store.claim(NOW, 10, "o", ahead=2_000)
+
+    with store.take_many(chunk.token, chunk.keys, ahead=2_000) as taken:
+        told = getattr(taken, "now", None)  # what it need not have, and then holds nothing early
+        assert told is not None
+        before = told()
+        clock.at += 2_000
+        after = told()
+
+    assert (before, after) == (NOW, NOW + 2_000)
+
+
+def test_what_is_held_until_it_is_due_cannot_be_cancelled_any_more(store: TimeoutStore) -> None:
+    store.store_many([timeout("a", NOW + 2_000)])
+    chunk = store.claim(NOW, 10, "o", ahead=2_000)
+
+    with store.take_many(chunk.token, chunk.keys, ahead=2_000) as taken:
+        cancelled = store.cancel("a")
+        taken.close(outcomes([one.key for one in taken.timeouts]))
+
+    assert cancelled is CancelResult.TOO_LATE
+    assert store.find("a") == (TimeoutState.DISPATCHED, None)

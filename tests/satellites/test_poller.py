@@ -17,7 +17,7 @@ from timeoutmgr.errors import QueueMissing, StorageUnavailable, TransportUnavail
 from timeoutmgr.instants import EARLIEST, Micros
 from timeoutmgr.resilience.breakers import BreakerState
 from timeoutmgr.satellites.control import ChunkOrder, read_control
-from timeoutmgr.satellites.poller import AT_ONCE, Poller, PollTimeouts
+from timeoutmgr.satellites.poller import AT_ONCE, LEAD, Poller, PollTimeouts
 from timeoutmgr.sending import SessionPool
 from timeoutmgr.telemetry import Counters
 
@@ -83,22 +83,35 @@ def test_what_is_not_due_is_not_handed_on_but_said_to_be_next(mode: TransactionM
     assert one.handed_on() == []
 
 
-def test_what_is_claimed_ahead_is_handed_on_when_it_is_due() -> None:
+def test_what_is_due_in_a_moment_is_handed_on_and_nothing_behind_it() -> None:
     one = Round()
-    one.step.ahead = 3_000
-    keys = one.put(1, START + 2_000)
-    waited: list[tuple[Micros, int]] = []
-    one.step.wait_with(lambda due: waited.append((due, len(one.handed_on()))))
+    one.step.ahead = LEAD
+    keys = one.put(1, START + LEAD)
+    one.put(1, START + LEAD + 1)
 
     one.poll()
 
-    assert waited == [(START + 2_000, 0)]
     assert one.handed_on() == [keys]
+
+
+@pytest.mark.parametrize(
+    ("after", "looks_after"), [(2_999, 5_999), (3_000, 3_000), (20_000, 20_000), (60_000, 50_000)]
+)
+def test_the_next_look_is_for_the_next_that_is_due_but_not_for_each_of_many(
+    after: Micros, looks_after: Micros
+) -> None:
+    one = Round()
+    one.step.ahead = LEAD
+    handed_on = START + LEAD
+    one.put(1, handed_on)
+    one.put(1, handed_on + after)
+
+    assert one.poll() == handed_on + looks_after
 
 
 def test_nothing_is_claimed_ahead_where_the_commit_is_what_sends() -> None:
     one = Round(SCOPE)
-    one.step.ahead = 3_000
+    one.step.ahead = LEAD
     one.put(1, START + 2_000)
 
     assert one.poll() == START + 2_000

@@ -12,11 +12,17 @@ from tests.model.wrong import (
     ErrorQueueAfterRemoval,
     NewIdPerDispatch,
 )
-from timeoutmgr.contracts import Key, Outcome, OutcomeKind, TransactionMode
+from timeoutmgr.contracts import Key, Outcome, OutcomeKind, Taken, TransactionMode
 from timeoutmgr.instants import Micros
+from timeoutmgr.satellites.dispatcher import DispatchTimeouts
 
 from .database import Claim, Database
 from .node import Parts
+
+
+class OrderedIsDue(DispatchTimeouts):
+    def _wait_until_due(self, taken: Taken) -> None:
+        return
 
 
 class NoTombstoneAfterDispatch(Database):
@@ -104,6 +110,11 @@ MUTANTS = (
         name="due is not looked at again when taking",
         promise=Promise.NEVER_EARLY,
         parts=Parts(database=DueNotLookedAtAgain),
+    ),
+    Mutant(
+        name="what is ordered ahead is taken for due",
+        promise=Promise.NEVER_EARLY,
+        parts=Parts(dispatching=OrderedIsDue),
     ),
     Mutant(
         name="an ended claim leaves no mark",

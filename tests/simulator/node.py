@@ -16,7 +16,7 @@ from timeoutmgr.instants import Micros
 from timeoutmgr.resilience.breakers import OutageBreaker
 from timeoutmgr.satellites.dispatcher import DispatchTimeouts
 from timeoutmgr.satellites.housekeeping import Housekeeping
-from timeoutmgr.satellites.poller import LEAD, PollTimeouts
+from timeoutmgr.satellites.poller import PollTimeouts
 from timeoutmgr.satellites.timeouts import StoreTimeouts
 from timeoutmgr.sending import SessionPool
 from timeoutmgr.timeouts import Timeouts
@@ -34,6 +34,8 @@ from .transport import SimTransport, as_transport
 from .world import World
 
 WAIT: Final = timedelta(minutes=2)
+AHEAD: Final = 2 * SECOND
+"""How much ahead due timeouts are ordered. More than the product does: here all takes longer."""
 _LONGEST_IDLE: Final = 32 * SECOND
 _LIMITS: Final = Limits()
 
@@ -77,6 +79,8 @@ class Node:
             error_queue=ERROR,
             clock=self.clock,
             telemetry=Watchful(world),
+            ahead=AHEAD,
+            rest=lambda seconds: world.timeline.pass_time(round(seconds * SECOND)),
         )
         polling = self._poller(poller)
         storing = parts.storing(
@@ -140,7 +144,7 @@ class Node:
             clock=self.clock,
             new_id=lambda: f"{self.name}-{next(self._ids)}",
             telemetry=Watchful(self._world),
-            ahead=LEAD,
+            ahead=AHEAD,
         )
         return SteppedPoller(
             step,

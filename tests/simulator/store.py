@@ -79,9 +79,14 @@ class SimStore:
         return self.commit(work)
 
     def take_many(
-        self, token: str, keys: Sequence[Key], *, transaction: Transaction | None = None
+        self,
+        token: str,
+        keys: Sequence[Key],
+        *,
+        ahead: Micros = 0,
+        transaction: Transaction | None = None,
     ) -> AbstractContextManager[Taken]:
-        return taking(self, token, keys)
+        return taking(self, token, keys, ahead)
 
     def release(self, token: str, *, maybe_handed_on: bool = False) -> None:
         def work() -> None:

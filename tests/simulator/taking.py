@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from timeoutmgr.contracts import Key, Outcome, Taken, Timeout
 from timeoutmgr.errors import StorageUnavailable
+from timeoutmgr.instants import Micros
 
 from .database import CLAIM_TIME
 from .ledger import Hand
@@ -27,6 +28,10 @@ class TakenRows:
         self._hand = hand
         self._token = token
         self._passed_by = passed_by
+
+    def now(self) -> Micros:
+        """Return the database's time."""
+        return self._store.world.timeline.now
 
     def close(self, outcomes: Sequence[Outcome]) -> None:
         """Record *outcomes* and commit."""
@@ -70,10 +75,11 @@ class TakenRows:
 
 
 @contextmanager
-def taking(store: SimStore, token: str, keys: Sequence[Key]) -> Iterator[Taken]:
-    """Have those of *keys* in hand that are there, due, and in nobody else's hands."""
+def taking(store: SimStore, token: str, keys: Sequence[Key], ahead: Micros) -> Iterator[Taken]:
+    """Have those of *keys* in hand that are there, due *ahead* from now, and in nobody's hands."""
     calls = store.calls
-    taken = _lock(store, token, keys) if store.database.row_locks else _fence(store, token, keys)
+    take = _lock if store.database.row_locks else _fence
+    taken = take(store, token, keys, ahead)
     hand = calls.hand
     assert hand is not None, "what is taken is in hand"
     try:
@@ -97,7 +103,7 @@ def _in_hand(store: SimStore, keys: Sequence[Key], token: str) -> Hand:
     return hand
 
 
-def _lock(store: SimStore, token: str, keys: Sequence[Key]) -> TakenRows:
+def _lock(store: SimStore, token: str, keys: Sequence[Key], ahead: Micros) -> TakenRows:
     """Lock rows that nobody has locked; where no claim goes by *token*, make one first."""
     database, calls = store.database, store.calls
     calls.before()
@@ -105,7 +111,7 @@ def _lock(store: SimStore, token: str, keys: Sequence[Key]) -> TakenRows:
     store.reach()
     mine = [
         key
-        for key in database.due(keys, store.world.timeline.now)
+        for key in database.due(keys, store.world.timeline.now + ahead)
         if database.rows[key].holder is None
     ]
     locked = set(mine)
@@ -131,13 +137,13 @@ def _claim_now(store: SimStore, keys: Sequence[Key]) -> str:
     return store.database.claim(keys, store.calls.process, store.world.timeline.now, taken=False)
 
 
-def _fence(store: SimStore, token: str, keys: Sequence[Key]) -> TakenRows:
+def _fence(store: SimStore, token: str, keys: Sequence[Key], ahead: Micros) -> TakenRows:
     """Make the claim *token* ours for good, if it is nobody's yet."""
     database, calls = store.database, store.calls
 
     def work() -> tuple[str, list[Key], Hand]:
         now = store.world.timeline.now
-        fenced, mine = token, database.due(keys, now)
+        fenced, mine = token, database.due(keys, now + ahead)
         if token:
             if not database.may_be_taken(token):
                 fenced, mine = "", []

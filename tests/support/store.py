@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 
 from timeoutmgr.contracts import Chunk, Clock, Key, Outcome, Taken, Timeout, Transaction
 from timeoutmgr.instants import Micros
@@ -24,6 +24,7 @@ class ScriptedStore(MemoryTimeoutStore):
         self.joined: list[tuple[str, Transaction | None]] = []
         self.released: list[str] = []
         self.outcomes: list[Outcome] = []
+        self.tells_its_time = True
         self._offset = offset
 
     def fail(self, method: str, *errors: Exception) -> None:
@@ -58,10 +59,21 @@ class ScriptedStore(MemoryTimeoutStore):
         return chunk
 
     def take_many(
-        self, token: str, keys: Sequence[Key], *, transaction: Transaction | None = None
+        self,
+        token: str,
+        keys: Sequence[Key],
+        *,
+        ahead: Micros = 0,
+        transaction: Transaction | None = None,
     ) -> AbstractContextManager[Taken]:
         self._called("take_many", transaction)
-        return super().take_many(token, keys)
+        return self._taken(super().take_many(token, keys, ahead=ahead))
+
+    @contextmanager
+    def _taken(self, taking: AbstractContextManager[Taken]) -> Iterator[Taken]:
+        with taking as taken:
+            self.after.get("take_many", lambda: None)()
+            yield taken if self.tells_its_time else _Silent(taken)
 
     def record(self, token: str, mine: Sequence[Timeout], outcomes: Sequence[Outcome]) -> None:
         self._called("close")
@@ -93,3 +105,11 @@ class ScriptedStore(MemoryTimeoutStore):
         faults = self.faults.get(method)
         if faults:
             raise faults.popleft()
+
+
+class _Silent:
+    """What is taken, of a store that does not tell its time with it."""
+
+    def __init__(self, taken: Taken) -> None:
+        self.timeouts = taken.timeouts
+        self.close = taken.close

@@ -17,12 +17,16 @@ class Taken(Protocol):
     """Timeouts in the hands of one dispatcher, until it says how each ended.
 
     It may have more: ``now()``, the time of the store's clock as it is known from the taking. Of
-    one that has not the store is asked for it, where something is to be tried again.
+    one that has not the store is asked for it, where something is to be tried again, and it holds
+    nothing that is not due.
     """
 
     @property
     def timeouts(self) -> Sequence[Timeout]:
-        """Those of the asked keys that are still there, due, and in nobody else's hands."""
+        """Those of the asked keys that are still there, due, and in nobody else's hands.
+
+        Due as soon as was asked: who asks for what is due in a moment sends it then.
+        """
         ...
 
     def close(self, outcomes: Sequence[Outcome]) -> None:
@@ -80,8 +84,8 @@ class TimeoutStore(Protocol):
 
         Up to *chunks* times that, each *limit* under a claim of its own, where more is due: it
         saves transactions. A store may hand out fewer, and need not know more than one.
-        It may hand out what is due up to *ahead* microseconds from now: a caller who asks for
-        this waits until it is due before passing it on, and has saved the time of the claim.
+        It may hand out what is due up to *ahead* microseconds from now: whoever dispatches it
+        waits until it is due, and has saved the time of the claim and of the way.
         Of many that claim at once, each key goes to one. A claim ends by being closed or
         released, by its owner's death, or by lapsing. It is committed before it returns (in a
         caller's transaction: with it). *now* counts only where the storage has no clock.
@@ -89,11 +93,18 @@ class TimeoutStore(Protocol):
         ...
 
     def take_many(
-        self, token: str, keys: Sequence[Key], *, transaction: Transaction | None = None
+        self,
+        token: str,
+        keys: Sequence[Key],
+        *,
+        ahead: Micros = 0,
+        transaction: Transaction | None = None,
     ) -> AbstractContextManager[Taken]:
         """Take the timeouts of *keys* in hand for dispatch.
 
-        Keys that are gone, moved, not due or in other hands are left out: a benign outcome.
+        Keys that are gone, moved, not due or in other hands are left out: a benign outcome. A
+        store whose ``Taken`` tells ``now()`` may count as due what is so *ahead* microseconds
+        from now; the caller sends it when that clock says so.
         Databases with row locks hold them until ``close``; others fence by *token*, which must
         still be the live claim. An empty *token* (a single-id control message) claims on the
         spot. Leaving the context without ``close`` gives everything back.

@@ -175,12 +175,14 @@ return Message(
         ),
     ),
     Mutant(
-        name="what is claimed ahead of its time is handed on at once",
-        promise="The dispatcher is not asked for what is not due, and passes nothing by.",
-        file=_POLLER,
-        before="                self.wait_until(chunk.all[-1].keys[-1].due)\n",
-        after="                self.wait_until(chunk.all[-1].keys[-1].due - self.ahead)\n",
-        tests=(f"{_POLLER_TESTS}::test_what_is_claimed_ahead_is_handed_on_when_it_is_due",),
+        name="what is ordered ahead of its time is sent at once",
+        promise="Nothing is sent before it is due, by the clock of the store.",
+        file=_DISPATCHER,
+        before="            if early > 0:\n",
+        after="            if early > self.ahead:\n",
+        tests=(
+            f"{_DISPATCHER_TESTS}::test_what_is_ordered_before_its_time_is_sent_when_it_is_due",
+        ),
     ),
     Mutant(
         name="a claim that was not handed on is kept",

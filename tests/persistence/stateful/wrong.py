@@ -126,7 +126,12 @@ class SleepsPastARetry(Wrong):
 
 class TakesWhatIsInHand(Wrong):
     def take_many(
-        self, token: str, keys: Sequence[Key], *, transaction: Transaction | None = None
+        self,
+        token: str,
+        keys: Sequence[Key],
+        *,
+        ahead: Micros = 0,
+        transaction: Transaction | None = None,
     ) -> AbstractContextManager[Taken]:
         self.inside.held.clear()
         return super().take_many(token, keys)
