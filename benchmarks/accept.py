@@ -31,7 +31,7 @@ WINDOW = 500
 
 
 def main() -> None:
-    given = parsed(options(__doc__), count=20_000, quick=3_000)
+    given = parsed(options(__doc__), count=20_000, quick=2_000)
     with (
         servers("postgres", "rabbitmq") as running,
         installed(running["rabbitmq"], running["postgres"]) as spec,

@@ -17,10 +17,10 @@ from harness.workers import installed
 
 def main() -> None:
     parser = options(__doc__)
-    parser.add_argument("--pending", type=int, help="far-future timeouts (1,000,000; quick 50,000)")
+    parser.add_argument("--pending", type=int, help="far-future timeouts (1,000,000; quick 20,000)")
     parser.add_argument("--only", choices=["pending", "database"], help="one question")
-    given = parsed(parser, count=20_000, quick=3_000)
-    many = given.pending or (50_000 if given.quick else 1_000_000)
+    given = parsed(parser, count=20_000, quick=2_000)
+    many = given.pending or (20_000 if given.quick else 1_000_000)
     with servers("postgres", "rabbitmq") as running:
         broker, database = running["rabbitmq"], running["postgres"]
         settings = {"messages": given.count, "body": "512 B", "pending": many, **running.settings}

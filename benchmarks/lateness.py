@@ -12,8 +12,6 @@ from harness.runs import dispatched
 from harness.servers import servers
 from harness.workers import Spec, Worker, installed
 
-LEAD = 3 * SECOND
-
 
 def main() -> None:
     parser = options(__doc__)
@@ -46,7 +44,7 @@ def spread_out(spec: Spec, count: int, seconds: int) -> list[float]:
     """Return the latenesses of *count* messages that are due over *seconds*, sent beforehand."""
     pending.clear(spec.persistence)
     with Worker(spec), Destination(spec.transport, spec.destination, count) as destination:
-        first, span = micros() + LEAD, seconds * SECOND
+        first, span = micros() + lead(seconds), seconds * SECOND
         dues = [first + round(span * number / count) for number in range(count)]
         random.shuffle(dues)
         fill(spec.transport, [delayed(spec.name, spec.destination, due) for due in dues])
@@ -58,7 +56,7 @@ def at_rate(spec: Spec, rate: float, seconds: float) -> list[float]:
     count = round(rate * seconds)
     pending.clear(spec.persistence)
     with Worker(spec), Destination(spec.transport, spec.destination, count + 1) as destination:
-        due, span = micros() + 2 * LEAD, round(seconds * SECOND)
+        due, span = micros() + 2 * lead(seconds), round(seconds * SECOND)
         waiting = pending.Pending(
             endpoint=spec.name, destination=spec.destination, count=count, due=due, over=span
         )
@@ -66,6 +64,11 @@ def at_rate(spec: Spec, rate: float, seconds: float) -> list[float]:
         # Stored past the queue, so that the poller has to be told of it.
         fill(spec.transport, [delayed(spec.name, spec.destination, due)])
         return destination.arrivals().lateness()
+
+
+def lead(seconds: float) -> int:
+    """Return how long before the first due time all is stored: less for the few of a quick look."""
+    return min(3 * SECOND, round(seconds * SECOND / 2))
 
 
 def at(sorted_values: list[float], part: float) -> float:

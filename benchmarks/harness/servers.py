@@ -7,14 +7,15 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import psycopg
 from sqlalchemy import make_url
 
-from tests.services import catalog
-
 from . import machine
+
+if TYPE_CHECKING:
+    from tests.services.catalog import Service
 
 VARIABLE = "BENCH_{}_URL"
 
@@ -45,6 +46,9 @@ def servers(*names: str) -> Iterator[Servers]:
     A server is the one that BENCH_<NAME>_URL names, or one on its standard port.
     ``sqlite`` is a file in a folder of our own.
     """
+    # Here, and not in every worker, which loads this module with the program.
+    from tests.services import catalog
+
     own = f"tmbench_{secrets.token_hex(4)}"
     urls: dict[str, str] = {}
     admins: dict[str, str] = {}
@@ -74,7 +78,7 @@ def connect(url: str, **options: Any) -> "psycopg.Connection[Any]":
     return psycopg.connect(plain, autocommit=True, **options)
 
 
-def _answering(service: catalog.Service) -> str:
+def _answering(service: "Service") -> str:
     named = os.environ.get(VARIABLE.format(service.name.upper()))
     refusals = []
     for url in [named] if named else service.candidates():
