@@ -160,7 +160,7 @@ def _judged(evidence: "DataFrame", by: "Sequence[str]", bounds: Bounds) -> "Data
             f.min(f.when(mark == Mark.DISPATCHED, f.col("due"))).alias("dispatched_due"),
             f.max(f.when(mark == Mark.CLOSED, f.col("at"))).alias("closed_at"),
             f.max(f.when(mark == Mark.PENDING, f.col("due"))).alias("pending_due"),
-            f.max(f.when(mark.isin(*_KNOWS_DUE), f.col("due"))).alias("other_due"),
+            f.max(f.when(_any_of(mark, _KNOWS_DUE), f.col("due"))).alias("other_due"),
         )
     )
     due = f.coalesce("dispatched_due", "pending_due", "other_due")
@@ -173,9 +173,7 @@ def _judged(evidence: "DataFrame", by: "Sequence[str]", bounds: Bounds) -> "Data
     )
 
 
-_KNOWS_DUE: Final = tuple(
-    int(mark) for mark in (Mark.ACCEPTED, Mark.SCHEDULED, Mark.CLOSED, Mark.KEPT, Mark.MOVED)
-)
+_KNOWS_DUE: Final = Mark.ACCEPTED | Mark.SCHEDULED | Mark.CLOSED | Mark.KEPT | Mark.MOVED
 
 
 def _verdict(bounds: Bounds) -> "Column":
@@ -210,7 +208,11 @@ def _verdict(bounds: Bounds) -> "Column":
 
 
 def _has(mark: Mark) -> "Column":
-    return f.col("marks").bitwiseAND(f.lit(int(mark))) != 0
+    return _any_of(f.col("marks"), mark)
+
+
+def _any_of(marks: "Column", asked: Mark) -> "Column":
+    return marks.bitwiseAND(f.lit(int(asked))) != 0
 
 
 def _marks(column: str, meanings: Mapping[str, Mark]) -> "Column":
