@@ -2,6 +2,7 @@
 # A Spark cluster of one master and two workers on this machine, a Connect server on it, and the
 # same job on all three: here, on the cluster, and through the server. SETTINGS is a settings file.
 # Usage: cluster.sh SETTINGS [COMMAND ...], such as: cluster.sh sales.toml reconcile --json
+# Needs timeoutmgr[spark] and, for the last of the three, pyspark[connect]. Exit code: the job's.
 settings=$(realpath "$1")
 shift
 [ $# -gt 0 ] || set -- reconcile
@@ -9,6 +10,7 @@ shift
 python=${PYTHON:-python}
 folder=$(mktemp -d)
 started=
+ended=0
 trap 'for pid in $started; do kill "$pid" 2>/dev/null || true; done; wait; rm -rf "$folder"' EXIT
 trap 'exit 130' INT TERM
 
@@ -38,6 +40,9 @@ await() {
     done
 }
 
+# A job's exit code says what it found; the others are to be seen all the same.
+job() { $python -m timeoutmgr pipeline "$@" --store "$settings" || ended=$?; }
+
 master=$(port)
 start master org.apache.spark.deploy.master.Master --host 127.0.0.1 --port "$master" --webui-port 0
 await "$master" master
@@ -47,10 +52,10 @@ for number in 1 2; do
 done
 
 echo "# on this machine"
-$python -m timeoutmgr pipeline "$@" --store "$settings"
+job "$@"
 
 echo "# on a cluster of two workers"
-$python -m timeoutmgr pipeline "$@" --store "$settings" --master "spark://127.0.0.1:$master"
+job "$@" --master "spark://127.0.0.1:$master"
 
 connect=$(port)
 start connect org.apache.spark.deploy.SparkSubmit \
@@ -60,4 +65,5 @@ start connect org.apache.spark.deploy.SparkSubmit \
     --conf "spark.sql.warehouse.dir=$folder/warehouse" --name timeoutmgr-connect spark-internal
 await "$connect" connect
 echo "# through Spark Connect"
-$python -m timeoutmgr pipeline "$@" --store "$settings" --remote "sc://127.0.0.1:$connect"
+job "$@" --remote "sc://127.0.0.1:$connect"
+exit "$ended"
