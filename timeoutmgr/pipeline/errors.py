@@ -22,12 +22,12 @@ class WrongColumns(InvalidMessage):
 
 
 class TooManyRejects(InvalidMessage):
-    """More rows than allowed cannot be scheduled; nothing was stored."""
+    """More rows than allowed cannot be scheduled; this run stored nothing."""
 
     def __init__(self, rejected: int, rows: int, allowed: float, reasons: Sequence[str]) -> None:
         super().__init__(
-            f"{rejected} of {rows} rows cannot be scheduled, at most {allowed:.2%} may be; nothing "
-            f"was stored. The reasons: {', '.join(reasons)}. Mend the rows, or raise "
+            f"{rejected} of {rows} rows cannot be scheduled, at most {allowed:.2%} may be; this run "
+            f"stored nothing. The reasons: {', '.join(reasons)}. Mend the rows, or raise "
             "--max-reject-ratio"
         )
         self.rejected = rejected
