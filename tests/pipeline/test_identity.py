@@ -7,69 +7,8 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.engine import URL, make_url
 
-from timeoutmgr.database import same_database
-from timeoutmgr.pipeline.identity import identity, server_of, those_of
+from timeoutmgr.pipeline.identity import identity, those_of
 from timeoutmgr.pipeline.stores import Store, open_store
-
-PG = "postgresql+psycopg://"
-
-
-@pytest.mark.parametrize(
-    ("one", "other", "same"),
-    [
-        (f"{PG}ann@h/d", "postgresql://bob:x@h:5432/d?sslmode=require", True),
-        (f"{PG}h/d", f"{PG}H/d", True),
-        (f"{PG}localhost/d", f"{PG}127.0.0.1:5432/d", True),
-        (f"{PG}/d", f"{PG}[::1]/d", True),
-        (f"{PG}d@h", f"{PG}ann@h/d", True),
-        (f"{PG}h/d", f"{PG}h/e", False),
-        (f"{PG}h/d", f"{PG}h/D", False),
-        (f"{PG}h/d", f"{PG}h:5433/d", False),
-        (f"{PG}h/d", f"{PG}i/d", False),
-        (f"{PG}/d?host=/run/a", f"{PG}/d?host=/run/b", False),
-        (f"{PG}/d?host=h&port=5433", f"{PG}h:5433/d", True),
-        ("mysql+pymysql://a@h/d", "mariadb://h:3306/d", True),
-        ("mysql://h/d", "postgresql://h/d", False),
-        ("mysql:///d?unix_socket=/run/a", "mysql:///d?unix_socket=/run/b", False),
-        ("sqlite:////x/a.db", "sqlite+pysqlite:////x/y/../a.db", True),
-        ("sqlite:////x/a.db", "sqlite:////x/A.db", False),
-    ],
-)
-def test_a_store_is_named_by_where_it_is_and_not_by_how_its_url_is_spelt(
-    one: str, other: str, same: bool
-) -> None:
-    assert (server_of(make_url(one)) == server_of(make_url(other))) is same
-
-
-@pytest.mark.parametrize("host", ["", "localhost", "127.0.0.1", "h", "i"])
-@pytest.mark.parametrize("port", [None, 5432, 5433])
-@pytest.mark.parametrize("kind", ["postgresql", "postgresql+psycopg", "mysql", "mariadb+pymysql"])
-def test_urls_of_one_database_are_those_that_are_so_elsewhere(
-    host: str, port: int | None, kind: str
-) -> None:
-    one = URL.create(kind, host=host or None, port=port, database="d")
-    others = [
-        URL.create(driver, host=name, port=number, database="d", username="ann")
-        for driver in ("postgresql", "mysql+pymysql")
-        for name in ("localhost", "127.0.0.1", "h")
-        for number in (None, 3306, 5432, 5433)
-    ]
-
-    found = [server_of(one) == server_of(other) for other in others]
-
-    assert found == [same_database(one, other) for other in others]
-
-
-def test_one_relative_path_in_two_folders_is_two_stores(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    found = []
-    for name in ("east", "west"):
-        (tmp_path / name).mkdir()
-        monkeypatch.chdir(tmp_path / name)
-        found.append(server_of(make_url("sqlite:///timeoutmgr.db")))
-
-    assert found == [f"sqlite {tmp_path}/{name}/timeoutmgr.db" for name in ("east", "west")]
 
 
 def opened(url: URL, prefix: str, schema: str | None = None) -> Store:

@@ -1,6 +1,7 @@
 """A SQL database as queues and stores share it: one engine, one clock, one owner's life."""
 
-from timeoutmgr.database.engine import Database, DatabaseSettings, same_database
+from timeoutmgr.database.engine import Database, DatabaseSettings
 from timeoutmgr.database.identifiers import checked_identifier
+from timeoutmgr.database.places import same_database
 
 __all__ = ["Database", "DatabaseSettings", "checked_identifier", "same_database"]

@@ -347,19 +347,3 @@ def _sqlite_engine(url: URL, settings: DatabaseSettings, apart: bool) -> Engine:
         connection.exec_driver_sql(connection.get_execution_options().get(_BEGIN, "BEGIN"))
 
     return engine
-
-
-def same_database(one: URL, other: URL) -> bool:
-    """Return whether two URLs name one database, whatever driver and user they go through."""
-    if one.get_backend_name() == "sqlite" or other.get_backend_name() == "sqlite":
-        return one.get_backend_name() == other.get_backend_name() and (
-            Path(one.database or "").resolve() == Path(other.database or "").resolve()
-        )
-    return _server(one) == _server(other)
-
-
-def _server(url: URL) -> tuple[str, str, int, str]:
-    kind = {"mariadb": "mysql"}.get(url.get_backend_name(), url.get_backend_name())
-    port = {"postgresql": 5432, "mysql": 3306}.get(kind, 0)
-    host = url.host or "localhost"
-    return kind, "127.0.0.1" if host == "localhost" else host, url.port or port, url.database or ""

@@ -26,8 +26,8 @@ class TooManyRejects(InvalidMessage):
 
     def __init__(self, rejected: int, rows: int, allowed: float, reasons: Sequence[str]) -> None:
         super().__init__(
-            f"{rejected} of {rows} rows cannot be scheduled, at most {allowed:.2%} may be; this run "
-            f"stored nothing. The reasons: {', '.join(reasons)}. Mend the rows, or raise "
+            f"{rejected} of {rows} rows cannot be scheduled, at most {allowed:.2%} may be; this "
+            f"run stored nothing. The reasons: {', '.join(reasons)}. Mend the rows, or raise "
             "--max-reject-ratio"
         )
         self.rejected = rejected

@@ -7,13 +7,11 @@ from pathlib import Path
 from typing import Final
 
 from sqlalchemy import exc, text
-from sqlalchemy.engine import URL, make_url
+from sqlalchemy.engine import make_url
 
+from timeoutmgr.database.places import server_of
 from timeoutmgr.pipeline.stores import Store
 
-_KINDS: Final = {"mariadb": "mysql"}
-_PORTS: Final = {"postgresql": 5432, "mysql": 3306}
-_THIS_MACHINE: Final = ("localhost", "::1")
 # The server knows which schema a table is found in, and which database a pooler's name stands for.
 _INSIDE: Final = (
     "SELECT current_database(), (SELECT n.nspname FROM pg_class c JOIN pg_namespace n "
@@ -40,22 +38,6 @@ def those_of(store: Store, names: Iterable[str]) -> frozenset[str]:
     place = _place(store)
     own = {str(place), f"{store.database.describe()} {store.tables.history.fullname}"}
     return frozenset(name for name in names if name in own or place.is_spelt(name))
-
-
-def server_of(url: URL, database: str | None = None) -> str:
-    """Return which database of which server *url* names, or *database* there.
-
-    By the rule of ``same_database``, but for a host or a socket that stands in the query, where
-    PostgreSQL's and MySQL's drivers look for it too.
-    """
-    if url.get_backend_name() == "sqlite":
-        return f"sqlite {Path(url.database or '').resolve()}"
-    kind = _KINDS.get(url.get_backend_name(), url.get_backend_name())
-    host = _host(_asked(url, "unix_socket") or _asked(url, "host") or url.host or "localhost")
-    port = _asked(url, "port") or url.port or _PORTS.get(kind, 0)
-    # PostgreSQL's own default for the database is the name of the user.
-    name = database or url.database or url.username or ""
-    return f"{kind} {host}:{port}/{name}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,14 +87,3 @@ def _spelt(name: str) -> _Place | None:
     if url.get_backend_name() == "postgresql":
         return _Place(server_of(url), schema, table)
     return _Place(server_of(url, schema or None), "", table)
-
-
-def _host(host: str) -> str:
-    if host.startswith("/"):  # the folder of a socket, or the socket
-        return host
-    return "127.0.0.1" if host.lower() in _THIS_MACHINE else host.lower()
-
-
-def _asked(url: URL, name: str) -> str:
-    found = url.query.get(name, "")
-    return found if isinstance(found, str) else ",".join(found)

@@ -1,0 +1,51 @@
+"""A database is told by where it is."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from sqlalchemy.engine import make_url
+
+from timeoutmgr.database.places import same_database, server_of
+
+PG = "postgresql+psycopg://"
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (f"{PG}ann@h/d", "postgresql://bob:x@h:5432/d?sslmode=require", True),
+        (f"{PG}h/d", f"{PG}H/d", True),
+        (f"{PG}localhost/d", f"{PG}127.0.0.1:5432/d", True),
+        (f"{PG}/d", f"{PG}[::1]/d", True),
+        (f"{PG}d@h", f"{PG}ann@h/d", True),
+        (f"{PG}h/d", f"{PG}h/e", False),
+        (f"{PG}h/d", f"{PG}h/D", False),
+        (f"{PG}h/d", f"{PG}h:5433/d", False),
+        (f"{PG}h/d", f"{PG}i/d", False),
+        (f"{PG}/d?host=/run/a", f"{PG}/d?host=/run/b", False),
+        (f"{PG}/d?host=h&port=5433", f"{PG}h:5433/d", True),
+        ("mysql+pymysql://a@h/d", "mariadb://h:3306/d", True),
+        ("mysql://h/d", "postgresql://h/d", False),
+        ("mysql:///d?unix_socket=/run/a", "mysql:///d?unix_socket=/run/b", False),
+        ("sqlite:////x/a.db", "sqlite+pysqlite:////x/y/../a.db", True),
+        ("sqlite:////x/a.db", "sqlite:////x/A.db", False),
+    ],
+)
+def test_a_database_is_told_by_where_it_is_and_not_by_how_its_url_is_spelt(
+    one: str, other: str, same: bool
+) -> None:
+    assert same_database(make_url(one), make_url(other)) is same
+
+
+def test_one_relative_path_in_two_folders_is_two_databases(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = []
+    for name in ("east", "west"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        found.append(server_of(make_url("sqlite:///timeoutmgr.db")))
+
+    assert found == [f"sqlite {tmp_path}/{name}/timeoutmgr.db" for name in ("east", "west")]

@@ -1,0 +1,42 @@
+"""Which database of which server a URL names, however it is spelt."""
+
+from pathlib import Path
+from typing import Final
+
+from sqlalchemy.engine import URL
+
+_KINDS: Final = {"mariadb": "mysql"}
+_PORTS: Final = {"postgresql": 5432, "mysql": 3306}
+_THIS_MACHINE: Final = ("localhost", "::1")
+
+
+def same_database(one: URL, other: URL) -> bool:
+    """Return whether two URLs name one database, whatever driver and user they go through."""
+    return server_of(one) == server_of(other)
+
+
+def server_of(url: URL, database: str | None = None) -> str:
+    """Return which database of which server *url* names, or *database* there.
+
+    A host or a socket may stand in the query, where PostgreSQL's and MySQL's drivers look for it
+    too.
+    """
+    if url.get_backend_name() == "sqlite":
+        return f"sqlite {Path(url.database or '').resolve()}"
+    kind = _KINDS.get(url.get_backend_name(), url.get_backend_name())
+    host = _host(_asked(url, "unix_socket") or _asked(url, "host") or url.host or "localhost")
+    port = _asked(url, "port") or url.port or _PORTS.get(kind, 0)
+    # PostgreSQL's own default for the database is the name of the user.
+    name = database or url.database or url.username or ""
+    return f"{kind} {host}:{port}/{name}"
+
+
+def _host(host: str) -> str:
+    if host.startswith("/"):  # the folder of a socket, or the socket
+        return host
+    return "127.0.0.1" if host.lower() in _THIS_MACHINE else host.lower()
+
+
+def _asked(url: URL, name: str) -> str:
+    found = url.query.get(name, "")
+    return found if isinstance(found, str) else ",".join(found)
