@@ -34,11 +34,12 @@ class TakenRows:
         self, context: StoreContext, rows: Rows, close: Callable[[Sequence[Outcome]], None]
     ) -> None:
         self._clock = context.clock
-        self._seen = context.clock.monotonic()
         self._told = context.clock.now()
         if context.has_database_clock and rows:
             # The latest: each row is asked for at a moment of its own.
             self._told = max(row[-1] for row in rows.values())
+        # Behind it: what passes between the two makes late; the other way round, early.
+        self._seen = context.clock.monotonic()
         self.timeouts: Final[Sequence[Timeout]] = [
             from_values(row[: len(COLUMNS)]) for row in rows.values()
         ]

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from tests.persistence.making import NOW, SetClock, outcomes, timeout
+from types import SimpleNamespace
+from typing import cast
+
+from tests.persistence.making import NOW, SECOND, SetClock, outcomes, timeout
 from timeoutmgr.contracts import CancelResult, Key, TimeoutState, TimeoutStore
+from timeoutmgr.instants import Micros
+from timeoutmgr.persistence.sql.context import StoreContext
+from timeoutmgr.persistence.sql.taking import TakenRows
 
 
 def test_what_is_not_due_is_not_taken_although_it_is_asked_for(store: TimeoutStore) -> None:
@@ -43,6 +49,26 @@ def test_whoever_holds_what_is_not_due_is_told_the_time_that_it_waits_for(
         after = told()
 
     assert (before, after) == (NOW, NOW + 2_000)
+
+
+class Interrupted(SetClock):
+    """A clock of a process that does not run for five milliseconds after each look at it."""
+
+    def now(self) -> Micros:
+        self.at += 5_000
+        return self.at - 5_000
+
+    def monotonic(self) -> float:
+        return self.now() / SECOND
+
+
+def test_a_process_that_does_not_run_for_a_while_takes_it_for_earlier_and_never_for_later() -> None:
+    clock = Interrupted()
+    context = cast(StoreContext, SimpleNamespace(clock=clock, has_database_clock=False))
+
+    told = TakenRows(context, {}, lambda outcomes: None).now()
+
+    assert told <= clock.at - 5_000
 
 
 def test_what_is_held_until_it_is_due_cannot_be_cancelled_any_more(store: TimeoutStore) -> None:
