@@ -149,6 +149,22 @@ def test_in_mode_none_a_message_is_acknowledged_before_its_step() -> None:
     assert mill.transport.journal == ["ack a", "step"]
 
 
+def test_a_batch_of_large_messages_is_a_step_for_as_many_as_are_held_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("timeoutmgr.transport.pump.BATCH_BYTES", 10)
+    mill = Mill(batch=4)
+    for name, size in (("m1", 6), ("m2", 4), ("m3", 11), ("m4", 1)):
+        mill.transport.put("sales", a_message(name, b"x" * size))
+    mill.always_fails("m3", MessageRejected("too large for its own good"))
+
+    mill.turn()
+
+    assert mill.batches == [["m1", "m2"], ["m3"], ["m4"]]
+    assert mill.errors == ["m3"]
+    assert mill.held == []
+
+
 def test_a_batch_is_one_step_and_one_acknowledgement() -> None:
     mill = Mill(SCOPE, batch=10)
     mill.put("a", "b", "c")

@@ -48,6 +48,7 @@ from timeoutmgr.resilience.recovery import (
     decide,
 )
 from timeoutmgr.telemetry import Telemetry
+from timeoutmgr.transport.portions import BATCH_BYTES, in_portions
 from timeoutmgr.transport.work import Step, Work
 
 logger = logging.getLogger(__name__)
@@ -140,8 +141,8 @@ class Pump:
             reach("pump.received")
         if batch and self._around.mode is TransactionMode.NONE:
             receiver.ack(batch)
-        if sound:
-            self._handle(sound, session, receiver)
+        for portion in in_portions(sound, BATCH_BYTES):
+            self._handle(portion, session, receiver)
         for received in batch:
             if received.defect is not None:
                 self._move_to_error(received, MessageRejected(received.defect), session, receiver)
