@@ -182,7 +182,7 @@ MUTANTS = (
         name="due is not looked at again when taking",
         promise="What was moved after its claim is not sent early.",
         file=_TAKING,
-        before="hidden_by.is_(None), timeouts.c.due <= now, timeouts",
+        before="hidden_by.is_(None), timeouts.c.due <= latest, timeouts",
         after="hidden_by.is_(None), timeouts",
         tests=(
             "tests/persistence/test_early.py::"
