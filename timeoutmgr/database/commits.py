@@ -32,11 +32,12 @@ def after_commit(connection: Connection, call: Callable[[], None]) -> None:
         event.listen(connection, "commit", _on_commit)
         event.listen(connection, "rollback", _on_rollback)
         event.listen(connection, "begin", _on_begin)
-        pool = connection.engine.pool
-        if not event.contains(pool, "checkin", _on_checkin):
+        # Not by event.contains: it goes by the address of a pool, and knows that of one long gone.
+        pool, dialect = connection.engine.pool, connection.dialect
+        if _on_checkin not in list(pool.dispatch.checkin):
             event.listen(pool, "checkin", _on_checkin)
-        if not event.contains(connection.dialect, "handle_error", _on_error):
-            event.listen(connection.dialect, "handle_error", _on_error)
+        if _on_error not in list(dialect.dispatch.handle_error):
+            event.listen(dialect, "handle_error", _on_error)
     pending.open.append(call)
 
 
