@@ -3,7 +3,7 @@
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -90,13 +90,24 @@ class DispatchTimeouts:
         moved = self._moved(token, keys, work)
         if moved and not (keys := [key for key in keys if key not in moved]):
             return
+        left = yield from self._portion(token, keys, work)
+        while left:
+            # The claim has ended with the first of them, and each portion makes one of its own.
+            left = yield from self._portion("", left, work)
+
+    def _portion(
+        self, token: str, keys: Sequence[Key], work: Work
+    ) -> Generator[None, None, Sequence[Key]]:
+        """Dispatch those of *keys* that may be in hand together; return what is left."""
         ahead = self.ahead if work.scope is None else 0
         with self.store.take_many(token, keys, ahead=ahead, transaction=work.scope) as taken:
+            left: Sequence[Key] = getattr(taken, "left", ())
             # Cancelled, rescheduled, or sent by another dispatcher: nothing is left to do.
-            self.telemetry.count("timeouts_gone", len(keys) - len(taken.timeouts))
+            self.telemetry.count("timeouts_gone", len(keys) - len(taken.timeouts) - len(left))
             yield
             self._wait_until_due(taken)
             yield from self._send_and_close(taken, work)
+        return left
 
     def _moved(self, token: str, keys: Sequence[Key], work: Work) -> Collection[Key]:
         """Move those of *keys* for which no more is needed; return them."""

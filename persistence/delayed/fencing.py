@@ -14,8 +14,6 @@ from contextlib import contextmanager
 from typing import Any, Final
 from uuid import uuid4
 
-from sqlalchemy import Row
-
 from timeoutmgr.contracts import Timeout
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database import Database
@@ -39,7 +37,7 @@ class Fence:
         self._claim = ""
         self._held: set[str] = set()
 
-    def due(self, at: Micros, limit: int) -> Sequence[Row[Any]]:
+    def due(self, at: Micros, limit: int) -> Sequence[Any]:
         """Return up to *limit* that are due, and hold them."""
         life = self._lives.name_of(self._owner)
         self._claim = f"{uuid4().hex}@{life}"
@@ -47,7 +45,7 @@ class Fence:
         gone = self._lives.gone({_life(claim) for claim in claims})
         freed = [claim for claim in claims if _life(claim) in gone]
 
-        def work(connection: Any) -> Sequence[Row[Any]]:
+        def work(connection: Any) -> Sequence[Any]:
             self._rows.free(connection, freed)
             reach("fencing.freed")
             found = self._rows.due(connection, at, limit)

@@ -1,6 +1,7 @@
 """The statements on one table of delayed messages, each made once."""
 
 from collections.abc import Sequence
+from types import SimpleNamespace
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -24,6 +25,7 @@ from timeoutmgr.contracts import Key, Timeout
 from timeoutmgr.database import Database
 from timeoutmgr.database.arrays import TextArray
 from timeoutmgr.instants import Micros
+from timeoutmgr.persistence.sql.bodies import columns_with_size, fitting
 from timeoutmgr.persistence.sql.horizon import FROM_THE_BEGINNING
 from timeoutmgr.persistence.sql.inserting import insert_missing
 from timeoutmgr.persistence.sql.rows import to_row
@@ -59,7 +61,7 @@ class DelayedRows:
             start = bindparam("from_due", type_=BigInteger), bindparam("from_id", type_=Text)
             due += [rows.next_try >= start[0], tuple_(rows.next_try, rows.id) >= tuple_(*start)]
         self._due = (
-            select(self._table)
+            select(*columns_with_size(self._table, rows.keys()))
             .where(*due, *([] if database.dialect.row_locks else [free]))
             .order_by(rows.next_try, rows.id)
             .limit(bindparam("limit", type_=Integer))
@@ -69,6 +71,9 @@ class DelayedRows:
         # read and sort all of them for the first batch.
         self._in_order = (
             select(func.set_config("enable_sort", "off", True)) if dialect == "postgresql" else None
+        )
+        self._bodies = select(rows.id, rows.body).where(
+            rows.id.in_(bindparam("ids", expanding=True))
         )
         self._next = select(rows.next_try).order_by(rows.next_try).limit(1)
         first = (
@@ -114,10 +119,11 @@ class DelayedRows:
 
     def due(
         self, connection: Connection, at: Micros, limit: int, start: Key = FROM_THE_BEGINNING
-    ) -> Sequence[Row[Any]]:
+    ) -> Sequence[Any]:
         """Return up to *limit* that are due and in nobody's hands, locked where there are locks.
 
-        Not those before *start*, where much that was removed may stand in the index.
+        As many as may be in hand together. Not those before *start*, where much that was removed
+        may stand in the index. They have the columns as attributes.
         """
         if self._in_order is not None:
             connection.execute(self._in_order)
@@ -126,7 +132,19 @@ class DelayedRows:
             parameters["at"] = at
         if self._looks_from:
             parameters |= {"from_due": start.due, "from_id": start.id}
-        return connection.execute(self._due, parameters).all()
+        return self._whole(connection, fitting(connection.execute(self._due, parameters).all()))
+
+    def _whole(self, connection: Connection, rows: Sequence[Row[Any]]) -> Sequence[Any]:
+        large = [row.id for row in rows if row.body is None]
+        if not large:
+            return rows
+        bodies = {id_: body for id_, body in connection.execute(self._bodies, {"ids": large})}
+        return [
+            row
+            if row.body is not None
+            else SimpleNamespace(**{**row._mapping, "body": bodies[row.id]})
+            for row in rows
+        ]
 
     def remove(self, connection: Connection, ids: Sequence[str], claim: str | None = None) -> int:
         """Remove rows, with a *claim* those that are still held by it; return how many."""

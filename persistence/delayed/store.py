@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Any, Final
 from uuid import uuid4
 
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection
 from sqlalchemy.engine import URL
 
 from timeoutmgr.clock import SystemClock
@@ -181,7 +181,7 @@ class SqlDelayedMessageStore:
         """Hear that a message of *due* was stored in a caller's transaction, and is committed."""
         self._horizon.expect(due)
 
-    def _due(self, connection: Connection, at: Micros, limit: int) -> Sequence[Row[Any]]:
+    def _due(self, connection: Connection, at: Micros, limit: int) -> Sequence[Any]:
         """Look from where rows begin; from the very beginning before saying that no more is due."""
         view = self._horizon.view()
         found = self._rows.due(connection, at, limit, view.start)

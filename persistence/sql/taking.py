@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 from uuid import uuid4
 
@@ -15,34 +16,48 @@ from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import StorageUnavailable
 from timeoutmgr.instants import Micros, duration_micros
 
+from .bodies import Bodies, Rows, columns_with_size, timeout_of
 from .claims import NewClaim, add_claims, claims_of
 from .closing import Closing
 from .conditions import OnKeys
 from .context import StoreContext
 from .marking import mark
-from .rows import COLUMNS, from_values
+from .rows import COLUMNS
 
 logger = logging.getLogger(__name__)
 
-Rows = Mapping[Key, Any]
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What there is of some keys."""
+
+    rows: Rows = field(default_factory=dict)
+    bodies: Mapping[Key, bytes] = field(default_factory=dict)
+    """Those that did not come along with their rows."""
+    left: Sequence[Key] = ()
+    """Keys that can be had, and whose bodies would be too much together with the others'. Nobody
+    holds them once the others are closed."""
+    passed_by: Collection[Key] = frozenset()
+    """Keys that cannot be had, asked for where others may hold them by row locks."""
 
 
 class TakenRows:
     """Timeouts in hand; ``close`` is the given function, once."""
 
     def __init__(
-        self, context: StoreContext, rows: Rows, close: Callable[[Sequence[Outcome]], None]
+        self, context: StoreContext, found: Found, close: Callable[[Sequence[Outcome]], None]
     ) -> None:
         self._clock = context.clock
         self._told = context.clock.now()
-        if context.has_database_clock and rows:
+        if context.has_database_clock and found.rows:
             # The latest: each row is asked for at a moment of its own.
-            self._told = max(row[-1] for row in rows.values())
+            self._told = max(row[-1] for row in found.rows.values())
         # Behind it: what passes between the two makes late; the other way round, early.
         self._seen = context.clock.monotonic()
         self.timeouts: Final[Sequence[Timeout]] = [
-            from_values(row[: len(COLUMNS)]) for row in rows.values()
+            timeout_of(key, row, found.bodies) for key, row in found.rows.items()
         ]
+        self.left: Final = found.left
         self._close = close
         self.ended = False
         self.recorded = False
@@ -72,8 +87,9 @@ class Taking:
         timeouts = context.tables.timeouts
         claims = context.tables.claims
         is_claimed = exists().where(claims.c.token == bindparam("token"))
+        self._bodies = Bodies(context)
         rows = select(
-            *(timeouts.c[name] for name in COLUMNS),
+            *columns_with_size(timeouts, COLUMNS),
             *(timeouts.c.run_id, is_claimed.label("claimed"), context.now_column),
         )
         locked = rows.order_by(timeouts.c.due, timeouts.c.id).with_for_update(
@@ -98,11 +114,13 @@ class Taking:
     def _in_transaction(
         self, token: str, keys: Sequence[Key], ahead: Micros, transaction: Transaction
     ) -> Iterator[Taken]:
-        rows, passed_by = self._rows(transaction, keys, token, ahead)
+        found = self._rows(transaction, keys, token, ahead)
         yield TakenRows(
             self._context,
-            rows,
-            lambda outcomes: self._closing.record(transaction, token, rows, outcomes, passed_by),
+            found,
+            lambda outcomes: self._closing.record(
+                transaction, token, found.rows, outcomes, found.passed_by
+            ),
         )
 
     @contextmanager
@@ -113,64 +131,64 @@ class Taking:
 
         def close(outcomes: Sequence[Outcome]) -> None:
             with _ending(held):  # commits, or rolls back and translates what went wrong
-                self._closing.record(connection, token, rows, outcomes, passed_by)
+                self._closing.record(connection, token, found.rows, outcomes, passed_by)
 
         try:
             with _rolling_back(held):
-                rows, passed_by = self._rows(connection, keys, token, ahead)
-                asked_token, token = token, self._claim_before_publish(token, rows)
+                found = self._rows(connection, keys, token, ahead)
+                passed_by = found.passed_by
+                asked_token, token = token, self._claim_before_publish(token, found.rows)
                 if token != asked_token:
-                    passed_by = set()  # the new claim is on our rows alone
-            taken = TakenRows(self._context, rows, close)
+                    passed_by = ()  # the new claim is on our rows alone
+            taken = TakenRows(self._context, found, close)
             yield taken
         finally:
             if taken is not None and not taken.ended:
                 held.__exit__(_NotClosed, _NotClosed(), None)
             if taken is not None:
-                self._give_back(token, rows, taken, passed_by)
+                self._give_back(token, found.rows, taken, passed_by)
 
     @contextmanager
     def _by_fence(self, token: str, keys: Sequence[Key], ahead: Micros) -> Iterator[Taken]:
         database = self._context.database
-        fenced, rows = database.run(lambda connection: self._fence(connection, token, keys, ahead))
+        fenced, found = database.run(lambda connection: self._fence(connection, token, keys, ahead))
         taken = TakenRows(
             self._context,
-            rows,
+            found,
             lambda outcomes: database.run(
-                lambda connection: self._closing.record(connection, fenced, rows, outcomes)
+                lambda connection: self._closing.record(connection, fenced, found.rows, outcomes)
             ),
         )
         try:
             yield taken
         finally:
-            self._give_back(fenced, rows, taken)
+            self._give_back(fenced, found.rows, taken)
 
     def _rows(
         self, connection: Connection, keys: Sequence[Key], token: str, ahead: Micros
-    ) -> tuple[Rows, set[Key]]:
-        """Return the rows of *keys* due *ahead* from now, and the keys that have none to be had.
-
-        Locked, where the database can.
-        """
+    ) -> Found:
+        """Return what there is of *keys* due *ahead* from now; locked, where the database can."""
         if not keys:
-            return {}, set()
+            return Found()
         asked = set(keys)
         others: dict[str, Any] = {"token": token}
         if self._context.has_database_clock:
             others["ahead"] = ahead
         else:
             others["now"] = self._context.clock.now() + ahead
-        found = connection.execute(*self._lock.of(keys, **others)).all()
-        at = [Key(row[0], row[1]) for row in found]
-        rows = {key: row for key, row in zip(at, found, strict=True) if key in asked}
+        answer = connection.execute(*self._lock.of(keys, **others)).all()
+        at = [Key(row[0], row[1]) for row in answer]
+        there = {key: row for key, row in zip(at, answer, strict=True) if key in asked}
+        rows, bodies = self._bodies.first_of(connection, there)
+        left = [key for key in there if key not in rows] if len(rows) < len(there) else []
         if not self._context.database.dialect.row_locks:
-            return rows, set()
-        return rows, asked.difference(at)
+            return Found(rows, bodies, left)
+        return Found(rows, bodies, left, asked.difference(at))
 
     def _fence(
         self, connection: Connection, token: str, keys: Sequence[Key], ahead: Micros
-    ) -> tuple[str, Rows]:
-        """Make the claim of *token* ours for good; return the token to close and the rows."""
+    ) -> tuple[str, Found]:
+        """Make the claim of *token* ours for good; return the token to close and what there is."""
         context = self._context
         me, now = context.lives.name_of(context.me), context.now(connection)
         if token:
@@ -192,19 +210,18 @@ class Taking:
             )
             reach("taking.fence_raised")
             if not taken.rowcount:
-                return "", {}
+                return "", Found()
             # What an order names beyond its claim (a forged one) may be in other hands.
             [claim] = [one for one in claims_of(connection, context) if one.token == token]
             covered = [key for key in keys if claim.interval.covers(key)]
-            return token, self._rows(connection, covered, token, ahead)[0]
+            return token, self._rows(connection, covered, token, ahead)
         claims_there = claims_of(connection, context)
         free = [k for k in keys if not any(claim.interval.covers(k) for claim in claims_there)]
-        rows, _ = self._rows(connection, free[:1], token, ahead)
-        if not rows:
-            return "", {}
-        token = uuid4().hex
-        add_claims(connection, context, [NewClaim(token, free[:1])], me, now, taken_by=me)
-        return token, rows
+        found = replace(self._rows(connection, free[:1], token, ahead), left=free[1:])
+        if found.rows:
+            token = uuid4().hex
+            add_claims(connection, context, [NewClaim(token, free[:1])], me, now, taken_by=me)
+        return token, found
 
     def _claim_before_publish(self, token: str, rows: Rows) -> str:
         """Return *token*, or where no claim goes by it that of a new one on all *rows*.

@@ -9,7 +9,7 @@ from tests.persistence.making import NOW, SECOND, SetClock, outcomes, timeout
 from timeoutmgr.contracts import CancelResult, Key, TimeoutState, TimeoutStore
 from timeoutmgr.instants import Micros
 from timeoutmgr.persistence.sql.context import StoreContext
-from timeoutmgr.persistence.sql.taking import TakenRows
+from timeoutmgr.persistence.sql.taking import Found, TakenRows
 
 
 def test_what_is_not_due_is_not_taken_although_it_is_asked_for(store: TimeoutStore) -> None:
@@ -66,7 +66,7 @@ def test_a_process_that_does_not_run_for_a_while_takes_it_for_earlier_and_never_
     clock = Interrupted()
     context = cast(StoreContext, SimpleNamespace(clock=clock, has_database_clock=False))
 
-    told = TakenRows(context, {}, lambda outcomes: None).now()
+    told = TakenRows(context, Found(), lambda outcomes: None).now()
 
     assert told <= clock.at - 5_000
 

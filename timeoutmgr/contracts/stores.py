@@ -18,7 +18,9 @@ class Taken(Protocol):
 
     It may have more: ``now()``, the time of the store's clock as it is known from the taking. Of
     one that has not the store is asked for it, where something is to be tried again, and it holds
-    nothing that is not due.
+    nothing that is not due. And ``left``, those of the asked keys that can be had and whose bodies
+    would be too much in hand together with the others': who has closed asks for them anew, by an
+    empty token.
     """
 
     @property

@@ -92,6 +92,17 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        name="what did not fit is left to the poll of a minute",
+        promise="A chunk is sent whole, however large its bodies are.",
+        file=_DISPATCHER,
+        before="        while left:\n",
+        after="        while left and not left:\n",
+        tests=(
+            "tests/persistence/test_bodies.py"
+            "::test_a_dispatcher_sends_all_of_a_chunk_of_large_bodies[sqlite-receive_only]",
+        ),
+    ),
+    Mutant(
         name="published after the removal is committed",
         promise="A message is sent and confirmed before its row is removed.",
         file=_DISPATCHER,

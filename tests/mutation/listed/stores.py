@@ -226,6 +226,14 @@ MUTANTS = (
             f"{_TAKING_TESTS}::test_leaving_without_close_gives_back_and_says_maybe_sent[sqlite]",
         ),
     ),
+    Mutant(
+        name="all bodies of a chunk are in hand together",
+        promise="What a process has in memory has a bound, whatever it is given.",
+        file="persistence/sql/bodies.py",
+        before="if number and total > TOGETHER:",
+        after="if number and total > TOGETHER and not rows:",
+        tests=(f"{_TESTS}/test_bodies.py::test_large_bodies_are_in_hand_in_portions[sqlite]",),
+    ),
     # --- closing
     Mutant(
         name="no tombstone after a dispatch",

@@ -9,6 +9,7 @@ from sqlalchemy import inspect
 from tests.persistence.delayed.conftest import SECOND, Shelf
 from tests.persistence.making import rolled_back, timeout
 from timeoutmgr import TransactionMode
+from timeoutmgr.contracts import Timeout
 from timeoutmgr.errors import (
     CombinationRefused,
     ConfigurationError,
@@ -18,6 +19,7 @@ from timeoutmgr.errors import (
 from timeoutmgr.message import Message
 from timeoutmgr.persistence import SqlDelayedMessageStore
 
+MIB = 1024 * 1024
 SCOPE = TransactionMode.TRANSACTION_SCOPE
 
 
@@ -52,6 +54,27 @@ def test_a_message_comes_back_as_it_was_stored(shelf: Shelf, store: SqlDelayedMe
     store.store(whole)
 
     assert shelf.fetch(store) == [whole]
+
+
+def test_large_bodies_are_fetched_in_portions(shelf: Shelf, store: SqlDelayedMessageStore) -> None:
+    begin = shelf.now() - 10 * SECOND
+    bodies = [b"a" * (5 * MIB), b"small", b"c" * (5 * MIB), b"d" * (2 * MIB)]
+    stored = [timeout(f"t{n}", begin + n * SECOND, body=body) for n, body in enumerate(bodies)]
+    store.store_many(stored)
+
+    portions = []
+    while found := fetched_and_removed(shelf, store):
+        portions.append(found)
+
+    assert [one for portion in portions for one in portion] == stored
+    assert [[one.id for one in portion] for portion in portions] == [["t0", "t1"], ["t2", "t3"]]
+
+
+def fetched_and_removed(shelf: Shelf, store: SqlDelayedMessageStore) -> list[Timeout]:
+    with store.transaction() as transaction:
+        found = store.fetch_due(shelf.clock.now(), 10, transaction=transaction)
+        assert store.remove_many(found, transaction=transaction) == len(found)
+        return found
 
 
 @pytest.mark.behaviour(85)

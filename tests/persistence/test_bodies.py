@@ -1,0 +1,136 @@
+"""What a dispatcher has in hand at once has a size, whatever the bodies are."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.persistence.conftest import Stores
+from tests.persistence.making import NOW, outcomes, timeout
+from tests.support.ports import FakeReceiver, FakeTransport
+from timeoutmgr.contracts import (
+    CancelResult,
+    Key,
+    TimeoutFilter,
+    TimeoutStore,
+    TransactionMode,
+)
+from timeoutmgr.persistence.sql import bodies
+from timeoutmgr.satellites.dispatcher import DispatchTimeouts
+from timeoutmgr.telemetry import Counters
+from timeoutmgr.transport.work import Work
+
+MIB = 1024 * 1024
+NUMBERS = itertools.count()
+
+
+def portions(store: TimeoutStore, token: str, keys: Sequence[Key]) -> list[list[tuple[str, bytes]]]:
+    """Take and close until nothing is left; return what was in hand each time."""
+    found = []
+    while keys:
+        with store.take_many(token, keys) as taken:
+            found.append([(one.id, one.message.body) for one in taken.timeouts])
+            taken.close(outcomes([one.key for one in taken.timeouts]))
+        token, keys = "", getattr(taken, "left", ())
+    return found
+
+
+def test_large_bodies_are_in_hand_in_portions(sql: Stores) -> None:
+    store = sql()
+    stored = {name: name.encode() * (3 * MIB) for name in "abcd"} | {"e": b"small"}
+    store.store_many([timeout(name, body=body) for name, body in stored.items()])
+    chunk = store.claim(NOW, 10, "o")
+
+    found = portions(store, chunk.token, chunk.keys)
+
+    sizes = [sum(len(body) for _, body in portion) for portion in found]
+    assert dict(one for portion in found for one in portion) == stored
+    assert max(sizes) <= bodies.TOGETHER
+    assert (store.count(TimeoutFilter()), store.statistics().claimed) == (0, 0)
+
+
+def test_a_body_that_is_larger_than_all_that_fits_is_in_hand_alone(
+    sql: Stores, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bodies, "TOGETHER", MIB)
+    store = sql()
+    store.store_many([timeout("a", body=b"a" * (2 * MIB)), timeout("b"), timeout("c")])
+    chunk = store.claim(NOW, 10, "o")
+
+    found = portions(store, chunk.token, chunk.keys)
+
+    assert [id_ for portion in found for id_, _ in portion] == ["a", "b", "c"]
+    assert found[0] == [("a", b"a" * (2 * MIB))]
+
+
+def test_what_is_left_can_still_be_cancelled(sql: Stores) -> None:
+    store = sql()
+    store.store_many([timeout(name, body=name.encode() * (5 * MIB)) for name in "ab"])
+    chunk = store.claim(NOW, 10, "o")
+
+    with store.take_many(chunk.token, chunk.keys) as taken:
+        taken.close(outcomes([one.key for one in taken.timeouts]))
+    cancelled = store.cancel("b")
+
+    assert [one.id for one in taken.timeouts] == ["a"]
+    assert cancelled is CancelResult.CANCELLED
+    assert portions(store, "", chunk.keys[1:]) == [[]]
+
+
+def test_what_is_left_by_a_dispatcher_that_died_is_claimed_again(sql: Stores) -> None:
+    store = sql()
+    store.store_many([timeout(name, body=name.encode() * (5 * MIB)) for name in "ab"])
+    chunk = store.claim(NOW, 10, "o")
+    with store.take_many(chunk.token, chunk.keys) as taken:
+        taken.close(outcomes([one.key for one in taken.timeouts]))
+
+    again = store.claim(NOW, 10, "another")
+
+    assert [key.id for key in again.keys] == ["b"]
+    assert [id_ for [(id_, _)] in portions(store, again.token, again.keys)] == ["b"]
+
+
+@settings(
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(sizes=st.lists(st.integers(0, 40), max_size=12), data=st.data())
+def test_all_is_taken_once_in_order_and_never_more_than_fits(
+    sqlite: Stores, monkeypatch: pytest.MonkeyPatch, sizes: list[int], data: st.DataObject
+) -> None:
+    monkeypatch.setattr(bodies, "ALONG", data.draw(st.integers(0, 20)))
+    monkeypatch.setattr(bodies, "TOGETHER", most := 50)
+    store = sqlite(endpoint=f"{sqlite.endpoint} {next(NUMBERS)}")
+    stored = [(f"{number:02}", b"x" * size) for number, size in enumerate(sizes)]
+    store.store_many([timeout(name, body=body) for name, body in stored])
+    chunk = store.claim(NOW, 20, "o")
+
+    found = portions(store, chunk.token, chunk.keys)
+
+    assert [one for portion in found for one in portion] == stored
+    for portion in found:
+        together = sum(len(body) for _, body in portion)
+        assert together <= most or all(len(body) <= bodies.ALONG for _, body in portion)
+
+
+@pytest.mark.parametrize("mode", list(TransactionMode)[:-1])
+def test_a_dispatcher_sends_all_of_a_chunk_of_large_bodies(
+    sql: Stores, mode: TransactionMode
+) -> None:
+    store, transport, telemetry = sql(), FakeTransport("billing"), Counters()
+    step = DispatchTimeouts(store=store, error_queue="error", clock=sql.clock, telemetry=telemetry)
+    store.store_many([timeout(name, body=name.encode() * (5 * MIB)) for name in "abc"])
+    chunk = store.claim(NOW, 10, "o")
+
+    with Work(transport.session(), FakeReceiver(transport, "control"), mode) as work:
+        step.dispatch(chunk.token, chunk.keys, work)
+
+    assert transport.ids("billing") == ["m a", "m b", "m c"]
+    assert store.count(TimeoutFilter()) == 0
+    assert telemetry.snapshot()["timeouts_dispatched"] == 3
+    assert telemetry.snapshot().get("timeouts_gone", 0) == 0
