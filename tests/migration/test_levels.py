@@ -379,7 +379,10 @@ def test_a_chunk_that_is_stored_and_not_acknowledged_is_in_one_place_in_the_end(
     for state in (BatchState.HIDDEN, BatchState.SENDING):
         parts.ledger.move_batch(run.id, replace(level, state=state))
     with parts.source.opened(level) as relay:
-        hands, _unfit = part(relay.receive(2, 5), {}, parts.sink, None)
+        received = list(relay.receive(2, 5))
+        while len(received) < 2:  # they come one by one where the broker has more to do
+            received += relay.receive(2 - len(received), 5)
+        hands, _unfit = part(received, {}, parts.sink, None)
         parts.sink.take(run.id, level, relay, hands)
     parts.close()
     place.hold(place.names, 3)
