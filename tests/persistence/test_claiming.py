@@ -39,6 +39,19 @@ def test_a_timeout_is_handed_out_from_its_microsecond_on(
     assert ids(after) == ["a"]
 
 
+def test_what_another_has_stored_is_handed_out_from_its_microsecond_on(
+    stores: Stores, clock: SetClock
+) -> None:
+    stores().store_many([timeout("a", NOW + 1)])
+
+    before = stores().claim(NOW, 10, "o")
+    clock.at = NOW + 1
+    after = stores().claim(NOW + 1, 10, "o")
+
+    assert before == Chunk("", (), NOW + 1)
+    assert ids(after) == ["a"]
+
+
 def test_what_is_known_to_be_due_soon_is_handed_out_ahead_and_nothing_behind_it(
     store: TimeoutStore, clock: SetClock
 ) -> None:

@@ -25,12 +25,12 @@ MUTANTS = (
         tests=(f"{_TESTS}::test_a_living_owner_is_not_gone[postgres_url]",),
     ),
     Mutant(
-        name="the lock of an owner goes back to the pool",
-        promise="An owner that ended is gone.",
+        name="the lock of an owner is on a connection of the pool",
+        promise="A life may begin in a transaction that has the pool's last connection.",
         file=_OWNERS,
         before="database.apart.connect()",
         after="database.engine.connect()",
-        tests=(f"{_TESTS}::test_an_owner_that_ended_is_gone",),
+        tests=(f"{_TESTS}::test_a_life_does_not_wait_for_the_pool[postgres_url]",),
     ),
     Mutant(
         name="a lost life is not taken up again",

@@ -75,7 +75,10 @@ MUTANTS = (
         file=_CLAIMING,
         before="any(row.due <= now and row.next_try <= now for row in rows)",
         after="any(row.due < now and row.next_try <= now for row in rows)",
-        tests=(f"{_CLAIMING_TESTS}::test_a_timeout_is_handed_out_from_its_microsecond_on[sqlite]",),
+        tests=(
+            f"{_CLAIMING_TESTS}"
+            "::test_what_another_has_stored_is_handed_out_from_its_microsecond_on[sqlite]",
+        ),
     ),
     Mutant(
         name="the bound on ids in flight is one of each chunk",
@@ -285,7 +288,7 @@ MUTANTS = (
         lambda own: context.writing.insert_rows(own, context.tables.history, entries)
     )
 """,
-        tests=("tests/persistence/test_history.py::test_history_is_undone_with_what_it_tells_of",),
+        tests=(f"{_TESTS}/test_history.py::test_history_is_undone_with_what_it_tells_of[failed]",),
     ),
     # --- changing
     Mutant(
