@@ -8,7 +8,15 @@ from sqlalchemy import Connection, Table
 from sqlalchemy.dialects import mysql, postgresql, sqlite
 from sqlalchemy.sql.dml import Insert
 
-from .packets import require_fit
+from timeoutmgr.database.packets import in_statements, misfit
+from timeoutmgr.errors import MessageRejected
+
+
+def require_fit(connection: Connection, rows: Sequence[dict[str, Any]]) -> None:
+    """Raise MessageRejected for a message that the database cannot be given."""
+    reason = misfit(connection, rows)
+    if reason is not None:
+        raise MessageRejected(reason)
 
 
 def insert_missing(connection: Connection, table: Table, rows: Sequence[dict[str, Any]]) -> int:
@@ -24,7 +32,10 @@ def insert_missing(connection: Connection, table: Table, rows: Sequence[dict[str
     # Without the option the count of an INSERT is lost with its cursor.
     options = {"preserve_rowcount": True}
     statement = _statement(connection.dialect.name, table)
-    return connection.execute(statement, rows, execution_options=options).rowcount
+    return sum(
+        connection.execute(statement, part, execution_options=options).rowcount
+        for part in in_statements(connection, rows)
+    )
 
 
 @cache

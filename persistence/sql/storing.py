@@ -11,7 +11,7 @@ from timeoutmgr.crashpoints import reach
 
 from .context import StoreContext
 from .history import entry, record
-from .packets import require_fit
+from .inserting import require_fit
 from .rows import to_row
 
 

@@ -13,10 +13,10 @@ from sqlalchemy.dialects import mysql
 
 from timeoutmgr.contracts import Key, TimeoutState
 from timeoutmgr.database.engine import execute_many
+from timeoutmgr.database.packets import in_statements
 from timeoutmgr.instants import Micros
 
 from .inserting import insert_missing
-from .packets import in_statements
 from .tables import Tables
 
 Row = dict[str, Any]

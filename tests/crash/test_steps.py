@@ -60,6 +60,7 @@ _CALLED = "the point is in the function called: handler.sent"
 _REFUSED_AGAIN = "nothing was moved, and whoever takes the run over refuses it for the same reason"
 _ALONE = "as between two messages of one batch: what was sent is repeated, the rest is sent"
 _GIVEN_BACK = "a crash gives back what is in hand just the same"
+_PARTS = "parts of one insert, in one transaction: a crash undoes all of them"
 
 _DISPATCHER = "satellites/dispatcher.py"
 _PUMP = "timeoutmgr/transport/pump.py"
@@ -96,6 +97,8 @@ ALLOWED: Final = {
     (f"{_RECEIVER}:_take", "free_of_gone", "take"): _WITHIN,
     (f"{_RECEIVER}:_look", "take", "free_of_gone"): _NOTHING,
     (f"{_RECEIVER}:_take", "take", "take"): _NOTHING,
+    ("timeoutmgr/transport/sql/queues.py:_insert_each", "execute_many", "execute_many"): _PARTS,
+    (f"{_STORE}/inserting.py:insert_missing", "execute", "execute"): _PARTS,
     (f"{_STORE}/storing.py:one_by_one", "insert_keys", "insert_keys"): _NOTHING,
     (f"{_STORE}/claiming.py:_may_be_dropped", "mark_free_rows", "mark_free_rows"): _NOTHING,
     (f"{_STORE}/claiming.py:_drop_ended", "mark_free_rows", "forget"): _NOTHING,

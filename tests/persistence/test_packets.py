@@ -1,109 +1,26 @@
-"""MySQL takes a statement up to its packet: what is larger is a message's fault, and no outage."""
+"""A message that is too large for one of MySQL's packets is its own fault, and no outage."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-from pymysql import converters
-from sqlalchemy import Connection, event, text
+from sqlalchemy import event, text
 
 from tests.persistence.making import SetClock, timeout
 from tests.services import mysql
 from tests.services.private import PrivateServer
-from timeoutmgr.contracts import Timeout, TimeoutFilter, TimeoutStore, TransactionMode
+from timeoutmgr.contracts import TimeoutFilter, TimeoutStore, TransactionMode
 from timeoutmgr.database import Database
 from timeoutmgr.errors import MessageRejected
-from timeoutmgr.message import Message
 from timeoutmgr.persistence import SqlPersistence
 from timeoutmgr.persistence.delayed import SqlDelayedMessageStore
-from timeoutmgr.persistence.sql.packets import _ROW, _STATEMENT, _size, in_statements, require_fit
-from timeoutmgr.persistence.sql.rows import to_row
 
 ALL = TimeoutFilter()
 PACKET = 100_000
-FITS = (PACKET - _STATEMENT - _ROW) // 2 - 100
+FITS = PACKET // 2 - 6_000
 """A body with which a message surely fits: its headers have less than a hundred bytes."""
-
-
-def a_connection(packet: int, dialect: str = "mysql") -> Connection:
-    """A connection of which the packet is known."""
-    known = {"timeoutmgr_packet": packet}
-    return cast(Connection, SimpleNamespace(dialect=SimpleNamespace(name=dialect), info=known))
-
-
-def a_row(size: int) -> dict[str, Any]:
-    """A row that takes *size* bytes at most."""
-    headers = len(to_row("e", timeout("a"))["headers"])
-    return to_row("e", timeout("a", body=bytes((size - _ROW) // 2 - headers)))
-
-
-words = st.text(max_size=255)
-
-
-@given(
-    ids=st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=255),
-    headers=st.dictionaries(words, words, max_size=5),
-    body=st.binary(max_size=500),
-)
-def test_no_row_takes_more_than_is_counted_for_it(
-    ids: str, headers: dict[str, str], body: bytes
-) -> None:
-    message = Message(id=ids, headers=headers, body=body, content_type=ids, content_encoding=ids)
-    row = to_row(
-        "e" * 255,
-        Timeout(id=ids, due=2**62, destination=ids, saga_id=ids, created=2**62, message=message),
-    )
-
-    written = sum(len(converters.escape_item(value).encode()) + 1 for value in row.values())
-
-    assert written <= _size(row)
-
-
-@pytest.mark.parametrize(("more", "fits"), [(0, True), (2, False)])
-def test_what_fits_a_packet_to_the_byte_fits(more: int, fits: bool) -> None:
-    row, connection = a_row(PACKET - _STATEMENT + more), a_connection(PACKET)
-
-    if fits:
-        require_fit(connection, [row])
-    else:
-        with pytest.raises(MessageRejected, match=r"'m a' takes 100002 bytes .* is 100000; raise"):
-            require_fit(connection, [row])
-
-
-@pytest.mark.parametrize(
-    ("sizes", "parts"),
-    [
-        ([], [0]),
-        ([PACKET], [1]),
-        ([PACKET, PACKET], [1, 1]),
-        ([PACKET // 2, PACKET // 2, PACKET // 2], [2, 1]),
-        ([PACKET // 2, PACKET // 2 + 2, PACKET // 2], [1, 1, 1]),
-        ([PACKET // 4] * 9, [4, 4, 1]),
-    ],
-)
-def test_a_batch_is_cut_where_a_packet_is_full(sizes: list[int], parts: list[int]) -> None:
-    rows = [a_row(size) for size in sizes]
-
-    cut = list(in_statements(a_connection(PACKET + _STATEMENT), rows))
-
-    assert [len(part) for part in cut] == parts
-    assert [row for part in cut for row in part] == rows
-
-
-def test_others_than_mysql_have_no_packet() -> None:
-    rows, connection = [a_row(PACKET)] * 3, a_connection(1, "postgresql")
-
-    require_fit(connection, rows)
-
-    assert list(in_statements(connection, rows)) == [rows]
-
-
-# --- on a server
 
 
 @pytest.fixture
@@ -210,6 +127,26 @@ def test_a_delayed_message_store_rejects_it_too(database: Database, unique: str)
         store.store_many([timeout("c"), timeout("d", body=bytes(PACKET))])
 
     assert store.count() == 2
+    store.close()
+
+
+def test_a_delayed_message_store_writes_a_batch_in_as_many_statements_as_it_needs(
+    database: Database, unique: str
+) -> None:
+    store = SqlDelayedMessageStore(database)
+    store.setup_infrastructure(unique)
+    store.initialize(unique, TransactionMode.RECEIVE_ONLY)
+    sizes: list[int] = []
+
+    def note(_connection: Any, _cursor: Any, statement: str, rows: Any, *_: Any) -> None:
+        if statement.startswith("INSERT") and "body" in statement:
+            sizes.append(len(rows) if isinstance(rows, list) else 1)
+
+    event.listen(database.engine, "before_cursor_execute", note)
+    store.store_many([timeout(f"{number}", body=bytes(FITS // 3)) for number in range(7)])
+
+    assert sizes == [2, 2, 2, 1]
+    assert store.count() == 7
     store.close()
 
 

@@ -267,7 +267,11 @@ class Pump:
                 logger.warning("message %r is retried later: %s", received.message.id, shown)
                 self._around.telemetry.count("delayed_retries")
                 later = self._what.retry_later(received.message)
-                self._replace(received, later, session, receiver)
+                try:
+                    self._replace(received, later, session, receiver)
+                except InvalidMessage as refusal:
+                    logger.warning("it cannot be delayed: %s", on_one_line(refusal))
+                    self._move_to_error(received, error, session, receiver)
                 return
             if action is not Recovery.RETRY_NOW:
                 self._move_to_error(received, error, session, receiver)

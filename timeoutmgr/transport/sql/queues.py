@@ -7,16 +7,22 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
+from timeoutmgr import headers
 from timeoutmgr.contracts import Clock
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database import Database
 from timeoutmgr.database.commits import after_commit
 from timeoutmgr.database.copying import FEW, can_copy, copy_rows
+from timeoutmgr.database.engine import execute_many
+from timeoutmgr.database.packets import in_statements, misfit
+from timeoutmgr.errors import InvalidMessage
 from timeoutmgr.transport.sql.bells import Bells
 from timeoutmgr.transport.sql.envelopes import is_queue_name
 from timeoutmgr.transport.sql.listener import notify
 from timeoutmgr.transport.sql.statements import Statements
 
+_ADDED: Final = (headers.DISPATCHED_AT, headers.FAILED_QUEUE, headers.RETRIES)
+_RESERVE: Final = 16 * 1024
 _KNOWN_FOR: Final = 1.0
 """Seconds for which a queue that was there is taken to be there; a missing one is asked anew."""
 
@@ -96,7 +102,8 @@ class Queues:
         """Insert those *rows* whose queue exists; return the queues that do.
 
         In the transaction of *connection*, or in one of its own. Receivers are woken after the
-        commit.
+        commit. Raises InvalidMessage, with nothing inserted, for one that the database cannot be
+        given.
         """
         if not rows:
             return set()
@@ -153,10 +160,17 @@ class Queues:
             if self._copies and len(routable) > FEW:
                 copy_rows(connection, self._statements.messages, routable)
             else:
-                connection.execute(self._statements.send, routable)
+                self._insert_each(routable, connection)
             reach("queues.inserted")
             self._notify(there, connection)
         return there
+
+    def _insert_each(self, rows: Sequence[dict[str, Any]], connection: Connection) -> None:
+        reason = misfit(connection, rows, _reserve)
+        if reason is not None:
+            raise InvalidMessage(reason)
+        for part in in_statements(connection, rows):
+            execute_many(connection, self._statements.send, part)
 
     def _notify(self, queues: set[str], connection: Connection) -> None:
         if self._channel is not None:
@@ -176,6 +190,14 @@ class Queues:
 
     def _now(self) -> dict[str, int]:
         return {"now": self._clock.now()} if self._statements.needs_now else {}
+
+
+def _reserve(row: dict[str, Any]) -> int:
+    """Return how many bytes stay free beside *row*: what is passed on, or fails, has more headers.
+
+    Without them a message could come in, and go nowhere, not even into the error queue.
+    """
+    return 0 if any(f'"{name}"' in row["headers"] for name in _ADDED) else _RESERVE
 
 
 def _ringing(bells: Bells, queues: set[str]) -> Callable[[], None]:

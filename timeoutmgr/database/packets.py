@@ -2,37 +2,44 @@
 
 PyMySQL writes a body as hexadecimal digits, two for each byte. Of what is larger than a packet the
 server reads no more and closes the connection, as if it were away: a message that can never be
-stored would be taken for an outage, and keep back all others.
+written would be taken for an outage, and keep back all others.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from sqlalchemy import Connection, text
 
-from timeoutmgr.errors import MessageRejected
-
 _STATEMENT: Final = 2 * 1024
 """Bytes of an INSERT beside its rows, at most."""
 _ROW: Final = 9 * 1024
-"""Bytes of a row beside its body and headers: eight texts of 255 signs, and numbers, at most."""
+"""Bytes of a row beside its long texts: eight of 255 signs, and numbers, at most."""
+_LONG: Final = ("body", "headers", "properties")
 _PACKET: Final = "timeoutmgr_packet"
 
 _Row = dict[str, Any]
 
 
-def require_fit(connection: Connection, rows: Sequence[_Row]) -> None:
-    """Raise MessageRejected for a message that no statement can carry."""
+def misfit(
+    connection: Connection,
+    rows: Sequence[_Row],
+    reserve: Callable[[_Row], int] = lambda _row: 0,
+) -> str | None:
+    """Return what is wrong with a message that no statement can carry; None where all fit.
+
+    *reserve* says how many bytes are to stay free beside a row.
+    """
     packet = _packet_of(connection)
     if packet is None:
-        return
+        return None
     for row in rows:
-        needed = _STATEMENT + _size(row)
+        needed = _STATEMENT + _size(row) + reserve(row)
         if needed > packet:
-            raise MessageRejected(
-                f"message {row['message_id']!r} takes {needed} bytes to store, and the database's "
+            return (
+                f"message {row['message_id']!r} takes {needed} bytes to write, and the database's "
                 f"max_allowed_packet is {packet}; raise that, or lower limits.max_body"
             )
+    return None
 
 
 def in_statements(connection: Connection, rows: Sequence[_Row]) -> Iterator[Sequence[_Row]]:
@@ -71,5 +78,5 @@ def _packet_of(connection: Connection) -> int | None:
 
 
 def _size(row: _Row) -> int:
-    # Headers are JSON in ASCII, of which half at most is to be escaped.
-    return _ROW + 2 * (len(row["body"]) + len(row["headers"]))
+    # Headers and kombu's properties are JSON in ASCII, of which half at most is to be escaped.
+    return _ROW + 2 * sum(len(row.get(name) or "") for name in _LONG)
