@@ -91,8 +91,9 @@ class DispatchTimeouts:
         if moved and not (keys := [key for key in keys if key not in moved]):
             return
         left = yield from self._portion(token, keys, work)
-        while left:
-            # The claim has ended with the first of them, and each portion makes one of its own.
+        # Outside of one transaction the claim has ended with what was sent. The rest is the
+        # poller's again: a chunk that keeps the next one waiting keeps its rows locked as well.
+        while left and work.scope is not None:
             left = yield from self._portion("", left, work)
 
     def _portion(

@@ -48,7 +48,7 @@ class Fence:
         def work(connection: Any) -> Sequence[Any]:
             self._rows.free(connection, freed)
             reach("fencing.freed")
-            found = self._rows.due(connection, at, limit)
+            found = self._rows.due(connection, at, limit).rows
             ids = [row.id for row in found]
             if ids:
                 self._rows.hold(connection, ids, self._claim, at + CLAIM_TIME)

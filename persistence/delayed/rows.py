@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from sqlalchemy import (
     BigInteger,
@@ -39,6 +39,16 @@ _STATEMENT_NOW: Final = {
     "mysql": "CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)",
     "mariadb": "CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)",
 }
+
+
+class Due(NamedTuple):
+    """Rows that are due, with the columns as attributes.
+
+    *is_cut* says that there were more, whose bodies would have been too much together with theirs.
+    """
+
+    rows: Sequence[Any]
+    is_cut: bool
 
 
 class DelayedRows:
@@ -119,11 +129,11 @@ class DelayedRows:
 
     def due(
         self, connection: Connection, at: Micros, limit: int, start: Key = FROM_THE_BEGINNING
-    ) -> Sequence[Any]:
+    ) -> Due:
         """Return up to *limit* that are due and in nobody's hands, locked where there are locks.
 
         As many as may be in hand together. Not those before *start*, where much that was removed
-        may stand in the index. They have the columns as attributes.
+        may stand in the index.
         """
         if self._in_order is not None:
             connection.execute(self._in_order)
@@ -132,7 +142,9 @@ class DelayedRows:
             parameters["at"] = at
         if self._looks_from:
             parameters |= {"from_due": start.due, "from_id": start.id}
-        return self._whole(connection, fitting(connection.execute(self._due, parameters).all()))
+        there = connection.execute(self._due, parameters).all()
+        fit = fitting(there)
+        return Due(self._whole(connection, fit), is_cut=len(fit) < len(there))
 
     def _whole(self, connection: Connection, rows: Sequence[Row[Any]]) -> Sequence[Any]:
         large = [row.id for row in rows if row.body is None]

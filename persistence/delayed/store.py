@@ -184,10 +184,10 @@ class SqlDelayedMessageStore:
     def _due(self, connection: Connection, at: Micros, limit: int) -> Sequence[Any]:
         """Look from where rows begin; from the very beginning before saying that no more is due."""
         view = self._horizon.view()
-        found = self._rows.due(connection, at, limit, view.start)
-        if len(found) < limit and self._horizon.retreat():
+        found, is_cut = self._rows.due(connection, at, limit, view.start)
+        if len(found) < limit and not is_cut and self._horizon.retreat():
             # What is locked by now is ours, and found again.
-            return self._rows.due(connection, at, limit)
+            return self._rows.due(connection, at, limit).rows
         if found:
             self._horizon.reach(view, Key(found[0].next_try, found[0].id))
         return found

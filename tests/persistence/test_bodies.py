@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
+from contextlib import closing
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -22,6 +23,7 @@ from timeoutmgr.contracts import (
 from timeoutmgr.persistence.sql import bodies
 from timeoutmgr.satellites.dispatcher import DispatchTimeouts
 from timeoutmgr.telemetry import Counters
+from timeoutmgr.transport.sql import SqlTransport
 from timeoutmgr.transport.work import Work
 
 MIB = 1024 * 1024
@@ -119,18 +121,43 @@ def test_all_is_taken_once_in_order_and_never_more_than_fits(
 
 
 @pytest.mark.parametrize("mode", list(TransactionMode)[:-1])
-def test_a_dispatcher_sends_all_of_a_chunk_of_large_bodies(
+def test_a_dispatcher_sends_what_fits_and_leaves_the_rest_to_be_claimed_again(
     sql: Stores, mode: TransactionMode
 ) -> None:
     store, transport, telemetry = sql(), FakeTransport("billing"), Counters()
     step = DispatchTimeouts(store=store, error_queue="error", clock=sql.clock, telemetry=telemetry)
     store.store_many([timeout(name, body=name.encode() * (5 * MIB)) for name in "abc"])
-    chunk = store.claim(NOW, 10, "o")
+    sent = []
 
-    with Work(transport.session(), FakeReceiver(transport, "control"), mode) as work:
-        step.dispatch(chunk.token, chunk.keys, work)
+    while (chunk := store.claim(NOW, 10, "o")).keys:
+        with Work(transport.session(), FakeReceiver(transport, "control"), mode) as work:
+            step.dispatch(chunk.token, chunk.keys, work)
+        sent.append(transport.ids("billing"))
 
-    assert transport.ids("billing") == ["m a", "m b", "m c"]
-    assert store.count(TimeoutFilter()) == 0
+    assert sent == [["m a"], ["m a", "m b"], ["m a", "m b", "m c"]]
+    assert (store.count(TimeoutFilter()), store.statistics().claimed) == (0, 0)
     assert telemetry.snapshot()["timeouts_dispatched"] == 3
     assert telemetry.snapshot().get("timeouts_gone", 0) == 0
+
+
+def test_in_one_transaction_a_dispatcher_sends_all_of_a_chunk_of_large_bodies(
+    sql: Stores, unique: str
+) -> None:
+    store, telemetry = sql(atomic=True), Counters()
+    step = DispatchTimeouts(store=store, error_queue="error", clock=sql.clock, telemetry=telemetry)
+    store.store_many([timeout(name, body=name.encode() * (5 * MIB)) for name in "abc"])
+    chunk = store.claim(NOW, 10, "o")
+
+    assert sql.persistence.database is not None
+    with closing(SqlTransport(sql.persistence.database, prefix=f"{unique}_")) as transport:
+        transport.install()
+        session = transport.session()
+        session.create_queues(["billing", "control"])
+        receiver = session.receiver("control", prefetch=1)
+        with Work(session, receiver, TransactionMode.TRANSACTION_SCOPE) as work:
+            step.dispatch(chunk.token, chunk.keys, work)
+        arrived = session.receiver("billing", prefetch=0).receive(10, 0)
+
+    assert [one.message.body[:1] for one in arrived] == [b"a", b"b", b"c"]
+    assert (store.count(TimeoutFilter()), store.statistics().claimed) == (0, 0)
+    assert telemetry.snapshot()["timeouts_dispatched"] == 3

@@ -19,8 +19,8 @@ class Taken(Protocol):
     It may have more: ``now()``, the time of the store's clock as it is known from the taking. Of
     one that has not the store is asked for it, where something is to be tried again, and it holds
     nothing that is not due. And ``left``, those of the asked keys that can be had and whose bodies
-    would be too much in hand together with the others': who has closed asks for them anew, by an
-    empty token.
+    would be too much in hand together with the others'. Once those are closed they are nobody's,
+    and claimed again; within one transaction they are asked for anew, by an empty token.
     """
 
     @property

@@ -4,7 +4,7 @@ import threading
 from collections.abc import Callable
 
 import pytest
-from sqlalchemy import inspect
+from sqlalchemy import event, inspect
 
 from tests.persistence.delayed.conftest import SECOND, Shelf
 from tests.persistence.making import rolled_back, timeout
@@ -58,16 +58,24 @@ def test_a_message_comes_back_as_it_was_stored(shelf: Shelf, store: SqlDelayedMe
 
 def test_large_bodies_are_fetched_in_portions(shelf: Shelf, store: SqlDelayedMessageStore) -> None:
     begin = shelf.now() - 10 * SECOND
-    bodies = [b"a" * (5 * MIB), b"small", b"c" * (5 * MIB), b"d" * (2 * MIB)]
+    bodies = [b"a" * (5 * MIB), b"small", b"c" * (5 * MIB), b"d" * (5 * MIB)]
     stored = [timeout(f"t{n}", begin + n * SECOND, body=body) for n, body in enumerate(bodies)]
     store.store_many(stored)
 
-    portions = []
-    while found := fetched_and_removed(shelf, store):
-        portions.append(found)
+    looks: list[str] = []
+
+    def note(_connection: object, _cursor: object, statement: str, *_: object) -> None:
+        if "LIMIT" in statement and "body" in statement:
+            looks.append(statement)
+
+    event.listen(store.database.engine, "before_cursor_execute", note)
+    portions = [fetched_and_removed(shelf, store) for _ in range(2)]
+    event.remove(store.database.engine, "before_cursor_execute", note)
+    portions.append(fetched_and_removed(shelf, store))
 
     assert [one for portion in portions for one in portion] == stored
-    assert [[one.id for one in portion] for portion in portions] == [["t0", "t1"], ["t2", "t3"]]
+    assert [[one.id for one in portion] for portion in portions] == [["t0", "t1"], ["t2"], ["t3"]]
+    assert len(looks) == 2  # none twice, to see whether there is more
 
 
 def fetched_and_removed(shelf: Shelf, store: SqlDelayedMessageStore) -> list[Timeout]:
