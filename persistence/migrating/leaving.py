@@ -27,10 +27,11 @@ from timeoutmgr.database.engine import execute_many
 from timeoutmgr.errors import MigrationFailed
 from timeoutmgr.instants import Micros
 from timeoutmgr.migration import Batch, Item, Problem, Range, Survey, Window
+from timeoutmgr.migration.cutting import in_ranges
 from timeoutmgr.migration.ports import Also
 from timeoutmgr.persistence.sql.claims import claims_of
 from timeoutmgr.persistence.sql.closing_at_once import is_for
-from timeoutmgr.persistence.sql.conditions import from_key, within
+from timeoutmgr.persistence.sql.conditions import within
 from timeoutmgr.persistence.sql.context import StoreContext
 from timeoutmgr.persistence.sql.due_keys import go_by_key
 from timeoutmgr.persistence.sql.history import entry, record
@@ -41,6 +42,7 @@ from .arriving import FENCE, OPEN, fence_of
 from .removing import RemovingAtOnce
 
 _MOST_DESTINATIONS: Final = 10_000
+_AT_ONCE: Final = 1_000
 
 
 class SqlSource:
@@ -108,19 +110,19 @@ class SqlSource:
     def ranges(self, window: Window, size: int) -> Iterator[Range]:
         """Yield ranges of *size* timeouts and a smaller last one, nearest due first.
 
-        Only the ends of each are read: the last of one and the first of the next stand side by
-        side in the order of the key.
+        Where bodies are large, ranges have fewer. Keys and sizes are read one behind the other: a
+        sum over many bodies, which MySQL reads whole for that, would be taken for an outage.
         """
-        now = self.now()
-        first = self._key_at(window, now, None, 0)
-        while first is not None:
-            ends = self._keys_at(window, now, first, size - 1)
-            if ends:
-                yield Range(first, ends[0], size)
-                first = ends[1] if len(ends) == 2 else None
-            else:
-                yield self._rest(window, now, first)
-                first = None
+        timeouts, now = self._timeouts, self.now()
+        statement = (
+            select(timeouts.c.due, timeouts.c.id, func.length(timeouts.c.body))
+            .where(*self._within(window, now))
+            .order_by(timeouts.c.due, timeouts.c.id)
+        )
+        with self._context.database.read() as connection:
+            go_by_key(connection)
+            rows = connection.execution_options(yield_per=_AT_ONCE).execute(statement)
+            yield from in_ranges(((Key(due, id_), size_) for due, id_, size_ in rows), size)
 
     def is_where_it_arrives(self, run_id: str) -> bool:
         """Return whether the run's fence stands in these very tables."""
@@ -287,31 +289,6 @@ class SqlSource:
             within(timeouts.c.due, timeouts.c.id, span.first, span.last),
             timeouts.c.hidden_by == run_id,
         ]
-
-    def _key_at(self, window: Window, now: Micros, first: Key | None, offset: int) -> Key | None:
-        found = self._keys_at(window, now, first, offset)
-        return found[0] if found else None
-
-    def _keys_at(self, window: Window, now: Micros, first: Key | None, offset: int) -> list[Key]:
-        """Return up to two keys, beginning *offset* places behind *first*."""
-        due, id_ = self._timeouts.c.due, self._timeouts.c.id
-        statement = select(due, id_).where(*self._within(window, now))
-        if first is not None:
-            statement = statement.where(from_key(self._context, due, id_, first))
-        statement = statement.order_by(due, id_).offset(offset).limit(2)
-        with self._context.database.read() as connection:
-            go_by_key(connection)
-            return [Key(*row) for row in connection.execute(statement)]
-
-    def _rest(self, window: Window, now: Micros, first: Key) -> Range:
-        due, id_ = self._timeouts.c.due, self._timeouts.c.id
-        rest = (*self._within(window, now), from_key(self._context, due, id_, first))
-        last = select(due, id_).where(*rest).order_by(due.desc(), id_.desc()).limit(1)
-        with self._context.database.read() as connection:
-            row = connection.execute(last).first()
-            count = connection.execute(select(func.count()).where(*rest)).scalar_one()
-        # Whoever took the last of them meanwhile leaves a range that is empty by now.
-        return Range(first, first if row is None else Key(*row), count)
 
 
 def _one_row(context: StoreContext) -> Delete:

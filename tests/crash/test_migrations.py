@@ -31,7 +31,7 @@ NOT_IN_STORES: Final = frozenset(
     or point in {"migration.finished", "migration.found_hidden"}
 )
 """Reached where source or target is no store: ``test_foreign_table.py``, ``test_draining.py``, and
-the last in ``tests/migration/test_levels.py``.
+``migration.finished`` in ``tests/migration/test_into_levels.py``.
 """
 ABORTING: Final = (
     *("migration.aborting", "migration.shut_for_good", "leaving.some_removed", "leaving.restored"),

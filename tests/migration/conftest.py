@@ -1,19 +1,26 @@
-"""Two stores of one endpoint in one database of every kind, and a run from one to the other."""
+"""Two stores in one database of every kind, or a store and delay levels, and a run between them."""
 
 from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from itertools import count
 from typing import Any, Final
 
+import amqp
 import pytest
 
+from tests.migration.levels import names_of, queues_of
+from tests.migration.place import Broker, Place
 from tests.persistence.making import NOW, SECOND, SetClock, timeout
 from timeoutmgr.contracts import Timeout, TimeoutFilter, TimeoutStore
 from timeoutmgr.migration import Parts, Report, Run, Terms, Window, begin, migrate
 from timeoutmgr.migration import abort as abort_run
+from timeoutmgr.native.names import CELERY
+from timeoutmgr.native.topology import delay_topology
 from timeoutmgr.persistence import SqlPersistence, SqlSettings
+from timeoutmgr.transport.kombu_transport import KombuTransport
 
 SETTINGS: Final = SqlSettings(clock="host", history="full")
 HOUR: Final = 3600 * SECOND
@@ -117,6 +124,33 @@ def moves(
 def move(persistences_of: Callable[[str], Pair], unique: str) -> Move:
     """A way from store to store on SQLite, for what no database makes different."""
     return Move(persistences_of("sqlite"), unique)
+
+
+@pytest.fixture(scope="module")
+def broker(rabbitmq_url: str) -> Iterator[Broker]:
+    """A broker with levels that nobody else knows of."""
+    name = f"t{secrets.token_hex(4)}"
+    names = names_of(name)
+    celerys = CELERY.prefixed(name)
+    with closing(KombuTransport(rabbitmq_url)) as transport, closing(transport.session()) as opened:
+        session: Any = opened
+        made = Broker(transport, session, names, celerys)
+        made.declare()
+        yield made
+        for one in (names, celerys):
+            session.remove(delay_topology(one, "classic"))
+
+
+@pytest.fixture
+def place(
+    broker: Broker, sqlite_url: str, unique: str, raw_channel: amqp.Channel
+) -> Iterator[Place]:
+    """A store, and empty levels."""
+    broker.declare()  # one test removes them
+    for name in (*queues_of(broker.names), *queues_of(broker.celerys)):
+        raw_channel.queue_purge(name)
+    with closing(Place(broker, sqlite_url, unique)) as made:
+        yield made
 
 
 def some(amount: int = 10, *, ahead: int = HOUR) -> list[Timeout]:

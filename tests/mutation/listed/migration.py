@@ -20,7 +20,8 @@ MUTANTS = (
         before="        if row is None or row.hidden_by is not None:\n",
         after="        if row is None:\n",
         tests=(
-            f"{_STORES}::test_on_its_way_and_after_it_a_timeout_cannot_be_cancelled_or_moved_here[sqlite]",
+            "tests/migration/test_hiding.py::"
+            "test_on_its_way_and_after_it_a_timeout_cannot_be_cancelled_or_moved_here[sqlite]",
         ),
     ),
     Mutant(
@@ -30,7 +31,8 @@ MUTANTS = (
         before="        if state != OPEN:\n",
         after="        if state is None:\n",
         tests=(
-            f"{_STORES}::test_after_an_abort_the_target_takes_nothing_from_a_late_process[sqlite]",
+            "tests/migration/test_aborting.py::"
+            "test_after_an_abort_the_target_takes_nothing_from_a_late_process[sqlite]",
         ),
     ),
     Mutant(
@@ -47,7 +49,8 @@ MUTANTS = (
         record(
 """,
         tests=(
-            f"{_STORES}::test_on_its_way_and_after_it_a_timeout_cannot_be_cancelled_or_moved_here[sqlite]",
+            "tests/migration/test_hiding.py::"
+            "test_on_its_way_and_after_it_a_timeout_cannot_be_cancelled_or_moved_here[sqlite]",
         ),
     ),
     Mutant(
@@ -57,7 +60,8 @@ MUTANTS = (
         before=".values(state=_STATE, closed_at=at)",
         after=".values(closed_at=at)",
         tests=(
-            f"{_STORES}::test_on_its_way_and_after_it_a_timeout_cannot_be_cancelled_or_moved_here[postgres]",
+            "tests/migration/test_hiding.py::"
+            "test_on_its_way_and_after_it_a_timeout_cannot_be_cancelled_or_moved_here[postgres]",
         ),
     ),
     Mutant(
@@ -67,7 +71,8 @@ MUTANTS = (
         before="max(cutoff, now + self.safety)",
         after="max(cutoff, now)",
         tests=(
-            f"{_STORES}::test_what_is_due_within_the_safety_window_is_left_to_the_source[sqlite]",
+            "tests/migration/test_windows.py::"
+            "test_what_is_due_within_the_safety_window_is_left_to_the_source[sqlite]",
         ),
     ),
     Mutant(
@@ -77,7 +82,8 @@ MUTANTS = (
         before="    if batch.state is BatchState.SENDING and parts.target.knows_what_it_has:\n",
         after="    if batch.state is BatchState.DONE and parts.target.knows_what_it_has:\n",
         tests=(
-            f"{_STORES}::test_an_abort_puts_back_what_is_not_at_the_target_and_leaves_what_is[sqlite]",
+            "tests/migration/test_aborting.py::"
+            "test_an_abort_puts_back_what_is_not_at_the_target_and_leaves_what_is[sqlite]",
         ),
     ),
     Mutant(
@@ -108,7 +114,8 @@ MUTANTS = (
         before="    if parts.source.is_where_it_arrives(run.id):\n",
         after="    if False:\n",
         tests=(
-            f"{_STORES}::test_one_store_under_two_names_is_noticed_before_anything_is_lost[sqlite]",
+            "tests/migration/test_preparing.py::"
+            "test_one_store_under_two_names_is_noticed_before_anything_is_lost[sqlite]",
         ),
     ),
     Mutant(

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from timeoutmgr.contracts import Clock, Key
 from timeoutmgr.instants import EARLIEST, Micros
+from timeoutmgr.migration.cutting import in_ranges
 from timeoutmgr.migration.foreign.files import digest, read_rows
 from timeoutmgr.migration.foreign.rows import (
     Layout,
@@ -30,8 +31,6 @@ from timeoutmgr.migration.ports import Also
 from timeoutmgr.migration.runs import Batch, Item, Problem, Range, Survey
 from timeoutmgr.migration.window import Window
 from timeoutmgr.validation import check_due
-
-_PAGE: Final = 1_000
 
 
 class ExportFile:
@@ -83,11 +82,11 @@ class ExportFile:
     def ranges(self, window: Window, size: int) -> Iterator[Range]:
         """Yield ranges of at most *size* rows, nearest due first."""
         rows = self._spool.execute(
-            "SELECT due, id FROM spooled WHERE due >= ? AND due < ? ORDER BY due, id",
+            'SELECT due, id, coalesce(length("State"), 0) FROM spooled '
+            "WHERE due >= ? AND due < ? ORDER BY due, id",
             self._bounds(window),
         )
-        while page := rows.fetchmany(size):
-            yield Range(Key(*page[0]), Key(*page[-1]), len(page))
+        yield from in_ranges(((Key(due, id_), many) for due, id_, many in rows), size)
 
     def is_where_it_arrives(self, run_id: str) -> bool:
         """Return false: this is no store of ours."""
@@ -157,9 +156,8 @@ class ExportFile:
         others = [name for name in self._layout.columns if name != "Id"]
         columns = ", ".join(f'"{name}"' for name in others)
         rows = self._spool.execute(f"SELECT id, {columns} FROM spooled {rest}", given)
-        while page := rows.fetchmany(_PAGE):
-            for values in page:
-                yield dict(zip(("Id", *others), values, strict=True))
+        for values in rows:
+            yield dict(zip(("Id", *others), values, strict=True))
 
     def _one(self, statement: str, *given: Any) -> int:
         return int(self._spool.execute(statement, given).fetchone()[0])

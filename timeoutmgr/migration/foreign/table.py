@@ -38,6 +38,7 @@ from timeoutmgr.crashpoints import reach
 from timeoutmgr.database import Database
 from timeoutmgr.errors import ConfigurationError, SchemaMissing
 from timeoutmgr.instants import EARLIEST, LATEST, Micros, from_micros, to_micros
+from timeoutmgr.migration.cutting import in_ranges
 from timeoutmgr.migration.foreign.rows import Layout, Untranslatable, translated
 from timeoutmgr.migration.foreign.surveying import survey_rows
 from timeoutmgr.migration.ports import Also
@@ -47,6 +48,7 @@ from timeoutmgr.migration.window import Window
 logger = logging.getLogger(__name__)
 
 _AT_ONCE: Final = 1_000
+_BODIES_AT_ONCE: Final = 20
 _NAME_LENGTH: Final = 63
 
 
@@ -90,7 +92,7 @@ class ForeignTable:
             everything = connection.execute(
                 select(func.count()).select_from(self._rows)
             ).scalar_one()
-            streamed = connection.execution_options(yield_per=_AT_ONCE)
+            streamed = connection.execution_options(yield_per=_BODIES_AT_ONCE)
             rows = streamed.execute(
                 select(*self._wanted(self._rows)).where(*self._within(window, now))
             )
@@ -108,14 +110,14 @@ class ForeignTable:
     def ranges(self, window: Window, size: int) -> Iterator[Range]:
         """Yield ranges of at most *size* rows, nearest due first."""
         time, text = self._rows.c[self._column("Time")], _id_text(self._rows, self._id)
+        many = func.coalesce(func.length(self._rows.c[self._column("State")]), 0)
         now = self.now()
         with self._database.read() as connection:
             rows = connection.execution_options(yield_per=_AT_ONCE).execute(
-                select(time, text).where(*self._within(window, now)).order_by(time, text)
+                select(time, text, many).where(*self._within(window, now)).order_by(time, text)
             )
-            for page in rows.partitions(size):
-                keys = [Key(_micros(when), str(one)) for when, one in page]
-                yield Range(keys[0], keys[-1], len(keys))
+            sized = ((Key(_micros(when), str(one)), bytes_) for when, one, bytes_ in rows)
+            yield from in_ranges(sized, size)
 
     def is_where_it_arrives(self, run_id: str) -> bool:
         """Return false: this is no store of ours."""
