@@ -7,17 +7,10 @@ from typing import Final
 from xdist.scheduler import LoadGroupScheduling
 
 SPARK: Final = "tests/pipeline/spark/"
-# These take as long as all the others there.
-_FIRST: Final = tuple(SPARK + name for name in ("test_archive", "test_stream", "test_lateness"))
 
 
-class SparkInTwoWorkers(LoadGroupScheduling):  # type: ignore[misc]  # xdist's types are not exported
-    """Any test to whoever is free, but those that use Spark to two, who share a JVM.
-
-    By one it is kept busy for half of the time; a third would only wait.
-    """
+class SparkInOneWorker(LoadGroupScheduling):  # type: ignore[misc]  # xdist's types are not exported
+    """Any test to whoever is free, but all that use Spark to one: a JVM costs more than they do."""
 
     def _split_scope(self, nodeid: str) -> str:
-        if not nodeid.startswith(SPARK):
-            return nodeid
-        return "first" if nodeid.startswith(_FIRST) else "second"
+        return SPARK if nodeid.startswith(SPARK) else nodeid

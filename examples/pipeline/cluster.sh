@@ -1,13 +1,18 @@
 #!/bin/sh -e
 # A Spark cluster of one master and two workers on this machine, a Connect server on it, and the
-# same job on all three: here, on the cluster, and through the server. SETTINGS is a settings file.
-# Usage: cluster.sh SETTINGS [COMMAND ...], such as: cluster.sh sales.toml reconcile --json
-# Needs timeoutmgr[spark] and, for the last of the three, pyspark[connect]. Exit code: the job's.
+# same job three times: here, on the cluster, and through the server. All have to find the same.
+# Usage: cluster.sh SETTINGS [COMMAND ...], such as: cluster.sh sales.toml lateness --by day
+# SETTINGS is a settings file. What is in its store must not change meanwhile: the job is one that
+# only reads. Needs timeoutmgr[spark] in PYTHON and, for the last of the three, pyspark[connect] in
+# it too, or a CLIENT, which is a Python with timeoutmgr[spark-client].
+# Exit code: the job's, or 1 where it did not find the same.
 settings=$(realpath "$1")
 shift
 [ $# -gt 0 ] || set -- reconcile
 
+here=$(dirname "$0")
 python=${PYTHON:-python}
+client=${CLIENT:-$python}
 folder=$(mktemp -d)
 started=
 ended=0
@@ -41,7 +46,13 @@ await() {
 }
 
 # A job's exit code says what it found; the others are to be seen all the same.
-job() { $python -m timeoutmgr pipeline "$@" --store "$settings" || ended=$?; }
+job() {
+    found=$folder/$1.json
+    by=$2
+    shift 2
+    $by -m timeoutmgr --json pipeline "$@" --store "$settings" >"$found" || ended=$?
+    cat "$found"
+}
 
 master=$(port)
 start master org.apache.spark.deploy.master.Master --host 127.0.0.1 --port "$master" --webui-port 0
@@ -52,18 +63,20 @@ for number in 1 2; do
 done
 
 echo "# on this machine"
-job "$@"
+job here "$python" "$@"
 
 echo "# on a cluster of two workers"
-job "$@" --master "spark://127.0.0.1:$master"
+job cluster "$python" "$@" --master "spark://127.0.0.1:$master"
 
 connect=$(port)
 start connect org.apache.spark.deploy.SparkSubmit \
-    --class org.apache.spark.sql.connect.service.SparkConnectServer --master "local[2,3]" \
+    --class org.apache.spark.sql.connect.service.SparkConnectServer --master "spark://127.0.0.1:$master" \
     --conf "spark.connect.grpc.binding.port=$connect" --conf spark.sql.session.timeZone=UTC \
     --conf spark.driver.host=127.0.0.1 --conf spark.ui.enabled=false \
     --conf "spark.sql.warehouse.dir=$folder/warehouse" --name timeoutmgr-connect spark-internal
 await "$connect" connect
-echo "# through Spark Connect"
-job "$@" --remote "sc://127.0.0.1:$connect"
+echo "# on the cluster through Spark Connect"
+job connect "$client" "$@" --remote "sc://127.0.0.1:$connect"
+
+$python "$here/same.py" "$folder/here.json" "$folder/cluster.json" "$folder/connect.json" || ended=1
 exit "$ended"

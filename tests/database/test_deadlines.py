@@ -88,3 +88,15 @@ def test_a_slow_answer_within_the_bound_is_waited_for(
 
     assert database.now(SystemClock()) > 0
     database.dispose()
+
+
+def test_a_patient_connection_waits_beyond_the_bound(
+    postgres_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Database(postgres_url).apart.connect() as connection:
+        deadlines.be_patient(connection)
+        monkeypatch.setattr(deadlines, "ANSWER", 0.1)
+
+        found = connection.exec_driver_sql("SELECT pg_sleep(0.5), 'well'").one()
+
+    assert found[1] == "well"

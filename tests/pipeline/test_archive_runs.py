@@ -8,6 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+import pyarrow as pa
 import pytest
 from sqlalchemy import delete
 
@@ -23,6 +24,8 @@ from timeoutmgr.pipeline.jobs.archived import Archive
 from timeoutmgr.pipeline.jobs.running import silent
 from timeoutmgr.pipeline.ledger import Ledger, Run, RunState
 from timeoutmgr.pipeline.stores import Store
+from timeoutmgr.pipeline.views import HISTORY
+from timeoutmgr.pipeline.writing import ArchiveFilesWriter, Written
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -65,6 +68,14 @@ def begun_before(runs: ArchiveRuns, state: RunState = RunState.RUNNING, **terms:
 def publish_all(runs: ArchiveRuns) -> None:
     """Have all that the store has count, as what the run NIGHT wrote."""
     publish(runs.target, NIGHT, identity(runs.store), rows_of(runs.store))
+
+
+def of_two_days() -> pa.RecordBatch:
+    """Return an event of each of two days, as a task gets them to write."""
+    days = pa.array([DAY, DAY + timedelta(days=1)], pa.timestamp("us", tz="UTC"))
+    columns = {name: pa.nulls(2, HISTORY.field(name).type) for name in HISTORY.names}
+    columns |= {"sequence": pa.array([1, 2]), "at": days, "event_date": days.cast(pa.date32())}
+    return pa.RecordBatch.from_pydict(columns | {"endpoint": pa.array(["sales"] * 2)})
 
 
 def tree(folder: Path) -> set[Path]:
@@ -180,6 +191,25 @@ def test_a_run_that_was_swept_and_begun_anew_is_put_right_again(east: ArchiveRun
 
     assert (first, second) == ([NIGHT], [])
     assert [one.run_id for one in east.left_in_store(None)] == [run.run_id]
+
+
+def test_what_a_write_left_that_failed_as_its_files_were_to_count_is_swept(
+    east: ArchiveRuns,
+) -> None:
+    east.begin(NIGHT, batch=3, purge=True)
+    data = east.target.data_of(NIGHT)
+    writer = ArchiveFilesWriter(data)
+    written = writer.write(iter([of_two_days()]))
+    assert isinstance(written, Written)
+    Path(written.files[-1]).unlink()
+    with pytest.raises(FileNotFoundError):
+        writer.commit([written])
+    assert len(east.target.files_of(NIGHT)) == 1  # half of them have their names
+
+    swept = east.sweep(but="next")
+
+    assert (swept, data.exists(), len(rows_of(east.store))) == ([NIGHT], False, 4)
+    assert east.target.manifests() == []
 
 
 def test_while_the_archive_is_away_no_run_is_given_up(east: ArchiveRuns, tmp_path: Path) -> None:

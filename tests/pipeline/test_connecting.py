@@ -1,11 +1,18 @@
 from __future__ import annotations
 
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator
 
+import psycopg
 import pytest
-from sqlalchemy import text
+from adbc_driver_manager import Error
+from psycopg import sql
+from psycopg.conninfo import conninfo_to_dict
+from sqlalchemy import URL, make_url, text
 
 from tests.pipeline.making import batch, row
+from timeoutmgr.database import Database
+from timeoutmgr.errors import StorageUnavailable
 from timeoutmgr.pipeline import connecting
 from timeoutmgr.pipeline.connecting import keep_connections, reading_connection
 from timeoutmgr.pipeline.fetching import fetch
@@ -15,6 +22,7 @@ from timeoutmgr.pipeline.stores import Store
 from timeoutmgr.pipeline.views import Selection, projected
 
 ASK_PID = "SELECT pg_backend_pid()"
+STRANGE = "my secret word+100%/it's@home?a=b&c#d:é"
 
 
 @pytest.fixture
@@ -104,3 +112,76 @@ def test_two_reads_at_once_have_a_connection_each(postgres: Store) -> None:
 
     assert outer != inner
     assert backend(postgres) == outer
+
+
+@pytest.fixture
+def user(postgres_url: str, unique: str) -> Iterator[Callable[[str], URL]]:
+    """Make the one user *unique*, with a password; return the URL of the database for it."""
+    role, url = sql.Identifier(unique), make_url(postgres_url)
+    plain = url.set(drivername="postgresql").render_as_string(hide_password=False)
+    with psycopg.connect(plain, autocommit=True) as connection:
+
+        def make(password: str) -> URL:
+            create = sql.SQL("CREATE ROLE {} LOGIN PASSWORD {}")
+            connection.execute(create.format(role, sql.Literal(password)))
+            return url.set(username=unique, password=password)
+
+        yield make
+
+        connection.execute(sql.SQL("DROP ROLE {}").format(role))
+
+
+def answer(url: URL, question: str) -> str:
+    database = Database(url)
+    with reading_connection(database) as connection, connection.cursor() as cursor:
+        cursor.execute(question)
+        return str(cursor.fetchone()[0])
+
+
+def told(error: BaseException) -> str:
+    """Return all that a log shows of *error*."""
+    return "".join(traceback.format_exception(error))
+
+
+def test_any_password_and_any_option_reach_the_server(
+    user: Callable[[str], URL], unique: str
+) -> None:
+    options = "-c search_path=app,public -c statement_timeout=70000"
+    url = user(STRANGE).update_query_dict({"options": options})
+
+    who = "current_user || ' ' || current_setting('search_path')"
+    assert answer(url, f"SELECT {who}") == f"{unique} app,public"
+    # A server that trusts its clients would not have asked for it.
+    understood = conninfo_to_dict(connecting._libpq(Database(url)))
+    assert (understood["password"], understood["options"]) == (STRANGE, options)
+
+
+def test_several_hosts_are_understood_as_psycopg_does() -> None:
+    database = Database("postgresql+psycopg://me@/it?host=a:1&host=b:2&connect_timeout=3")
+
+    understood = conninfo_to_dict(connecting._libpq(database))
+
+    assert (understood["host"], understood["port"]) == ("a,b", "1,2")
+    assert (understood["user"], understood["dbname"]) == ("me", "it")
+    assert understood["connect_timeout"] == "3"
+
+
+def test_a_password_is_in_no_error_of_an_outage() -> None:
+    refused = "Connection refused"
+    url = URL.create("postgresql+psycopg", "me", refused, "127.0.0.1", 1, "it")
+
+    with pytest.raises(StorageUnavailable, match=r"me:\*\*\*@.* cannot be reached: ") as caught:
+        answer(url, "SELECT 1")
+
+    assert refused not in told(caught.value)
+    assert "port 1 failed: ***" in told(caught.value)
+
+
+def test_a_password_is_in_no_error_of_a_statement(user: Callable[[str], URL]) -> None:
+    by_zero = "division by zero"
+
+    with pytest.raises(Error) as caught:
+        answer(user(by_zero), "SELECT 1/0")
+
+    assert by_zero not in told(caught.value)
+    assert getattr(caught.value, "sqlstate", None) == "22012"

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -51,6 +52,23 @@ def test_the_load_ahead_is_that_of_the_store(store: Store) -> None:
     assert found.destinations == {"billing": 7, "q0": 3, "q1": 3}
     assert found.drain is not None
     assert found.drain.needed == pytest.approx(8 / 3_600)
+
+
+def test_two_endpoints_with_one_database_are_one_store(store: Store) -> None:
+    due = datetime.now(UTC) + timedelta(hours=1)
+    Loader(store).load([batch([row(n, due=due) for n in range(3)])])
+    billing = Path(store.name).with_name("billing.toml")
+    billing.write_text(Path(store.name).read_text().replace('"sales"', '"billing"'))
+    told: list[str] = []
+
+    found = forecast(
+        ForecastOptions(stores=(store.name, str(billing), store.name)),
+        clock=SystemClock(),
+        progress=told.append,
+    )
+
+    assert (found.messages, found.destinations) == (3, {"billing": 3})
+    assert told == [f"counting in {store.name}"]
 
 
 def test_what_is_overdue_counts_as_due_now() -> None:

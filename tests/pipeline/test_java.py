@@ -85,6 +85,25 @@ def test_the_java_of_the_wheel_runs_without_the_module_that_it_lacks(tmp_path: P
     assert again == java
 
 
+def test_the_wheel_is_wrapped_for_this_run_where_the_cache_cannot_be_written(
+    tmp_path: Path,
+) -> None:
+    home = tmp_path / "home"
+    home.write_text("no folder, and so nothing can be made in it, by root either")
+    environ = {"PATH": "", "XDG_CACHE_HOME": str(home)}
+
+    first, second = (
+        find_java(environ=environ, probe=lambda _java: 'version "17"', wheel=lambda: Path("/java"))
+        for _ in range(2)
+    )
+
+    wrapper = first.home / "bin" / "java"
+    assert first == second
+    assert "exec '/java'" in wrapper.read_text()
+    assert wrapper.stat().st_mode & 0o777 == 0o755
+    assert first.home.parent.stat().st_mode & 0o077 == 0
+
+
 def test_nothing_outside_the_pipeline_imports_spark_or_arrow() -> None:
     program = (
         "import sys, timeoutmgr, timeoutmgr.satellites, timeoutmgr.persistence, "

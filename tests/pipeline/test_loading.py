@@ -13,7 +13,7 @@ import pytest
 from tests.pipeline.making import DUE, batch, count, read, row
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import CancelResult, Outcome, OutcomeKind
-from timeoutmgr.errors import InvalidMessage
+from timeoutmgr.errors import ConfigurationError, InvalidMessage
 from timeoutmgr.instants import to_micros
 from timeoutmgr.pipeline.errors import ContentDiffers
 from timeoutmgr.pipeline.loading import CHUNK_BYTES, Loaded, Loader, chunks
@@ -128,6 +128,41 @@ def test_a_verification_refuses_another_content(
             Loader(store, on_conflict="verify").load([batch([row(1, **changed), row(2), row(3)])])
 
         assert count(store, "timeouts") == 2
+
+
+@pytest.mark.parametrize("on_conflict", ["verify", "error"])
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"body": b"other"},
+        {"due": DUE + timedelta(hours=1)},
+        {"headers": '{"NServiceBus.MessageId":"m1","Tenant":"other"}'},
+    ],
+)
+def test_two_rows_of_one_chunk_conflict_as_if_one_were_stored(
+    sqlite: Store, on_conflict: str, changed: dict[str, object]
+) -> None:
+    rows = [row(1), row(2), row(1, **changed), row(1)]
+
+    with pytest.raises(ContentDiffers, match=f"1 rows .* given twice.*: {row(1)['id']};"):
+        Loader(sqlite, run_id="r", on_conflict=on_conflict).load([batch(rows)])
+
+    assert count(sqlite, "keys") == 0
+
+
+@pytest.mark.parametrize("on_conflict", ["verify", "error"])
+def test_one_row_that_is_given_twice_is_no_conflict(sqlite: Store, on_conflict: str) -> None:
+    texts = '{"a":"1","NServiceBus.TimeSent":"now"}', '{"NServiceBus.TimeSent":"then","a":"1"}'
+    rows = [row(1, headers=one) for one in texts]
+
+    loaded = Loader(sqlite, on_conflict=on_conflict).load([batch(rows)])
+
+    assert loaded == Loaded(rows=2, new=1)
+
+
+def test_a_loader_refuses_what_no_conflict_is_met_by(sqlite: Store) -> None:
+    with pytest.raises(ConfigurationError, match="one of ignore, error, verify, got 'fail'"):
+        Loader(sqlite, on_conflict="fail")
 
 
 def test_a_rescheduled_one_is_no_other_content(store: Store) -> None:

@@ -23,12 +23,13 @@ from timeoutmgr.errors import ConfigurationError, SchemaMissing
 from timeoutmgr.instants import to_micros
 from timeoutmgr.pipeline import source as source_module
 from timeoutmgr.pipeline.errors import SnapshotGone, WrongColumns
+from timeoutmgr.pipeline.frames import options_of
 from timeoutmgr.pipeline.loading import Loader
 from timeoutmgr.pipeline.parts import as_option, cut
 from timeoutmgr.pipeline.snapshots import SharedSnapshot, snapshot
 from timeoutmgr.pipeline.source import NamedStore, TimeoutsDataSource
 from timeoutmgr.pipeline.statements import Part
-from timeoutmgr.pipeline.stores import Store
+from timeoutmgr.pipeline.stores import Store, open_store
 from timeoutmgr.pipeline.views import VIEWS, Selection, projected
 
 
@@ -272,6 +273,22 @@ def test_an_abort_undoes_nothing(sqlite: Store) -> None:
     assert [one["run_id"] for one in read(sqlite, "pending")] == ["r"]
 
 
+def test_a_write_whose_commit_failed_is_made_good_by_the_same_write(store: Store) -> None:
+    halves = [batch([row(n) for n in some]) for some in (range(6), range(6, 10))]
+    writer = source(store, run_id="r", chunk_rows=4).writer(struct(), overwrite=False)
+    messages = [over_there(over_there(writer).write(iter([half]))) for half in halves]
+    settings = Path(store.name)
+    away = settings.rename(settings.with_suffix(".away"))
+    with pytest.raises(ConfigurationError, match="cannot read the settings file"):
+        over_there(writer).commit(messages)
+    over_there(writer).abort(messages)
+    away.rename(settings)
+
+    written(store, iter(halves), run_id="r", chunk_rows=4)
+
+    assert (count(store, "timeouts"), count(store, "keys"), count(store, "history")) == (10,) * 3
+
+
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
@@ -300,6 +317,53 @@ def test_a_column_that_is_not_there_is_named(sqlite: Store) -> None:
 def test_timeouts_are_never_overwritten(sqlite: Store) -> None:
     with pytest.raises(ConfigurationError, match="append"):
         source(sqlite).writer(struct("pending", "id"), overwrite=True)
+
+
+def test_a_write_is_refused_at_the_door_for_what_no_conflict_is_met_by(sqlite: Store) -> None:
+    with pytest.raises(ConfigurationError, match="one of ignore, error, verify, got 'fail'"):
+        source(sqlite, on_conflict="fail").writer(struct(), overwrite=False)
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        *(("endpoint", "sales"), ("destination", "billing"), ("at_from", 1), ("at_before", 1)),
+        *(("snapshot", "x"), ("on_conflict", "ignore")),
+    ],
+)
+def test_a_stream_refuses_what_it_would_not_choose_by(
+    sqlite: Store, option: str, value: object
+) -> None:
+    with pytest.raises(ConfigurationError, match=rf"no option '{option}', only .*\.where\("):
+        source(sqlite, **{option: value}).streamReader(struct("history"))
+
+
+def test_a_stream_is_of_the_history_alone(sqlite: Store) -> None:
+    with pytest.raises(ConfigurationError, match="'history', got 'pending'"):
+        source(sqlite, view="pending").streamReader(struct("history", "id"))
+
+    source(sqlite, view="history", batch_events=5).streamReader(struct("history", "id"))
+
+
+def test_workers_find_the_tables_that_a_store_was_opened_with(
+    postgres: Store, unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = postgres.database.url.render_as_string(hide_password=False)
+    monkeypatch.setenv("TIMEOUTMGR_STORE_ELSEWHERE", url)
+    store = open_store("elsewhere", schema=unique, prefix="own_")
+
+    named = over_there(NamedStore.of(store))
+    read = TimeoutsDataSource(options_of(named, "pending", Selection()))
+
+    there = named.open()
+    assert there.tables.history.fullname == f"{unique}.own_timeout_history"
+    assert read._named == named
+    for one in (store, there):
+        one.persistence.close()
+
+
+def test_workers_find_all_of_a_settings_file_in_it(sqlite: Store) -> None:
+    assert NamedStore.of(sqlite) == NamedStore.of(sqlite.name) == NamedStore(sqlite.name)
 
 
 def test_a_store_that_is_not_installed_is_said_so(

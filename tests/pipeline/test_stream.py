@@ -1,7 +1,10 @@
 from __future__ import annotations
 
 import pickle
+import re
+import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
@@ -10,17 +13,20 @@ from typing import Any
 import pytest
 from pyspark import cloudpickle
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
-from sqlalchemy import Connection, insert
+from sqlalchemy import Connection, event, insert, text
 
 from tests.pipeline.making import batch, row, settle
-from timeoutmgr.errors import CombinationRefused, ConfigurationError
+from timeoutmgr.database import deadlines
+from timeoutmgr.errors import CombinationRefused, ConfigurationError, StorageUnavailable
 from timeoutmgr.pipeline.errors import RunInTheWay
 from timeoutmgr.pipeline.following import HistoryStream, index_transactions
+from timeoutmgr.pipeline.jobs.batches import require_pair
 from timeoutmgr.pipeline.jobs.stream import StreamOptions
 from timeoutmgr.pipeline.loading import Loader
 from timeoutmgr.pipeline.source import NamedStore
 from timeoutmgr.pipeline.stores import Store
 from timeoutmgr.pipeline.views import projected
+from timeoutmgr.testing.signals import eventually
 
 ALL = ReadAllAvailable()
 
@@ -138,6 +144,161 @@ def test_where_nobody_tells_what_is_open_there_is_no_stream(store_of: Any) -> No
     for kind in ("sqlite", "mysql"):
         with pytest.raises(CombinationRefused, match="pipeline archive"):
             Follower(store_of(kind))
+
+
+BUILD = text(
+    "SELECT pid FROM pg_stat_activity WHERE datname = current_database() "
+    "AND starts_with(query, 'CREATE INDEX') AND wait_event_type = 'Lock' "
+    "AND query_start < clock_timestamp() - make_interval(secs => :seconds)"
+)
+IS_VALID = text("SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass(:name)")
+
+
+@contextmanager
+def build_held_up(store: Store) -> Iterator[None]:
+    """Have whoever builds an index of the history wait, for a transaction that writes there."""
+    with open_transaction(store) as slow:
+        slow.execute(insert(store.tables.history), events(["slow"]))
+        yield
+
+
+def build_that_waits(store: Store, seconds: float = 0.0) -> int | None:
+    """Return the server's process that has waited for *seconds* to build an index, if one has."""
+    with store.database.read() as connection:
+        found: int | None = connection.execute(BUILD, {"seconds": seconds}).scalar()
+        return found
+
+
+def index_is_valid(store: Store) -> bool | None:
+    with store.database.read() as connection:
+        name = {"name": f"{store.tables.history.name}_xid"}
+        found: bool | None = connection.execute(IS_VALID, name).scalar()
+        return found
+
+
+@contextmanager
+def hurried(store: Store) -> Iterator[None]:
+    """Have the server give up what a connection that is held for long waits for."""
+
+    def limit(driver: Any, _record: Any) -> None:
+        for name in ("statement_timeout", "lock_timeout"):
+            driver.execute(f"SET {name} = '500ms'")
+        driver.commit()
+
+    event.listen(store.database.apart, "connect", limit)
+    yield
+    event.remove(store.database.apart, "connect", limit)
+
+
+def test_the_index_is_waited_for_beyond_every_limit(
+    postgres: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(deadlines, "ANSWER", 0.5)
+    told: list[str] = []
+    with hurried(postgres), ThreadPoolExecutor(1) as aside, build_held_up(postgres):
+        building = aside.submit(index_transactions, postgres, progress=told.append)
+        eventually(lambda: build_that_waits(postgres, seconds=1.0), "the build waits")
+
+    assert building.result() is True
+    assert index_is_valid(postgres)
+    assert [one.partition(":")[0] for one in told] == ["building the index on transactions"]
+
+
+def test_what_is_left_of_an_index_is_made_anew(postgres: Store) -> None:
+    told: list[str] = []
+    cancel = text("SELECT pg_cancel_backend(:pid)")
+    with ThreadPoolExecutor(1) as aside, build_held_up(postgres):
+        building = aside.submit(index_transactions, postgres)
+        eventually(lambda: build_that_waits(postgres), "the build waits")
+        with postgres.database.read() as connection:
+            connection.execute(cancel, {"pid": build_that_waits(postgres)})
+        with pytest.raises(StorageUnavailable, match="canceling statement"):
+            building.result()
+    left = index_is_valid(postgres)
+
+    assert index_transactions(postgres, progress=told.append)
+
+    assert left is False
+    assert index_is_valid(postgres)
+    assert [one.split()[0] for one in told] == ["removing", "building"]
+
+
+def test_a_stop_ends_the_build_of_the_index(postgres: Store) -> None:
+    stop = threading.Event()
+    with ThreadPoolExecutor(1) as aside, build_held_up(postgres):
+        building = aside.submit(index_transactions, postgres, stopped=stop.is_set)
+        eventually(lambda: build_that_waits(postgres), "the build waits")
+
+        stop.set()
+
+        assert building.result(30) is False
+        assert build_that_waits(postgres) is None
+
+
+def test_of_two_that_begin_at_once_one_builds_the_index(postgres: Store) -> None:
+    told: list[str] = []
+    stop = threading.Event()
+    stop.set()
+    with ThreadPoolExecutor(2) as aside, build_held_up(postgres):
+        first = aside.submit(index_transactions, postgres)
+        eventually(lambda: build_that_waits(postgres), "the build waits")
+        stopped = index_transactions(postgres, stopped=stop.is_set)
+        second = aside.submit(index_transactions, postgres, progress=told.append)
+        eventually(lambda: told, "the other waits")
+
+    assert stopped is False
+    assert (first.result(), second.result()) == (True, True)
+    assert told == ["waiting for another process, which builds the index on transactions"]
+    assert index_is_valid(postgres)
+
+
+SKIPPED = "holds the micro-batches up to number {held}, .* {begun}: new events would .* not be wri"
+UNREADABLE = "is behind micro-batch number {ended}, and .* {held}: .* could not read what comes"
+
+
+@pytest.mark.parametrize(
+    ("held", "begun", "ended", "sentence"),
+    [
+        ([], [], [], None),
+        (["0", "1"], ["0", "1"], ["0", "1"], None),
+        # Begun, and killed before it was in the folder, and after.
+        (["0"], ["0", "1"], ["0"], None),
+        (["0", "1"], ["0", "1"], ["0"], None),
+        (["9.compact", "10", ".11.f00.tmp"], ["9", "10"], ["9", "10"], None),
+        (["0"], [], [], SKIPPED.format(held=0, begun="has none")),
+        (
+            ["8", "9.compact"],
+            ["4", "5"],
+            ["4", "5"],
+            SKIPPED.format(held=9, begun="only has those up to number 5"),
+        ),
+        ([], ["0"], ["0"], UNREADABLE.format(ended=0, held="has none")),
+        (
+            ["0", "1"],
+            ["9", "10"],
+            ["9", "10"],
+            UNREADABLE.format(ended=10, held="only has those up to number 1"),
+        ),
+    ],
+)
+def test_a_folder_and_a_checkpoint_have_to_be_of_one_stream(
+    held: list[str], begun: list[str], ended: list[str], sentence: str | None, tmp_path: Path
+) -> None:
+    folder, checkpoint = tmp_path / "lake", tmp_path / "checkpoint"
+    logs = (folder / "_spark_metadata", checkpoint / "offsets", checkpoint / "commits")
+    for log, names in zip(logs, (held, begun, ended), strict=True):
+        for name in names:
+            log.mkdir(parents=True, exist_ok=True)
+            (log / name).touch()
+    # What is no session of this process is asked nothing of its file system.
+    elsewhere: Any = None
+
+    if sentence is None:
+        require_pair(elsewhere, folder, checkpoint)
+    else:
+        with pytest.raises(RunInTheWay, match=sentence) as refused:
+            require_pair(elsewhere, folder, checkpoint)
+        assert re.search("go on with .*, or begin with another", str(refused.value))
 
 
 @pytest.mark.parametrize(

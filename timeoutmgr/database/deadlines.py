@@ -8,7 +8,7 @@ import time
 from collections.abc import Generator
 from typing import Any, Final
 
-from sqlalchemy import Engine, event
+from sqlalchemy import Connection, Engine, event
 
 ANSWER: Final = 60.0
 """Seconds that a statement may be without any sign of the server."""
@@ -22,14 +22,30 @@ def bound_answers(engine: Engine, connect_timeout: float) -> None:
         _bound_pymysql(engine, connect_timeout)
 
 
+def be_patient(connection: Connection) -> None:
+    """Have *connection*, one of PostgreSQL's, wait for answers however long they take.
+
+    For a statement that works for hours and says nothing meanwhile; whoever waits for it has to be
+    able to give it up. Not for a connection of a pool: it stays so. Of a host that is gone, though
+    not of a server that hangs, the keepalives still tell.
+    """
+    driver: Any = connection.connection.driver_connection
+    if hasattr(driver, "is_patient"):  # another driver's are not bounded
+        driver.is_patient = True
+
+
 def _bound_psycopg(engine: Engine) -> None:
     import psycopg
 
     class BoundedConnection(psycopg.Connection[Any]):
-        """Waits for an answer no longer than ANSWER."""
+        """Waits for an answer no longer than ANSWER, if it is not patient."""
+
+        is_patient = False
 
         def wait(self, gen: Any, *args: Any, **kwargs: Any) -> Any:
             """Complete *gen*, or close the connection and raise OperationalError."""
+            if self.is_patient:
+                return super().wait(gen, *args, **kwargs)
             try:
                 return super().wait(_bounded(gen, ANSWER), *args, **kwargs)
             except _Silent as error:

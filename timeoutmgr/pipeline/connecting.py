@@ -1,19 +1,27 @@
 """ADBC's connections to PostgreSQL: their errors are ours, and a worker keeps one between tasks."""
 
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
+from urllib.parse import quote, urlencode
+
+from sqlalchemy.dialects import postgresql
 
 from timeoutmgr.database import Database
 from timeoutmgr.errors import StorageUnavailable
 from timeoutmgr.pipeline.errors import PipelineUnavailable, SnapshotGone
+from timeoutmgr.redaction import MASK
 
 _GONE: Final = ("22023", "55000", "42P01", "25001")
 """What PostgreSQL says of a snapshot, or of a partition, that is no more."""
 _AWAY: Final = ("08", "53", "57")
 """Classes of what it says when it cannot be reached, is full or shuts down."""
+_SECRETS: Final = ("password", "sslpassword")
+
+_POSTGRESQL: Final[Any] = postgresql.dialect()  # type: ignore[no-untyped-call]  # SQLAlchemy has no types there
 
 
 @contextmanager
@@ -113,6 +121,7 @@ def _told(database: Database) -> Iterator[None]:
     try:
         yield
     except Error as error:
+        _mask(error, database)
         state = getattr(error, "sqlstate", None) or ""
         if state in _GONE:
             raise SnapshotGone(
@@ -162,12 +171,28 @@ def _server(connect: Callable[[str], Any], url: str) -> _Server:
 
 
 def _libpq(database: Database) -> str:
-    url = database.url.set(drivername="postgresql").update_query_dict(
-        {"application_name": "timeoutmgr-pipeline"}
-    )
-    if "connect_timeout" not in url.query:
-        url = url.update_query_dict({"connect_timeout": str(database.settings.connect_timeout)})
-    return url.render_as_string(hide_password=False)
+    # As parameters, all that psycopg gets. SQLAlchemy's own text of the URL is not for libpq: in it
+    # spaces stay, at which libpq tells the password, and those of the query become "+".
+    return f"postgresql://?{urlencode(_parameters(database), quote_via=quote)}"
+
+
+def _parameters(database: Database) -> dict[str, object]:
+    return {
+        "connect_timeout": database.settings.connect_timeout,
+        **_POSTGRESQL.create_connect_args(database.url)[1],
+        "application_name": "timeoutmgr-pipeline",
+    }
+
+
+def _mask(error: Exception, database: Database) -> None:
+    """Take passwords out of *error* itself: with what it leads to, Spark logs it as the cause."""
+    given = _parameters(database)
+    secrets = {str(given[name]) for name in _SECRETS if given.get(name)}
+    forms = secrets | {quote(one, safe="") for one in secrets}
+    if forms:
+        # The longest first: one may be the begin of another.
+        known = re.compile("|".join(map(re.escape, sorted(forms, key=len, reverse=True))))
+        error.args = tuple(known.sub(MASK, str(one)) for one in error.args)
 
 
 def _plain(error: Exception) -> str:

@@ -1,5 +1,6 @@
 """What the pipeline needs, looked at: versions, Java, a start of Spark, and a small round trip."""
 
+import re
 import shutil
 import tempfile
 import time
@@ -24,6 +25,12 @@ _PACKAGES: Final = ("pyarrow", "adbc-driver-postgresql", "adbc-driver-sqlite")
 _CLIENT: Final = "pyspark-client"
 """What a Spark Connect server is talked to with, where there is no pyspark."""
 _ROOM: Final = 10 * 1024**3
+_SAME_PYTHON: Final = (
+    "workers need this Python's minor version and timeoutmgr[spark]; where it lies elsewhere on "
+    "them, give --conf spark.pyspark.python=PATH"
+)
+# Of all that is told around it, the sentence that a worker ended with.
+_CAUSE: Final = re.compile(r"\w*(?:Error|Exception): (?!Traceback)\S.*")
 
 
 def examine(options: SessionOptions, store: str | None) -> Iterator[Finding]:
@@ -84,7 +91,10 @@ def _round_trip(spark: "SparkSession") -> Finding:
 
     begin = time.monotonic()
     same = f.udf(lambda number: number, t.LongType(), useArrow=False)
-    found = spark.range(3).select(f.sum(same("id"))).first()
+    try:
+        found = spark.range(3).select(f.sum(same("id"))).first()
+    except Exception as error:  # pyspark has one tree of errors for each way to Spark
+        return _failed("workers", error, remedy=_SAME_PYTHON)
     if found is None or found[0] != 3:
         return Finding(level=Level.FAIL, check="workers", text=f"answered {found}, expected 3")
     text = f"a Python worker answers after {_since(begin)}"
@@ -100,6 +110,8 @@ def _store(spark: "SparkSession", name: str) -> Finding:
             count = read_timeouts(spark, name, columns=["id"]).limit(1_000).count()
     except TimeoutManagerError as error:
         return Finding(level=Level.FAIL, check="store", text=str(error))
+    except Exception as error:  # Spark's, see above, or a driver's
+        return _failed("store", error)
     text = (
         f"{store.database.describe()}, history {store.tables.history_kept}; {count} timeouts read "
         f"(at most 1000) after {_since(begin)}"
@@ -113,6 +125,12 @@ def _store(spark: "SparkSession", name: str) -> Finding:
             "[persistence_options]",
         )
     return Finding(level=Level.OK, check="store", text=text)
+
+
+def _failed(check: str, error: Exception, *, remedy: str = "") -> Finding:
+    cause = _CAUSE.search(str(error))
+    text = cause[0] if cause else " ".join(f"{type(error).__name__}: {error}".split())[:300]
+    return Finding(level=Level.FAIL, check=check, text=text, remedy=remedy)
 
 
 def _since(begin: float) -> str:

@@ -10,7 +10,10 @@ another system. A server that was restored to a point in time, or that took over
 has another timeline, and perhaps gives ids again that the old one had given.
 """
 
-from collections.abc import Iterator
+import hashlib
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
@@ -21,9 +24,11 @@ from pyspark.sql.streaming.datasource import (
     ReadMaxRows,
     SupportsTriggerAvailableNow,
 )
-from sqlalchemy import ColumnElement, text
+from sqlalchemy import ColumnElement, Connection, Table, exc, func, select, text
 from sqlalchemy.sql.elements import literal_column
 
+from timeoutmgr.database.deadlines import be_patient
+from timeoutmgr.database.failures import Failure, classify, unavailable
 from timeoutmgr.errors import CombinationRefused
 from timeoutmgr.pipeline.errors import RunInTheWay
 from timeoutmgr.pipeline.fetching import fetch
@@ -165,16 +170,119 @@ def horizon(store: Store) -> Horizon:
     return Horizon(*map(int, row))
 
 
-def index_transactions(store: Store) -> None:
-    """Create the index that finds the events of a range of transactions, if it is missing."""
+def index_transactions(
+    store: Store,
+    *,
+    stopped: Callable[[], bool] = lambda: False,
+    progress: Callable[[str], None] = lambda _text: None,
+) -> bool:
+    """Have an index find the events of a range of transactions; return false where *stopped*.
+
+    To build it takes as long as the history is long, and as the oldest transaction is open; events
+    are written meanwhile. What is left of a build that was cut off is made anew: such an index is
+    kept up, and never used. Of several processes one builds, and the others wait.
+
+    Raises StorageUnavailable.
+    """
     history = store.tables.history
-    quoted = store.database.engine.dialect.identifier_preparer
-    name = quoted.quote(f"{history.name}_xid")
-    statement = (
-        f"CREATE INDEX CONCURRENTLY IF NOT EXISTS {name} ON {quoted.format_table(history)} (xid)"
-    )
-    with store.database.apart.connect() as connection:
-        connection.execution_options(isolation_level="AUTOCOMMIT").execute(text(statement))
+    try:
+        with store.database.apart.connect() as held:
+            connection = held.execution_options(isolation_level="AUTOCOMMIT")
+            if _next_step(connection, history) is None:
+                return True
+            connection.execute(_UNHURRIED)
+            be_patient(connection)
+            if not _is_our_turn(connection, history, stopped, progress):
+                return False
+            while (step := _next_step(connection, history)) is not None:
+                statement, told = step
+                progress(told)
+                if not _is_done(connection, statement, stopped):
+                    return False
+            return True
+    except exc.SQLAlchemyError as error:
+        if classify(error) is Failure.STATEMENT:
+            raise
+        raise unavailable(error, store.database.describe()) from error
+
+
+_LOOK_EVERY: Final = 0.5
+"""Seconds until it is asked again whether a wait is to end."""
+
+# The name is cut as the server cuts it.
+_INDEX: Final = text(
+    "SELECT CAST(CAST(i.indexrelid AS regclass) AS text) AS name, i.indisvalid AS is_valid "
+    "FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid "
+    "WHERE i.indrelid = to_regclass(:table) AND c.relname = CAST(:name AS name)"
+)
+# Those that this server's version knows.
+_UNHURRIED: Final = text(
+    "SELECT set_config(name, '0', false) FROM pg_settings "
+    "WHERE name IN ('statement_timeout', 'lock_timeout', 'transaction_timeout')"
+)
+
+
+def _next_step(connection: Connection, history: Table) -> tuple[str, str] | None:
+    """Return the statement that comes next, and what to say of it; None where the index is there.
+
+    None of them can be in a transaction.
+    """
+    quoted = connection.dialect.identifier_preparer
+    table, name = quoted.format_table(history), f"{history.name}_xid"
+    found = connection.execute(_INDEX, {"table": table, "name": name}).one_or_none()
+    if found is None:
+        return (
+            f"CREATE INDEX CONCURRENTLY {quoted.quote(name)} ON {table} (xid)",
+            "building the index on transactions: it takes long where the history is long, and "
+            "waits for transactions that are open",
+        )
+    if not found.is_valid:
+        return (
+            f"DROP INDEX CONCURRENTLY {found.name}",
+            "removing what is left of an index on transactions whose build was cut off",
+        )
+    return None
+
+
+def _is_our_turn(
+    connection: Connection,
+    history: Table,
+    stopped: Callable[[], bool],
+    progress: Callable[[str], None],
+) -> bool:
+    """Wait until nobody else builds the index; return false where *stopped* before.
+
+    An index that is being built looks like one that was left, and two builds of one table would
+    wait for each other. Who waits here asks again and again: to the build, a statement that waits
+    is one more transaction that has to end first.
+    """
+    digest = hashlib.sha256(f"timeoutmgr index {history.fullname}".encode()).digest()
+    key = int.from_bytes(digest[:8], "big", signed=True)
+    taken = select(func.pg_try_advisory_lock(key))
+    if connection.execute(taken).scalar_one():
+        return True
+    progress("waiting for another process, which builds the index on transactions")
+    while not stopped():
+        time.sleep(_LOOK_EVERY)
+        if connection.execute(taken).scalar_one():
+            return True
+    return False
+
+
+def _is_done(connection: Connection, statement: str, stopped: Callable[[], bool]) -> bool:
+    """Execute *statement*, however long it takes; give it up and return false once *stopped*."""
+    driver: Any = connection.connection.driver_connection
+    with ThreadPoolExecutor(1) as aside:
+        running = aside.submit(connection.exec_driver_sql, statement)
+        try:
+            while not wait([running], _LOOK_EVERY).done:
+                if stopped():
+                    return False
+            running.result()
+            return True
+        finally:
+            if not running.done():
+                driver.cancel_safe()  # else the server would go on, and this thread wait for it
 
 
 def _between(begin: int, end: int) -> list[ColumnElement[bool]]:

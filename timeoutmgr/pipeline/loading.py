@@ -4,15 +4,18 @@ PostgreSQL takes a chunk by COPY, keys before rows. Where some id is known alrea
 undone, and put through a table of its own that only what is new is taken from.
 """
 
+import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from timeoutmgr.errors import ConfigurationError, InvalidMessage
 from timeoutmgr.pipeline.copying import CopyPut
+from timeoutmgr.pipeline.errors import ContentDiffers
+from timeoutmgr.pipeline.sameness import same_headers
 from timeoutmgr.pipeline.stores import Store
 from timeoutmgr.pipeline.storing import StorePut
 from timeoutmgr.pipeline.views import TO_STORE
@@ -20,10 +23,19 @@ from timeoutmgr.pipeline.views import TO_STORE
 CHUNK_ROWS: Final = 50_000
 CHUNK_BYTES: Final = 64 * 1024 * 1024
 """Where bodies are large, fewer rows than CHUNK_ROWS make a chunk."""
+ON_CONFLICT: Final = ("ignore", "error", "verify")
 
 _OPTIONAL: Final = ("saga_id",)
 _LONG_TEXTS: Final = ("headers",)
 _TEXT_LENGTH: Final = 255
+_COMPARED: Final = ("due", "destination", "saga_id", "body", "content_type", "content_encoding")
+
+
+def checked_on_conflict(given: str) -> str:
+    """Return *given* if a known id can be met so; raise ConfigurationError if not."""
+    if given not in ON_CONFLICT:
+        raise ConfigurationError(f"on_conflict is one of {', '.join(ON_CONFLICT)}, got {given!r}")
+    return given
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +71,8 @@ class Loader:
         self, store: Store, *, run_id: str | None = None, on_conflict: str = "ignore"
     ) -> None:
         kind = CopyPut if store.is_postgresql else StorePut
-        self._put: Put = kind(store, run_id, on_conflict)
+        self._put: Put = kind(store, run_id, checked_on_conflict(on_conflict))
+        self._may_differ = on_conflict == "ignore"
 
     def load(self, batches: Iterable[pa.RecordBatch], chunk_rows: int = CHUNK_ROWS) -> Loaded:
         """Store all of *batches*; return how many rows that were, and how many were new.
@@ -71,7 +84,8 @@ class Loader:
         loaded = Loaded()
         for chunk in chunks(batches, chunk_rows):
             check(chunk)
-            loaded += Loaded(chunk.num_rows, self._put(each_once(chunk)))
+            once = each_once(chunk, may_differ=self._may_differ)
+            loaded += Loaded(chunk.num_rows, self._put(once))
         return loaded
 
 
@@ -119,8 +133,12 @@ def check(chunk: pa.Table) -> None:
             raise InvalidMessage(f"a {name} to store holds a NUL character; expected plain text")
 
 
-def each_once(chunk: pa.Table) -> pa.Table:
-    """Return *chunk* with one row of each id, the earliest."""
+def each_once(chunk: pa.Table, *, may_differ: bool = True) -> pa.Table:
+    """Return *chunk* with one row of each id, the earliest.
+
+    Raises ContentDiffers unless they *may_differ*: where the other row would have been in another
+    chunk, the store would have had it already.
+    """
     keys = chunk.select(["endpoint", "id", "due"]).combine_chunks()
     order = pc.sort_indices(keys, [(name, "ascending") for name in keys.column_names])
     endpoints, ids = (pc.take(keys[name].combine_chunks(), order) for name in ("endpoint", "id"))
@@ -130,5 +148,21 @@ def each_once(chunk: pa.Table) -> pa.Table:
     )
     if not pc.any(again).as_py():
         return chunk  # as it nearly always is: to copy the bodies would take longer than all else
+    if not may_differ:
+        ones, others = (chunk.take(rows.filter(again)) for rows in (order[:-1], order[1:]))
+        _require_same(ones.to_pylist(), others.to_pylist())
     first = pa.concat_arrays([pa.array([True]), pc.invert(again)])
     return chunk.take(order.filter(first))
+
+
+def _require_same(ones: list[dict[str, Any]], others: list[dict[str, Any]]) -> None:
+    pairs = zip(ones, others, strict=True)
+    differing = dict.fromkeys(one["id"] for one, other in pairs if not _same(one, other))
+    if differing:
+        raise ContentDiffers([*differing], "or are given twice, with other contents")
+
+
+def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    if any(one[name] != other[name] for name in _COMPARED):
+        return False
+    return same_headers(json.loads(one["headers"]), json.loads(other["headers"]))

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from sqlalchemy import func, literal_column, select
+from sqlalchemy import func, literal_column, select, text
 
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import Clock
@@ -28,6 +28,13 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 EVERYTHING = Selection()
+
+# A server may end a transaction that is idle, or long: the one that is held is both, and is meant
+# to be. Asked of the server's own list, since it must not be told of settings it does not know.
+_LET_IT_BE = text(
+    "SELECT set_config(name, '0', true) FROM pg_settings "
+    "WHERE name IN ('idle_in_transaction_session_timeout', 'transaction_timeout')"
+)
 
 
 class Snapshot(Protocol):
@@ -110,7 +117,7 @@ class SharedSnapshot:
         """
         return read_timeouts(
             spark,
-            self.store.name,
+            self.store,
             view=view,
             columns=columns,
             which=which,
@@ -146,6 +153,7 @@ def _exported(store: Store, clock: Clock) -> Iterator[SharedSnapshot]:
     with store.database.apart.connect() as connection:
         connection = connection.execution_options(isolation_level="REPEATABLE READ")
         with connection.begin():
+            connection.execute(_LET_IT_BE)
             name = str(connection.execute(select(func.pg_export_snapshot())).scalar_one())
             now = int(
                 connection.execute(

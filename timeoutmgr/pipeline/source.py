@@ -3,7 +3,8 @@
 Options of a read: ``store``, ``view``, ``snapshot``, ``partitions``, ``parts``, ``endpoint``,
 ``destination``, ``due_from``, ``due_before``, ``at_from``, ``at_before`` (UTC microseconds) and
 ``bucket_seconds``; the schema that is asked for is the projection. Options of a write: ``store``,
-``run_id``, ``on_conflict``, ``chunk_rows``.
+``run_id``, ``on_conflict``, ``chunk_rows``. Options of a stream: ``store``, ``batch_events``,
+``any_timeline``. A store that is named by a word has ``schema`` and ``prefix`` too.
 """
 
 from collections.abc import Iterator, Mapping
@@ -26,7 +27,7 @@ from pyspark.sql.types import StructType
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.pipeline.fetching import fetch
 from timeoutmgr.pipeline.ledger import Ledger
-from timeoutmgr.pipeline.loading import CHUNK_ROWS, Loaded, Loader
+from timeoutmgr.pipeline.loading import CHUNK_ROWS, Loaded, Loader, checked_on_conflict
 from timeoutmgr.pipeline.parts import PARTITIONS, from_option, parts_of
 from timeoutmgr.pipeline.statements import Part
 from timeoutmgr.pipeline.stores import Store, open_store
@@ -40,6 +41,7 @@ _KNOWN: Final = (
     *("bucket_seconds", "run_id", "on_conflict", "chunk_rows", "batch_events"),
     "any_timeline",
 )
+_OF_STREAMS: Final = ("store", "schema", "prefix", "view", "batch_events", "any_timeline")
 
 
 class TimeoutsDataSource(DataSource):
@@ -68,9 +70,10 @@ class TimeoutsDataSource(DataSource):
         return TimeoutsReader(self._named, self._view, columns, self._which, self._options())
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Return what follows the history."""
+        """Return what follows the history, all of it."""
         from timeoutmgr.pipeline.following import HistoryStream
 
+        self._require_whole_history()
         columns = projected("history", schema.names)
         return HistoryStream(self._named, columns, self._options())
 
@@ -81,6 +84,20 @@ class TimeoutsDataSource(DataSource):
                 "timeouts are added, never overwritten; write with mode('append')"
             )
         return TimeoutsWriter(self._named, self._options())
+
+    def _require_whole_history(self) -> None:
+        others = [name for name in self._options() if name not in _OF_STREAMS]
+        if others:
+            raise ConfigurationError(
+                f"a stream of the data source 'timeouts' has no option {others[0]!r}, only "
+                f"{', '.join(_OF_STREAMS)}: it has every event of the history; choose among them "
+                "by .where(…) on the stream"
+            )
+        view = self.options.get("view", "history")
+        if view != "history":
+            raise ConfigurationError(
+                f"a stream follows the view 'history', got {view!r}; read others by spark.read"
+            )
 
     @property
     def _view(self) -> str:
@@ -130,6 +147,16 @@ class NamedStore:
     name: str
     schema: str | None = None
     prefix: str | None = None
+
+    @classmethod
+    def of(cls, store: str | Store) -> "NamedStore":
+        """Return by what workers find *store*, be it opened or named."""
+        if isinstance(store, str):
+            return cls(store)
+        if not store.name or store.name.endswith(".toml"):
+            return cls(store.name)  # all else is in the settings
+        table = store.tables.timeouts
+        return cls(store.name, table.schema, table.name.removesuffix("timeouts"))
 
     def open(self) -> Store:
         """Return the store; see ``open_store``."""
@@ -213,7 +240,7 @@ class TimeoutsWriter(DataSourceArrowWriter):
     def __init__(self, store: NamedStore, options: Mapping[str, str]) -> None:
         self._store = store
         self._run_id = options.get("run_id")
-        self._on_conflict = options.get("on_conflict", "ignore")
+        self._on_conflict = checked_on_conflict(options.get("on_conflict", "ignore"))
         self._chunk_rows = _number("chunk_rows", options.get("chunk_rows", str(CHUNK_ROWS)))
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:

@@ -84,7 +84,8 @@ def test_what_is_old_is_archived_by_endpoint_and_day_and_leaves_the_store(
     again = run(spark, told, tmp_path / "a")
 
     files = list((tmp_path / "a").rglob("*.parquet"))
-    read = Archive(tmp_path / "a").read(spark, ["id"]).collect()
+    lake = Archive(tmp_path / "a")
+    read = lake.read(spark, lake.manifests(), ["id"]).collect()
     assert (report.rows, report.removed, report.files) == (ROWS, ROWS, 6)
     assert (again.rows, again.removed) == (0, 0)
     assert ids(told) == {"id999"}
@@ -169,8 +170,8 @@ def test_a_row_that_got_the_sequence_of_an_archived_one_is_not_in_the_archive(
     again = [(first, "another", at), (second, id_, at + timedelta(days=60))]
     rows = spark.createDataFrame([*same, *again], "sequence BIGINT, id STRING, at TIMESTAMP")
 
-    left = lake.and_not_in_it(spark, sqlite, rows, lake.purged())
-    by_time = lake.and_not_in_it(spark, sqlite, rows.drop("id"), lake.purged())
+    left = lake.and_not_in_it(spark, rows, lake.manifests())
+    by_time = lake.and_not_in_it(spark, rows.drop("id"), lake.manifests())
 
     found = left.select("sequence", "id").collect()
     assert sorted((row[0], row[1]) for row in found) == [(first, "another"), (second, id_)]
@@ -305,9 +306,10 @@ def test_the_checksum_is_the_sum_of_all_rows_digests(
     tell(sqlite, range(ROWS))
     run(spark, sqlite, tmp_path)
 
-    digests = Archive(tmp_path).read(spark).select(f.xxhash64(*HISTORY.names)).collect()
+    lake = Archive(tmp_path)
+    digests = lake.read(spark, lake.manifests()).select(f.xxhash64(*HISTORY.names)).collect()
 
-    assert Archive(tmp_path).manifests()[0].checksum == str(sum(row[0] for row in digests))
+    assert lake.manifests()[0].checksum == str(sum(row[0] for row in digests))
 
 
 @pytest.mark.parametrize(

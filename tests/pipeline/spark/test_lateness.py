@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import random
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from statistics import quantiles
 from typing import TYPE_CHECKING, Any
 
@@ -44,7 +45,10 @@ def test_quantiles_are_exact_and_the_worst_group_comes_first(
     tell(postgres, [5] * 100, destination="mail")
     tell(postgres, [10**9], event="failed")  # was never dispatched
     options = LatenessOptions(stores=(postgres.name,), slo=timedelta(seconds=60))
-    one_named = LatenessOptions(stores=(postgres.name,), slo=timedelta(0), named=1)
+    # Its settings again, under another name: still the one store.
+    same = Path(postgres.name).with_name("same.toml")
+    same.write_text(Path(postgres.name).read_text())
+    one_named = LatenessOptions(stores=(postgres.name, str(same)), slo=timedelta(0), named=1)
 
     report = lateness(spark, options, clock=SystemClock())
 

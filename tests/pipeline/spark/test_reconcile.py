@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import delete, update
 
+from tests.pipeline.archiving import publish
 from tests.pipeline.making import batch, row
 from tests.pipeline.moving import due_tomorrow, ends, fill
 from tests.pipeline.spark import oracle
@@ -23,6 +24,7 @@ from timeoutmgr.instants import from_micros, to_micros
 from timeoutmgr.migration.starting import move_all
 from timeoutmgr.pipeline.errors import WrongColumns
 from timeoutmgr.pipeline.jobs.archive import ArchiveOptions, archive
+from timeoutmgr.pipeline.jobs.archived import Archive
 from timeoutmgr.pipeline.jobs.reconcile import ReconcileOptions, ReconcileReport, reconcile
 from timeoutmgr.pipeline.loading import Loader
 from timeoutmgr.pipeline.moving import opened
@@ -35,6 +37,7 @@ from timeoutmgr.pipeline.transforms.reconciling import (
     of_history,
     of_keys,
     of_pending,
+    problems_of,
     together,
     verdicts,
     verdicts_by_print,
@@ -222,7 +225,15 @@ def test_what_was_moved_is_not_lost_and_counts_where_it_is(
     assert lost.counts == {Verdict.PENDING: 2, Verdict.LOST: 1}
 
 
-def test_an_event_in_store_and_archive_is_one_event(
+def neighbour(store: Store, history: str) -> str:
+    """Name the settings of another endpoint that keeps its timeouts in the tables of *store*."""
+    path = Path(store.name).with_name("billing.toml")
+    own = Path(store.name).read_text().replace('"sales"', '"billing"')
+    path.write_text(own.replace('history = "full"', f'history = "{history}"'))
+    return str(path)
+
+
+def test_an_event_is_one_event_in_store_and_archive_and_for_all_names_of_the_store(
     spark: SparkSession, sqlite: Store, tmp_path: Path
 ) -> None:
     past = [row(n, due=NOON + timedelta(seconds=n)) for n in range(4)]
@@ -234,11 +245,15 @@ def test_an_event_in_store_and_archive_is_one_event(
     given = ArchiveOptions(
         store=sqlite.name, to=tmp_path, older_than=timedelta(days=1), purge=False
     )
+    both = (sqlite.name, neighbour(sqlite, "full"))
 
     archived = archive(spark, given, clock=SystemClock())
+    # Another store's, in the same folder.
+    publish(Archive(tmp_path), "west", "sqlite /west.db t", [(1, "w1", to_micros(NOON))])
 
     assert archived.rows == 8
-    assert run(spark, sqlite, archive=tmp_path).counts == {Verdict.OK: 4}
+    report = run(spark, sqlite, stores=both, archive=tmp_path)
+    assert (report.counts, report.is_decidable) == ({Verdict.OK: 4}, True)
 
 
 def test_what_was_accepted_and_never_stored_is_lost_once_it_was_due(
@@ -262,10 +277,8 @@ def test_what_was_accepted_and_never_stored_is_lost_once_it_was_due(
 def test_without_all_history_what_was_never_stored_cannot_be_told(
     spark: SparkSession, sqlite: Store
 ) -> None:
-    path = Path(sqlite.name)
-    path.write_text(path.read_text().replace('history = "full"', 'history = "outcomes"'))
-
-    report = run(spark, sqlite)
+    # One of two endpoints that share a database is enough.
+    report = run(spark, sqlite, stores=(sqlite.name, neighbour(sqlite, "outcomes")))
 
     assert not report.is_decidable
     assert report.document()["lost_is_decidable"] is False
@@ -279,9 +292,41 @@ def test_a_list_without_ids_is_refused(spark: SparkSession, sqlite: Store, tmp_p
     path.write_text("order\n7\n")
     with pytest.raises(WrongColumns, match="neither a column 'message_id' nor 'id'"):
         run(spark, sqlite, accepted=str(path))
-    path.write_text("message_id,order\nm1,7\n,8\n")
-    with pytest.raises(WrongColumns, match="rows whose 'message_id' is empty"):
+    path.write_text(
+        "message_id,due\nm1,2031-01-01T00:00:00Z\n,2031-13-01T00:00:00Z\nm3,2031-01-01T00:00\n"
+        "m4,\nm5,soon\n"
+    )
+    with pytest.raises(
+        WrongColumns,
+        match=r"1 rows whose 'message_id' is empty; has 3 rows whose 'due' is no instant .* with a "
+        "time zone, such as .*; one is '2031-01-01T00:00'",
+    ):
         run(spark, sqlite, accepted=str(path))
+
+
+@pytest.mark.parametrize("kind", ["DATE", "BIGINT", "TIMESTAMP_NTZ"])
+def test_a_column_that_does_not_say_when_is_refused(spark: SparkSession, kind: str) -> None:
+    (problem,) = problems_of(spark.createDataFrame([], f"id STRING, due {kind}"))
+
+    assert f"'due' that is {kind.lower()}; expected timestamps, or texts with" in problem
+
+
+def test_an_instant_beyond_the_calendar_is_refused(spark: SparkSession) -> None:
+    beyond = spark.sql(f"SELECT 'm' AS message_id, timestamp_micros({to_micros(LAST)} + {10**12})")
+
+    (problem,) = problems_of(beyond.toDF("message_id", "due"))
+
+    assert "1 rows whose 'due' is no instant of the years 1 to 9999" in problem
+
+
+def test_a_table_of_the_catalog_is_a_list_too(spark: SparkSession, sqlite: Store) -> None:
+    spark.sql("CREATE OR REPLACE TEMP VIEW sent AS VALUES ('m1'), (NULL) AS rows(message_id)")
+
+    with pytest.raises(WrongColumns, match="table:sent: has 1 rows whose 'message_id' is empty"):
+        run(spark, sqlite, accepted="table:sent")
+    for name in ("lake.nowhere.sent", "no name"):
+        with pytest.raises(ConfigurationError, match=f"table:{name} cannot be read as a table: "):
+            run(spark, sqlite, accepted=f"table:{name}")
 
 
 @pytest.mark.parametrize(
@@ -289,6 +334,7 @@ def test_a_list_without_ids_is_refused(spark: SparkSession, sqlite: Store, tmp_p
     [
         ({"stores": ()}, "no store"),
         ({"accepted": "list.csv"}, "say which"),
+        ({"accepted": "table:", "endpoint": "sales"}, "table:NAME, where NAME is a table"),
         ({"grace": timedelta(seconds=-1)}, "not negative"),
     ],
 )

@@ -11,14 +11,17 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import functions as f
 
-from timeoutmgr.errors import ConfigurationError, InvalidMessage
+from timeoutmgr.contracts import Timeout
+from timeoutmgr.errors import ConfigurationError, InvalidMessage, MessageRejected
 from timeoutmgr.instants import EARLIEST, LATEST, from_micros, to_micros
 from timeoutmgr.message import Message
 from timeoutmgr.outgoing import Composer, SendOptions
+from timeoutmgr.persistence.sql.rows import to_row
 from timeoutmgr.pipeline.errors import WrongColumns
 from timeoutmgr.pipeline.transforms.requests import Rules, judged, normalised, smeared
 from timeoutmgr.pipeline.views import TO_STORE
 from timeoutmgr.routing import timeout_id, to_timeout_manager
+from timeoutmgr.transport.envelope import seal
 from timeoutmgr.validation import Limits
 
 if TYPE_CHECKING:
@@ -60,15 +63,19 @@ ROWS: list[tuple[dict[str, Any], bool]] = [
     ({"destination": "amq.direct"}, False),
     ({"destination": "sales.Timeouts"}, False),
     ({"destination": "mail.a\n"}, False),
+    ({"destination": "billing\u2028"}, False),
     ({"key": "x" * 193}, True),
     ({"key": "x" * 194}, False),
     ({"key": "käse"}, False),
     ({"key": "a\tb"}, False),
+    ({"key": "a\n"}, False),
     ({"key": None}, True),
     ({"saga_id": "order 7 é"}, True),
     ({"saga_id": "x" * 201}, False),
     ({"saga_id": "a\u00a0b"}, False),
     ({"saga_id": "a\u200bb"}, False),
+    ({"saga_id": "a\n"}, False),
+    ({"saga_id": "a\0"}, False),
     ({"saga_id": ""}, False),
     ({"body": None}, False),
     ({"body": "x" * 100}, True),
@@ -77,6 +84,13 @@ ROWS: list[tuple[dict[str, Any], bool]] = [
     ({"body": "A!EC", "body_encoding": "base64"}, False),
     ({"body": "AAEC", "body_encoding": "hex"}, False),
     ({"message_type": None}, False),
+    ({"message_type": "x" * 70_000}, False),
+    ({"message_type": "a\0"}, True),
+    ({"content_type": ""}, True),
+    ({"content_type": "x" * 255}, True),
+    ({"content_type": "x" * 256}, False),
+    ({"content_type": "é" * 128}, False),  # 256 bytes
+    ({"content_type": "a\0"}, False),
     ({"headers": '{"Tenant": "a\\"b"}'}, True),
     ({"headers": '{"NServiceBus.ConversationId": "c"}'}, True),
     ({"headers": '{"NServiceBus.MessageId": "c"}'}, False),
@@ -86,6 +100,8 @@ ROWS: list[tuple[dict[str, Any], bool]] = [
     ({"headers": '{"Tenant": {"a": "b"}}'}, False),
     ({"headers": "Tenant"}, False),
     ({"headers": json.dumps({"big": "x" * 70_000})}, False),
+    ({"headers": json.dumps({"x" * 255: "a\0"})}, True),
+    ({"headers": json.dumps({"é" * 128: "a"})}, False),  # 256 bytes
 ]
 
 
@@ -124,7 +140,7 @@ def composed(given: dict[str, Any]) -> Message:
             message_id=f"spring/{given['key']}",
             saga_id=given.get("saga_id"),
             headers=json.loads(given.get("headers") or "{}"),
-            content_type="application/json",
+            content_type=given.get("content_type") or "application/json",
         ),
     ).outgoing.message
 
@@ -152,7 +168,8 @@ def test_rows_are_taken_and_refused_as_an_endpoint_would(spark: SparkSession) ->
         if taken and given["key"] is not None:
             _same_as_sent(one, composed(given))
         elif given["due"] and not taken and given["key"] and "past" not in one["reasons"][0]:
-            with pytest.raises((InvalidMessage, ValueError, TypeError, AttributeError)):
+            refusals = (InvalidMessage, MessageRejected, ValueError, TypeError, AttributeError)
+            with pytest.raises(refusals):
                 _refused_by_the_endpoint(given)
 
 
@@ -164,11 +181,14 @@ def _same_as_sent(one: dict[str, Any], message: Message) -> None:
     assert json.loads(one["headers"]) == headers
     assert one["id"] == timeout_id("sales", one["message_id"])
     assert (one["message_id"], one["body"]) == (message.id, message.body)
-    assert (one["content_type"], one["content_encoding"]) == ("application/json", "utf-8")
+    assert one["content_type"] == message.content_type
+    assert one["content_encoding"] == message.content_encoding
 
 
 def _refused_by_the_endpoint(given: dict[str, Any]) -> None:
-    composed(given)
+    message = composed(given)
+    seal(message)
+    to_row("sales", Timeout(id="i", due=0, destination=given["destination"], message=message))
     # What only a data set can have wrong: a key that leaves no room, headers near the limit, ….
     if given["due"] < "2030" or given.get("body_encoding") or len(given["key"]) > 193:
         raise ValueError
@@ -256,6 +276,28 @@ def test_a_header_that_is_given_twice_is_refused(spark: SparkSession) -> None:
     (one,) = judged(rows, rules()).toArrow().to_pylist()
 
     assert one["reasons"] == ["a header is given twice"]
+
+
+TEXTS = ("destination", "saga_id", "message_type", "content_type", "body", "headers")
+
+
+def test_bytes_that_are_no_text_are_refused_in_every_column(spark: SparkSession) -> None:
+    bad = {name: b'{"a": "\xff"}' if name == "headers" else b"a\xff" for name in TEXTS}
+    rows = [
+        {name: text.encode() for name, text in GOOD.items()} | {name: bad[name]} for name in bad
+    ]
+    table = pa.table({name: [row.get(name) for row in rows] for name in (*GOOD, *TEXTS)})
+    read = spark.createDataFrame(table)
+    texts = read.select(*(read[name].cast("string") for name in read.columns))
+    a_map = pa.array([[("Tenant", b"\xff")]], pa.map_(pa.string(), pa.binary()))
+    typed = pa.table({name: [text] for name, text in GOOD.items()} | {"headers": a_map})
+
+    found = judged(normalised(texts), rules()).select("reasons")
+    of_typed = judged(normalised(spark.createDataFrame(typed)), rules()).select("reasons")
+
+    reasons = [one["reasons"] for one in found.unionAll(of_typed).toArrow().to_pylist()]
+    expected = [f"{name} is no UTF-8" for name in TEXTS[:-1]] + ["headers are no UTF-8"] * 2
+    assert [each for each in zip(expected, reasons, strict=True) if each[0] not in each[1]] == []
 
 
 def test_typed_columns_are_taken_as_they_are(spark: SparkSession) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -262,25 +263,25 @@ def test_queues_that_do_not_exist_are_a_reason(
 def test_a_dry_run_tells_the_load_and_stores_nothing(
     spark: SparkSession, sqlite: Store, tmp_path: Path
 ) -> None:
-    report = run(
-        spark,
-        sqlite,
-        campaign(tmp_path),
-        dry_run=True,
-        max_per_second=5,
-        jitter=timedelta(seconds=10),
-    )
+    report = run(spark, sqlite, campaign(tmp_path), dry_run=True)
 
     document = report.document()
-    assert (report.accepted, report.new, report.smeared_seconds) == (100, 0, 10)
+    assert (report.accepted, report.new, report.smeared_seconds) == (100, 0, 0)
     assert document["busiest_minutes"] == [{"minute": DUE.isoformat(), "messages": 100}]
+    assert (document["first_due"], report.busiest_second) == (DUE.isoformat(), 10)
     assert (count(sqlite, "timeouts"), count(sqlite, "runs")) == (0, 0)
 
 
-def test_smeared_rows_are_the_same_rows_in_the_next_run(
+def test_smeared_rows_are_where_the_report_says_in_every_run(
     spark: SparkSession, sqlite: Store, tmp_path: Path
 ) -> None:
-    path = campaign(tmp_path)
+    # Two rows of the hundred are one.
+    path = campaign(
+        tmp_path,
+        key=["k0"] * 2 + [f"k{n}" for n in range(2, 100)],
+        body=["{}"] * 100,
+        destination=["billing"] * 100,
+    )
     smear: dict[str, Any] = {
         "max_per_second": 5,
         "jitter": timedelta(minutes=10),
@@ -291,9 +292,14 @@ def test_smeared_rows_are_the_same_rows_in_the_next_run(
     again = run(spark, sqlite, path, **smear)
 
     dues = [one["due"] for one in read(sqlite, "pending")]
-    assert again.new == 0
+    assert (again.new, again.smeared_seconds) == (0, 10)
     assert max(dues) > DUE + timedelta(minutes=5)
     assert min(dues) >= DUE
+    assert (again.first_due, again.last_due) == (to_micros(min(dues)), to_micros(max(dues)))
+    minutes = Counter(to_micros(one.replace(second=0, microsecond=0)) for one in dues)
+    assert dict(again.curve) == minutes
+    seconds = Counter(one.replace(microsecond=0) for one in dues)
+    assert again.busiest_second == max(seconds.values()) < 10
 
 
 def test_a_run_of_other_parameters_does_not_take_the_name(
@@ -321,6 +327,10 @@ def test_an_error_of_a_worker_comes_back_as_itself(
     ("options", "sentence"),
     [
         ({"format": "orc"}, "format is one of"),
+        ({"on_conflict": "skip"}, "on_conflict is one of"),
+        ({"past": "keep"}, "past is one of"),
+        ({"dataset": ""}, "dataset is 1 to 100"),
+        ({"endpoint": "e.Timeouts"}, "an endpoint cannot be called"),
         ({"paths": ()}, "no file is given"),
         ({"multi_line": True}, "Parquet has no lines"),
         ({"rejects": Path("s3a://lake/bad")}, "rejects is a folder of the file system"),

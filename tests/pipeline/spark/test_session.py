@@ -3,6 +3,7 @@ from __future__ import annotations
 import gc
 import os
 import sys
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,10 +12,14 @@ import pytest
 from pyspark.errors import utils as errors
 from pyspark.sql import functions as f
 
+from timeoutmgr.cli.findings import Level
 from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.pipeline import register
+from timeoutmgr.pipeline.doctor import examine
 from timeoutmgr.pipeline.errors import PipelineUnavailable
 from timeoutmgr.pipeline.quiet import held_back
 from timeoutmgr.pipeline.session import SessionOptions, settings_of, spark_session
+from timeoutmgr.pipeline.stores import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -63,6 +68,28 @@ def test_a_session_that_is_there_is_lent_and_not_stopped(spark: SparkSession) ->
         assert lent.range(1).count() == 1
 
     assert spark.range(1).count() == 1
+
+
+@pytest.fixture
+def strange_python(spark: SparkSession) -> Iterator[None]:
+    """To the workers, what asks them is another Python."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(spark.sparkContext, "pythonVer", "2.7")
+        yield
+    register(spark)
+
+
+@pytest.mark.usefixtures("strange_python")
+def test_the_doctor_tells_why_workers_fail_beside_all_else(sqlite: Store) -> None:
+    found = {one.check: one for one in examine(SessionOptions(), sqlite.name)}
+
+    assert {"pyspark", "pyarrow", "room", "java", "spark", "workers", "store"} <= found.keys()
+    assert found["spark"].level is Level.OK
+    for check in ("workers", "store"):
+        assert found[check].level is Level.FAIL
+        assert "Python in worker has different version" in found[check].text
+        assert "Traceback" not in found[check].text
+    assert "spark.pyspark.python" in found["workers"].remedy
 
 
 def test_local_runs_listen_on_the_loopback_alone(tmp_path: Path) -> None:

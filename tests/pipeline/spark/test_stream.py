@@ -1,9 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.pipeline.making import batch, row, settle
+from timeoutmgr.pipeline.errors import RunInTheWay
 from timeoutmgr.pipeline.jobs.stream import StreamOptions, stream
 from timeoutmgr.pipeline.loading import Loader
 from timeoutmgr.pipeline.stores import Store
@@ -33,3 +37,22 @@ def test_a_stream_goes_on_where_it_was(
     assert (first.events, second.events) == (100, 30)
     assert first.batches >= 2
     assert len(found) == len(set(found)) == 130
+
+
+def test_a_lost_checkpoint_and_a_strange_folder_are_refused_before_anything_is_dropped(
+    spark: SparkSession, postgres: Store, tmp_path: Path
+) -> None:
+    options = StreamOptions(
+        store=postgres.name, to=tmp_path / "lake", checkpoint=tmp_path / "kept", once=True
+    )
+    Loader(postgres).load([batch([row(1)])])
+    settle(postgres)
+    stream(spark, options)
+
+    with pytest.raises(RunInTheWay, match=r"lost has none: new events .* not be written"):
+        stream(spark, replace(options, checkpoint=tmp_path / "lost"))
+    with pytest.raises(RunInTheWay, match=r"strange has none: .* could not read"):
+        stream(spark, replace(options, to=tmp_path / "strange"))
+
+    assert not (tmp_path / "lost").exists()
+    assert not (tmp_path / "strange").exists()

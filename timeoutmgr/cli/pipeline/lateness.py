@@ -29,7 +29,7 @@ _SHOWN = 20
 @option(
     "--archive",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Archived history that counts too.",
+    help="What was archived of these stores counts too.",
 )
 @option("--by", default="endpoint,destination,day", show_default=True, help="Groups.")
 @option("--quantile", default="p99", show_default=True, help="p50, p90, p99 or p999.")

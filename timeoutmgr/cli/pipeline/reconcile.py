@@ -18,8 +18,12 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
 
 @click.command(cls=Command, within=WITHIN)
 @of_stores
-@option("--archive", type=_FOLDER, help="Archived history that counts too.")
-@option("--accepted", help="File with the message ids that senders know to be accepted.")
+@option("--archive", type=_FOLDER, help="What was archived of these stores counts too.")
+@option(
+    "--accepted",
+    metavar="FILE|table:NAME",
+    help="The message ids that senders know to be accepted; a table is of Spark's catalog.",
+)
 @option("--endpoint", help="Whose manager accepted them. Without it, that of the settings.")
 @option("--grace", type=Duration(), default="5m", show_default=True, help="Time to end after due.")
 @option("--late", type=Duration(), default="1m", show_default=True, help="Later than this is late.")
@@ -39,7 +43,7 @@ def reconcile(
     out: Path | None,
     **options: Any,
 ) -> Exit:
-    """Say of every message what became of it: ok, late, pending, lost, and six others.
+    """Say of every message what became of it: ok, late, pending, lost, or something else.
 
     All is read at one moment of each store. What was stored is never missed; what vanished before
     that is seen with history = "full", or with --accepted. The exit code is 6 if anything is lost
@@ -48,6 +52,7 @@ def reconcile(
     Examples:
       timeoutmgr pipeline reconcile --store sales.toml --archive /lake/history
       timeoutmgr --json pipeline reconcile --accepted sent.csv --endpoint sales --out verdicts/
+      timeoutmgr pipeline reconcile --accepted table:lake.sent --remote sc://spark:15002
     """
     from timeoutmgr.clock import SystemClock
     from timeoutmgr.pipeline.jobs.reconcile import ReconcileOptions

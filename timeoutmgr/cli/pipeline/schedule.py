@@ -74,7 +74,7 @@ def schedule(
       timeoutmgr pipeline schedule spring.parquet --dataset spring --type Reminder --dry-run
       timeoutmgr pipeline schedule trial-ends.csv --format csv --dataset trials --rejects bad/
     """
-    from timeoutmgr.pipeline.jobs.schedule import ScheduleOptions
+    from timeoutmgr.pipeline.jobs.schedule import ScheduleOptions, require_known
     from timeoutmgr.pipeline.jobs.schedule import schedule as run
 
     settings = shared.configuration().settings()
@@ -96,6 +96,8 @@ def schedule(
         dry_run=dry_run,
         run_id=run_id,
     )
+    if given.endpoint != settings.name:
+        require_known(given.store, given.endpoint, settings.clock)
     with spark(shared, options) as session:
         report = run(
             session,
@@ -104,7 +106,7 @@ def schedule(
             missing_queues=_missing(shared) if settings.check_destinations else None,
             progress=progress(shared),
         )
-    if report.new and report.first_due is not None and endpoint in (None, settings.name):
+    if report.new and report.first_due is not None and given.endpoint == settings.name:
         _wake(shared, report.first_due)
     document = report.document()
 

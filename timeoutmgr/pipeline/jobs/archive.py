@@ -22,7 +22,7 @@ from timeoutmgr.pipeline.errors import ArchiveDiffers, RunInTheWay
 from timeoutmgr.pipeline.folders import folder_option
 from timeoutmgr.pipeline.identity import identity
 from timeoutmgr.pipeline.jobs.archive_runs import KIND, ArchiveRuns
-from timeoutmgr.pipeline.jobs.archived import Archive, Manifest
+from timeoutmgr.pipeline.jobs.archived import Archive, Manifest, manifests_of
 from timeoutmgr.pipeline.jobs.running import Progress, new_run_id, silent, told_by_workers
 from timeoutmgr.pipeline.ledger import Ledger, alone
 from timeoutmgr.pipeline.snapshots import snapshot
@@ -181,7 +181,9 @@ def _write(
     with snapshot(store, views=("history",), which=which, clock=clock) as moment:
         progress("writing")
         old = moment.read(spark, "history", columns=HISTORY.names, which=which)
-        rows = target.and_not_in_it(spark, store, old, purged)
+        ours = manifests_of(store, target.manifests())
+        in_both = [one for one in ours if one.run_id not in purged]
+        rows = target.and_not_in_it(spark, old, in_both)
         seen = Observation()
         write_files(spark, _by_day(rows.observe(seen, *_columns())), folder)
         read = _Sums.of(seen.get)

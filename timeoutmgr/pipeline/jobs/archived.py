@@ -10,7 +10,7 @@
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
@@ -189,22 +189,24 @@ class Archive:
                     sequence, id_ = batch["sequence"].to_pylist(), batch["id"].to_pylist()
                     yield from zip(sequence, id_, at.to_pylist(), strict=True)
 
-    def read(self, spark: "SparkSession", columns: Sequence[str] | None = None) -> "DataFrame":
-        """Return *columns* of all history that counts."""
-        files = [name for one in self.manifests() for name in one.files]
+    def read(
+        self,
+        spark: "SparkSession",
+        manifests: Iterable[Manifest],
+        columns: Sequence[str] | None = None,
+    ) -> "DataFrame":
+        """Return *columns* of the history that *manifests* tell of."""
+        files = [name for one in manifests for name in one.files]
         return self.rows_in(spark, files).select(*projected("history", columns).names)
 
     def and_not_in_it(
-        self, spark: "SparkSession", store: Store, rows: "DataFrame", purged: frozenset[str]
+        self, spark: "SparkSession", rows: "DataFrame", manifests: Iterable[Manifest]
     ) -> "DataFrame":
-        """Return those of *rows*, history of *store*, that are not archived.
+        """Return those of *rows*, history of one store, that *manifests* of it do not tell of.
 
-        They have sequences and times, and are told by their ids as well where they have them. Of
-        the *purged* runs there can be none.
+        They have sequences and times, and are told by their ids as well where they have them.
         """
-        kept = [one for one in self.manifests() if one.run_id not in purged]
-        ours = those_of(store, {one.store for one in kept}) if kept else frozenset()
-        files = [name for one in kept if one.store in ours for name in one.files]
+        files = [name for one in manifests for name in one.files]
         if not files:
             return rows
         told_by: list[str] = [name for name in ROW if name != "id" or name in rows.columns]
@@ -227,6 +229,12 @@ class Archive:
                 f"there is no archive in {self.folder}: the folder {missing} is missing; mount its "
                 "disk, or give the folder that `timeoutmgr pipeline archive --to` wrote into"
             )
+
+
+def manifests_of(store: Store, manifests: Sequence[Manifest]) -> tuple[Manifest, ...]:
+    """Return those of *manifests* that are of *store*: others may archive into the same folder."""
+    ours = those_of(store, {one.store for one in manifests}) if manifests else frozenset()
+    return tuple(one for one in manifests if one.store in ours)
 
 
 def _sync(path: Path) -> None:

@@ -9,8 +9,7 @@ from timeoutmgr.contracts import Clock
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.instants import Micros, duration_micros, from_micros
 from timeoutmgr.pipeline.fetching import fetch
-from timeoutmgr.pipeline.jobs.running import Progress, silent
-from timeoutmgr.pipeline.stores import open_store
+from timeoutmgr.pipeline.jobs.running import Progress, each_store, silent
 from timeoutmgr.pipeline.transforms.load import (
     Bucket,
     Drain,
@@ -102,9 +101,8 @@ def forecast(
     """Return the load ahead; it needs no Spark, since the stores count."""
     found: list[Bucket] = []
     at = 0
-    for name in options.stores:
-        progress(f"counting in {name or 'the store'}")
-        store = open_store(name)
+    for store in each_store(options.stores):
+        progress(f"counting in {store.name or 'the store'}")
         store.require_tables()
         at = store.database.now(clock)
         until = at + duration_micros(options.horizon)

@@ -3,6 +3,7 @@
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -12,14 +13,13 @@ from timeoutmgr.contracts import Clock
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.instants import duration_micros
 from timeoutmgr.pipeline.folders import folder_option
-from timeoutmgr.pipeline.jobs.archived import Archive
+from timeoutmgr.pipeline.jobs.moments import moments
 from timeoutmgr.pipeline.jobs.running import Progress, silent, told_by_workers
-from timeoutmgr.pipeline.snapshots import snapshot
 from timeoutmgr.pipeline.transforms import lateness as late
 from timeoutmgr.pipeline.transforms.lateness import GROUPS, QUANTILES
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 _COLUMNS: Final = ("sequence", "event", "at", "due", "endpoint", "destination")
 
@@ -28,7 +28,8 @@ _COLUMNS: Final = ("sequence", "event", "at", "due", "endpoint", "destination")
 class LatenessOptions:
     """Whose lateness, grouped *by* what; *quantile* of each group is to be at most *slo*.
 
-    *named* groups are told of, the worst first; all of them count.
+    Of *archive* counts what was archived of these stores; of all, if none is given. *named* groups
+    are told of, the worst first; all of them count.
     """
 
     stores: tuple[str, ...]
@@ -97,7 +98,16 @@ def lateness(
     """Return how late what was dispatched was; nothing is changed."""
     with ExitStack() as stack, told_by_workers():
         progress("reading history")
-        history = _history(spark, options, clock, stack).persist()
+        looked = moments(
+            options.stores,
+            options.archive,
+            views=("history",),
+            columns=_COLUMNS,
+            clock=clock,
+            progress=progress,
+        )
+        frames = stack.enter_context(looked).history(spark, _COLUMNS)
+        history = reduce(lambda one, other: one.unionByName(other), frames).persist()
         stack.callback(history.unpersist)
         groups = late.lateness(history, options.by, options.slo).persist()
         stack.callback(groups.unpersist)
@@ -114,28 +124,6 @@ def lateness(
             groups=tuple(worst.toArrow().to_pylist()),
             histogram=dict(sorted(powers.items())),
         )
-
-
-def _history(
-    spark: "SparkSession", options: LatenessOptions, clock: Clock, stack: ExitStack
-) -> "DataFrame":
-    archive = Archive(options.archive) if options.archive is not None else None
-    purged = archive.purged() if archive is not None else frozenset()
-    frames = []
-    for name in options.stores:
-        moment = stack.enter_context(
-            snapshot(name, views=("history",), columns=_COLUMNS, clock=clock)
-        )
-        rows = moment.read(spark, "history", columns=_COLUMNS)
-        frames.append(
-            rows if archive is None else archive.and_not_in_it(spark, moment.store, rows, purged)
-        )
-    if archive is not None:
-        frames.append(archive.read(spark, _COLUMNS))
-    every = frames[0]
-    for frame in frames[1:]:
-        every = every.unionByName(frame)
-    return every
 
 
 def _shown(group: dict[str, Any]) -> dict[str, Any]:

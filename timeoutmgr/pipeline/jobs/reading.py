@@ -3,7 +3,7 @@
 import hashlib
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,6 +18,12 @@ if TYPE_CHECKING:
 FORMATS: Final = ("parquet", "csv", "json")
 
 _NO_OBJECT: Final = "_no_object"
+_AS_WRITTEN: Final[Mapping[str, tuple[type[t.DataType], ...]]] = {
+    "headers": (t.StructType,),
+    "body": (t.StructType, t.ArrayType),
+}
+"""Columns of JSON whose nested values stay the text that the file has."""
+_PACKED: Final = (".gz", ".bz2", ".zst", ".lz4", ".snappy", ".deflate")
 _UNREAD: Final = re.compile(
     r"\[FAILED_READ_FILE[^\]]*\] Encountered error while reading file (.+?)\.\s"
 )
@@ -25,6 +31,12 @@ _BAD_LINE: Final = re.compile(
     r"Malformed records are detected in record parsing: (.+?)\.\s+Parse Mode", re.DOTALL
 )
 _CAUSE: Final = re.compile(r"^Caused by: [\w.$]+: (.+)$", re.MULTILINE)
+_UNLIKE: Final = re.compile(
+    r"\[CANNOT_MERGE_SCHEMAS\].*?Initial schema:\s+(.+?)\s+"
+    r"Schema that cannot be merged with the initial schema:\s+(.+?\")\.",
+    re.DOTALL,
+)
+_TYPED: Final = re.compile(r"(\w+): (\w+)")
 _SHOWN: Final = 120
 
 
@@ -34,11 +46,16 @@ def rows_of(
     """Return the rows of *paths*, files or folders of the format *kind*.
 
     With *multi_line* a value of CSV may hold line ends, and a file of JSON one array or object;
-    such a file is read by one task.
+    such a file is read by one task. A body that is an object or array of JSON is its text there,
+    sign by sign.
     """
     from pyspark.errors import AnalysisException
 
     reader = spark.read.format(kind)
+    if kind == "parquet":
+        # By itself Spark takes the columns of one file for all, and what others have besides is
+        # neither read nor refused.
+        reader = reader.option("mergeSchema", True)
     if kind == "csv":
         # Lines are no rejects: of a value that was cut off at a line end, the first half looks
         # like a good row. And without the check, columns in another order than in the first file
@@ -59,24 +76,40 @@ def rows_of(
                 "each line, without commas between them. Mend the lines, or read a file that is "
                 "one array with multi_line (--multi-line)"
             )
-        return reader.schema(_with_headers_as_text(rows.schema)).load([*paths])
+        if multi_line:
+            _require_unpacked(rows.inputFiles())
+        return reader.schema(_as_written(rows.schema)).load([*paths])
     except AnalysisException as error:
         raise ConfigurationError(
             f"{', '.join(paths)} cannot be read as {kind}: {str(error).splitlines()[0]}"
         ) from error
 
 
-def _with_headers_as_text(schema: t.StructType) -> t.StructType:
-    # Spark would make one type of all objects, in which a number is a text in the end, and a
-    # header without a value one that is not there.
-    return t.StructType(
-        [
-            t.StructField(one.name, t.StringType())
-            if one.name == "headers" and isinstance(one.dataType, t.StructType)
-            else one
-            for one in schema.fields
-        ]
-    )
+def _as_written(schema: t.StructType) -> t.StructType:
+    # Spark would make one type of all objects, in which a number is a text in the end, 1 is 1.0,
+    # and a member without a value one that is not there. What is nested in a column of texts it
+    # leaves as it stands in the file.
+    fields = [
+        t.StructField(one.name, t.StringType())
+        if isinstance(one.dataType, _AS_WRITTEN.get(one.name, ()))
+        else one
+        for one in schema.fields
+    ]
+    if "body" not in {one.name.lower() for one in fields}:
+        # Of objects that are all without members it makes no column.
+        fields.append(t.StructField("body", t.StringType()))
+    return t.StructType(fields)
+
+
+def _require_unpacked(files: Sequence[str]) -> None:
+    packed = next((name for name in files if name.endswith(_PACKED)), None)
+    if packed is not None:
+        # Spark cannot go back in such a file, and would write what is nested anew: 1e2 as 100.0,
+        # and of many digits the first seventeen.
+        raise ConfigurationError(
+            f"{packed} is compressed, and of such a file with multi_line (--multi-line) nested "
+            "bodies would not stay as they are written; unpack it, or write an object a line"
+        )
 
 
 def which_files(spark: "SparkSession", paths: Sequence[str]) -> dict[str, Any]:
@@ -109,6 +142,12 @@ def broken_files_named(kind: str) -> Iterator[None]:
 
 
 def _sentence(told: str, kind: str) -> str | None:
+    unlike = _UNLIKE.search(told)
+    if unlike is not None:
+        return (
+            f"the files of {kind} cannot be read together: {_differing(unlike[1], unlike[2])}; "
+            "write them with one type for each column, or read them one by one"
+        )
     unread, bad_line = _UNREAD.search(told), _BAD_LINE.search(told)
     if unread is None:
         return None
@@ -124,3 +163,14 @@ def _sentence(told: str, kind: str) -> str | None:
         f"{unread[1]} cannot be read as {kind}{why}; it is broken, of another format, or has other "
         "columns than the first file. Write it anew, or leave it out of the paths"
     )
+
+
+def _differing(one: str, other: str) -> str:
+    """Return which columns of two schemas, as Spark spells them, have two types."""
+    types, others = dict(_TYPED.findall(one)), dict(_TYPED.findall(other))
+    found = [
+        f"column {name!r} is {kind} in one and {others[name]} in another"
+        for name, kind in types.items()
+        if others.get(name, kind) != kind
+    ]
+    return ", ".join(found) or "a column has two types"

@@ -3,7 +3,6 @@
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -14,9 +13,8 @@ from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.instants import Micros, duration_micros, from_micros
 from timeoutmgr.pipeline.errors import WrongColumns
 from timeoutmgr.pipeline.folders import folder_option
-from timeoutmgr.pipeline.jobs.archived import Archive
+from timeoutmgr.pipeline.jobs.moments import Moments, moments
 from timeoutmgr.pipeline.jobs.running import Progress, silent, told_by_workers
-from timeoutmgr.pipeline.snapshots import Snapshot, snapshot
 from timeoutmgr.pipeline.stores import open_store
 from timeoutmgr.pipeline.transforms.prints import about, printed, tallied
 from timeoutmgr.pipeline.transforms.reconciling import (
@@ -27,6 +25,7 @@ from timeoutmgr.pipeline.transforms.reconciling import (
     of_history,
     of_keys,
     of_pending,
+    problems_of,
     together,
     verdicts,
     verdicts_by_print,
@@ -39,6 +38,7 @@ _HISTORY: Final = ("sequence", "id", "event", "at", "due")
 _PENDING: Final = ("id", "due")
 _KEYS: Final = ("id", "state", "due", "closed_at")
 _VIEWS: Final = ("pending", "history", "keys")
+_TABLE: Final = "table:"
 _FORMATS: Final = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json"}
 _WELL: Final = (Verdict.OK, Verdict.PENDING, Verdict.CANCELLED, Verdict.MIGRATED)
 _ALL_COLUMNS: Final = tuple(dict.fromkeys((*_HISTORY, *_PENDING, *_KEYS)))
@@ -48,7 +48,8 @@ _ALL_COLUMNS: Final = tuple(dict.fromkeys((*_HISTORY, *_PENDING, *_KEYS)))
 class ReconcileOptions:
     """What to reconcile.
 
-    *accepted* is a file or folder with the message ids (or timeout ids) that senders know to be
+    Of *archive* counts what was archived of these stores. *accepted* is a file or folder, or
+    ``table:NAME`` of Spark's catalog, with the message ids (or timeout ids) that senders know to be
     accepted for *endpoint*'s manager: with it, what never reached a store is found too. What was
     due more than *grace* ago is to have ended. *out* is a folder for all verdicts; *examples* of
     each verdict that is not well are named.
@@ -72,6 +73,11 @@ class ReconcileOptions:
                 folder_option(name, folder)
         if self.accepted is not None and self.endpoint is None:
             raise ConfigurationError("accepted ids are of an endpoint; say which")
+        if self.accepted in ("", _TABLE):
+            raise ConfigurationError(
+                f"accepted is a file, a folder, or {_TABLE}NAME, where NAME is a table of Spark's "
+                f"catalog; got {self.accepted!r}"
+            )
         for name in ("grace", "late"):
             if getattr(self, name) < timedelta(0):
                 raise ConfigurationError(f"{name} is not negative, got {getattr(self, name)}")
@@ -117,17 +123,18 @@ def reconcile(
     """Return a verdict on every message of the stores; nothing is changed."""
     if options.out is not None:
         _require_ours(options.out)
-    with ExitStack() as stack, told_by_workers():
-        archive = Archive(options.archive) if options.archive is not None else None
-        purged = archive.purged() if archive is not None else frozenset()
-        progress("taking snapshots")
-        moments = [
-            stack.enter_context(snapshot(one, views=_VIEWS, columns=_ALL_COLUMNS, clock=clock))
-            for one in options.stores
-        ]
-        at = min(moment.now for moment in moments)
-        # After the snapshots: what was archived and removed before them is in the archive by now.
-        evidence = [*_of_stores(spark, moments, archive, purged), *_of_accepted(spark, options)]
+    progress("taking snapshots")
+    looked = moments(
+        options.stores,
+        options.archive,
+        views=_VIEWS,
+        columns=_ALL_COLUMNS,
+        clock=clock,
+        progress=progress,
+    )
+    with told_by_workers(), looked as held:
+        at = min(one.snapshot.now for one in held.stores)
+        evidence = [*_of_stores(spark, held), *_of_accepted(spark, options)]
         judge = _Judge(
             evidence, Bounds(cutoff=at - duration_micros(options.grace), late=options.late)
         )
@@ -201,25 +208,15 @@ def _holds_verdicts(path: Path) -> bool:
 
 
 def _all_full(options: ReconcileOptions) -> bool:
+    # Of every name: of one store each endpoint tells what its own settings say.
     return all(open_store(one).tables.history_kept == "full" for one in options.stores)
 
 
-def _of_stores(
-    spark: "SparkSession",
-    moments: Sequence[Snapshot],
-    archive: Archive | None,
-    purged: frozenset[str],
-) -> list["DataFrame"]:
-    found = []
-    for moment in moments:
-        history = moment.read(spark, "history", columns=_HISTORY)
-        if archive is not None:
-            history = archive.and_not_in_it(spark, moment.store, history, purged)
-        found.append(of_history(history))
-        found.append(of_pending(moment.read(spark, "pending", columns=_PENDING)))
-        found.append(of_keys(moment.read(spark, "keys", columns=_KEYS)))
-    if archive is not None:
-        found.append(of_history(archive.read(spark, _HISTORY)))
+def _of_stores(spark: "SparkSession", held: Moments) -> list["DataFrame"]:
+    found = [of_history(one) for one in held.history(spark, _HISTORY)]
+    for one in held.stores:
+        found.append(of_pending(one.snapshot.read(spark, "pending", columns=_PENDING)))
+        found.append(of_keys(one.snapshot.read(spark, "keys", columns=_KEYS)))
     return found
 
 
@@ -227,26 +224,34 @@ def _of_accepted(spark: "SparkSession", options: ReconcileOptions) -> list["Data
     if options.accepted is None or options.endpoint is None:
         return []
     frame = _list_of(spark, options.accepted)
-    ids = [name for name in ("id", "message_id") if name in frame.columns]
-    if not ids:
-        raise WrongColumns(options.accepted, ["has neither a column 'message_id' nor 'id'"])
-    if not frame.where(frame[ids[0]].isNull()).isEmpty():
-        raise WrongColumns(options.accepted, [f"has rows whose {ids[0]!r} is empty"])
+    problems = problems_of(frame)
+    if problems:
+        raise WrongColumns(options.accepted, problems)
     return [of_accepted(frame, options.endpoint)]
 
 
-def _list_of(spark: "SparkSession", path: str) -> "DataFrame":
+def _list_of(spark: "SparkSession", given: str) -> "DataFrame":
     from pyspark.errors import AnalysisException
 
-    kind = _FORMATS.get(Path(path).suffix, "parquet")
-    reader = spark.read.format(kind)
+    is_table = given.startswith(_TABLE)
+    kind = _FORMATS.get(Path(given).suffix, "parquet")
     try:
-        return (reader.option("header", True) if kind == "csv" else reader).load(path)
+        if is_table:
+            frame = spark.table(given.removeprefix(_TABLE))
+        else:
+            reader = spark.read.format(kind)
+            frame = (reader.option("header", True) if kind == "csv" else reader).load(given)
+        frame.schema.fieldNames()  # Spark Connect looks for it only when it is asked
     except AnalysisException as error:
+        tried, remedy = (
+            ("a table", "give its name as Spark SQL has it, and what its catalog needs by --conf")
+            if is_table
+            else (kind, "a list of accepted ids ends in .csv, .json or .jsonl, or is Parquet")
+        )
         raise ConfigurationError(
-            f"{path} cannot be read as {kind}: {str(error).splitlines()[0]}; a list of accepted "
-            "ids ends in .csv, .json or .jsonl, or is Parquet"
+            f"{given} cannot be read as {tried}: {str(error).splitlines()[0]}; {remedy}"
         ) from error
+    return frame
 
 
 def _examples(found: _Found, heaps: Sequence["Row"], most: int) -> list[dict[str, Any]]:

@@ -1,8 +1,8 @@
-"""What all jobs share: progress, run ids, and errors of workers as they were raised there."""
+"""What jobs share: stores, progress, run ids, and errors of workers as they were raised there."""
 
 import re
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Final, TypeAlias
@@ -10,6 +10,8 @@ from typing import Final, TypeAlias
 from timeoutmgr import errors as core
 from timeoutmgr.errors import TimeoutManagerError
 from timeoutmgr.pipeline import errors as own
+from timeoutmgr.pipeline.identity import identity
+from timeoutmgr.pipeline.stores import Store, open_store
 
 Progress: TypeAlias = Callable[[str], None]
 """Hears what a job does next."""
@@ -26,6 +28,19 @@ def new_run_id(job: str, now: datetime | None = None) -> str:
     """Return an id for a run of *job* that no other has, and that sorts by time."""
     at = (now or datetime.now(UTC)).strftime("%Y%m%dT%H%M%S")
     return f"{job}-{at}-{secrets.token_hex(3)}"
+
+
+def each_store(names: Iterable[str]) -> list[Store]:
+    """Open what *names* name, each store once and under the first of its names.
+
+    Two endpoints may keep theirs in the same tables, which hold the rows of both: read for each
+    name, every message would count twice. Raises StorageUnavailable.
+    """
+    found: dict[str, Store] = {}
+    for name in names:
+        store = open_store(name)
+        found.setdefault(identity(store), store)
+    return [*found.values()]
 
 
 @contextmanager

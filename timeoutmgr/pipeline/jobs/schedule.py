@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as f
+from sqlalchemy import select
 
+from timeoutmgr.config import check_endpoint_name
 from timeoutmgr.contracts import Clock
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.instants import Micros, duration_micros, from_micros
@@ -23,13 +25,14 @@ from timeoutmgr.pipeline.jobs.reading import FORMATS, broken_files_named, rows_o
 from timeoutmgr.pipeline.jobs.rejects import require_ours
 from timeoutmgr.pipeline.jobs.running import Progress, new_run_id, silent, told_by_workers
 from timeoutmgr.pipeline.ledger import Ledger, RunState
+from timeoutmgr.pipeline.loading import checked_on_conflict
 from timeoutmgr.pipeline.stores import open_store
 from timeoutmgr.pipeline.transforms.requests import Rules, judged, normalised, smeared
 from timeoutmgr.pipeline.views import TO_STORE
 from timeoutmgr.validation import Limits
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
 KIND: Final = "schedule"
 TWICE: Final = "another row has the same key and another content"
@@ -69,6 +72,9 @@ class ScheduleOptions:
 
     def __post_init__(self) -> None:
         """Check every value."""
+        check_endpoint_name(self.endpoint)
+        checked_on_conflict(self.on_conflict)
+        _rules(self, now=0)  # which check theirs
         if self.format not in FORMATS:
             raise ConfigurationError(f"format is one of {FORMATS}, got {self.format!r}")
         if self.multi_line and self.format == "parquet":
@@ -95,7 +101,8 @@ class ScheduleReport:
 
     *as_of* is what the rows were judged by as now: the instant of the first run of these files and
     options. *new* were stored now, *known* before. *curve* are the busiest minutes: when, and how
-    many.
+    many. It, *busiest_second*, *first_due* and *last_due* tell of the rows as they are stored, with
+    those of the *smeared_seconds* later than they were given.
     """
 
     run_id: str
@@ -201,6 +208,28 @@ def schedule(
             look.forget()
 
 
+def require_known(store: str, endpoint: str, clock: Clock) -> None:
+    """Raise ConfigurationError where nothing in the store called *store* tells of *endpoint*.
+
+    Under a name that no endpoint has, rows would stay for ever: each looks for its own only.
+    """
+    opened = open_store(store)
+    opened.require_tables()
+    keys = opened.tables.keys
+    with opened.database.read() as connection:
+        stored = connection.execute(
+            select(keys.c.id).where(keys.c.endpoint == endpoint).limit(1)
+        ).first()
+    # One that has stored nothing yet has a heartbeat while it runs.
+    if stored is None and not opened.persistence.timeouts(endpoint, clock).processes():
+        raise ConfigurationError(
+            f"the store knows no endpoint {endpoint!r}: none of that name runs, or has stored "
+            "anything lately; expected an endpoint that dispatches from this store. Mend the name, "
+            "start the endpoint first, or give its own settings file (--config) in place of "
+            "--endpoint"
+        )
+
+
 def parameters_of(options: ScheduleOptions, files: Mapping[str, Any]) -> dict[str, Any]:
     """Return what makes two runs the same: all that decides what timeout a row of *files* becomes.
 
@@ -262,13 +291,11 @@ class _Look:
         good = self.facts.where(f.size("reasons") == 0)
         return [row[0] for row in good.select("destination").distinct().collect()]
 
-    def totals(self) -> tuple[int, int, Micros | None, Micros | None]:
-        """Return how many rows there are, how many are good, and the first and last due time."""
-        is_good = f.size("reasons") == 0
-        due = f.when(is_good, f.unix_micros("due"))
-        found = self.facts.agg(f.count("*"), f.count_if(is_good), f.min(due), f.max(due)).first()
+    def totals(self) -> tuple[int, int]:
+        """Return how many rows there are, and how many are good."""
+        found = self.facts.agg(f.count("*"), f.count_if(f.size("reasons") == 0)).first()
         assert found is not None, "an aggregate of everything is one row"
-        return found[0], found[1], found[2], found[3]
+        return found[0], found[1]
 
     def reasons(self) -> dict[str, int]:
         """Return how many rows each reason rejects, the most frequent first."""
@@ -297,35 +324,54 @@ class _Look:
 
     def to_store(self, options: ScheduleOptions) -> "DataFrame":
         """Return the timeouts to store."""
-        rows = self.good(self._judged).select(*TO_STORE.names)
+        return self._smeared(self.good(self._judged).select(*TO_STORE.names), options)
+
+    def seconds(self, options: ScheduleOptions) -> "DataFrame":
+        """Return how many will be due in each second, the first of them and the last."""
+        rows = self.good(self.facts).select("id", "due")
+        if self.repeated:
+            rows = rows.dropDuplicates(["id"])
+        due = f.unix_micros("due")
+        return (
+            self._smeared(rows, options)
+            .groupBy(_second())
+            .agg(f.count("*").alias("count"), f.min(due).alias("first"), f.max(due).alias("last"))
+        )
+
+    def hot(self, most: int) -> "DataFrame":
+        """Return the seconds in which more than *most* are due as they were given."""
+        seconds = self.good(self.facts).groupBy(_second()).count()
+        return seconds.where(f.col("count") > most)
+
+    def _smeared(self, rows: "DataFrame", options: ScheduleOptions) -> "DataFrame":
         if options.max_per_second is None or options.jitter is None:
             return rows
         return smeared(rows, self.hot(options.max_per_second), options.jitter)
-
-    def hot(self, most: int) -> "DataFrame":
-        """Return the seconds in which more than *most* are due."""
-        return self.seconds().where(f.col("count") > most)
-
-    def seconds(self) -> "DataFrame":
-        """Return how many are due in each second."""
-        return self.good(self.facts).groupBy(f.date_trunc("second", "due").alias("second")).count()
 
     def _ambiguous(self) -> "DataFrame":
         return self._twice.where("contents > 1").select("id")
 
 
+def _second() -> "Column":
+    return f.date_trunc("second", "due").alias("second")
+
+
 def _report(look: _Look, options: ScheduleOptions, run_id: str, now: Micros) -> ScheduleReport:
-    rows, good, first, last = look.totals()
+    rows, good = look.totals()
     accepted = good - look.ambiguous
     smears = look.hot(options.max_per_second).count() if options.max_per_second else 0
     # Each minute, and the busiest second in it.
     minutes = (
-        look.seconds()
+        look.seconds(options)
         .groupBy(f.date_trunc("minute", "second").alias("minute"))
-        .agg(f.sum("count").alias("messages"), f.max("count").alias("busiest"))
+        .agg(
+            *(f.sum("count").alias("messages"), f.max("count").alias("busiest")),
+            *(f.min("first").alias("first"), f.max("last").alias("last")),
+        )
         .persist()
     )
-    busiest = minutes.agg(f.max("busiest")).first()
+    whole = minutes.agg(f.max("busiest"), f.min("first"), f.max("last")).first()
+    assert whole is not None, "an aggregate of everything is one row"
     curve = minutes.orderBy(f.desc("messages"), "minute").limit(_CURVE_POINTS)
     points = curve.select(f.unix_micros("minute"), "messages").collect()
     minutes.unpersist()
@@ -340,9 +386,9 @@ def _report(look: _Look, options: ScheduleOptions, run_id: str, now: Micros) -> 
         new=0,
         known=0,
         smeared_seconds=smears,
-        first_due=first,
-        last_due=last,
-        busiest_second=(busiest[0] if busiest is not None else 0) or 0,
+        first_due=whole[1],
+        last_due=whole[2],
+        busiest_second=whole[0] or 0,
         curve=tuple((row[0], row[1]) for row in points),
         dry_run=options.dry_run,
     )

@@ -10,6 +10,7 @@ from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.pipeline.folders import folder_option
 from timeoutmgr.pipeline.following import horizon, index_transactions
 from timeoutmgr.pipeline.frames import FORMAT
+from timeoutmgr.pipeline.jobs.batches import require_pair
 from timeoutmgr.pipeline.jobs.running import Progress, silent, told_by_workers
 from timeoutmgr.pipeline.stores import open_store
 from timeoutmgr.pipeline.views import HISTORY, ddl
@@ -72,11 +73,17 @@ def stream(
 
     A batch that was cut off is read and written again, and counts once: the folder's own log says
     which files count, and Spark reads by it.
+
+    Raises RunInTheWay where folder and checkpoint are not of one stream.
     """
+    # A server of Spark Connect has another working directory than this process.
+    to, checkpoint = options.to.absolute(), options.checkpoint.absolute()
     store = open_store(options.store)
     horizon(store)
+    require_pair(spark, to, checkpoint)
     progress("looking for the index on transactions")
-    index_transactions(store)
+    if not index_transactions(store, stopped=stopped, progress=progress):
+        return StreamReport(events=0, batches=0)
     source = spark.readStream.format(FORMAT).schema(ddl(HISTORY))
     rows = source.options(
         store=options.store,
@@ -84,7 +91,7 @@ def stream(
         any_timeline=str(options.any_timeline).lower(),
     ).load()
     writer = rows.writeStream.format("parquet").option("compression", "zstd")
-    writer = writer.option("checkpointLocation", str(options.checkpoint))
+    writer = writer.option("checkpointLocation", str(checkpoint))
     if options.once:
         writer = writer.trigger(availableNow=True)
     else:
@@ -92,7 +99,7 @@ def stream(
     events = batches = 0
     last = -1
     with told_by_workers():
-        query = writer.start(str(options.to))
+        query = writer.start(str(to))
         try:
             running = True
             while running:

@@ -12,9 +12,11 @@ from functools import reduce
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import functions as f
+from pyspark.sql import types as t
 
 from timeoutmgr.contracts import TimeoutState
 from timeoutmgr.instants import Micros, duration_micros
+from timeoutmgr.pipeline.transforms.instants import EXAMPLE, KINDS, instant, is_thinkable
 from timeoutmgr.pipeline.transforms.prints import PRINT, printed
 from timeoutmgr.pipeline.transforms.requests import timeout_id
 
@@ -118,14 +120,45 @@ def of_keys(keys: "DataFrame") -> "DataFrame":
 def of_accepted(accepted: "DataFrame", endpoint: str) -> "DataFrame":
     """Return the evidence of what senders say was *accepted* for *endpoint*'s manager.
 
-    It has id, or message_id, and due if they know it.
+    It has id, or message_id, and due if they know it; see :func:`problems_of`.
     """
     known = accepted.columns
     id_ = f.col("id") if "id" in known else timeout_id(endpoint, f.col("message_id").cast("string"))
-    due = f.unix_micros(f.col("due").cast("timestamp")) if "due" in known else f.lit(None)
-    return accepted.select(
-        id_.alias("id"), _mark(Mark.ACCEPTED), _none("at"), due.cast("bigint").alias("due")
-    )
+    due = f.unix_micros(instant(*_due_in(accepted)))
+    return accepted.select(id_.alias("id"), _mark(Mark.ACCEPTED), _none("at"), due.alias("due"))
+
+
+def problems_of(accepted: "DataFrame") -> list[str]:
+    """Return why *accepted* cannot be taken for what senders say; it is read once for that."""
+    ids = [name for name in ("id", "message_id") if name in accepted.columns]
+    if not ids:
+        return ["has neither a column 'message_id' nor 'id'"]
+    due, kind = _due_in(accepted)
+    if not isinstance(kind, KINDS):
+        return [
+            f"has a column 'due' that is {kind.simpleString()}; expected timestamps, or texts with "
+            f"a time zone such as {EXAMPLE}"
+        ]
+    is_none = due.isNotNull() & ~f.coalesce(is_thinkable(instant(due, kind)), f.lit(False))
+    counted = accepted.agg(
+        f.count_if(f.col(ids[0]).isNull()),
+        f.count_if(is_none),
+        f.min(f.when(is_none, due.cast("string"))),
+    ).first()
+    assert counted is not None, "an aggregate of everything is one row"
+    empty, wrong, one = counted
+    problems = [f"has {empty} rows whose {ids[0]!r} is empty"] if empty else []
+    if wrong:
+        problems.append(
+            f"has {wrong} rows whose 'due' is no instant of the years 1 to 9999 with a time zone, "
+            f"such as {EXAMPLE}; one is {one[:80]!r}"
+        )
+    return problems
+
+
+def _due_in(accepted: "DataFrame") -> "tuple[Column, t.DataType]":
+    kinds = {one.name: one.dataType for one in accepted.schema.fields}
+    return (f.col("due"), kinds["due"]) if "due" in kinds else (f.lit(None), t.NullType())
 
 
 def verdicts(evidence: "Sequence[DataFrame]", bounds: Bounds) -> "DataFrame":

@@ -15,9 +15,10 @@ from pyspark.sql import types as t
 
 from timeoutmgr import headers
 from timeoutmgr.errors import ConfigurationError
-from timeoutmgr.instants import EARLIEST, LATEST, Micros, duration_micros, to_wire
+from timeoutmgr.instants import LATEST, Micros, duration_micros, to_wire
 from timeoutmgr.outgoing import RESERVED
 from timeoutmgr.pipeline.errors import WrongColumns
+from timeoutmgr.pipeline.transforms.instants import EXAMPLE, instant, is_thinkable
 from timeoutmgr.pipeline.views import TO_STORE
 from timeoutmgr.routing import NAMESPACE
 from timeoutmgr.validation import DESTINATION_BYTES, ID_CHARACTERS, SATELLITES, Limits
@@ -29,8 +30,10 @@ PAST: Final = ("reject", "dispatch", "shift")
 
 _TEXTS: Final = ("destination", "key", "saga_id", "message_type", "content_type", "body_encoding")
 COLUMNS: Final = (*_TEXTS, "due", "delay", "body", "headers")
-_ISO: Final = r"^\d{4}-\d\d-\d\d[T ]\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\d\d)$"
-_PRINTABLE: Final = r"^[ [^\p{C}\p{Z}]]{1,200}$"
+# To Java $ is also before a line's end, and only \z the end.
+_PRINTABLE: Final = r"^[ [^\p{C}\p{Z}]]{1,200}\z"
+_SHORT_STRING: Final = 255
+"""Bytes of what AMQP calls a short string, and no database's column is too short for."""
 _LONGEST_DELAY: Final = 8_000 * 365 * 86_400
 _WIRE: Final = "yyyy-MM-dd HH:mm:ss:SSSSSS 'Z'"
 
@@ -116,7 +119,7 @@ def judged(requests: "DataFrame", rules: Rules) -> "DataFrame":
     texts["message_type"] = f.coalesce(texts["message_type"], f.lit(rules.message_type))
     when, when_wrong = _when(kinds, rules)
     body, body_wrong = _body(kinds["body"], texts["body_encoding"], rules.limits)
-    given, headers_wrong = _headers(kinds["headers"], rules.limits)
+    given, headers_wrong = _headers(kinds["headers"], texts["message_type"], rules.limits)
     read = requests.select(
         *(column.alias(name) for name, column in texts.items()),
         when.alias("due"),
@@ -174,9 +177,7 @@ def _because(condition: "Column", reason: str) -> "Column":
 def _when(kinds: Mapping[str, t.DataType], rules: Rules) -> tuple["Column", list["Column"]]:
     """Return when a row is due, and what may be wrong with that."""
     raw, delay = f.col("due"), f.col("delay").cast("string").try_cast("double")
-    is_text = not isinstance(kinds["due"], t.TimestampType)
-    text = raw.cast("string")
-    at = f.when(text.rlike(_ISO), text.try_cast("timestamp")) if is_text else raw
+    at = instant(raw, kinds["due"])
     now = f.timestamp_micros(f.lit(rules.now))
     in_range = (delay >= 0) & (delay <= _LONGEST_DELAY)
     later = f.when(
@@ -185,21 +186,19 @@ def _when(kinds: Mapping[str, t.DataType], rules: Rules) -> tuple["Column", list
         f.timestamp_micros(f.lit(rules.now) + f.ceil(delay * 1_000_000).cast("bigint")),
     )
     due = f.coalesce(at, later)
-    # Spark's timestamps reach further than a calendar's, which reads what was stored.
-    is_thinkable = f.unix_micros(due).between(EARLIEST, LATEST)
     is_past = due <= now
     wrong = [
         _because(raw.isNull() & f.col("delay").isNull(), "neither due nor delay is given"),
         _because(raw.isNotNull() & f.col("delay").isNotNull(), "due and delay exclude each other"),
         _because(
             raw.isNotNull() & at.isNull(),
-            "due is no instant with a time zone, such as 2030-01-31T09:00:00Z",
+            f"due is no instant with a time zone, such as {EXAMPLE}",
         ),
         _because(
             f.col("delay").isNotNull() & later.isNull(), "delay is no number of seconds from 0"
         ),
     ]
-    wrong.append(_because(~is_thinkable, "due lies outside the years 1 to 9999"))
+    wrong.append(_because(~is_thinkable(due), "due lies outside the years 1 to 9999"))
     if rules.past == "reject":
         wrong.append(_because(is_past, "due has passed"))
     if rules.limits.max_delay is not None:
@@ -224,16 +223,24 @@ def _body(kind: t.DataType, encoding: "Column", limits: Limits) -> tuple["Column
             "body_encoding is utf8 or base64",
         ),
         _because(raw.isNotNull() & body.isNull(), "body is no base64"),
+        *([_no_text("body")] if isinstance(kind, t.StringType) else []),
         _because(f.octet_length(body) > limits.max_body, "body is over limits.max_body"),
     ]
 
 
+def _no_text(name: str) -> "Column":
+    # Spark takes bytes for a text without a look at them; what they became would be stored.
+    return _because(~f.is_valid_utf8(name), f"{name} is no UTF-8")
+
+
 def _content_type(kind: t.DataType, given: "Column") -> "Column":
     plain = "application/octet-stream" if isinstance(kind, t.BinaryType) else "application/json"
-    return f.coalesce(given, f.lit(plain))
+    return f.coalesce(f.nullif(given, f.lit("")), f.lit(plain))
 
 
-def _headers(kind: t.DataType, limits: Limits) -> tuple["Column", list["Column"]]:
+def _headers(
+    kind: t.DataType, message_type: "Column", limits: Limits
+) -> tuple["Column", list["Column"]]:
     raw = f.col("headers")
     is_text = isinstance(kind, t.StringType)
     given = _texts_in(raw) if is_text else raw.cast("map<string,string>")
@@ -242,7 +249,13 @@ def _headers(kind: t.DataType, limits: Limits) -> tuple["Column", list["Column"]
         f.lit(0),
         lambda sum_, one: sum_ + f.octet_length(one["key"]) + f.octet_length(one["value"]),
     )
+    # A name of any length goes with them.
+    size = f.coalesce(size, f.lit(0)) + f.coalesce(f.octet_length(message_type), f.lit(0))
     names = f.map_keys(given)
+    if is_text:
+        is_valid = f.is_valid_utf8(raw)
+    else:
+        is_valid = f.forall(f.concat(names, f.map_values(given)), f.is_valid_utf8)
     taken = f.exists(
         names,
         lambda name: (
@@ -255,7 +268,13 @@ def _headers(kind: t.DataType, limits: Limits) -> tuple["Column", list["Column"]
         _because(raw.isNotNull() & given.isNull(), "headers are no JSON object of texts"),
         _because(f.exists(f.map_values(given), lambda one: one.isNull()), "a header has no value"),
         _because(_is_twice(names), "a header is given twice"),
-        # What is added to them takes less than a kilobyte.
+        _because(
+            (size > _SHORT_STRING)
+            & f.exists(names, lambda name: f.octet_length(name) > _SHORT_STRING),
+            f"the name of a header has more than {_SHORT_STRING} bytes",
+        ),
+        _because(~is_valid, "headers are no UTF-8"),
+        # What else is added to them takes about a kilobyte.
         _because(size > limits.max_headers - 2_048, "headers are over limits.max_headers"),
         _because(taken, "a header is one that the timeout manager or the broker sets itself"),
     ]
@@ -291,17 +310,22 @@ def _names_wrong(rules: Rules) -> list["Column"]:
         ),
         _because(f.col("message_type").isNull() | (f.col("message_type") == ""), "no message_type"),
         _because(
-            key.isNotNull() & ~key.rlike(rf"^[ -~]{{1,{longest}}}$"),
+            key.isNotNull() & ~key.rlike(rf"^[ -~]{{1,{longest}}}\z"),
             f"key is not 1 to {longest} printable ASCII characters",
         ),
         _because(saga.isNotNull() & ~saga.rlike(_PRINTABLE), "saga_id is not 1 to 200 characters"),
-        _because(f.length("content_type_") > 255, "content_type has more than 255 characters"),
+        _because(
+            f.octet_length("content_type_") > _SHORT_STRING,
+            f"content_type has more than {_SHORT_STRING} bytes",
+        ),
+        _because(f.contains("content_type_", f.lit("\0")), "content_type has a NUL"),
+        *(_no_text(name) for name in ("destination", "saga_id", "message_type", "content_type")),
     ]
     allowed = rules.limits.allowed_destinations
     if allowed:
         patterns = "|".join(_java(one) for one in allowed)
         wrong.append(
-            _because(~destination.rlike(f"^({patterns})$"), "destination is not an allowed one")
+            _because(~destination.rlike(rf"^({patterns})\z"), "destination is not an allowed one")
         )
     if rules.unknown:
         wrong.append(
@@ -363,8 +387,8 @@ def _is_plain(text: str) -> bool:
 def smeared(timeouts: "DataFrame", hot: "DataFrame", jitter: timedelta) -> "DataFrame":
     """Return *timeouts* with those in *hot* seconds (column ``second``) up to *jitter* later.
 
-    How much later hangs on the id alone, so that another run says the same; never earlier. The
-    header that tells of it is put right too.
+    How much later hangs on the id alone, so that another run says the same; never earlier. Where
+    they have headers, the one that tells of it is put right too.
     """
     later = f.pmod(f.xxhash64("id"), f.lit(duration_micros(jitter)))
     moved = f.timestamp_micros(f.least(f.unix_micros("due") + later, f.lit(LATEST)))
@@ -372,10 +396,11 @@ def smeared(timeouts: "DataFrame", hot: "DataFrame", jitter: timedelta) -> "Data
     marked = timeouts.withColumn("second", f.date_trunc("second", "due")).join(
         f.broadcast(hot.select("second", f.lit(True).alias("is_hot"))), "second", "left"
     )
-    due = f.when(f.col("is_hot"), moved).otherwise(f.col("due"))
-    retold = f.replace(
-        f.col("headers"),
-        f.concat(f.lit(f'"{headers.DELIVER_AT}":"'), f.date_format("due", _WIRE)),
-        f.concat(f.lit(f'"{headers.DELIVER_AT}":"'), f.date_format(due, _WIRE)),
-    )
-    return marked.withColumns({"headers": retold, "due": due}).select(*names)
+    changed = {"due": f.when(f.col("is_hot"), moved).otherwise(f.col("due"))}
+    if "headers" in names:
+        changed["headers"] = f.replace(
+            f.col("headers"),
+            f.concat(f.lit(f'"{headers.DELIVER_AT}":"'), f.date_format("due", _WIRE)),
+            f.concat(f.lit(f'"{headers.DELIVER_AT}":"'), f.date_format(changed["due"], _WIRE)),
+        )
+    return marked.withColumns(changed).select(*names)

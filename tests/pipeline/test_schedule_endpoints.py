@@ -1,0 +1,45 @@
+"""Whose timeouts rows may become: an endpoint's that the store knows; nothing needs Spark."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tests.pipeline.making import batch, row
+from timeoutmgr.cli.exits import Exit
+from timeoutmgr.cli.main import cli
+from timeoutmgr.clock import SystemClock
+from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.pipeline.jobs.schedule import require_known
+from timeoutmgr.pipeline.loading import Loader
+from timeoutmgr.pipeline.stores import Store
+
+CLOCK = SystemClock()
+
+
+def test_an_endpoint_is_known_by_what_it_stored_or_by_its_heartbeat(store: Store) -> None:
+    Loader(store).load([batch([row(1, endpoint="billing")])])
+    mail = store.persistence.timeouts("mail", CLOCK)
+    mail.heartbeat("mail 1", {})
+
+    require_known(store.name, "billing", CLOCK)
+    require_known(store.name, "mail", CLOCK)
+    mail.farewell("mail 1")
+    with pytest.raises(
+        ConfigurationError, match=r"knows no endpoint 'mail': .* start the endpoint"
+    ):
+        require_known(store.name, "mail", CLOCK)
+
+
+def test_rows_for_an_endpoint_that_nobody_knows_are_refused(sqlite: Store, tmp_path: Path) -> None:
+    nowhere = str(tmp_path / "rows.parquet")
+    words = ("--json", "--config", sqlite.name, "pipeline", "schedule", nowhere, "--dry-run")
+
+    refused = CliRunner().invoke(cli, [*words, "--dataset", "spring", "--endpoint", "slaes"])
+
+    assert refused.exit_code == Exit.CONFIGURATION, refused.output
+    told = json.loads(refused.output)
+    assert "no endpoint 'slaes'" in told["error"]
