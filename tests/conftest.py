@@ -113,10 +113,10 @@ def _go_without(reason: str) -> NoReturn:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
-    """Have tests that use Spark share two workers."""
-    from tests.scheduling import SparkInTwoWorkers
+    """Have tests that use Spark share a worker."""
+    from tests.scheduling import SparkInOneWorker
 
-    return SparkInTwoWorkers(config, log) if config.getvalue("dist") == "load" else None
+    return SparkInOneWorker(config, log) if config.getvalue("dist") == "load" else None
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -140,6 +140,8 @@ def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
     run = config.stash[_RUN]
     left = _clean_up(run)
     config.stash[_LEFT] = left
+    if config.pluginmanager.has_plugin("cacheprovider"):
+        config.cache.set("tests/left_behind", left)
     if left:
         session.exitstatus = pytest.ExitCode.TESTS_FAILED
 

@@ -1,4 +1,7 @@
-"""One suite over every store: memory, SQLite, PostgreSQL and MariaDB, each with the same claims."""
+"""One suite over every store: memory, SQLite, PostgreSQL and MariaDB, each with the same claims.
+
+And installations of a prefix of their own, for what PostgreSQL's partitions do.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,9 @@ from typing import Any
 
 import pytest
 
+from tests.persistence.installations import Make
 from tests.persistence.making import SetClock
+from tests.persistence.ranging import Installation, tend
 from timeoutmgr.contracts import TimeoutStore
 from timeoutmgr.persistence import MemoryPersistence, SqlPersistence, SqlSettings
 
@@ -120,3 +125,32 @@ def store(stores: Stores) -> TimeoutStore:
 def clock(stores: Stores) -> SetClock:
     """The clock of *store*."""
     return stores.clock
+
+
+@pytest.fixture
+def make(postgres_url: str, unique: str, persistence_of: Callable[..., SqlPersistence]) -> Make:
+    """Makes installations of a prefix of their own; the first one installs."""
+
+    def make(partitions: str = "auto", url: str = postgres_url) -> Installation:
+        settings = SqlSettings(clock="host", history="full", partitions=partitions)
+        persistence = persistence_of(url, prefix=f"{unique}_", settings=settings)
+        return Installation(persistence, f"{unique}_")
+
+    return make
+
+
+@pytest.fixture
+def old(make: Make) -> Installation:
+    """An installation of before: one partition, to be converted."""
+    made = make("off")
+    made.persistence.install()
+    return make("convert")
+
+
+@pytest.fixture
+def new(make: Make) -> Installation:
+    """A new installation, whose ranges suit its clock."""
+    made = make()
+    made.persistence.install()
+    tend(made.store())
+    return made

@@ -7,7 +7,7 @@ from contextlib import ExitStack, closing
 
 import pytest
 
-from tests.satellites.test_dispatcher import Desk
+from tests.satellites.dispatching import Desk
 from tests.support.clock import START, FakeClock
 from tests.support.makers import a_timeout
 from tests.support.ports import FakeTransport

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
+from urllib.parse import urlsplit
 
 import pytest
 
+from tests.transport.proxy import Proxy
 from timeoutmgr.contracts import Receiver, Transport, TransportSession
+from timeoutmgr.transport.kombu_transport import KombuTransport
+
+
+@pytest.fixture
+def transport(rabbitmq_url: str) -> Iterator[KombuTransport]:
+    """RabbitMQ, where the module says no other."""
+    with closing(KombuTransport(rabbitmq_url, queue_type="classic")) as transport:
+        yield transport
 
 
 @pytest.fixture
@@ -30,3 +40,11 @@ def receiver(session: TransportSession, queue: str) -> Iterator[Receiver]:
     """A receiver of that queue."""
     with closing(session.receiver(queue, prefetch=100)) as receiver:
         yield receiver
+
+
+@pytest.fixture
+def proxy(rabbitmq_url: str) -> Iterator[Proxy]:
+    """A broken line to RabbitMQ."""
+    parts = urlsplit(rabbitmq_url)
+    with Proxy((parts.hostname or "127.0.0.1", parts.port or 5672)) as proxy:
+        yield proxy

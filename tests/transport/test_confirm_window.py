@@ -39,13 +39,6 @@ def opened(url: str, confirm_window: int = 500) -> Iterator[TransportSession]:
 
 
 @pytest.fixture
-def proxy(rabbitmq_url: str) -> Iterator[Proxy]:
-    parts = urlsplit(rabbitmq_url)
-    with Proxy((parts.hostname or "127.0.0.1", parts.port or 5672)) as proxy:
-        yield proxy
-
-
-@pytest.fixture
 def through_proxy(rabbitmq_url: str, proxy: Proxy) -> str:
     parts = urlsplit(rabbitmq_url)
     return parts._replace(

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.transport.test_pump import AWAY, Mill
+from tests.transport.pumping import AWAY, Mill
 from timeoutmgr.errors import StorageConflict
 from timeoutmgr.message import Received
 from timeoutmgr.resilience.breakers import BreakerState

@@ -41,7 +41,10 @@ MUTANTS = (
             except StorageUnavailable as error:
                 self._around.stop.wait(self._broker.failure(error))
 """,
-        tests=(f"{_TESTS}::test_during_an_outage_of_the_storage_nothing_is_consumed",),
+        tests=(
+            "tests/transport/test_pump_outages.py::"
+            "test_during_an_outage_of_the_storage_nothing_is_consumed",
+        ),
     ),
     Mutant(
         name="an outage counts as the message's fault",
@@ -54,7 +57,8 @@ MUTANTS = (
         after="""\
             # They are gone""",
         tests=(
-            f"{_TESTS}::test_while_the_storage_is_away_messages_are_neither_acknowledged_nor_moved",
+            "tests/transport/test_pump_outages.py::"
+            "test_while_the_storage_is_away_messages_are_neither_acknowledged_nor_moved",
         ),
     ),
     Mutant(
@@ -70,7 +74,7 @@ MUTANTS = (
         storage.breaker.success()
 """,
         tests=(
-            "tests/transport/test_storage_proved.py::"
+            "tests/transport/test_pump_outages.py::"
             "test_an_empty_look_does_not_disarm_a_storage_that_is_away",
         ),
     ),
@@ -86,7 +90,8 @@ MUTANTS = (
             work.ack([received])
             [result]""",
         tests=(
-            f"{_TESTS}::test_a_message_stays_in_its_queue_while_the_error_queue_does_not_take_it",
+            "tests/transport/test_pump_error_queue.py::"
+            "test_a_message_stays_in_its_queue_while_the_error_queue_does_not_take_it",
         ),
     ),
     Mutant(
@@ -96,7 +101,8 @@ MUTANTS = (
         before="            if result is not SendResult.CONFIRMED:\n",
         after="            if result is SendResult.UNROUTABLE:\n",
         tests=(
-            f"{_TESTS}::test_a_message_stays_in_its_queue_while_the_error_queue_does_not_take_it",
+            "tests/transport/test_pump_error_queue.py::"
+            "test_a_message_stays_in_its_queue_while_the_error_queue_does_not_take_it",
         ),
     ),
     Mutant(
@@ -106,7 +112,7 @@ MUTANTS = (
         before="self._handle([received], session, receiver)",
         after="self._recover(received, error, session, receiver)",
         tests=(
-            "tests/transport/test_pump_batches.py::"
+            "tests/transport/test_pump_failures.py::"
             "test_the_neighbours_of_a_rejected_message_are_not_rejected_with_it",
         ),
     ),

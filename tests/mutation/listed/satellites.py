@@ -79,7 +79,10 @@ MUTANTS = (
         file=_DISPATCHER,
         before="Line(overlaps=work.scope is None)",
         after="Line(overlaps=True)",
-        tests=(f"{_DISPATCHER_TESTS}::test_in_transaction_scope_one_chunk_is_in_hand_at_a_time",),
+        tests=(
+            "tests/satellites/test_chunks_in_hand.py::"
+            "test_in_transaction_scope_one_chunk_is_in_hand_at_a_time",
+        ),
     ),
     Mutant(
         name="a chunk is closed whole though others hold some of it",
@@ -92,14 +95,14 @@ MUTANTS = (
         ),
     ),
     Mutant(
-        name="what did not fit is left to the poll of a minute",
-        promise="A chunk is sent whole, however large its bodies are.",
+        name="what does not fit is not sent in the transaction of the rest",
+        promise="A chunk is sent whole in one transaction, however large its bodies are.",
         file=_DISPATCHER,
-        before="        while left:\n",
-        after="        while left and not left:\n",
+        before="        while left and work.scope is not None:\n",
+        after="        while left and work.scope is None:\n",
         tests=(
-            "tests/persistence/test_bodies.py"
-            "::test_a_dispatcher_sends_all_of_a_chunk_of_large_bodies[sqlite-receive_only]",
+            "tests/persistence/test_bodies.py::"
+            "test_in_one_transaction_a_dispatcher_sends_all_of_a_chunk_of_large_bodies[sqlite]",
         ),
     ),
     Mutant(
@@ -120,7 +123,8 @@ MUTANTS = (
         before="        if result is SendResult.CONFIRMED:\n",
         after="        if result in (SendResult.CONFIRMED, SendResult.UNKNOWN):\n",
         tests=(
-            f"{_DISPATCHER_TESTS}::test_an_unknown_answer_never_moves_a_timeout_to_the_error_queue",
+            "tests/satellites/test_trying_again.py::"
+            "test_an_unknown_answer_never_moves_a_timeout_to_the_error_queue",
         ),
     ),
     Mutant(
@@ -142,7 +146,8 @@ MUTANTS = (
             if result is not SendResult.UNKNOWN:
                 reach(""",
         tests=(
-            f"{_DISPATCHER_TESTS}::test_a_timeout_stays_while_the_error_queue_does_not_take_it",
+            "tests/satellites/test_undeliverable.py::"
+            "test_a_timeout_stays_while_the_error_queue_does_not_take_it",
         ),
     ),
     Mutant(
@@ -152,7 +157,7 @@ MUTANTS = (
         before="timeout.attempts + 1 >= attempts",
         after="timeout.attempts >= attempts",
         tests=(
-            f"{_DISPATCHER_TESTS}::"
+            "tests/satellites/test_trying_again.py::"
             "test_a_timeout_that_is_refused_five_times_goes_to_the_error_queue",
         ),
     ),
@@ -168,7 +173,9 @@ return Message(
         body=timeout.message.body,
     )
 """,
-        tests=(f"{_DISPATCHER_TESTS}::test_what_is_delivered_keeps_id_body_and_headers",),
+        tests=(
+            "tests/satellites/test_delivering.py::test_what_is_delivered_keeps_id_body_and_headers",
+        ),
     ),
     Mutant(
         name="what cannot be sent at all keeps its chunk back",
@@ -181,8 +188,8 @@ return Message(
         if len(outgoing) == 1:
 """,
         tests=(
-            f"{_DISPATCHER_TESTS}::test_a_message_that_no_broker_can_carry_"
-            "goes_to_the_error_queue_and_its_neighbours_are_sent",
+            "tests/satellites/test_undeliverable.py::"
+            "test_a_message_that_no_broker_can_carry_goes_to_the_error_queue_and_its_neighbours_are_sent",
         ),
     ),
     Mutant(
@@ -192,7 +199,8 @@ return Message(
         before="            if early > 0:\n",
         after="            if early > self.ahead:\n",
         tests=(
-            f"{_DISPATCHER_TESTS}::test_what_is_ordered_before_its_time_is_sent_when_it_is_due",
+            "tests/satellites/test_early_orders.py::"
+            "test_what_is_ordered_before_its_time_is_sent_when_it_is_due",
         ),
     ),
     Mutant(
@@ -201,7 +209,7 @@ return Message(
         file=_POLLER,
         before="                self.store.release(token, maybe_handed_on=maybe)\n",
         after="",
-        tests=(f"{_POLLER_TESTS}::test_a_failing_send_releases_the_claim",),
+        tests=("tests/satellites/test_released_claims.py::test_a_failing_send_releases_the_claim",),
     ),
     Mutant(
         name="a claim in doubt is released as if nobody had it",
@@ -221,7 +229,7 @@ return Message(
         before="            for one, result in zip(chunks, results, strict=True)\n",
         after="            for one, result in zip(chunks[:1], results[:1], strict=True)\n",
         tests=(
-            f"{_POLLER_TESTS}::"
+            "tests/satellites/test_released_claims.py::"
             "test_of_chunks_that_were_sent_together_those_that_were_not_taken_are_given_back",
         ),
     ),
@@ -231,7 +239,7 @@ return Message(
         file=_POLLER,
         before="            if result is not SendResult.CONFIRMED\n",
         after="            if result is SendResult.UNROUTABLE\n",
-        tests=(f"{_POLLER_TESTS}::test_a_failing_send_releases_the_claim",),
+        tests=("tests/satellites/test_released_claims.py::test_a_failing_send_releases_the_claim",),
     ),
     Mutant(
         name="the claim is not in the transaction of its ids",

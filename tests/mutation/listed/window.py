@@ -140,7 +140,10 @@ MUTANTS = (
         file=_RECEIVER,
         before="                if number not in numbers:\n                    break\n",
         after="                if number not in numbers:\n                    continue\n",
-        tests=(f"{_AMQP_TESTS}::test_what_is_acknowledged_is_gone_and_what_is_not_comes_back",),
+        tests=(
+            "tests/transport/test_amqp_receiving.py::"
+            "test_what_is_acknowledged_is_gone_and_what_is_not_comes_back",
+        ),
     ),
     Mutant(
         name="an acknowledgement of a lost connection is taken for done",
@@ -155,8 +158,10 @@ MUTANTS = (
                 continue
 """,
         tests=(
-            f"{_AMQP_TESTS}::test_a_receiver_connects_again_and_what_was_in_hand_comes_back",
-            f"{_AMQP_TESTS}::test_an_acknowledgement_on_a_lost_connection_is_not_taken_for_done",
+            "tests/transport/test_amqp_connections.py::"
+            "test_a_receiver_connects_again_and_what_was_in_hand_comes_back",
+            "tests/transport/test_amqp_connections.py::"
+            "test_an_acknowledgement_on_a_lost_connection_is_not_taken_for_done",
         ),
     ),
 )

@@ -1,0 +1,92 @@
+"""Of a batch the next chunk is in hand while one is sent; in a transaction it has to wait."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+
+from tests.satellites.dispatching import SCOPE, Desk
+from tests.support.clock import START
+from tests.support.makers import SECOND, a_received, a_timeout
+from tests.support.ports import FakeReceiver, FakeSession
+from timeoutmgr.contracts import SendResult, Taken, TimeoutState, Transaction
+from timeoutmgr.errors import MessageRejected
+from timeoutmgr.message import Message, Outgoing
+from timeoutmgr.satellites.control import chunk_message
+from timeoutmgr.transport.work import Work
+
+
+class _LateSession(FakeSession):
+    """One whose answers come when they are asked for."""
+
+    def __init__(self, desk: Desk, journal: list[str]) -> None:
+        super().__init__(desk.transport)
+        self._desk = desk
+        self._journal = journal
+
+    def send(
+        self, outgoing: Sequence[Outgoing], *, transaction: Transaction | None = None
+    ) -> list[SendResult]:
+        self._journal.append("sent")
+        return super().send(outgoing, transaction=transaction)
+
+    def start_sending(self, outgoing: Sequence[Outgoing]) -> _LateSession:
+        self._answers = super().send(outgoing)
+        self._journal.append("sent " + " ".join(one.message.id for one in outgoing))
+        return self
+
+    def results(self) -> list[SendResult]:
+        self._journal.append(f"{len(self._desk.store._in.held)} in hand")
+        return self._answers
+
+
+def two_chunks(desk: Desk, journal: list[str]) -> None:
+    desk.put(a_timeout("m1", START - SECOND), a_timeout("m2", START))
+    chunks = [desk.store.claim(desk.clock.now(), 1, "me") for _ in range(2)]
+    orders = [chunk_message(chunk.token, chunk.keys, chunk.token) for chunk in chunks]
+    session = _LateSession(desk, journal)
+    with Work(session, FakeReceiver(desk.transport, "control"), desk.mode) as work:
+        desk.step([a_received(order) for order in orders], work)
+
+
+def test_the_next_chunk_is_in_hand_when_the_answers_to_the_first_are_asked_for() -> None:
+    desk, journal = Desk(), list[str]()
+
+    two_chunks(desk, journal)
+
+    assert journal == ["sent m1", "2 in hand", "sent m2", "1 in hand"]
+    assert desk.state("m1") is desk.state("m2") is TimeoutState.DISPATCHED
+
+
+def test_in_transaction_scope_one_chunk_is_in_hand_at_a_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    desk, journal = Desk(SCOPE), list[str]()
+    take_many = desk.store.take_many
+
+    @contextmanager
+    def noted(*given: Any, **named: Any) -> Iterator[Taken]:
+        with take_many(*given, **named) as taken:
+            journal.append("taken")
+            yield taken
+        journal.append("closed")
+
+    monkeypatch.setattr(desk.store, "take_many", noted)
+    two_chunks(desk, journal)
+
+    assert journal == ["taken", "sent", "closed"] * 2
+    assert desk.transport.ids("billing") == ["m1", "m2"]
+
+
+def test_a_chunk_that_is_no_order_keeps_its_whole_batch_from_being_begun() -> None:
+    desk = Desk()
+    desk.put(a_timeout("m1"))
+    chunk = desk.store.claim(desk.clock.now(), 1, "me")
+
+    with pytest.raises(MessageRejected):
+        desk.order(chunk_message(chunk.token, chunk.keys, "c1"), Message(id="no order"))
+
+    assert desk.transport.ids("billing") == []

@@ -1,0 +1,92 @@
+"""What is ordered before its time is sent when it is due, by the store's clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+
+from tests.satellites.dispatching import RECEIVE, SCOPE, Desk
+from tests.support.clock import START, FakeClock
+from tests.support.makers import SECOND, a_timeout
+from timeoutmgr import headers
+from timeoutmgr.contracts import TimeoutState, TransactionMode
+from timeoutmgr.instants import Micros, to_wire
+from timeoutmgr.satellites.control import chunk_message
+
+
+class EarlyDesk(Desk):
+    """A desk whose orders come before their time; *rests* has the seconds that it waited."""
+
+    def __init__(self, mode: TransactionMode = RECEIVE) -> None:
+        super().__init__(mode)
+        self.rests: list[float] = []
+        self.resting: Callable[[], None] = lambda: None
+        self.step = replace(self.step, ahead=6_000, rest=self._rest)
+
+    def order_early(self, *due: Micros) -> None:
+        """Order a message for each of *due*, in a chunk of its own."""
+        self.put(*(a_timeout(f"m{number}", at) for number, at in enumerate(due, start=1)))
+        chunks = self.store.claim(self.clock.now(), 1, "me", chunks=len(due), ahead=6_000)
+        self.order(*(chunk_message(one.token, one.keys, one.token) for one in chunks.all))
+
+    def _rest(self, seconds: float) -> None:
+        self.resting()
+        self.rests.append(seconds)
+        self.clock.advance(seconds)
+
+
+def test_what_is_ordered_before_its_time_is_sent_when_it_is_due() -> None:
+    desk = EarlyDesk()
+    desk.resting = lambda: _assert_nothing_was_sent(desk)
+
+    desk.order_early(START + 2_000)
+
+    assert desk.rests == [0.002]
+    [sent] = desk.transport.messages("billing")
+    assert sent.headers[headers.DISPATCHED_AT] == to_wire(START + 2_000)
+    assert [one.at for one in desk.store.outcomes] == [START + 2_000]
+
+
+def _assert_nothing_was_sent(desk: Desk) -> None:
+    assert desk.transport.ids("billing") == []
+
+
+def test_the_stores_clock_decides_when_and_not_the_hosts() -> None:
+    desk = EarlyDesk()
+    desk.step = replace(desk.step, clock=FakeClock(START + SECOND))
+
+    desk.order_early(START + 2_000)
+
+    assert desk.rests == [0.002]
+
+
+def test_nobody_waits_while_what_was_sent_before_is_not_recorded() -> None:
+    desk = EarlyDesk()
+    recorded: list[TimeoutState | None] = []
+    desk.resting = lambda: recorded.append(desk.state("m1"))
+
+    desk.order_early(START, START + 5_000)
+
+    assert recorded == [TimeoutState.DISPATCHED]
+    assert desk.transport.ids("billing") == ["m1", "m2"]
+
+
+def test_in_transaction_scope_what_is_not_due_is_left_where_it_is() -> None:
+    desk = EarlyDesk(SCOPE)
+
+    desk.order_early(START + 1)
+
+    assert desk.rests == []
+    assert desk.transport.ids("billing") == []
+    assert desk.state() is TimeoutState.PENDING
+
+
+def test_a_clock_that_is_set_back_makes_no_wait_longer_than_orders_are_ahead() -> None:
+    desk = EarlyDesk()
+    desk.store.after["take_many"] = lambda: desk.clock.step_wall(-timedelta(hours=1))
+
+    desk.order_early(START + 2_000)
+
+    assert desk.rests == [0.006]
+    assert desk.transport.ids("billing") == ["m1"]

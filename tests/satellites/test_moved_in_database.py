@@ -1,0 +1,65 @@
+"""In one transaction with a queue, what can be moved to it is moved, and the rest sent."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from tests.satellites.dispatching import ATOMIC, RECEIVE, SCOPE, Desk
+from tests.support.makers import a_timeout
+from timeoutmgr.contracts import Key, TimeoutState, Transaction, TransactionMode
+from timeoutmgr.instants import Micros
+
+
+class _Mover:
+    """Moves what is not to be kept back."""
+
+    def __init__(self, *kept_back: str) -> None:
+        self._kept_back = kept_back
+        self.asked: list[tuple[str, list[str]]] = []
+
+    def __call__(
+        self, token: str, keys: Sequence[Key], _at: Micros, transaction: Transaction
+    ) -> list[Key]:
+        assert transaction is not None
+        self.asked.append((token, [key.id for key in keys]))
+        return [key for key in keys if key.id not in self._kept_back]
+
+
+def test_what_is_moved_in_the_database_is_counted_and_not_sent() -> None:
+    desk, mover = Desk(SCOPE), _Mover()
+    desk.put(a_timeout("m1"), a_timeout("m2"))
+    desk.step = replace(desk.step, move_many=mover)
+    desk.clock.advance(2.0)
+    desk.order_due()
+
+    [(token, asked)] = mover.asked
+    assert token
+    assert asked == sorted([a_timeout("m1").id, a_timeout("m2").id])
+    assert desk.transport.ids("billing") == []
+    assert desk.counted("timeouts_dispatched") == 2
+    assert desk.counted("timeouts_gone") == 0
+    assert desk.telemetry.snapshot()["lateness_seconds"] == 2.0
+
+
+def test_what_cannot_be_moved_is_sent() -> None:
+    desk = Desk(SCOPE)
+    desk.put(a_timeout("m1"), a_timeout("m2"))
+    desk.step = replace(desk.step, move_many=_Mover(a_timeout("m2").id))
+    desk.order_due()
+
+    assert desk.transport.ids("billing") == ["m2"]
+    assert desk.state("m2") is TimeoutState.DISPATCHED
+    assert desk.counted("timeouts_dispatched") == 2
+
+
+@pytest.mark.parametrize("mode", [RECEIVE, ATOMIC])
+def test_nothing_is_moved_outside_of_the_one_transaction(mode: TransactionMode) -> None:
+    desk, mover = Desk(mode), _Mover()
+    desk.put(a_timeout("m1"))
+    desk.step = replace(desk.step, move_many=mover)
+    desk.order_due()
+
+    assert (mover.asked, desk.transport.ids("billing")) == ([], ["m1"])

@@ -1,0 +1,72 @@
+"""A clock that jumps holds no poll up, and the clocks' difference is measured and told."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.satellites.polling import Loop
+from tests.support.makers import SECOND
+
+
+@pytest.mark.behaviour(54)
+def test_a_poll_that_moved_away_with_the_wall_clock_is_forced_by_the_watchdog(loop: Loop) -> None:
+    loop.clock.wall = 3600 * SECOND
+    loop.poller.start()
+    loop.clock.wall = 0
+    loop.clock.mono = 62.0
+
+    loop.poller.watch()
+
+    assert loop.telemetry.reaches("polls", 1)
+
+
+@pytest.mark.behaviour(54)
+def test_the_watchdog_forces_no_poll_while_they_come_as_they_should(loop: Loop) -> None:
+    loop.started()
+    loop.clock.wall, loop.clock.mono = 30 * SECOND, 30.0
+
+    loop.poller.watch()
+
+    assert "polls_forced" not in loop.telemetry.snapshot()
+
+
+@pytest.mark.behaviour(55, 139)
+@pytest.mark.parametrize(
+    ("offset", "warned", "critical"),
+    [(0.2, False, 0), (5, True, 0), (300, False, 1), (-300, False, 1)],
+)
+def test_the_clocks_offset_is_measured_and_told(
+    caplog: pytest.LogCaptureFixture, offset: float, warned: bool, critical: int
+) -> None:
+    loop = Loop(offset=round(offset * SECOND))
+
+    loop.poller.measure_offset()
+
+    assert loop.telemetry.snapshot()["clock_offset_seconds"] == pytest.approx(offset, abs=0.1)
+    assert ("the database's clock differs" in caplog.text) is warned
+    assert len(loop.offsets) == critical
+
+
+@pytest.mark.behaviour(55)
+def test_an_offset_that_another_answer_told_is_not_asked_for_again() -> None:
+    loop = Loop(offset=0)
+
+    loop.poller.measure_offset(lambda: 5 * SECOND)
+
+    assert loop.telemetry.snapshot()["clock_offset_seconds"] == 5.0
+
+
+@pytest.mark.behaviour(55)
+def test_an_offset_that_was_just_found_wakes_by_the_databases_clock() -> None:
+    loop = Loop(offset=300 * SECOND)
+    try:
+        loop.started()
+        loop.poller.measure_offset()
+        assert loop.telemetry.reaches("polls", 1)
+        before = int(loop.telemetry.snapshot()["polls"])
+
+        loop.poller.wake(loop.store.now())
+
+        assert loop.telemetry.reaches("polls", before + 1)
+    finally:
+        loop.poller.stop()

@@ -1,0 +1,107 @@
+"""A poller that is stopped is still, has let go of everything, and can be started again."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from tests.satellites.polling import SOON, Loop
+from timeoutmgr.instants import Micros
+
+
+def test_a_stopped_poller_has_let_go_of_its_session(loop: Loop) -> None:
+    loop.started()
+
+    loop.poller.stop()
+
+    assert loop.transport.open_sessions == 0
+
+
+@pytest.mark.behaviour(51)
+def test_a_stopped_poller_does_not_poll_when_woken(loop: Loop) -> None:
+    loop.started()
+    loop.poller.stop()
+
+    loop.poller.wake(loop.clock.now())
+    loop.poller.watch()
+
+    assert loop.poller._scheduler is None
+    loop.poller.start()
+    assert loop.telemetry.reaches("polls", 2)
+    loop.poller.stop()  # waits for polls that are under way
+    assert loop.telemetry.snapshot()["polls"] == 2
+
+
+def test_stop_before_start_and_twice_is_fine(loop: Loop) -> None:
+    loop.poller.stop()
+    loop.started()
+    loop.poller.stop()
+    loop.poller.stop()
+
+
+def test_a_stopped_poller_can_be_started_again(loop: Loop) -> None:
+    loop.started()
+    loop.poller.stop()
+
+    loop.poller.start()
+
+    assert loop.telemetry.reaches("polls", 2)
+
+
+def test_a_stop_and_a_poll_that_ends_do_not_wait_for_each_other(loop: Loop) -> None:
+    # A poll's end moves the job, for which it needs the lock that a shutdown holds.
+    loop.started()
+    scheduler = loop.poller._scheduler
+    assert scheduler is not None
+    polling, go_on, ending, over = (threading.Event() for _ in range(4))
+    move = loop.poller._run_at
+
+    def poll() -> None:
+        polling.set()
+        go_on.wait(SOON)
+
+    def move_when_over(at: Micros) -> None:
+        ending.set()
+        over.wait(SOON)
+        move(at)
+
+    loop.ready = poll
+    loop.poller.wake(loop.clock.now())
+    assert polling.wait(SOON)
+    scheduler.get_jobs()  # returns once APScheduler has submitted that poll
+    loop.poller._run_at = move_when_over  # type: ignore[method-assign]  # to hold it up
+    go_on.set()
+    assert ending.wait(SOON)
+
+    stopping = threading.Thread(target=loop.poller.stop, daemon=True)
+    stopping.start()
+    stopping.join(SOON / 2)
+
+    assert not stopping.is_alive()
+    over.set()
+
+
+def test_wakes_from_all_sides_and_stops_never_hold_each_other_up() -> None:
+    # Short polls end while APScheduler still submits them, with its lock in hand.
+    loop = Loop()
+    over = threading.Event()
+
+    def wake() -> None:
+        while not over.is_set():
+            loop.poller.wake(loop.clock.now())
+            loop.poller.watch()
+
+    wakers = [threading.Thread(target=wake, daemon=True) for _ in range(2)]
+    for waker in wakers:
+        waker.start()
+    for _ in range(30):
+        loop.poller.start()
+        loop.poller.measure_offset()
+        loop.poller.stop()
+    over.set()
+    for waker in wakers:
+        waker.join(SOON)
+
+    assert not any(waker.is_alive() for waker in wakers)
+    assert loop.transport.open_sessions == 0

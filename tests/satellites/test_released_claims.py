@@ -1,0 +1,92 @@
+"""What was claimed and not handed on is given back, and handed on by a later poll."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.satellites.polling import AWAY, CONTROL, SCOPE, Round
+from timeoutmgr.contracts import SendResult
+from timeoutmgr.errors import QueueMissing, StorageUnavailable, TransportUnavailable
+from timeoutmgr.satellites.poller import AT_ONCE
+
+
+@pytest.mark.behaviour(43)
+@pytest.mark.parametrize(
+    "answer",
+    [
+        SendResult.UNKNOWN,
+        SendResult.REFUSED,
+        SendResult.UNROUTABLE,
+        TransportUnavailable("gone"),
+        QueueMissing([CONTROL], "install it"),
+        RuntimeError("a bug in the transport"),
+    ],
+)
+def test_a_failing_send_releases_the_claim(answer: SendResult | Exception) -> None:
+    one = Round(chunk=10)
+    keys = one.put(3)
+    one.transport.script(CONTROL, answer)
+    with pytest.raises((TransportUnavailable, QueueMissing, RuntimeError)):
+        one.poll()
+
+    one.poll()
+
+    assert one.handed_on() == [keys]
+
+
+@pytest.mark.behaviour(43)
+def test_after_a_failing_send_the_chunks_before_it_are_not_handed_on_again() -> None:
+    one = Round(chunk=2)
+    keys = one.put(6)
+    one.transport.script(CONTROL, SendResult.CONFIRMED, SendResult.UNKNOWN)
+    with pytest.raises(TransportUnavailable):
+        one.poll()
+
+    one.poll()
+
+    assert sorted(key for chunk in one.handed_on() for key in chunk) == keys
+
+
+@pytest.mark.behaviour(48)
+def test_a_claim_whose_release_fails_too_lapses_by_itself() -> None:
+    one = Round()
+    keys = one.put(1)
+    one.transport.script(CONTROL, TransportUnavailable("gone"))
+    one.store.fail("release", AWAY)
+    with pytest.raises((StorageUnavailable, TransportUnavailable)):
+        one.poll()
+    one.poll()
+    assert one.handed_on() == []
+
+    one.fake.advance(61)
+    one.poll()
+
+    assert one.handed_on() == [keys]
+
+
+@pytest.mark.behaviour(63)
+def test_in_transaction_scope_a_failing_send_rolls_back() -> None:
+    one = Round(SCOPE)
+    one.put(1)
+    one.transport.script(CONTROL, SendResult.REFUSED)
+
+    with pytest.raises(TransportUnavailable):
+        one.poll()
+
+    assert one.transport.journal[-1] == "rollback"
+
+
+def test_of_chunks_that_were_sent_together_those_that_were_not_taken_are_given_back() -> None:
+    one = Round(chunk=1)
+    keys = one.put(1 + AT_ONCE)
+    answers = [SendResult.REFUSED, SendResult.CONFIRMED, SendResult.UNKNOWN]
+    one.transport.script(CONTROL, *[SendResult.CONFIRMED] * 2, *answers)
+
+    with pytest.raises(TransportUnavailable, match="did not take"):
+        one.poll()
+    one.poll()
+
+    given_back = sorted(keys[place] for place in (2, 4))
+    assert len(one.store.released) == 2
+    handed_on = [key for chunk in one.handed_on() for key in chunk]
+    assert handed_on == [*(key for key in keys if key not in given_back), *given_back]

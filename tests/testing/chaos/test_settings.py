@@ -1,0 +1,39 @@
+"""A run that could not work is refused before it begins."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.testing.chaos import ChaosSettings
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        *(("seconds", 0.0), ("workers", 0), ("cancelled", 1.1), ("dead", -0.1)),
+        ("kill_every", (2.0, 1.0)),
+    ],
+)
+def test_a_setting_that_makes_no_sense_is_refused(setting: str, value: Any) -> None:
+    given: dict[str, Any] = {setting: value}
+
+    with pytest.raises(ConfigurationError, match=setting):
+        ChaosSettings(**given)
+
+
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({"native": True}, "RabbitMQ"),
+        ({"migrate": True, "broker": "redis://localhost"}, "RabbitMQ"),
+        ({"migrate": True, "broker": "amqp://localhost", "delayed_store": True}, "delayed_store"),
+        ({"migrate": True, "broker": "amqp://localhost", "dead": 0.1}, "dead"),
+        ({"native": True, "broker": "amqp://localhost", "producers": 1}, "producers"),
+    ],
+)
+def test_what_delay_levels_cannot_do_is_refused(given: dict[str, Any], named: str) -> None:
+    with pytest.raises(ConfigurationError, match=named):
+        ChaosSettings(**given)

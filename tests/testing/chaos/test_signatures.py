@@ -1,0 +1,36 @@
+"""A message bears the name of the process that sent it, whatever way it leaves."""
+
+from __future__ import annotations
+
+from contextlib import closing
+from typing import cast
+
+import amqp
+import pytest
+
+from timeoutmgr.contracts import StartsSending
+from timeoutmgr.message import Message, Outgoing
+from timeoutmgr.testing.chaos.signatures import SENT_BY, signed
+from timeoutmgr.transport.kombu_transport import KombuTransport
+
+
+@pytest.mark.parametrize("opened", ["session", "session_of_batches", "start_sending"])
+def test_whatever_way_a_message_leaves_it_is_signed(
+    opened: str, rabbitmq_url: str, raw_channel: amqp.Channel
+) -> None:
+    message = Message(id="m", headers={}, body=b"", content_type="text/plain")
+    with closing(KombuTransport(rabbitmq_url)) as plain:
+        transport = cast(KombuTransport, signed(plain, ["consumer"], "migration#7"))
+        batches = opened == "session_of_batches"
+        with closing(
+            transport.session_of_batches(9) if batches else transport.session()
+        ) as session:
+            session.create_queues(["consumer"])
+            outgoing = [Outgoing("consumer", message)]
+            if opened == "start_sending":
+                assert isinstance(session, StartsSending)
+                session.start_sending(outgoing).results()
+            else:
+                session.send(outgoing)
+
+    assert raw_channel.basic_get("consumer", no_ack=True).headers[SENT_BY] == "migration#7"

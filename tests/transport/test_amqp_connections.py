@@ -1,0 +1,136 @@
+"""A lost connection to RabbitMQ is noticed and made again; what was in hand comes back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing
+from datetime import timedelta
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.transport.proxy import Proxy
+from tests.transport.traffic import ids, receive, send
+from timeoutmgr.contracts import TransportSession
+from timeoutmgr.errors import LeaseLost, QueueMissing, TransportUnavailable
+from timeoutmgr.transport.connection import AmqpConnection
+from timeoutmgr.transport.kombu_transport import KombuTransport
+from timeoutmgr.transport.rabbitmq import RabbitMQSession
+from timeoutmgr.transport.rabbitmq_receiver import RabbitMQReceiver
+from timeoutmgr.transport.settings import KombuSettings
+
+
+@pytest.fixture
+def far_url(rabbitmq_url: str, proxy: Proxy) -> str:
+    parts = urlsplit(rabbitmq_url)
+    netloc = f"{parts.username}:{parts.password}@127.0.0.1:{proxy.port}"
+    return parts._replace(netloc=netloc).geturl()
+
+
+@pytest.fixture
+def far_session(far_url: str) -> Iterator[TransportSession]:
+    with (
+        closing(KombuTransport(far_url, confirm_timeout=timedelta(seconds=2))) as transport,
+        closing(transport.session()) as session,
+    ):
+        yield session
+
+
+def test_a_receiver_connects_again_and_what_was_in_hand_comes_back(
+    far_session: TransportSession, proxy: Proxy, session: TransportSession, queue: str
+) -> None:
+    send(session, queue, "a", "b")
+    with closing(far_session.receiver(queue, prefetch=10)) as receiver:
+        before = receive(receiver, 2)
+        proxy.cut()
+
+        with pytest.raises(TransportUnavailable):
+            receiver.receive(1, 5)
+        after = receive(receiver, 2)
+        with pytest.raises(LeaseLost):
+            receiver.ack(before)
+        receiver.release(before)
+        receiver.ack(after)
+
+    assert ids(after) == ["a", "b"]
+    assert session.count(queue) == 0
+
+
+def test_an_acknowledgement_on_a_lost_connection_is_not_taken_for_done(
+    far_session: TransportSession, proxy: Proxy, session: TransportSession, queue: str
+) -> None:
+    send(session, queue, "a")
+    with closing(far_session.receiver(queue, prefetch=10)) as receiver:
+        received = receive(receiver, 1)
+        proxy.cut()
+        with pytest.raises(TransportUnavailable):
+            receiver.receive(1, 5)
+
+        with pytest.raises(LeaseLost):
+            receiver.ack(received)
+        receiver.release(received)
+
+
+def test_a_deleted_queue_ends_its_receiver(session: TransportSession, unique: str) -> None:
+    session.create_queues([unique])
+    with closing(session.receiver(unique, prefetch=1)) as receiver:
+        session.delete_queues([unique])
+
+        with pytest.raises(TransportUnavailable):
+            receiver.receive(1, 10)
+        with pytest.raises(QueueMissing):
+            receiver.receive(1, 10)
+
+
+def test_a_receiver_that_is_closed_says_so(session: TransportSession, queue: str) -> None:
+    receiver = session.receiver(queue, prefetch=1)
+    receiver.close()
+    receiver.close()
+
+    receiver.interrupt()
+    with pytest.raises(TransportUnavailable):
+        receiver.receive(1, 0)
+
+
+def test_heartbeats_keep_a_receiver_whose_thread_is_busy(
+    far_url: str, proxy: Proxy, session: TransportSession, queue: str
+) -> None:
+    settings = KombuSettings(heartbeat=timedelta(seconds=1))
+    send(session, queue, "slow")
+    with (
+        closing(KombuTransport(far_url, settings=settings)) as transport,
+        closing(transport.session()) as ours,
+        closing(ours.receiver(queue, prefetch=1)) as receiver,
+    ):
+        received = receive(receiver, 1)
+
+        proxy.wait_for_writes(7)  # a slow handler: the broker's patience is two heartbeats
+
+        receiver.ack(received)
+        assert receiver.receive(1, 0.1) == []
+    assert proxy.connections == 1
+    assert session.count(queue) == 0
+
+
+def test_a_sender_notices_that_the_broker_gave_it_up_while_idle(
+    far_url: str, proxy: Proxy, queue: str
+) -> None:
+    settings = KombuSettings(heartbeat=timedelta(seconds=1))
+    # Without the transport there is nobody who looks after its heartbeats.
+    with closing(RabbitMQSession(lambda: AmqpConnection(far_url, settings), settings)) as session:
+        send(session, queue, "before")
+        proxy.wait_for_server_to_leave()
+
+        send(session, queue, "after")
+
+        assert session.count(queue) == 2
+    assert proxy.connections == 2
+
+
+def test_a_receiver_without_help_beats_while_it_waits(rabbitmq_url: str, queue: str) -> None:
+    settings = KombuSettings(heartbeat=timedelta(seconds=1))
+    with closing(
+        RabbitMQReceiver(lambda: AmqpConnection(rabbitmq_url, settings), queue, 1)
+    ) as receiver:
+        assert receiver.receive(1, 4) == []
+        assert receiver.receive(1, 0) == []

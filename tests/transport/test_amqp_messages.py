@@ -1,0 +1,224 @@
+"""A message on RabbitMQ arrives as it was sent, and nothing in one stops its consumer."""
+
+from __future__ import annotations
+
+import gzip
+from struct import pack
+from typing import Any
+
+import amqp
+import pytest
+
+from tests.transport.traffic import ids, receive
+from timeoutmgr import headers as names
+from timeoutmgr.contracts import Receiver, TransportSession
+from timeoutmgr.message import Message, Outgoing, Received
+from timeoutmgr.transport.connection import AmqpConnection
+from timeoutmgr.transport.frames import message_frames, publish_method
+from timeoutmgr.transport.settings import KombuSettings
+
+
+def test_a_message_arrives_as_it_was_sent(
+    session: TransportSession, queue: str, receiver: Receiver
+) -> None:
+    message = Message(
+        id="ä" * 127,
+        headers={"Grüße": "Ω", "empty": "", names.CORRELATION_ID: "c" * 300},
+        body=b"\x00\xff\x1f\x8b",
+        content_type="application/x-thing",
+        content_encoding="binary",
+    )
+
+    session.send([Outgoing(queue, message)])
+
+    (received,) = receiver.receive(1, 5)
+    assert received == Received(message=message, queue=queue, tag=None)
+
+
+def test_properties_tell_strangers_what_our_headers_say(
+    session: TransportSession, queue: str, raw_channel: amqp.Channel
+) -> None:
+    told = {
+        names.CORRELATION_ID: "correlation",
+        names.REPLY_TO: "replies",
+        names.ENCLOSED_MESSAGE_TYPES: "Sales.OrderPlaced",
+    }
+
+    session.send([Outgoing(queue, Message(id="1", headers=told))])
+
+    properties = raw_channel.basic_get(queue, no_ack=True).properties
+    assert properties == {
+        "message_id": "1",
+        "content_type": "application/json",
+        "content_encoding": "utf-8",
+        "delivery_mode": 2,
+        "correlation_id": "correlation",
+        "reply_to": "replies",
+        "type": "Sales.OrderPlaced",
+        "application_headers": told,
+    }
+
+
+def test_headers_that_steer_a_broker_are_dropped_on_the_way_out(
+    session: TransportSession, queue: str, receiver: Receiver, unique: str
+) -> None:
+    elsewhere = f"{unique}.elsewhere"
+    session.create_queues([elsewhere])
+    steering = {"CC": elsewhere, "bcc": elsewhere, "X-Death": "1", "Compression": "zlib"}
+
+    session.send([Outgoing(queue, Message(id="1", headers={**steering, "kept": "yes"}))])
+
+    (received,) = receiver.receive(1, 5)
+    assert received.message.headers == {"kept": "yes"}
+    assert session.count(elsewhere) == 0
+    session.delete_queues([elsewhere])
+
+
+def test_headers_that_steer_a_broker_are_dropped_on_the_way_in(
+    raw_channel: amqp.Channel, queue: str, receiver: Receiver
+) -> None:
+    steering = {"CC": [f"{queue}.other"], "x-death": [{"count": 3}], "x-delay": 5}
+
+    raw_channel.basic_publish(
+        amqp.Message("", application_headers={**steering, "kept": "yes"}), routing_key=queue
+    )
+
+    (received,) = receiver.receive(1, 5)
+    assert received.message.headers == {"kept": "yes"}
+    assert received.defect is None
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(True, "True"), (42, "42"), (-(2**40), "-1099511627776"), (1.5, "1.5"), (b"bytes", "bytes")],
+)
+def test_a_plain_header_value_becomes_text(
+    raw_channel: amqp.Channel, queue: str, receiver: Receiver, value: object, text: str
+) -> None:
+    raw_channel.basic_publish(
+        amqp.Message("", application_headers={"value": value}), routing_key=queue
+    )
+
+    (received,) = receiver.receive(1, 5)
+    assert received.message.headers == {"value": text}
+    assert received.defect is None
+
+
+@pytest.mark.parametrize(
+    "properties",
+    [
+        {"application_headers": {"value": b"\xff\xfe"}},
+        {"application_headers": {b"\xff": "value"}},
+        {"application_headers": {"value": {"nested": "table"}}},
+        {"application_headers": {"value": ["a", "list"]}},
+        {"application_headers": {"value": None}},
+        {"message_id": b"\xff"},
+        {"content_encoding": b"\xff"},
+        {"reply_to": b"\xff", "application_headers": {"value": "readable"}},
+    ],
+)
+def test_an_unreadable_envelope_is_a_defect_and_the_body_is_whole(
+    raw_channel: amqp.Channel,
+    session: TransportSession,
+    queue: str,
+    receiver: Receiver,
+    properties: dict[str, Any],
+) -> None:
+    raw_channel.basic_publish(amqp.Message(b"\x00body", **properties), routing_key=queue)
+    raw_channel.basic_publish(amqp.Message("next", message_id="next"), routing_key=queue)
+
+    defective, behind = receive(receiver, 2)
+    assert defective.defect
+    assert defective.message.body == b"\x00body"
+    assert behind.message.id == "next"
+
+
+def test_a_table_nested_beyond_reason_is_a_defect(
+    rabbitmq_url: str, queue: str, receiver: Receiver
+) -> None:
+    table = b""
+    for _ in range(3000):
+        table = b"\x01nF" + pack(">I", len(table)) + table
+    header = pack(">HHQH", 60, 0, 4, 0x2000) + pack(">I", len(table)) + table
+    stranger = AmqpConnection(rabbitmq_url, KombuSettings())
+    channel = stranger.channel()
+
+    stranger.write(
+        message_frames(channel.channel_id, publish_method(queue), header, b"body", 131_072)
+    )
+
+    (received,) = receiver.receive(1, 10)
+    assert received.defect
+    assert received.message.body == b"body"
+    stranger.close()
+
+
+def test_a_routing_key_that_is_no_text_stops_nobody(
+    raw_channel: amqp.Channel, queue: str, receiver: Receiver
+) -> None:
+    raw_channel.queue_bind(queue, "amq.fanout")
+
+    raw_channel.basic_publish(
+        amqp.Message("", message_id="1"), exchange="amq.fanout", routing_key=b"\xff\xfe"
+    )
+
+    (received,) = receiver.receive(1, 5)
+    assert received.message.id == "1"
+
+
+def test_a_compressed_or_encoded_body_is_not_touched(
+    raw_channel: amqp.Channel, queue: str, receiver: Receiver
+) -> None:
+    body = gzip.compress(bytes(1000))
+
+    raw_channel.basic_publish(
+        amqp.Message(
+            body,
+            content_type="application/x-python-serialize",
+            content_encoding="latin-1",
+            application_headers={"compression": "application/x-gzip"},
+        ),
+        routing_key=queue,
+    )
+
+    (received,) = receiver.receive(1, 5)
+    assert received.message.body == body
+    assert received.message.content_type == "application/x-python-serialize"
+    assert received.message.headers == {}
+
+
+def test_the_id_in_the_header_comes_before_the_property(
+    raw_channel: amqp.Channel, queue: str, receiver: Receiver
+) -> None:
+    raw_channel.basic_publish(
+        amqp.Message("", message_id="property", application_headers={names.MESSAGE_ID: "header"}),
+        routing_key=queue,
+    )
+
+    assert ids(receiver.receive(1, 5)) == ["header"]
+
+
+def test_our_own_id_is_the_one_that_arrives(
+    session: TransportSession, queue: str, receiver: Receiver
+) -> None:
+    copy = Message(id="mine", headers={names.MESSAGE_ID: "original"})
+
+    session.send([Outgoing(queue, copy)])
+
+    assert ids(receiver.receive(1, 5)) == ["mine"]
+
+
+def test_a_message_without_an_id_has_the_same_one_when_it_is_redelivered(
+    raw_channel: amqp.Channel, queue: str, receiver: Receiver
+) -> None:
+    for n in (1, 2):
+        raw_channel.basic_publish(
+            amqp.Message("same", application_headers={"n": n}), routing_key=queue
+        )
+
+    first = receive(receiver, 2)
+    receiver.release(first)
+    second = receive(receiver, 2)
+
+    assert ids(first) == ids(second)
+    assert len(set(ids(first))) == 2

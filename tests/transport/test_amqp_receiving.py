@@ -1,0 +1,120 @@
+"""What is received from RabbitMQ is in hand until it is acknowledged or released."""
+
+from __future__ import annotations
+
+import threading
+import time
+from contextlib import closing
+
+from tests.transport.traffic import ids, receive, send
+from timeoutmgr.contracts import Receiver, TransportSession
+from timeoutmgr.transport.kombu_transport import KombuTransport
+
+
+def test_what_is_acknowledged_is_gone_and_what_is_not_comes_back(
+    session: TransportSession, queue: str
+) -> None:
+    send(session, queue, *"abcdef")
+
+    with closing(session.receiver(queue, prefetch=10)) as receiver:
+        received = receive(receiver, 6)
+        receiver.ack([received[0], received[1], received[4]])
+        receiver.ack([received[0]])
+
+    with closing(session.receiver(queue, prefetch=10)) as receiver:
+        back = receive(receiver, 3)
+        assert ids(back) == ["c", "d", "f"]
+        assert [one.delivery_count for one in back] == [1, 1, 1]
+        receiver.ack(back)
+    assert session.count(queue) == 0
+
+
+def test_what_is_released_comes_back_at_once_and_in_order(
+    session: TransportSession, queue: str, receiver: Receiver
+) -> None:
+    send(session, queue, *"abc")
+    received = receive(receiver, 3)
+
+    receiver.release(received[1:])
+
+    assert ids(receive(receiver, 2)) == ["b", "c"]
+
+
+def test_an_acknowledgement_of_what_was_received_leaves_what_is_only_buffered(
+    session: TransportSession, queue: str
+) -> None:
+    send(session, queue, *(str(n) for n in range(20)))
+
+    with closing(session.receiver(queue, prefetch=20)) as receiver:
+        receiver.ack(receive(receiver, 5))
+
+    with closing(session.receiver(queue, prefetch=20)) as receiver:
+        assert ids(receive(receiver, 15)) == [str(n) for n in range(5, 20)]
+
+
+def test_a_quorum_queue_counts_deliveries(rabbitmq_url: str, unique: str) -> None:
+    with (
+        closing(KombuTransport(rabbitmq_url, queue_type="quorum")) as transport,
+        closing(transport.session()) as session,
+    ):
+        session.create_queues([unique])
+        send(session, unique, "1")
+        with closing(session.receiver(unique, prefetch=1)) as receiver:
+            counts = []
+            for _ in range(3):
+                (received,) = receive(receiver, 1)
+                counts.append(received.delivery_count)
+                receiver.release([received])
+        session.delete_queues([unique])
+
+    assert counts == [0, 1, 2]
+
+
+def test_no_more_than_the_limit_is_returned_and_the_rest_stays_buffered(
+    session: TransportSession, queue: str, receiver: Receiver
+) -> None:
+    send(session, queue, *"abcd")
+
+    assert ids(receive(receiver, 3)) == ["a", "b", "c"]
+    assert ids(receive(receiver, 1)) == ["d"]
+    assert receiver.receive(1, 0) == []
+
+
+def test_the_prefetch_bounds_what_is_in_hand(session: TransportSession, queue: str) -> None:
+    send(session, queue, *"abcd")
+
+    with closing(session.receiver(queue, prefetch=2)) as receiver:
+        received = receive(receiver, 2)
+        assert receiver.receive(10, 0.1) == []
+        assert session.count(queue) == 2
+
+        receiver.ack(received)
+        assert ids(receive(receiver, 2)) == ["c", "d"]
+
+
+def test_an_interrupt_ends_a_wait(receiver: Receiver) -> None:
+    began = threading.Event()
+
+    def interrupt() -> None:
+        began.wait(10)
+        receiver.interrupt()
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    start = time.monotonic()
+    began.set()
+
+    assert receiver.receive(1, 30) == []
+    assert time.monotonic() - start < 5
+    thread.join()
+    assert receiver.receive(1, 0.01) == []
+
+
+def test_an_interrupt_loses_no_message(
+    session: TransportSession, queue: str, receiver: Receiver
+) -> None:
+    send(session, queue, "a")
+
+    receiver.interrupt()
+
+    assert ids(receive(receiver, 1)) == ["a"]

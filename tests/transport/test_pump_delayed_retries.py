@@ -1,0 +1,77 @@
+"""Where something can delay, a message that fails is retried later, and not without end."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.transport.pumping import SAFE, Mill
+from timeoutmgr.contracts import SendResult, TransactionMode
+from timeoutmgr.errors import InvalidMessage, TransportUnavailable
+from timeoutmgr.message import Message, Outgoing
+from timeoutmgr.resilience.recovery import RecoverabilitySettings
+
+
+def to_later(message: Message) -> Outgoing:
+    return Outgoing("sales.Timeouts", message)
+
+
+@pytest.mark.behaviour(127)
+@pytest.mark.parametrize("mode", SAFE)
+def test_a_failing_message_is_retried_later_where_something_can_delay(
+    mode: TransactionMode,
+) -> None:
+    mill = Mill(mode, policy=RecoverabilitySettings(immediate=2), retry_later=to_later)
+    mill.put("a")
+    mill.always_fails("a")
+
+    mill.turn()
+
+    assert mill.batches == [["a"]] * 2
+    assert (mill.transport.ids("sales.Timeouts"), mill.held, mill.errors) == (["a"], [], [])
+
+
+@pytest.mark.behaviour(127)
+def test_after_the_last_delayed_retry_a_message_goes_to_the_error_queue() -> None:
+    mill = Mill(policy=RecoverabilitySettings(immediate=1), retry_later=to_later)
+    mill.put("a", retries="3")
+    mill.always_fails("a")
+
+    mill.turn()
+
+    assert mill.errors == ["a"]
+
+
+def test_without_anything_that_can_delay_a_message_goes_to_the_error_queue() -> None:
+    mill = Mill(policy=RecoverabilitySettings(immediate=1, delayed=3))
+    mill.put("a")
+    mill.always_fails("a")
+
+    mill.turn()
+
+    assert mill.errors == ["a"]
+
+
+@pytest.mark.parametrize("mode", SAFE)
+def test_a_message_that_cannot_be_sent_once_more_goes_to_the_error_queue(
+    mode: TransactionMode,
+) -> None:
+    mill = Mill(mode, policy=RecoverabilitySettings(immediate=1), retry_later=to_later)
+    mill.put("a")
+    mill.always_fails("a")
+    mill.transport.fail("send", InvalidMessage("its headers have no room for another"))
+
+    mill.turn()
+
+    assert (mill.transport.ids("sales.Timeouts"), mill.held, mill.errors) == ([], [], ["a"])
+
+
+def test_a_message_stays_while_its_delayed_retry_is_not_taken() -> None:
+    mill = Mill(policy=RecoverabilitySettings(immediate=1), retry_later=to_later)
+    mill.put("a")
+    mill.always_fails("a")
+    mill.transport.script("sales.Timeouts", SendResult.UNKNOWN)
+
+    with pytest.raises(TransportUnavailable):
+        mill.turn()
+
+    assert mill.held == ["a"]

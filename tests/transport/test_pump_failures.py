@@ -1,0 +1,172 @@
+"""A message that keeps failing goes to the error queue, and takes no other with it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import pytest
+
+from tests.support.makers import a_message
+from tests.transport.pumping import AWAY, GONE, NONE, SAFE, SCOPE, Mill
+from timeoutmgr import headers
+from timeoutmgr.contracts import TransactionMode
+from timeoutmgr.errors import DeliveryUnknown, MessageRejected
+from timeoutmgr.message import Outgoing, Received
+from timeoutmgr.transport.work import Work
+
+
+@pytest.mark.behaviour(27, 32)
+@pytest.mark.parametrize("mode", SAFE)
+def test_a_message_that_keeps_failing_goes_to_the_error_queue_after_five_attempts(
+    mode: TransactionMode,
+) -> None:
+    mill = Mill(mode)
+    mill.put("a")
+    mill.always_fails("a")
+
+    mill.turn()
+
+    assert mill.batches == [["a"]] * 5
+    assert (mill.errors, mill.held) == (["a"], [])
+
+
+def test_a_message_that_recovers_in_time_is_not_moved() -> None:
+    mill = Mill()
+    mill.put("a")
+    mill.failures["a"] = [RuntimeError("once"), RuntimeError("twice")]
+    attempts: list[int] = []
+
+    def recover(batch: Sequence[Received], work: Work) -> None:
+        attempts.append(1)
+        if len(attempts) == 3:
+            mill.failures.clear()
+
+    mill.before_step = recover
+    mill.turn()
+
+    assert (len(attempts), mill.errors, mill.held) == (3, [], [])
+
+
+def test_a_rejected_message_goes_to_the_error_queue_at_once() -> None:
+    mill = Mill()
+    mill.put("a")
+    mill.always_fails("a", MessageRejected("no timeout"))
+
+    mill.turn()
+
+    assert (mill.batches, mill.errors) == ([["a"]], ["a"])
+
+
+@pytest.mark.behaviour(33)
+def test_in_mode_none_the_first_failure_goes_to_the_error_queue() -> None:
+    mill = Mill(NONE)
+    mill.put("a")
+    mill.always_fails("a")
+
+    mill.turn()
+
+    assert (mill.batches, mill.errors) == ([["a"]], ["a"])
+
+
+@pytest.mark.behaviour(33)
+def test_in_mode_none_a_message_is_acknowledged_once_also_when_its_batch_fails() -> None:
+    mill = Mill(NONE, batch=10)
+    mill.put("a", "poison", "b")
+    mill.always_fails("poison")
+
+    mill.turn()
+
+    acks = [line for line in mill.transport.journal if line.startswith("ack")]
+    assert acks == ["ack a", "ack poison", "ack b"]
+    assert mill.errors == ["poison"]
+
+
+@pytest.mark.behaviour(33)
+@pytest.mark.parametrize("error", [AWAY, GONE, DeliveryUnknown("no confirm")])
+def test_in_mode_none_an_outage_does_not_swallow_the_message(error: Exception) -> None:
+    mill = Mill(NONE)
+    mill.put("a")
+    mill.always_fails("a", error)
+
+    mill.pump.run()
+
+    assert mill.errors == ["a"]
+
+
+@pytest.mark.behaviour(64)
+@pytest.mark.parametrize("mode", SAFE)
+def test_a_poison_message_does_not_sink_its_batch(mode: TransactionMode) -> None:
+    mill = Mill(mode, batch=10)
+    mill.put("a", "poison", "b", "c")
+    mill.always_fails("poison")
+    handled: list[str] = []
+    mill.before_step = lambda batch, work: work.after_commit(
+        lambda: handled.extend(received.message.id for received in batch)
+    )
+
+    mill.turn()
+
+    assert sorted(handled) == ["a", "b", "c"]
+    assert (mill.errors, mill.held) == (["poison"], [])
+
+
+@pytest.mark.behaviour(29)
+def test_what_a_failing_step_did_in_its_transaction_is_rolled_back() -> None:
+    mill = Mill(SCOPE)
+    mill.put("a")
+    mill.always_fails("a")
+    mill.before_step = lambda batch, work: work.send([Outgoing("billing", a_message("partial"))])
+
+    mill.turn()
+
+    assert mill.transport.ids("billing") == []
+    assert mill.transport.journal.count("rollback") == 5
+
+
+@pytest.mark.behaviour(65)
+def test_the_copy_in_the_error_queue_names_the_queue_it_failed_in() -> None:
+    mill = Mill()
+    mill.put("a")
+    mill.always_fails("a")
+
+    mill.turn()
+
+    [copy] = mill.transport.messages("error")
+    assert copy.headers[headers.FAILED_QUEUE] == "sales"
+    assert copy.headers[headers.EXCEPTION_MESSAGE] == "a is poison"
+
+
+def test_an_unreadable_envelope_goes_to_the_error_queue_without_a_step() -> None:
+    mill = Mill()
+    mill.transport.put("sales", a_message("a", b"\xff"), defect="headers are no UTF-8")
+
+    mill.turn()
+
+    [copy] = mill.transport.messages("error")
+    assert (mill.batches, mill.held) == ([], [])
+    assert copy.body == b"\xff"
+    assert copy.headers[headers.EXCEPTION_MESSAGE] == "headers are no UTF-8"
+
+
+def test_an_unreadable_envelope_does_not_keep_its_batch_from_the_step() -> None:
+    mill = Mill(batch=10)
+    mill.put("a")
+    mill.transport.put("sales", a_message("broken"), defect="headers are no UTF-8")
+    mill.put("b")
+
+    mill.turn()
+
+    assert (mill.batches, mill.errors, mill.held) == ([["a", "b"]], ["broken"], [])
+
+
+@pytest.mark.parametrize("mode", SAFE)
+def test_the_neighbours_of_a_rejected_message_are_not_rejected_with_it(
+    mode: TransactionMode,
+) -> None:
+    mill = Mill(mode, batch=10)
+    mill.put("a", "wrong", "b")
+    mill.always_fails("wrong", MessageRejected("no retry can mend it"))
+
+    mill.turn()
+
+    assert (mill.errors, mill.held) == (["wrong"], [])

@@ -1,0 +1,51 @@
+"""A message whose lease was lost is its new owner's; nothing more is done with it."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.support.makers import a_message
+from tests.transport.pumping import RECEIVE, SAFE, Mill
+from timeoutmgr.contracts import TransactionMode
+from timeoutmgr.errors import LeaseLost
+from timeoutmgr.message import Outgoing
+
+
+@pytest.mark.parametrize("mode", SAFE)
+def test_a_lost_lease_undoes_the_step_and_leaves_the_message_to_its_new_owner(
+    mode: TransactionMode,
+) -> None:
+    mill = Mill(mode)
+    mill.put("a")
+    mill.receiver.lost.add("a")
+    mill.before_step = lambda batch, work: work.send([Outgoing("billing", a_message("out"))])
+
+    mill.turn()
+
+    assert mill.errors == []
+    assert mill.telemetry.snapshot()["leases_lost"] == 1
+    assert mill.transport.ids("billing") == (["out"] if mode is RECEIVE else [])
+
+
+@pytest.mark.parametrize("mode", SAFE)
+def test_of_a_batch_in_which_a_lease_was_lost_the_rest_comes_again(mode: TransactionMode) -> None:
+    mill = Mill(mode, batch=10)
+    mill.put("a", "b", "c")
+    mill.receiver.lost.add("b")
+
+    mill.turn()
+
+    assert (mill.held, mill.errors) == ([], [])
+    # Outside a transaction, what is before it is acknowledged.
+    assert mill.transport.ids("sales") == (["c"] if mode is RECEIVE else ["a", "c"])
+
+
+@pytest.mark.parametrize("mode", SAFE)
+def test_a_lease_that_is_lost_during_a_retry_ends_the_retries(mode: TransactionMode) -> None:
+    mill = Mill(mode)
+    mill.put("a")
+    mill.failures["a"] = [RuntimeError("first"), LeaseLost("second")]
+
+    mill.turn()
+
+    assert (len(mill.batches), mill.held, mill.errors) == (2, [], [])
