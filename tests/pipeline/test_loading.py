@@ -194,6 +194,18 @@ def test_rows_of_the_same_run_are_no_conflict(store: Store) -> None:
         Loader(store, run_id="another", on_conflict="error").load([batch(past)])
 
 
+@pytest.mark.parametrize("on_conflict", ["verify", "error"])
+def test_another_row_of_an_id_is_a_conflict_in_another_chunk_of_its_run(
+    store: Store, on_conflict: str
+) -> None:
+    loader = Loader(store, run_id="r", on_conflict=on_conflict)
+
+    with pytest.raises(ContentDiffers, match=f"1 rows .*: {row(1)['id']};"):
+        loader.load([batch([row(1), row(2), row(3), row(1, body=b"other")])], chunk_rows=2)
+
+    assert count(store, "keys") == 2
+
+
 def test_two_that_load_the_same_rows_at_once_store_each_once(store: Store) -> None:
     rows = [batch([row(number) for number in range(400)])]
 

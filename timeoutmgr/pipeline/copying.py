@@ -102,7 +102,7 @@ class CopyPut:
             known = [row[0] for row in self._ask(cursor, self._known())]
             _refuse(known, "and on_conflict=error wants none to be")
         new = self._ask(cursor, self._take_what_is_new())[0][0]
-        if self._on_conflict == "verify":
+        if self._on_conflict != "ignore":
             _refuse(_differing_ids(self._ask(cursor, self._differing())), "with other contents")
         # With the commit at the latest, but another chunk may come in this session's place.
         cursor.execute(f"DROP TABLE {_STAGE}")

@@ -130,7 +130,8 @@ def write_timeouts(
 
     Each row is stored once in its id's life, however often this is run. *on_conflict* says what
     an id that is known already means: ``ignore`` (it is stored, all is well), ``verify`` (raise
-    ContentDiffers where a pending one is another) or ``error``.
+    ContentDiffers where a pending one is another) or ``error`` (raise it, but for what this run has
+    stored itself and is the same).
     """
     checked_on_conflict(on_conflict)
     missing = [name for name in TO_STORE.names if name not in frame.columns]

@@ -82,7 +82,7 @@ class StorePut:
             ids = [one.id for one in known if one.id not in own]
             if ids:
                 raise ContentDiffers(ids, "and on_conflict=error wants none to be")
-        if self._on_conflict == "verify":
+        if self._on_conflict != "ignore":
             stored = self._pending(connection, endpoint, known)
             differing = [
                 one.id for one in known if one.id in stored and not _same(one, stored[one.id])

@@ -62,7 +62,7 @@ class RabbitMQReceiver:
     def receive(self, limit: int, wait: float) -> list[Received]:
         """Return what is there, or what comes first within *wait* and right behind it."""
         with self._used("receiving", reopen=True) as connection:
-            if len(self._buffer) < limit:
+            if not self._has(limit):
                 self._fill(connection, limit, wait)
             return [self._buffer.popleft() for _ in range(min(limit, len(self._buffer)))]
 
@@ -110,7 +110,7 @@ class RabbitMQReceiver:
         self._wake.close()
 
     def _fill(self, connection: AmqpConnection, limit: int, wait: float) -> None:
-        while connection.pump(0) and len(self._buffer) < limit:
+        while connection.pump(0) and not self._has(limit):
             pass
         if self._buffer:
             return
@@ -125,10 +125,14 @@ class RabbitMQReceiver:
         if limit <= FEW:
             return
         linger_until = time.monotonic() + LINGER
-        while len(self._buffer) < limit:
+        while not self._has(limit):
             remaining = linger_until - time.monotonic()
             if remaining <= 0 or not connection.pump(remaining):
                 return
+
+    def _has(self, limit: int) -> bool:
+        """Return whether what has come is enough to be handed out."""
+        return len(self._buffer) >= limit
 
     def _on_delivery(self, number: int, redelivered: bool, content: RawContent) -> None:
         properties = content.properties

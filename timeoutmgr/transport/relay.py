@@ -22,6 +22,10 @@ from timeoutmgr.transport.frames import RawContent, publish_method
 from timeoutmgr.transport.rabbitmq_receiver import RabbitMQReceiver
 from timeoutmgr.transport.settings import KombuSettings
 
+MOST_BYTES: Final = 32 * 1024 * 1024
+"""Bytes of bodies that are read from the broker for one call; they are held several times over
+while they are stored, or published once more."""
+
 _PERSISTENT: Final = 2
 _HEADERS: Final = "application_headers"
 
@@ -71,11 +75,14 @@ class Relay:
         self._sending: tuple[AmqpConnection, ConfirmWindow] | None = None
 
     def receive(self, limit: int, wait: float) -> list[Relayed]:
-        """Return up to *limit* messages; wait at most *wait* seconds for the first."""
+        """Return up to *limit* messages; wait at most *wait* seconds for the first.
+
+        Fewer where their bodies are some MOST_BYTES together.
+        """
         return [
             Relayed(one, content.properties.get(_HEADERS) or {}, content)
             for one in self._receiver.receive(limit, wait)
-            for content in [self._receiver.contents.pop(one.tag)]
+            for content in [self._receiver.content_of(one)]
         ]
 
     def publish(self, publishings: Sequence[Publishing]) -> list[SendResult]:
@@ -113,9 +120,26 @@ class _WholeReceiver(RabbitMQReceiver):
     """A receiver that keeps what came with each message."""
 
     def __init__(self, connect: Callable[[], AmqpConnection], queue: str, prefetch: int) -> None:
-        self.contents: dict[object, RawContent] = {}
+        self._contents: dict[object, RawContent] = {}
+        self._held = 0
         super().__init__(connect, queue, prefetch)
+
+    def content_of(self, received: Received) -> RawContent:
+        """Return what came with a message that was handed out, once."""
+        content = self._contents.pop(received.tag)
+        self._held -= len(received.message.body)
+        return content
+
+    def _open(self) -> None:
+        self._contents.clear()
+        self._held = 0
+        super()._open()
+
+    def _has(self, limit: int) -> bool:
+        return super()._has(limit) or self._held >= MOST_BYTES
 
     def _on_delivery(self, number: int, redelivered: bool, content: RawContent) -> None:
         super()._on_delivery(number, redelivered, content)
-        self.contents[self._buffer[-1].tag] = content
+        received = self._buffer[-1]
+        self._contents[received.tag] = content
+        self._held += len(received.message.body)

@@ -1,0 +1,41 @@
+"""What a relay has in hand at once; a real RabbitMQ."""
+
+from __future__ import annotations
+
+from contextlib import closing
+
+import amqp
+import pytest
+
+from timeoutmgr.testing.signals import eventually
+from timeoutmgr.transport import relay as relays
+from timeoutmgr.transport.kombu_transport import KombuTransport
+
+BODY = 100_000
+MESSAGES = 25
+
+
+def test_large_bodies_come_in_portions_and_all_of_them_come(
+    raw_channel: amqp.Channel, rabbitmq_url: str, unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(relays, "MOST_BYTES", 10 * BODY)
+    raw_channel.queue_declare(unique, auto_delete=False)
+    for number in range(MESSAGES):
+        body = number.to_bytes(2) + bytes(BODY)
+        raw_channel.basic_publish(amqp.Message(body, message_id=f"{number}"), "", unique)
+    transport = KombuTransport(rabbitmq_url)
+
+    with closing(transport), closing(transport.relay(unique, prefetch=1_000)) as relay:
+        portions = []
+        while sum(map(len, portions)) < MESSAGES:
+            portion = relay.receive(1_000, 20)
+            assert portion, "they are there, and nobody else takes them"
+            portions.append(portion)
+            relay.ack(portion)
+        with closing(transport.session()) as session:
+            eventually(lambda: session.count(unique) == 0, "all are settled", 20)
+
+    sizes = [sum(len(one.received.message.body) for one in portion) for portion in portions]
+    assert max(sizes) <= 13 * BODY  # what one read brings is taken whole
+    numbers = [int.from_bytes(one.received.message.body[:2]) for part in portions for one in part]
+    assert numbers == list(range(MESSAGES))
