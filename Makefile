@@ -24,11 +24,11 @@ PYTEST = $(BIN)/python -m pytest -n $(WORKERS)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: mutants help demo demo-pipeline test crash chaos check lint types cover bench bench-peers approve clean
+.PHONY: mutants help demo demo-pipeline test crash chaos cluster check lint types cover bench bench-peers approve clean
 
 help: ## list these commands
 	@sed -n 's/^\([a-z-]*\):.*## \(.*\)/  make \1|\2/p' $(firstword $(MAKEFILE_LIST)) | \
-		while IFS='|' read -r name text; do printf '%-19s%s\n' "$$name" "$$text"; done
+		while IFS='|' read -r name text; do printf '%-21s%s\n' "$$name" "$$text"; done
 	@echo
 	@echo 'Variables: PYTHON=python3.12  WORKERS=8  PAIRS=all  TEST_ARGS="-k poller"  DEMO_ARGS="--help"'
 
@@ -51,6 +51,9 @@ crash: .venv/installed-test ## kill a process at every crash point, on every ref
 
 chaos: .venv/installed ## kill, pause and cut off workers for a minute; was anything lost, early or repeated?
 	@$(BIN)/python -m timeoutmgr.testing.chaos --seconds $(CHAOS_SECONDS) $(if $(CHAOS_SEED),--seed $(CHAOS_SEED)) $(CHAOS_ARGS)
+
+cluster: .venv/installed-test .venv-client/installed ## a job of the pipeline here, on a Spark cluster, and through Spark Connect
+	CLIENT=$(CURDIR)/.venv-client/bin/python $(BIN)/python -m pytest -n 0 -m cluster tests/examples $(TEST_ARGS)
 
 check: lint types ## lint, format and types
 
@@ -86,7 +89,7 @@ mutants: .venv/installed-test ## what is made wrong on purpose, in models and in
 	@$(BIN)/python -m tests.mutation --workers $(WORKERS)
 
 clean: ## remove all that the commands above have made
-	rm -rf .venv .venv-peers build dist *.egg-info .hypothesis .pytest_cache .ruff_cache
+	rm -rf .venv .venv-client .venv-peers build dist *.egg-info .hypothesis .pytest_cache .ruff_cache
 	find . -name __pycache__ -prune -exec rm -rf {} +
 
 .venv/bin/python:
@@ -100,6 +103,13 @@ clean: ## remove all that the commands above have made
 .venv/installed-spark: .venv/bin/python setup.cfg pyproject.toml
 	$(PIP) --editable '.[spark-java]'
 	@touch .venv/installed $@
+
+.venv-client/installed: setup.cfg
+	.ci/venv .venv-client $(PYTHON)
+	.venv-client/bin/python -m pip install --quiet --disable-pip-version-check --no-compile \
+		--editable '.[spark-client,postgresql]'
+	@echo '*' > .venv-client/.gitignore
+	@touch $@
 
 .venv-peers/installed: benchmarks/peers/requirements.txt setup.cfg
 	.ci/venv .venv-peers $(PYTHON)

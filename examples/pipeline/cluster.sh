@@ -40,7 +40,7 @@ await() {
     n=0
     until $python -c "import socket; socket.create_connection(('127.0.0.1', $1), 1)" 2>/dev/null; do
         n=$((n + 1))
-        [ $n -lt 60 ] || { tail -20 "$folder/$2.log" >&2; exit 1; }
+        [ $n -lt 180 ] || { tail -20 "$folder/$2.log" >&2; exit 1; }
         sleep 1
     done
 }

@@ -10,6 +10,7 @@ import pytest
 from timeoutmgr.testing.signals import eventually
 from timeoutmgr.transport import relay as relays
 from timeoutmgr.transport.kombu_transport import KombuTransport
+from timeoutmgr.transport.relay import Relayed
 
 BODY = 100_000
 MESSAGES = 25
@@ -26,7 +27,7 @@ def test_large_bodies_come_in_portions_and_all_of_them_come(
     transport = KombuTransport(rabbitmq_url)
 
     with closing(transport), closing(transport.relay(unique, prefetch=1_000)) as relay:
-        portions = []
+        portions: list[list[Relayed]] = []
         while sum(map(len, portions)) < MESSAGES:
             portion = relay.receive(1_000, 20)
             assert portion, "they are there, and nobody else takes them"

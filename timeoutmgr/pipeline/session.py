@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.pipeline.classpath import first_jars
 from timeoutmgr.pipeline.errors import PipelineUnavailable
 from timeoutmgr.pipeline.java import Java, find_java
 from timeoutmgr.pipeline.quiet import held_back
@@ -132,10 +133,18 @@ def settings_of(options: SessionOptions, scratch: Path) -> dict[str, str]:
         settings |= {"spark.local.dir": str(options.local_dir or scratch)}
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
         settings |= _SHUFFLES
+        settings |= _class_path()
         settings |= _socket_files(scratch)
     if options.partitions is not None:
         settings["spark.sql.shuffle.partitions"] = str(options.partitions)
     return {**settings, **options.configuration}
+
+
+def _class_path() -> dict[str, str]:
+    import pyspark
+
+    jars = first_jars(Path(pyspark.__file__).parent / "jars")
+    return {"spark.driver.extraClassPath": jars} if jars else {}
 
 
 def _socket_files(scratch: Path) -> dict[str, str]:
@@ -172,6 +181,9 @@ _SETTINGS: Final = {
     # For each column that is named, where in the source that was: six calls into the JVM, and a
     # class looked for in every jar. A job names hundreds.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
+    # By itself it is on where rows are computed and off where they are read and written, and each
+    # has its own process that workers are forked from, with all that it imports.
+    "spark.sql.execution.pyspark.udf.simplifiedTraceback.enabled": "false",
     # A speculative attempt would load the same rows at the same time: harmless, and wasted.
     "spark.speculation": "false",
     # Files of an archive are many and near: a job to list them takes longer than to list them.

@@ -1,4 +1,4 @@
-"""One Spark for all tests in this folder; tests/scheduling.py keeps them in one worker."""
+"""One Spark for all tests of this folder in a worker; tests/scheduling.py keeps them in two."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 QUICK = (
     # Only the fast compiler, and the collector with the fewest threads, which seldom has to run.
     *("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xms1g", "-Xmn500m"),
+    # What it compiles fits in, and is not thrown away to be compiled again.
+    "-XX:ReservedCodeCacheSize=240m",
     # Ten thousand classes of Spark's: room for them at once, and no look at their byte code.
     *("-XX:MetaspaceSize=256m", "-XX:+UnlockDiagnosticVMOptions"),
     "-XX:-BytecodeVerificationRemote",
@@ -24,7 +26,7 @@ QUICK = (
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """The one session; to start another would take longer than most tests together."""
+    """The one session of this process; another would take longer to start than most tests."""
     options = SessionOptions(
         master="local[2,3]",
         partitions=2,

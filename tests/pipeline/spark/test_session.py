@@ -4,6 +4,7 @@ import gc
 import os
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,7 +15,8 @@ from pyspark.sql import functions as f
 
 from timeoutmgr.cli.findings import Level
 from timeoutmgr.errors import ConfigurationError
-from timeoutmgr.pipeline import register
+from timeoutmgr.pipeline import read_timeouts, register
+from timeoutmgr.pipeline.classpath import first_jars
 from timeoutmgr.pipeline.doctor import examine
 from timeoutmgr.pipeline.errors import PipelineUnavailable
 from timeoutmgr.pipeline.quiet import held_back
@@ -102,6 +104,36 @@ def test_local_runs_listen_on_the_loopback_alone(tmp_path: Path) -> None:
     assert local["spark.sql.warehouse.dir"].startswith(str(tmp_path / "scratch"))
     assert "spark.driver.bindAddress" not in cluster
     assert settings_of(SessionOptions(configuration={"a": "b"}), tmp_path)["a"] == "b"
+
+
+def test_the_jars_that_most_classes_come_from_are_looked_into_first(tmp_path: Path) -> None:
+    here, cluster = SessionOptions(), SessionOptions(master="spark://host:7077")
+    jars = settings_of(here, tmp_path)["spark.driver.extraClassPath"].split(os.pathsep)
+
+    assert [Path(jar).name.split("-")[0] for jar in jars[:2]] == ["scala", "spark"]
+    assert len(set(jars)) == len(jars) > 20
+    assert all(Path(jar).is_file() for jar in jars)
+    assert "spark.driver.extraClassPath" not in settings_of(cluster, tmp_path)
+    assert first_jars(tmp_path) == ""
+
+
+def test_workers_that_read_and_workers_that_compute_are_forked_from_one_process(
+    spark: SparkSession, sqlite: Store
+) -> None:
+    read_timeouts(spark, sqlite).collect()
+    spark.range(1).select(f.udf(lambda _id: 1, "INT", useArrow=False)("id")).collect()
+
+    java = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]  # typed as optional
+    forked_from = [name for name in commands_below(java) if "timeoutmgr.pipeline.daemon" in name]
+    assert len(forked_from) == 1
+
+
+def commands_below(parent: int) -> Iterator[str]:
+    """Yield the command line of each child of a process."""
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it has ended meanwhile
+            if f"PPid:\t{parent}\n" in (folder / "status").read_text():
+                yield (folder / "cmdline").read_text()
 
 
 def test_a_cluster_cuts_shuffles_as_it_is_used_to(tmp_path: Path) -> None:
