@@ -10,6 +10,7 @@ import pytest
 from tests.crash.cases import matrix
 from tests.crash.mover import PREFIXES
 from tests.crash.site import Nursery
+from tests.marks import leave_out
 from timeoutmgr.persistence import SqlPersistence
 
 _MARK = "crash_full"
@@ -23,12 +24,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave the matrix out unless it is asked for by its mark."""
-    if _MARK in config.option.markexpr:
-        return
-    left_out = [item for item in items if item.get_closest_marker(_MARK)]
-    if left_out:
-        items[:] = [item for item in items if not item.get_closest_marker(_MARK)]
-        config.hook.pytest_deselected(items=left_out)
+    leave_out(_MARK, config, items)
 
 
 def pytest_terminal_summary(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from tests.marks import leave_out
+
 _MARK = "cluster"
 
 
@@ -14,9 +16,4 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave it out unless it is asked for by its mark."""
-    if _MARK in config.option.markexpr:
-        return
-    left_out = [item for item in items if item.get_closest_marker(_MARK)]
-    if left_out:
-        items[:] = [item for item in items if not item.get_closest_marker(_MARK)]
-        config.hook.pytest_deselected(items=left_out)
+    leave_out(_MARK, config, items)

@@ -12,22 +12,12 @@ from typing import Any
 
 import pytest
 
+from tests.pipeline.conftest import SETTINGS
 from tests.pipeline.making import batch, row
 from timeoutmgr.pipeline.loading import Loader
 from timeoutmgr.pipeline.stores import open_store
 
 PIPELINE = Path(__file__).parents[2] / "examples" / "pipeline"
-SETTINGS = """
-endpoint = "sales"
-transport = "memory://"
-persistence = "{url}"
-features = ["timeout-manager"]
-accept_loss = true
-
-[persistence_options]
-prefix = "{prefix}_"
-history = "full"
-"""
 FOUND: dict[str, Any] = {"run_id": "a", "at": "noon", "messages": 2, "groups": [{"most": 1.5}]}
 
 
