@@ -11,8 +11,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Final, Protocol
 
+import pyarrow.parquet as pq
 from sqlalchemy import func, literal_column, select, text
 
 from timeoutmgr.clock import SystemClock
@@ -22,12 +23,13 @@ from timeoutmgr.pipeline.fetching import fetch_within
 from timeoutmgr.pipeline.frames import read_timeouts, tasks_on
 from timeoutmgr.pipeline.parts import parts_of
 from timeoutmgr.pipeline.stores import Store, open_store
-from timeoutmgr.pipeline.views import Selection, projected
+from timeoutmgr.pipeline.views import Selection, ddl, projected
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 EVERYTHING = Selection()
+_FILE: Final = "all.parquet"
 
 # A server may end a transaction that is idle, or long: the one that is held is both, and is meant
 # to be. Asked of the server's own list, since it must not be told of settings it does not know.
@@ -143,8 +145,10 @@ class CopiedSnapshot:
         which: Selection = EVERYTHING,
     ) -> "DataFrame":
         """Return *columns* of the copy of *view*."""
-        names = projected(view, columns).names
-        return spark.read.parquet(str(self.folder / view)).select(*names)
+        # By itself Spark would find out what is in the file by a job of its own.
+        copied = projected(view, pq.read_schema(self.folder / view / _FILE).names)
+        rows = spark.read.schema(ddl(copied)).parquet(str(self.folder / view))
+        return rows.select(*projected(view, columns).names)
 
 
 @contextmanager
@@ -173,8 +177,6 @@ def _copy(
     which: Selection,
     columns: Sequence[str] | None,
 ) -> None:
-    import pyarrow.parquet as pq
-
     with store.database.engine.connect() as connection:
         if not store.database.is_sqlite:  # there every transaction is of one moment
             connection = connection.execution_options(isolation_level="REPEATABLE READ")
@@ -185,6 +187,6 @@ def _copy(
                     view, [n for n in columns if n in known.names] if columns else None
                 )
                 (target / view).mkdir()
-                with pq.ParquetWriter(target / view / "all.parquet", wanted) as writer:
+                with pq.ParquetWriter(target / view / _FILE, wanted) as writer:
                     for batch in fetch_within(connection, store, view, wanted, which):
                         writer.write_batch(batch)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import AnalysisException
 from sqlalchemy import text
 
 from tests.pipeline.making import batch, row
@@ -16,6 +17,7 @@ from timeoutmgr.pipeline.loading import Loader
 from timeoutmgr.pipeline.snapshots import SharedSnapshot
 from timeoutmgr.pipeline.stores import Store, open_store
 from timeoutmgr.pipeline.tasks import PartsReader
+from timeoutmgr.pipeline.views import projected
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -33,6 +35,30 @@ def test_a_snapshot_is_read_whole_and_by_columns(spark: SparkSession, postgres: 
     assert {one["due"] for one in whole} == {one["due"] for one in made}
     assert two.column_names == ["message_id", "due"]
     assert two.num_rows == 500
+
+
+def test_a_copy_is_read_whole_and_by_columns(spark: SparkSession, sqlite: Store) -> None:
+    made = [row(n) for n in range(3)]
+    Loader(sqlite).load([batch(made)])
+
+    with snapshot(sqlite, views=["pending"]) as held:
+        whole = held.read(spark, "pending").orderBy("message_id").toArrow()
+        two = held.read(spark, "pending", columns=["message_id", "due"]).toArrow()
+
+    assert whole.column_names == projected("pending", None).names
+    for one, was in zip(whole.to_pylist(), made, strict=True):
+        assert {name: one[name] for name in was} == was
+    assert two.column_names == ["message_id", "due"]
+
+
+def test_what_was_not_copied_is_not_read_as_empty(spark: SparkSession, sqlite: Store) -> None:
+    Loader(sqlite).load([batch([row(1)])])
+
+    with (
+        snapshot(sqlite, views=["pending"], columns=["id", "due"]) as held,
+        pytest.raises(AnalysisException, match="destination"),
+    ):
+        held.read(spark, "pending", columns=["id", "destination"])
 
 
 def test_a_pyspark_that_is_another_inside_reads_by_the_data_source(
