@@ -113,10 +113,10 @@ def _go_without(reason: str) -> NoReturn:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
-    """Have tests that use Spark share two workers."""
-    from tests.scheduling import SparkInTwoWorkers
+    """Have tests that use Spark share a worker."""
+    from tests.scheduling import SparkInOneWorker
 
-    return SparkInTwoWorkers(config, log) if config.getvalue("dist") == "load" else None
+    return SparkInOneWorker(config, log) if config.getvalue("dist") == "load" else None
 
 
 def pytest_configure(config: pytest.Config) -> None:

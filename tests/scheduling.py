@@ -7,19 +7,14 @@ from typing import Final
 from xdist.scheduler import LoadGroupScheduling
 
 SPARK: Final = "tests/pipeline/spark/"
-_SECOND: Final = tuple(
-    f"{SPARK}test_{name}" for name in ("reading", "reconcile", "schedule", "session", "stream")
-)
 
 
-class SparkInTwoWorkers(LoadGroupScheduling):  # type: ignore[misc]  # xdist's types are not exported
-    """Any test to whoever is free, but those that use Spark to one of two workers.
+class SparkInOneWorker(LoadGroupScheduling):  # type: ignore[misc]  # xdist's types are not exported
+    """Any test to whoever is free, but those that use Spark to one worker, which has the one Spark.
 
-    Each of the two has a Spark of its own, which takes half a minute of work to get going: a third
-    would bring nothing. What is in which half is so that both take about as long.
+    A second takes half a minute of work to get going. Where nothing else is run that is less than
+    what two workers save; in a whole run it is more.
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        if not nodeid.startswith(SPARK):
-            return nodeid
-        return f"{SPARK}2" if nodeid.startswith(_SECOND) else f"{SPARK}1"
+        return SPARK if nodeid.startswith(SPARK) else nodeid

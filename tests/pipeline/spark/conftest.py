@@ -1,4 +1,4 @@
-"""One Spark for all tests of this folder in a worker; tests/scheduling.py keeps them in two."""
+"""One Spark for all tests in this folder; tests/scheduling.py keeps them in one worker."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.pipeline.spark.lookups import remember_names
 from timeoutmgr.pipeline import SessionOptions, spark_session
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ QUICK = (
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """The one session of this process; another would take longer to start than most tests."""
+    """The one session; to start another would take longer than most tests together."""
     options = SessionOptions(
         master="local[2,3]",
         partitions=2,
@@ -38,4 +39,5 @@ def spark() -> Iterator[SparkSession]:
         },
     )
     with spark_session(options) as made:
+        remember_names(made.sparkContext._jvm)
         yield made
