@@ -7,7 +7,7 @@ from typing import Final
 
 from timeoutmgr.config import EndpointSettings
 from timeoutmgr.contracts import TransactionMode
-from timeoutmgr.database import same_database
+from timeoutmgr.database import one_connection_serves
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.features import FeatureContext, Satellite, check_prerequisites
 from timeoutmgr.handlers import HandlerStep, retry_later
@@ -108,7 +108,7 @@ def _mode(settings: EndpointSettings) -> TransactionMode:
         store is not None
         and store.database is not None
         and queue.database is not None
-        and same_database(store.database.url, queue.database.url)
+        and one_connection_serves(store.database.url, queue.database.url)
     )
     mode = settings.transaction_mode or default_mode(
         queue.capabilities, together, store is not None

@@ -133,6 +133,21 @@ def test_a_transaction_scope_over_two_places_is_refused() -> None:
         assemble(config.settings())
 
 
+@pytest.mark.parametrize(
+    ("schema", "mode"),
+    [("a", TransactionMode.TRANSACTION_SCOPE), ("b", TransactionMode.RECEIVE_ONLY)],
+)
+def test_queue_and_store_that_look_into_other_schemas_share_no_connection(
+    schema: str, mode: TransactionMode
+) -> None:
+    config = EndpointConfiguration("sales")
+    config.use_transport("postgresql+psycopg://h/d?options=-csearch_path%3Da")
+    config.use_persistence(f"postgresql+psycopg://h/d?options=-csearch_path%3D{schema}")
+    config.enable_feature(TimeoutManager())
+
+    assert assemble(config.settings()).mode is mode
+
+
 def test_what_may_lose_messages_is_refused_without_consent() -> None:
     config = EndpointConfiguration("sales")
     config.use_transport(FakeTransport(durable=False))

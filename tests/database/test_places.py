@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy.engine import make_url
 
-from timeoutmgr.database.places import same_database, server_of
+from timeoutmgr.database.places import one_connection_serves, same_database, server_of
 
 PG = "postgresql+psycopg://"
 
@@ -37,6 +37,25 @@ def test_a_database_is_told_by_where_it_is_and_not_by_how_its_url_is_spelt(
     one: str, other: str, same: bool
 ) -> None:
     assert same_database(make_url(one), make_url(other)) is same
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "serves"),
+    [
+        (f"{PG}h/d", f"{PG}h:5432/d?sslmode=require", True),
+        (f"{PG}h/d", f"{PG}h/e", False),
+        (f"{PG}h/d", f"{PG}h/d?options=-c%20search_path%3Da", False),
+        (f"{PG}h/d?options=-csearch_path%3Da", f"{PG}h/d?options=--search_path%3Da", True),
+        (f"{PG}h/d?options=-csearch_path%3Da", f"{PG}h/d?options=-csearch_path%3Db", False),
+        (f"{PG}h/d?options=-cwork_mem%3D8MB", f"{PG}h/d", True),
+        ("sqlite:////x/a.db", "sqlite:////x/a.db", True),
+    ],
+)
+def test_one_connection_serves_what_looks_into_the_same_schemas(
+    one: str, other: str, serves: bool
+) -> None:
+    assert one_connection_serves(make_url(one), make_url(other)) is serves
+    assert one_connection_serves(make_url(other), make_url(one)) is serves
 
 
 def test_one_relative_path_in_two_folders_is_two_databases(

@@ -298,6 +298,8 @@ def test_a_write_whose_commit_failed_is_made_good_by_the_same_write(store: Store
         ({"store": "postgresql://me:secret@host/db"}, "TIMEOUTMGR_STORE_<NAME>"),
         ({"store": "nowhere"}, "TIMEOUTMGR_STORE_NOWHERE is not set"),
         ({"store": "missing.toml"}, "cannot read the settings file"),
+        ({"schema": "elsewhere"}, r"\.toml says itself .* leave prefix and schema out"),
+        ({"prefix": "own_"}, r"\.toml says itself .* leave prefix and schema out"),
     ],
 )
 def test_wrong_options_are_refused_with_what_is_right(

@@ -2,6 +2,12 @@
 
 from timeoutmgr.database.engine import Database, DatabaseSettings
 from timeoutmgr.database.identifiers import checked_identifier
-from timeoutmgr.database.places import same_database
+from timeoutmgr.database.places import one_connection_serves, same_database
 
-__all__ = ["Database", "DatabaseSettings", "checked_identifier", "same_database"]
+__all__ = [
+    "Database",
+    "DatabaseSettings",
+    "checked_identifier",
+    "one_connection_serves",
+    "same_database",
+]

@@ -1,5 +1,6 @@
 """Which database of which server a URL names, however it is spelt."""
 
+import re
 from pathlib import Path
 from typing import Final
 
@@ -8,11 +9,27 @@ from sqlalchemy.engine import URL
 _KINDS: Final = {"mariadb": "mysql"}
 _PORTS: Final = {"postgresql": 5432, "mysql": 3306}
 _THIS_MACHINE: Final = ("localhost", "::1")
+# As psql's own options say it: -csearch_path=a,b or --search_path=a,b, of several the last.
+_SEARCH_PATH: Final = re.compile(r"search[_-]path\s*=\s*((?:\\.|\S)*)")
 
 
 def same_database(one: URL, other: URL) -> bool:
     """Return whether two URLs name one database, whatever driver and user they go through."""
     return server_of(one) == server_of(other)
+
+
+def one_connection_serves(one: URL, other: URL) -> bool:
+    """Return whether a connection by *one* finds the tables that a connection by *other* finds.
+
+    In one database of PostgreSQL, tables of one name may lie in several schemas, and the options
+    of a URL may say in which to look.
+    """
+    return same_database(one, other) and _search_path(one) == _search_path(other)
+
+
+def _search_path(url: URL) -> str | None:
+    asked = _SEARCH_PATH.findall(_asked(url, "options"))
+    return asked[-1] if asked else None
 
 
 def server_of(url: URL, database: str | None = None) -> str:

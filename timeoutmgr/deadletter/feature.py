@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, ClassVar, Final
 
-from timeoutmgr.database import same_database
+from timeoutmgr.database import one_connection_serves
 from timeoutmgr.deadletter.acknowledging import ACKNOWLEDGEMENTS, SettleKept
 from timeoutmgr.deadletter.desk import DeadLetterDesk
 from timeoutmgr.deadletter.levels import JournalingRules, Takes
@@ -143,7 +143,7 @@ class DeadLetterQueues:
         settings = context.settings
         manager = replace(self.opened(settings), telemetry=context.telemetry)
         queue = settings.transport.database
-        joins = queue is not None and same_database(queue.url, manager.store.database.url)
+        joins = queue is not None and one_connection_serves(queue.url, manager.store.database.url)
         context.dead_letters = DeadLetterDesk(
             manager=manager,
             endpoint=settings.name,

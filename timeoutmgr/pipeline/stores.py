@@ -59,6 +59,11 @@ def open_store(
     """
     if name and not name.endswith(".toml"):
         persistence = _of_variable(name, environ, schema, prefix)
+    elif schema is not None or prefix is not None:
+        raise ConfigurationError(
+            f"{name or 'the environment'} says itself what its tables are called; leave prefix and "
+            "schema out"
+        )
     else:
         persistence = _of_settings(name, environ)
     database = persistence.database
