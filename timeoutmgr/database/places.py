@@ -9,7 +9,7 @@ from sqlalchemy.engine import URL
 _KINDS: Final = {"mariadb": "mysql"}
 _PORTS: Final = {"postgresql": 5432, "mysql": 3306}
 _THIS_MACHINE: Final = ("localhost", "::1")
-# As psql's own options say it: -csearch_path=a,b or --search_path=a,b, of several the last.
+# As PostgreSQL's options say it, -csearch_path=a,b or --search_path=a,b; of several the last.
 _SEARCH_PATH: Final = re.compile(r"search[_-]path\s*=\s*((?:\\.|\S)*)")
 
 

@@ -54,8 +54,8 @@ def open_store(
 
     ``sales.toml`` is the persistence of that file, ``main`` the database whose URL is in
     TIMEOUTMGR_STORE_MAIN (*schema* and *prefix* are its tables'), and an empty name what the
-    environment's own settings say. Raises ConfigurationError where there is no such store;
-    nothing is connected to.
+    environment's own settings say. Raises ConfigurationError where there is no such store, or
+    where settings that say what their tables are called are given others; nothing is connected to.
     """
     if name and not name.endswith(".toml"):
         persistence = _of_variable(name, environ, schema, prefix)
