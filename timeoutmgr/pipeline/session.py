@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.pipeline.classpath import first_jars
 from timeoutmgr.pipeline.errors import PipelineUnavailable
+from timeoutmgr.pipeline.home import unpacked_home
 from timeoutmgr.pipeline.java import Java, find_java
 from timeoutmgr.pipeline.quiet import held_back
 from timeoutmgr.pipeline.reaching import require_answer, shown
@@ -116,8 +117,11 @@ def require_spark() -> None:
             raise PipelineUnavailable(f"the pipeline needs {name}, {EXTRA}") from error
 
 
-def settings_of(options: SessionOptions, scratch: Path) -> dict[str, str]:
-    """Return Spark's settings for *options*; *scratch* is a folder of this run's own."""
+def settings_of(options: SessionOptions, scratch: Path, home: Path | None = None) -> dict[str, str]:
+    """Return Spark's settings for *options*; *scratch* is a folder of this run's own.
+
+    *home* is the SPARK_HOME that it is started with, if not the one that is installed.
+    """
     settings = {
         **_SETTINGS,
         "spark.sql.warehouse.dir": str(scratch / "warehouse"),
@@ -133,17 +137,18 @@ def settings_of(options: SessionOptions, scratch: Path) -> dict[str, str]:
         settings |= {"spark.local.dir": str(options.local_dir or scratch)}
         settings |= {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
         settings |= _SHUFFLES
-        settings |= _class_path()
+        settings |= _class_path(home)
         settings |= _socket_files(scratch)
     if options.partitions is not None:
         settings["spark.sql.shuffle.partitions"] = str(options.partitions)
     return {**settings, **options.configuration}
 
 
-def _class_path() -> dict[str, str]:
+def _class_path(home: Path | None) -> dict[str, str]:
     import pyspark
 
-    jars = first_jars(Path(pyspark.__file__).parent / "jars")
+    # Under the very names that Spark gives them: by other ones each would be opened twice.
+    jars = first_jars((home or Path(pyspark.__file__).parent) / "jars")
     return {"spark.driver.extraClassPath": jars} if jars else {}
 
 
@@ -206,10 +211,11 @@ def _started(options: SessionOptions, stack: ExitStack) -> "SparkSession":
     scratch = Path(tempfile.mkdtemp(prefix="timeoutmgr-spark-"))
     stack.callback(shutil.rmtree, scratch, ignore_errors=True)
     (scratch / "log4j2.properties").write_text(_LOG4J)
+    home = unpacked_home(scratch) if options.is_local else None
     builder = SparkSession.builder.master(options.master)
-    for name, value in settings_of(options, scratch).items():
+    for name, value in settings_of(options, scratch, home).items():
         builder = builder.config(name, value)
-    with _environment(options, java), nullcontext() if options.verbose else held_back():
+    with _environment(options, java, home), nullcontext() if options.verbose else held_back():
         stack.callback(_end_java)
         try:
             made = builder.getOrCreate()
@@ -252,13 +258,15 @@ def _connected(options: SessionOptions, stack: ExitStack) -> "SparkSession":
 
 
 @contextmanager
-def _environment(options: SessionOptions, java: Java) -> Iterator[None]:
+def _environment(options: SessionOptions, java: Java, home: Path | None) -> Iterator[None]:
     """Start the JVM with an environment of ours: it and its Python workers inherit it."""
     before = dict(os.environ)
     if options.is_local:
         for name in _STRANGE:
             os.environ.pop(name, None)
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    if home is not None:
+        os.environ["SPARK_HOME"] = str(home)
     os.environ["JAVA_HOME"] = str(java.home)
     # By itself pyspark takes the first python3 on the PATH, which need not be ours.
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable

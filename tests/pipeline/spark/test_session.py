@@ -9,6 +9,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import py4j
+import pyspark
 import pytest
 from pyspark.errors import utils as errors
 from pyspark.sql import functions as f
@@ -50,6 +52,19 @@ def test_workers_begin_with_what_they_need_and_never_look_through_it_for_garbage
     found = spark.range(1).select(f.udf(look, useArrow=False)("id")).collect()
 
     assert found[0][0] == "True True"
+
+
+def test_workers_import_what_their_driver_has_imported(spark: SparkSession) -> None:
+    def imported(_number: int) -> list[str]:
+        return [str(sys.modules[name].__file__) for name in ("pyspark", "py4j")]
+
+    found = spark.range(1).select(f.udf(imported, "ARRAY<STRING>", useArrow=False)("id")).first()
+
+    assert found is not None
+    # No archive has files in it, and of what is imported from one nothing is kept compiled.
+    assert [Path(name).resolve() for name in found[0]] == [
+        Path(str(one.__file__)).resolve(strict=True) for one in (pyspark, py4j)
+    ]
 
 
 def test_no_column_is_asked_where_in_the_source_it_was_named(
@@ -123,7 +138,8 @@ def test_workers_that_read_and_workers_that_compute_are_forked_from_one_process(
     read_timeouts(spark, sqlite).collect()
     spark.range(1).select(f.udf(lambda _id: 1, "INT", useArrow=False)("id")).collect()
 
-    java = spark.sparkContext._gateway.proc.pid  # type: ignore[union-attr]  # typed as optional
+    jvm: Any = spark.sparkContext._jvm
+    java = jvm.java.lang.ProcessHandle.current().pid()
     forked_from = [name for name in commands_below(java) if "timeoutmgr.pipeline.daemon" in name]
     assert len(forked_from) == 1
 

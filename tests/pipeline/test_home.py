@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import py4j
+import pyspark
+import pytest
+
+from timeoutmgr.pipeline.home import unpacked_home
+
+INSTALLED = Path(pyspark.__file__).parent
+
+
+def test_under_the_names_of_the_archives_lie_the_packages_that_are_in_use(tmp_path: Path) -> None:
+    home = unpacked_home(tmp_path)
+
+    assert home is not None
+    archives = {one.name: one.stem.split("-")[0] for one in INSTALLED.glob("python/lib/*.zip")}
+    assert sorted(archives.values()) == ["py4j", "pyspark"]
+    inside = {
+        name: (home / "python" / "lib" / archive / name).resolve()
+        for archive, name in archives.items()
+    }
+    assert inside == {"pyspark": INSTALLED, "py4j": Path(str(py4j.__file__)).parent}
+    assert (home / "bin" / "spark-submit").samefile(INSTALLED / "bin" / "spark-submit")
+    assert (home / "jars").samefile(INSTALLED / "jars")
+
+
+def test_a_spark_of_another_layout_keeps_its_home(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = tmp_path / "site" / "pyspark"
+    (elsewhere / "jars").mkdir(parents=True)
+    (elsewhere / "bin").mkdir()
+    monkeypatch.setattr(pyspark, "__file__", str(elsewhere / "__init__.py"))
+
+    assert unpacked_home(tmp_path) is None
+    assert not (tmp_path / "spark").exists()
+
+
+def test_where_it_cannot_be_made_spark_keeps_its_home_and_it_is_told(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "spark").touch()
+
+    with caplog.at_level(logging.INFO):
+        assert unpacked_home(tmp_path) is None
+
+    assert "are read from Spark's archives" in caplog.text
