@@ -32,6 +32,12 @@ def unique() -> str:
     return f"t{secrets.token_hex(4)}"
 
 
+@pytest.fixture(scope="session")
+def run_folder(pytestconfig: pytest.Config) -> Path:
+    """The folder that all workers of this run share."""
+    return pytestconfig.stash[_RUN].folder
+
+
 @pytest.fixture
 def sqlite_url(tmp_path: Path) -> str:
     """The URL of a SQLite file that does not exist yet."""
@@ -113,10 +119,10 @@ def _go_without(reason: str) -> NoReturn:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
-    """Have tests that use Spark share a worker."""
-    from tests.scheduling import SparkInOneWorker
+    """Have tests that use Spark share two workers."""
+    from tests.scheduling import SparkInTwoWorkers
 
-    return SparkInOneWorker(config, log) if config.getvalue("dist") == "load" else None
+    return SparkInTwoWorkers(config, log) if config.getvalue("dist") == "load" else None
 
 
 def pytest_configure(config: pytest.Config) -> None:

@@ -1,20 +1,22 @@
-"""One Spark for all tests in this folder; tests/scheduling.py keeps them in one worker."""
+"""One Spark for all tests in this folder; tests/scheduling.py keeps them in two workers."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 import pytest
 
 from tests.pipeline.spark.lookups import remember_names
+from tests.pipeline.spark.sharing import shared_session
 from timeoutmgr.pipeline import SessionOptions, spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-QUICK = (
+QUICK: Final = (
     # Only the fast compiler, and the collector with the fewest threads, which seldom has to run.
     *("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xms1g", "-Xmn500m"),
     # What it compiles fits in, and is not thrown away to be compiled again.
@@ -23,21 +25,35 @@ QUICK = (
     *("-XX:MetaspaceSize=256m", "-XX:+UnlockDiagnosticVMOptions"),
     "-XX:-BytecodeVerificationRemote",
 )
+# To write a program for each plan takes longer than its few rows without one.
+INTERPRETED: Final = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+}
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
-    """The one session; to start another would take longer than most tests together."""
+def spark(run_folder: Path) -> Iterator[SparkSession]:
+    """The one Spark; to start another would take longer than most tests together."""
     options = SessionOptions(
         master="local[2,3]",
         partitions=2,
         configuration={
             "spark.driver.defaultJavaOptions": " ".join(QUICK),
             "spark.sql.adaptive.enabled": "false",
-            # Many tests run the same job: what was compiled for one is there for all.
-            "spark.sql.codegen.cache.maxEntries": "2000",
+            **INTERPRETED,
         },
     )
-    with spark_session(options) as made:
-        remember_names(made.sparkContext._jvm)
-        yield made
+    with shared_session(run_folder, lambda: spark_session(options)) as lent:
+        remember_names(lent.sparkContext._jvm)
+        yield lent
+
+
+@pytest.fixture
+def compiled(spark: SparkSession) -> Iterator[None]:
+    """Have Spark write a program for each plan, as it does where nobody says otherwise."""
+    for name in INTERPRETED:
+        spark.conf.unset(name)
+    yield
+    for name, value in INTERPRETED.items():
+        spark.conf.set(name, value)

@@ -77,6 +77,7 @@ def archived(folder: Path) -> list[str]:
     return sorted(id_ for table in tables for id_ in table["id"].to_pylist())
 
 
+@pytest.mark.usefixtures("compiled")
 def test_what_is_old_is_archived_by_endpoint_and_day_and_leaves_the_store(
     spark: SparkSession, told: Store, tmp_path: Path
 ) -> None:

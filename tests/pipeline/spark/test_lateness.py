@@ -36,6 +36,7 @@ def tell(store: Store, lates: list[int], **changed: Any) -> None:
         connection.execute(insert(store.tables.history), rows)
 
 
+@pytest.mark.usefixtures("compiled")
 def test_quantiles_are_exact_and_the_worst_group_comes_first(
     spark: SparkSession, postgres: Store
 ) -> None:

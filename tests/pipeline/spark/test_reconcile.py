@@ -111,6 +111,7 @@ def evidence_of(spark: SparkSession, cases: list[list[Fact]]) -> list[DataFrame]
     ]
 
 
+@pytest.mark.usefixtures("compiled")
 @settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
 @given(cases=st.lists(st.lists(facts, max_size=5), min_size=300, max_size=600))
 def test_verdicts_are_those_of_the_oracle(spark: SparkSession, cases: list[list[Fact]]) -> None:
@@ -178,6 +179,7 @@ def dispatch(store: Store, some: int) -> None:
         )
 
 
+@pytest.mark.usefixtures("compiled")
 def test_the_messages_of_a_store_get_their_verdicts(
     spark: SparkSession, store_of: Any, tmp_path: Path
 ) -> None:

@@ -153,6 +153,7 @@ class _Clock:
         return 0.0
 
 
+@pytest.mark.usefixtures("compiled")
 def test_rows_are_taken_and_refused_as_an_endpoint_would(spark: SparkSession) -> None:
     rows = [GOOD | {"key": f"k{at}"} | changed for at, (changed, _taken) in enumerate(ROWS)]
 

@@ -66,6 +66,7 @@ def run(
     return schedule(spark, ScheduleOptions(**(given | options)), clock=clock or SystemClock())
 
 
+@pytest.mark.usefixtures("compiled")
 def test_a_campaign_is_stored_once_however_often_it_is_run(
     spark: SparkSession, postgres: Store, tmp_path: Path
 ) -> None:
