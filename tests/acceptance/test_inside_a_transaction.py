@@ -83,7 +83,8 @@ def test_two_messages_in_one_transaction_wake_for_both(place: Place) -> None:
         connection.commit()
 
     arrived = party.inbox.wait_for(2)
-    assert [a.id for a in arrived] == [sooner.message_id, later.message_id]
+    # Not in which order: where all stood still for a while, both are due when they are stored.
+    assert {a.id for a in arrived} == {sooner.message_id, later.message_id}
     assert max(a.lateness for a in arrived) < PROMPT
 
 

@@ -44,7 +44,7 @@ def test_where_it_cannot_be_made_spark_keeps_its_home_and_it_is_told(
 ) -> None:
     (tmp_path / "spark").touch()
 
-    with caplog.at_level(logging.INFO):
+    with caplog.at_level(logging.INFO, "timeoutmgr.pipeline.home"):
         assert unpacked_home(tmp_path) is None
 
     assert "are read from Spark's archives" in caplog.text
