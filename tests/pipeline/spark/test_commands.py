@@ -14,6 +14,7 @@ import pytest
 from click.testing import CliRunner
 from sqlalchemy import delete
 
+from tests.pipeline.conftest import SETTINGS
 from tests.pipeline.making import count
 from tests.pipeline.moving import due_tomorrow, ends, fill, pending
 from timeoutmgr.cli.exits import Exit
@@ -154,6 +155,29 @@ def test_streaming_from_sqlite_is_refused_with_the_reason(
     )
 
     assert "which transactions are still open" in refused["error"]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("reconcile",),
+        ("lateness",),
+        ("schedule", "rows.parquet", "--dataset", "spring"),
+        ("archive", "--to", "lake", "--older-than", "1d"),
+        ("stream", "--to", "lake", "--checkpoint", "here"),
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_store_that_is_not_installed_is_said_so_before_spark_is_started(
+    tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    settings = tmp_path / "new.toml"
+    settings.write_text(SETTINGS.format(url=f"sqlite:///{tmp_path}/new.db", prefix="new"))
+
+    shown = people("--config", str(settings), "pipeline", *words, code=Exit.CONFIGURATION)
+
+    assert "run `timeoutmgr install`" in shown
+    assert "starting Spark" not in shown
 
 
 def test_a_page_that_cannot_be_written_is_said_so(sqlite: Store) -> None:

@@ -62,7 +62,7 @@ def archive(
         batch=batch,
         run_id=run_id,
     )
-    with spark(shared, options) as session:
+    with spark(shared, options, [given.store]) as session:
         report = run(session, given, clock=SystemClock(), progress=progress(shared))
     document = report.document()
     shared.show(document, lambda: output.print_pairs([*document.items()]))

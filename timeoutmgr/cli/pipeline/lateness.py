@@ -70,7 +70,7 @@ def lateness(
         quantile=quantile,
         slo=slo,
     )
-    with spark(shared, options) as session:
+    with spark(shared, options, given.stores) as session:
         report = run(session, given, clock=SystemClock(), progress=progress(shared))
     if html is not None:
         write_page(html, lateness_page(report))

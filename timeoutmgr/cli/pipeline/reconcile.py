@@ -69,7 +69,7 @@ def reconcile(
         late=late,
         out=out,
     )
-    with spark(shared, options) as session:
+    with spark(shared, options, given.stores) as session:
         report = run(session, given, clock=SystemClock(), progress=progress(shared))
     document = report.document()
 

@@ -98,7 +98,7 @@ def schedule(
     )
     if given.endpoint != settings.name:
         require_known(given.store, given.endpoint, settings.clock)
-    with spark(shared, options) as session:
+    with spark(shared, options, [given.store]) as session:
         report = run(
             session,
             given,

@@ -105,14 +105,31 @@ def store_name(shared: Shared, given: str | None) -> str:
 
 
 @contextmanager
-def spark(shared: Shared, options: dict[str, Any]) -> Iterator["SparkSession"]:
-    """Lend the session that *options* of :func:`on_spark` describe."""
+def spark(
+    shared: Shared, options: dict[str, Any], stores: Sequence[str] = ()
+) -> Iterator["SparkSession"]:
+    """Lend the session that *options* of :func:`on_spark` describe, for a job on *stores*.
+
+    Raises what is wrong with a store before Spark is started, which takes some seconds.
+    """
     from timeoutmgr.pipeline.session import spark_session
 
     chosen = session_options(shared, options)
+    for name in stores:
+        _require_tables(name)
     progress(shared)("starting Spark")
     with _ended_by_signal(), spark_session(chosen) as session:
         yield session
+
+
+def _require_tables(name: str) -> None:
+    from timeoutmgr.pipeline.stores import open_store
+
+    store = open_store(name)
+    try:
+        store.require_tables()
+    finally:
+        store.persistence.close()
 
 
 @contextmanager

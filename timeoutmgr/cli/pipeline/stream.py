@@ -69,7 +69,7 @@ def stream(
         any_timeline=any_timeline,
     )
     stop = threading.Event()
-    with spark(shared, options) as session:
+    with spark(shared, options, [given.store]) as session:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda _number, _frame: stop.set())
         report = run(session, given, stopped=stop.is_set, progress=progress(shared))
