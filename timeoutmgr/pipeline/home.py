@@ -27,7 +27,7 @@ def unpacked_home(folder: Path) -> Path | None:
     import py4j
     import pyspark
 
-    packages = {one.__name__: Path(str(one.__file__)).parent for one in (pyspark, py4j)}
+    packages = {one.__name__: Path(str(one.__file__)).absolute().parent for one in (pyspark, py4j)}
     installed = packages["pyspark"]
     archives = {
         name: archive

@@ -90,6 +90,8 @@ def _attached(address: dict[str, str]) -> Iterator[SparkSession]:
     first = gateway.jvm.org.apache.spark.sql.classic.SparkSession.getDefaultSession().get()
     made = SparkSession(context, first.newSession())
     register(made)
-    yield made
-    # Else it would be told loudly that the JVM has ended.
-    context._accumulatorServer.shutdown()
+    try:
+        yield made
+    finally:
+        # Else it would be told loudly that the JVM has ended.
+        context._accumulatorServer.shutdown()
