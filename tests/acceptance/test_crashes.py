@@ -44,7 +44,7 @@ def test_of_two_processes_one_is_killed_and_nothing_is_lost(place: Place) -> Non
 
 
 @matrix(pairs=REPRESENTATIVE)
-@pytest.mark.behaviour(49)
+@pytest.mark.behaviour(49, 141)
 def test_what_became_due_while_nobody_ran_is_delivered_at_the_next_start(place: Place) -> None:
     party = Party(place)
     party.endpoint.install()
@@ -64,7 +64,6 @@ def test_what_became_due_while_nobody_ran_is_delivered_at_the_next_start(place: 
 
 
 @matrix(pairs=REPRESENTATIVE)
-@pytest.mark.behaviour(51)
 def test_sigterm_ends_a_process_cleanly(place: Place) -> None:
     party = Party(place)
     party.endpoint.install()

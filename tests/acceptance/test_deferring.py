@@ -30,7 +30,7 @@ def test_a_message_deferred_to_the_past_is_delivered_promptly(party: Party) -> N
 
 
 @matrix(all_modes=True)
-@pytest.mark.behaviour(19, 26, 36, 37, 57)
+@pytest.mark.behaviour(19, 26, 37, 57)
 def test_no_message_of_many_is_early_lost_or_repeated(party: Party) -> None:
     start = datetime.now(UTC) + timedelta(milliseconds=200)
 

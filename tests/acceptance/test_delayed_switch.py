@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from datetime import timedelta
 
-import pytest
-
 from tests.acceptance.delayed import DelayedParty
 from tests.acceptance.matrix import REPRESENTATIVE, matrix
 from tests.acceptance.place import Party, Place
@@ -20,7 +18,6 @@ PENDING = timedelta(seconds=4)
 
 
 @matrix(pairs=REPRESENTATIVE)
-@pytest.mark.behaviour(53)
 def test_from_a_timeout_manager_to_a_store_nothing_is_lost_or_repeated(place: Place) -> None:
     target = place.queue(f"{place.name}-target")
     old = Party(place)
@@ -44,7 +41,6 @@ def test_from_a_timeout_manager_to_a_store_nothing_is_lost_or_repeated(place: Pl
 
 
 @matrix(pairs=REPRESENTATIVE)
-@pytest.mark.behaviour(53)
 def test_from_a_store_to_a_timeout_manager_nothing_is_lost_or_repeated(place: Place) -> None:
     target = place.queue(f"{place.name}-target")
     old = DelayedParty(place)

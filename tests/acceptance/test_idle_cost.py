@@ -65,7 +65,7 @@ def statements_of_the_poller(database: Database) -> Iterator[list[str]]:
 
 
 @matrix(pairs=REPRESENTATIVE)
-@pytest.mark.behaviour(36, 39)
+@pytest.mark.behaviour(36)
 def test_an_idle_minute_costs_the_poller_at_most_two_statements(place: Place) -> None:
     clock = MinuteClock()
     party = Party(place, clock=clock)

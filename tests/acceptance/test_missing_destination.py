@@ -57,7 +57,7 @@ def test_a_missing_destination_costs_its_neighbours_nothing(place: Place) -> Non
 
 
 @matrix(pairs=REPRESENTATIVE)
-@pytest.mark.behaviour(64, 66)
+@pytest.mark.behaviour(64)
 def test_its_message_can_be_sent_again_from_the_error_queue(place: Place) -> None:
     party = Party(place, check_destinations=False).start()
     gone = gone_queue(place)

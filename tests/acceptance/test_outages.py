@@ -254,7 +254,6 @@ def test_one_database_for_all_that_is_killed_comes_back_with_everything(
 
 
 @matrix(pairs=[EMBEDDED, REFERENCE])
-@pytest.mark.behaviour(40, 44, 53)
 def test_the_gate_does_not_change_what_is_tested(place: Place) -> None:
     _gate, _alarm, party = gated(place, LONG)
     party.start()

@@ -168,7 +168,6 @@ def test_a_missing_error_queue_loses_nothing(place: Place) -> None:
 
 
 @matrix(pairs=REPRESENTATIVE, all_modes=True)
-@pytest.mark.behaviour(66)
 def test_a_message_sent_back_from_the_error_queue_is_handled(place: Place) -> None:
     from timeoutmgr.resilience.error_copy import without_failure
 

@@ -226,7 +226,6 @@ BENIGN = {
 
 
 @matrix(pairs=SERVED)
-@pytest.mark.behaviour(58, 66)
 def test_garbage_among_control_messages_does_no_harm(party: Party) -> None:
     control = f"{party.name}.TimeoutsDispatcher"
     for message in GARBAGE.values():

@@ -32,6 +32,7 @@ def headers_of(composer: Composer, **options: Any) -> dict[str, str]:
     return dict(composed.outgoing.message.headers)
 
 
+@pytest.mark.behaviour(10)
 def test_a_message_that_is_not_delayed_goes_straight_to_its_destination(composer: Composer) -> None:
     composed = composer.compose("billing", "Bill", {"a": 1}, SendOptions())
 
@@ -71,6 +72,14 @@ def test_an_instant_is_written_as_given(composer: Composer) -> None:
     assert written[headers.EXPIRE] == "2031-01-02 03:04:05:000006 Z"
 
 
+@pytest.mark.behaviour(10)
+def test_the_sender_is_told_the_instant_that_it_gave(composer: Composer) -> None:
+    given = datetime(2031, 1, 2, 3, 4, 5, 6, UTC)
+
+    assert composer.compose("billing", "Bill", {}, SendOptions(deliver_at=given)).sent.due == given
+
+
+@pytest.mark.behaviour(10)
 def test_the_sender_is_told_id_and_due_of_a_delayed_message(composer: Composer) -> None:
     sent = composer.compose("billing", "Bill", {}, SendOptions(delay=60, message_id="m9")).sent
 

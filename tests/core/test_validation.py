@@ -216,7 +216,6 @@ def test_hostile_nesting_raises_instead_of_ending_the_process() -> None:
 # --- due times
 
 
-@pytest.mark.behaviour(10)
 def test_neither_delay_nor_instant_is_no_delay() -> None:
     assert due_of(None, None, START) is None
 

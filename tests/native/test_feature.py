@@ -25,6 +25,7 @@ from timeoutmgr.native.names import OURS, UNROUTABLE, NameSet
 from timeoutmgr.persistence import SqlDelayedMessageStore
 from timeoutmgr.settings_file import configuration_from
 from timeoutmgr.transport.kombu_transport import KombuTransport
+from timeoutmgr.transport.rabbitmq import RabbitMQSession
 
 BROKER = "amqp://guest:guest@127.0.0.1:1//"  # nobody answers there, and nobody is asked
 
@@ -149,6 +150,33 @@ def test_a_broker_on_which_levels_lose_is_refused(
 ) -> None:
     with pytest.raises(CombinationRefused, match=sentence):
         check_broker(version, "quorum" if queue_type == "quorum" else "classic")
+
+
+@pytest.mark.behaviour(116)
+def test_the_broker_is_checked_when_levels_are_installed_and_looked_for(
+    transport: KombuTransport, unique: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    levels = DelayLevels(transport=transport, names=own_names(unique), queue_type="quorum")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(RabbitMQSession, "server_version", (3, 9, 29))
+        for step in (levels.install, levels.check):
+            with pytest.raises(CombinationRefused, match=r"3\.9\.29"):
+                step()
+
+    assert levels.counts() == {}
+
+
+@pytest.mark.behaviour(116)
+def test_an_endpoint_is_not_started_on_a_broker_on_which_levels_lose(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = fleet.native(f"{fleet.stem}.sales")
+    monkeypatch.setattr(RabbitMQSession, "server_version", ())
+
+    for config.install in (True, False):
+        with pytest.raises(CombinationRefused, match="of another make"):
+            fleet.start(config)
 
 
 @pytest.mark.behaviour(116)

@@ -41,7 +41,7 @@ def test_a_step_neither_stalls_nor_hurries_a_manager(
         assert len(manager.heard("got")) == 3
 
 
-@pytest.mark.behaviour(36, 54)
+@pytest.mark.behaviour(54)
 def test_a_step_forward_past_the_next_due_time_makes_no_storm_of_polls(
     make_place: MakePlace, postgres_url: str, unique: str, clock: SettableClock
 ) -> None:

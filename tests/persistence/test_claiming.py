@@ -243,7 +243,6 @@ def test_a_retry_waits_for_its_instant_and_holds_up_nobody(
         assert {one.attempts for one in taken.timeouts} == {1}
 
 
-@pytest.mark.behaviour(39)
 def test_an_idle_claim_is_one_statement(sql: Stores) -> None:
     store = sql()
     store.store_many([timeout("a", NOW + SECOND)])

@@ -6,6 +6,8 @@ import time
 from collections import Counter
 from contextlib import ExitStack
 
+import pytest
+
 from tests.acceptance.matrix import EMBEDDED, REFERENCE, Pair
 from tests.acceptance.place import Party, Place
 from tests.acceptance.process import Child
@@ -15,6 +17,7 @@ from timeoutmgr.testing.signals import eventually
 COUNT = 300
 
 
+@pytest.mark.behaviour(51, 97)
 @on(EMBEDDED, REFERENCE, Pair("rabbitmq", "sqlite"), Pair("mysql", "mysql"))
 def test_a_stop_under_load_is_prompt_and_neither_loses_nor_repeats(place: Place) -> None:
     party = Party(place)

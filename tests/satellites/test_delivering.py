@@ -6,7 +6,6 @@ import pytest
 
 from tests.support.clock import START
 from tests.support.makers import a_timeout
-from timeoutmgr import headers
 from timeoutmgr.instants import to_wire
 from timeoutmgr.satellites.delivering import delivered
 
@@ -29,10 +28,3 @@ def test_what_is_delivered_says_when_it_was_dispatched_and_from_which_timeout() 
 
     assert given_headers["TimeoutManager.DispatchedAt"] == to_wire(START + 5)
     assert given_headers["NServiceBus.RelatedToTimeoutId"] == one.id
-
-
-@pytest.mark.behaviour(20)
-def test_what_is_delivered_has_no_routing_headers() -> None:
-    given_headers = delivered(a_timeout(), to_wire(START)).headers
-
-    assert not {headers.EXPIRE, headers.DESTINATION} & given_headers.keys()

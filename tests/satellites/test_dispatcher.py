@@ -54,7 +54,7 @@ def test_a_repeat_after_a_failed_removal_has_the_same_message_id() -> None:
     assert desk.transport.ids("billing") == ["m1", "m1"]
 
 
-@pytest.mark.behaviour(60, 61, 63)
+@pytest.mark.behaviour(61, 63)
 def test_in_transaction_scope_a_failed_removal_takes_the_send_back() -> None:
     desk = Desk(SCOPE)
     desk.put(a_timeout())

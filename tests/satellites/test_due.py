@@ -157,6 +157,23 @@ def test_a_removal_that_comes_second_is_benign_and_counted() -> None:
     assert desk.counted("delayed_gone") == 1
 
 
+@FORMS
+@pytest.mark.behaviour(60, 63)
+def test_in_transaction_scope_a_second_removal_takes_the_send_back(
+    form: type[SingleStore],
+) -> None:
+    desk = Desk(SCOPE, form=form)
+    desk.put(a_timeout())
+    desk.store.after["remove"] = lambda: desk.store.drop(a_timeout().id)
+
+    desk.round()
+
+    assert desk.transport.journal[-1] == "rollback"
+    assert desk.sent() == []
+    assert desk.sent("error") == []
+    assert desk.counted("delayed_gone") == 0
+
+
 @BOTH
 @FORMS
 @pytest.mark.behaviour(64, 91)

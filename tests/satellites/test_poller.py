@@ -125,12 +125,16 @@ def test_in_transaction_scope_an_idle_poll_takes_nobodys_turn_to_write() -> None
 @pytest.mark.behaviour(51)
 def test_a_stop_ends_the_poll_after_the_chunk_in_hand() -> None:
     one = Round(chunk=1)
-    one.put(3 + AT_ONCE)
+    keys = one.put(3 + AT_ONCE)
     one.step.stopping = lambda: one.store.calls["claim"] >= 2
 
     one.poll()
+    handed_on = [key for chunk in one.handed_on() for key in chunk]
+    one.step.stopping = lambda: False
+    one.poll()
 
-    assert len(one.handed_on()) == 1 + AT_ONCE
+    assert handed_on == keys[: 1 + AT_ONCE]
+    assert [key for chunk in one.handed_on() for key in chunk] == keys
 
 
 @pytest.mark.parametrize("mode", list(TransactionMode))

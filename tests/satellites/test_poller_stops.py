@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import threading
 
-import pytest
-
 from tests.satellites.polling import SOON, Loop
 from timeoutmgr.instants import Micros
 
@@ -18,7 +16,6 @@ def test_a_stopped_poller_has_let_go_of_its_session(loop: Loop) -> None:
     assert loop.transport.open_sessions == 0
 
 
-@pytest.mark.behaviour(51)
 def test_a_stopped_poller_does_not_poll_when_woken(loop: Loop) -> None:
     loop.started()
     loop.poller.stop()

@@ -48,7 +48,6 @@ def test_many_wakes_while_polls_run_are_not_lost(loop: Loop) -> None:
     assert loop.telemetry.reaches("polls", 20)
 
 
-@pytest.mark.behaviour(39)
 def test_a_poll_that_is_run_before_its_instant_waits_for_it(loop: Loop) -> None:
     loop.started()
     begun: list[Micros] = []

@@ -75,7 +75,6 @@ def test_every_session_is_closed_when_the_pump_ends() -> None:
     assert mill.transport.open_sessions == 0
 
 
-@pytest.mark.behaviour(51)
 def test_a_pump_that_is_stopped_before_it_runs_consumes_nothing() -> None:
     mill = Mill()
     mill.put("a")

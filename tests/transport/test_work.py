@@ -90,7 +90,7 @@ def test_an_isolated_send_stands_alone_outside_transaction_scope(transport: Fake
         assert transport.ids("billing") == ["m1"]
 
 
-@pytest.mark.behaviour(60, 63)
+@pytest.mark.behaviour(63)
 def test_an_isolated_send_joins_the_one_transaction_of_transaction_scope(
     transport: FakeTransport,
 ) -> None:
