@@ -83,6 +83,7 @@ def tables(schema: str | None, prefix: str) -> Tables:
             _text("state"),
             _instant("closed_at"),
             Column("maybe_sent", SmallInteger),
+            Column("content", LargeBinary),
         ),
         history=table(
             "timeout_history",
