@@ -9,6 +9,7 @@ from timeoutmgr.instants import duration_micros
 from timeoutmgr.pipeline.errors import WrongColumns
 from timeoutmgr.pipeline.loading import checked_on_conflict
 from timeoutmgr.pipeline.parts import PARTITIONS, as_option
+from timeoutmgr.pipeline.session import in_utc
 from timeoutmgr.pipeline.statements import Part
 from timeoutmgr.pipeline.stores import Store
 from timeoutmgr.pipeline.views import TO_STORE, Selection, ddl, projected
@@ -24,10 +25,13 @@ _TASKS_OF_A_CORE: Final = 2
 
 
 def register(spark: "SparkSession") -> None:
-    """Make ``spark.read.format("timeouts")`` and its likes known to *spark*; twice is fine."""
+    """Make ``spark.read.format("timeouts")`` and its likes known to *spark*; twice is fine.
+
+    Raises ConfigurationError where the time zone of *spark* is not UTC.
+    """
     from timeoutmgr.pipeline.source import TimeoutsDataSource
 
-    spark.dataSource.register(TimeoutsDataSource)
+    in_utc(spark).dataSource.register(TimeoutsDataSource)
 
 
 def read_timeouts(

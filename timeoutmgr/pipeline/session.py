@@ -95,12 +95,17 @@ def spark_session(options: SessionOptions | None = None) -> Iterator["SparkSessi
 
 
 def in_utc(spark: "SparkSession") -> "SparkSession":
-    """Return *spark*; raise ConfigurationError where its days are not those of UTC."""
+    """Return *spark*; raise ConfigurationError unless the session's time zone is UTC.
+
+    Spark formats timestamps and cuts days in the zone of the session: in another zone a header
+    would tell another instant than the row that it belongs to.
+    """
     zone = spark.conf.get("spark.sql.session.timeZone")
     if zone not in _UTC:
         raise ConfigurationError(
-            f"the Spark session's time zone is {zone}; set spark.sql.session.timeZone to UTC, in "
-            "which all due times and days of this library are"
+            f"the time zone of the Spark session is {zone}, expected UTC, the zone of all due "
+            'times and days of this library; set it: spark.conf.set("spark.sql.session.timeZone", '
+            '"UTC")'
         )
     return spark
 

@@ -25,6 +25,7 @@ from timeoutmgr.pipeline.jobs.archive_runs import KIND, ArchiveRuns
 from timeoutmgr.pipeline.jobs.archived import Archive, Manifest, manifests_of
 from timeoutmgr.pipeline.jobs.running import Progress, new_run_id, silent, told_by_workers
 from timeoutmgr.pipeline.ledger import Ledger, alone
+from timeoutmgr.pipeline.session import in_utc
 from timeoutmgr.pipeline.snapshots import snapshot
 from timeoutmgr.pipeline.stores import Store, open_store
 from timeoutmgr.pipeline.views import HISTORY, Selection
@@ -111,6 +112,7 @@ def archive(
     Raises RunInTheWay while another archives the same store: it would be taken for dead. And
     where the run id is another store's in that folder, before anything is done.
     """
+    in_utc(spark)
     store = open_store(options.store)
     store.require_tables()
     with alone(store, f"archive {identity(store)}"):

@@ -15,6 +15,7 @@ from timeoutmgr.instants import duration_micros
 from timeoutmgr.pipeline.folders import folder_option
 from timeoutmgr.pipeline.jobs.moments import moments
 from timeoutmgr.pipeline.jobs.running import Progress, silent, told_by_workers
+from timeoutmgr.pipeline.session import in_utc
 from timeoutmgr.pipeline.transforms import lateness as late
 from timeoutmgr.pipeline.transforms.lateness import GROUPS, QUANTILES
 
@@ -96,6 +97,7 @@ def lateness(
     progress: Progress = silent,
 ) -> LatenessReport:
     """Return how late what was dispatched was; nothing is changed."""
+    in_utc(spark)
     with ExitStack() as stack, told_by_workers():
         progress("reading history")
         looked = moments(

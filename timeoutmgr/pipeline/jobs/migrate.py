@@ -21,6 +21,7 @@ from timeoutmgr.migration.report import report
 from timeoutmgr.migration.starting import refuse_any_problem
 from timeoutmgr.pipeline.jobs.running import Progress, error_called, silent, told, told_by_workers
 from timeoutmgr.pipeline.moving import OUTCOME, Ends, Mover, Opened, Outcome, Pulled, opened
+from timeoutmgr.pipeline.session import in_utc
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -55,6 +56,7 @@ def migrate(
     Can be interrupted anywhere, and called again on the same terms. Raises MigrationRefused for
     any problem of any endpoint before anything is moved, and what ended a task as what it was.
     """
+    in_utc(spark)
     with opened(options.ends, options.endpoints) as found:
         progress("looking for problems")
         refuse_any_problem([(one.parts, one.terms) for one in found])

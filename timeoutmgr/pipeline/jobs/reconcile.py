@@ -15,6 +15,7 @@ from timeoutmgr.pipeline.errors import WrongColumns
 from timeoutmgr.pipeline.folders import folder_option
 from timeoutmgr.pipeline.jobs.moments import Moments, moments
 from timeoutmgr.pipeline.jobs.running import Progress, silent, told_by_workers
+from timeoutmgr.pipeline.session import in_utc
 from timeoutmgr.pipeline.stores import open_store
 from timeoutmgr.pipeline.transforms.prints import about, printed, tallied
 from timeoutmgr.pipeline.transforms.reconciling import (
@@ -121,6 +122,7 @@ def reconcile(
     progress: Progress = silent,
 ) -> ReconcileReport:
     """Return a verdict on every message of the stores; nothing is changed."""
+    in_utc(spark)
     if options.out is not None:
         _require_ours(options.out)
     progress("taking snapshots")

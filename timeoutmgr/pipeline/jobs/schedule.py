@@ -26,6 +26,7 @@ from timeoutmgr.pipeline.jobs.rejects import require_ours
 from timeoutmgr.pipeline.jobs.running import Progress, new_run_id, silent, told_by_workers
 from timeoutmgr.pipeline.ledger import Ledger, RunState
 from timeoutmgr.pipeline.loading import checked_on_conflict
+from timeoutmgr.pipeline.session import in_utc
 from timeoutmgr.pipeline.stores import open_store
 from timeoutmgr.pipeline.transforms.requests import Rules, judged, normalised, smeared
 from timeoutmgr.pipeline.views import TO_STORE
@@ -157,6 +158,7 @@ def schedule(
     Raises WrongColumns, TooManyRejects, and ConfigurationError for a file that is broken, before
     anything is stored.
     """
+    in_utc(spark)
     store = open_store(options.store)
     store.require_tables()
     if options.rejects is not None:

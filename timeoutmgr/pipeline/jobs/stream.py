@@ -12,6 +12,7 @@ from timeoutmgr.pipeline.following import horizon, index_transactions
 from timeoutmgr.pipeline.frames import FORMAT
 from timeoutmgr.pipeline.jobs.batches import require_pair
 from timeoutmgr.pipeline.jobs.running import Progress, silent, told_by_workers
+from timeoutmgr.pipeline.session import in_utc
 from timeoutmgr.pipeline.stores import open_store
 from timeoutmgr.pipeline.views import HISTORY, ddl
 
@@ -76,6 +77,7 @@ def stream(
 
     Raises RunInTheWay where folder and checkpoint are not of one stream.
     """
+    in_utc(spark)
     # A server of Spark Connect has another working directory than this process.
     to, checkpoint = options.to.absolute(), options.checkpoint.absolute()
     store = open_store(options.store)

@@ -1,0 +1,62 @@
+"""A session of the caller's own, in another zone than UTC."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from timeoutmgr.clock import SystemClock
+from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.pipeline import register
+from timeoutmgr.pipeline.jobs.archive import ArchiveOptions, archive
+from timeoutmgr.pipeline.jobs.lateness import LatenessOptions, lateness
+from timeoutmgr.pipeline.jobs.migrate import MigrateOptions, migrate
+from timeoutmgr.pipeline.jobs.reconcile import ReconcileOptions, reconcile
+from timeoutmgr.pipeline.jobs.schedule import ScheduleOptions, schedule
+from timeoutmgr.pipeline.jobs.stream import StreamOptions, stream
+from timeoutmgr.pipeline.moving import Ends
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+CLOCK = SystemClock()
+STORE = "nowhere"
+FOLDER = Path("/nowhere/at/all")
+
+JOBS: dict[str, Callable[[SparkSession], object]] = {
+    "register": register,
+    "schedule": lambda spark: schedule(
+        spark,
+        ScheduleOptions(store=STORE, endpoint="sales", dataset="spring", paths=("a.parquet",)),
+        clock=CLOCK,
+    ),
+    "reconcile": lambda spark: reconcile(spark, ReconcileOptions(stores=(STORE,)), clock=CLOCK),
+    "lateness": lambda spark: lateness(spark, LatenessOptions(stores=(STORE,)), clock=CLOCK),
+    "archive": lambda spark: archive(
+        spark, ArchiveOptions(store=STORE, to=FOLDER, older_than=timedelta(days=1)), clock=CLOCK
+    ),
+    "migrate": lambda spark: migrate(spark, MigrateOptions(ends=Ends(settings=""))),
+    "stream": lambda spark: stream(
+        spark, StreamOptions(store=STORE, to=FOLDER, checkpoint=FOLDER / "checkpoint")
+    ),
+}
+
+
+@pytest.fixture
+def new_york(spark: SparkSession) -> SparkSession:
+    """A session with settings of its own, as a notebook in New York has them."""
+    made = spark.newSession()
+    made.conf.set("spark.sql.session.timeZone", "America/New_York")
+    return made
+
+
+@pytest.mark.parametrize("job", JOBS)
+def test_a_session_in_another_zone_is_refused_by_every_job(
+    new_york: SparkSession, job: str
+) -> None:
+    with pytest.raises(ConfigurationError, match=r"is America/New_York, expected UTC.*conf\.set"):
+        JOBS[job](new_york)
