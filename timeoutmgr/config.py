@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar, cast
 
 from timeoutmgr import plugins
+from timeoutmgr.callables import check_callable
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import Clock, Persistence, TransactionMode, Transport
 from timeoutmgr.delayed_delivery import DelayedDeliverySettings
@@ -206,11 +207,12 @@ class EndpointConfiguration:
         self._external = address
 
     def define_critical_error_action(self, hook: CriticalErrorHook) -> None:
-        """Have *hook* told of critical errors; several run in order of registration."""
-        if not callable(hook):
-            raise ConfigurationError(
-                f"a critical error hook is called with a context, got {hook!r}"
-            )
+        """Have *hook* told of critical errors; several run in order of registration.
+
+        Raises ConfigurationError for a coroutine function, a generator function, and a function
+        that does not take one context.
+        """
+        check_callable(hook, "a critical error hook", ("context",))
         self._hooks.append(hook)
 
     def handler(self, message_type: str = ANY) -> Callable[[AnyHandler], AnyHandler]:
@@ -226,9 +228,14 @@ class EndpointConfiguration:
         return register
 
     def add_handler(self, message_type: str, handler: Handler) -> None:
-        """Have *handler* called with each message of *message_type*, after those before it."""
+        """Have *handler* called with each message of *message_type*, after those before it.
+
+        Raises ConfigurationError for a coroutine function, a generator function, and a function
+        that does not take a message and a context.
+        """
         if not isinstance(message_type, str) or not message_type:
             raise ConfigurationError(f"a message type is a name, got {message_type!r}")
+        check_callable(handler, f"a handler of {message_type!r:.80}", ("message", "context"))
         self._handlers.setdefault(message_type, []).append(handler)
 
     def settings(self) -> EndpointSettings:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from sqlalchemy.exc import SQLAlchemyError
 
 from timeoutmgr import headers
+from timeoutmgr.callables import unrun
 from timeoutmgr.contracts import Clock, DeadLetters
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database.failures import fails_again
@@ -255,7 +256,7 @@ class HandlerStep:
         )
         with _as_a_failure_of_its_message(work):
             for handler in found:
-                handler(body, context)
+                _call(handler, body, context)
         context.finish()
         if self.dead_letters is not None:
             reach("handler.finished")
@@ -288,6 +289,18 @@ class HandlerStep:
             return from_wire(sent) + life < self.clock.now()
         except ValueError:
             return False  # an unreadable limit must not cost a message its life
+
+
+def _call(handler: Handler, body: object, context: HandlerContext) -> None:
+    """Call *handler*; raise HandlerFailed where it left its work to an object it returned."""
+    left = unrun(handler(body, context))
+    if left is not None:
+        raise HandlerFailed(
+            TypeError(
+                f"it returned a {left}, which the endpoint does not run; have the handler run it "
+                "to its end (asyncio.run) before it returns"
+            )
+        )
 
 
 @contextmanager

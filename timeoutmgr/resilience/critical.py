@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
+from timeoutmgr.callables import unrun
+
 logger = logging.getLogger(__name__)
 
 
@@ -33,7 +35,7 @@ class CriticalErrorContext:
     """Stop the endpoint; returns when all is still."""
 
 
-CriticalErrorHook: TypeAlias = Callable[[CriticalErrorContext], None]
+CriticalErrorHook: TypeAlias = Callable[[CriticalErrorContext], object]
 
 
 class CriticalErrors:
@@ -98,10 +100,13 @@ class CriticalErrors:
         logger.critical("%s (%s)", context.error, context.exception)
         for hook in self._hooks:
             try:
-                hook(context)
+                left = unrun(hook(context))
             except BaseException:
                 # Also a SystemExit: on this thread it would end nothing but the hooks.
                 logger.exception("critical error hook %r failed; the next one runs", hook)
+                continue
+            if left is not None:
+                logger.error("critical error hook %r returned a %s, which does not run", hook, left)
 
 
 def _stop(context: CriticalErrorContext) -> None:
