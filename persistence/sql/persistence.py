@@ -2,12 +2,13 @@
 
 from typing import TYPE_CHECKING, Final
 
-from timeoutmgr.contracts import BulkTables, Clock, Layout, StoreCapabilities
+from timeoutmgr.contracts import BulkTables, Clock, EndpointReport, Layout, StoreCapabilities
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database import Database
 from timeoutmgr.database import upgrade as migrations
 from timeoutmgr.errors import CombinationRefused
 
+from . import endpoints
 from .forgetting import all_tables, forget
 from .lives import Lives
 from .partitions import first_ranges, lay_out, layout
@@ -121,6 +122,10 @@ class SqlPersistence:
         if self._database.dialect.name != "postgresql":
             return None
         return layout(self._whole, self._settings)
+
+    def endpoints(self) -> list[EndpointReport]:
+        """Return the endpoints that have pending timeouts in these tables, by name."""
+        return endpoints.with_pending(self._database, self._tables)
 
     def timeouts(
         self, endpoint: str, clock: Clock, *, atomic_dispatch: bool = False

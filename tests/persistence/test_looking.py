@@ -6,7 +6,7 @@ import os
 
 from tests.persistence.conftest import Stores
 from tests.persistence.making import NOW, SECOND, dispatch, timeout
-from timeoutmgr.contracts import Key, TimeoutFilter, TimeoutState, TimeoutStore
+from timeoutmgr.contracts import Key, ReportsEndpoints, TimeoutFilter, TimeoutState, TimeoutStore
 from timeoutmgr.persistence import MemoryTimeoutStore, SqlTimeoutStore
 
 DAY = 86_400 * SECOND
@@ -152,3 +152,19 @@ def test_a_store_answers_and_has_a_clock(stores: Stores) -> None:
 
     assert store.now() == stores.clock.at
     assert store.endpoint == stores.endpoint
+
+
+def test_endpoints_with_pending_timeouts_are_reported_with_their_last_heartbeat(
+    sql: Stores, unique: str
+) -> None:
+    sales, billing, idle = (f"{unique}.{name}" for name in ("sales", "billing", "idle"))
+    for name, due in ((sales, NOW + 2), (billing, NOW + 1), (sales, NOW + 3)):
+        sql(endpoint=name).store_many([timeout(f"{due}", due)])
+    sql(endpoint=billing).heartbeat(f"{unique}1", {})
+    sql(endpoint=idle).heartbeat(f"{unique}2", {})
+    assert isinstance(sql.persistence, ReportsEndpoints)
+
+    reports = [one for one in sql.persistence.endpoints() if one.endpoint.startswith(unique)]
+
+    found = [(one.endpoint, one.earliest, one.last_heartbeat > 0) for one in reports]
+    assert found == [(billing, NOW + 1, True), (sales, NOW + 2, False)]

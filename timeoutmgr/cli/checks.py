@@ -11,10 +11,13 @@ from typing import Final
 from sqlalchemy import text
 
 from timeoutmgr.assembly import Parts
+from timeoutmgr.cli.alerts import alerts
 from timeoutmgr.cli.findings import Finding, Level, no_file, ok
 from timeoutmgr.cli.native_status import native_findings
 from timeoutmgr.cli.node import node_findings
 from timeoutmgr.cli.postgresql import server_settings
+from timeoutmgr.cli.thresholds import Thresholds
+from timeoutmgr.cli.vitals import queue_vitals, store_vitals
 from timeoutmgr.contracts import HasLayout, Persistence, TimeoutStore, TransactionMode
 from timeoutmgr.database import Database
 from timeoutmgr.delayed_delivery import StoreStart
@@ -30,7 +33,7 @@ _PACKET_ROOM: Final = 1024 * 1024
 """What a statement needs in a MySQL packet beside the body and the headers of a message."""
 
 
-def examine(parts: Parts) -> Iterator[Finding]:
+def examine(parts: Parts, limits: Thresholds) -> Iterator[Finding]:
     """Yield what was found; a check that depends on a failed one is left out."""
     yield from _promises(parts)
     queues = list(_guarded("transport", lambda: _transport(parts)))
@@ -45,6 +48,8 @@ def examine(parts: Parts) -> Iterator[Finding]:
         yield from _guarded("clock", lambda: _clock(parts, pending))
         if not _has_failed(queues):
             yield from _guarded("destinations", lambda: _destinations(parts, pending))
+    reached = (not _has_failed(store), not _has_failed(queues))
+    yield from _guarded("alerts", lambda: _alerts(parts, limits, *reached))
     yield from _guarded("dead-letter queues", lambda: node_findings(parts))
     for database in _databases(parts):
         if not _has_failed(queues) and not _has_failed(store):
@@ -206,6 +211,13 @@ def _destinations(parts: Parts, pending: _Pending) -> Iterator[Finding]:
         )
     if not missing:
         yield ok("destinations", f"all {len(found)} of pending timeouts exist")
+
+
+def _alerts(
+    parts: Parts, limits: Thresholds, with_store: bool, with_queues: bool
+) -> Iterator[Finding]:
+    store = store_vitals(parts, limits.max_overdue) if with_store else None
+    yield from alerts(store, queue_vitals(parts) if with_queues else None, limits)
 
 
 def _database(parts: Parts, database: Database) -> Iterator[Finding]:

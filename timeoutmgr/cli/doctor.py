@@ -6,26 +6,31 @@ from timeoutmgr.cli import output
 from timeoutmgr.cli.exits import Exit
 from timeoutmgr.cli.options import Command, common
 from timeoutmgr.cli.shared import Shared, assembled
+from timeoutmgr.cli.thresholds import Thresholds, thresholds
 
 
 @click.command(cls=Command)
+@thresholds
 @common(environment=False)
 @click.pass_obj
-def doctor(shared: Shared) -> Exit:
+def doctor(shared: Shared, limits: Thresholds) -> Exit:
     """Connect to everything, and say what is well, what is doubtful and what is wrong.
 
     It changes nothing. Every line is ok, warn or fail, the last two with a remedy. The exit code
-    is 1 if any line is fail.
+    is 1 if any line is fail. Lines fail for a wrong installation, and also for overdue timeouts,
+    messages in the error queue, messages that no process stores, breakers that have triggered,
+    a missing process, and timeouts of other endpoints in the same tables that have no process.
 
     Examples:
       timeoutmgr doctor
+      timeoutmgr doctor --max-overdue 5m --max-errors 10 --min-processes 2
       timeoutmgr --json doctor
     """
     from timeoutmgr.cli.checks import examine
     from timeoutmgr.cli.findings import Level
 
     with assembled(shared) as parts:
-        findings = list(examine(parts))
+        findings = list(examine(parts, limits))
     failed = any(finding.level is Level.FAIL for finding in findings)
     document = {
         "endpoint": parts.settings.name,
@@ -35,9 +40,7 @@ def doctor(shared: Shared) -> Exit:
 
     def for_people() -> None:
         for finding in findings:
-            remedy = f" -> {finding.remedy}" if finding.remedy else ""
-            text = f"{finding.level.value:<4}  {finding.check}: {finding.text}{remedy}"
-            click.echo(output.plain(output.masked(text)))
+            click.echo(output.plain(finding.line()))
 
     shared.show(document, for_people)
     return Exit.FAILED if failed else Exit.OK

@@ -24,6 +24,11 @@ class Finding:
     text: str
     remedy: str = ""
 
+    def line(self) -> str:
+        """Return it for people, secrets masked."""
+        remedy = f" -> {self.remedy}" if self.remedy else ""
+        return masked(f"{self.level.value:<4}  {self.check}: {self.text}{remedy}")
+
     def document(self) -> dict[str, str]:
         """Return it for JSON, secrets masked."""
         found = {"level": self.level.value, "check": self.check, "text": masked(self.text)}

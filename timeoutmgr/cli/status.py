@@ -1,6 +1,6 @@
 """``timeoutmgr status``: how the endpoint stands."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -11,29 +11,38 @@ from timeoutmgr.cli.native_status import native_status
 from timeoutmgr.cli.node import node_document
 from timeoutmgr.cli.options import Command, common
 from timeoutmgr.cli.shared import Shared, assembled
+from timeoutmgr.cli.thresholds import Thresholds, thresholds
 from timeoutmgr.contracts import HasLayout
 from timeoutmgr.errors import StorageUnavailable, TransportUnavailable
 
 if TYPE_CHECKING:
     from timeoutmgr.assembly import Parts
+    from timeoutmgr.cli.findings import Finding
     from timeoutmgr.delayed_delivery import StoreStart
 
 Result = TypeVar("Result")
 
 
 @click.command(cls=Command)
+@thresholds
 @common(environment=False)
 @click.pass_obj
-def status(shared: Shared) -> Exit:
+def status(shared: Shared, limits: Thresholds) -> Exit:
     """Show timeouts, lateness, queues, dead letters, and the processes that live.
 
     What cannot be reached is named, the rest is shown all the same; the exit code is then 5.
+    Alerts come last, by the limits that doctor has too; the exit code is 1 if any line is fail.
     Lateness is that of the most recent dispatches, in seconds.
 
     Examples:
       timeoutmgr status
+      timeoutmgr status --max-overdue 5m --max-errors 10
       timeoutmgr --json status
     """
+    from timeoutmgr.cli.alerts import alerts
+    from timeoutmgr.cli.findings import Level
+    from timeoutmgr.cli.vitals import queue_vitals, store_vitals
+
     problems: list[str] = []
 
     def tried(look: Callable[[], Result]) -> Result | None:
@@ -52,10 +61,22 @@ def status(shared: Shared) -> Exit:
             "queues": tried(lambda: _queues(parts)),
             "dead_letters": tried(lambda: node_document(parts)),
             "processes": tried(lambda: _processes(parts)),
-            "unavailable": problems,
         }
-    shared.show(document, lambda: _print(document))
-    return Exit.UNAVAILABLE if problems else Exit.OK
+        bad = [
+            each
+            for each in alerts(
+                tried(lambda: store_vitals(parts, limits.max_overdue)),
+                tried(lambda: queue_vitals(parts)),
+                limits,
+            )
+            if each.level is not Level.OK
+        ]
+    document["alerts"] = [each.document() for each in bad]
+    document["unavailable"] = [*dict.fromkeys(problems)]
+    shared.show(document, lambda: _print(document, bad))
+    if problems:
+        return Exit.UNAVAILABLE
+    return Exit.FAILED if any(each.level is Level.FAIL for each in bad) else Exit.OK
 
 
 def _timeouts(parts: "Parts") -> dict[str, Any] | None:
@@ -115,7 +136,7 @@ def _processes(parts: "Parts") -> list[dict[str, Any]] | None:
     return None if store is None else live_processes(store, store.now())
 
 
-def _print(document: dict[str, Any]) -> None:
+def _print(document: dict[str, Any], bad: "Sequence[Finding]") -> None:
     lines: list[tuple[str, object]] = [("endpoint", document["endpoint"])]
     for name, value in (document["timeouts"] or {}).items():
         shown = _joined(value) if isinstance(value, dict) else value
@@ -145,6 +166,8 @@ def _print(document: dict[str, Any]) -> None:
             )
         if not document["processes"]:
             click.echo("no live processes")
+    for alert in bad:
+        output.print_error(output.plain(alert.line()))
     for problem in document["unavailable"]:
         output.print_error(f"unavailable: {problem}")
 

@@ -23,9 +23,10 @@ from timeoutmgr.contracts.persistences import (
     HasLayout,
     Layout,
     Persistence,
+    ReportsEndpoints,
     StoreCapabilities,
 )
-from timeoutmgr.contracts.reports import ProcessRecord, StoreStatistics
+from timeoutmgr.contracts.reports import EndpointReport, ProcessRecord, StoreStatistics
 from timeoutmgr.contracts.sessions import (
     Answered,
     Receiver,
@@ -53,6 +54,7 @@ __all__ = [
     "DeadLetters",
     "DelayedMessageStore",
     "DelayedMessageStoreWithInfrastructure",
+    "EndpointReport",
     "Exchange",
     "FetchesInBatches",
     "HasBulkTables",
@@ -70,6 +72,7 @@ __all__ = [
     "Queue",
     "Receiver",
     "RemovesInBatches",
+    "ReportsEndpoints",
     "SendResult",
     "Sending",
     "StartsSending",

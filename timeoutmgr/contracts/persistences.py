@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from timeoutmgr.contracts.clocks import Clock
+from timeoutmgr.contracts.reports import EndpointReport
 from timeoutmgr.contracts.stores import TimeoutStore
 
 if TYPE_CHECKING:
@@ -92,6 +94,18 @@ class HasLayout(Protocol):
 
     def layout(self) -> Layout | None:
         """Return the layout; None where there is but one, or nothing is installed."""
+        ...
+
+
+@runtime_checkable
+class ReportsEndpoints(Protocol):
+    """A persistence that knows all endpoints with timeouts in it; no persistence needs to."""
+
+    def endpoints(self) -> Sequence[EndpointReport]:
+        """Return the endpoints that have pending timeouts here, by name.
+
+        The work grows with the number of endpoints, not with the number of timeouts.
+        """
         ...
 
 

@@ -37,3 +37,12 @@ class ProcessRecord:
     started: Micros
     heartbeat: Micros
     state: Mapping[str, str]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointReport:
+    """An endpoint with pending timeouts: the earliest due time, and the last heartbeat or 0."""
+
+    endpoint: str
+    earliest: Micros
+    last_heartbeat: Micros

@@ -1,0 +1,119 @@
+"""Alerts: what the vital signs of an endpoint mean, by limits. Pure functions."""
+
+from collections.abc import Iterator
+from typing import Final
+
+from timeoutmgr.cli.findings import Finding, Level, ok
+from timeoutmgr.cli.spans import span
+from timeoutmgr.cli.thresholds import Thresholds
+from timeoutmgr.cli.vitals import QueueVitals, StoreVitals
+from timeoutmgr.instants import duration_micros
+from timeoutmgr.resilience.breakers import BreakerState
+
+_RUN: Final = "start a process with `timeoutmgr run`"
+
+
+def alerts(
+    store: StoreVitals | None, queues: QueueVitals | None, limits: Thresholds
+) -> Iterator[Finding]:
+    """Yield a finding for each vital sign; None is a part that was not looked at."""
+    if store is not None:
+        yield _overdue(store, limits)
+        yield _processes(store, queues, limits)
+        yield from _breakers(store)
+        yield from _deserted(store)
+    if queues is not None:
+        yield from _errors(queues, limits)
+        yield from _unstored(queues, store, limits)
+
+
+def _overdue(store: StoreVitals, limits: Thresholds) -> Finding:
+    late = 0 if store.earliest is None else store.now - store.earliest
+    allowed = duration_micros(limits.max_overdue)
+    if late <= allowed:
+        return ok("overdue", f"no timeout is overdue by more than {span(allowed)}")
+    count = "timeouts are" if store.overdue is None else f"{store.overdue} timeouts are"
+    first = store.first
+    which = "" if first is None else f" (id {first.id}, for {first.destination!r})"
+    return Finding(
+        level=Level.FAIL,
+        check="overdue",
+        text=f"{count} overdue by more than {span(allowed)}, the oldest by {span(late)}{which}",
+        remedy="see that a process lives and that the log of it names no error; "
+        "--max-overdue sets the limit",
+    )
+
+
+def _processes(store: StoreVitals, queues: QueueVitals | None, limits: Thresholds) -> Finding:
+    check = "processes"
+    if store.processes is None:
+        return ok(check, "not looked at: processes leave heartbeats only with a timeout manager")
+    live = len(store.processes)
+    waits = store.earliest is not None or (queues is not None and queues.waiting > 0)
+    needed = limits.min_processes if limits.min_processes is not None else int(waits)
+    if live < needed:
+        text = f"{live} live, at least {needed} needed"
+        if limits.min_processes is None:
+            text = "no process lives, and timeouts or messages wait for it"
+        return Finding(level=Level.FAIL, check=check, text=text, remedy=_RUN)
+    return ok(check, f"{live} live" if live else "none lives, and nothing waits for it")
+
+
+def _breakers(store: StoreVitals) -> Iterator[Finding]:
+    for process in store.processes or ():
+        for name, state in process["breakers"].items():
+            if state != BreakerState.DISARMED:
+                yield Finding(
+                    level=Level.FAIL if state == BreakerState.TRIGGERED else Level.WARN,
+                    check="breakers",
+                    text=f"{name} of process {process['pid']} on {process['host']} is {state}",
+                    remedy="restore the connection that it watches; the log of the process "
+                    "names the error",
+                )
+
+
+def _deserted(store: StoreVitals) -> Iterator[Finding]:
+    for each in store.deserted:
+        when = span(each.earliest - store.now)
+        yield Finding(
+            level=Level.FAIL,
+            check="other endpoints",
+            text=f"endpoint {each.endpoint!r} has timeouts here and no live process; the first "
+            + (f"is due in {when}" if each.earliest >= store.now else f"is overdue by {when}"),
+            remedy=f"run an endpoint named {each.endpoint!r} until they are sent, or remove it "
+            "with `timeoutmgr uninstall`",
+        )
+
+
+def _errors(queues: QueueVitals, limits: Thresholds) -> Iterator[Finding]:
+    if queues.errors is None:
+        return
+    if queues.errors <= limits.max_errors:
+        yield ok("error queue", f"{queues.errors} messages in {queues.error_queue!r}")
+        return
+    yield Finding(
+        level=Level.FAIL,
+        check="error queue",
+        text=f"{queues.errors} messages in {queues.error_queue!r}; "
+        f"at most {limits.max_errors} may be",
+        remedy="look at them with `timeoutmgr errors list`; retry or delete them; "
+        "--max-errors sets the limit",
+    )
+
+
+def _unstored(
+    queues: QueueVitals, store: StoreVitals | None, limits: Thresholds
+) -> Iterator[Finding]:
+    if queues.unstored is None:
+        return
+    deserted = store is not None and store.processes is not None and not store.processes
+    if queues.unstored <= (0 if deserted else limits.max_unstored):
+        yield ok("unstored", f"{queues.unstored} messages wait to be stored")
+        return
+    yield Finding(
+        level=Level.FAIL,
+        check="unstored",
+        text=f"{queues.unstored} messages wait to be stored"
+        + (", and no process lives" if deserted else f"; at most {limits.max_unstored} may"),
+        remedy=_RUN if deserted else "start more processes; --max-unstored sets the limit",
+    )

@@ -1,0 +1,110 @@
+"""Vital signs of an endpoint: what its store and its queues say at one look."""
+
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from timeoutmgr.assembly import Parts
+from timeoutmgr.cli.processes import live_processes
+from timeoutmgr.contracts import (
+    EndpointReport,
+    ReportsEndpoints,
+    Timeout,
+    TimeoutFilter,
+    TimeoutStore,
+)
+from timeoutmgr.contracts.reports import LIVE
+from timeoutmgr.delayed_delivery import StoreStart
+from timeoutmgr.instants import Micros, duration_micros
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreVitals:
+    """Vital signs in the store; *now* and all other times are of its clock.
+
+    *overdue* is None if the store does not count. *processes* is None if the processes of this
+    endpoint leave no heartbeats. *deserted* are other endpoints with timeouts and no process.
+    """
+
+    now: Micros
+    earliest: Micros | None
+    first: Timeout | None = None
+    overdue: int | None = None
+    processes: Sequence[Mapping[str, Any]] | None = None
+    deserted: Sequence[EndpointReport] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueVitals:
+    """Numbers of messages that wait, None for a queue that is missing or not needed.
+
+    *unstored* wait for the timeout manager, *waiting* in any queue of this endpoint alone: other
+    endpoints consume the queue of unroutable messages too.
+    """
+
+    error_queue: str
+    errors: int | None
+    unstored: int | None
+    waiting: int
+
+
+def store_vitals(parts: Parts, max_overdue: timedelta) -> StoreVitals | None:
+    """Return the vital signs in the store, None if this endpoint stores nothing.
+
+    Raises StorageUnavailable and SchemaMissing.
+    """
+    if parts.context.delayed is not None:
+        return _of_delayed(parts, parts.context.delayed)
+    store, persistence = parts.context.store, parts.settings.persistence
+    if store is None or persistence is None:
+        return None
+    persistence.check()
+    now = store.now()
+    first = next(iter(store.list(TimeoutFilter(), limit=1)), None)
+    reports = persistence.endpoints() if isinstance(persistence, ReportsEndpoints) else ()
+    return StoreVitals(
+        now=now,
+        earliest=None if first is None else first.due,
+        first=first,
+        overdue=_overdue(store, first, now - duration_micros(max_overdue)),
+        processes=live_processes(store, now),
+        deserted=[
+            each
+            for each in reports
+            if each.endpoint != store.endpoint and each.last_heartbeat < now - LIVE
+        ],
+    )
+
+
+def queue_vitals(parts: Parts) -> QueueVitals:
+    """Return the vital signs in the queues; raise TransportUnavailable and SchemaMissing."""
+    parts.settings.transport.check()
+    error_queue, manager = parts.settings.error_queue, parts.context.manager_address
+    with closing(parts.settings.transport.session()) as session:
+        missing = session.missing_queues(parts.queues)
+        counts = {queue: session.count(queue) for queue in parts.queues if queue not in missing}
+    return QueueVitals(
+        error_queue=error_queue,
+        errors=counts.get(error_queue),
+        unstored=None if manager is None else counts.get(manager),
+        waiting=sum(
+            count
+            for queue, count in counts.items()
+            if queue != error_queue and f"{queue}.".startswith(f"{parts.settings.name}.")
+        ),
+    )
+
+
+def _overdue(store: TimeoutStore, first: Timeout | None, before: Micros) -> int:
+    # Most looks find nothing overdue: the first row says so, and spares the count.
+    if first is None or first.due >= before:
+        return 0
+    return store.count(TimeoutFilter(due_before=before))
+
+
+def _of_delayed(parts: Parts, delayed: StoreStart) -> StoreVitals:
+    delayed.start(install=False)
+    now = getattr(delayed.store, "now", parts.settings.clock.now)
+    return StoreVitals(now=now(), earliest=delayed.store.next())
