@@ -14,7 +14,12 @@ from timeoutmgr.callables import check_callable
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import Clock, Persistence, TransactionMode, Transport
 from timeoutmgr.delayed_delivery import DelayedDeliverySettings
-from timeoutmgr.errors import ConfigurationError, InvalidMessage, UnknownSetting
+from timeoutmgr.errors import (
+    CombinationRefused,
+    ConfigurationError,
+    InvalidMessage,
+    UnknownSetting,
+)
 from timeoutmgr.features import Feature
 from timeoutmgr.handlers import ANY, Handler
 from timeoutmgr.ids import random_id
@@ -100,8 +105,9 @@ class EndpointConfiguration:
         config.use_persistence("postgresql+psycopg://localhost/sales")
         config.enable_feature(TimeoutManager())
 
-    Without a transport or persistence both rest in one embedded file, ``./timeoutmgr.db`` or
-    what the environment variable TIMEOUTMGR_DATA names.
+    Without a transport, queues and timeouts rest in one embedded file, ``./timeoutmgr.db`` or
+    the file that the environment variable TIMEOUTMGR_DATA names. Beside every other transport a
+    timeout manager needs a persistence that is named.
     """
 
     def __init__(self, name: str) -> None:
@@ -277,10 +283,25 @@ class EndpointConfiguration:
         part = plugins.load(plugins.PARTS, "delayed-delivery")
         return [cast(Feature, part(self._delayed_delivery))]
 
+    @property
+    def is_embedded(self) -> bool:
+        """Whether the queues rest in the embedded file, where timeouts may rest unnamed."""
+        if self._transport is None:
+            return True
+        database = self._transport.database
+        path = None if database is None else database.path
+        return path is not None and path.resolve() == embedded_path().resolve()
+
     def _default_persistence(self) -> Persistence | None:
-        if "timeout-manager" in self._features or (self._is_disabled and embedded_path().exists()):
+        if self._is_disabled and embedded_path().exists():
             return persistence_from_url(embedded_url())
-        return None
+        if "timeout-manager" not in self._features:
+            return None
+        if self.is_embedded:
+            return persistence_from_url(embedded_url())
+        if self._send_only or self._external is not None:
+            return None  # the feature itself is refused, with its own sentence
+        raise _unnamed(self._transport)
 
     def _check_disabled(self) -> None:
         if "timeout-manager" in self._features:
@@ -307,6 +328,22 @@ def embedded_url() -> str:
 def embedded_path() -> Path:
     """Return the embedded file, which need not exist."""
     return Path(os.environ.get(DATA) or "timeoutmgr.db")
+
+
+def _unnamed(transport: Transport | None) -> CombinationRefused:
+    assert transport is not None, "the embedded file needs no persistence that is named"
+    if transport.database is not None:
+        url = transport.database.describe()
+    elif transport.capabilities.name == "memory":
+        url = "memory"
+    else:
+        url = "postgresql+psycopg://localhost/timeoutmgr"
+    return CombinationRefused(
+        f"a timeout manager without a persistence beside {transport.describe()}",
+        "its timeouts would rest in a file of each host, and no host would see them all",
+        f'Add persistence = "{url}" (or the URL of another database) to the settings file, or '
+        f'config.use_persistence("{url}") to the code',
+    )
 
 
 def transport_from_url(url: str, **options: Any) -> Transport:

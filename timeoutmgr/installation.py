@@ -6,6 +6,7 @@ from timeoutmgr.assembly import Parts
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import QueueMissing, StorageUnavailable
 from timeoutmgr.features import Satellite
+from timeoutmgr.host_files import REMEDY, host_file_beside_broker
 
 logger = logging.getLogger(__name__)
 
@@ -54,6 +55,9 @@ def prepare(parts: Parts) -> None:
     and checks it as soon as it answers, and its breaker tells if that takes too long.
     """
     settings = parts.settings
+    doubt = host_file_beside_broker(settings)
+    if doubt is not None:
+        logger.warning("endpoint %s is for one host: %s; %s", settings.name, doubt, REMEDY)
     if settings.install:
         settings.transport.install()
         reach("install.queue_tables")

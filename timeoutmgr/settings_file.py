@@ -174,12 +174,17 @@ class _Builder:
             config.recoverability = self._built("recoverability")
         config.limits = self._built("limits")
         self._use(config.use_transport, "transport", keys.TRANSPORT_OPTIONS)
-        self._use(config.use_persistence, "persistence", keys.PERSISTENCE_OPTIONS)
+        if (None, "persistence") in self._values or self._may_stay_unnamed(config):
+            self._use(config.use_persistence, "persistence", keys.PERSISTENCE_OPTIONS)
         for feature in self._parts.features:
             config.enable_feature(self._built(feature))
         if self._top("disable_timeout_manager"):
             _disable_manager(config, self._parts.features)
         return config
+
+    def _may_stay_unnamed(self, config: EndpointConfiguration) -> bool:
+        """Return whether timeouts rest in the embedded file because nothing else is named."""
+        return config.is_embedded and "timeout-manager" in self._parts.features
 
     def _use(self, use: Any, key: str, table: str) -> None:
         given = self._values.get((None, key))
@@ -193,8 +198,6 @@ class _Builder:
             use(given.value, **extra)
             return
         url = embedded_url() if given is None else cast(str, convert(given, str))
-        if given is None and key == "persistence" and "timeout-manager" not in self._parts.features:
-            return
         try:
             self._share_database(url)
             extra |= {"accept_loss": True} if self._top("accept_loss") else {}

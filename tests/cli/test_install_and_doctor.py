@@ -198,3 +198,29 @@ def test_on_postgresql_settings_that_break_promises_are_warned_of(
     assert careless["synchronous_commit"]["level"] == "warn"
     assert "may lose" in careless["synchronous_commit"]["text"]
     assert "durability" not in careless
+
+
+def test_an_unnamed_persistence_beside_a_broker_ends_every_start(
+    folder: Folder, rabbitmq_url: str
+) -> None:
+    folder.variables["TIMEOUTMGR_TRANSPORT"] = rabbitmq_url
+
+    ended = [folder.run(*command) for command in (["install"], ["run"], ["doctor"])]
+
+    assert [each.returncode for each in ended] == [4, 4, 4]
+    for each in ended:
+        assert 'Add persistence = "postgresql+psycopg://' in each.stderr
+    assert not (folder.path / "timeoutmgr.db").exists()
+
+
+def test_a_named_file_beside_a_broker_is_a_warning_of_the_doctor(
+    folder: Folder, rabbitmq_url: str
+) -> None:
+    folder.variables["TIMEOUTMGR_TRANSPORT"] = rabbitmq_url
+    folder.variables["TIMEOUTMGR_PERSISTENCE"] = "sqlite:///timeoutmgr.db"
+    folder.run("install")
+
+    warning = findings(folder)["one store for all hosts"]
+
+    assert warning["level"] == "warn"
+    assert "timeoutmgr.db of this host" in warning["text"]

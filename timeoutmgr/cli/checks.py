@@ -22,6 +22,7 @@ from timeoutmgr.contracts import HasLayout, Persistence, TimeoutStore, Transacti
 from timeoutmgr.database import Database
 from timeoutmgr.delayed_delivery import StoreStart
 from timeoutmgr.errors import ConfigurationError, TimeoutManagerError
+from timeoutmgr.host_files import REMEDY, host_file_beside_broker
 from timeoutmgr.instants import Micros
 from timeoutmgr.timeouts import Timeouts
 
@@ -75,6 +76,9 @@ def _promises(parts: Parts) -> Iterator[Finding]:
             text="; ".join(each for each in (kept.name, locks, kept.note) if each),
             remedy="" if kept.durable else "accept_loss is set; use a SQL persistence else",
         )
+    doubt = host_file_beside_broker(settings)
+    if doubt is not None:
+        yield Finding(level=Level.WARN, check="one store for all hosts", text=doubt, remedy=REMEDY)
 
 
 def _transport(parts: Parts) -> Iterator[Finding]:
