@@ -170,3 +170,45 @@ def test_the_neighbours_of_a_rejected_message_are_not_rejected_with_it(
     mill.turn()
 
     assert (mill.errors, mill.held) == (["wrong"], [])
+
+
+@pytest.mark.behaviour(27)
+def test_each_attempt_logs_class_and_message_and_the_last_attempt_its_traceback(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    mill = Mill()
+    mill.put("a")
+
+    def fail(batch: Sequence[Received], work: Work) -> None:
+        raise KeyError("customer")
+
+    mill.before_step = fail
+    with caplog.at_level("INFO", "timeoutmgr.transport.pump"):
+        mill.turn()
+
+    infos = [one.getMessage() for one in caplog.records if one.levelname == "INFO"]
+    [error] = [one.getMessage() for one in caplog.records if one.levelname == "ERROR"]
+    assert infos == [
+        f"message 'a', attempt {number} failed: KeyError: 'customer'" for number in range(1, 6)
+    ]
+    first, *trace = error.splitlines()
+    assert first == "message 'a' from sales goes to the error queue: KeyError: 'customer'"
+    assert trace[0] == "  | Traceback (most recent call last):"
+    assert any("raise KeyError" in line for line in trace)
+    assert trace[-1] == "  | KeyError: 'customer'"
+
+
+def test_a_senders_text_in_an_error_begins_no_line_of_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    mill = Mill()
+    mill.put("a")
+    mill.always_fails("a", ValueError("x\n2026-01-01T00:00:00Z CRITICAL forged\u2028again"))
+
+    mill.turn()
+
+    [error] = [one.getMessage() for one in caplog.records if one.levelname == "ERROR"]
+    first, *rest = error.splitlines()
+    assert first.endswith(r"ValueError: x\n2026-01-01T00:00:00Z CRITICAL forged\u2028again")
+    assert rest
+    assert all(line.startswith("  | ") for line in rest)

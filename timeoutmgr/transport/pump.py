@@ -41,6 +41,7 @@ from timeoutmgr.resilience.error_copy import (
     error_copy,
     minimal_error_copy,
 )
+from timeoutmgr.resilience.failure_text import class_and_message, with_traceback
 from timeoutmgr.resilience.recovery import (
     SATELLITE_POLICY,
     RecoverabilitySettings,
@@ -262,7 +263,9 @@ class Pump:
     ) -> None:
         attempt = 1
         while True:
-            action, shown = self._decide(received, error, attempt), on_one_line(error)
+            shown = class_and_message(error)
+            logger.info("message %r, attempt %d failed: %s", received.message.id, attempt, shown)
+            action = self._decide(received, error, attempt)
             if action is Recovery.RETRY_LATER and self._what.retry_later is not None:
                 logger.warning("message %r is retried later: %s", received.message.id, shown)
                 self._around.telemetry.count("delayed_retries")
@@ -276,7 +279,6 @@ class Pump:
             if action is not Recovery.RETRY_NOW:
                 self._move_to_error(received, error, session, receiver)
                 return
-            logger.info("message %r, attempt %d failed: %s", received.message.id, attempt, shown)
             self._around.telemetry.count("immediate_retries")
             attempt += 1
             try:
@@ -309,14 +311,10 @@ class Pump:
         What leaves a dead letter goes to the dead-letter queue in its place, in the same order.
         """
         if self._bury(received, error, session, receiver):
+            _log_end(received, error, "a dead-letter queue")
             self._around.telemetry.count("moved_to_dead_letters")
             return
-        logger.error(
-            "message %r from %s goes to the error queue: %s",
-            received.message.id,
-            received.queue,
-            on_one_line(error),
-        )
+        _log_end(received, error, "the error queue")
         message, reason = received.message, str(error)
         whole = error_copy(
             message,
@@ -401,6 +399,16 @@ class Pump:
             if self._around.mode is not TransactionMode.NONE:
                 work.ack([received])
                 reach("pump.replaced")
+
+
+def _log_end(received: Received, error: Exception, place: str) -> None:
+    logger.error(
+        "message %r from %s goes to %s: %s",
+        received.message.id,
+        received.queue,
+        place,
+        with_traceback(error),
+    )
 
 
 class Refused(TransportUnavailable):
