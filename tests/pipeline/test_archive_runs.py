@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pyarrow as pa
 import pytest
-from sqlalchemy import delete
+from sqlalchemy import delete, text
 
 from tests.pipeline.archiving import DAY, publish, rows_of, tell
 from timeoutmgr.clock import SystemClock
@@ -19,9 +19,10 @@ from timeoutmgr.instants import to_micros
 from timeoutmgr.pipeline.errors import RunInTheWay
 from timeoutmgr.pipeline.identity import identity
 from timeoutmgr.pipeline.jobs.archive import ArchiveOptions, archive
-from timeoutmgr.pipeline.jobs.archive_runs import KIND, ArchiveRuns
+from timeoutmgr.pipeline.jobs.archive_runs import KIND, ArchiveRuns, Removed
 from timeoutmgr.pipeline.jobs.archived import Archive
 from timeoutmgr.pipeline.jobs.running import silent
+from timeoutmgr.pipeline.jobs.stream_runs import StreamRuns
 from timeoutmgr.pipeline.ledger import Ledger, Run, RunState
 from timeoutmgr.pipeline.stores import Store
 from timeoutmgr.pipeline.views import HISTORY
@@ -177,7 +178,7 @@ def test_a_run_of_before_there_were_claims_is_put_right(east: ArchiveRuns) -> No
     (left,) = east.left_in_store(None)
     removed = east.remove(left, silent)
 
-    assert (swept, removed, rows_of(east.store)) == ([], 4, [])
+    assert (swept, removed, rows_of(east.store)) == ([], Removed(4), [])
     assert east.target.purged() == {NIGHT}
 
 
@@ -251,9 +252,62 @@ def test_exactly_what_is_archived_is_removed(store: Store, tmp_path: Path) -> No
 
     removed = runs.remove(run, silent)
 
-    assert removed == 7
+    assert removed == Removed(7)
     assert [row[1] for row in rows_of(store)] == ["id7", "id8", "id9"]
     assert runs.ledger.counted(NIGHT) == 7
+
+
+def newest_transaction(store: Store) -> int:
+    """Return the transaction that wrote the newest event."""
+    newest = text(f"SELECT CAST(CAST(max(xid) AS text) AS bigint) FROM {store.tables.history.name}")
+    with store.database.read() as connection:
+        return int(connection.execute(newest).scalar_one())
+
+
+def test_what_a_stream_has_not_read_stays_in_the_store_until_it_has(
+    postgres: Store, tmp_path: Path
+) -> None:
+    runs = of(postgres, tmp_path)
+    streams = StreamRuns(runs.ledger)
+    stream = streams.begin(tmp_path / "live", tmp_path / "checkpoint")
+    tell(postgres, range(4))
+    read = newest_transaction(postgres) + 1
+    tell(postgres, range(4, 7))
+    run = runs.begin(NIGHT, batch=3, purge=True)
+    publish_all(runs)
+    runs.published(run)
+    told: list[str] = []
+
+    before = runs.remove(run, silent)
+    streams.reached(stream, read)
+    half = runs.remove(run, told.append)
+    purged = runs.target.purged()
+    streams.reached(stream, newest_transaction(postgres) + 1)
+    (left,) = runs.left_in_store(None)
+    rest = runs.remove(left, silent)
+
+    assert (before, half, rest) == (Removed(0, held=7), Removed(4, held=3), Removed(3))
+    assert f"the stream into {tmp_path}/live, which is at transaction {read}" in told[-1]
+    assert told[-1].startswith("3 archived rows stay in the store")
+    assert purged == frozenset()
+    assert rows_of(postgres) == []
+    assert runs.ledger.runs(KIND, RunState.PUBLISHED) == []
+
+
+def test_a_stream_that_was_given_up_holds_nothing(postgres: Store, tmp_path: Path) -> None:
+    runs = of(postgres, tmp_path)
+    streams = StreamRuns(runs.ledger)
+    folders = (tmp_path / "live", tmp_path / "checkpoint")
+    streams.begin(*folders)
+    tell(postgres, range(4))
+    run = runs.begin(NIGHT, batch=3, purge=True)
+    publish_all(runs)
+
+    given_up = streams.abort(*folders)
+    removed = runs.remove(run, silent)
+
+    assert (given_up, streams.abort(*folders)) == (True, False)
+    assert removed == Removed(4)
 
 
 @pytest.mark.parametrize(
@@ -276,7 +330,7 @@ def test_a_row_that_got_the_sequence_of_an_archived_one_is_not_removed(
 
     removed = east.remove(run, silent)
 
-    assert removed == 2
+    assert removed == Removed(2)
     assert [row[1] for row in rows_of(east.store)] == [f"id{number}" for number in ids]
 
 
@@ -292,7 +346,7 @@ def test_a_batch_of_more_rows_than_a_statement_takes_values_is_removed(
     (left,) = runs.left_in_store(None)
     removed = runs.remove(left, silent)
 
-    assert (removed, rows_of(postgres)) == (3, [])
+    assert (removed, rows_of(postgres)) == (Removed(3), [])
 
 
 @pytest.mark.parametrize(

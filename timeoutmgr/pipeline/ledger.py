@@ -25,18 +25,25 @@ class RunState(StrEnum):
     """What it wrote counts; what it is to remove is not all removed."""
     COMPLETED = "completed"
     ABORTED = "aborted"
-    """It died before what it wrote counted, and that was swept."""
+    """It died before what it wrote counted, and that was swept; or it was given up."""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left to be done."""
+        return self in (RunState.COMPLETED, RunState.ABORTED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A run as the ledger has it."""
+    """A run as the ledger has it; *report* is the last note of what it has done."""
 
     run_id: str
     kind: str
     state: RunState
     created: Micros
     parameters: Mapping[str, Any]
+    ended: Micros | None = None
+    report: Mapping[str, Any] | None = None
 
 
 @contextmanager
@@ -109,18 +116,32 @@ class Ledger:
 
     def runs(self, kind: str, state: RunState) -> list[Run]:
         """Return the runs of *kind* in *state*, the oldest first."""
+        with self._database.read() as connection:
+            return self.runs_within(connection, kind, state)
+
+    def runs_within(self, connection: Connection, kind: str, state: RunState) -> list[Run]:
+        """Return the same as the transaction of *connection* sees it."""
         wanted = (
             select(self._runs)
             .where(self._runs.c.kind == kind, self._runs.c.state == state.value)
             .order_by(self._runs.c.created, self._runs.c.run_id)
         )
-        with self._database.read() as connection:
-            return [_run(row) for row in connection.execute(wanted)]
+        return [_run(row) for row in connection.execute(wanted)]
 
     def move(self, run_id: str, state: RunState) -> None:
-        """Note that the run is in *state*."""
-        one = update(self._runs).where(self._runs.c.run_id == run_id).values(state=state.value)
-        self._database.run(lambda connection: connection.execute(one))
+        """Note that the run is in *state*, and when it ended."""
+
+        def work(connection: Connection) -> None:
+            ended = self._database.now(self._clock) if state.is_over else None
+            one = update(self._runs).where(self._runs.c.run_id == run_id)
+            connection.execute(one.values(state=state.value, ended=ended))
+
+        self._database.run(work)
+
+    def note(self, run_id: str, report: Mapping[str, Any]) -> None:
+        """Write down what the run has done, over the note before."""
+        one = update(self._runs).where(self._runs.c.run_id == run_id)
+        self._database.run(lambda connection: connection.execute(one.values(report=_text(report))))
 
     def counted(self, run_id: str) -> int:
         """Return the sum of what the run's batches counted."""
@@ -188,4 +209,6 @@ def _run(row: Any) -> Run:
         state=RunState(row.state),
         created=row.created,
         parameters=json.loads(row.parameters),
+        ended=row.ended,
+        report=None if row.report is None else json.loads(row.report),
     )

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.pipeline.making import batch, row, settle
+from tests.pipeline.archiving import tell
+from tests.pipeline.making import batch, count, row, settle
+from timeoutmgr.clock import SystemClock
 from timeoutmgr.pipeline.errors import RunInTheWay
+from timeoutmgr.pipeline.jobs.archive import ArchiveOptions, archive
 from timeoutmgr.pipeline.jobs.stream import StreamOptions, stream
 from timeoutmgr.pipeline.loading import Loader
 from timeoutmgr.pipeline.stores import Store
@@ -37,6 +41,33 @@ def test_a_stream_goes_on_where_it_was(
     assert (first.events, second.events) == (100, 30)
     assert first.batches >= 2
     assert len(found) == len(set(found)) == 130
+
+
+def test_archive_removes_nothing_that_a_stream_has_not_read(
+    spark: SparkSession, postgres: Store, tmp_path: Path
+) -> None:
+    options = StreamOptions(
+        store=postgres.name, to=tmp_path / "live", checkpoint=tmp_path / "checkpoint", once=True
+    )
+    old = ArchiveOptions(
+        store=postgres.name, to=tmp_path / "archive", older_than=timedelta(days=30)
+    )
+    tell(postgres, range(10))
+    settle(postgres)
+    stream(spark, options)
+    tell(postgres, range(10, 40))
+
+    first = archive(spark, old, clock=SystemClock())
+    left = count(postgres, "history")
+    settle(postgres)
+    stream(spark, options)
+    second = archive(spark, old, clock=SystemClock())
+
+    followed = {one["id"] for one in spark.read.parquet(str(tmp_path / "live")).collect()}
+    assert (first.rows, first.removed, first.held, left) == (40, 10, 30, 30)
+    assert (second.removed, second.held, second.resumed) == (30, 0, (first.run_id,))
+    assert count(postgres, "history") == 0
+    assert followed == {f"id{number}" for number in range(40)}
 
 
 def test_a_lost_checkpoint_and_a_strange_folder_are_refused_before_anything_is_dropped(

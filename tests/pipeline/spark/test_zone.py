@@ -19,29 +19,31 @@ from timeoutmgr.pipeline.jobs.reconcile import ReconcileOptions, reconcile
 from timeoutmgr.pipeline.jobs.schedule import ScheduleOptions, schedule
 from timeoutmgr.pipeline.jobs.stream import StreamOptions, stream
 from timeoutmgr.pipeline.moving import Ends
+from timeoutmgr.pipeline.stores import Store
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 CLOCK = SystemClock()
-STORE = "nowhere"
 FOLDER = Path("/nowhere/at/all")
 
-JOBS: dict[str, Callable[[SparkSession], object]] = {
-    "register": register,
-    "schedule": lambda spark: schedule(
+JOBS: dict[str, Callable[[SparkSession, str], object]] = {
+    "register": lambda spark, _store: register(spark),
+    "schedule": lambda spark, store: schedule(
         spark,
-        ScheduleOptions(store=STORE, endpoint="sales", dataset="spring", paths=("a.parquet",)),
+        ScheduleOptions(store=store, endpoint="sales", dataset="spring", paths=("a.parquet",)),
         clock=CLOCK,
     ),
-    "reconcile": lambda spark: reconcile(spark, ReconcileOptions(stores=(STORE,)), clock=CLOCK),
-    "lateness": lambda spark: lateness(spark, LatenessOptions(stores=(STORE,)), clock=CLOCK),
-    "archive": lambda spark: archive(
-        spark, ArchiveOptions(store=STORE, to=FOLDER, older_than=timedelta(days=1)), clock=CLOCK
+    "reconcile": lambda spark, store: reconcile(
+        spark, ReconcileOptions(stores=(store,)), clock=CLOCK
     ),
-    "migrate": lambda spark: migrate(spark, MigrateOptions(ends=Ends(settings=""))),
-    "stream": lambda spark: stream(
-        spark, StreamOptions(store=STORE, to=FOLDER, checkpoint=FOLDER / "checkpoint")
+    "lateness": lambda spark, store: lateness(spark, LatenessOptions(stores=(store,)), clock=CLOCK),
+    "archive": lambda spark, store: archive(
+        spark, ArchiveOptions(store=store, to=FOLDER, older_than=timedelta(days=1)), clock=CLOCK
+    ),
+    "migrate": lambda spark, _store: migrate(spark, MigrateOptions(ends=Ends(settings=""))),
+    "stream": lambda spark, store: stream(
+        spark, StreamOptions(store=store, to=FOLDER, checkpoint=FOLDER / "checkpoint")
     ),
 }
 
@@ -56,7 +58,7 @@ def new_york(spark: SparkSession) -> SparkSession:
 
 @pytest.mark.parametrize("job", JOBS)
 def test_a_session_in_another_zone_is_refused_by_every_job(
-    new_york: SparkSession, job: str
+    new_york: SparkSession, sqlite: Store, job: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=r"is America/New_York, expected UTC.*conf\.set"):
-        JOBS[job](new_york)
+        JOBS[job](new_york, sqlite.name)

@@ -9,6 +9,7 @@ from typing import Any
 import click
 
 from timeoutmgr.cli import output
+from timeoutmgr.cli.exits import Exit
 from timeoutmgr.cli.options import Command, Duration, common, option
 from timeoutmgr.cli.pipeline.shared import (
     WITHIN,
@@ -33,6 +34,7 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
     is_flag=True,
     help="Go on after a failover in which no transaction was lost (synchronous replication).",
 )
+@option("--abort", "aborts", is_flag=True, help="Give the stream up; needs no Spark.")
 @of_store
 @on_spark
 @common(environment=False)
@@ -45,19 +47,24 @@ def stream(
     every: timedelta,
     once: bool,
     any_timeline: bool,
+    aborts: bool,
     store: str | None,
     **options: Any,
-) -> None:
+) -> Exit:
     """Write history as it happens, until SIGTERM or SIGINT, each event once.
 
     Started again with the same checkpoint it goes on where it was. PostgreSQL only: elsewhere an
     event that is committed late would be missed. It creates an index on the history's transactions.
 
+    Archive removes nothing from the store that a stream has not read yet. A stream that is not gone
+    on with has to be given up by --abort; where there is no such stream the exit code is 3.
+
     Examples:
       timeoutmgr pipeline stream --to /lake/live --checkpoint /lake/live.checkpoint
       timeoutmgr pipeline stream --to /lake/live --checkpoint /lake/live.checkpoint --once
+      timeoutmgr pipeline stream --to /lake/live --checkpoint /lake/live.checkpoint --abort
     """
-    from timeoutmgr.pipeline.jobs.stream import StreamOptions
+    from timeoutmgr.pipeline.jobs.stream import StreamOptions, give_up
     from timeoutmgr.pipeline.jobs.stream import stream as run
 
     given = StreamOptions(
@@ -68,6 +75,8 @@ def stream(
         once=once,
         any_timeline=any_timeline,
     )
+    if aborts:
+        return Exit.OK if give_up(given) else Exit.NOT_FOUND
     stop = threading.Event()
     with spark(shared, options, [given.store]) as session:
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -75,3 +84,4 @@ def stream(
         report = run(session, given, stopped=stop.is_set, progress=progress(shared))
     document = report.document()
     shared.show(document, lambda: output.print_pairs([*document.items()]))
+    return Exit.OK

@@ -21,7 +21,7 @@ from timeoutmgr.instants import Micros, duration_micros, from_micros
 from timeoutmgr.pipeline.errors import ArchiveDiffers, RunInTheWay
 from timeoutmgr.pipeline.folders import folder_option
 from timeoutmgr.pipeline.identity import identity
-from timeoutmgr.pipeline.jobs.archive_runs import KIND, ArchiveRuns
+from timeoutmgr.pipeline.jobs.archive_runs import KIND, ArchiveRuns, Removed
 from timeoutmgr.pipeline.jobs.archived import Archive, Manifest, manifests_of
 from timeoutmgr.pipeline.jobs.running import Progress, new_run_id, silent, told_by_workers
 from timeoutmgr.pipeline.ledger import Ledger, alone
@@ -74,6 +74,8 @@ class ArchiveOptions:
 class ArchiveReport:
     """What was archived now, and what was *removed* from the store, by this run or for *resumed*.
 
+    *held* rows are archived and stay in the store, because a stream has not read them yet.
+
     *resumed* are runs that died at it, or had kept it. *swept* are runs that had died before what
     they wrote counted.
     """
@@ -83,6 +85,7 @@ class ArchiveReport:
     rows: int
     files: int
     removed: int
+    held: int
     resumed: tuple[str, ...]
     swept: tuple[str, ...]
 
@@ -94,6 +97,7 @@ class ArchiveReport:
             "rows": self.rows,
             "files": self.files,
             "removed": self.removed,
+            "held": self.held,
             "resumed": [*self.resumed],
             "swept": [*self.swept],
         }
@@ -112,7 +116,6 @@ def archive(
     Raises RunInTheWay while another archives the same store: it would be taken for dead. And
     where the run id is another store's in that folder, before anything is done.
     """
-    in_utc(spark)
     store = open_store(options.store)
     store.require_tables()
     with alone(store, f"archive {identity(store)}"):
@@ -130,17 +133,18 @@ def _archive(
     runs = ArchiveRuns(store, target, Ledger(store, clock))
     run_id = options.run_id or new_run_id(KIND)
     runs.require_own(run_id)
+    in_utc(spark)
     progress("looking for runs that were not finished")
     swept = runs.sweep(but=run_id)
     target.create()
-    removed, resumed = 0, []
+    removed, resumed = Removed(), []
     for run in runs.left_in_store(_cutoff(store, options, clock) if options.purge else None):
         removed += runs.remove(run, progress)
         resumed.append(run.run_id)
     if runs.has_ended(run_id):
         raise RunInTheWay(
-            f"run {run_id!r} has archived into {target.folder} already, and all it left undone is "
-            "done; give another run id to archive what is old by now"
+            f"run {run_id!r} has archived into {target.folder} already; give another run id to "
+            "archive what is old by now"
         )
     run = runs.begin(run_id, batch=options.batch, purge=options.purge)
     with told_by_workers():
@@ -156,7 +160,8 @@ def _archive(
         cutoff=manifest.cutoff,
         rows=manifest.rows,
         files=len(manifest.files),
-        removed=removed,
+        removed=removed.rows,
+        held=removed.held,
         resumed=tuple(resumed),
         swept=tuple(swept),
     )

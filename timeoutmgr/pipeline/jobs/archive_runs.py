@@ -7,6 +7,7 @@ from itertools import islice
 from typing import Final, TypeVar
 
 from sqlalchemy import Connection, delete, select
+from sqlalchemy.sql.elements import literal_column
 
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.instants import Micros
@@ -14,6 +15,7 @@ from timeoutmgr.pipeline.errors import RunInTheWay
 from timeoutmgr.pipeline.identity import identity, those_of
 from timeoutmgr.pipeline.jobs.archived import ROW, Archive, ArchivedRow, Claim
 from timeoutmgr.pipeline.jobs.running import Progress
+from timeoutmgr.pipeline.jobs.stream_runs import StreamMark, StreamRuns
 from timeoutmgr.pipeline.ledger import Ledger, Run, RunState
 from timeoutmgr.pipeline.stores import Store
 
@@ -22,6 +24,18 @@ _BOUND_AT_ONCE: Final = 10_000
 """PostgreSQL takes 65,535 values in a statement, SQLite may take 32,766."""
 
 _Item = TypeVar("_Item")
+
+
+@dataclass(frozen=True, slots=True)
+class Removed:
+    """How many *rows* were removed from a store, and how many were *held* for streams."""
+
+    rows: int = 0
+    held: int = 0
+
+    def __add__(self, other: "Removed") -> "Removed":
+        """Return both together."""
+        return Removed(self.rows + other.rows, self.held + other.held)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,29 +137,47 @@ class ArchiveRuns:
         left = RunState.PUBLISHED if run.parameters["purge"] else RunState.COMPLETED
         self.ledger.move(run.run_id, left)
 
-    def remove(self, run: Run, progress: Progress) -> int:
-        """Remove what the run archived from the store: exactly those rows, and each batch once."""
-        removed = 0
+    def remove(self, run: Run, progress: Progress) -> Removed:
+        """Remove what the run archived from the store: exactly those rows, and each batch once.
+
+        Rows that a stream has not read yet stay, and the run stays published: the next run of the
+        job removes them once the stream is past them.
+        """
+        removed = Removed()
         rows = self.target.rows(run.run_id)
         for no, some in enumerate(_chunks(rows, run.parameters["batch"])):
             progress(f"removing batch {no}")
 
             def work(
                 connection: Connection, no: int = no, some: Sequence[ArchivedRow] = some
-            ) -> int:
-                if self.ledger.done(connection, run.run_id, no):
-                    return 0
-                gone = sum(self._delete(connection, few) for few in _chunks(some, _BOUND_AT_ONCE))
-                self.ledger.close_batch(connection, run.run_id, no, gone)
-                return gone
+            ) -> Removed:
+                return self._remove_batch(connection, run, no, some)
 
             removed += self.store.database.run(work)
+        if removed.held:
+            progress(self._held(removed.held))
+            return removed
         progress("removed")
         self.target.mark_purged(run.run_id)
         self.ledger.move(run.run_id, RunState.COMPLETED)
         return removed
 
-    def _delete(self, connection: Connection, rows: Sequence[ArchivedRow]) -> int:
+    def _remove_batch(
+        self, connection: Connection, run: Run, no: int, rows: Sequence[ArchivedRow]
+    ) -> Removed:
+        if self.ledger.done(connection, run.run_id, no):
+            return Removed()
+        mark = StreamRuns(self.ledger).low_water(connection)
+        removed = Removed()
+        for few in _chunks(rows, _BOUND_AT_ONCE):
+            removed += self._delete(connection, few, mark)
+        if not removed.held:
+            self.ledger.close_batch(connection, run.run_id, no, removed.rows)
+        return removed
+
+    def _delete(
+        self, connection: Connection, rows: Sequence[ArchivedRow], mark: StreamMark | None
+    ) -> Removed:
         """Remove those of *rows* that are there; another row may bear a sequence by now.
 
         Compared here: databases differ in how they look up rows by many pairs.
@@ -155,9 +187,23 @@ class ArchiveRuns:
         wanted = select(*(history.c[name] for name in ROW)).where(history.c.sequence.in_(sequences))
         same = {tuple(row) for row in connection.execute(wanted)} & {*rows}
         if not same:
-            return 0
+            return Removed()
         ours = [row[0] for row in same]
-        return connection.execute(delete(history).where(history.c.sequence.in_(ours))).rowcount
+        doomed = delete(history).where(history.c.sequence.in_(ours))
+        if mark is not None:
+            doomed = doomed.where(literal_column(f"xid < CAST('{mark.xid:d}' AS xid8)"))
+        gone = connection.execute(doomed).rowcount
+        # Without a mark a row that is gone by now was removed by retention, and is not held.
+        return Removed(gone, 0 if mark is None else len(ours) - gone)
+
+    def _held(self, rows: int) -> str:
+        with self.store.database.read() as connection:
+            mark = StreamRuns(self.ledger).low_water(connection)
+        behind = "a stream" if mark is None else mark.described()
+        return (
+            f"{rows} archived rows stay in the store, since {behind} has not read them yet; the "
+            "next run of archive removes them after that"
+        )
 
     def _other_owner(self, run_id: str, run: Run | None) -> str | None:
         """Return which other store's the id is in the archive; None where it is *run*'s, or free.

@@ -1,6 +1,7 @@
 """``stream``: history to Parquet as it happens, each event once, from where it was left."""
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
@@ -12,6 +13,8 @@ from timeoutmgr.pipeline.following import horizon, index_transactions
 from timeoutmgr.pipeline.frames import FORMAT
 from timeoutmgr.pipeline.jobs.batches import require_pair
 from timeoutmgr.pipeline.jobs.running import Progress, silent, told_by_workers
+from timeoutmgr.pipeline.jobs.stream_runs import StreamRuns
+from timeoutmgr.pipeline.ledger import Ledger
 from timeoutmgr.pipeline.session import in_utc
 from timeoutmgr.pipeline.stores import open_store
 from timeoutmgr.pipeline.views import HISTORY, ddl
@@ -63,6 +66,16 @@ class StreamReport:
         return {"events": self.events, "batches": self.batches}
 
 
+def give_up(options: StreamOptions) -> bool:
+    """Have archive wait for the stream no longer; return whether there was such a stream.
+
+    It needs no Spark. Begun again, the stream goes on without what archive has removed since.
+    """
+    store = open_store(options.store)
+    store.require_tables()
+    return StreamRuns(Ledger(store)).abort(options.to.absolute(), options.checkpoint.absolute())
+
+
 def stream(
     spark: "SparkSession",
     options: StreamOptions,
@@ -75,6 +88,8 @@ def stream(
     A batch that was cut off is read and written again, and counts once: the folder's own log says
     which files count, and Spark reads by it.
 
+    The ledger of the store keeps how far the stream has read, and archive removes nothing beyond.
+
     Raises RunInTheWay where folder and checkpoint are not of one stream.
     """
     in_utc(spark)
@@ -86,6 +101,8 @@ def stream(
     progress("looking for the index on transactions")
     if not index_transactions(store, stopped=stopped, progress=progress):
         return StreamReport(events=0, batches=0)
+    runs = StreamRuns(Ledger(store))
+    run_id = runs.begin(to, checkpoint, progress)
     source = spark.readStream.format(FORMAT).schema(ddl(HISTORY))
     rows = source.options(
         store=options.store,
@@ -98,20 +115,49 @@ def stream(
         writer = writer.trigger(availableNow=True)
     else:
         writer = writer.trigger(processingTime=f"{options.every.total_seconds():g} seconds")
-    events = batches = 0
-    last = -1
+    so_far = _SoFar(lambda xid: runs.reached(run_id, xid), progress)
     with told_by_workers():
         query = writer.start(str(to))
         try:
+            runs.recognise(run_id, str(query.id))
             running = True
             while running:
                 ended = query.awaitTermination(_LOOK_EVERY)
-                for one in query.recentProgress:
-                    if one["batchId"] > last and one["numInputRows"]:
-                        last = one["batchId"]
-                        events, batches = events + one["numInputRows"], batches + 1
-                        progress(f"batch {last}: {one['numInputRows']} events")
+                so_far.look(query.recentProgress)
                 running = not ended and not stopped()
         finally:
             query.stop()
-    return StreamReport(events=events, batches=batches)
+    return StreamReport(events=so_far.events, batches=so_far.batches)
+
+
+class _SoFar:
+    """What a query has written, told and noted once for each micro-batch that has ended."""
+
+    def __init__(self, reached: Callable[[int], None], progress: Progress) -> None:
+        self.events = self.batches = 0
+        self._last, self._xid = -1, 0
+        self._reached, self._progress = reached, progress
+
+    def look(self, recent: Sequence[Mapping[str, Any]]) -> None:
+        """Look at what Spark tells of its most *recent* micro-batches."""
+        for one in recent:
+            rows = one["numInputRows"]
+            if one["batchId"] > self._last and rows:
+                self._last = one["batchId"]
+                self.events, self.batches = self.events + rows, self.batches + 1
+                self._progress(f"batch {self._last}: {rows} events")
+        # A micro-batch is told of once it is in the folder: this is no promise, it is done.
+        xid = max((_end_of(one) for one in recent), default=0)
+        if xid > self._xid:
+            self._xid = xid
+            self._reached(xid)
+
+
+# Versions of pyspark differ in how they spell an offset: as JSON, or as Python does.
+_XID: Final = re.compile(r"xid\W+(\d+)")
+
+
+def _end_of(one: Mapping[str, Any]) -> int:
+    """Return the transaction before which a micro-batch ends; 0 where nothing was read yet."""
+    ends = (_XID.search(str(source["endOffset"])) for source in one["sources"])
+    return max((int(end[1]) for end in ends if end is not None), default=0)
