@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine, event
 
+from tests.persistence.explaining import explained
 from tests.persistence.making import NOW, SECOND, dispatch, timeout
 from tests.persistence.ranging import Installation, fill, tend
 from timeoutmgr.persistence import SqlPersistence, SqlSettings
@@ -56,7 +57,8 @@ def test_few_partitions_are_read(installation: Installation, generic: bool) -> N
     assert len(about) >= 7
     assert len(taking) == 2  # read and locked, and then closed at once
     for sql, values in about:
-        plan = _plan(engine, sql, values, generic)
+        mode = "force_generic_plan" if generic else "force_custom_plan"
+        plan = explained(engine, sql, values, {"plan_cache_mode": mode, "enable_sort": "off"})
         # A day, the past, and what a look without an end reads first.
         assert len(_read(plan, installation)) <= 3, "\n".join([sql, str(values), *plan])
         assert not any("Sort Key" in line for line in plan if "LIMIT" in sql), plan
@@ -81,30 +83,6 @@ def _is_about_timeouts(sql: str, installation: Installation) -> bool:
     return (
         sql.startswith(("SELECT", "UPDATE", "DELETE")) and re.search(rf"{table}\b", sql) is not None
     )
-
-
-def _plan(engine: Engine, sql: str, values: dict[str, Any], generic: bool) -> list[str]:
-    """Return the plan that was run, of a statement as psycopg has it prepared."""
-    order = list(dict.fromkeys(re.findall(r"%\((\w+)\)s", sql)))
-    for number, name in enumerate(order, 1):
-        sql = sql.replace(f"%({name})s", f"${number}")
-    given = ", ".join(_literal(values[name]) for name in order)
-    with engine.connect() as connection, connection.begin() as transaction:
-        mode = "force_generic_plan" if generic else "force_custom_plan"
-        for each in (f"SET LOCAL plan_cache_mode = {mode}", "SET LOCAL enable_sort = off"):
-            connection.exec_driver_sql(each)
-        connection.exec_driver_sql(f"PREPARE looked_at AS {sql.replace('%%', '%')}")
-        explain = f"EXPLAIN (ANALYZE, COSTS OFF) EXECUTE looked_at({given})"
-        plan = list(connection.exec_driver_sql(explain.replace("%", "%%")).scalars())
-        connection.exec_driver_sql("DEALLOCATE looked_at")
-        transaction.rollback()
-    return plan
-
-
-def _literal(value: Any) -> str:
-    if isinstance(value, list):
-        return f"ARRAY[{', '.join(_literal(one) for one in value)}]"
-    return str(value) if isinstance(value, int) else f"'{value}'"
 
 
 def _read(plan: list[str], installation: Installation) -> set[str]:
