@@ -15,6 +15,7 @@
     │   ├── PipelineUnavailable     Spark, Java or a driver of the data pipeline is missing
     │   ├── RunInTheWay             a run of the pipeline was not finished, or is another one
     │   ├── QueueMissing            a queue that is needed does not exist
+    │   ├── LossyQueue              a queue that exists drops messages that it accepted
     │   └── MigrationRefused        a migration may not start, or not go on like this
     ├── InvalidMessage              bad input at the door; nothing was sent
     │   ├── MessageTooLarge
@@ -42,7 +43,15 @@
 A sentence says what came, what was expected, and what to do.
 """
 
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
+from typing import Final
+
+LOSSY_REMEDY: Final = (
+    "empty the queue, delete it and run `timeoutmgr install`, which creates it anew (take a policy "
+    "off instead); or admit the loss with accept_loss = true"
+)
+"""What to do about a queue that drops messages."""
 
 
 class TimeoutManagerError(Exception):
@@ -133,6 +142,15 @@ class QueueMissing(ConfigurationError):
         names = ", ".join(repr(name) for name in queues)
         super().__init__(f"missing queue {names}; {remedy}")
         self.queues = queues
+
+
+class LossyQueue(ConfigurationError):
+    """Queues of the endpoint exist already, and drop messages that they accepted."""
+
+    def __init__(self, losses: Mapping[str, Sequence[str]]) -> None:
+        told = "; ".join(f"queue {name!r}: {', '.join(each)}" for name, each in losses.items())
+        super().__init__(f"an existing queue would lose accepted messages: {told}; {LOSSY_REMEDY}")
+        self.losses = losses
 
 
 class MigrationRefused(ConfigurationError):

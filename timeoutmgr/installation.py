@@ -7,6 +7,7 @@ from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import QueueMissing, StorageUnavailable
 from timeoutmgr.features import Satellite
 from timeoutmgr.host_files import REMEDY, host_file_beside_broker
+from timeoutmgr.own_queues import refuse_lossy_queues
 
 logger = logging.getLogger(__name__)
 
@@ -14,7 +15,8 @@ logger = logging.getLogger(__name__)
 def install(parts: Parts) -> list[str]:
     """Create the tables and queues of *parts*; return the queues that are there now.
 
-    Twice and concurrently is fine. Raises TransportUnavailable, and StorageUnavailable.
+    Twice and concurrently is fine. Raises TransportUnavailable, StorageUnavailable, and
+    LossyQueue for a queue that was there before and drops messages.
     """
     settings = parts.settings
     settings.transport.install()
@@ -26,6 +28,7 @@ def install(parts: Parts) -> list[str]:
         parts.context.delayed.set_up()
     create_queues(parts)
     reach("install.queues")
+    refuse_lossy_queues(parts)
     # After the queues, which a feature may have to bind.
     for installed in parts.context.installed:
         installed.install()
@@ -65,6 +68,7 @@ def prepare(parts: Parts) -> None:
         reach("install.queues")
     settings.transport.check()
     _require_queues(parts)
+    refuse_lossy_queues(parts)
     for installed in parts.context.installed:
         if settings.install:
             installed.install()

@@ -173,6 +173,10 @@ _SOON_AGAIN = "[{rabbit, [{dead_letter_worker_publisher_confirm_timeout, 5000}]}
 """A dead letter that a killed broker had under way goes again after five seconds, not three
 minutes: what the levels then hold comes late, and a run would wait for it that long."""
 
+_MANAGED = (
+    """[{{rabbitmq_management, [{{listener, [{{port, {port}}}, {{ip, "127.0.0.1"}}]}}]}}].\n"""
+)
+
 
 class PrivateRabbitMQ(PrivateServer):
     """A RabbitMQ node of our own, with a cookie, an epmd and a distribution port of its own."""
@@ -196,6 +200,19 @@ class PrivateRabbitMQ(PrivateServer):
     def url(self) -> str:
         """Where it answers once it is started."""
         return f"amqp://guest:guest@127.0.0.1:{self.port}//"
+
+    def control(self, *words: str) -> str:
+        """Return what ``rabbitmqctl`` answers."""
+        return _Ctl([str(_script("rabbitmqctl"))], self._env())(*words)
+
+    def with_management(self) -> str:
+        """Start it again with its management API; return where that answers."""
+        self.stop()
+        port = free_port()
+        (self.folder / "enabled_plugins").write_text("[rabbitmq_management].\n")
+        (self.folder / "advanced.config").write_text(_MANAGED.format(port=port))
+        self.start()
+        return f"http://127.0.0.1:{port}"
 
     def _prepare(self) -> None:
         home = self.folder / "home"

@@ -16,6 +16,7 @@ from timeoutmgr.cli.findings import Finding, Level, no_file, ok
 from timeoutmgr.cli.native_status import native_findings
 from timeoutmgr.cli.node import node_findings
 from timeoutmgr.cli.postgresql import server_settings
+from timeoutmgr.cli.queue_findings import foreign_queue_findings, own_queue_findings
 from timeoutmgr.cli.thresholds import Thresholds
 from timeoutmgr.cli.vitals import queue_vitals, store_vitals
 from timeoutmgr.contracts import HasLayout, Persistence, TimeoutStore, TransactionMode
@@ -149,6 +150,7 @@ def _queues(parts: Parts) -> Iterator[Finding]:
         )
     else:
         yield ok("queues", ", ".join(parts.queues) or "none is needed")
+    yield from own_queue_findings(parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +207,7 @@ def _destinations(parts: Parts, pending: _Pending) -> Iterator[Finding]:
     found = pending.destinations()
     with closing(parts.settings.transport.session()) as session:
         missing = session.missing_queues(sorted(found))
+        yield from foreign_queue_findings(session, set(found) - set(missing))
     least = "at least " if sum(found.values()) >= _MOST_LOOKED_AT else ""
     for queue in missing:
         yield Finding(

@@ -26,6 +26,7 @@ from timeoutmgr.contracts.persistences import (
     ReportsEndpoints,
     StoreCapabilities,
 )
+from timeoutmgr.contracts.queue_reports import InspectsQueues, QueueReport
 from timeoutmgr.contracts.reports import EndpointReport, ProcessRecord, StoreStatistics
 from timeoutmgr.contracts.sessions import (
     Answered,
@@ -59,6 +60,7 @@ __all__ = [
     "FetchesInBatches",
     "HasBulkTables",
     "HasLayout",
+    "InspectsQueues",
     "KeepsRows",
     "Key",
     "Layout",
@@ -70,6 +72,7 @@ __all__ = [
     "Persistence",
     "ProcessRecord",
     "Queue",
+    "QueueReport",
     "Receiver",
     "RemovesInBatches",
     "ReportsEndpoints",

@@ -12,6 +12,7 @@ from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.redaction import redact
 from timeoutmgr.transport.connection import AmqpConnection, kombu_connection
 from timeoutmgr.transport.heartbeats import Heartbeats
+from timeoutmgr.transport.management import management_api
 from timeoutmgr.transport.rabbitmq import RabbitMQSession
 from timeoutmgr.transport.refusals import Family, family_of
 from timeoutmgr.transport.registry import BindingRegistry, DeclaredRegistry, Registry
@@ -51,6 +52,7 @@ class KombuTransport:
         heartbeat: timedelta | None = None,
         queue_type: QueueType | None = None,
         max_message_size: int | None = None,
+        management_url: str | None = None,
         visibility_timeout: timedelta | None = None,
         ssl: Mapping[str, Any] | None = None,
     ) -> None:
@@ -62,6 +64,7 @@ class KombuTransport:
             "heartbeat": heartbeat,
             "queue_type": queue_type,
             "max_message_size": max_message_size,
+            "management_url": management_url,
             "visibility_timeout": visibility_timeout,
             "ssl": ssl,
         }
@@ -110,7 +113,7 @@ class KombuTransport:
     def session(self) -> TransportSession:
         """Return a new session; it connects on first use."""
         if self._family is Family.AMQP:
-            return RabbitMQSession(self._connect_amqp, self._settings)
+            return self._amqp_session()
         make: Callable[[Any], Registry] = (
             DeclaredRegistry if self._family is Family.UNTESTED else BindingRegistry
         )
@@ -126,7 +129,7 @@ class KombuTransport:
         if self._family is not Family.AMQP:
             return self.session()
         window = max(self._settings.confirm_window, most)
-        return RabbitMQSession(self._connect_amqp, self._settings, window=window)
+        return self._amqp_session(window)
 
     def relay(self, queue: str, *, prefetch: int) -> Relay:
         """Return what passes messages of *queue* on whole; only on an AMQP broker."""
@@ -139,6 +142,12 @@ class KombuTransport:
     def close(self) -> None:
         """Stop the heartbeats; sessions and receivers are closed by themselves."""
         self._heartbeats.close()
+
+    def _amqp_session(self, window: int | None = None) -> RabbitMQSession:
+        management = management_api(self._url, self._settings)
+        return RabbitMQSession(
+            self._connect_amqp, self._settings, window=window, management=management
+        )
 
     def _connect_amqp(self) -> AmqpConnection:
         connection = AmqpConnection(self._url, self._settings)

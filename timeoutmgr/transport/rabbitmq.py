@@ -9,7 +9,15 @@ from typing import Any
 
 from amqp.exceptions import AccessRefused, PreconditionFailed
 
-from timeoutmgr.contracts import Answered, Receiver, Sending, SendResult, Topology, Transaction
+from timeoutmgr.contracts import (
+    Answered,
+    QueueReport,
+    Receiver,
+    Sending,
+    SendResult,
+    Topology,
+    Transaction,
+)
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import ConfigurationError, MessageTooLarge, QueueMissing
 from timeoutmgr.message import Outgoing
@@ -18,6 +26,8 @@ from timeoutmgr.transport.connection import AmqpConnection, broker_errors
 from timeoutmgr.transport.dispatch import ConfirmWindow, Publishing, Started
 from timeoutmgr.transport.envelope import check_short, seal
 from timeoutmgr.transport.frames import FRAME_OVERHEAD, content_header, publish_method
+from timeoutmgr.transport.management import ManagementApi
+from timeoutmgr.transport.queue_inspection import QueueInspection
 from timeoutmgr.transport.rabbitmq_receiver import RabbitMQReceiver
 from timeoutmgr.transport.refusals import check_queue_names, refuse_transaction
 from timeoutmgr.transport.settings import KombuSettings
@@ -29,7 +39,7 @@ class RabbitMQSession:
     """Queues on an AMQP broker. Sending has one connection, each receiver another.
 
     *window* is how many messages are sent before their confirms are waited for, where that is not
-    the one of the settings.
+    the one of the settings. *management* tells the policies of the broker's queues.
     """
 
     def __init__(
@@ -38,8 +48,10 @@ class RabbitMQSession:
         settings: KombuSettings,
         *,
         window: int | None = None,
+        management: ManagementApi | None = None,
     ) -> None:
         self._connect = connect
+        self._management = management
         self._settings = settings
         self._window_size = window or settings.confirm_window
         self._connection: AmqpConnection | None = None
@@ -61,6 +73,21 @@ class RabbitMQSession:
         check_queue_names(names)
         with self._channel("looking for queues") as channel:
             return [name for name in names if not topologies.has_queue(channel, name)]
+
+    def inspect_queues(
+        self, names: Collection[str], *, dead_letter_to: str | None = None
+    ) -> list[QueueReport]:
+        """Report on each of *names* that exists; change and create nothing."""
+        check_queue_names(names)
+        with self._used("inspecting") as connection, closing(connection.channel()) as channel:
+            there = [name for name in names if topologies.has_queue(channel, name)]
+            inspection = QueueInspection(
+                channel,
+                connection.server_version,
+                self._arguments(connection, dead_letter_to),
+                self._management,
+            )
+            return [inspection.report(name) for name in there]
 
     def delete_queues(self, names: Collection[str]) -> None:
         """Delete queues and what is in them; missing ones are fine."""

@@ -6,8 +6,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.redaction import redact
 
 QueueType = Literal["quorum", "classic"]
 
@@ -22,7 +24,9 @@ class KombuSettings:
     off. *max_message_size* is the broker's own limit in bytes: RabbitMQ closes the channel, and
     so leaves the neighbours in doubt, where a body is larger. It is more than what the door lets
     through, so that a larger body that a stranger sent still fits into the error queue. *ssl* is
-    passed on to py-amqp or redis. *visibility_timeout* is when Redis hands out again what a dead
+    passed on to py-amqp or redis. *management_url* is where RabbitMQ's management API is asked for
+    policies; without, the broker's own host on the API's usual port, and ``off`` asks nowhere.
+    *visibility_timeout* is when Redis hands out again what a dead
     consumer held.
     """
 
@@ -33,6 +37,7 @@ class KombuSettings:
     heartbeat: timedelta = timedelta(seconds=30)
     queue_type: QueueType = "quorum"
     max_message_size: int = 128 * 1024 * 1024
+    management_url: str | None = None
     visibility_timeout: timedelta = timedelta(hours=1)
     # The values hold key files' names and pass phrases, so they stay out of repr().
     ssl: Mapping[str, Any] | None = field(default=None, repr=False)
@@ -54,7 +59,21 @@ class KombuSettings:
             raise ConfigurationError(
                 f"queue_type must be 'quorum' or 'classic', got {self.queue_type!r}"
             )
+        if self.management_url is not None:
+            check_management_url(self.management_url)
         if self.max_message_size < 1:
             raise ConfigurationError(
                 f"max_message_size must be positive, got {self.max_message_size}"
             )
+
+
+def check_management_url(url: str) -> None:
+    """Raise ConfigurationError where *url* is neither ``off`` nor one that HTTP has."""
+    if url == "off":
+        return
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
+        raise ConfigurationError(
+            "management_url is http://host:15672, https://host:15671 or 'off', without a user "
+            f"(the broker's is used); got {redact(url)!r}"
+        )

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from amqp import Message
-from amqp.exceptions import AccessRefused, NotFound, PreconditionFailed
+from amqp.exceptions import AccessRefused, NotFound, PreconditionFailed, ResourceLocked
 
 from timeoutmgr.contracts.topologies import Topology
 from timeoutmgr.crashpoints import reach
@@ -95,7 +95,10 @@ def is_routed(channel: Any, exchange: str, key: str) -> bool:
 
 def has_queue(channel: Any, name: str) -> bool:
     """Return whether there is a queue called *name*."""
-    return message_count(channel, name) is not None
+    try:
+        return message_count(channel, name) is not None
+    except ResourceLocked:
+        return True  # another connection declared it as exclusive
 
 
 def message_count(channel: Any, name: str) -> int | None:

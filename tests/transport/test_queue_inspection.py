@@ -1,0 +1,287 @@
+"""Queues that exist already: what drops messages is found, and nothing is made or changed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from typing import Any, cast
+from urllib.parse import urlsplit
+
+import amqp
+import pytest
+
+from tests.cli.programs import wait_until
+from tests.services.private import PrivateServer
+from tests.services.rabbitmq import PrivateRabbitMQ
+from timeoutmgr.contracts import InspectsQueues, QueueReport, TransportSession
+from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.transport import queue_probe
+from timeoutmgr.transport.kombu_transport import KombuTransport
+from timeoutmgr.transport.queue_probe import Unreadable, probe
+from timeoutmgr.transport.queue_properties import QueueProperties
+
+QUORUM = {"x-queue-type": "quorum"}
+CLASSIC = {"x-queue-type": "classic"}
+
+
+@pytest.fixture
+def foreign(raw_channel: amqp.Channel, unique: str) -> Iterator[Callable[..., str]]:
+    """Declare a queue as a stranger would."""
+
+    def declare(**given: Any) -> str:
+        wanted: dict[str, Any] = {"durable": True, "auto_delete": False} | given
+        raw_channel.queue_declare(unique, **wanted)
+        return unique
+
+    yield declare
+    raw_channel.queue_delete(unique)
+
+
+def inspected(session: TransportSession, *names: str) -> list[QueueReport]:
+    assert isinstance(session, InspectsQueues)
+    return session.inspect_queues(names)
+
+
+@pytest.mark.parametrize(
+    ("declared", "told"),
+    [
+        pytest.param({"durable": False}, ["durable is false"], id="transient"),
+        pytest.param({"auto_delete": True}, ["auto_delete is true"], id="auto-delete"),
+        pytest.param({"arguments": {"x-expires": 60_000}}, ["x-expires is 60000"], id="expires"),
+        pytest.param({"arguments": {"x-message-ttl": 1000}}, ["x-message-ttl is 1000"], id="ttl"),
+        pytest.param({"arguments": {"x-max-length": 10}}, ["x-max-length is 10"], id="length"),
+        pytest.param(
+            {"arguments": {"x-max-length-bytes": 9, **QUORUM}},
+            ["x-max-length-bytes is 9"],
+            id="bytes-on-a-quorum-queue",
+        ),
+        pytest.param(
+            {"arguments": {"x-max-length": 10, "x-overflow": "drop-head", **QUORUM}},
+            ["x-max-length is 10"],
+            id="drop-head",
+        ),
+        pytest.param(
+            {
+                "arguments": {
+                    "x-max-length": 10,
+                    "x-dead-letter-exchange": "",
+                    "x-dead-letter-routing-key": "error",
+                }
+            },
+            ["x-max-length is 10"],
+            id="drop-head-with-a-dead-letter-exchange",
+        ),
+        pytest.param(
+            {"arguments": {"x-max-length": 10, "x-overflow": "reject-publish", **QUORUM}},
+            [],
+            id="reject-publish",
+        ),
+        pytest.param(
+            {"arguments": {"x-max-length": 10, "x-overflow": "reject-publish-dlx"}},
+            [],
+            id="reject-publish-dlx",
+        ),
+        pytest.param(
+            {"arguments": {"x-single-active-consumer": True, "x-max-priority": 3}}, [], id="sound"
+        ),
+        pytest.param(
+            {
+                "durable": False,
+                "auto_delete": True,
+                "arguments": {"x-expires": 60_000, "x-message-ttl": 5, "x-max-length": 7},
+            },
+            ["durable", "auto_delete", "x-expires is 60000", "x-message-ttl is 5", "x-max-length"],
+            id="everything-at-once",
+        ),
+        pytest.param({"arguments": {"x-queue-type": "stream"}}, ["'stream'"], id="stream"),
+    ],
+)
+def test_each_property_that_loses_messages_is_told(
+    session: TransportSession,
+    foreign: Callable[..., str],
+    declared: dict[str, Any],
+    told: list[str],
+) -> None:
+    name = foreign(**declared)
+
+    [report] = inspected(session, name)
+
+    assert report.queue == name
+    assert report.unchecked == ""
+    assert len(report.losses) == len(told)
+    for loss, expected in zip(report.losses, told, strict=True):
+        assert expected in loss
+
+
+def test_an_exclusive_queue_of_a_stranger_is_told(
+    session: TransportSession, raw_channel: amqp.Channel, unique: str
+) -> None:
+    raw_channel.queue_declare(unique, exclusive=True)
+
+    [report] = inspected(session, unique)
+
+    assert "exclusive is true" in report.losses[0]
+
+
+@pytest.mark.parametrize("queue_type", ["quorum", "classic"])
+def test_a_queue_of_ours_takes_one_question_and_has_no_loss(
+    rabbitmq_url: str, unique: str, queue_type: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queue_probe, "_MOST_DIFFERENCES", 1)
+    error = f"{unique}.error"
+    with (
+        closing(KombuTransport(rabbitmq_url, queue_type=queue_type)) as transport,
+        closing(transport.session()) as session,
+    ):
+        session.create_queues([error])
+        session.create_queues([unique], dead_letter_to=error)
+        assert isinstance(session, InspectsQueues)
+
+        reports = [
+            *session.inspect_queues([error]),
+            *session.inspect_queues([unique], dead_letter_to=error),
+        ]
+
+        session.delete_queues([unique, error])
+    assert [(each.queue, each.losses, each.doubts, each.unchecked) for each in reports] == [
+        (error, (), (), ""),
+        (unique, (), (), ""),
+    ]
+
+
+def test_a_classic_queue_in_place_of_a_quorum_queue_is_doubted(
+    rabbitmq_url: str, foreign: Callable[..., str]
+) -> None:
+    name = foreign()
+    with (
+        closing(KombuTransport(rabbitmq_url, queue_type="quorum")) as transport,
+        closing(transport.session()) as session,
+    ):
+        [report] = inspected(session, name)
+
+    assert report.losses == ()
+    assert "classic queue" in report.doubts[0]
+
+
+def test_a_missing_queue_is_left_out_and_is_not_made(
+    session: TransportSession, unique: str
+) -> None:
+    assert inspected(session, unique) == []
+    assert session.missing_queues([unique]) == [unique]
+
+
+@pytest.mark.parametrize("expected", [{}, QUORUM, CLASSIC], ids=["none", "quorum", "classic"])
+def test_a_probe_of_a_queue_that_vanished_meanwhile_creates_nothing(
+    session: TransportSession,
+    raw_channel: amqp.Channel,
+    unique: str,
+    expected: dict[str, object],
+) -> None:
+    assert probe(raw_channel, unique, expected) is None
+
+    assert session.missing_queues([unique]) == [unique]
+
+
+def test_a_probe_changes_nothing_of_the_queue_and_its_messages(
+    session: TransportSession, raw_channel: amqp.Channel, foreign: Callable[..., str]
+) -> None:
+    name = foreign(arguments={"x-max-length": 10, "x-message-ttl": 60_000})
+    raw_channel.basic_publish(amqp.Message("kept"), routing_key=name)
+
+    first, second = inspected(session, name), inspected(session, name)
+
+    assert first == second
+    message = raw_channel.basic_get(name, no_ack=True)
+    assert message is not None
+    assert message.body == "kept"
+
+
+class CutOff:
+    """A channel to a broker whose answer was too long for AMQP's 255 bytes."""
+
+    def queue_declare(self, name: str, **_: object) -> None:
+        raise amqp.PreconditionFailed(
+            f"inequivalent arg 'x-max-length' for queue '{name}", (50, 10)
+        )
+
+
+def test_an_answer_that_is_cut_off_is_no_answer() -> None:
+    with pytest.raises(Unreadable, match="not understood"):
+        probe(CutOff(), "q" * 250, {})
+
+
+def test_without_the_configure_right_and_without_the_api_the_report_says_not_checked(
+    private_server: Callable[[str], PrivateServer], unique: str
+) -> None:
+    server = cast(PrivateRabbitMQ, private_server("rabbitmq"))
+    with closing(KombuTransport(server.url)) as owner, closing(owner.session()) as session:
+        session.create_queues([unique])
+    server.control("add_user", "worker", "secret")
+    server.control("set_permissions", "-p", "/", "worker", "^$", ".*", ".*")
+    limited = urlsplit(server.url)._replace(netloc=f"worker:secret@127.0.0.1:{server.port}")
+
+    with (
+        closing(KombuTransport(limited.geturl(), management_url="off")) as transport,
+        closing(transport.session()) as session,
+    ):
+        [report] = inspected(session, unique)
+
+    assert "no configure permission" in report.unchecked
+    assert report.losses == ()
+
+
+def test_policies_are_read_where_the_management_api_answers(
+    private_server: Callable[[str], PrivateServer], unique: str
+) -> None:
+    server = cast(PrivateRabbitMQ, private_server("rabbitmq"))
+    api, both = server.with_management(), [unique, f"{unique}.sound"]
+    with (
+        closing(KombuTransport(server.url, management_url=api)) as transport,
+        closing(transport.session()) as session,
+    ):
+        session.create_queues(both)
+        server.control("set_policy", "loses", f"^{unique}$", '{"message-ttl": 1000}')
+        # The API tells the policy of a queue with its first statistics.
+        wait_until(
+            lambda: not any(each.policies_unread for each in inspected(session, *both)),
+            "the statistics of both queues",
+        )
+
+        lossy, sound = inspected(session, *both)
+
+    assert ["a policy sets message-ttl to 1000" in loss for loss in lossy.losses] == [True]
+    assert sound.losses == ()
+    assert lossy.policies_unread == sound.policies_unread == ""
+
+
+def test_a_silent_management_api_is_told_and_fails_nothing(
+    rabbitmq_url: str, foreign: Callable[..., str]
+) -> None:
+    name = foreign(arguments={"x-message-ttl": 1000})
+    with (
+        closing(KombuTransport(rabbitmq_url, management_url="http://127.0.0.1:9")) as transport,
+        closing(transport.session()) as session,
+    ):
+        [report] = inspected(session, name)
+
+    assert "x-message-ttl is 1000" in report.losses[0]
+    assert "http://127.0.0.1:9 does not answer" in report.policies_unread
+
+
+@pytest.mark.parametrize("url", ["host:15672", "ftp://host", "http://u:p@host", "http://"])
+def test_a_management_url_that_cannot_be_is_refused(url: str) -> None:
+    with pytest.raises(ConfigurationError, match="management_url"):
+        KombuTransport("amqp://localhost//", management_url=url)
+
+
+def test_an_argument_of_the_queue_decides_the_overflow_and_not_the_policy() -> None:
+    full = {"x-max-length": 1}
+
+    def losses(argument: str | None, policy: str | None) -> int:
+        arguments = full | ({} if argument is None else {"x-overflow": argument})
+        return len(QueueProperties(arguments=arguments, policy={"overflow": policy}).losses())
+
+    assert losses("reject-publish", "drop-head") == 0
+    assert losses("drop-head", "reject-publish") == 1
+    assert losses(None, "reject-publish") == 0
+    assert losses(None, None) == 1

@@ -1,0 +1,62 @@
+"""The doctor's lines about queues that exist: whether they keep what is put into them."""
+
+from collections.abc import Collection, Iterator
+from typing import Final
+
+from timeoutmgr.assembly import Parts
+from timeoutmgr.cli.findings import Finding, Level, ok
+from timeoutmgr.contracts import InspectsQueues, QueueReport, TransportSession
+from timeoutmgr.errors import LOSSY_REMEDY
+from timeoutmgr.own_queues import inspect
+
+_MOST_FOREIGN: Final = 50
+"""Queues of other parties that are looked at: each takes some questions to the broker."""
+
+
+def own_queue_findings(parts: Parts) -> Iterator[Finding]:
+    """Yield what there is to say about the endpoint's own queues and its error queue."""
+    reports = list(inspect(parts))
+    lossy = Level.WARN if parts.settings.accept_loss else Level.FAIL
+    for report in reports:
+        for each in report.losses:
+            yield _finding(lossy, report, each, LOSSY_REMEDY)
+        for each in report.doubts:
+            yield _finding(
+                Level.WARN, report, each, "empty it, delete it and run `timeoutmgr install`"
+            )
+        if report.unchecked:
+            yield _finding(
+                Level.WARN,
+                report,
+                f"not checked: {report.unchecked}",
+                "run doctor as the broker's user that installs",
+            )
+    yield from _checked(reports)
+
+
+def foreign_queue_findings(session: TransportSession, queues: Collection[str]) -> Iterator[Finding]:
+    """Yield a warning for each queue of another party that drops messages: never more than that."""
+    if not isinstance(session, InspectsQueues):
+        return
+    for report in session.inspect_queues(sorted(queues)[:_MOST_FOREIGN]):
+        for each in report.losses:
+            yield _finding(
+                Level.WARN, report, each, "if that is not meant, tell the owner of the queue"
+            )
+    if len(queues) > _MOST_FOREIGN:
+        yield ok("queues keep", f"{len(queues) - _MOST_FOREIGN} more destinations: not checked")
+
+
+def _checked(reports: Collection[QueueReport]) -> Iterator[Finding]:
+    kept = [each.queue for each in reports if not each.losses and not each.unchecked]
+    unread = next((each.policies_unread for each in reports if each.policies_unread), "")
+    if kept:
+        yield ok("queues keep", f"{', '.join(kept)} drop nothing by their own properties")
+    if unread:
+        yield ok("queue policies", f"not checked: {unread}")
+
+
+def _finding(level: Level, report: QueueReport, text: str, remedy: str) -> Finding:
+    return Finding(
+        level=level, check="queues keep", text=f"queue {report.queue!r}: {text}", remedy=remedy
+    )

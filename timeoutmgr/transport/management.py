@@ -1,0 +1,128 @@
+"""RabbitMQ's management API: the policies that apply to queues, which AMQP does not tell."""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import json
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import quote, urlsplit
+
+from timeoutmgr.transport.connection import kombu_connection
+from timeoutmgr.transport.queue_properties import QueueProperties
+from timeoutmgr.transport.settings import KombuSettings
+
+OFF: Final = "off"
+"""The setting that has the management API left alone."""
+
+_PORTS: Final = {"http": 15672, "https": 15671}
+_POLICY: Final = "effective_policy_definition"
+_WAIT: Final = 2.0
+"""Seconds for one answer: the API is an extra, and a start must not hang on it."""
+_MOST_BYTES: Final = 4 * 1024 * 1024
+
+
+def management_api(url: str, settings: KombuSettings) -> ManagementApi | None:
+    """Return the API beside the broker at *url*, or where the settings say; None where it is off.
+
+    Of several brokers the first is asked: the nodes of a cluster share their policies.
+    """
+    if settings.management_url == OFF:
+        return None
+    found = kombu_connection(url.split(";")[0])
+    is_tls = urlsplit(url).scheme == "amqps"
+    host = found.hostname or "localhost"
+    beside = f"{'https' if is_tls else 'http'}://{f'[{host}]' if ':' in host else host}"
+    return ManagementApi(
+        url=settings.management_url or beside,
+        user=found.userid or "guest",
+        password=found.password or "guest",
+        virtual_host=found.virtual_host or "/",
+    )
+
+
+class Unanswered(Exception):
+    """The management API does not tell; the text says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ManagementApi:
+    """The API of one broker at *url*, asked for queues of one virtual host."""
+
+    url: str
+    user: str
+    password: str = field(repr=False)
+    virtual_host: str
+    tls: ssl.SSLContext | None = field(default=None, repr=False)
+
+    def properties_of(self, queue: str) -> QueueProperties | None:
+        """Return the properties of *queue* with its policy, or None if there is no such queue.
+
+        Raises Unanswered.
+        """
+        path = f"/api/queues/{quote(self.virtual_host, safe='')}/{quote(queue, safe='')}"
+        found = self._ask(path)
+        if found is None:
+            return None
+        if _POLICY not in found:
+            # RabbitMQ tells policies with a queue's statistics, some seconds after its birth.
+            raise Unanswered(f"the management API at {self.url} has no statistics of {queue!r} yet")
+        try:
+            return QueueProperties(
+                durable=bool(found["durable"]),
+                auto_delete=bool(found["auto_delete"]),
+                exclusive=bool(found.get("exclusive")),
+                arguments=_table(found["arguments"]) | {"x-queue-type": found["type"]},
+                policy=_table(found[_POLICY]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise Unanswered(f"the answer of {self.url}{path} is not understood") from error
+
+    def _ask(self, path: str) -> Mapping[str, Any] | None:
+        try:
+            status, text = self._get(path)
+        except (OSError, http.client.HTTPException, ValueError) as error:
+            raise Unanswered(
+                f"the management API at {self.url} does not answer ({error or type(error)})"
+            ) from error
+        if status == http.HTTPStatus.NOT_FOUND:
+            return None
+        if status != http.HTTPStatus.OK:
+            raise Unanswered(
+                f"the management API at {self.url} answers {status}; give the broker's user the "
+                "tag 'monitoring', or set management_url"
+            )
+        try:
+            return _table(json.loads(text))
+        except (ValueError, TypeError, RecursionError) as error:
+            raise Unanswered(f"no management API answers at {self.url}") from error
+
+    def _get(self, path: str) -> tuple[int, bytes]:
+        parts = urlsplit(self.url)
+        host, port = parts.hostname or "", parts.port or _PORTS[parts.scheme]
+        connection: http.client.HTTPConnection
+        if parts.scheme == "https":
+            connection = http.client.HTTPSConnection(
+                host, port, timeout=_WAIT, context=self.tls or ssl.create_default_context()
+            )
+        else:
+            connection = http.client.HTTPConnection(host, port, timeout=_WAIT)
+        credentials = base64.b64encode(f"{self.user}:{self.password}".encode()).decode()
+        try:
+            connection.request(
+                "GET",
+                parts.path.rstrip("/") + path,
+                headers={"Authorization": f"Basic {credentials}"},
+            )
+            answer = connection.getresponse()
+            return answer.status, answer.read(_MOST_BYTES)
+        finally:
+            connection.close()
+
+
+def _table(value: Any) -> dict[str, Any]:
+    """Return *value*, where an empty table may have come as an empty list, as Erlang writes it."""
+    return {} if value is None or value == [] else dict(value)

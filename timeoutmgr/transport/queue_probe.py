@@ -1,0 +1,111 @@
+"""Reading an existing queue's properties over AMQP, which has no method for it.
+
+A broker answers a declaration that differs from the queue with the property that differs and its
+value. So the probe declares, takes over what the answer names, and declares again, until the
+broker finds no difference.
+
+A probe never creates a queue, even if the queue vanishes meanwhile: each declaration carries an
+argument that RabbitMQ (3.9 and later) compares only on streams, and refuses in a new queue of any
+type, for its value and because it is a stream's.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any, Final
+
+from amqp.exceptions import AccessRefused, PreconditionFailed, ResourceLocked
+
+from timeoutmgr.transport.queue_properties import QueueProperties
+
+OLDEST: Final = (3, 9)
+"""The first RabbitMQ that refuses a new queue with the probe's argument."""
+
+_NEVER_CREATES: Final = {"x-max-age": "?"}
+_MOST_DIFFERENCES: Final = 20
+_TYPE: Final = "x-queue-type"
+_DIFFERS: Final = re.compile(
+    r"inequivalent arg '(?P<name>[^']+)' for queue .* but current is "
+    r"(?:(?P<none>none)|the value '(?P<typed>.*)' of type '(?P<type>\w+)'|'(?P<plain>.*)')$",
+    re.DOTALL,
+)
+_INVALID: Final = re.compile(r"invalid (?:arg|type) ")
+
+
+class Unreadable(Exception):
+    """The broker does not tell the properties of a queue; the text says why."""
+
+
+def probe(channel: Any, name: str, expected: Mapping[str, object]) -> QueueProperties | None:
+    """Return the properties of queue *name*, or None if there is no such queue.
+
+    *expected* are the arguments to begin with: the closer, the fewer questions. Raises Unreadable.
+    The broker closes the channel over most questions; py-amqp opens it again.
+    """
+    asked = _Question(expected)
+    for _ in range(_MOST_DIFFERENCES):
+        try:
+            channel.queue_declare(
+                name,
+                durable=asked.durable,
+                auto_delete=asked.auto_delete,
+                arguments=asked.arguments | _NEVER_CREATES,
+            )
+        except PreconditionFailed as error:
+            if _INVALID.search(error.reply_text):
+                return None  # deleted between the look for it and this question
+            asked.correct(error.reply_text)
+        except ResourceLocked:
+            return QueueProperties(exclusive=True)
+        except AccessRefused as error:
+            raise Unreadable(
+                f"the broker's user has no configure permission for {name!r}"
+            ) from error
+        else:
+            return asked.answered()
+        if asked.arguments.get(_TYPE) == "stream":
+            return asked.answered()  # the probe's argument is a stream's own
+    raise Unreadable(f"queue {name!r} differs in more than {_MOST_DIFFERENCES} properties")
+
+
+class _Question:
+    """The properties that the next declaration has."""
+
+    def __init__(self, expected: Mapping[str, object]) -> None:
+        self.durable = True
+        self.auto_delete = False
+        self.arguments: dict[str, object] = dict(expected)
+
+    def correct(self, answer: str) -> None:
+        """Take over the value that *answer* tells."""
+        found = _DIFFERS.search(answer)
+        if found is None:
+            raise Unreadable(f"the broker's answer is not understood: {answer!r:.300}")
+        name, plain = found["name"], found["plain"]
+        if name in ("durable", "auto_delete"):
+            setattr(self, name, plain == "true")
+        elif found["none"]:
+            self.arguments.pop(name, None)
+        elif plain is not None:
+            self.arguments[name] = _of_type(type(self.arguments.get(name)).__name__, plain)
+        else:
+            self.arguments[name] = _of_type(found["type"], found["typed"])
+
+    def answered(self) -> QueueProperties:
+        """Return the properties, which the broker has confirmed."""
+        return QueueProperties(
+            durable=self.durable, auto_delete=self.auto_delete, arguments=self.arguments
+        )
+
+
+def _of_type(kind: str, text: str) -> object:
+    """Return the value that *text* spells; *kind* is a type of AMQP's or of Python's."""
+    if kind in ("longstr", "str"):
+        return text
+    if kind in ("bool", "boolean"):
+        return text == "true"
+    try:
+        return int(text)
+    except ValueError:
+        raise Unreadable(f"the broker tells a value of type {kind}: {text!r:.80}") from None
