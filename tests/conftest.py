@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 import amqp
 import pytest
 
-from tests.services import catalog, processes
+from tests.services import catalog, mysql, processes
 from tests.services import run as runs
 from tests.services.private import PrivateServer, stop_all
 from tests.services.run import Run
@@ -98,6 +98,36 @@ def private_server(pytestconfig: pytest.Config) -> Iterator[Callable[[str], Priv
 
     for server in started:
         server.remove()
+
+
+@pytest.fixture
+def pooler(pytestconfig: pytest.Config, postgres_url: str) -> Iterator[Callable[[str], str]]:
+    """Start PgBouncers before the worker's PostgreSQL database, by their mode; return the URL."""
+    started: list[PrivateServer] = []
+
+    def start(mode: str) -> str:
+        try:
+            server = catalog.pooler(pytestconfig.stash[_RUN], postgres_url, mode)
+        except processes.DidNotStart as reason:
+            _go_without(f"no PgBouncer: {reason}")
+        started.append(server)
+        return server.url
+
+    yield start
+
+    for server in started:
+        server.remove()
+
+
+@pytest.fixture
+def galera_url(pytestconfig: pytest.Config) -> Iterator[str]:
+    """A database in a Galera cluster of this test's own, which has two members."""
+    try:
+        server = catalog.cluster(pytestconfig.stash[_RUN])
+    except processes.DidNotStart as reason:
+        _go_without(f"no Galera: {reason}")
+    yield mysql.create(server.url, "ours")
+    server.remove()
 
 
 def _own(run: Run, name: str, worker: str) -> str:

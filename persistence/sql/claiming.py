@@ -16,7 +16,6 @@ from sqlalchemy import Connection
 from timeoutmgr.contracts import Chunk, Key, Transaction
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database.commits import after_commit
-from timeoutmgr.errors import StorageUnavailable
 from timeoutmgr.instants import Micros
 
 from .claims import Claim, NewClaim, add_claims, claims_of, forget, may_have_sent
@@ -89,7 +88,6 @@ class Claiming:
         self._keys = DueKeys(context)
         self._gaps = Gaps(context)
         self._lock = ClaimLock(context)
-        self._renew_life = False
         self._horizon = Horizon(context.clock)
         self._burst: Key | None = None
         self._since_all_gaps = 0
@@ -97,14 +95,6 @@ class Claiming:
 
     def claim(self, wish: Wish, transaction: Transaction | None) -> Chunk:
         """Hand out what is wished for, in one read where nothing is due."""
-        try:
-            return self._claim(wish, transaction)
-        except StorageUnavailable:
-            # The connection that is the owner's life may be lost with the others.
-            self._renew_life = True
-            raise
-
-    def _claim(self, wish: Wish, transaction: Transaction | None) -> Chunk:
         burst, self._burst = self._burst, None
         if self._is_awaited(wish.now + wish.ahead) or burst is not None:
             # Something is known to be due: to look first would only cost.
@@ -122,9 +112,6 @@ class Claiming:
         self, wish: Wish, transaction: Transaction | None, burst: Key | None
     ) -> Handed:
         """Claim in *transaction*, or in one of its own."""
-        if self._renew_life:
-            self._context.lives.renew(wish.owner)
-            self._renew_life = False
         life = self._context.lives.name_of(wish.owner)
 
         def work(connection: Connection) -> Handed:

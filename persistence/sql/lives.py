@@ -1,10 +1,13 @@
 """The lives of the owners that claim through one persistence."""
 
+import logging
 import threading
 from uuid import uuid4
 
 from timeoutmgr.database import Database
 from timeoutmgr.database.owners import OwnerLives
+
+logger = logging.getLogger(__name__)
 
 
 class Lives:
@@ -21,8 +24,12 @@ class Lives:
         self._names: dict[str, str] = {}
 
     def name_of(self, owner: str) -> str:
-        """Return the name of the life of *owner*, which begins now if it has not yet."""
+        """Return the name of the life of *owner*, which is held now.
+
+        It begins if it has not yet, and anew, under another name, where its lock was lost.
+        """
         with self._lock:
+            self._renew(owner)
             name = self._names.get(owner)
             if name is None:
                 name = f"{owner[:200]}#{uuid4().hex[:12]}"
@@ -33,10 +40,14 @@ class Lives:
     def renew(self, owner: str) -> None:
         """Let a life that was lost with its connection end; what it held is free."""
         with self._lock:
-            name = self._names.get(owner)
-            if name is not None and not self._lives.holds(name):
-                self._lives.end(name)
-                del self._names[owner]
+            self._renew(owner)
+
+    def _renew(self, owner: str) -> None:
+        name = self._names.get(owner)
+        if name is not None and not self._lives.holds(name):
+            logger.warning("owner %s has lost its session lock, and takes another", name)
+            self._lives.end(name)
+            del self._names[owner]
 
     def gone(self, names: set[str]) -> set[str]:
         """Return those of *names* that live no more, here or elsewhere."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Callable
 
 from sqlalchemy import text
 from sqlalchemy.engine import make_url
 
 from tests.cli.programs import Folder, wait_until
+from timeoutmgr.cli.exits import Exit
 from timeoutmgr.database import Database
 
 
@@ -177,6 +179,26 @@ def test_on_rabbitmq_and_postgresql_everything_is_connected_to(
     assert {"transport", "storage", "storage tables", "queues", "clock", "destinations"} <= set(
         found
     )
+
+
+def test_behind_a_pooler_that_shares_sessions_nothing_is_installed_and_doctor_fails(
+    folder: Folder, pooler: Callable[[str], str], unique: str
+) -> None:
+    url = pooler("transaction")
+    folder.variables |= {
+        "TIMEOUTMGR_TRANSPORT": url,
+        "TIMEOUTMGR_PERSISTENCE": url,
+        "TIMEOUTMGR_TRANSPORT_OPTIONS_PREFIX": f"{unique}_",
+        "TIMEOUTMGR_PERSISTENCE_OPTIONS_PREFIX": f"{unique}_",
+    }
+
+    installed = folder.run("install")
+    found = findings(folder)
+
+    assert installed.returncode == Exit.CONFIGURATION
+    assert 'database.pooler = "session"' in installed.stderr
+    assert (found["transport"]["level"], found["storage"]["level"]) == ("fail", "fail")
+    assert "pooler" in found["transport"]["text"]
 
 
 def test_on_postgresql_settings_that_break_promises_are_warned_of(

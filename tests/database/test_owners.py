@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 from sqlalchemy import event
 
+from tests.support.session_locks import end_session_of
 from timeoutmgr.database import Database, DatabaseSettings
-from timeoutmgr.database.owners import OwnerLives, _FileLife
+from timeoutmgr.database.owners import OwnerLives, _FileLife, _SessionLife
 from timeoutmgr.errors import StorageUnavailable
 
 HOLD = """
@@ -166,6 +167,41 @@ def test_a_life_that_ended_leaves_no_connection_behind(
     lives.end(unique)
 
     assert (before, len(ended)) == (0, 1)
+    database.dispose()
+
+
+@pytest.mark.parametrize("url", ["postgres_url", "mysql_url"])
+def test_an_owner_sees_that_its_session_was_ended(
+    url: str, unique: str, request: pytest.FixtureRequest
+) -> None:
+    database = Database(request.getfixturevalue(url))
+    lives = OwnerLives(database)
+    lives.begin(unique)
+    before = (lives.is_unbroken(unique), lives.holds(unique))
+
+    end_session_of(database, unique)
+
+    assert before == (True, True)
+    assert not lives.is_unbroken(unique)
+    assert not lives.holds(unique)
+    lives.end(unique)
+    database.dispose()
+
+
+@pytest.mark.parametrize("url", ["postgres_url", "mysql_url"])
+def test_an_owner_sees_that_its_session_has_lost_the_lock(
+    url: str, unique: str, request: pytest.FixtureRequest
+) -> None:
+    database = Database(request.getfixturevalue(url))
+    lives = OwnerLives(database)
+    lives.begin(unique)
+    life = lives._mine[unique]
+    assert isinstance(life, _SessionLife)
+
+    life._connection.execute(life._release)  # as a pooler does that resets a session
+
+    assert not lives.holds(unique)
+    lives.end(unique)
     database.dispose()
 
 

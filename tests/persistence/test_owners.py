@@ -14,6 +14,7 @@ from tests.persistence.conftest import Stores
 from tests.persistence.making import NOW, SetClock, dispatch, ids, timeout
 from tests.services import mysql
 from tests.services.private import PrivateServer
+from tests.support.session_locks import end_session_of
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import CancelResult, Chunk, TimeoutStore
 from timeoutmgr.database import Database
@@ -127,5 +128,28 @@ def test_a_heartbeat_takes_a_lost_life_up_again(
 
     assert ids(mine.claim(NOW, 1, "o")) == ["a"]
     assert ids(theirs.claim(NOW, 9, "p")) == ["b"]
+    one.close()
+    other.close()
+
+
+@pytest.mark.parametrize("kind", ["postgres", "mysql"])
+def test_a_claim_after_a_lost_session_lock_belongs_to_a_living_owner(
+    kind: str, unique: str, request: pytest.FixtureRequest
+) -> None:
+    url = request.getfixturevalue(f"{kind}_url")
+    settings, clock = SqlSettings(clock="host"), SetClock()
+    one, other = (
+        SqlPersistence(Database(url), prefix=f"{unique}_", settings=settings) for _ in range(2)
+    )
+    one.install()
+    mine, theirs = one.timeouts("e", clock), other.timeouts("e", clock)
+    mine.store_many([timeout("a"), timeout("b")])
+    first = mine.claim(NOW, 1, "o")
+    end_session_of(one.database, mine.context.lives.name_of("o"))
+
+    again = mine.claim(NOW, 9, "o")
+
+    assert (ids(first), ids(again)) == (["a"], ["a", "b"])  # the lost owner's claim is free
+    assert ids(theirs.claim(NOW, 9, "p")) == []
     one.close()
     other.close()

@@ -14,6 +14,8 @@ postgres.py   one file per service: where to look, how to start, how to make and
 mysql.py
 rabbitmq.py
 redis.py
+pgbouncer.py  a pooler before PostgreSQL: a program that is found or installed, and no service
+galera.py     a cluster of MariaDB, likewise
 catalog.py    look for a service, once per run
 ============  ======================================================================
 """

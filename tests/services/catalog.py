@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from tests.services import mysql, postgres, rabbitmq, redis
+from tests.services import galera, mysql, pgbouncer, postgres, rabbitmq, redis
 from tests.services.private import PrivateServer
 from tests.services.processes import DidNotStart
 from tests.services.run import Run
@@ -101,6 +101,64 @@ SERVICES = {
 }
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Program:
+    """A program that some tests start beside the services: found, or installed where it may be."""
+
+    name: str
+    title: str
+    missing: Callable[[], list[str]]
+    apt: list[str]
+
+
+PROGRAMS = {
+    program.name: program
+    for program in (
+        Program(
+            name="pgbouncer",
+            title="PgBouncer",
+            missing=pgbouncer.PgBouncer.missing_programs,
+            apt=pgbouncer.APT,
+        ),
+        Program(
+            name="galera",
+            title="Galera",
+            missing=galera.PrivateGalera.missing_programs,
+            apt=galera.APT,
+        ),
+    )
+}
+
+
+def require_program(run: Run, name: str) -> None:
+    """Return if the program *name* is there, after an installation if need be.
+
+    Raises DidNotStart with the reason where it is not.
+    """
+    program = PROGRAMS[name]
+    said = ""
+    if program.missing() and _may_install():
+        said = _installed(run, program)
+    if missing := program.missing():
+        raise DidNotStart(f"not installed: {', '.join(missing)}{said and '; '}{said}")
+
+
+def pooler(run: Run, upstream: str, mode: str) -> PrivateServer:
+    """Start a PgBouncer of *run*'s own before *upstream*; raises DidNotStart."""
+    require_program(run, "pgbouncer")
+    server = pgbouncer.PgBouncer(_fresh_folder(run, "pgbouncer"), upstream, mode)
+    server.start()
+    return server
+
+
+def cluster(run: Run) -> PrivateServer:
+    """Start a Galera cluster of *run*'s own; raises DidNotStart."""
+    require_program(run, "galera")
+    server = galera.PrivateGalera(_fresh_folder(run, "galera"))
+    server.start()
+    return server
+
+
 def find(run: Run, name: str) -> Found:
     """Return the service *name* of *run*; whoever asks first looks, the others wait."""
     noted = run.folder / f"{name}.json"
@@ -183,7 +241,7 @@ def _may_install() -> bool:
     return wanted and os.geteuid() == 0
 
 
-def _installed(run: Run, service: Service) -> str:
+def _installed(run: Run, service: Service | Program) -> str:
     # RUNLEVEL=1: do not start what is installed; the tests start a server of their own.
     env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
     with _lock(run.folder / "apt.lock"):  # `apt-get update` does not wait for another

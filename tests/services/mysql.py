@@ -41,7 +41,7 @@ def refusal(url: str) -> str | None:
 
 def create(url: str, name: str) -> str:
     """Create the database *name* and return its URL."""
-    _execute(url, f"CREATE DATABASE `{name}`")
+    execute(url, f"CREATE DATABASE `{name}`")
     # To get ready for TLS takes PyMySQL longer than most tests, again with each connection.
     more = {"charset": "utf8mb4", "ssl_disabled": "true"}
     made = make_url(url).set(database=name).update_query_dict(more)
@@ -50,17 +50,18 @@ def create(url: str, name: str) -> str:
 
 def sweep(url: str, ours: Callable[[str], bool]) -> None:
     """Drop the databases that are *ours*."""
-    for (name,) in _execute(url, "SHOW DATABASES"):
+    for (name,) in execute(url, "SHOW DATABASES"):
         if ours(name):
             # A killed client's open transaction would hold the drop up.
-            for (thread,) in _execute(
+            for (thread,) in execute(
                 url, f"SELECT id FROM information_schema.processlist WHERE db = '{name}'"
             ):
-                _execute(url, f"KILL {thread}", gone_is_fine=True)
-            _execute(url, f"DROP DATABASE IF EXISTS `{name}`")
+                execute(url, f"KILL {thread}", gone_is_fine=True)
+            execute(url, f"DROP DATABASE IF EXISTS `{name}`")
 
 
-def _execute(url: str, statement: str, *, gone_is_fine: bool = False) -> list[tuple[Any, ...]]:
+def execute(url: str, statement: str, *, gone_is_fine: bool = False) -> list[tuple[Any, ...]]:
+    """Execute *statement* and return its rows; with *gone_is_fine* also for a thread that ended."""
     connection = _connect(url)
     try:
         with connection.cursor() as cursor:

@@ -21,6 +21,7 @@ from timeoutmgr.database.deadlines import bound_answers
 from timeoutmgr.database.dialects import MARIADB, Dialect, dialect_of
 from timeoutmgr.database.failures import Failure, classify, conflict, unavailable
 from timeoutmgr.database.files import refuse_network_file_system
+from timeoutmgr.database.lookalikes import refuse_lookalikes
 from timeoutmgr.errors import CombinationRefused, ConfigurationError, StorageUnavailable
 from timeoutmgr.instants import Micros
 from timeoutmgr.redaction import redact
@@ -38,7 +39,9 @@ class DatabaseSettings:
     """How a database is talked to.
 
     *sqlite_synchronous* FULL survives a power cut, NORMAL a killed process. *write_wait* is how
-    long a SQLite writer waits for its turn, in seconds.
+    long a SQLite writer waits for its turn, in seconds. *pooler* "session" admits a connection
+    pooler that keeps one server session for each client. Without *prepared_statements* psycopg
+    prepares none. *single_writer* says that all processes write to one node of a Galera cluster.
     """
 
     sqlite_synchronous: str = "FULL"
@@ -46,6 +49,9 @@ class DatabaseSettings:
     write_wait: float = 20.0
     pool_size: int = 20
     connect_timeout: int = 5
+    pooler: str | None = None
+    prepared_statements: bool = True
+    single_writer: bool = False
 
     def __post_init__(self) -> None:
         """Check every value."""
@@ -53,9 +59,22 @@ class DatabaseSettings:
             raise ConfigurationError(
                 f"sqlite_synchronous is FULL, NORMAL or EXTRA, got {self.sqlite_synchronous!r}"
             )
+        if self.pooler not in {None, "session"}:
+            raise ConfigurationError(
+                f'pooler is "session" or not set, got {self.pooler!r}; a pooler that shares '
+                "sessions between clients cannot keep the locks of their owners"
+            )
         for name in ("sqlite_cache_mb", "write_wait", "pool_size", "connect_timeout"):
             if getattr(self, name) <= 0:
                 raise ConfigurationError(f"{name} must be positive, got {getattr(self, name)!r}")
+
+
+@dataclass(slots=True)
+class Proved:
+    """What was proved of a server at start (``timeoutmgr.database.proof``)."""
+
+    server: bool = False
+    rows: bool = False
 
 
 class Database:
@@ -79,6 +98,7 @@ class Database:
         # SQLite has one writer: threads of this process queue here instead of polling the file.
         self._turn: Final = threading.Lock() if self.is_sqlite else None
         self._users: Final[WeakSet[object]] = WeakSet()
+        self.proved: Final = Proved()
 
     @classmethod
     def shared(cls, url: str | URL, settings: DatabaseSettings | None = None) -> "Database":
@@ -276,12 +296,19 @@ def _engine(url: URL, settings: DatabaseSettings, *, apart: bool = False) -> Eng
     backend = url.get_backend_name()
     if backend == "sqlite":
         return _sqlite_engine(url, settings, apart)
+    if "prepare_threshold" in url.query:
+        raise ConfigurationError(
+            "prepare_threshold in a database's URL reaches the driver as text, which it cannot "
+            "use; leave it out, or set database.prepared_statements = false"
+        )
     arguments: dict[str, Any] = {"connect_timeout": settings.connect_timeout}
     options: dict[str, Any] = {}
     if backend == "postgresql":
         # A silent network must become an error, or an outage could not be told from a slow query.
         arguments |= {"keepalives_idle": 10, "tcp_user_timeout": 30_000}
         arguments |= {"application_name": "timeoutmgr"}
+        if not settings.prepared_statements and url.get_driver_name() == "psycopg":
+            arguments |= {"prepare_threshold": None}
     else:
         arguments |= {"init_command": _MYSQL_SESSION}
         options |= {"isolation_level": "READ COMMITTED"}
@@ -296,6 +323,7 @@ def _engine(url: URL, settings: DatabaseSettings, *, apart: bool = False) -> Eng
     bound_answers(engine, settings.connect_timeout)
     if backend == "postgresql":
         _compile_nothing(engine)
+    refuse_lookalikes(engine)
     return engine
 
 

@@ -1,7 +1,7 @@
 """Which database errors mean "away", which mean "try again", and which are the statement's own."""
 
 from enum import Enum, auto
-from typing import Final
+from typing import Final, TypeGuard
 
 from sqlalchemy import exc
 
@@ -22,6 +22,9 @@ class Failure(Enum):
 _MYSQL_CONFLICTS: Final = frozenset({1205, 1213})
 _POSTGRESQL_CONFLICTS: Final = frozenset({"40001", "40P01", "55P03"})
 _SQLITE_CONFLICTS: Final = ("database is locked", "database table is locked")
+_MYSQL_DENIED: Final = frozenset({1044, 1142, 1143, 1227, 1370})
+_POSTGRESQL_UNKNOWN_STATEMENT: Final = frozenset({"0A000", "42601", "42883"})
+_MYSQL_UNKNOWN_STATEMENT: Final = frozenset({1064, 1235, 1305})
 _POSTGRESQL_ABORTED: Final = "25P02"
 """The transaction is of no use any more, since somebody swallowed the error that ended it."""
 
@@ -72,6 +75,19 @@ def conflict(error: exc.SQLAlchemyError, where: str) -> StorageConflict:
     return StorageConflict(f"a transaction in {where} lost against another: {_told(error)}")
 
 
+def is_right_missing(error: exc.SQLAlchemyError) -> bool:
+    """Return whether the user lacks a right for the statement of *error*."""
+    return _sqlstate(error) == "42501" or _mysql_code(error) in _MYSQL_DENIED
+
+
+def is_unknown_statement(error: exc.SQLAlchemyError) -> TypeGuard[exc.DBAPIError]:
+    """Return whether the server does not know the statement of *error*, or a function in it."""
+    return (
+        _sqlstate(error) in _POSTGRESQL_UNKNOWN_STATEMENT
+        or _mysql_code(error) in _MYSQL_UNKNOWN_STATEMENT
+    )
+
+
 def _told(error: exc.SQLAlchemyError) -> str:
     cause = error.orig if isinstance(error, exc.DBAPIError) and error.orig else error
     return f"{type(cause).__name__}: {cause}"
@@ -88,6 +104,12 @@ def _is_conflict_of_servers(error: exc.DBAPIError) -> bool:
     return sqlstate in _POSTGRESQL_CONFLICTS or _mysql_code(error) in _MYSQL_CONFLICTS
 
 
-def _mysql_code(error: exc.DBAPIError) -> int | None:
-    args = error.orig.args if error.orig is not None else ()
+def _sqlstate(error: exc.SQLAlchemyError) -> str | None:
+    cause = error.orig if isinstance(error, exc.DBAPIError) else None
+    return getattr(cause, "sqlstate", None)
+
+
+def _mysql_code(error: exc.SQLAlchemyError) -> int | None:
+    cause = error.orig if isinstance(error, exc.DBAPIError) else None
+    args = cause.args if cause is not None else ()
     return args[0] if args and isinstance(args[0], int) else None

@@ -3,24 +3,31 @@
 Claims and leases name their owner. Asking whether an owner lives is asking whether its lock is
 held: a PostgreSQL advisory lock or MySQL's GET_LOCK on a connection of its own, or a locked file
 beside a SQLite database. The operating system or the server lets go of the lock when the process
-dies, however it dies. Behind a connection pooler that cannot hold session locks every owner seems
-gone; there only the time-out of claims may be used (``holds`` tells).
+dies, however it dies. A connection pooler that shares sessions between clients breaks this, and is
+refused at start (``proof``).
 """
 
 import contextlib
 import fcntl
-import hashlib
 import os
 import re
+import select
 import threading
 from collections.abc import Collection, Iterator
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
 from sqlalchemy import Connection, exc, text
 
 from timeoutmgr.database.engine import Database
 from timeoutmgr.database.failures import unavailable
+from timeoutmgr.database.session_locks import (
+    SESSION_LOCK_PREFIX,
+    SESSION_LOCKS,
+    lock_name,
+    lock_number,
+    lock_text,
+)
 from timeoutmgr.errors import StorageUnavailable
 
 
@@ -46,10 +53,20 @@ class OwnerLives:
             life.end()
 
     def holds(self, owner: str) -> bool:
-        """Return whether the lock of our *owner* is still held (its connection may be lost)."""
+        """Ask the server whether the lock of our *owner* is still held, and still ours."""
         with self._lock:
             life = self._mine.get(owner)
         return life is not None and life.holds()
+
+    def is_unbroken(self, owner: str) -> bool:
+        """Return whether the lock of our *owner* is held, as far as its connection tells.
+
+        A server that ends a session closes the connection, so that only a connection with
+        something to read is asked: this takes no round trip as a rule.
+        """
+        with self._lock:
+            life = self._mine.get(owner)
+        return life is not None and (life.is_quiet() or life.holds())
 
     def renew(self, owner: str) -> None:
         """Take the lock again where the connection that held it was lost."""
@@ -68,12 +85,12 @@ class OwnerLives:
         with self._database.read() as connection:
             if self._database.dialect.name == "postgresql":
                 held = set(connection.execute(text(_POSTGRESQL_HELD)).scalars())
-                return {owner for owner in others if _number(owner) not in held}
+                return {owner for owner in others if lock_number(owner) not in held}
             return {
                 owner
                 for owner in others
                 if connection.execute(
-                    text("SELECT IS_USED_LOCK(:name)"), {"name": _name(owner)}
+                    text("SELECT IS_USED_LOCK(:name)"), {"name": lock_text(owner)}
                 ).scalar()
                 is None
             }
@@ -88,14 +105,15 @@ _POSTGRESQL_HELD: Final = (
 
 _SWEPT: Final = 100
 """Files of the dead that a life which begins removes at most: it is not to wait for all of them."""
-_PREFIX: Final = "timeoutmgr-"
-_IS_LIFE: Final = re.compile(_PREFIX + "[0-9a-f]{40}")
+_IS_LIFE: Final = re.compile(SESSION_LOCK_PREFIX + "[0-9a-f]{40}")
 
 
 class _Life(Protocol):
     """A held lock."""
 
     def holds(self) -> bool: ...
+
+    def is_quiet(self) -> bool: ...
 
     def end(self) -> None: ...
 
@@ -111,21 +129,19 @@ class _SessionLife:
     """
 
     def __init__(self, database: Database, owner: str) -> None:
-        name: int | str
+        sql, name = SESSION_LOCKS[database.dialect.name], lock_name(database.dialect.name, owner)
+        self._release = text(f"SELECT {sql.release}").bindparams(name=name)
+        self._is_ours = text(f"SELECT {sql.is_ours}").bindparams(name=name)
+        self._lock = threading.Lock()
         try:
             self._connection: Connection = database.apart.connect().execution_options(
                 isolation_level="AUTOCOMMIT"
             )
-            if database.dialect.name == "postgresql":
-                lock, unlock = "pg_try_advisory_lock(:name)", "pg_advisory_unlock(:name)"
-                name = _number(owner)
-            else:
+            if database.dialect.name != "postgresql":
                 # An idle session would be closed after wait_timeout, and its locks with it.
                 self._connection.execute(text("SET SESSION wait_timeout = 31536000"))
-                lock, unlock = "GET_LOCK(:name, 0)", "RELEASE_LOCK(:name)"
-                name = _name(owner)
-            self._unlock = text(f"SELECT {unlock}").bindparams(name=name)
-            held = self._connection.execute(text(f"SELECT {lock}"), {"name": name}).scalar()
+            held = self._connection.execute(text(f"SELECT {sql.take}"), {"name": name}).scalar()
+            self._descriptor = _descriptor(self._connection)
         except exc.SQLAlchemyError as error:
             raise unavailable(error, database.describe()) from error
         if not held:
@@ -137,18 +153,32 @@ class _SessionLife:
 
     def holds(self) -> bool:
         try:
-            self._connection.execute(text("SELECT 1"))
+            with self._lock:
+                return bool(self._connection.execute(self._is_ours).scalar())
         except exc.SQLAlchemyError:
             return False
-        return True
+
+    def is_quiet(self) -> bool:
+        if self._connection.invalidated:
+            return False
+        poll = select.poll()
+        poll.register(self._descriptor, select.POLLIN)
+        return not poll.poll(0)
 
     def end(self) -> None:
         # A connection that is lost already has let go of its lock. Of one that is closed the server
         # hears a little later, and the next of that name would be refused.
-        with contextlib.suppress(exc.SQLAlchemyError):
-            self._connection.execute(self._unlock)
+        with self._lock, contextlib.suppress(exc.SQLAlchemyError):
+            self._connection.execute(self._release)
         with contextlib.suppress(exc.SQLAlchemyError):
             self._connection.close()
+
+
+def _descriptor(connection: Connection) -> int:
+    driver: Any = connection.connection.driver_connection
+    if hasattr(driver, "fileno"):
+        return int(driver.fileno())
+    return int(driver._sock.fileno())  # PyMySQL's
 
 
 class _FileLife:
@@ -169,6 +199,9 @@ class _FileLife:
 
     def holds(self) -> bool:
         return self._path.exists()
+
+    def is_quiet(self) -> bool:
+        return False  # to look for the file takes no round trip
 
     def end(self) -> None:
         self._path.unlink(missing_ok=True)
@@ -217,13 +250,4 @@ def _locked(path: str | Path, how: int) -> Iterator[None]:
 def _file(database: Database, owner: str) -> Path:
     assert database.path is not None, "only an embedded database has owner files"
     folder = database.path.with_name(database.path.name + "-owners")
-    return folder / _name(owner)
-
-
-def _number(owner: str) -> int:
-    digest = hashlib.sha256(owner.encode()).digest()
-    return int.from_bytes(digest[:8], "big", signed=True)
-
-
-def _name(owner: str) -> str:
-    return _PREFIX + hashlib.sha256(owner.encode()).hexdigest()[:40]
+    return folder / lock_text(owner)

@@ -25,6 +25,7 @@ from sqlalchemy import (
     Column,
     Connection,
     MetaData,
+    String,
     Table,
     column,
     func,
@@ -38,6 +39,7 @@ from sqlalchemy.schema import CreateSchema
 
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database.engine import Database
+from timeoutmgr.database.proof import prove_rows, prove_server
 from timeoutmgr.errors import ConfigurationError, SchemaMissing, StorageUnavailable
 
 if TYPE_CHECKING:
@@ -63,10 +65,22 @@ def upgrade(
     *script_location* is a folder, or ``"package:folder"``. A *schema* that does not exist is
     created. Run twice it does nothing; of several processes one works and the others wait. All is
     one transaction, except on MySQL, where every revision must be one that can be run again.
-    Raises StorageUnavailable, and ConfigurationError where the database is newer than the code.
+    Raises StorageUnavailable, and ConfigurationError where the database is newer than the code or
+    is not what is relied on.
     """
-    if current(database, version_table, schema) == head(script_location):
-        return
+    prove_server(database)
+    if current(database, version_table, schema) != head(script_location):
+        _run_revisions(database, script_location, version_table, schema, attributes)
+    prove_rows(database, _version(version_table, schema))
+
+
+def _run_revisions(
+    database: Database,
+    script_location: str | Path,
+    version_table: str,
+    schema: str | None,
+    attributes: Mapping[str, Any],
+) -> None:
     from alembic import command
     from alembic.util import CommandError
 
@@ -93,7 +107,7 @@ def remove(
 
     The version goes first: where MySQL is cut off in between, ``upgrade`` creates what is missing.
     """
-    version = Table(version_table, MetaData(schema=schema))
+    version = _version(version_table, schema)
     with _alone(database, f"{schema or ''}.{version_table}") as connection:
         for each in (version, *tables):
             each.drop(connection, checkfirst=True)
@@ -123,9 +137,14 @@ def head(script_location: str | Path) -> str:
 def check(
     database: Database, script_location: str | Path, version_table: str, schema: str | None
 ) -> None:
-    """Raise SchemaMissing where *database* is not at the newest revision."""
+    """Raise SchemaMissing where *database* is not at the newest revision.
+
+    Raises CombinationRefused where it is not what is relied on.
+    """
+    prove_server(database)
     found, needed = current(database, version_table, schema), head(script_location)
     if found == needed:
+        prove_rows(database, _version(version_table, schema))
         return
     place = f"{schema}.{version_table}" if schema else version_table
     if found is None:
@@ -137,6 +156,13 @@ def check(
         remedy = "install the version of this package that upgraded it"
     raise SchemaMissing(
         f"{database.describe()} {state} (by {place}), and {needed!r} is needed; {remedy}"
+    )
+
+
+def _version(version_table: str, schema: str | None) -> Table:
+    """Return Alembic's table, which has one row while our revisions are one line."""
+    return Table(
+        version_table, MetaData(schema=schema), Column("version_num", String(32), primary_key=True)
     )
 
 

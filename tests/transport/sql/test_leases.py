@@ -8,6 +8,7 @@ from datetime import timedelta
 import pytest
 from sqlalchemy import text
 
+from tests.support.session_locks import end_session_of
 from tests.transport.sql.conftest import Maker
 from tests.transport.sql.killing import kill_holding
 from timeoutmgr.clock import SystemClock
@@ -170,6 +171,29 @@ def test_a_waiting_receiver_notices_the_death_of_another(
     received = receiver.receive(1, 5)
 
     assert ids(received) == ["0"]
+
+
+@pytest.mark.parametrize("kind", ["postgres", "mysql"])
+def test_a_lease_taken_after_a_lost_session_lock_is_kept(
+    kind: str, prefix: str, messages: Make, request: pytest.FixtureRequest
+) -> None:
+    url = request.getfixturevalue(f"{kind}_url")
+    seldom = SqlQueueSettings(lease=timedelta(hours=1), owner_check=timedelta(hours=1))
+    ours, theirs = (SqlTransport(url, prefix=prefix, settings=seldom) for _ in range(2))
+    ours.install()
+    session = ours.session()
+    session.create_queues(["q"])
+    receiver, other = session.receiver("q", prefetch=0), theirs.session().receiver("q", prefetch=0)
+    session.send(messages(1))
+    end_session_of(ours.database, ours.owner)
+
+    received = receiver.receive(1, 0)
+
+    assert ids(received) == ["0"]
+    assert other.receive(1, 0) == []
+    receiver.ack(received)
+    ours.close()
+    theirs.close()
 
 
 def test_an_owner_whose_lock_was_lost_takes_it_again(

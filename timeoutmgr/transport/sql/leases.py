@@ -53,7 +53,7 @@ class Leases:
         self._lives.begin(self.owner)
 
     def live(self) -> None:
-        """Take our owner's lock again where its connection was lost. Raises StorageUnavailable."""
+        """Take our owner's lock again where it was lost. Raises StorageUnavailable."""
         self._lives.renew(self.owner)
 
     def end(self) -> None:
@@ -71,7 +71,10 @@ class Leases:
 
         Their delivery count is the one before this delivery. It is committed when this returns;
         where this raises, what *before_commit* was called with last may be leased all the same.
+        An owner that has lost its lock takes it again first: what it leases would be free to all.
         """
+        if not self._lives.is_unbroken(self.owner):
+            self.live()
         where = {"queue": queue, **self.now()}
         if self._database.is_sqlite:
             # A look costs nobody anything; the write lock is the whole database's.

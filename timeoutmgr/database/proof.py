@@ -1,0 +1,242 @@
+"""The proof, at start, that a server does what the product relies on; two connections ask for it.
+
+A version number says what a server should do. Between the server and this process there may be a
+pooler, and the server may only look like PostgreSQL or MySQL, or be one of several that each take
+writes. What is tried here is what every claim and lease goes by: a session and its lock stay with
+their connection, and a locked row is skipped. Nothing is created and nothing is changed; the rows
+are those of a version table of ours, which has one row and which hardly any process locks.
+"""
+
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+from uuid import uuid4
+
+from sqlalchemy import Connection, Select, Table, exc, insert, select, text, update
+from sqlalchemy.dialects import postgresql
+
+from timeoutmgr.database.dialects import POSTGRESQL
+from timeoutmgr.database.engine import Database
+from timeoutmgr.database.failures import (
+    Failure,
+    classify,
+    is_right_missing,
+    is_unknown_statement,
+    unavailable,
+)
+from timeoutmgr.database.session_locks import SESSION_LOCKS, SessionLockSql, lock_name
+from timeoutmgr.errors import CombinationRefused, StorageUnavailable
+
+logger = logging.getLogger(__name__)
+
+_STATEMENTS: Final = 3
+"""Statements over which the first connection must keep its session while the second is busy."""
+_TRIES: Final = 200
+_PAUSE: Final = 0.01
+"""Seconds between two tries to lock a row that another process, which proves too, has locked."""
+_LOCK_WAIT: Final = 5
+"""Seconds after which PostgreSQL gives up a lock that it should not wait for at all."""
+_POOLER_REMEDY: Final = (
+    "Connect to the server itself; or, where the pooler keeps one session for each client (in "
+    'PgBouncer pool_mode = session), set database.pooler = "session".'
+)
+_LOCK_REASON: Final = "by its lock a living process is told from a dead one"
+_ENGINES: Final = "Use PostgreSQL, MySQL or MariaDB itself."
+
+
+def prove_server(database: Database) -> None:
+    """Return if sessions and their locks are what is relied on, and one server takes writes.
+
+    A database that passed is not asked again. Raises CombinationRefused, and StorageUnavailable.
+    """
+    if database.is_sqlite or database.proved.server:
+        return
+    with _pair(database) as (first, second):
+        _require_one_writer(database, first)
+        _require_sessions(database, first, second)
+    database.proved.server = True
+
+
+def prove_rows(database: Database, version_table: Table) -> None:
+    """Return if a locked row of *version_table* is skipped, and statements tell what they did.
+
+    A user who may only read the table cannot try, and does not claim timeouts either. A database
+    that passed is not asked again. Raises CombinationRefused, and StorageUnavailable.
+    """
+    if database.is_sqlite or database.proved.rows:
+        return
+    with _pair(database) as (first, second):
+        try:
+            _require_skipped(database, first, second, version_table)
+            _require_counts(database, first, version_table)
+        except exc.DBAPIError as error:
+            if not is_right_missing(error):
+                raise
+            logger.info("%s: row locks are not proved: %s", database.describe(), error.orig)
+            return
+    database.proved.rows = True
+
+
+def _require_one_writer(database: Database, connection: Connection) -> None:
+    if database.dialect.name == POSTGRESQL.name or database.settings.single_writer:
+        return
+    with connection.begin():
+        found = connection.execute(text("SHOW GLOBAL STATUS LIKE 'wsrep_cluster_size'")).first()
+    if found is not None and int(found[1]) > 1:
+        raise CombinationRefused(
+            f"a Galera cluster of {found[1]} nodes ({database.describe()})",
+            "row locks and session locks are each node's own, so that two nodes that take writes "
+            "send messages twice",
+            "Have every process write to one node and set database.single_writer = true.",
+        )
+
+
+def _require_sessions(database: Database, first: Connection, second: Connection) -> None:
+    """Have *first* keep its session and its lock while *second* holds a transaction open."""
+    sql = SESSION_LOCKS[database.dialect.name]
+    lock = {"name": lock_name(database.dialect.name, f"proof {uuid4().hex}")}
+    first = first.execution_options(isolation_level="AUTOCOMMIT")
+    own = first.execute(text(f"SELECT {sql.session}")).scalar_one()
+    _require_no_pooler(database, first, own)
+    if not first.execute(text(f"SELECT {sql.take}"), lock).scalar():
+        raise _lock_refused(database, "does not grant a session lock that is free")
+    try:
+        with second.begin():
+            if not second.execute(text(f"SELECT {sql.is_held}"), lock).scalar():
+                raise _lock_refused(database, "does not show a session lock to another session")
+            for _ in range(_STATEMENTS):
+                _require_kept(database, first, sql, lock, own)
+    finally:
+        if not first.invalidated:
+            first.execute(text(f"SELECT {sql.release}"), lock)
+
+
+def _require_no_pooler(database: Database, connection: Connection, session: int) -> None:
+    greeted = _session_of_greeting(connection)
+    if greeted is None or greeted == session or database.settings.pooler is not None:
+        return
+    raise CombinationRefused(
+        f"{database.describe()} behind a connection pooler",
+        f"the connection was greeted as session {greeted} and works in session {session}, and a "
+        "pooler that shares sessions between clients mixes up their prepared statements and locks",
+        _POOLER_REMEDY,
+    )
+
+
+def _session_of_greeting(connection: Connection) -> int | None:
+    """Return the session's number in the server's greeting; None where the driver keeps none."""
+    driver: Any = connection.connection.driver_connection
+    if hasattr(driver, "thread_id"):
+        return int(driver.thread_id())
+    info = getattr(driver, "info", None)
+    return None if info is None else int(info.backend_pid)
+
+
+def _require_kept(
+    database: Database, connection: Connection, sql: SessionLockSql, lock: dict[str, Any], own: int
+) -> None:
+    look = text(f"SELECT {sql.session}, {sql.is_ours}")
+    session, is_ours = connection.execute(look, lock).one()
+    if session == own and is_ours:
+        return
+    lost = f"moved from session {own} to {session}" if session != own else "lost its session lock"
+    raise CombinationRefused(
+        f"{database.describe()} behind a pooler that shares sessions",
+        f"while another connection held a transaction open, ours {lost}, and {_LOCK_REASON}",
+        "Connect to the server itself, or set the pooler to keep one session for each client (in "
+        "PgBouncer pool_mode = session).",
+    )
+
+
+def _lock_refused(database: Database, fault: str) -> CombinationRefused:
+    return CombinationRefused(f"{database.describe()}, which {fault},", _LOCK_REASON, _ENGINES)
+
+
+def _require_skipped(
+    database: Database, first: Connection, second: Connection, table: Table
+) -> None:
+    """Have *second* pass by the row that *first* has locked, and see it again once it is free."""
+    rows = select(table.c.version_num).with_for_update(skip_locked=True)
+    with first.begin() as holding:
+        _lock_when_free(database, first, rows)
+        if not _is_skipped(second, rows):
+            raise CombinationRefused(
+                f"{database.describe()}, which does not skip a locked row,",
+                "two processes would dispatch the same timeout",
+                _ENGINES,
+            )
+        holding.rollback()
+    with second.begin():
+        _lock_when_free(database, second, rows)
+
+
+def _is_skipped(connection: Connection, rows: Select[Any]) -> bool:
+    """Return whether *rows*, which are locked, are none; false also where they are waited for."""
+    try:
+        with connection.begin():
+            if connection.dialect.name == POSTGRESQL.name:
+                connection.exec_driver_sql(f"SET LOCAL lock_timeout = '{_LOCK_WAIT}s'")
+            return connection.execute(rows).first() is None
+    except exc.SQLAlchemyError as error:
+        if classify(error) is Failure.CONFLICT:
+            return False
+        raise
+
+
+def _lock_when_free(database: Database, connection: Connection, rows: Select[Any]) -> None:
+    """Lock the one row, which another process that starts just now may have locked."""
+    for _ in range(_TRIES):
+        if connection.execute(rows).first() is not None:
+            return
+        time.sleep(_PAUSE)
+    raise StorageUnavailable(
+        f"a row of {database.describe()} that no process locks for long was not free within "
+        f"{_TRIES * _PAUSE:g} s; end the session that holds it"
+    )
+
+
+def _require_counts(database: Database, connection: Connection, table: Table) -> None:
+    """Have statements tell how many rows they met, and RETURNING answer where it is used."""
+    with connection.begin() as undone:
+        version = connection.execute(select(table.c.version_num)).scalar_one()
+        again = connection.execute(
+            _insert_if_missing(connection, table, version),
+            execution_options={"preserve_rowcount": True},  # else it is lost with its cursor
+        ).rowcount
+        touch = update(table).values(version_num=version)
+        met = connection.execute(touch).rowcount
+        returned = [version]
+        if connection.dialect.update_returning:
+            returned = list(connection.execute(touch.returning(table.c.version_num)).scalars())
+        undone.rollback()
+    if (again, met, returned) != (0, 1, [version]):
+        raise CombinationRefused(
+            f"{database.describe()}, which miscounts rows,",
+            f"of one row it inserted {again} again, updated {met} and returned {returned}, where "
+            f"0, 1 and {[version]} are right; by such counts a repeated message is told",
+            _ENGINES,
+        )
+
+
+def _insert_if_missing(connection: Connection, table: Table, version: str) -> Any:
+    if connection.dialect.name == POSTGRESQL.name:
+        return postgresql.insert(table).values(version_num=version).on_conflict_do_nothing()
+    return insert(table).values(version_num=version).prefix_with("IGNORE")
+
+
+@contextmanager
+def _pair(database: Database) -> Iterator[tuple[Connection, Connection]]:
+    """Lend two connections; what the server does not know of our statements refuses it."""
+    try:
+        with database.engine.connect() as first, database.engine.connect() as second:
+            yield first, second
+    except exc.SQLAlchemyError as error:
+        if is_unknown_statement(error):
+            raise CombinationRefused(
+                f"{database.describe()}, which does not know a statement of ours,",
+                f"the proof at start ended with: {error.orig}",
+                _ENGINES,
+            ) from error
+        raise unavailable(error, database.describe()) from error
