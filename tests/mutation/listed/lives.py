@@ -19,7 +19,7 @@ MUTANTS = (
     Mutant(
         name="the lock of an owner ends with its statement",
         promise="A living owner keeps what it holds.",
-        file=_OWNERS,
+        file="timeoutmgr/database/session_locks.py",
         before="pg_try_advisory_lock(",
         after="pg_try_advisory_xact_lock(",
         tests=(f"{_TESTS}::test_a_living_owner_is_not_gone[postgres_url]",),
