@@ -131,9 +131,9 @@ def test_a_lossy_destination_of_another_party_is_a_warning_and_no_refusal(
     wait_until(
         lambda: endpoint.folder.run("--json", "list").json()["total"] == 1, "the timeout is stored"
     )
-    program.stop()
 
     examined, findings = endpoint.doctor()
+    program.stop()
 
     told = [each for each in findings if celery in each["text"]]
     assert examined == 0
