@@ -14,6 +14,7 @@ from timeoutmgr.assembly import Parts
 from timeoutmgr.contracts import SendResult
 from timeoutmgr.errors import ConfigurationError, InvalidMessage, TimeoutManagerError
 from timeoutmgr.inside import wake_or_wait
+from timeoutmgr.installation import missing_schema
 from timeoutmgr.instants import Micros
 from timeoutmgr.outgoing import Composed, SendOptions, Sent
 from timeoutmgr.sending_window import SendingWindow
@@ -186,7 +187,8 @@ class _Bulk:
         except Exception as error:
             if not left:
                 raise
-            raise BulkInterrupted(self.sent, left, error) from error
+            cause = missing_schema(self.parts, error) or error
+            raise BulkInterrupted(self.sent, left, cause) from cause
 
 
 def send_many(parts: Parts, messages: Iterable[ToSend], on_sent: OnSent | None) -> int:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from difflib import get_close_matches
 from enum import Enum
 from pathlib import Path
-from typing import Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from timeoutmgr import plugins
 from timeoutmgr.callables import check_callable
@@ -137,6 +137,25 @@ class EndpointConfiguration:
         self._hooks: list[CriticalErrorHook] = []
         self._external: str | None = None
         self._manager_disabled = ManagerDisabled.NOT_SAID
+        self._is_frozen = False
+
+    def freeze(self) -> None:
+        """Refuse changes from now on: an endpoint was made, and would not see them."""
+        if not self._is_frozen:
+            self._is_frozen = True
+
+    if not TYPE_CHECKING:  # a type checker would take every misspelt attribute for one to set
+
+        def __setattr__(self, name: str, value: object) -> None:
+            self._check_open()
+            super().__setattr__(name, value)
+
+    def _check_open(self) -> None:
+        if getattr(self, "_is_frozen", False):
+            raise ConfigurationError(
+                f"endpoint {self.name!r} was made of this configuration, and does not see later "
+                "changes; add handlers and settings before Endpoint(config)"
+            )
 
     def use_transport(
         self,
@@ -179,10 +198,12 @@ class EndpointConfiguration:
 
     def enable_feature(self, feature: Feature) -> None:
         """Enable *feature*; a second one of the same name takes the first one's place."""
+        self._check_open()
         self._features[feature.name] = feature
 
     def disable_feature(self, name: str) -> None:
         """Disable the feature called *name*; not being enabled is fine."""
+        self._check_open()
         self._features.pop(name, None)
 
     def disable_timeout_manager(self, *, force: bool = False) -> None:
@@ -218,6 +239,7 @@ class EndpointConfiguration:
         Raises ConfigurationError for a coroutine function, a generator function, and a function
         that does not take one context.
         """
+        self._check_open()
         check_callable(hook, "a critical error hook", ("context",))
         self._hooks.append(hook)
 
@@ -239,6 +261,7 @@ class EndpointConfiguration:
         Raises ConfigurationError for a coroutine function, a generator function, and a function
         that does not take a message and a context.
         """
+        self._check_open()
         if not isinstance(message_type, str) or not message_type:
             raise ConfigurationError(f"a message type is a name, got {message_type!r}")
         check_callable(handler, f"a handler of {message_type!r:.80}", ("message", "context"))

@@ -12,7 +12,7 @@ from timeoutmgr import installation
 from timeoutmgr.assembly import assemble
 from timeoutmgr.bulk import OnSent, ToSend, send_many, store_many
 from timeoutmgr.config import EndpointConfiguration
-from timeoutmgr.errors import ConfigurationError, InvalidMessage, Unsupported
+from timeoutmgr.errors import ConfigurationError, EndpointClosed, InvalidMessage, Unsupported
 from timeoutmgr.handlers import merged
 from timeoutmgr.inside import send_inside
 from timeoutmgr.instants import Micros
@@ -31,15 +31,19 @@ logger = logging.getLogger(__name__)
 class Endpoint:
     """A named participant with an input queue. Safe for many threads.
 
+    Making it freezes its configuration: handlers that are added later are refused.
+
     ``with Endpoint(config) as endpoint`` installs what is missing, starts, and stops at the end.
     An endpoint that was not started can send all the same.
     """
 
     def __init__(self, config: EndpointConfiguration) -> None:
         self._parts = assemble(config.settings())
+        config.freeze()
         self._lock = threading.RLock()
         self._runner: Runner | None = None
         self._stopped = threading.Event()
+        self._is_closed = False
         self._on_watch: list[Callable[[], None]] = []
 
     @property
@@ -85,6 +89,7 @@ class Endpoint:
             if self._runner is not None:
                 return
             self._stopped.clear()
+            self._is_closed = False
             try:
                 installation.prepare(self._parts)
                 self._runner = self._started()
@@ -105,9 +110,13 @@ class Endpoint:
         self._stopped.set()
 
     def close(self) -> None:
-        """Stop, and let go of every connection."""
+        """Stop, and let go of every connection; a send from now on raises EndpointClosed.
+
+        Handlers and hooks that are running are waited for, and may still send.
+        """
         self.stop()
         self._parts.context.critical.join(10.0)
+        self._is_closed = True
         self._parts.pool.close()
         self._parts.settings.transport.close()
         self._parts.close_storage()
@@ -155,15 +164,18 @@ class Endpoint:
         *session* it becomes durable with the caller's own commit.
 
         Raises InvalidMessage (nothing was sent), Unroutable, TransportUnavailable, or
-        DeliveryUnknown: then send again with the same ``message_id``.
+        DeliveryUnknown: then send again with the same ``message_id``. Raises SchemaMissing where
+        `timeoutmgr install` was not run yet, and EndpointClosed after ``close``.
         """
+        self._check_open()
         composed = self._parts.composer.compose(
             destination, message_type, body, merged(options, given), stored=session is not None
         )
-        if session is not None:
-            send_inside(self._parts, composed, session)
-        else:
-            self._parts.sender.send([composed.outgoing], finally_for=self._to_check([composed]))
+        with installation.schema_expected(self._parts):
+            if session is not None:
+                send_inside(self._parts, composed, session)
+            else:
+                self._parts.sender.send([composed.outgoing], finally_for=self._to_check([composed]))
         return composed.sent
 
     def send_local(
@@ -189,6 +201,7 @@ class Endpoint:
 
         Raises BulkInterrupted, which holds what was drawn and is not known to be taken.
         """
+        self._check_open()
         return send_many(self._parts, messages, on_sent)
 
     def store_many(self, messages: Iterable[ToSend], *, on_sent: OnSent | None = None) -> int:
@@ -198,6 +211,7 @@ class Endpoint:
         at the speed of the database's bulk insert. Needs this endpoint's own TimeoutManager; the
         rest is as with ``send_many``.
         """
+        self._check_open()
         return store_many(self._parts, messages, on_sent)
 
     def clear_timeouts(self, saga_id: str) -> None:
@@ -206,6 +220,7 @@ class Endpoint:
         It takes its turn in the manager's queue, and concerns what was sent before it;
         ``timeouts.cancel_saga`` acts at once.
         """
+        self._check_open()
         address = self._parts.context.manager_address
         if address is None and self._parts.context.native_delays is not None:
             raise Unsupported(
@@ -224,7 +239,8 @@ class Endpoint:
             )
         settings = self._parts.settings
         order = clear_timeouts(saga_id, address, settings.new_id(), settings.clock.now())
-        self._parts.sender.send([order])
+        with installation.schema_expected(self._parts):
+            self._parts.sender.send([order])
 
     def on_watch(self, action: Callable[[], None]) -> None:
         """Have *action* called about every second while the endpoint runs."""
@@ -238,6 +254,10 @@ class Endpoint:
             for breaker in self._parts.context.breakers
         }
         return {**counted, **breakers}
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise EndpointClosed(self.name)
 
     def _to_check(self, composed: Sequence[Composed]) -> list[str]:
         if not self._parts.settings.check_destinations:

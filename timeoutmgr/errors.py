@@ -34,6 +34,7 @@
     │   └── StorageConflict         a transaction lost against another; again it may well succeed
     ├── TransportUnavailable        the broker cannot be reached; later it may
     ├── LeaseLost                   somebody else owns the message by now
+    ├── EndpointClosed              an endpoint was used after ``close``; nothing was sent
     ├── MigrationFailed             a migration stopped; its ledger says where
     ├── ContentDiffers              a row to be loaded is stored already, and is another one
     ├── SnapshotGone                what a run of the pipeline looks at went away
@@ -257,6 +258,17 @@ class StorageConflict(StorageUnavailable):
 
 class TransportUnavailable(TimeoutManagerError):
     """The broker cannot be reached now. Nothing is wrong with the message at hand."""
+
+
+class EndpointClosed(TimeoutManagerError):
+    """The endpoint was closed; nothing was sent."""
+
+    def __init__(self, endpoint: str) -> None:
+        super().__init__(
+            f"endpoint {endpoint!r} is closed and sends nothing; send before close(), or make "
+            "another Endpoint"
+        )
+        self.endpoint = endpoint
 
 
 class MigrationFailed(TimeoutManagerError):

@@ -1,10 +1,21 @@
 """Installers: queues and tables, created where they are missing; and the check that they exist."""
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from sqlalchemy.exc import DBAPIError
 
 from timeoutmgr.assembly import Parts
 from timeoutmgr.crashpoints import reach
-from timeoutmgr.errors import QueueMissing, StorageUnavailable
+from timeoutmgr.database.absence import tells_of_absence
+from timeoutmgr.errors import (
+    QueueMissing,
+    SchemaMissing,
+    StorageUnavailable,
+    TimeoutManagerError,
+    TransportUnavailable,
+)
 from timeoutmgr.features import Satellite
 from timeoutmgr.host_files import REMEDY, host_file_beside_broker
 from timeoutmgr.own_queues import refuse_lossy_queues
@@ -109,3 +120,39 @@ def _require_queues(parts: Parts) -> None:
         session.close()
     if missing:
         raise QueueMissing(missing, "run `timeoutmgr install`, or start with install = true")
+
+
+@contextmanager
+def schema_expected(parts: Parts) -> Iterator[None]:
+    """Raise SchemaMissing, with the command to run, in place of an error about a missing table.
+
+    For an endpoint that was not started, and so has checked nothing: later is no remedy there. A
+    running satellite takes the same error for an outage, because its messages wait for the tables.
+    """
+    try:
+        yield
+    except (StorageUnavailable, TransportUnavailable, DBAPIError) as error:
+        missing = missing_schema(parts, error)
+        if missing is None:
+            raise
+        raise missing from error
+
+
+def missing_schema(parts: Parts, error: Exception) -> SchemaMissing | None:
+    """Return which tables *error* is about, if they are missing or too old; None otherwise."""
+    if not tells_of_absence(error):
+        return None
+    transport, persistence = parts.settings.transport, parts.settings.installed_persistence
+    try:
+        if transport.database is not None:
+            transport.check()
+        if persistence is not None:
+            persistence.check()
+        for installed in parts.context.installed:
+            installed.check()
+    except SchemaMissing as missing:
+        return missing
+    except TimeoutManagerError:
+        # On SQLite the caller's own transaction keeps a check of a new file out.
+        return SchemaMissing(f"{error}; run `timeoutmgr install`")
+    return None

@@ -11,9 +11,9 @@ from contextlib import closing
 import pytest
 
 from tests.support.ports import FakeTransport
-from timeoutmgr import Endpoint, EndpointConfiguration
+from timeoutmgr import Endpoint, EndpointConfiguration, ToSend
 from timeoutmgr.config import EndpointSettings
-from timeoutmgr.errors import TransportUnavailable
+from timeoutmgr.errors import ConfigurationError, EndpointClosed, TransportUnavailable
 from timeoutmgr.features import FeatureContext, Prerequisite, Satellite
 from timeoutmgr.message import Received
 from timeoutmgr.transport.pump import Consumption
@@ -189,3 +189,68 @@ def test_an_endpoint_runs_until_it_is_told_to_end(
     assert stopped.in_vain >= 3
     assert stage.journal == ["start first", "start second", "stop first", "stop second"]
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+def closed() -> Endpoint:
+    config = EndpointConfiguration("sales")
+    config.use_transport(FakeTransport("billing", "clock.Timeouts"))
+    config.use_external_timeout_manager("clock.Timeouts")
+    endpoint = Endpoint(config)
+    endpoint.send("billing", "Bill", {})
+    endpoint.close()
+    return endpoint
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda endpoint: endpoint.send("billing", "Bill", {}),
+        lambda endpoint: endpoint.send_local("Bill", {}),
+        lambda endpoint: endpoint.send_many([ToSend("billing", "Bill", {})]),
+        lambda endpoint: endpoint.store_many([ToSend("billing", "Bill", {})]),
+        lambda endpoint: endpoint.clear_timeouts("order-7"),
+    ],
+)
+def test_a_send_after_close_is_refused(use: Callable[[Endpoint], object]) -> None:
+    with pytest.raises(EndpointClosed, match="endpoint 'sales' is closed and sends nothing"):
+        use(closed())
+
+
+def test_a_start_after_close_opens_the_endpoint_again() -> None:
+    endpoint = closed()
+    endpoint.start()
+
+    assert endpoint.send("billing", "Bill", {}).message_id
+    endpoint.close()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda config: config.add_handler("Bill", lambda _message, _context: None),
+        lambda config: config.handler("Bill")(lambda _message, _context: None),
+        lambda config: config.define_critical_error_action(lambda _context: None),
+        lambda config: config.enable_feature(Tasks()),
+        lambda config: config.disable_feature("tasks"),
+        lambda config: config.use_transport(FakeTransport()),
+        lambda config: config.use_persistence("memory", accept_loss=True),
+        lambda config: config.send_only(),
+        lambda config: setattr(config, "concurrency", 8),
+    ],
+)
+def test_a_change_after_the_endpoint_was_made_is_refused(
+    change: Callable[[EndpointConfiguration], object],
+) -> None:
+    config = EndpointConfiguration("sales")
+    config.use_transport(FakeTransport())
+    Endpoint(config)
+
+    with pytest.raises(ConfigurationError, match=r"before Endpoint\(config\)"):
+        change(config)
+
+
+def test_a_second_endpoint_of_one_configuration_is_fine() -> None:
+    config = EndpointConfiguration("sales")
+    config.use_transport(FakeTransport())
+
+    assert Endpoint(config).name == Endpoint(config).name

@@ -1,0 +1,130 @@
+"""A process that only sends, on a database where nobody ran the installer: told what to run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from sqlalchemy import Engine, create_engine, text
+from sqlalchemy.orm import Session
+
+from timeoutmgr import Endpoint, EndpointConfiguration, SendOptions, ToSend
+from timeoutmgr.bulk import BulkInterrupted
+from timeoutmgr.database import Database
+from timeoutmgr.database.absence import tells_of_absence
+from timeoutmgr.errors import SchemaMissing, StorageUnavailable, TransportUnavailable
+from timeoutmgr.satellites import TimeoutManager
+
+
+@pytest.fixture(params=["sqlite_url", "postgres_url", "mysql_url"])
+def url(request: pytest.FixtureRequest) -> str:
+    found: str = request.getfixturevalue(request.param)
+    return found
+
+
+@pytest.fixture
+def engine(url: str) -> Iterator[Engine]:
+    """A caller's own engine."""
+    made = create_engine(url)
+    yield made
+    made.dispose()
+
+
+def sales(url: str, prefix: str) -> EndpointConfiguration:
+    config = EndpointConfiguration("sales")
+    config.use_transport(url, prefix=f"{prefix}_")
+    config.use_persistence(url, prefix=f"{prefix}_")
+    config.enable_feature(TimeoutManager())
+    config.check_destinations = False
+    return config
+
+
+SENDS: list[Callable[[Endpoint], object]] = [
+    lambda endpoint: endpoint.send("billing", "Bill", {}),
+    lambda endpoint: endpoint.send("billing", "Bill", {}, delay=60),
+    lambda endpoint: endpoint.clear_timeouts("order-7"),
+]
+
+
+@pytest.mark.parametrize("send", SENDS)
+def test_a_send_before_the_installer_names_the_command(
+    url: str, unique: str, send: Callable[[Endpoint], object]
+) -> None:
+    endpoint = Endpoint(sales(url, unique))
+
+    with pytest.raises(SchemaMissing, match="run `timeoutmgr install`") as missing:
+        send(endpoint)
+
+    assert isinstance(missing.value.__cause__, TransportUnavailable)
+    endpoint.close()
+
+
+def test_a_send_in_a_session_before_the_installer_names_the_command(
+    url: str, unique: str, engine: Engine
+) -> None:
+    endpoint = Endpoint(sales(url, unique))
+
+    with (
+        Session(engine) as session,
+        pytest.raises(SchemaMissing, match="run `timeoutmgr install`"),
+    ):
+        endpoint.send("billing", "Bill", {}, session=session)
+    endpoint.close()
+
+
+def test_a_bulk_before_the_installer_names_the_command_and_keeps_its_messages(
+    url: str, unique: str
+) -> None:
+    endpoint = Endpoint(sales(url, unique))
+    message = ToSend("billing", "Bill", {}, SendOptions(delay=60))
+
+    for bulk in (endpoint.send_many, endpoint.store_many):
+        with pytest.raises(BulkInterrupted, match="run `timeoutmgr install`") as interrupted:
+            bulk([message])
+        assert isinstance(interrupted.value.__cause__, SchemaMissing)
+        assert len(interrupted.value.unsent) == 1
+    endpoint.close()
+
+
+def test_an_older_schema_is_told_of_too(url: str, unique: str) -> None:
+    endpoint = Endpoint(sales(url, unique))
+    endpoint.install()
+    with Database.shared(url).begin() as connection:
+        connection.execute(text(f"UPDATE {unique}_queue_version SET version_num = '0000'"))
+        connection.execute(text(f"DROP TABLE {unique}_queue_messages"))
+
+    with pytest.raises(SchemaMissing, match="is at revision '0000'"):
+        endpoint.send("sales", "Bill", {})
+    endpoint.close()
+
+
+def test_a_table_that_is_missing_from_a_full_schema_stays_an_outage(url: str, unique: str) -> None:
+    endpoint = Endpoint(sales(url, unique))
+    endpoint.install()
+    with Database.shared(url).begin() as connection:
+        connection.execute(text(f"DROP TABLE {unique}_queue_messages"))
+
+    with pytest.raises(TransportUnavailable, match=f"{unique}_queue_messages"):
+        endpoint.send("sales", "Bill", {})
+    endpoint.close()
+
+
+@pytest.mark.parametrize("wrong", ["SELECT no_such_column FROM {0}", "SELECT 1 FROM no_such_{0}"])
+def test_a_missing_table_or_column_is_told_from_other_errors(
+    engine: Engine, unique: str, wrong: str
+) -> None:
+    with engine.begin() as connection:
+        connection.execute(text(f"CREATE TABLE {unique} (id INT)"))
+
+    with engine.begin() as connection, pytest.raises(Exception, match=unique) as absent:
+        connection.execute(text(wrong.format(unique)))
+    with engine.begin() as connection, pytest.raises(Exception, match="SELEKT") as misspelt:
+        connection.execute(text(f"SELEKT 1 FROM {unique}"))
+    wrapped = StorageUnavailable("away")
+    wrapped.__cause__ = absent.value
+
+    assert [tells_of_absence(each) for each in (absent.value, wrapped)] == [True, True]
+    other = (misspelt.value, StorageUnavailable("away"))
+    assert [tells_of_absence(each) for each in other] == [False, False]
+    with engine.begin() as connection:
+        connection.execute(text(f"DROP TABLE {unique}"))
