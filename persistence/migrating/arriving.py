@@ -18,6 +18,7 @@ from timeoutmgr.crashpoints import reach
 from timeoutmgr.database.arrays import TextArray
 from timeoutmgr.database.engine import execute_many
 from timeoutmgr.errors import MessageRejected, MigrationFailed, StorageConflict
+from timeoutmgr.instants import Micros
 from timeoutmgr.migration import Batch, Delivered, Item, Problem, Survey
 from timeoutmgr.persistence.sql.conditions import among
 from timeoutmgr.persistence.sql.context import StoreContext
@@ -66,6 +67,11 @@ class SqlTarget:
     def describe(self) -> str:
         """Return the database, schema and prefix, without secrets."""
         return self._name
+
+    def now(self) -> Micros:
+        """Return the store's time."""
+        with self._context.database.read() as connection:
+            return self._context.now(connection)
 
     def problems(self, survey: Survey) -> Sequence[Problem]:
         """Return the open run out of this very store; else a store takes what another could hold.

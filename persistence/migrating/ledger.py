@@ -14,6 +14,7 @@ from timeoutmgr.contracts import Key, Transaction
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database.engine import execute_many
 from timeoutmgr.errors import MigrationFailed, MigrationRefused
+from timeoutmgr.instants import Micros
 from timeoutmgr.migration import Batch, BatchState, Range, Run, RunState, Terms
 from timeoutmgr.migration.states import batch_may_become, run_may_become
 from timeoutmgr.persistence.sql.context import StoreContext
@@ -36,6 +37,11 @@ class SqlLedger:
         self._runs, self._batches = runs, batches
         self._mine = (runs.c.kind == KIND, runs.c.endpoint == context.endpoint)
         self._claims = Claims(context)
+
+    def now(self) -> Micros:
+        """Return the store's time."""
+        with self._context.database.read() as connection:
+            return self._context.now(connection)
 
     def create(self, run_id: str, terms: Terms, ranges: Iterable[Range], runner: str) -> Run:
         """Write run and plan in one transaction; refuse while another run is open."""

@@ -75,6 +75,7 @@ class Move:
             target=self.target_persistence.migration_target(self.endpoint, self.clock),
             ledger=self.source_persistence.migration_ledger(self.endpoint, self.clock),
             runner=runner or f"{self.endpoint}-{next(self._names)}",
+            clock=self.clock,
         )
 
     def terms(self, parts: Parts, **more: Any) -> Terms:

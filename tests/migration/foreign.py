@@ -22,8 +22,9 @@ from sqlalchemy import (
 )
 
 from tests.migration.conftest import HOUR, Pair
-from tests.persistence.making import NOW, SetClock
+from tests.persistence.making import NOW
 from timeoutmgr import headers
+from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import Timeout
 from timeoutmgr.database import Database
 from timeoutmgr.instants import from_micros, to_wire
@@ -63,7 +64,7 @@ class Foreign:
     def __init__(self, pair: Pair, endpoint: str, kind: str) -> None:
         self.persistence = pair[1]
         self.endpoint = endpoint
-        self.clock = SetClock()
+        self.clock = SystemClock()
         self.url = pair[1].database.url.render_as_string(hide_password=False)
         self.store = self.persistence.timeouts(endpoint, self.clock)
         self.table = Table(

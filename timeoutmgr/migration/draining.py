@@ -8,9 +8,11 @@ back; a store knows it then, levels get it once more under the same id.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
+from timeoutmgr.clock import SystemClock
+from timeoutmgr.contracts import Clock
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import MigrationFailed
 from timeoutmgr.migration.levels import MOST_HELD, LevelsOrigin
@@ -34,13 +36,17 @@ OnBatch = Callable[[Batch], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DrainParts:
-    """Levels, what takes their messages, and a ledger; *runner* names the process that works."""
+    """Levels, what takes their messages, and a ledger; *runner* names the process that works.
+
+    *clock* is this host's.
+    """
 
     source: LevelsOrigin
     sink: Sink
     ledger: Ledger
     runner: str
     chunk: int = CHUNK
+    clock: Clock = field(default_factory=SystemClock)
 
     @property
     def target(self) -> Target:

@@ -26,6 +26,8 @@ _MOST_AT_ONCE: Final = 5_000
 class LevelsTarget:
     """See :class:`timeoutmgr.migration.Target`; the levels called *names* of a RabbitMQ.
 
+    *clock* is that of the place that due times come from: see :class:`OriginClock`.
+
     A queue cannot say what it has. So a batch that a crash interrupted is sent once more, each
     message under the id it had: nothing is lost, and some of one batch may be there twice.
     """
@@ -42,6 +44,9 @@ class LevelsTarget:
     def describe(self) -> str:
         """Return the broker and the names, without secrets."""
         return f"{self.transport.describe()} {self.names.name}"
+
+    def now(self) -> None:
+        """Return no time: a level counts a delay, and has no clock."""
 
     def problems(self, survey: Survey) -> Sequence[Problem]:
         """Return the levels and destinations that are missing, and what is beyond the levels."""

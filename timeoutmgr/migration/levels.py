@@ -28,6 +28,8 @@ MOST_HELD: Final = 60_000
 class LevelsOrigin:
     """The levels called *names* on the broker of *transport*.
 
+    A broker does not tell its time: *clock* is that of the store that keeps the ledger.
+
     Levels belong to all programs on a broker. *sender* None takes all messages, a name those
     that this endpoint has sent. *renames* are destinations by their old names.
     """
@@ -44,7 +46,7 @@ class LevelsOrigin:
         return f"{self.transport.describe()} {self.names.name}{of}"
 
     def now(self) -> Micros:
-        """Return the host's time: a broker does not tell its own."""
+        """Return the time of *clock*."""
         return self.clock.now()
 
     def survey(self, window: Window) -> Survey:

@@ -2,8 +2,10 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from timeoutmgr.clock import SystemClock
+from timeoutmgr.contracts import Clock
 from timeoutmgr.migration.ports import Ledger, Source, Target
 
 
@@ -11,7 +13,7 @@ from timeoutmgr.migration.ports import Ledger, Source, Target
 class Parts:
     """Source, target and ledger of one endpoint; *runner* names the process that works.
 
-    *pause* waits so many seconds.
+    *pause* waits so many seconds; *clock* is this host's.
     """
 
     source: Source
@@ -19,6 +21,7 @@ class Parts:
     ledger: Ledger
     runner: str
     pause: Callable[[float], object] = time.sleep
+    clock: Clock = field(default_factory=SystemClock)
 
     def close(self) -> None:
         """Say that this process works no more, and let go of all."""

@@ -15,6 +15,7 @@ from timeoutmgr.contracts import Persistence, Transport
 from timeoutmgr.database import Database
 from timeoutmgr.errors import ConfigurationError, TransportUnavailable
 from timeoutmgr.instants import Micros
+from timeoutmgr.migration.clocks import OriginClock
 from timeoutmgr.migration.draining import DrainParts
 from timeoutmgr.migration.foreign.rows import layout_called
 from timeoutmgr.migration.foreign.spool import ExportFile
@@ -121,14 +122,14 @@ class Site:
                 "a store that timeouts are taken from keeps the ledger, in one transaction with "
                 "their rows; leave --ledger out"
             )
-        if asked.target.is_levels:
-            target: Target = self._levels_target()
-        else:
-            target = self._store(asked.target).migration_target(
-                self._endpoint, self._settings.clock
-            )
+        clock = self._settings.clock
         source = self._foreign() if foreign else self._own_source()
-        return Parts(source=source, target=target, ledger=self.ledger(), runner=self._runner)
+        if asked.target.is_levels:
+            target: Target = self._levels_target(OriginClock(source.now, clock))
+        else:
+            target = self._store(asked.target).migration_target(self._endpoint, clock)
+        ledger = self.ledger()
+        return Parts(source=source, target=target, ledger=ledger, runner=self._runner, clock=clock)
 
     def ledger(self) -> Ledger:
         """Return the ledger: the source's store keeps it, or the target's, or the named one."""
@@ -163,8 +164,12 @@ class Site:
             self._closing.pop()()
 
     def _drain_parts(self) -> DrainParts:
-        asked, clock = self._asked, self._settings.clock
+        asked, host = self._asked, self._settings.clock
         transport = self._broker(asked.source)
+        if asked.target.is_levels:
+            self._require_other_levels(transport)
+        ledger = self.ledger()
+        clock = OriginClock(ledger.now, host)
         origin = LevelsOrigin(
             transport,
             _names(asked.source),
@@ -173,23 +178,25 @@ class Site:
             renames=asked.renames,
         )
         if asked.target.is_levels:
-            target = self._levels_target()
-            if target.transport.describe() != transport.describe():
-                raise ConfigurationError(
-                    "levels go into levels on the same broker only; to go to another, take them "
-                    "into a store first"
-                )
-            if target.names == origin.names:
-                raise ConfigurationError(
-                    "source and target are the same levels; name others with --from-names or "
-                    "--to-names"
-                )
-            sink: Sink = LevelsSink(target)
+            sink: Sink = LevelsSink(self._levels_target(clock))
         else:
             store = self._store(asked.target)
-            into = store.migration_target(self._endpoint, clock)
+            into = store.migration_target(self._endpoint, host)
             sink = StoreSink(into, self._endpoint, clock, self._wake)
-        return DrainParts(source=origin, sink=sink, ledger=self.ledger(), runner=self._runner)
+        return DrainParts(source=origin, sink=sink, ledger=ledger, runner=self._runner, clock=host)
+
+    def _require_other_levels(self, transport: KombuTransport) -> None:
+        """Raise ConfigurationError unless the target is other levels on the broker of the source."""
+        asked = self._asked
+        if self._broker(asked.target).describe() != transport.describe():
+            raise ConfigurationError(
+                "levels go into levels on the same broker only; to go to another, take them into a "
+                "store first"
+            )
+        if _names(asked.target) == _names(asked.source):
+            raise ConfigurationError(
+                "source and target are the same levels; name others with --from-names or --to-names"
+            )
 
     def _wake(self, due: Micros) -> None:
         """Tell the endpoint's poller; if nobody hears it, it looks within one interval."""
@@ -222,9 +229,9 @@ class Site:
             renames=asked.renames,
         )
 
-    def _levels_target(self) -> LevelsTarget:
+    def _levels_target(self, clock: OriginClock) -> LevelsTarget:
         place = self._asked.target
-        return LevelsTarget(self._broker(place), _names(place), self._settings.clock)
+        return LevelsTarget(self._broker(place), _names(place), clock)
 
     def _broker(self, place: Place) -> KombuTransport:
         transport: Transport

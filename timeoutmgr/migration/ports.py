@@ -106,6 +106,10 @@ class Target(Protocol):
         """Return what it is, without secrets."""
         ...
 
+    def now(self) -> Micros | None:
+        """Return the time by which it delivers; None where it counts delays, as a queue does."""
+        ...
+
     def problems(self, survey: Survey) -> Sequence[Problem]:
         """Return why it could not take what *survey* found; changes nothing."""
         ...
@@ -137,6 +141,10 @@ class Target(Protocol):
 
 class Ledger(Protocol):
     """The runs of one endpoint, and what became of each batch. Plain rows, for any runner."""
+
+    def now(self) -> Micros:
+        """Return the time of the store that keeps it."""
+        ...
 
     def create(self, run_id: str, terms: Terms, ranges: Iterable[Range], runner: str) -> Run:
         """Write run and plan in one transaction; MigrationRefused while another run is open."""
@@ -227,6 +235,11 @@ class Planned(Protocol):
     @property
     def runner(self) -> str:
         """The process that works."""
+        ...
+
+    @property
+    def clock(self) -> Clock:
+        """The clock of the host that it works on."""
         ...
 
 

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import MigrationRefused
+from timeoutmgr.migration.clocks import offsets
 from timeoutmgr.migration.ports import Planned
 from timeoutmgr.migration.runs import Problem, Run, Survey, Terms
 from timeoutmgr.migration.states import RunState
 from timeoutmgr.migration.window import SOON
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,10 +36,16 @@ def preview(parts: Planned, terms: Terms) -> Preview:
             "the nearest timeout is due in less than 4 hours; a run that is interrupted that long "
             "delivers it late"
         )
+    apart = offsets(parts)
+    warnings += [one.warning() for one in apart if not one.is_refused]
     return Preview(
         terms=terms,
         survey=survey,
-        problems=(*survey.problems, *parts.target.problems(survey)),
+        problems=(
+            *(one.problem() for one in apart if one.is_refused),
+            *survey.problems,
+            *parts.target.problems(survey),
+        ),
         warnings=tuple(warnings),
     )
 
@@ -49,12 +59,23 @@ def refuse_problems(found: Preview) -> None:
         )
 
 
+def refuse_clocks(parts: Planned, endpoint: str) -> None:
+    """Raise MigrationRefused where clocks are further apart than is accepted; log what is told."""
+    apart = offsets(parts)
+    refused = [str(one.problem()) for one in apart if one.is_refused]
+    if refused:
+        raise MigrationRefused(f"endpoint {endpoint!r}: nothing was moved", refused)
+    for one in apart:
+        logger.warning("migration of endpoint %s: %s", endpoint, one.warning())
+
+
 def begin(parts: Planned, terms: Terms, new_id: Callable[[], str]) -> Run:
     """Return the run to work at, which this runner holds: a new one, or the one left open.
 
-    Raises MigrationRefused for any problem, for other terms than those of an open run, and while
-    another process is at work at it.
+    Raises MigrationRefused for any problem, for clocks that are too far apart, for other terms than
+    those of an open run, and while another process is at work at it.
     """
+    refuse_clocks(parts, terms.endpoint)
     found = parts.ledger.open_run()
     if found is None:
         refuse_problems(preview(parts, terms))

@@ -1,0 +1,131 @@
+"""The clocks of a migration: the place that due times come from owns the clock for their delays.
+
+A delay is what is left until a due time, so it is counted by the clock by which the due time was
+made. A host that counts it by a clock of its own delivers early by as much as that clock is ahead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Final, Protocol
+
+from timeoutmgr.contracts import Clock
+from timeoutmgr.instants import Micros
+from timeoutmgr.migration.runs import Problem
+
+_SECOND: Final = 1_000_000
+_ASK_EVERY: Final = 1.0
+"""Seconds for which the answer of a place holds, with what this host has counted since."""
+TOLD: Final = 1 * _SECOND
+"""From this offset of two clocks on a run tells of it."""
+REFUSED: Final = 30 * _SECOND
+"""From this offset of two clocks on no run begins, or goes on."""
+
+
+class OriginClock:
+    """The clock of the place that *ask* asks, as seen from a host; for one thread.
+
+    The host's monotonic clock is read after the place has answered, so that the time of the answer
+    makes a delay longer: late by a moment, never early.
+    """
+
+    def __init__(self, ask: Callable[[], Micros], host: Clock) -> None:
+        self._ask = ask
+        self._host = host
+        self._answer: Micros = 0
+        self._asked: float | None = None
+
+    def now(self) -> Micros:
+        """Return the place's time."""
+        at = self._host.monotonic()
+        if self._asked is None or at - self._asked >= _ASK_EVERY:
+            self._answer = self._ask()
+            self._asked = at = self._host.monotonic()
+        return self._answer + int((at - self._asked) * _SECOND)
+
+    def monotonic(self) -> float:
+        """Return seconds of this host that never go back."""
+        return self._host.monotonic()
+
+
+class _Place(Protocol):
+    def describe(self) -> str: ...
+
+    def now(self) -> Micros: ...
+
+
+class _PlaceOrQueue(Protocol):
+    def describe(self) -> str: ...
+
+    def now(self) -> Micros | None: ...
+
+
+class Clocked(Protocol):
+    """A source, a target and a host, each with a clock; a queue has none."""
+
+    @property
+    def source(self) -> _Place:
+        """Where from."""
+        ...
+
+    @property
+    def target(self) -> _PlaceOrQueue:
+        """Where to."""
+        ...
+
+    @property
+    def clock(self) -> Clock:
+        """The host's clock."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Offset:
+    """Two clocks differ: the one of *place* is *ahead* of the one of *other*, or behind it."""
+
+    place: str
+    other: str
+    ahead: Micros
+
+    @property
+    def is_refused(self) -> bool:
+        """Whether no run may begin."""
+        return abs(self.ahead) > REFUSED
+
+    def problem(self) -> Problem:
+        """Return why no run may begin."""
+        return Problem(
+            self.place,
+            f"{self} (at most {REFUSED // _SECOND} s are accepted)",
+            "set both clocks (NTP), and run again",
+        )
+
+    def __str__(self) -> str:
+        where = "ahead of" if self.ahead > 0 else "behind"
+        return f"its clock is {abs(self.ahead) / _SECOND:.3f} s {where} that of {self.other}"
+
+    def warning(self) -> str:
+        """Return what a run tells that begins nevertheless."""
+        return f"{self.place}: {self}; due times are kept by the clock of the source"
+
+
+def offsets(parts: Clocked) -> list[Offset]:
+    """Return by how much the clocks of *parts* differ, where a run is to tell of it."""
+    return [one for one in _measured(parts) if abs(one.ahead) > TOLD]
+
+
+def _measured(parts: Clocked) -> Iterator[Offset]:
+    source, target = parts.source, parts.target
+    host = _apart(parts.clock.now, source.now)
+    yield Offset("this host", source.describe(), host)
+    if target.now() is not None:
+        # A store delivers by its own clock.
+        there = _apart(lambda: target.now() or 0, source.now)
+        yield Offset(target.describe(), source.describe(), there)
+
+
+def _apart(one: Callable[[], Micros], other: Callable[[], Micros]) -> Micros:
+    """Return by how much *one* is ahead of *other*, without what passed between the looks."""
+    before, there, after = other(), one(), other()
+    return there - after if there > after else min(there - before, 0)
