@@ -186,7 +186,7 @@ class Site:
         return DrainParts(source=origin, sink=sink, ledger=ledger, runner=self._runner, clock=host)
 
     def _require_other_levels(self, transport: KombuTransport) -> None:
-        """Raise ConfigurationError unless the target is other levels on the broker of the source."""
+        """Raise ConfigurationError unless the target is other levels on the source's broker."""
         asked = self._asked
         if self._broker(asked.target).describe() != transport.describe():
             raise ConfigurationError(
