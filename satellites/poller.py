@@ -9,7 +9,7 @@ import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final, Protocol
 
 from apscheduler.events import (
@@ -38,7 +38,7 @@ from timeoutmgr.errors import (
     TimeoutManagerError,
     TransportUnavailable,
 )
-from timeoutmgr.instants import Micros, from_micros
+from timeoutmgr.instants import MICROSECOND, Micros
 from timeoutmgr.message import Outgoing
 from timeoutmgr.resilience.breakers import OutageBreaker
 from timeoutmgr.resilience.conflicts import Conflicts
@@ -286,7 +286,7 @@ class Poller:
             self._poll,
             IntervalTrigger(seconds=self._interval.total_seconds(), timezone=UTC),
             id=_JOB,
-            next_run_time=from_micros(self._clock.now()),
+            next_run_time=self._on_scheduler(self._clock.now()),
         )
         self._scheduler = scheduler
         scheduler.start()
@@ -431,15 +431,22 @@ class Poller:
         if self._ended >= self._submitted:
             self._pull_forward(event)
 
+    def _on_scheduler(self, at: Micros) -> datetime:
+        """Return *at*, an instant of our clock, by the clock of this host, which APScheduler reads.
+
+        The two differ where a test sets its own clock. Never in the past: APScheduler would count
+        through every interval since then.
+        """
+        wait = max(at - self._clock.now(), 0)
+        return datetime.now(UTC) + wait * MICROSECOND
+
     def _run_at(self, at: Micros) -> None:
         # Under no lock of ours: the scheduler calls this with its own lock in hand.
         scheduler = self._scheduler
         if scheduler is None:
             return
-        # Never in the past: APScheduler would count through every interval since then.
-        soon = from_micros(max(at - LEAD, self._clock.now()))
         try:
-            scheduler.modify_job(_JOB, next_run_time=soon)
+            scheduler.modify_job(_JOB, next_run_time=self._on_scheduler(at - LEAD))
         except JobLookupError:
             if scheduler is self._scheduler:
                 raise

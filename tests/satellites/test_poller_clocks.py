@@ -4,20 +4,41 @@ from __future__ import annotations
 
 import pytest
 
-from tests.satellites.polling import Loop
+from tests.satellites.polling import DAY, Loop
 from tests.support.makers import SECOND
+from timeoutmgr.instants import Micros
 
 
 @pytest.mark.behaviour(54)
 def test_a_poll_that_moved_away_with_the_wall_clock_is_forced_by_the_watchdog(loop: Loop) -> None:
-    loop.clock.wall = 3600 * SECOND
-    loop.poller.start()
-    loop.clock.wall = 0
+    loop.started()
+    loop.clock.wall = -3600 * SECOND
     loop.clock.mono = 62.0
 
     loop.poller.watch()
 
-    assert loop.telemetry.reaches("polls", 1)
+    assert loop.telemetry.reaches("polls", 2)
+
+
+@pytest.mark.behaviour(54)
+@pytest.mark.parametrize("ahead", [14 * DAY, -14 * DAY])
+def test_a_clock_that_is_not_the_hosts_holds_no_poll_up(loop: Loop, ahead: Micros) -> None:
+    loop.clock.wall = ahead
+
+    loop.started()
+    loop.poller.wake(loop.store.now() + SECOND // 10)
+
+    assert loop.telemetry.reaches("polls", 2)
+
+
+@pytest.mark.behaviour(54)
+def test_a_clock_that_a_test_moves_on_brings_the_poll_at_its_next_watch(loop: Loop) -> None:
+    loop.started()
+    loop.clock.wall += 14 * DAY
+
+    loop.poller.watch()
+
+    assert loop.telemetry.reaches("polls", 2)
 
 
 @pytest.mark.behaviour(54)
