@@ -14,11 +14,12 @@ from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import Clock, Key, StoreCapabilities, Timeout, TransactionMode
 from timeoutmgr.database import Database, checked_identifier
 from timeoutmgr.database import upgrade as migrations
+from timeoutmgr.database.soundness import refusals
 from timeoutmgr.errors import CombinationRefused, ConfigurationError
 from timeoutmgr.instants import LATEST, Micros
 from timeoutmgr.persistence.sql.horizon import Horizon
 from timeoutmgr.persistence.sql.lives import Lives
-from timeoutmgr.persistence.sql.rows import from_row
+from timeoutmgr.persistence.sql.rows import from_row, refused_value, sound_timeout
 
 from .fencing import Fence, fenced
 from .rows import DelayedRows
@@ -108,11 +109,17 @@ class SqlDelayedMessageStore:
     def store_many(
         self, timeouts: Sequence[Timeout], *, transaction: Connection | None = None
     ) -> None:
-        """Store all or none; raises MessageRejected for text that cannot be stored."""
-        if transaction is not None:
-            self._rows.insert(transaction, timeouts)
-        else:
-            self._database.run(lambda connection: self._rows.insert(connection, timeouts))
+        """Store all or none; raises MessageRejected for what cannot be stored."""
+
+        def insert_sound_row(connection: Connection) -> None:
+            self._rows.insert(connection, [sound_timeout(timeouts[0].due)])
+
+        with refusals(self._database, transaction, insert_sound_row, refused_value):
+            if transaction is not None:
+                self._rows.insert(transaction, timeouts)
+            else:
+                self._database.run(lambda connection: self._rows.insert(connection, timeouts))
+        if transaction is None:
             self.expect(min((timeout.due for timeout in timeouts), default=LATEST))
 
     def fetch_next_due_timeout(

@@ -13,7 +13,8 @@ from sqlalchemy import Connection, exc, text
 
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import Layout
-from timeoutmgr.errors import StorageConflict
+from timeoutmgr.database.failures import is_right_missing
+from timeoutmgr.errors import StorageConflict, StorageUnavailable
 from timeoutmgr.instants import Micros
 
 from . import replacing
@@ -30,7 +31,6 @@ _LOOK_AGAIN: Final = 3_600.0
 _INSTALLING: Final = "10s"
 _TRIES: Final = 10
 """Conflicts in a row after which the table is left in peace until the next call."""
-_NOT_ALLOWED: Final = "42501"
 
 
 class Partitions:
@@ -65,10 +65,11 @@ class Partitions:
             return more
         except StorageConflict as error:
             return self._give_way(error)
-        except exc.ProgrammingError as error:
-            if getattr(error.orig, "sqlstate", None) != _NOT_ALLOWED:
+        except StorageUnavailable as error:
+            denied = error.__cause__
+            if not isinstance(denied, exc.DBAPIError) or not is_right_missing(denied):
                 raise
-            self._warn(str(error.orig).strip())
+            self._warn(str(denied.orig).strip())
             return self._rest()
 
     def _give_way(self, error: StorageConflict) -> bool:

@@ -4,11 +4,13 @@ import json
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import Any, Final
+from uuid import uuid4
 
 from sqlalchemy import Row
 
 from timeoutmgr.contracts import Timeout
 from timeoutmgr.errors import MessageRejected
+from timeoutmgr.instants import Micros
 from timeoutmgr.message import Message
 
 from .tables import TEXT_LENGTH
@@ -27,6 +29,17 @@ _TEXTS: Final = (
 _columns_of = attrgetter(*COLUMNS)
 _to_json = json.JSONEncoder(separators=(",", ":")).encode
 _from_json = json.JSONDecoder().decode
+
+
+def sound_timeout(due: Micros) -> Timeout:
+    """Return a timeout at *due* that no table of ours refuses, as long as it is as we made it."""
+    name = f"sound-{uuid4().hex}"
+    return Timeout(id=name, due=due, destination="sound", message=Message(id=name), created=due)
+
+
+def refused_value(words: str) -> MessageRejected:
+    """Return the error for a timeout that the database refuses in *words* of its own."""
+    return MessageRejected(f"the database refuses a value of this timeout: {words}")
 
 
 def to_row(endpoint: str, timeout: Timeout, *, version: int = 0) -> dict[str, Any]:

@@ -8,11 +8,12 @@ from sqlalchemy import Connection
 
 from timeoutmgr.contracts import Timeout, Transaction
 from timeoutmgr.crashpoints import reach
+from timeoutmgr.database.soundness import refusals
 
 from .context import StoreContext
 from .history import entry, record
 from .inserting import require_fit
-from .rows import to_row
+from .rows import refused_value, sound_timeout, to_row
 
 
 class Storing:
@@ -52,18 +53,27 @@ class Storing:
                     self._insert_rows(connection, [timeout], [row])
                     reach("storing.written")
 
-        try:
-            if transaction is None:
-                self._context.database.run(all_new)
-            else:
-                with transaction.begin_nested():
-                    all_new(transaction)
-        except _NotAllNew:
-            reach("storing.batch_undone")
-            if transaction is None:
-                self._context.database.run(one_by_one)
-            else:
-                one_by_one(transaction)
+        def store() -> None:
+            try:
+                if transaction is None:
+                    self._context.database.run(all_new)
+                else:
+                    with transaction.begin_nested():
+                        all_new(transaction)
+            except _NotAllNew:
+                reach("storing.batch_undone")
+                if transaction is None:
+                    self._context.database.run(one_by_one)
+                else:
+                    one_by_one(transaction)
+
+        def insert_sound_row(connection: Connection) -> None:
+            sound = sound_timeout(batch[0].due)
+            insert_keys(connection, [sound.key])
+            self._insert_rows(connection, [sound], [to_row(self._context.endpoint, sound)])
+
+        with refusals(self._context.database, transaction, insert_sound_row, refused_value):
+            store()
 
     def _insert_rows(
         self, connection: Connection, timeouts: Sequence[Timeout], rows: list[dict[str, object]]

@@ -8,7 +8,7 @@ import pymysql
 import pytest
 from sqlalchemy import create_engine, exc, text
 
-from timeoutmgr.database.failures import Failure, classify, fails_again, unavailable
+from timeoutmgr.database.failures import Failure, classify, fails_again, is_refusal, unavailable
 from timeoutmgr.errors import StorageUnavailable
 
 
@@ -51,6 +51,22 @@ def test_a_deadlock_or_a_lock_not_had_is_a_conflict(
         (exc.OperationalError, psycopg.errors.DiskFull("no space")),
         (exc.ProgrammingError, psycopg.errors.UndefinedTable("no such table")),
         (exc.ProgrammingError, psycopg.errors.InvalidSchemaName("no such schema")),
+        (exc.ProgrammingError, psycopg.errors.InsufficientPrivilege("permission denied")),
+        (exc.ProgrammingError, psycopg.errors.UndefinedColumn("no such column")),
+        (exc.ProgrammingError, psycopg.errors.UndefinedFunction("no such function")),
+        (exc.ProgrammingError, psycopg.errors.SyntaxError("syntax")),
+        (exc.InternalError, psycopg.errors.ReadOnlySqlTransaction("read-only")),
+        (exc.NotSupportedError, psycopg.errors.FeatureNotSupported("not here")),
+        (exc.OperationalError, pymysql.OperationalError(1142, "INSERT command denied")),
+        (exc.OperationalError, pymysql.OperationalError(1054, "Unknown column")),
+        (exc.OperationalError, pymysql.OperationalError(1290, "read-only")),
+        (exc.OperationalError, pymysql.OperationalError(1364, "has no default value")),
+        (exc.OperationalError, pymysql.OperationalError(1526, "no partition for value")),
+        (exc.OperationalError, sqlite3.OperationalError("no such column: x")),
+        (exc.OperationalError, sqlite3.OperationalError("attempt to write a readonly database")),
+        (exc.IntegrityError, sqlite3.IntegrityError("UNIQUE constraint failed")),
+        (exc.IntegrityError, psycopg.errors.UniqueViolation("duplicate")),
+        (exc.IntegrityError, psycopg.errors.CheckViolation("no partition found for row")),
     ],
 )
 def test_a_database_that_cannot_be_reached_or_used_is_away(
@@ -62,19 +78,41 @@ def test_a_database_that_cannot_be_reached_or_used_is_away(
 @pytest.mark.parametrize(
     ("kind", "original"),
     [
-        (exc.IntegrityError, sqlite3.IntegrityError("UNIQUE constraint failed")),
-        (exc.IntegrityError, psycopg.errors.UniqueViolation("duplicate")),
         (exc.DataError, pymysql.DataError(1406, "Data too long")),
+        (exc.OperationalError, pymysql.OperationalError(1366, "Incorrect string value")),
         (exc.DataError, psycopg.errors.StringDataRightTruncation("too long")),
-        (exc.ProgrammingError, psycopg.errors.SyntaxError("syntax")),
-        (exc.ProgrammingError, psycopg.errors.UndefinedColumn("no such column")),
+        (exc.DataError, psycopg.errors.CharacterNotInRepertoire("invalid byte sequence")),
+        (exc.DataError, psycopg.DataError("cannot contain NUL (0x00) bytes")),
+        (exc.ProgrammingError, psycopg.ProgrammingError("cannot adapt type 'object'")),
+        (exc.DataError, sqlite3.DataError("string or blob too big")),
+        (exc.InterfaceError, sqlite3.InterfaceError("Error binding parameter 0")),
+        (exc.ProgrammingError, sqlite3.ProgrammingError("Error binding parameter 1: type")),
         (exc.InternalError, psycopg.errors.InFailedSqlTransaction("aborted")),
     ],
 )
-def test_what_is_wrong_with_the_statement_is_the_statements_own(
+def test_a_value_that_is_refused_is_the_statements_own(
     kind: type[exc.DBAPIError], original: Exception
 ) -> None:
     assert classify(wrapped(kind, original)) is Failure.STATEMENT
+
+
+@pytest.mark.parametrize(
+    ("kind", "original", "is_one"),
+    [
+        (exc.IntegrityError, psycopg.errors.NotNullViolation("null"), True),
+        (exc.IntegrityError, psycopg.errors.CheckViolation("check"), True),
+        (exc.IntegrityError, sqlite3.IntegrityError("CHECK constraint failed"), True),
+        (exc.IntegrityError, pymysql.IntegrityError(1048, "cannot be null"), True),
+        (exc.OperationalError, pymysql.OperationalError(4025, "CONSTRAINT failed"), True),
+        (exc.OperationalError, pymysql.OperationalError(3819, "Check constraint"), True),
+        (exc.DataError, pymysql.DataError(1406, "Data too long"), False),
+        (exc.ProgrammingError, psycopg.errors.UndefinedColumn("no such column"), False),
+    ],
+)
+def test_class_23_is_a_refusal(
+    kind: type[exc.DBAPIError], original: Exception, is_one: bool
+) -> None:
+    assert is_refusal(wrapped(kind, original)) is is_one
 
 
 def test_a_connection_that_was_lost_is_away_whatever_the_driver_called_it() -> None:

@@ -1,5 +1,11 @@
-"""Which database errors mean "away", which mean "try again", and which are the statement's own."""
+"""Which database errors are an outage, which mean "try again", and which are a value's fault.
 
+The product's own statements are right. What the server says against them is therefore its own
+state: a missing right, column or table is mended without a change to any message, and counts as an
+outage until then. Only a value can be a message's fault.
+"""
+
+import sqlite3
 from enum import Enum, auto
 from typing import Final, TypeGuard
 
@@ -14,17 +20,24 @@ class Failure(Enum):
     CONFLICT = auto()
     """A deadlock or a lock not had in time: the same transaction may well succeed now."""
     AWAY = auto()
-    """The database cannot be reached, or cannot work (full disk, shutting down)."""
+    """The database cannot be reached, or cannot do its part (a full disk, a missing right)."""
     STATEMENT = auto()
-    """The statement or its values are wrong; it will fail again."""
+    """A value is wrong, or the transaction was spoilt before; the same will fail again."""
 
 
 _MYSQL_CONFLICTS: Final = frozenset({1205, 1213})
 _POSTGRESQL_CONFLICTS: Final = frozenset({"40001", "40P01", "55P03"})
+_SQLITE_BINDING: Final = "Error binding parameter"
 _SQLITE_CONFLICTS: Final = ("database is locked", "database table is locked")
 _MYSQL_DENIED: Final = frozenset({1044, 1142, 1143, 1227, 1370})
 _POSTGRESQL_UNKNOWN_STATEMENT: Final = frozenset({"0A000", "42601", "42883"})
 _MYSQL_UNKNOWN_STATEMENT: Final = frozenset({1064, 1235, 1305})
+_MYSQL_VALUES: Final = frozenset(
+    {1264, 1265, 1292, 1365, 1366, 1367, 1406, 1411, 1416, 1426, 1441, 1690}
+)
+"""Codes of class 22, whatever class of error the driver takes them for."""
+_MYSQL_CONSTRAINTS: Final = frozenset({3819, 4025})
+"""Violated CHECK constraints of MySQL and MariaDB, which the driver takes for operational."""
 _POSTGRESQL_ABORTED: Final = "25P02"
 """The transaction is of no use any more, since somebody swallowed the error that ended it."""
 
@@ -37,19 +50,32 @@ def classify(error: exc.SQLAlchemyError) -> Failure:
         return Failure.STATEMENT
     if _is_conflict(error):
         return Failure.CONFLICT
-    if getattr(error.orig, "sqlstate", None) == _POSTGRESQL_ABORTED:
-        return Failure.STATEMENT
-    if error.connection_invalidated or isinstance(
-        error, exc.OperationalError | exc.InterfaceError | exc.InternalError
-    ):
-        # A missing table is among these on SQLite: for a message it is an outage all the same,
-        # since the message will be fine once the table is there.
+    if error.connection_invalidated:
         return Failure.AWAY
-    if getattr(error.orig, "sqlstate", None) in {"42P01", "3F000"}:  # no such table, schema
-        return Failure.AWAY
-    if _mysql_code(error) == 1146:  # no such table
-        return Failure.AWAY
-    return Failure.STATEMENT
+    is_aborted = _sqlstate(error) == _POSTGRESQL_ABORTED
+    return Failure.STATEMENT if is_aborted or _is_value(error) else Failure.AWAY
+
+
+def is_refusal(error: exc.SQLAlchemyError) -> bool:
+    """Return whether *error* is of class 23: a constraint, or a partition that is missing.
+
+    ``classify`` takes it for an outage; ``soundness`` asks whether it is a message's fault.
+    """
+    return isinstance(error, exc.IntegrityError) or _mysql_code(error) in _MYSQL_CONSTRAINTS
+
+
+def _is_value(error: exc.DBAPIError) -> bool:
+    """Return whether a value is refused, by the server (class 22) or by the driver."""
+    sqlstate = _sqlstate(error)
+    if sqlstate is not None:
+        return sqlstate.startswith("22")
+    code = _mysql_code(error)
+    if code is not None:
+        return code in _MYSQL_VALUES
+    if isinstance(error, exc.DataError) or str(error.orig).startswith(_SQLITE_BINDING):
+        return True
+    # Without an answer of the server, psycopg has not found a form for a value.
+    return isinstance(error, exc.ProgrammingError) and not isinstance(error.orig, sqlite3.Error)
 
 
 def fails_again(error: exc.SQLAlchemyError) -> bool:

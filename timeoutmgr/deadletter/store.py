@@ -3,14 +3,12 @@
 from typing import Final
 from uuid import UUID
 
-from sqlalchemy import exc
-
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import Clock
 from timeoutmgr.database import Database
 from timeoutmgr.database import upgrade as migrations
 from timeoutmgr.deadletter.tables import NODE_LENGTH, tables
-from timeoutmgr.errors import CombinationRefused, ConfigurationError
+from timeoutmgr.errors import CombinationRefused, ConfigurationError, StorageUnavailable
 
 _MIGRATIONS: Final = "timeoutmgr.deadletter:migrations"
 
@@ -72,9 +70,11 @@ class DeadLetterStore:
             self.database.run(
                 lambda connection: connection.execute(self.tables.nodes.insert(), row)
             )
-        except exc.IntegrityError:
-            # Another process was faster.
-            return self.guid_of(node) or guid
+        except StorageUnavailable:
+            found = self.guid_of(node)  # another process may have been faster
+            if found is None:
+                raise
+            return found
         return guid
 
     def node_ddl(self, node: str, guid: str) -> str:

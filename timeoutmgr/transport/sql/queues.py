@@ -15,6 +15,7 @@ from timeoutmgr.database.commits import after_commit
 from timeoutmgr.database.copying import FEW, can_copy, copy_rows
 from timeoutmgr.database.engine import execute_many
 from timeoutmgr.database.packets import in_statements, misfit
+from timeoutmgr.database.soundness import refusals
 from timeoutmgr.errors import InvalidMessage
 from timeoutmgr.transport.sql.bells import Bells
 from timeoutmgr.transport.sql.envelopes import is_queue_name
@@ -25,6 +26,17 @@ _ADDED: Final = (headers.DISPATCHED_AT, headers.FAILED_QUEUE, headers.RETRIES)
 _RESERVE: Final = 16 * 1024
 _KNOWN_FOR: Final = 1.0
 """Seconds for which a queue that was there is taken to be there; a missing one is asked anew."""
+
+
+_SOUND: Final[dict[str, Any]] = {
+    "message_id": "sound",
+    "headers": "{}",
+    "body": b"",
+    "content_type": "application/json",
+    "content_encoding": "utf-8",
+    "properties": None,
+}
+"""What a row has that no table of ours refuses, as long as it is as we made it."""
 
 
 class Queues:
@@ -108,12 +120,19 @@ class Queues:
         if not rows:
             return set()
         names = {row["queue"] for row in rows}
+
+        def insert_sound_row(own: Connection) -> None:
+            own.execute(self._statements.send, [{**rows[0], **_SOUND}])
+
+        with refusals(self._database, connection, insert_sound_row, _refused):
+            if connection is None:
+                there = self._database.run(lambda own: self._insert(rows, names, own))
+            else:
+                there = self._insert(rows, names, connection)
         if connection is None:
-            there = self._database.run(lambda own: self._insert(rows, names, own))
             reach("queues.sent")
             self._bells.ring(there)
         else:
-            there = self._insert(rows, names, connection)
             after_commit(connection, _ringing(self._bells, there))
         return there
 
@@ -190,6 +209,10 @@ class Queues:
 
     def _now(self) -> dict[str, int]:
         return {"now": self._clock.now()} if self._statements.needs_now else {}
+
+
+def _refused(words: str) -> InvalidMessage:
+    return InvalidMessage(f"the database refuses a value of this message: {words}")
 
 
 def _reserve(row: dict[str, Any]) -> int:

@@ -1,0 +1,61 @@
+"""A missing right is an outage: every message is delivered once the right is there again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import psycopg
+import pytest
+from psycopg import sql
+from sqlalchemy import make_url
+
+from tests.acceptance.place import Party
+from tests.outage.conftest import MakePlace
+from timeoutmgr.database import Database
+from timeoutmgr.persistence import SqlPersistence
+from timeoutmgr.testing.signals import eventually
+
+_TIMEOUTS = sql.Identifier("timeoutmgr_timeouts")
+
+
+@pytest.mark.parametrize(
+    ("right", "met"), [("INSERT", "storage_failures"), ("SELECT", "polls_failed")]
+)
+def test_good_messages_wait_for_a_right_that_is_missing(
+    make_place: MakePlace, rabbitmq_url: str, postgres_url: str, unique: str, right: str, met: str
+) -> None:
+    with _role(postgres_url, unique) as (url, owner):
+        party = Party(make_place(transport=rabbitmq_url, store=url)).start()
+        words = {"right": sql.SQL(right), "table": _TIMEOUTS, "role": sql.Identifier(unique)}
+
+        owner.execute(sql.SQL("REVOKE {right} ON {table} FROM {role}").format(**words))
+        sent = [party.endpoint.send_local("Ping", n, delay=0.1) for n in range(16)]
+        eventually(lambda: party.telemetry.counted(met) > 0, "the outage is met")
+        owner.execute(sql.SQL("GRANT {right} ON {table} TO {role}").format(**words))
+        for each in sent:
+            party.inbox.wait_for_id(each.message_id)
+
+        assert party.telemetry.counted("moved_to_error") == 0
+        assert party.errors.look() == []
+        party.endpoint.close()
+
+
+@contextmanager
+def _role(url: str, name: str) -> Iterator[tuple[str, psycopg.Connection[object]]]:
+    """Yield the URL of a user who may read and write our tables, and a connection of the owner."""
+    database = Database(url)
+    SqlPersistence(database).install()
+    database.dispose()
+    plain = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+    role = sql.Identifier(name)
+    with psycopg.connect(plain, autocommit=True) as owner:
+        owner.execute(sql.SQL("CREATE ROLE {} LOGIN").format(role))
+        for kind in ("TABLES", "SEQUENCES"):
+            grant = f"GRANT ALL ON ALL {kind} IN SCHEMA public TO {{}}"
+            owner.execute(sql.SQL(grant).format(role))
+        try:
+            yield make_url(url).set(username=name).render_as_string(hide_password=False), owner
+        finally:
+            owner.execute(sql.SQL("DROP OWNED BY {}").format(role))
+            owner.execute(sql.SQL("DROP ROLE {}").format(role))
