@@ -246,3 +246,21 @@ def test_a_named_file_beside_a_broker_is_a_warning_of_the_doctor(
 
     assert warning["level"] == "warn"
     assert "timeoutmgr.db of this host" in warning["text"]
+
+
+def test_tls_without_checks_is_a_fail_and_a_plain_link_on_this_machine_is_fine(
+    folder: Folder,
+) -> None:
+    folder.variables |= {
+        "TIMEOUTMGR_TRANSPORT": "amqps://127.0.0.1:1//",
+        "TIMEOUTMGR_PERSISTENCE": f"sqlite:///{folder.path / 'timeouts.db'}",
+        "TIMEOUTMGR_TRANSPORT_OPTIONS_TLS_INSECURE": "true",
+    }
+    insecure = findings(folder)["connection"]
+    del folder.variables["TIMEOUTMGR_TRANSPORT_OPTIONS_TLS_INSECURE"]
+    folder.variables["TIMEOUTMGR_TRANSPORT"] = "amqp://127.0.0.1:1//"
+    plain = findings(folder)["connection"]
+
+    assert insecure["level"] == "fail"
+    assert "tls_insecure" in insecure["remedy"]
+    assert plain["level"] == "ok"

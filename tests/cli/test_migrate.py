@@ -224,7 +224,7 @@ def test_levels_go_into_levels_of_the_same_broker_only(rabbitmq_url: str, unique
     config = EndpointConfiguration(unique)
     config.use_transport(rabbitmq_url)
     asked = Asked(
-        source=Place(url="native", names="nservicebus-v1"), target=Place(url="amqp://elsewhere//")
+        source=Place(url="native", names="nservicebus-v1"), target=Place(url="amqps://elsewhere//")
     )
     settings = config.settings()
     with (

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
+import socket
 import ssl
 import subprocess
 import threading
@@ -17,7 +19,12 @@ import pytest
 
 from tests.transport.proxy import Proxy
 from timeoutmgr.contracts import SendResult
-from timeoutmgr.errors import TransportUnavailable
+from timeoutmgr.errors import (
+    CombinationRefused,
+    ConfigurationError,
+    TransportUnavailable,
+    UnknownSetting,
+)
 from timeoutmgr.message import Message, Outgoing
 from timeoutmgr.transport.kombu_transport import KombuTransport
 
@@ -113,3 +120,201 @@ def test_a_broker_that_cannot_prove_its_name_is_not_spoken_to(
         pytest.raises(TransportUnavailable, match=r"(?i)certificate"),
     ):
         transport.check()
+
+
+# --- another broker's certificate ---------------------------------------------------------------
+
+
+class Impostor:
+    """A server with a sound certificate of another name; it keeps what it hears in clear."""
+
+    def __init__(self, certificate: Path) -> None:
+        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self._context.load_cert_chain(certificate)
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self.heard = b""
+        self.handshakes = 0
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        self._thread.join(10)
+
+    def _serve(self) -> None:
+        while True:
+            try:
+                client, _ = self._listener.accept()
+            except OSError:
+                return
+            client.settimeout(5)
+            with client, contextlib.suppress(OSError):
+                first = client.recv(1, socket.MSG_PEEK)
+                if first != b"\x16":  # not TLS: a client that speaks clear text
+                    self.heard += client.recv(65_536)
+                    continue
+                with self._context.wrap_socket(client, server_side=True) as spoken:
+                    self.handshakes += 1
+                    self.heard += spoken.recv(65_536)
+
+
+@pytest.fixture
+def impostor(certificate: Path) -> Iterator[Impostor]:
+    made = Impostor(certificate)
+    yield made
+    made.close()
+
+
+def _settings(name: str, certificate: Path) -> tuple[dict[str, Any] | None, str]:
+    """Return the ssl table called *name*, and the query of the URL."""
+    file = str(certificate)
+    tables: dict[str, dict[str, Any] | None] = {
+        "none": None,
+        "empty": {},
+        "authority": {"ca_certs": file},
+        "authority-by-its-redis-name": {"ssl_ca_certs": file},
+        "required": {"ca_certs": file, "cert_reqs": "required"},
+        "required-as-a-number": {"ca_certs": file, "cert_reqs": ssl.CERT_REQUIRED},
+        "checked-name": {"ca_certs": file, "check_hostname": True},
+        "own-certificate": {"ca_certs": file, "certfile": file, "keyfile": file},
+        "in-the-url": None,
+    }
+    return tables[name], f"?ssl_ca_certs={file}" if name == "in-the-url" else ""
+
+
+@pytest.mark.parametrize("scheme", ["amqps", "rediss"])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        "none",
+        "empty",
+        "authority",
+        "authority-by-its-redis-name",
+        "required",
+        "required-as-a-number",
+        "checked-name",
+        "own-certificate",
+        "in-the-url",
+    ],
+)
+def test_a_server_of_another_name_hears_nothing(
+    impostor: Impostor,
+    certificate: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    scheme: str,
+    settings: str,
+) -> None:
+    # The machine's own authorities vouch for the certificate too: only the name is wrong.
+    monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+    table, query = _settings(settings, certificate)
+    url = f"{scheme}://user:password@127.0.0.1:{impostor.port}/0{query}"
+
+    with (
+        closing(KombuTransport(url, ssl=table, accept_loss=True)) as transport,
+        pytest.raises(TransportUnavailable, match=r"(?i)certificate"),
+    ):
+        transport.check()
+
+    assert impostor.heard == b""
+
+
+@pytest.mark.parametrize("scheme", ["amqps", "rediss"])
+def test_tls_insecure_alone_turns_the_checks_off(impostor: Impostor, scheme: str) -> None:
+    url = f"{scheme}://user:password@127.0.0.1:{impostor.port}/0"
+    with closing(KombuTransport(url, tls_insecure=True, accept_loss=True)) as transport:
+        with pytest.raises(TransportUnavailable):
+            transport.check()
+
+        assert transport.link_security is not None
+        assert transport.link_security.is_broken
+    assert impostor.handshakes
+    assert impostor.heard
+
+
+@pytest.mark.parametrize("scheme", ["amqps", "rediss"])
+@pytest.mark.parametrize(
+    "off",
+    [
+        {"cert_reqs": "none"},
+        {"cert_reqs": ssl.CERT_OPTIONAL},
+        {"ssl_cert_reqs": "CERT_NONE"},
+        {"check_hostname": False},
+        {"ssl_check_hostname": "false"},
+    ],
+)
+def test_a_setting_that_turns_one_check_off_is_refused(scheme: str, off: dict[str, Any]) -> None:
+    with pytest.raises(ConfigurationError, match="tls_insecure"):
+        KombuTransport(f"{scheme}://broker/0", ssl=off, accept_loss=True)
+    [(name, value)] = off.items()
+    if isinstance(value, str) and name.startswith("ssl_"):
+        with pytest.raises(ConfigurationError, match=name):
+            KombuTransport(f"{scheme}://broker/0?{name}={value}", accept_loss=True)
+
+
+@pytest.mark.parametrize("scheme", ["amqps", "rediss"])
+def test_an_unknown_parameter_of_tls_is_refused_by_name(scheme: str) -> None:
+    with pytest.raises(UnknownSetting, match="ssl_ca_cert"):
+        KombuTransport(f"{scheme}://broker/0?ssl_ca_cert=/ca.pem", accept_loss=True)
+    with pytest.raises(UnknownSetting, match="ssl_validate_ocsp"):
+        KombuTransport(f"{scheme}://broker/0", ssl={"ssl_validate_ocsp": True}, accept_loss=True)
+
+
+@pytest.mark.parametrize("scheme", ["amqp", "pyamqp", "redis", "sentinel"])
+def test_a_plain_connection_to_another_host_needs_consent(scheme: str) -> None:
+    url = f"{scheme}://user:s3cret@broker.example/0"
+
+    with pytest.raises(CombinationRefused, match="allow_plaintext") as refused:
+        KombuTransport(url, accept_loss=True)
+    admitted = KombuTransport(url, accept_loss=True, allow_plaintext=True)
+
+    assert "s3cret" not in str(refused.value)
+    assert admitted.link_security is not None
+    assert "over the network" in admitted.link_security.text
+
+
+def test_one_remote_broker_among_several_needs_consent() -> None:
+    with pytest.raises(CombinationRefused, match=r"broker\.example"):
+        KombuTransport("amqp://localhost//;amqp://broker.example//")
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "amqp://",
+        "amqp://localhost//",
+        "amqp://127.0.0.2//",
+        "amqp://[::1]//",
+        "amqp://rabbit.localhost//",
+        f"amqp://{socket.gethostname()}//",
+    ],
+)
+def test_a_plain_connection_that_stays_on_this_machine_needs_none(url: str) -> None:
+    link = KombuTransport(url).link_security
+
+    assert link is not None
+    assert "does not leave this machine" in link.text
+
+
+def test_a_plain_management_api_on_another_host_needs_consent() -> None:
+    with pytest.raises(CombinationRefused, match="management API"):
+        KombuTransport("amqps://localhost//", management_url="http://broker.example:15672")
+
+
+def test_a_redis_behind_a_sound_certificate_is_reached(
+    redis_url: str, certificate: Path, unique: str
+) -> None:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    parts = urlsplit(redis_url)
+    with Proxy((parts.hostname or "127.0.0.1", parts.port or 6379), context) as proxy:
+        user, at, _ = parts.netloc.rpartition("@")
+        netloc = f"{user}{at}localhost:{proxy.port}"
+        url = parts._replace(scheme="rediss", netloc=netloc).geturl()
+        with closing(
+            KombuTransport(f"{url}?ssl_ca_certs={certificate}", accept_loss=True)
+        ) as transport:
+            transport.check()
+
+    assert proxy.connections

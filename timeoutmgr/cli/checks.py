@@ -19,7 +19,14 @@ from timeoutmgr.cli.postgresql import server_settings
 from timeoutmgr.cli.queue_findings import foreign_queue_findings, own_queue_findings
 from timeoutmgr.cli.thresholds import Thresholds
 from timeoutmgr.cli.vitals import queue_vitals, store_vitals
-from timeoutmgr.contracts import HasLayout, Persistence, TimeoutStore, TransactionMode
+from timeoutmgr.contracts import (
+    HasLayout,
+    HasLink,
+    LinkSecurity,
+    Persistence,
+    TimeoutStore,
+    TransactionMode,
+)
 from timeoutmgr.database import Database
 from timeoutmgr.delayed_delivery import StoreStart
 from timeoutmgr.errors import ConfigurationError, TimeoutManagerError
@@ -84,6 +91,9 @@ def _promises(parts: Parts) -> Iterator[Finding]:
 
 def _transport(parts: Parts) -> Iterator[Finding]:
     transport = parts.settings.transport
+    security = transport.link_security if isinstance(transport, HasLink) else None
+    if security is not None:
+        yield _link(security)
     if (finding := no_file(transport.database)) is not None:
         yield finding
         return
@@ -91,6 +101,16 @@ def _transport(parts: Parts) -> Iterator[Finding]:
         session.ping()
     yield ok("transport", f"{transport.describe()} answers")
     yield from _schema("queue tables", transport.check)
+
+
+def _link(security: LinkSecurity) -> Finding:
+    level = Level.WARN if security.remedy else Level.OK
+    return Finding(
+        level=Level.FAIL if security.is_broken else level,
+        check="connection",
+        text=security.text,
+        remedy=security.remedy,
+    )
 
 
 def _storage(parts: Parts) -> Iterator[Finding]:

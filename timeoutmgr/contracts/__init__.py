@@ -40,7 +40,12 @@ from timeoutmgr.contracts.stores import Taken, TimeoutStore
 from timeoutmgr.contracts.timeouts import Chunk, Key, Timeout, TimeoutFilter, TimeoutState
 from timeoutmgr.contracts.topologies import Binding, Exchange, Queue, Topology, TopologySession
 from timeoutmgr.contracts.transactions import Transaction, TransactionMode
-from timeoutmgr.contracts.transports import Transport, TransportCapabilities
+from timeoutmgr.contracts.transports import (
+    HasLink,
+    LinkSecurity,
+    Transport,
+    TransportCapabilities,
+)
 
 __all__ = [
     "Answered",
@@ -60,10 +65,12 @@ __all__ = [
     "FetchesInBatches",
     "HasBulkTables",
     "HasLayout",
+    "HasLink",
     "InspectsQueues",
     "KeepsRows",
     "Key",
     "Layout",
+    "LinkSecurity",
     "MessageRows",
     "Move",
     "MovesRows",

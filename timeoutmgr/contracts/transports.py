@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from timeoutmgr.contracts.sessions import TransportSession
 from timeoutmgr.contracts.transactions import TransactionMode
@@ -58,4 +58,24 @@ class Transport(Protocol):
 
     def close(self) -> None:
         """Close what is shared between sessions; closing twice is fine."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LinkSecurity:
+    """What protects the way to a broker, as a sentence; with a *remedy* if it could be better."""
+
+    text: str
+    remedy: str = ""
+    is_broken: bool = False
+    """Whether a protection that seems to be there was turned off."""
+
+
+@runtime_checkable
+class HasLink(Protocol):
+    """A transport that reaches its broker over a connection of its own."""
+
+    @property
+    def link_security(self) -> LinkSecurity | None:
+        """What protects that connection; None where that is not known."""
         ...

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
-from urllib.parse import urlsplit
 
 from amqp import spec
 from amqp.exceptions import AMQPError
@@ -24,6 +23,7 @@ from timeoutmgr.errors import TransportUnavailable
 from timeoutmgr.redaction import redact
 from timeoutmgr.transport.frames import RawContent, raw_frame_handler, split_frames
 from timeoutmgr.transport.settings import KombuSettings
+from timeoutmgr.transport.tls import broker_link
 from timeoutmgr.transport.wake import Wake
 
 logger = logging.getLogger(__name__)
@@ -215,11 +215,12 @@ def _establish(url: str, settings: KombuSettings, owner: AmqpConnection) -> Any:
         owner.blocked = False
 
     failure: Exception | None = None
-    for one in url.split(";"):
+    link = broker_link(url, settings, redis=False)
+    for one in link.urls:
         connection = kombu_connection(
             one,
             transport=_RawTransport,
-            ssl=_tls(one, settings),
+            ssl=link.amqp(one),
             connect_timeout=settings.connect_timeout.total_seconds(),
             heartbeat=settings.heartbeat.total_seconds(),
             transport_options={
@@ -236,10 +237,3 @@ def _establish(url: str, settings: KombuSettings, owner: AmqpConnection) -> Any:
         f"cannot connect to {redact(url)}: {type(failure).__name__}: {failure}; "
         "it is tried again later"
     ) from failure
-
-
-def _tls(url: str, settings: KombuSettings) -> Any:
-    if settings.ssl is not None:
-        return dict(settings.ssl)
-    # A server_hostname of None makes kombu fill in the URL's: without any, names go unchecked.
-    return {"server_hostname": None} if urlsplit(url).scheme == "amqps" else False

@@ -7,7 +7,12 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
-from timeoutmgr.contracts import TransactionMode, TransportCapabilities, TransportSession
+from timeoutmgr.contracts import (
+    LinkSecurity,
+    TransactionMode,
+    TransportCapabilities,
+    TransportSession,
+)
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.redaction import redact
 from timeoutmgr.transport.connection import AmqpConnection, kombu_connection
@@ -18,6 +23,7 @@ from timeoutmgr.transport.refusals import Family, family_of
 from timeoutmgr.transport.registry import BindingRegistry, DeclaredRegistry, Registry
 from timeoutmgr.transport.relay import Relay
 from timeoutmgr.transport.settings import KombuSettings, QueueType
+from timeoutmgr.transport.tls import BrokerLink, broker_link
 from timeoutmgr.transport.virtual import VirtualSession
 
 if TYPE_CHECKING:
@@ -55,6 +61,8 @@ class KombuTransport:
         management_url: str | None = None,
         visibility_timeout: timedelta | None = None,
         ssl: Mapping[str, Any] | None = None,
+        tls_insecure: bool | None = None,
+        allow_plaintext: bool | None = None,
     ) -> None:
         given: dict[str, Any] = {
             "accept_loss": accept_loss,
@@ -67,6 +75,8 @@ class KombuTransport:
             "management_url": management_url,
             "visibility_timeout": visibility_timeout,
             "ssl": ssl,
+            "tls_insecure": tls_insecure,
+            "allow_plaintext": allow_plaintext,
         }
         self._settings = replace(
             settings or KombuSettings(),
@@ -74,6 +84,9 @@ class KombuTransport:
         )
         self._url = url
         self._family = family_of(url, self._settings)
+        self._link = _link(url, self._family, self._settings)
+        if self._family is Family.AMQP:
+            management_api(url, self._settings)  # for its refusals
         self._heartbeats = Heartbeats(self._settings.heartbeat)
 
     @property
@@ -85,6 +98,11 @@ class KombuTransport:
             durable=self._family is Family.AMQP,
             note=_NOTES[self._family],
         )
+
+    @property
+    def link_security(self) -> LinkSecurity | None:
+        """What protects the connection to the broker; None where kombu alone knows."""
+        return None if self._link is None else self._link.security
 
     @property
     def database(self) -> Database | None:
@@ -156,9 +174,7 @@ class KombuTransport:
 
     def _connect_virtual(self) -> Any:
         options: dict[str, Any] = {}
-        arguments: dict[str, Any] = {}
-        if self._settings.ssl is not None:
-            arguments["ssl"] = dict(self._settings.ssl)
+        arguments: dict[str, Any] = {"ssl": self._link.redis() if self._link else None}
         if self._family is Family.MEMORY:
             options["polling_interval"] = 0.02  # kombu's own is a second of latency a hop
         if self._family is Family.REDIS:
@@ -168,15 +184,23 @@ class KombuTransport:
             # Without, a half-open connection hangs a thread for ever.
             options["socket_timeout"] = self._settings.confirm_timeout.total_seconds()
             arguments["transport"] = _redis_transport(self._url)
-            if self._url.startswith("rediss:") and "ssl" not in arguments:
-                # kombu's default for rediss:// is to check no certificate at all.
-                arguments["ssl"] = {"ssl_cert_reqs": "required"}
         return kombu_connection(
-            self._url,
+            ";".join(self._link.urls) if self._link else self._url,
             connect_timeout=self._settings.connect_timeout.total_seconds(),
             transport_options=options,
             **{name: value for name, value in arguments.items() if value is not None},
         )
+
+
+def _link(url: str, family: Family, settings: KombuSettings) -> BrokerLink | None:
+    if family in (Family.AMQP, Family.REDIS):
+        return broker_link(url, settings, redis=family is Family.REDIS)
+    if settings.ssl is not None:
+        raise ConfigurationError(
+            f"{redact(url)} has no use for an ssl table; what kombu reaches there protects itself "
+            "by its URL"
+        )
+    return None
 
 
 def _redis_transport(url: str) -> type | None:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import base64
 import http.client
 import json
-import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
+from timeoutmgr.errors import CombinationRefused
 from timeoutmgr.transport.connection import kombu_connection
 from timeoutmgr.transport.queue_properties import QueueProperties
 from timeoutmgr.transport.settings import KombuSettings
+from timeoutmgr.transport.tls import BrokerLink, broker_link, is_this_machine
 
 OFF: Final = "off"
 """The setting that has the management API left alone."""
@@ -32,15 +33,23 @@ def management_api(url: str, settings: KombuSettings) -> ManagementApi | None:
     """
     if settings.management_url == OFF:
         return None
-    found = kombu_connection(url.split(";")[0])
-    is_tls = urlsplit(url).scheme == "amqps"
+    link = broker_link(url, settings, redis=False)
+    found = kombu_connection(link.urls[0])
     host = found.hostname or "localhost"
-    beside = f"{'https' if is_tls else 'http'}://{f'[{host}]' if ':' in host else host}"
+    beside = f"{'https' if link.is_tls else 'http'}://{f'[{host}]' if ':' in host else host}"
+    asked = settings.management_url or beside
+    if asked.startswith("http:") and not settings.allow_plaintext and not is_this_machine(asked):
+        raise CombinationRefused(
+            f"the management API at {asked}",
+            "the broker's password would cross the network for everybody to read",
+            "Use https:// or management_url = 'off', or say allow_plaintext = true.",
+        )
     return ManagementApi(
-        url=settings.management_url or beside,
+        url=asked,
         user=found.userid or "guest",
         password=found.password or "guest",
         virtual_host=found.virtual_host or "/",
+        link=link,
     )
 
 
@@ -56,7 +65,7 @@ class ManagementApi:
     user: str
     password: str = field(repr=False)
     virtual_host: str
-    tls: ssl.SSLContext | None = field(default=None, repr=False)
+    link: BrokerLink
 
     def properties_of(self, queue: str) -> QueueProperties | None:
         """Return the properties of *queue* with its policy, or None if there is no such queue.
@@ -106,7 +115,7 @@ class ManagementApi:
         connection: http.client.HTTPConnection
         if parts.scheme == "https":
             connection = http.client.HTTPSConnection(
-                host, port, timeout=_WAIT, context=self.tls or ssl.create_default_context()
+                host, port, timeout=_WAIT, context=self.link.context()
             )
         else:
             connection = http.client.HTTPConnection(host, port, timeout=_WAIT)

@@ -23,8 +23,10 @@ class KombuSettings:
     *confirm_timeout* how long for so many of them. *heartbeat* of zero switches heartbeats
     off. *max_message_size* is the broker's own limit in bytes: RabbitMQ closes the channel, and
     so leaves the neighbours in doubt, where a body is larger. It is more than what the door lets
-    through, so that a larger body that a stranger sent still fits into the error queue. *ssl* is
-    passed on to py-amqp or redis. *management_url* is where RabbitMQ's management API is asked for
+    through, so that a larger body that a stranger sent still fits into the error queue. *ssl* has
+    the files of TLS (``ca_certs``, ``certfile``, ``keyfile``) and its ``ciphers``; chain and name
+    are always checked, unless *tls_insecure*. *allow_plaintext* admits a connection without TLS to
+    another host. *management_url* is where RabbitMQ's management API is asked for
     policies; without, the broker's own host on the API's usual port, and ``off`` asks nowhere.
     *visibility_timeout* is when Redis hands out again what a dead
     consumer held.
@@ -41,6 +43,8 @@ class KombuSettings:
     visibility_timeout: timedelta = timedelta(hours=1)
     # The values hold key files' names and pass phrases, so they stay out of repr().
     ssl: Mapping[str, Any] | None = field(default=None, repr=False)
+    tls_insecure: bool = False
+    allow_plaintext: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what cannot work."""
