@@ -41,11 +41,11 @@ MUTANTS = (
         promise="What is sent inside a transaction exists if that commits.",
         file=_STORING,
         before="""\
-                with transaction.begin_nested():
-                    all_new(transaction)
+                    with transaction.begin_nested():
+                        all_new(transaction)
 """,
         after="""\
-                self._context.database.run(all_new)
+                    self._context.database.run(all_new)
 """,
         tests=(
             "tests/persistence/test_storing_inside.py::"
