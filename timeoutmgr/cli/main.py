@@ -14,6 +14,7 @@ from timeoutmgr.cli.cancel import cancel
 from timeoutmgr.cli.cancel_saga import cancel_saga
 from timeoutmgr.cli.deadletters import deadletters
 from timeoutmgr.cli.doctor import doctor
+from timeoutmgr.cli.errors import errors
 from timeoutmgr.cli.exits import MEANINGS, Exit, exit_of
 from timeoutmgr.cli.install import install
 from timeoutmgr.cli.journal import journal
@@ -118,6 +119,7 @@ for command in (
     reschedule,
     send_now,
     retry,
+    errors,
     deadletters,
     journal,
     migrate,

@@ -1,4 +1,7 @@
-"""From the error queue back to where a message failed: sent and confirmed first, then removed."""
+"""From the error queue back to where a message failed: sent and confirmed first, then removed.
+
+Or removed for good, where that is asked for.
+"""
 
 from collections.abc import Callable
 from contextlib import closing
@@ -6,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from timeoutmgr import headers
+from timeoutmgr.cli.failures import ANY, FailureFilter
 from timeoutmgr.contracts import (
     Receiver,
     SendResult,
@@ -23,11 +27,16 @@ _WAIT: Final = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """Which messages to retry; no ids means all, no limit as many as there are."""
+    """Which messages to retry; no ids means all, no limit as many as there are.
+
+    *which* narrows the choice further; *delete* removes the chosen messages in place of a retry.
+    """
 
     ids: frozenset[str] = frozenset()
     limit: int | None = None
     dry_run: bool = False
+    which: FailureFilter = ANY
+    delete: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +59,7 @@ class Retried:
 
 
 def retry_from(transport: Transport, error_queue: str, choice: Choice) -> list[Retried]:
-    """Retry the chosen messages of *error_queue*; everything else is given back at the end.
+    """Retry or delete the chosen messages of *error_queue*; all others go back at the end.
 
     It ends where the queue is empty. A message that fails again meanwhile, and so comes back, is
     left for the next time. Raises QueueMissing and TransportUnavailable.
@@ -83,6 +92,8 @@ def _retry(
             held += 1
             continue
         result = _judge(received, wanted, choice)
+        if result.what == "deleted":
+            receiver.ack([received])
         if result.what == "retried":
             outgoing = Outgoing(result.queue or "", without_failure(received.message))
             answer = send(session, receiver, received, outgoing)
@@ -90,7 +101,7 @@ def _retry(
             if answer is not SendResult.CONFIRMED:
                 result = replace(result, what=answer.value)
         results.append(result)
-        held += result.what != "retried"
+        held += result.what not in ("retried", "deleted")
         if result.what != "left":
             wanted.discard(result.message_id)
             left = None if left is None else left - 1
@@ -100,11 +111,18 @@ def _retry(
     return results
 
 
+def judged(received: Received, choice: Choice) -> Retried:
+    """Return what *choice* does with *received*."""
+    return _judge(received, set(choice.ids), choice)
+
+
 def _judge(received: Received, wanted: set[str], choice: Choice) -> Retried:
     message = received.message
     queue = message.headers.get(headers.FAILED_QUEUE)
-    if choice.ids and message.id not in wanted:
+    if (choice.ids and message.id not in wanted) or not choice.which.matches(received):
         what = "left"
+    elif choice.delete:
+        what = "would_delete" if choice.dry_run else "deleted"
     elif received.defect is not None:
         what = "unreadable"
     elif not queue:

@@ -30,6 +30,7 @@ from timeoutmgr.contracts.queue_reports import InspectsQueues, QueueReport
 from timeoutmgr.contracts.reports import EndpointReport, ProcessRecord, StoreStatistics
 from timeoutmgr.contracts.sessions import (
     Answered,
+    BrowsesQueues,
     Receiver,
     Sending,
     SendResult,
@@ -50,6 +51,7 @@ from timeoutmgr.contracts.transports import (
 __all__ = [
     "Answered",
     "Binding",
+    "BrowsesQueues",
     "BulkTables",
     "Burial",
     "CanUninstall",

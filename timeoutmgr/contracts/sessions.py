@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Generator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum
@@ -59,6 +59,20 @@ class StartsSending(Protocol):
         at all, in the thread that uses the session. A session that bounds what is under way waits
         here where this would be too many. Raises what ``send`` raises before anything is written;
         what is under way already is not touched by that.
+        """
+        ...
+
+
+@runtime_checkable
+class BrowsesQueues(Protocol):
+    """A session that can look into a queue; no session needs to."""
+
+    def browse(self, queue: str, limit: int) -> Generator[Received]:
+        """Yield up to *limit* messages of *queue*, the oldest first; none is moved or settled.
+
+        No look counts towards a delivery limit: a session that cannot look without that raises
+        ConfigurationError. Raises QueueMissing and TransportUnavailable. A session may hold the
+        messages until the iterator is closed; other consumers do not see them meanwhile.
         """
         ...
 

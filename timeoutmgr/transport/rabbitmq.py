@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -20,9 +20,11 @@ from timeoutmgr.contracts import (
 )
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import ConfigurationError, MessageTooLarge, QueueMissing
-from timeoutmgr.message import Outgoing
+from timeoutmgr.message import Outgoing, Received
 from timeoutmgr.transport import topology as topologies
+from timeoutmgr.transport.browsing import held
 from timeoutmgr.transport.connection import AmqpConnection, broker_errors
+from timeoutmgr.transport.delivery_limit import delivery_limit
 from timeoutmgr.transport.dispatch import ConfirmWindow, Publishing, Started
 from timeoutmgr.transport.envelope import check_short, seal
 from timeoutmgr.transport.frames import FRAME_OVERHEAD, content_header, publish_method
@@ -192,6 +194,24 @@ class RabbitMQSession:
         """Return a consumer of *queue* on a connection of its own."""
         check_queue_names([queue])
         return RabbitMQReceiver(self._connect, queue, prefetch)
+
+    def browse(self, queue: str, limit: int) -> Generator[Received]:
+        """Yield up to *limit* messages of *queue*; refuse where a look counts as a delivery.
+
+        A message that is given back has one delivery more. That harms a queue with a delivery
+        limit alone, which would give the message up after some looks.
+        """
+        count = self.count(queue)
+        version = self.server_version
+        with self._channel("looking for a delivery limit") as channel:
+            most = delivery_limit(channel, queue, version)
+        if most is not None:
+            raise ConfigurationError(
+                f"queue {queue!r} gives a message up after {most} deliveries, and each look "
+                "counts as a delivery; declare the queue with x-delivery-limit = -1, or look "
+                "into it with the broker's own tools"
+            )
+        yield from held(lambda prefetch: self.receiver(queue, prefetch=prefetch), limit, count)
 
     def transaction(self) -> AbstractContextManager[Transaction]:
         """Refuse: a broker cannot commit together with a database."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NoReturn
 
@@ -16,7 +16,8 @@ from timeoutmgr.errors import (
     QueueMissing,
     TransportUnavailable,
 )
-from timeoutmgr.message import Outgoing
+from timeoutmgr.message import Outgoing, Received
+from timeoutmgr.transport.browsing import held
 from timeoutmgr.transport.envelope import Envelope, check_direct, check_short, seal
 from timeoutmgr.transport.refusals import check_queue_names, refuse_transaction
 from timeoutmgr.transport.registry import Registry
@@ -99,6 +100,16 @@ class VirtualSession:
         with self._used("looking for queues") as link:
             self._expect(link, queue)
         return VirtualReceiver(self._connect_link, queue, prefetch)
+
+    def browse(self, queue: str, limit: int) -> Generator[Received]:
+        """Yield up to *limit* messages of *queue*; no queue here has a delivery limit.
+
+        If the process is killed meanwhile they come back after the visibility time-out.
+        """
+        count = self.count(queue)
+        # Not a message more: a receiver that still waits takes the first that is given back.
+        limit = min(limit, count)
+        yield from held(lambda prefetch: self.receiver(queue, prefetch=prefetch), limit, count)
 
     def transaction(self) -> AbstractContextManager[Transaction]:
         """Refuse: a broker cannot commit together with a database."""

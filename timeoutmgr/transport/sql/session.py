@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
@@ -10,7 +10,8 @@ from sqlalchemy import Connection
 
 from timeoutmgr.contracts import SendResult
 from timeoutmgr.errors import QueueMissing
-from timeoutmgr.message import Outgoing
+from timeoutmgr.message import Outgoing, Received
+from timeoutmgr.transport.sql.browsing import rows_of
 from timeoutmgr.transport.sql.envelopes import checked_queue_name, to_row
 from timeoutmgr.transport.sql.failures import as_transport
 from timeoutmgr.transport.sql.receiver import SqlReceiver
@@ -73,6 +74,13 @@ class SqlSession:
         if self.missing_queues([queue]):
             raise QueueMissing([queue], "run `timeoutmgr install`, or create it")
         return self._transport.make_receiver(queue, prefetch)
+
+    def browse(self, queue: str, limit: int) -> Generator[Received]:
+        """Yield up to *limit* messages of *queue*, the oldest first; nothing is leased."""
+        if self.missing_queues([queue]):
+            raise QueueMissing([queue], "run `timeoutmgr install`, or create it")
+        with as_transport(self._database):
+            yield from rows_of(self._database, self._transport.tables, queue, limit)
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:

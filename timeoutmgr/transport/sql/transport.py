@@ -21,7 +21,7 @@ from timeoutmgr.transport.sql.receiver import SqlReceiver
 from timeoutmgr.transport.sql.session import SqlSession
 from timeoutmgr.transport.sql.settings import SqlQueueSettings
 from timeoutmgr.transport.sql.statements import Statements
-from timeoutmgr.transport.sql.tables import tables
+from timeoutmgr.transport.sql.tables import QueueTables, tables
 from timeoutmgr.transport.sql.watch import FileVersion, Watch
 
 MIGRATIONS: Final = "timeoutmgr.transport.sql:migrations"
@@ -99,6 +99,11 @@ class SqlTransport:
     def database(self) -> Database:
         """The database whose tables the queues are."""
         return self._database
+
+    @property
+    def tables(self) -> QueueTables:
+        """The tables of the queues."""
+        return self._tables
 
     def describe(self) -> str:
         """Return the URL with every secret masked."""
