@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
@@ -15,9 +16,12 @@ from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import CancelResult, Outcome, OutcomeKind
 from timeoutmgr.errors import ConfigurationError, InvalidMessage
 from timeoutmgr.instants import to_micros
+from timeoutmgr.pipeline.connecting import postgresql_connection
+from timeoutmgr.pipeline.copying import CopyPut
 from timeoutmgr.pipeline.errors import ContentDiffers
 from timeoutmgr.pipeline.loading import CHUNK_BYTES, Loaded, Loader, chunks
 from timeoutmgr.pipeline.stores import Store
+from timeoutmgr.pipeline.storing import StorePut
 from timeoutmgr.pipeline.views import TO_STORE
 
 ROOT = Path(__file__).parents[2]
@@ -36,6 +40,35 @@ def dispatch(store: Store, some: int) -> None:
                 for one in taken.timeouts
             ]
         )
+
+
+def test_what_this_run_has_sent_is_found_by_ids_alone_without_statistics(postgres: Store) -> None:
+    rows = [row(number, due=LONG_AGO) for number in range(1_000)]
+    Loader(postgres, run_id="r").load([batch(rows)])
+    dispatch(postgres, len(rows))
+    put = CopyPut(postgres, "r", "error")
+    ids = pa.table({name: [one[name] for one in rows] for name in ("endpoint", "id")})
+    staged = ids.append_column("run_id", pa.array(["r"] * len(rows)))
+
+    with postgresql_connection(postgres.database) as connection, connection.cursor() as cursor:
+        cursor.adbc_ingest("timeoutmgr_stage", staged, mode="create", temporary=True)
+        cursor.adbc_statement.set_options(**{"adbc.postgresql.use_copy": "false"})
+        cursor.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {put.known_of_others()}")
+        [found] = json.loads(cursor.fetchone()[0])
+
+    assert found["Plan"]["Actual Rows"] == 0
+    # A few for each id; in the order of the history's time it was 22 for each, and ever more.
+    assert found["Plan"]["Shared Hit Blocks"] < 10 * len(rows)
+
+
+def test_what_this_run_has_sent_is_found_by_ids_on_sqlite(sqlite: Store) -> None:
+    wanted = StorePut(sqlite, "r", "error").told_of("sales", ["a", "b"])
+    as_text = wanted.compile(sqlite.database.engine, compile_kwargs={"literal_binds": True})
+
+    with sqlite.database.read() as connection:
+        [plan] = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {as_text}").all()
+
+    assert "_history_id (id=?)" in plan.detail
 
 
 def test_what_is_loaded_is_what_the_store_would_have_stored(store: Store) -> None:

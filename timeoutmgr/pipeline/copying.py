@@ -99,7 +99,7 @@ class CopyPut:
     def _merge(self, cursor: Any, rows: pa.Table) -> int:
         cursor.adbc_ingest(_STAGE, rows, mode="create", temporary=True)
         if self._on_conflict == "error":
-            known = [row[0] for row in self._ask(cursor, self._known())]
+            known = [row[0] for row in self._ask(cursor, self.known_of_others())]
             _refuse(known, "and on_conflict=error wants none to be")
         new = self._ask(cursor, self._take_what_is_new())[0][0]
         if self._on_conflict != "ignore":
@@ -134,16 +134,20 @@ class CopyPut:
             "SELECT count(*) FROM stored"
         )
 
-    def _known(self) -> str:
-        """Ask for the ids that are known, but for this run's: a task tried again meets its own."""
+    def known_of_others(self) -> str:
+        """Return SQL for the staged ids that are known, but for this run's.
+
+        A task that is tried again meets its own.
+        """
         return (
             f"SELECT s.id FROM {_STAGE} s JOIN {self._name('keys')} k USING (endpoint, id) "
             f"WHERE NOT EXISTS (SELECT 1 FROM {self._name('timeouts')} t "
             "WHERE t.endpoint = k.endpoint AND t.due = k.due AND t.id = k.id "
             "AND t.run_id = s.run_id) "
-            # One that was sent since is in the history alone.
+            # A timeout that was sent since is in the history alone. Found by its id: on a table
+            # without statistics the server would walk the whole endpoint for each id.
             f"AND NOT EXISTS (SELECT 1 FROM {self._name('history')} h "
-            "WHERE h.endpoint = k.endpoint AND h.id = k.id AND h.run_id = s.run_id)"
+            "WHERE h.id = k.id AND h.endpoint || '' = k.endpoint AND h.run_id = s.run_id)"
         )
 
     def _differing(self) -> str:

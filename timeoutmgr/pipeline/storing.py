@@ -6,7 +6,7 @@ from itertools import groupby
 from typing import Any, Final
 
 import pyarrow as pa
-from sqlalchemy import Connection, Join, bindparam, select, update
+from sqlalchemy import Connection, Join, Select, bindparam, select, update
 
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import Timeout
@@ -98,17 +98,29 @@ class StorePut:
             return set()
         tables, keys = self._store.tables, self._store.tables.keys
         pending = select(keys.c.id).select_from(self._keyed()).where(keys.c.endpoint == endpoint)
-        # One that was sent since is in the history alone.
-        told = select(tables.history.c.id).where(tables.history.c.endpoint == endpoint)
         return {
             str(one)
             for ids in _pages([one.id for one in known])
             for wanted in (
                 pending.where(tables.timeouts.c.run_id == self._run_id, keys.c.id.in_(ids)),
-                told.where(tables.history.c.run_id == self._run_id, tables.history.c.id.in_(ids)),
+                # A timeout that was sent since is in the history alone.
+                self.told_of(endpoint, ids),
             )
             for one in connection.execute(wanted).scalars()
         }
+
+    def told_of(self, endpoint: str, ids: Sequence[str]) -> Select[str]:
+        """Return the statement for those of *ids* that the history has of this run.
+
+        They are found by their ids: on a table without statistics a database would walk all of the
+        endpoint's history, once for each page.
+        """
+        history = self._store.tables.history
+        return select(history.c.id).where(
+            history.c.endpoint.concat("") == endpoint,
+            history.c.run_id == self._run_id,
+            history.c.id.in_(ids),
+        )
 
     def _keyed(self) -> Join:
         """Return keys and timeouts, joined: these have no index on ids, but those know the due."""
