@@ -44,7 +44,7 @@ class Lives:
 
     def _renew(self, owner: str) -> None:
         name = self._names.get(owner)
-        if name is not None and not self._lives.holds(name):
+        if name is not None and not self._lives.is_unbroken(name):
             logger.warning("owner %s has lost its session lock, and takes another", name)
             self._lives.end(name)
             del self._names[owner]

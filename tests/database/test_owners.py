@@ -189,18 +189,21 @@ def test_an_owner_sees_that_its_session_was_ended(
 
 
 @pytest.mark.parametrize("url", ["postgres_url", "mysql_url"])
-def test_an_owner_sees_that_its_session_has_lost_the_lock(
+def test_an_owner_behind_a_pooler_sees_that_its_session_has_lost_the_lock(
     url: str, unique: str, request: pytest.FixtureRequest
 ) -> None:
-    database = Database(request.getfixturevalue(url))
+    settings = DatabaseSettings(pooler="session")
+    database = Database(request.getfixturevalue(url), settings)
     lives = OwnerLives(database)
     lives.begin(unique)
     life = lives._mine[unique]
     assert isinstance(life, _SessionLife)
 
+    before = lives.is_unbroken(unique)
     life._connection.execute(life._release)  # as a pooler does that resets a session
 
-    assert not lives.holds(unique)
+    assert before
+    assert not lives.is_unbroken(unique)
     lives.end(unique)
     database.dispose()
 

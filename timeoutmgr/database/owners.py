@@ -62,7 +62,8 @@ class OwnerLives:
         """Return whether the lock of our *owner* is held, as far as its connection tells.
 
         A server that ends a session closes the connection, so that only a connection with
-        something to read is asked: this takes no round trip as a rule.
+        something to read is asked: this takes no round trip as a rule. A pooler may keep the
+        connection, so that behind a pooler the server is asked each time.
         """
         with self._lock:
             life = self._mine.get(owner)
@@ -130,6 +131,7 @@ class _SessionLife:
 
     def __init__(self, database: Database, owner: str) -> None:
         sql, name = SESSION_LOCKS[database.dialect.name], lock_name(database.dialect.name, owner)
+        self._is_pooled = database.settings.pooler is not None
         self._release = text(f"SELECT {sql.release}").bindparams(name=name)
         self._is_ours = text(f"SELECT {sql.is_ours}").bindparams(name=name)
         self._lock = threading.Lock()
@@ -159,7 +161,7 @@ class _SessionLife:
             return False
 
     def is_quiet(self) -> bool:
-        if self._connection.invalidated:
+        if self._is_pooled or self._connection.invalidated:
             return False
         poll = select.poll()
         poll.register(self._descriptor, select.POLLIN)
