@@ -334,6 +334,15 @@ class MemoryTimeoutStore:
             self._in.history = kept
             return removed
 
+    def purge_lag(self) -> Micros:
+        """Return for how long the oldest row past retention should have been removed."""
+        with self._in.lock:
+            closed = (known.closed_at for known in self._in.known.values())
+            since = [at for at in closed if at is not None]
+            since += [at for _, at, _ in self._in.history]
+            before = self._clock.now() - self._retention
+            return max(0, before - min(since, default=before))
+
     def tend(self) -> bool:
         """Need no tending."""
         return False

@@ -1,7 +1,6 @@
-"""Housekeeping each minute or so: clocks compared, a heartbeat, old rows purged, storage tended."""
+"""Housekeeping each minute or so: clocks compared, a heartbeat, storage tended, old rows purged."""
 
 import logging
-import math
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -12,15 +11,13 @@ from timeoutmgr.errors import StorageUnavailable
 from timeoutmgr.instants import Micros
 from timeoutmgr.telemetry import Telemetry
 
+from .purging import PurgeRounds
+
 logger = logging.getLogger(__name__)
 
 _EVERY: Final = 75.0
 """Seconds. With the poll of each minute an idle process asks its database less than twice a minute;
 ``contracts.reports.LIVE`` still allows for a heartbeat that failed."""
-_UNPURGED: Final = 1800.0
-"""Seconds until old rows are looked for again where there were none."""
-_PURGES: Final = 50
-"""Bounded removals in a row, so that a large backlog of old rows is worked off over minutes."""
 _STEPS: Final = 500
 """Steps of tending the storage in a row; each is followed by a pause as long as itself."""
 
@@ -48,12 +45,14 @@ class Housekeeping:
         self._monotonic = monotonic
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self._purge_next = -math.inf
+        self._purge = PurgeRounds(
+            store, telemetry=telemetry, rest=self._stop.wait, monotonic=monotonic
+        )
 
     def start(self) -> None:
         """Start; the first heartbeat is written at once."""
         self._stop.clear()
-        self._purge_next = -math.inf
+        self._purge.begin()
         self._thread = threading.Thread(
             target=self._run, name="timeoutmgr-housekeeping", daemon=True
         )
@@ -75,25 +74,16 @@ class Housekeeping:
         """Need no looking after."""
 
     def keep_house(self) -> None:
-        """Compare clocks, write a heartbeat, purge what is old, tend the storage.
+        """Compare clocks, write a heartbeat, tend the storage, purge what is old.
 
-        Raises StorageUnavailable.
+        While there are old rows it returns when the next heartbeat is due. Raises
+        StorageUnavailable.
         """
+        begun = self._monotonic()
         self._ready()
         self._measure_offset(lambda: self._store.heartbeat(self._owner, self._state()))
-        self._purge()
         self._tend()
-
-    def _purge(self) -> None:
-        if self._monotonic() < self._purge_next:
-            return
-        for _ in range(_PURGES):
-            purged = self._store.purge()
-            self._telemetry.count("rows_purged", purged)
-            if not purged:
-                self._purge_next = self._monotonic() + _UNPURGED
-            if not purged or self._stop.is_set():
-                return
+        self._purge.until(begun + _EVERY)
 
     def _tend(self) -> None:
         for _ in range(_STEPS):
@@ -103,6 +93,7 @@ class Housekeeping:
 
     def _run(self) -> None:
         while True:
+            begun = self._monotonic()
             try:
                 self.keep_house()
             except StorageUnavailable as error:
@@ -110,5 +101,5 @@ class Housekeeping:
             except Exception:
                 logger.exception("housekeeping failed; it goes on")
                 self._telemetry.count("housekeeping_failures")
-            if self._stop.wait(_EVERY):
+            if self._stop.wait(max(begun + _EVERY - self._monotonic(), 0.0)):
                 return

@@ -36,7 +36,7 @@ from .lives import Lives
 from .looking import Looking
 from .moving import Moving
 from .partitions import Partitions
-from .purging import purge
+from .purging import Purging
 from .settings import SqlSettings
 from .storing import Storing
 from .tables import Tables
@@ -76,6 +76,7 @@ class SqlTimeoutStore:
         self._taking = Taking(self.context)
         self._changing = Changing(self.context)
         self._looking = Looking(self.context)
+        self._purging = Purging(self.context)
         self._partitions = Partitions(self.context)
 
     @property
@@ -188,7 +189,11 @@ class SqlTimeoutStore:
 
     def purge(self) -> int:
         """Remove a bounded number of rows past retention; return how many."""
-        return purge(self.context)
+        return self._purging.purge()
+
+    def purge_lag(self) -> Micros:
+        """Return for how long the oldest row past retention should have been removed; 0: none."""
+        return self._purging.lag()
 
     def tend(self) -> bool:
         """Do the next short step for the partitions, if there is one; return whether more is."""

@@ -4,10 +4,20 @@ from __future__ import annotations
 
 import os
 
+import pytest
+
 from tests.persistence.conftest import Stores
-from tests.persistence.making import NOW, SECOND, dispatch, timeout
-from timeoutmgr.contracts import Key, ReportsEndpoints, TimeoutFilter, TimeoutState, TimeoutStore
+from tests.persistence.making import NOW, SECOND, dispatch, rolled_back, timeout
+from timeoutmgr.contracts import (
+    Key,
+    MeasuresPurge,
+    ReportsEndpoints,
+    TimeoutFilter,
+    TimeoutState,
+    TimeoutStore,
+)
 from timeoutmgr.persistence import MemoryTimeoutStore, SqlTimeoutStore
+from timeoutmgr.persistence.sql.purging import Purging
 
 DAY = 86_400 * SECOND
 
@@ -117,6 +127,49 @@ def test_a_purge_is_bounded(sql: Stores) -> None:
 
     assert len(removed) > 1
     assert max(removed) <= 3_000
+
+
+def test_two_processes_never_purge_the_same_rows(row_locking: Stores) -> None:
+    first, second = row_locking(), row_locking()
+    first.store_many([timeout(f"{n}") for n in range(700)])
+    dispatch(first, first.claim(NOW, 700, "o"))
+    row_locking.clock.at += 31 * DAY
+    assert isinstance(first, SqlTimeoutStore)
+
+    with rolled_back(first.context.database) as transaction:
+        ours = Purging(first.context)._purge(transaction)
+        theirs = second.purge()  # it waits for nobody
+
+    assert (ours, theirs) == (1_000, 700)
+    assert first.purge() == 1_000
+
+
+@pytest.mark.parametrize("name", ["tombstone", "history"])
+def test_the_lag_is_that_of_the_oldest_row_that_should_be_gone(stores: Stores, name: str) -> None:
+    store = stores()
+    if name == "tombstone":
+        store.cancel("never seen")
+    else:
+        store.store_many([timeout("a")])
+        dispatch(store, store.claim(NOW, 1, "o"))
+    _lags_until_it_is_purged(stores, store)
+
+
+def test_a_process_that_is_silent_for_too_long_is_part_of_the_lag(sql: Stores) -> None:
+    store = sql()
+    store.heartbeat(f"silent {sql.endpoint}", {})
+    _lags_until_it_is_purged(sql, store)
+
+
+def _lags_until_it_is_purged(stores: Stores, store: TimeoutStore) -> None:
+    assert isinstance(store, MeasuresPurge)
+    stores.clock.at += 30 * DAY - 7
+    assert store.purge_lag() == 0
+    stores.clock.at += 7 + 3 * SECOND
+    assert store.purge_lag() == 3 * SECOND
+    while store.purge():
+        continue
+    assert store.purge_lag() == 0
 
 
 def test_a_process_that_stopped_cleanly_leaves_no_heartbeat(stores: Stores) -> None:

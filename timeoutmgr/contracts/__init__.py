@@ -37,7 +37,7 @@ from timeoutmgr.contracts.sessions import (
     StartsSending,
     TransportSession,
 )
-from timeoutmgr.contracts.stores import Taken, TimeoutStore
+from timeoutmgr.contracts.stores import MeasuresPurge, Taken, TimeoutStore
 from timeoutmgr.contracts.timeouts import Chunk, Key, Timeout, TimeoutFilter, TimeoutState
 from timeoutmgr.contracts.topologies import Binding, Exchange, Queue, Topology, TopologySession
 from timeoutmgr.contracts.transactions import Transaction, TransactionMode
@@ -73,6 +73,7 @@ __all__ = [
     "Key",
     "Layout",
     "LinkSecurity",
+    "MeasuresPurge",
     "MessageRows",
     "Move",
     "MovesRows",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from timeoutmgr.contracts.outcomes import CancelResult, ChangeResult, Outcome
 from timeoutmgr.contracts.reports import ProcessRecord, StoreStatistics
@@ -200,5 +200,17 @@ class TimeoutStore(Protocol):
         """Do a short step of what keeps the storage fast; return whether there is more to do.
 
         Called once a minute by each process, one thread at a time, and again while there is more.
+        """
+        ...
+
+
+@runtime_checkable
+class MeasuresPurge(Protocol):
+    """A store that tells how far its removal of old rows is behind."""
+
+    def purge_lag(self) -> Micros:
+        """Return for how long the oldest row past retention should have been removed; 0: none.
+
+        It must be cheap: it is asked each second while there are old rows.
         """
         ...
