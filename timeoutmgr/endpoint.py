@@ -12,11 +12,21 @@ from timeoutmgr import installation
 from timeoutmgr.assembly import assemble
 from timeoutmgr.bulk import OnSent, ToSend, send_many, store_many
 from timeoutmgr.config import EndpointConfiguration
-from timeoutmgr.errors import ConfigurationError, EndpointClosed, InvalidMessage, Unsupported
+from timeoutmgr.errors import (
+    ConfigurationError,
+    DeliveryFailed,
+    EndpointClosed,
+    InvalidMessage,
+    QueueMissing,
+    SchemaMissing,
+    TransportUnavailable,
+    Unsupported,
+)
 from timeoutmgr.handlers import merged
 from timeoutmgr.inside import send_inside
 from timeoutmgr.instants import Micros
 from timeoutmgr.outgoing import Composed, SendOptions, Sent
+from timeoutmgr.redaction import on_one_line
 from timeoutmgr.routing import clear_timeouts, wake_manager
 from timeoutmgr.runner import Runner
 from timeoutmgr.timeouts import Timeouts
@@ -266,8 +276,17 @@ class Endpoint:
 
     def _wake(self, due: Micros) -> None:
         address = self._parts.context.manager_address
-        if address is not None:
+        if address is None:
+            return
+        try:
             self._parts.sender.send([wake_manager(address, due, self._parts.settings.new_id())])
+        except (TransportUnavailable, DeliveryFailed, SchemaMissing, QueueMissing) as error:
+            # The change is committed: an error would say that it is not.
+            logger.warning(
+                "endpoint %s cannot wake its poller, which looks within a minute: %s",
+                self.name,
+                on_one_line(error),
+            )
 
     def _started(self) -> Runner:
         runner = Runner(self._parts, self._watch)

@@ -24,7 +24,7 @@ def cancel(shared: Shared, ids: tuple[str, ...]) -> Exit:
     """
     from timeoutmgr.contracts import CancelResult
 
-    with opened(shared) as endpoint:
+    with opened(shared, with_queues=False) as endpoint:
         results = {each: endpoint.timeouts.cancel(each) for each in ids}
     document = {"results": {each: result.value for each, result in results.items()}}
     shared.show(document, lambda: output.print_pairs(list(document["results"].items())))

@@ -19,7 +19,7 @@ def cancel_saga(shared: Shared, saga: str) -> Exit:
     Examples:
       timeoutmgr cancel-saga order-7
     """
-    with opened(shared) as endpoint:
+    with opened(shared, with_queues=False) as endpoint:
         count = endpoint.timeouts.cancel_saga(saga)
     shared.show({"saga": saga, "cancelled": count}, lambda: click.echo(f"{count} cancelled"))
     return Exit.OK if count else Exit.NOT_FOUND

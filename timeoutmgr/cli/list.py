@@ -48,7 +48,7 @@ def list_timeouts(
         "due_from": due_from,
         "due_before": due_before,
     }
-    with opened(shared) as endpoint:
+    with opened(shared, with_queues=False) as endpoint:
         found = [*endpoint.timeouts.list(**which, limit=limit)]
         total = endpoint.timeouts.count(**which)
 

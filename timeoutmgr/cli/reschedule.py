@@ -28,6 +28,6 @@ def reschedule(
     """
     if (delay is None) == (at is None):
         raise click.UsageError("give one of --delay and --at")
-    with opened(shared) as endpoint:
+    with opened(shared, with_queues=False) as endpoint:
         result = endpoint.timeouts.reschedule(timeout_id, deliver_at=at, delay=delay)
     return say(shared, timeout_id, result)

@@ -20,6 +20,6 @@ def send_now(shared: Shared, timeout_id: str) -> Exit:
     Examples:
       timeoutmgr send-now 5f0c2a1e-8a44-5b7a-9d0e-3c1f2b7a6d55
     """
-    with opened(shared) as endpoint:
+    with opened(shared, with_queues=False) as endpoint:
         result = endpoint.timeouts.send_now(timeout_id)
     return say(shared, timeout_id, result)

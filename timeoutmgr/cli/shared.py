@@ -58,13 +58,21 @@ class Shared:
 
 
 @contextmanager
-def opened(shared: Shared, *, with_store: bool = True) -> Iterator["Endpoint"]:
-    """Lend the endpoint, not started; the tables of its queues (and store) are there."""
+def opened(
+    shared: Shared, *, with_store: bool = True, with_queues: bool = True
+) -> Iterator["Endpoint"]:
+    """Lend the endpoint, not started; what the command needs of queues and store is there.
+
+    A part that is not needed is not connected to: a command works while that part is away.
+    """
     from timeoutmgr.endpoint import Endpoint
 
     config = shared.configuration()
     settings = config.settings()
-    needed = [settings.transport, *([settings.persistence] if with_store else [])]
+    needed = [
+        *([settings.transport] if with_queues else []),
+        *([settings.persistence] if with_store else []),
+    ]
     for part in needed:
         database = None if part is None else part.database
         # To connect would create the file.

@@ -25,7 +25,7 @@ def show(shared: Shared, timeout_id: str, body: bool) -> Exit:
     Examples:
       timeoutmgr show 5f0c2a1e-8a44-5b7a-9d0e-3c1f2b7a6d55 --body
     """
-    with opened(shared) as endpoint:
+    with opened(shared, with_queues=False) as endpoint:
         found = endpoint.timeouts.show(timeout_id)
     if found is None:
         document: dict[str, Any] = {"id": timeout_id, "state": "unknown"}
