@@ -11,15 +11,19 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 from uuid import uuid4
 
+from timeoutmgr.content import content_of
 from timeoutmgr.contracts import (
     CancelResult,
     ChangeResult,
     Chunk,
     Clock,
     Key,
+    OnConflict,
     Outcome,
     OutcomeKind,
     ProcessRecord,
+    Repeat,
+    RepeatKind,
     StoreStatistics,
     Taken,
     Timeout,
@@ -29,8 +33,10 @@ from timeoutmgr.contracts import (
 )
 from timeoutmgr.errors import CombinationRefused
 from timeoutmgr.instants import Micros
+from timeoutmgr.refusing import refuse
 
 from .lateness import DAY, RECENT, percentile
+from .remembered import AWAITED, Remembered, kind_of, unpack
 
 _CLOSED: Final = {
     OutcomeKind.DISPATCHED: TimeoutState.DISPATCHED,
@@ -56,6 +62,7 @@ class _Known:
     due: Micros
     closed_at: Micros | None = None
     maybe_sent: bool = False
+    content: bytes = AWAITED
 
 
 @dataclass(slots=True)
@@ -111,14 +118,55 @@ class MemoryTimeoutStore:
 
     def store_many(
         self, timeouts: Sequence[Timeout], *, transaction: Transaction | None = None
-    ) -> None:
-        """Store those whose id was never seen."""
+    ) -> Sequence[Repeat]:
+        """Store those whose id was never seen; return the others."""
         _refuse(transaction)
         with self._in.lock:
-            for timeout in timeouts:
-                if timeout.id not in self._in.known:
-                    self._in.known[timeout.id] = _Known(TimeoutState.PENDING, timeout.due)
-                    self._in.rows[timeout.key] = _Row(timeout)
+            self._refuse_conflicts(timeouts)
+            kinds = [(timeout, self._stored(timeout)) for timeout in timeouts]
+            return [Repeat(timeout, kind) for timeout, kind in kinds if kind is not None]
+
+    def _refuse_conflicts(self, timeouts: Sequence[Timeout]) -> None:
+        """Raise IdInUse before anything is stored."""
+        contents: dict[str, bytes] = {}
+        for timeout in timeouts:
+            known, content = self._in.known.get(timeout.id), content_of(timeout)
+            before = contents.setdefault(timeout.id, content) if known is None else known.content
+            refuse([Repeat(timeout, kind_of(before, timeout, content))])
+
+    def _stored(self, timeout: Timeout) -> RepeatKind | None:
+        """Store *timeout* if its id is new, else return what becomes of it."""
+        known, content = self._in.known.get(timeout.id), content_of(timeout)
+        if known is None:
+            made = _Known(TimeoutState.PENDING, timeout.due, content=content)
+            self._in.known[timeout.id] = made
+            self._in.rows[timeout.key] = _Row(timeout)
+            return None
+        kind = self._replaced(known, timeout, content) or kind_of(known.content, timeout, content)
+        if kind is RepeatKind.CANCELLED:
+            at = self._clock.now()
+            known.content, known.due, known.closed_at = content, timeout.due, at
+            self._in.history.append(("cancelled", at, timeout.due))
+        return kind
+
+    def _replaced(self, known: _Known, timeout: Timeout, content: bytes) -> RepeatKind | None:
+        key = Key(known.due, timeout.id)
+        if (
+            timeout.on_conflict is not OnConflict.REPLACE
+            or known.state is not TimeoutState.PENDING
+            or key in self._in.held
+        ):
+            return None
+        row = self._in.rows[key]
+        if timeout.created <= row.timeout.created:
+            is_older = timeout.created < row.timeout.created
+            return RepeatKind.SUPERSEDED if is_older else None
+        remembered = unpack(known.content) or Remembered(content)
+        known.content = remembered.replaced_by(timeout, content).pack()
+        known.due = timeout.due
+        del self._in.rows[key]
+        self._in.rows[timeout.key] = _Row(timeout, maybe_sent=row.maybe_sent)
+        return RepeatKind.REPLACED
 
     def claim(
         self,
@@ -256,7 +304,9 @@ class MemoryTimeoutStore:
             known = self._in.known.get(timeout_id)
             if known is None:
                 self._in.known[timeout_id] = _Known(TimeoutState.CANCELLED, 0, self._clock.now())
-                return CancelResult.UNKNOWN
+                return CancelResult.WILL_BE_CANCELLED
+            if known.content == AWAITED:
+                return CancelResult.WILL_BE_CANCELLED
             key = Key(known.due, timeout_id)
             if known.state is TimeoutState.PENDING:
                 if key in self._in.held:

@@ -5,7 +5,14 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from timeoutmgr import headers
-from timeoutmgr.contracts import Clock, DeadLetters, SendResult, Timeout, Transaction
+from timeoutmgr.contracts import (
+    Clock,
+    DeadLetters,
+    RepeatKind,
+    SendResult,
+    Timeout,
+    Transaction,
+)
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import (
     InvalidMessage,
@@ -66,10 +73,13 @@ class StoreDelayed:
             # Not before: a poller woken by a row that it cannot see yet would sleep past it.
             work.after_commit(lambda: self.wake(earliest))
 
-    def store_directly(self, messages: Sequence[Message], transaction: Transaction | None) -> None:
+    def store_directly(
+        self, messages: Sequence[Message], transaction: Transaction | None
+    ) -> Sequence[RepeatKind | None]:
         """Store routed messages past the queue, by the same rules; nobody is woken.
 
-        *transaction* is a caller's own; without one they are stored in one of their own.
+        *transaction* is a caller's own; without one they are stored in one of their own. This
+        store remembers no ids: all are new.
         """
         timeouts: list[Timeout] = []
         for message in messages:
@@ -80,6 +90,7 @@ class StoreDelayed:
         if transaction is None:
             self.ready()
         self.batches.put(timeouts, transaction)
+        return [None] * len(timeouts)
 
     def _due_of(self, timeouts: Sequence[Timeout]) -> set[Micros]:
         """Return the due times of *timeouts* that have come, by the store's clock."""
@@ -133,4 +144,9 @@ class StoreDelayed:
             )
         if headers.WAKE in message.headers:
             return read_wake(message)
+        if headers.ON_CONFLICT in message.headers:
+            raise MessageRejected(
+                f"message {message.id!r} says on_conflict, and a delayed message store does not "
+                "remember which ids were used. Use TimeoutManager, or send without on_conflict"
+            )
         return read_timeout(message, self.endpoint, self.limits, self.clock.now())

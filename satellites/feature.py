@@ -7,6 +7,7 @@ from datetime import timedelta
 
 from timeoutmgr.config import EndpointSettings
 from timeoutmgr.contracts import (
+    ExaminesIds,
     KeepsRows,
     Move,
     MovesRows,
@@ -151,6 +152,7 @@ class TimeoutManager:
 
         context.store = store
         context.store_directly = storing_step.store_directly
+        context.examine = storing_step.examine if isinstance(store, ExaminesIds) else None
         context.inside_database = persistence.database
         storing = Consumption(
             name="Timeout Message Processor",

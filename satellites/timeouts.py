@@ -1,15 +1,28 @@
 """The ``<endpoint>.Timeouts`` satellite: read what arrives, store it, wake the poller."""
 
+import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import Final
 
 from timeoutmgr import headers
-from timeoutmgr.contracts import Clock, Key, Timeout, TimeoutStore, Transaction
+from timeoutmgr.contracts import (
+    Clock,
+    ExaminesIds,
+    Key,
+    OnConflict,
+    Repeat,
+    RepeatKind,
+    Timeout,
+    TimeoutStore,
+    Transaction,
+)
 from timeoutmgr.crashpoints import reach
-from timeoutmgr.errors import InvalidMessage, MessageRejected
+from timeoutmgr.errors import ContentConflict, InvalidMessage, MessageRejected
 from timeoutmgr.instants import Micros, from_wire
 from timeoutmgr.message import Message, Received, with_headers
+from timeoutmgr.refusing import refuse
 from timeoutmgr.routing import id_of_timeout
 from timeoutmgr.telemetry import Telemetry
 from timeoutmgr.transport.envelope import SHORT_STRING
@@ -23,7 +36,17 @@ from timeoutmgr.validation import (
     check_headers,
 )
 
-_ROUTING = (headers.EXPIRE, headers.DESTINATION, headers.DELAYED_DESTINATION)
+logger = logging.getLogger(__name__)
+
+_ROUTING = (*headers.ROUTING, headers.ON_CONFLICT, headers.DELIVER_AT_GIVEN)
+_TOLD: Final = {
+    RepeatKind.DUPLICATE: ("duplicates", logging.INFO, "drops a duplicate"),
+    RepeatKind.CANCELLED: ("cancelled_on_arrival", logging.INFO, "drops a cancelled message"),
+    RepeatKind.REPLACED: ("timeouts_replaced", logging.INFO, "replaced a pending timeout"),
+    RepeatKind.SUPERSEDED: ("superseded", logging.INFO, "drops a replacement sent too early"),
+    RepeatKind.CONFLICT: ("id_conflicts", logging.WARNING, "refused a used id"),
+}
+"""Of each kind of repeat: the event that is counted, and what the log says that was done."""
 _NO_SAGA = "00000000-0000-0000-0000-000000000000"
 """How NServiceBus spells that there is none."""
 
@@ -61,12 +84,14 @@ class StoreTimeouts:
 
     def __call__(self, batch: Sequence[Received], work: Work) -> None:
         """Store *batch*; raises MessageRejected for one that is no timeout."""
-        orders = [self._read(received.message) for received in batch]
+        orders = [self._read_queued(received.message) for received in batch]
         timeouts = [order for order in orders if isinstance(order, Timeout)]
         if timeouts:
-            self.store.store_many(timeouts, transaction=work.scope)
+            repeats = self.store.store_many(timeouts, transaction=work.scope)
             reach("timeouts.stored")
-            self.telemetry.count("timeouts_stored", len(timeouts))
+            self._count_stored(timeouts, repeats)
+            if repeats:
+                self._settle(batch, orders, repeats, work)
         for order in orders:
             if isinstance(order, ClearTimeouts):
                 # By the time of sending, not of arrival: a batch, and still more a redelivery,
@@ -81,15 +106,60 @@ class StoreTimeouts:
         wakes = {order.due for order in orders if isinstance(order, Wake)}
         self._wake_after_commit(wakes.union(timeout.due for timeout in timeouts), work)
 
-    def store_directly(self, messages: Sequence[Message], transaction: Transaction | None) -> None:
-        """Store routed messages past the queue, by the same rules; nobody is woken.
+    def store_directly(
+        self, messages: Sequence[Message], transaction: Transaction | None
+    ) -> Sequence[RepeatKind | None]:
+        """Store routed messages past the queue, by the same rules; the poller is not woken.
 
-        *transaction* is a caller's own; without one they are stored in one of their own.
+        *transaction* is a caller's own; without one they are stored in one of their own. Return
+        what became of each whose id was used before. Raises IdInUse.
         """
         timeouts = [self._timeout_of(message) for message in messages]
-        self.store.store_many(timeouts, transaction=transaction)
+        repeats = self.store.store_many(timeouts, transaction=transaction)
         if transaction is None:  # else it is not certain yet
-            self.telemetry.count("timeouts_stored", len(timeouts))
+            self._count_stored(timeouts, repeats)
+            self._tell(repeats)
+        kinds = {id(repeat.timeout): repeat.kind for repeat in repeats}
+        return [kinds.get(id(timeout)) for timeout in timeouts]
+
+    def examine(self, message: Message, transaction: Transaction) -> RepeatKind | None:
+        """Return what would become of *message*, as *transaction* sees it. Raises IdInUse."""
+        assert isinstance(self.store, ExaminesIds), "the feature asks for it"
+        repeats = self.store.examine([self._timeout_of(message)], transaction=transaction)
+        refuse(repeats)
+        return repeats[0].kind if repeats else None
+
+    def _count_stored(self, timeouts: Sequence[Timeout], repeats: Sequence[Repeat]) -> None:
+        unstored = sum(repeat.kind is not RepeatKind.REPLACED for repeat in repeats)
+        if len(timeouts) > unstored:
+            self.telemetry.count("timeouts_stored", len(timeouts) - unstored)
+
+    def _settle(
+        self,
+        batch: Sequence[Received],
+        orders: Sequence[object],
+        repeats: Sequence[Repeat],
+        work: Work,
+    ) -> None:
+        """Have what conflicts moved to the error queue, and the other repeats told."""
+        sources = {id(order): received for received, order in zip(batch, orders, strict=True)}
+        for repeat in repeats:
+            if repeat.kind is RepeatKind.CONFLICT:
+                timeout = repeat.timeout
+                error = ContentConflict(timeout.message.id, timeout.id)
+                work.reject(sources[id(timeout)], error)
+        work.after_commit(lambda: self._tell(repeats))
+
+    def _tell(self, repeats: Sequence[Repeat]) -> None:
+        for repeat in repeats:
+            event, level, did = _TOLD[repeat.kind]
+            self.telemetry.count(event)
+            timeout = repeat.timeout
+            logger.log(
+                level,
+                "timeout manager of %s %s: message %.80r, timeout %s",
+                *(self.store.endpoint, did, timeout.message.id, timeout.id),
+            )
 
     def _timeout_of(self, message: Message) -> Timeout:
         order = self._read(message)
@@ -121,6 +191,13 @@ class StoreTimeouts:
         if headers.WAKE in message.headers:
             return read_wake(message)
         return read_timeout(message, self.store.endpoint, self.limits, self.clock.now())
+
+    def _read_queued(self, message: Message) -> Timeout | ClearTimeouts | Wake:
+        order = self._read(message)
+        if isinstance(order, Timeout) and order.on_conflict is OnConflict.ERROR:
+            # The sender is gone: the error queue is told in its place.
+            return replace(order, on_conflict=OnConflict.KEEP)
+        return order
 
 
 def read_wake(message: Message) -> Wake:
@@ -169,7 +246,26 @@ def read_timeout(message: Message, endpoint: str, limits: Limits, now: Micros) -
         message=_without_routing(message),
         saga_id=_saga(message),
         created=_sent_at(message, now),
+        due_given=headers.DELIVER_AT_GIVEN in message.headers,
+        on_conflict=_on_conflict(message),
     )
+
+
+def _on_conflict(message: Message) -> OnConflict:
+    given = message.headers.get(headers.ON_CONFLICT)
+    if given is None:
+        return OnConflict.KEEP
+    try:
+        asked = OnConflict(given)
+    except ValueError as error:
+        known = ", ".join(OnConflict)
+        raise MessageRejected(
+            f"header {headers.ON_CONFLICT!r} is one of {known}, got {given!r:.60}"
+        ) from error
+    if asked is OnConflict.REPLACE:
+        # Which of two is the later one is told by nothing else.
+        _instant(message, headers.TIME_SENT)
+    return asked
 
 
 def _as_sent(message: Message) -> dict[str, str]:
@@ -205,7 +301,7 @@ def _saga(message: Message) -> str | None:
 
 def _instant(message: Message, name: str) -> Micros:
     try:
-        return from_wire(message.headers[name])
+        return from_wire(message.headers.get(name, ""))
     except ValueError as error:
         raise MessageRejected(f"header {name!r}: {error}") from error
 

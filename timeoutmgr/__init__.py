@@ -16,6 +16,8 @@ from timeoutmgr.config import EndpointConfiguration
 from timeoutmgr.contracts import (
     CancelResult,
     ChangeResult,
+    OnConflict,
+    RepeatKind,
     TimeoutState,
     TransactionMode,
 )
@@ -45,7 +47,9 @@ __all__ = [
     "EndpointConfiguration",
     "HandlerContext",
     "Limits",
+    "OnConflict",
     "RecoverabilitySettings",
+    "RepeatKind",
     "SendOptions",
     "Sent",
     "TimeoutState",

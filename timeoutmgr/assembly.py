@@ -134,6 +134,7 @@ def _composer(settings: EndpointSettings, context: FeatureContext) -> Composer:
         timeout_id_of=lambda message_id: timeout_id(manager, message_id),
         delays=context.delays,
         cancellable_delays=context.cancellable_delays,
+        remembering_delays=context.remembering_delays,
         dead_letters=context.dead_letters,
     )
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
 from timeoutmgr.assembly import Parts
-from timeoutmgr.contracts import SendResult
+from timeoutmgr.contracts import RepeatKind, SendResult
 from timeoutmgr.errors import ConfigurationError, InvalidMessage, TimeoutManagerError
 from timeoutmgr.inside import wake_or_wait
 from timeoutmgr.installation import missing_schema
@@ -80,6 +80,11 @@ class _Window:
         self.items.append(item)
         self.composed.append(composed)
         self.size += len(composed.outgoing.message.body)
+
+    def answer(self, repeats: Sequence[RepeatKind | None]) -> None:
+        """Note of each what the store said of its id."""
+        both = zip(self.composed, repeats, strict=True)
+        self.composed = [one.answered(repeat) for one, repeat in both]
 
     def is_open(self) -> bool:
         is_full = len(self.items) >= WINDOW or self.size >= WINDOW_BYTES
@@ -243,7 +248,8 @@ def store_many(parts: Parts, messages: Iterable[ToSend], on_sent: OnSent | None)
                 outgoing = [one.outgoing for one in composed]
                 if parts.context.dead_letters is not None:
                     parts.context.dead_letters.before_sending(outgoing, None)
-                store([one.message for one in outgoing], None)
+                repeats = store([one.message for one in outgoing], None)
+                window.answer(repeats)
                 window.results = [SendResult.CONFIRMED] * len(composed)
             except TimeoutManagerError as error:
                 window.end(error)

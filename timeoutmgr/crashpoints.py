@@ -41,6 +41,9 @@ POINTS: Final[Mapping[str, str]] = {
     "storing.rows_inserted": "Keys and rows are inserted; their history is not.",
     "storing.written": "A batch, or one of a batch that was partly seen before, is written; the "
     "commit is to come.",
+    "storing.repeat_settled": "A message under a used id is settled; the rest of its batch is not.",
+    "repeats.arrival_noted": "The tombstone of an early cancel has its message's content; the "
+    "history does not tell of it.",
     "storing.batch_undone": "Some ids were seen before, so the batch is undone; none is stored.",
     # --- the poller
     "poller.claimed": "A chunk is claimed; its ids are not sent.",

@@ -173,9 +173,10 @@ class Endpoint:
         Keywords are those of SendOptions. When this returns the message is durable; with
         *session* it becomes durable with the caller's own commit.
 
-        Raises InvalidMessage (nothing was sent), Unroutable, TransportUnavailable, or
-        DeliveryUnknown: then send again with the same ``message_id``. Raises SchemaMissing where
-        `timeoutmgr install` was not run yet, and EndpointClosed after ``close``.
+        Raises InvalidMessage (nothing was sent; IdInUse with ``on_conflict="error"``), Unroutable,
+        TransportUnavailable, or DeliveryUnknown: then send again with the same ``message_id``.
+        Raises SchemaMissing where `timeoutmgr install` was not run yet, and EndpointClosed after
+        ``close``.
         """
         self._check_open()
         composed = self._parts.composer.compose(
@@ -183,9 +184,8 @@ class Endpoint:
         )
         with installation.schema_expected(self._parts):
             if session is not None:
-                send_inside(self._parts, composed, session)
-            else:
-                self._parts.sender.send([composed.outgoing], finally_for=self._to_check([composed]))
+                return send_inside(self._parts, composed, session)
+            self._parts.sender.send([composed.outgoing], finally_for=self._to_check([composed]))
         return composed.sent
 
     def send_local(

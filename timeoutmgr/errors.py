@@ -19,12 +19,14 @@
     │   └── MigrationRefused        a migration may not start, or not go on like this
     ├── InvalidMessage              bad input at the door; nothing was sent
     │   ├── MessageTooLarge
+    │   ├── IdInUse                 the message id was used for another delayed message
     │   ├── DelayTooLong            further ahead than the broker's delay levels reach
     │   ├── DestinationNotAllowed   the destination is not one that may be sent to
     │   ├── WrongColumns            a data set has not the columns that a job needs
     │   ├── TooManyRejects          too much of a data set cannot be scheduled; nothing was
     │   └── InvalidQueueName        a format or path name that breaks the grammar, and where
     ├── MessageRejected             a received message that no retry can mend
+    │   ├── ContentConflict         its id was used before, with other content
     │   └── ReceivedTooLate         its time to be received is over
     ├── HandlerFailed               a handler's own SQL was wrong, or it ended its thread
     ├── DeliveryFailed              the broker did not take responsibility
@@ -178,6 +180,19 @@ class MessageTooLarge(InvalidMessage):
         self.limit = limit
 
 
+class IdInUse(InvalidMessage):
+    """The message id was used before, for a delayed message with other content."""
+
+    def __init__(self, message_id: str, timeout_id: str) -> None:
+        super().__init__(
+            f"message id {message_id!r} was used before with other content (timeout "
+            f"{timeout_id!r}), and on_conflict='error' refuses that; send under another id, or "
+            "with on_conflict='replace' while that timeout is pending"
+        )
+        self.message_id = message_id
+        self.timeout_id = timeout_id
+
+
 class DelayTooLong(InvalidMessage):
     """A delay that the delay levels of a broker cannot hold."""
 
@@ -216,6 +231,17 @@ class InvalidQueueName(InvalidMessage):
 
 class MessageRejected(TimeoutManagerError):
     """A received message that no retry can mend; it belongs into the error queue."""
+
+
+class ContentConflict(MessageRejected):
+    """A delayed message whose id was used before, with other content; the first one stays."""
+
+    def __init__(self, message_id: str, timeout_id: str) -> None:
+        super().__init__(
+            f"message id {message_id!r} was used before with other content, and timeout "
+            f"{timeout_id!r} stays as it is; send the message under another id, or with "
+            "on_conflict='replace' while that timeout is pending"
+        )
 
 
 class ReceivedTooLate(MessageRejected):

@@ -9,6 +9,7 @@ from timeoutmgr.contracts import (
     Clock,
     DeadLetters,
     Persistence,
+    RepeatKind,
     TimeoutStore,
     Transaction,
     TransactionMode,
@@ -56,8 +57,16 @@ class Feature(Protocol):
         ...
 
 
-StoreDirectly: TypeAlias = Callable[[Sequence[Message], Transaction | None], None]
-"""Stores messages that were routed to the manager past its queue, in the transaction given."""
+StoreDirectly: TypeAlias = Callable[
+    [Sequence[Message], Transaction | None], Sequence[RepeatKind | None]
+]
+"""Stores messages that were routed to the manager past its queue, in the transaction given.
+
+Returns of each what became of it if its id was used before; None for a new id. Raises IdInUse.
+"""
+
+Examine: TypeAlias = Callable[[Message, Transaction], RepeatKind | None]
+"""Returns what would become of a message if it were stored; changes nothing. Raises IdInUse."""
 
 
 class Installed(Protocol):
@@ -165,16 +174,22 @@ class FeatureContext:
         self.missing_destinations: MissingDestinations = _missing_queues
         self.manager_address: str | None = None
         self.store_directly: StoreDirectly | None = None
+        self.examine: Examine | None = None
         self.dead_letters: DeadLetters | None = None
         self.expiry = Expiry()
         self.installed: list[Installed] = []
         self.inside_database: Database | None = None
-        """Where ``store_directly`` stores."""
+        """Where ``store_directly`` stores, and ``examine`` looks."""
 
     @property
     def delays(self) -> DelayRoute | None:
         """The way of a delayed message: the broker's own, where there is one."""
         return self.native_delays or self.stored_delays
+
+    @property
+    def remembering_delays(self) -> DelayRoute | None:
+        """The way of a delayed message to a store that remembers ids, if there is one."""
+        return self.stored_delays if self.delayed is None else None
 
     @property
     def cancellable_delays(self) -> DelayRoute | None:

@@ -19,6 +19,7 @@ TIME_TO_BE_RECEIVED: Final = "NServiceBus.TimeToBeReceived"
 REPLY_TO: Final = "NServiceBus.ReplyToAddress"
 ORIGINATING_ENDPOINT: Final = "NServiceBus.OriginatingEndpoint"
 ORIGINATING_MACHINE: Final = "NServiceBus.OriginatingMachine"
+VERSION: Final = "NServiceBus.Version"
 SAGA_ID: Final = "NServiceBus.SagaId"
 
 # A delayed message on its way to the timeout manager. Both are taken off when it is dispatched:
@@ -30,6 +31,13 @@ DESTINATION: Final = "NServiceBus.Timeout.RouteExpiredTimeoutTo"
 DELAYED_DESTINATION: Final = "NServiceBus.Timeout.Destination"
 PROPERTY_PREFIX: Final = "NServiceBus.Timeouts.Properties."
 CLEAR_TIMEOUTS: Final = "NServiceBus.ClearTimeouts"
+ROUTING: Final = (EXPIRE, DESTINATION, DELAYED_DESTINATION)
+"""What routing puts on a delayed message, and takes off again."""
+
+# What a sender tells the timeout manager of a delayed message, for an id that was used before;
+# taken off when it is stored.
+ON_CONFLICT: Final = "TimeoutManager.OnConflict"
+DELIVER_AT_GIVEN: Final = "TimeoutManager.DeliverAtGiven"
 
 # On the delivered message.
 RELATED_TO_TIMEOUT: Final = "NServiceBus.RelatedToTimeoutId"

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 from sqlalchemy import Connection
 
 from timeoutmgr.assembly import Parts
+from timeoutmgr.contracts import RepeatKind
 from timeoutmgr.database import Database, same_database
 from timeoutmgr.database.commits import after_commit
 from timeoutmgr.errors import CombinationRefused, TimeoutManagerError
 from timeoutmgr.instants import Micros
-from timeoutmgr.outgoing import Composed
+from timeoutmgr.outgoing import Composed, Sent
 from timeoutmgr.routing import wake_manager
 from timeoutmgr.transport.work import require_confirmed
 
@@ -20,12 +21,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def send_inside(parts: Parts, composed: Composed, session: "Session | Connection") -> None:
-    """Enqueue *composed* in the transaction of *session*.
+def send_inside(parts: Parts, composed: Composed, session: "Session | Connection") -> Sent:
+    """Enqueue *composed* in the transaction of *session*; return what its sender is told.
 
     As the row of its queue where queues live in that database; else, if it is delayed and the
-    timeouts live there, as the stored timeout itself, by the satellite's own rules. Raises
-    CombinationRefused where neither does.
+    timeouts live there, as the stored timeout itself, by the satellite's own rules. An id that
+    the store knows is answered at once. Raises CombinationRefused where neither does, and IdInUse.
     """
     connection = session if isinstance(session, Connection) else session.connection()
     settings = parts.settings
@@ -33,8 +34,10 @@ def send_inside(parts: Parts, composed: Composed, session: "Session | Connection
         parts.sender.require_queues([composed.sent.destination])
     _begin(connection)
     if _lives_in(settings.transport.database, connection):
-        _enqueue(parts, composed, connection)
-        return
+        answered = composed.answered(_examined(parts, composed, connection))
+        if answered.sent.repeat is not RepeatKind.CONFLICT:
+            _enqueue(parts, composed, connection)
+        return answered.sent
     if (
         composed.due is not None
         and parts.context.store_directly is not None
@@ -45,14 +48,24 @@ def send_inside(parts: Parts, composed: Composed, session: "Session | Connection
             parts.context.delayed.start(install=False)
         if parts.context.dead_letters is not None:
             parts.context.dead_letters.before_sending([composed.outgoing], connection)
-        parts.context.store_directly([composed.outgoing.message], connection)
+        [repeat] = parts.context.store_directly([composed.outgoing.message], connection)
         _wake_on_commit(parts, composed, connection)
-        return
+        return composed.answered(repeat).sent
     raise CombinationRefused(
         "session=",
         "neither the queues nor the timeouts of this endpoint live in the session's database",
         "Use the session's database for the SQL queue or the persistence, or send without session.",
     )
+
+
+def _examined(parts: Parts, composed: Composed, connection: Connection) -> RepeatKind | None:
+    """Return what the store says of the message's id, if it is in this very database."""
+    examine = parts.context.examine
+    if examine is None or composed.due is None or not composed.may_repeat:
+        return None
+    if not _lives_in(parts.context.inside_database, connection):
+        return None
+    return examine(composed.outgoing.message, connection)
 
 
 def _begin(connection: Connection) -> None:

@@ -7,11 +7,11 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 
 from timeoutmgr import headers
-from timeoutmgr.contracts import Clock, DeadLetters
+from timeoutmgr.contracts import Clock, DeadLetters, OnConflict, RepeatKind
 from timeoutmgr.errors import DelayedDeliveryDisabled, InvalidMessage, Unsupported
 from timeoutmgr.ids import RepeatableIds
 from timeoutmgr.instants import Micros, from_micros, to_timespan, to_wire
-from timeoutmgr.message import Message, Outgoing
+from timeoutmgr.message import Message, Outgoing, with_headers
 from timeoutmgr.validation import (
     Limits,
     check_ahead,
@@ -40,6 +40,8 @@ class SendOptions:
     *message_id* is made if not given; give it again when a send's outcome is unknown.
     *delivery* asks for journaling and acknowledgements, where dead-letter queues are enabled.
     *cancellable* says that the delay is to be cancelled or moved later, which only a store can do.
+    *on_conflict* says what to do if *message_id* was used for another delayed message, see
+    OnConflict; ``keep`` if not given.
     """
 
     delay: timedelta | float | None = None
@@ -51,6 +53,7 @@ class SendOptions:
     time_to_be_received: timedelta | None = None
     delivery: "Delivery | None" = None
     cancellable: bool = False
+    on_conflict: OnConflict | str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,21 +61,32 @@ class Sent:
     """A message that was accepted. *due* is None where it was not delayed.
 
     *id* is that of the stored timeout; None where none is stored, so that nothing can be cancelled.
+    *repeat* is given where the store itself was asked (``session=``, ``store_many``) and knew the
+    message id: a CONFLICT was neither stored nor put into a queue.
     """
 
     message_id: str
     destination: str
     id: str | None = None
     due: datetime | None = None
+    repeat: RepeatKind | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Composed:
-    """A message ready to be sent, and what its sender is told once it is."""
+    """A message ready to be sent, and what its sender is told once it is.
+
+    *may_repeat* says that its id was given, and may have been used before.
+    """
 
     outgoing: Outgoing
     sent: Sent
     due: Micros | None
+    may_repeat: bool = False
+
+    def answered(self, repeat: RepeatKind | None) -> "Composed":
+        """Return it with the store's answer for its sender."""
+        return self if repeat is None else replace(self, sent=replace(self.sent, repeat=repeat))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +101,7 @@ class Composer:
     timeout_id_of: Callable[[str], str]
     delays: DelayRoute | None
     cancellable_delays: DelayRoute | None = None
+    remembering_delays: DelayRoute | None = None
     dead_letters: DeadLetters | None = None
 
     def compose(
@@ -108,6 +123,7 @@ class Composer:
         """
         now = self.clock.now()
         due = due_of(options.delay, options.deliver_at, now)
+        on_conflict = _checked_on_conflict(options, due)
         delays = None if due is None else self._route(options, stored)
         if self.dead_letters is not None and isinstance(destination, str):
             destination = self.dead_letters.queue_of(destination)
@@ -122,19 +138,21 @@ class Composer:
         check_ahead(due, now, self.limits)
         check_no_expiry(message.headers)
         routed = delays(outgoing, due)
+        if routed.via is None and self.remembering_delays is not None:
+            routed = _told(routed, on_conflict, due_given=options.deliver_at is not None)
         sent = Sent(
             message_id=message.id,
             destination=destination,
             id=None if routed.via is not None else self.timeout_id_of(message.id),
             due=from_micros(due),
         )
-        return Composed(routed, sent, due)
+        return Composed(routed, sent, due, may_repeat=options.message_id is not None)
 
     def _route(self, options: SendOptions, stored: bool) -> DelayRoute:
         if self.delays is None:
             raise DelayedDeliveryDisabled()
         if not (stored or options.cancellable):
-            return self.delays
+            return self._remembering(self.delays, options)
         if self.cancellable_delays is None:
             what = "cancellable=True" if options.cancellable else "storing a delayed message"
             raise Unsupported(
@@ -143,7 +161,18 @@ class Composer:
                 "Say NativeDelayedDelivery(fallback_to_store=True) beside TimeoutManager, whose "
                 "store takes such messages, or send it without",
             )
-        return self.cancellable_delays
+        return self._remembering(self.cancellable_delays, options)
+
+    def _remembering(self, route: DelayRoute, options: SendOptions) -> DelayRoute:
+        """Return *route*; raise Unsupported if it must remember ids and cannot."""
+        if options.on_conflict is None or route is self.remembering_delays:
+            return route
+        raise Unsupported(
+            "on_conflict without the timeout manager's store",
+            "neither delay levels nor a delayed message store remember which ids were used",
+            "Enable TimeoutManager; beside NativeDelayedDelivery(fallback_to_store=True), send "
+            "with cancellable=True too. Or leave on_conflict out",
+        )
 
     def _marked(self, message: Message, options: SendOptions, destination: str) -> Message:
         if self.dead_letters is None:
@@ -208,6 +237,7 @@ RESERVED = frozenset(
     | {headers.PROBE}
     | {headers.TIMEOUT_ID, headers.CHUNK_VERSION, headers.DELIVER_AT, headers.SAGA_ID}
     | {headers.RETRIES, headers.RETRIES_TIMESTAMP, headers.DELAYED_DESTINATION}
+    | {headers.ON_CONFLICT, headers.DELIVER_AT_GIVEN}
 )
 """Headers that a sender may not give."""
 
@@ -230,6 +260,36 @@ def _refuse_reserved_name(name: str) -> None:
             f"header {name!r} steers the broker and would change where the message goes; "
             "choose another name"
         )
+
+
+def _checked_on_conflict(options: SendOptions, due: Micros | None) -> OnConflict | None:
+    given = options.on_conflict
+    if given is None:
+        return None
+    try:
+        asked = OnConflict(given)
+    except ValueError as error:
+        known = ", ".join(OnConflict)
+        raise InvalidMessage(f"on_conflict is one of {known}, got {given!r}") from error
+    if due is None:
+        raise InvalidMessage(
+            f"on_conflict={asked.value!r} is given, and the message is not delayed; give a delay "
+            "or deliver_at, or leave on_conflict out"
+        )
+    return asked
+
+
+def _told(routed: Outgoing, on_conflict: OnConflict | None, *, due_given: bool) -> Outgoing:
+    """Return *routed* with what its manager is to know of a used id; the default needs nothing."""
+    told: dict[str, str] = {}
+    if on_conflict not in (None, OnConflict.KEEP):
+        told[headers.ON_CONFLICT] = str(on_conflict)
+    if due_given:
+        told[headers.DELIVER_AT_GIVEN] = "True"
+    if not told:
+        return routed
+    message = routed.message
+    return Outgoing(routed.destination, with_headers(message, {**message.headers, **told}))
 
 
 def _related(cause: Message) -> dict[str, str]:

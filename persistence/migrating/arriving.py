@@ -13,6 +13,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Subquery, bindparam, func, select, true, update
 
+from timeoutmgr.content import content_of
 from timeoutmgr.contracts import Key, TimeoutState
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database.arrays import TextArray
@@ -61,6 +62,7 @@ class SqlTarget:
                 closed_at=None,
                 maybe_sent=0,
                 version=0,
+                content=bindparam("content_"),
             )
         )
 
@@ -109,6 +111,7 @@ class SqlTarget:
     def deliver(self, run_id: str, batch: Batch, items: Sequence[Item]) -> Delivered:
         """Store those whose id was never seen here, or has left from here; count the others."""
         rows = {item.timeout.id: self._row(run_id, item) for item in items}
+        contents = {item.timeout.id: content_of(item.timeout) for item in items}
         if len(rows) != len(items):
             raise MigrationFailed(f"run {run_id}, batch {batch.no} holds an id twice")
 
@@ -119,11 +122,14 @@ class SqlTarget:
             # By id, so that whoever stores some of the same waits in one order.
             new = sorted(rows.keys() - seen.keys())
             keys = [Key(rows[one]["due"], one) for one in new]
-            if keys and self._context.writing.insert_keys(connection, keys) != len(keys):
+            told = [contents[one] for one in new]
+            if keys and self._context.writing.insert_keys(connection, keys, told) != len(keys):
                 raise _StoredMeanwhile
             reach("arriving.keys_inserted")
             execute_many(
-                connection, self._revive, [{"id_": one, "due_": rows[one]["due"]} for one in back]
+                connection,
+                self._revive,
+                [{"id_": one, "due_": rows[one]["due"], "content_": contents[one]} for one in back],
             )
             reach("arriving.keys_revived")
             self._insert(connection, [rows[one] for one in new + back], run_id)

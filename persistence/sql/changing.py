@@ -8,9 +8,18 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, delete, insert, select, update
 
-from timeoutmgr.contracts import CancelResult, ChangeResult, Key, TimeoutState, Transaction
+from timeoutmgr.contracts import (
+    CancelResult,
+    ChangeResult,
+    Key,
+    RepeatKind,
+    Timeout,
+    TimeoutState,
+    Transaction,
+)
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.instants import LATEST, Micros
+from timeoutmgr.persistence.remembered import AWAITED, Remembered, unpack
 
 from .claims import claims_of, may_have_sent
 from .context import StoreContext
@@ -86,17 +95,44 @@ class Changing:
             lambda connection: self._reschedule(connection, timeout_id, due)
         )
 
+    def replace(
+        self, connection: Connection, timeout: Timeout, row: dict[str, Any], content: bytes
+    ) -> RepeatKind | None:
+        """Put *timeout*, whose row is *row*, in the place of the pending timeout of its id.
+
+        Return None, with nothing changed, if no timeout of the id is pending, if it is being
+        dispatched or moved, or if both were sent at one instant.
+        """
+        if self._is_in_other_hands(connection, timeout.id):
+            return None
+        key = connection.execute(self._key, {"id": timeout.id}).first()
+        if key is None or key.state != TimeoutState.PENDING:
+            return None
+        held = self._hold(connection, Key(key.due, timeout.id))
+        if held is None or timeout.created == held.row.created:
+            return None
+        if timeout.created < held.row.created:
+            return RepeatKind.SUPERSEDED
+        remembered = unpack(key.content) or Remembered(content)
+        packed = remembered.replaced_by(timeout, content).pack()
+        self._change_key_of(connection, key, timeout.due, content=packed)
+        self._put_in_place(connection, held, row)
+        at = self._context.now(connection)
+        told = entry(timeout.key, at, timeout.destination, 0, None)
+        record(connection, self._context, "replaced", [told])
+        return RepeatKind.REPLACED
+
     def _cancel(self, connection: Connection, timeout_id: str) -> CancelResult:
         if self._is_in_other_hands(connection, timeout_id):
             return CancelResult.TOO_LATE
         key = connection.execute(self._key, {"id": timeout_id}).first()
         if key is None:
             if self._bar(connection, timeout_id):
-                return CancelResult.UNKNOWN
+                return CancelResult.WILL_BE_CANCELLED
             # It was stored between the two statements; now it is there, and ours to lock.
             key = connection.execute(self._key, {"id": timeout_id}).one()
         if key.state == TimeoutState.CANCELLED:
-            return CancelResult.MAYBE_SENT if key.maybe_sent else CancelResult.CANCELLED
+            return _cancelled_before(key)
         if key.state != TimeoutState.PENDING:
             return CancelResult.TOO_LATE
         held = self._hold(connection, Key(key.due, timeout_id))
@@ -127,20 +163,24 @@ class Changing:
         held = self._hold(connection, Key(key.due, timeout_id))
         if held is None:
             return ChangeResult.TOO_LATE
-        connection.execute(
-            self._change_key.values(due=due, version=key.version + 1), {"id_": timeout_id}
-        )
-        reach("changing.key_moved")
-        self._take_out(connection, held)
-        reach("changing.row_taken_out")
-        moved = dict(held.row._mapping)
-        moved |= {"due": due, "next_try": 0, "version": held.row.version + 1}
-        moved |= {"maybe_sent": int(held.maybe_sent)}
-        connection.execute(insert(self._context.tables.timeouts), moved)
-        reach("changing.row_put_back")
+        self._change_key_of(connection, key, due)
+        self._put_in_place(connection, held, {**held.row._mapping, "due": due, "next_try": 0})
         at = self._context.now(connection)
         self._tell(connection, "rescheduled", held, Key(due, timeout_id), at)
         return ChangeResult.MAYBE_SENT if held.maybe_sent else ChangeResult.CHANGED
+
+    def _change_key_of(self, connection: Connection, key: Any, due: Micros, **more: Any) -> None:
+        changed = self._change_key.values(due=due, version=key.version + 1, **more)
+        connection.execute(changed, {"id_": key.id})
+        reach("changing.key_moved")
+
+    def _put_in_place(self, connection: Connection, held: _Held, row: dict[str, Any]) -> None:
+        """Put *row* in the place of the *held* one; what may have been sent stays in doubt."""
+        self._take_out(connection, held)
+        reach("changing.row_taken_out")
+        moved = {**row, "version": held.row.version + 1, "maybe_sent": int(held.maybe_sent)}
+        connection.execute(insert(self._context.tables.timeouts), moved)
+        reach("changing.row_put_back")
 
     def _is_in_other_hands(self, connection: Connection, timeout_id: str) -> bool:
         """Lock the row of a pending timeout before its key, on MySQL; true if it is not to be had.
@@ -172,6 +212,7 @@ class Changing:
             "state": TimeoutState.CANCELLED.value,
             "closed_at": self._context.now(connection),
             "maybe_sent": 0,
+            "content": AWAITED,
         }
         return insert_missing(connection, self._context.tables.keys, [tombstone]) == 1
 
@@ -211,3 +252,9 @@ class Changing:
         row = held.row
         rows: Sequence[dict[str, Any]] = [entry(key, at, row.destination, row.attempts, row.run_id)]
         record(connection, self._context, event, rows)
+
+
+def _cancelled_before(key: Any) -> CancelResult:
+    if key.content == AWAITED:
+        return CancelResult.WILL_BE_CANCELLED
+    return CancelResult.MAYBE_SENT if key.maybe_sent else CancelResult.CANCELLED

@@ -10,7 +10,7 @@ from timeoutmgr.instants import Micros
 
 from .context import StoreContext
 
-_ONLY_IN_FULL: Final = frozenset({"scheduled", "rescheduled"})
+_ONLY_IN_FULL: Final = frozenset({"scheduled", "rescheduled", "replaced"})
 
 
 def record(

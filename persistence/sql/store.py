@@ -17,6 +17,7 @@ from timeoutmgr.contracts import (
     MessageRows,
     Move,
     ProcessRecord,
+    Repeat,
     StoreStatistics,
     Taken,
     Timeout,
@@ -37,6 +38,7 @@ from .looking import Looking
 from .moving import Moving
 from .partitions import Partitions
 from .purging import Purging
+from .repeats import Repeats
 from .settings import SqlSettings
 from .storing import Storing
 from .tables import Tables
@@ -71,10 +73,11 @@ class SqlTimeoutStore:
             node=socket.gethostname()[:255],
             me=uuid4().hex,
         )
-        self._storing = Storing(self.context)
         self._claiming = Claiming(self.context)
         self._taking = Taking(self.context)
         self._changing = Changing(self.context)
+        self._repeats = Repeats(self.context, self._changing)
+        self._storing = Storing(self.context, self._repeats)
         self._looking = Looking(self.context)
         self._purging = Purging(self.context)
         self._partitions = Partitions(self.context)
@@ -98,11 +101,19 @@ class SqlTimeoutStore:
 
     def store_many(
         self, timeouts: Sequence[Timeout], *, transaction: Transaction | None = None
-    ) -> None:
-        """Store all or none; raises MessageRejected for what cannot be stored."""
-        self._storing.store_many(timeouts, transaction)
+    ) -> Sequence[Repeat]:
+        """Store all or none; return those whose id was used before.
+
+        Raises MessageRejected for what cannot be stored, and IdInUse.
+        """
+        repeats = self._storing.store_many(timeouts, transaction)
         if timeouts and transaction is None:
             self.expect(min(timeout.due for timeout in timeouts))
+        return repeats
+
+    def examine(self, timeouts: Sequence[Timeout], *, transaction: Transaction) -> Sequence[Repeat]:
+        """Return what would become of those of *timeouts* whose id was used before."""
+        return self._repeats.examine(timeouts, transaction)
 
     def claim(
         self,

@@ -2,97 +2,137 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from sqlalchemy import Connection
 
-from timeoutmgr.contracts import Timeout, Transaction
+from timeoutmgr.content import content_of
+from timeoutmgr.contracts import Repeat, Timeout, Transaction
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database.soundness import refusals
+from timeoutmgr.refusing import refuse
 
 from .context import StoreContext
 from .history import entry, record
 from .inserting import require_fit
+from .repeats import Repeats, may_replace
 from .rows import refused_value, sound_timeout, to_row
+
+Result = TypeVar("Result")
+
+
+@dataclass(frozen=True, slots=True)
+class _Item:
+    """A timeout as it is written."""
+
+    timeout: Timeout
+    row: dict[str, Any]
+    content: bytes
 
 
 class Storing:
     """Stores batches of timeouts of one endpoint."""
 
-    def __init__(self, context: StoreContext) -> None:
+    def __init__(self, context: StoreContext, repeats: Repeats) -> None:
         self._context = context
+        self._repeats = repeats
 
-    def store_many(self, timeouts: Sequence[Timeout], transaction: Transaction | None) -> None:
-        """Store all or none; skip the ids that were ever stored, cancelled or dispatched.
+    def store_many(
+        self, timeouts: Sequence[Timeout], transaction: Transaction | None
+    ) -> Sequence[Repeat]:
+        """Store all or none; return those whose id was ever stored, cancelled or dispatched.
 
-        Raises MessageRejected for a message that the database cannot hold.
+        Raises MessageRejected for a message that the database cannot hold, and IdInUse.
         """
-        # By id, so that two batches that share ids wait for each other in one order. Of one id
-        # twice in a batch the first counts.
-        batch = sorted({timeout.id: timeout for timeout in reversed(timeouts)}.values(), key=_id)
-        rows = [to_row(self._context.endpoint, timeout) for timeout in batch]
-        keys = [timeout.key for timeout in batch]
-        insert_keys = self._context.writing.insert_keys
-        if not batch:
-            return
-
-        def all_new(connection: Connection) -> None:
-            require_fit(connection, rows)
-            if insert_keys(connection, keys) != len(keys):
-                raise _NotAllNew
-            reach("storing.keys_inserted")
-            self._insert_rows(connection, batch, rows)
-            reach("storing.written")
-
-        def one_by_one(connection: Connection) -> None:
-            for timeout, key, row in zip(batch, keys, rows, strict=True):
-                # The key's row is there from the first store to the end of the tombstone's
-                # retention, whatever happens in between. So a free key is a new id.
-                if insert_keys(connection, [key]):
-                    reach("storing.key_inserted")
-                    self._insert_rows(connection, [timeout], [row])
-                    reach("storing.written")
-
-        def store() -> None:
-            try:
-                if transaction is None:
-                    self._context.database.run(all_new)
-                else:
-                    with transaction.begin_nested():
-                        all_new(transaction)
-            except _NotAllNew:
-                reach("storing.batch_undone")
-                if transaction is None:
-                    self._context.database.run(one_by_one)
-                else:
-                    one_by_one(transaction)
+        if not timeouts:
+            return ()
+        batch = [self._item(timeout) for timeout in timeouts]
 
         def insert_sound_row(connection: Connection) -> None:
-            sound = sound_timeout(batch[0].due)
-            insert_keys(connection, [sound.key])
-            self._insert_rows(connection, [sound], [to_row(self._context.endpoint, sound)])
+            sound = self._item(sound_timeout(timeouts[0].due))
+            self._insert_keys(connection, [sound])
+            self._insert_rows(connection, [sound])
 
         with refusals(self._context.database, transaction, insert_sound_row, refused_value):
-            store()
+            return self._stored(batch, transaction)
 
-    def _insert_rows(
-        self, connection: Connection, timeouts: Sequence[Timeout], rows: list[dict[str, object]]
-    ) -> None:
+    def _stored(self, batch: Sequence[_Item], transaction: Transaction | None) -> Sequence[Repeat]:
+        try:
+            if len({_id(item) for item in batch}) < len(batch):
+                raise _NotAllNew
+            self._run(lambda connection: self._all_new(connection, batch), transaction)
+        except _NotAllNew:
+            reach("storing.batch_undone")
+            return self._run(lambda connection: self._one_by_one(connection, batch), transaction)
+        return ()
+
+    def _run(self, work: Callable[[Connection], Result], transaction: Transaction | None) -> Result:
+        if transaction is None:
+            return self._context.database.run(work)
+        with transaction.begin_nested():
+            return work(transaction)
+
+    def _item(self, timeout: Timeout) -> _Item:
+        return _Item(timeout, to_row(self._context.endpoint, timeout), content_of(timeout))
+
+    def _all_new(self, connection: Connection, batch: Sequence[_Item]) -> None:
+        # By id, so that two batches that share ids wait for each other in one order.
+        batch = sorted(batch, key=_id)
+        require_fit(connection, [item.row for item in batch])
+        if self._insert_keys(connection, batch) != len(batch):
+            raise _NotAllNew
+        reach("storing.keys_inserted")
+        self._insert_rows(connection, batch)
+        reach("storing.written")
+
+    def _one_by_one(self, connection: Connection, batch: Sequence[_Item]) -> Sequence[Repeat]:
+        timeouts = [item.timeout for item in batch]
+        self._repeats.prepare(connection, timeouts)
+        require_fit(connection, [item.row for item in batch])
+        # First what locks rows, before any key is locked for good; of one id in the given order.
+        replaced = {timeout.id for timeout in timeouts if may_replace(timeout)}
+        found: list[Repeat] = []
+        for item in sorted(batch, key=lambda one: (one.timeout.id not in replaced, _id(one))):
+            # The key's row is there from the first store to the end of the tombstone's
+            # retention, whatever happens in between. So a free key is a new id.
+            if not self._is_stored_anew(connection, item):
+                kind = self._repeats.settle(connection, item.timeout, item.row, item.content)
+                reach("storing.repeat_settled")
+                found.append(Repeat(item.timeout, kind))
+        refuse(found)
+        return found
+
+    def _is_stored_anew(self, connection: Connection, item: _Item) -> bool:
+        if may_replace(item.timeout) and self._repeats.is_known(connection, item.timeout):
+            return False  # an insert would lock the key before the row
+        if not self._insert_keys(connection, [item]):
+            return False
+        reach("storing.key_inserted")
+        self._insert_rows(connection, [item])
+        reach("storing.written")
+        return True
+
+    def _insert_keys(self, connection: Connection, batch: Sequence[_Item]) -> int:
+        keys = [item.timeout.key for item in batch]
+        contents = [item.content for item in batch]
+        return self._context.writing.insert_keys(connection, keys, contents)
+
+    def _insert_rows(self, connection: Connection, batch: Sequence[_Item]) -> None:
+        rows = [item.row for item in batch]
         self._context.writing.insert_rows(connection, self._context.tables.timeouts, rows)
         reach("storing.rows_inserted")
         if self._context.settings.history == "full":
             at = self._context.now(connection)
-            record(
-                connection,
-                self._context,
-                "scheduled",
-                [entry(t.key, at, t.destination, t.attempts, None) for t in timeouts],
-            )
+            timeouts = [item.timeout for item in batch]
+            told = [entry(t.key, at, t.destination, t.attempts, None) for t in timeouts]
+            record(connection, self._context, "scheduled", told)
 
 
 class _NotAllNew(Exception):
     """Some id of the batch was stored before; nothing of the batch is kept."""
 
 
-def _id(timeout: Timeout) -> str:
-    return timeout.id
+def _id(item: _Item) -> str:
+    return item.timeout.id

@@ -46,8 +46,13 @@ class Writing:
                 state=one_key.inserted.state, closed_at=one_key.inserted.closed_at
             )
 
-    def insert_keys(self, connection: Connection, keys: Sequence[Key]) -> int:
-        """Insert those of *keys* whose id is free as pending, in their order; return how many."""
+    def insert_keys(
+        self, connection: Connection, keys: Sequence[Key], contents: Sequence[bytes]
+    ) -> int:
+        """Insert those of *keys* whose id is free as pending, in their order; return how many.
+
+        *contents* are the digests of their messages.
+        """
         rows = [
             {
                 "endpoint": self._endpoint,
@@ -56,8 +61,9 @@ class Writing:
                 "version": 0,
                 "state": TimeoutState.PENDING.value,
                 "maybe_sent": 0,
+                "content": content,
             }
-            for key in keys
+            for key, content in zip(keys, contents, strict=True)
         ]
         return insert_missing(connection, self._tables.keys, rows)
 

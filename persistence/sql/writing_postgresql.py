@@ -6,10 +6,11 @@ The statements are the same for two rows and for a thousand, so that each is pre
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from sqlalchemy import (
     BigInteger,
+    ColumnElement,
     Connection,
     Table,
     Text,
@@ -21,7 +22,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql
 
 from timeoutmgr.contracts import Key, TimeoutState
-from timeoutmgr.database.arrays import NumberArray, TextArray
+from timeoutmgr.database.arrays import BytesArray, NumberArray, TextArray
 from timeoutmgr.database.copying import FEW, copy_rows
 from timeoutmgr.instants import Micros
 
@@ -37,23 +38,18 @@ class PostgreSQLWriting(Writing):
     def __init__(self, tables: Tables, endpoint: str) -> None:
         super().__init__(tables, endpoint, locks_what_it_reads=False)
         keys = tables.keys
-        arrays = func.unnest(
-            bindparam("ids", type_=TextArray()), bindparam("dues", type_=NumberArray())
+        ids = bindparam("ids", type_=TextArray())
+        dues = bindparam("dues", type_=NumberArray())
+        contents = bindparam("contents", type_=BytesArray())
+        given = func.unnest(ids, dues).table_valued("id", "due", name="given").render_derived()
+        rows = postgresql.insert(keys).from_select(_KEY, select(*_columns(given)))
+        stored = func.unnest(ids, dues, contents).table_valued("id", "due", "content", name="given")
+        new = stored.render_derived()
+        self._insert_keys = (
+            postgresql.insert(keys)
+            .from_select([*_KEY, "content"], select(*_columns(new), new.c.content))
+            .on_conflict_do_nothing()
         )
-        given = arrays.table_valued("id", "due", name="given").render_derived()
-        rows = postgresql.insert(keys).from_select(
-            _KEY,
-            select(
-                bindparam("endpoint", type_=Text),
-                given.c.id,
-                given.c.due,
-                literal_column("0"),
-                bindparam("state", type_=Text),
-                literal_column("0"),
-                bindparam("at", type_=BigInteger),
-            ),
-        )
-        self._insert_keys = rows.on_conflict_do_nothing()
         # An insert that always meets the row there is finds it by its primary key. An update
         # would be left to the plan, and read a whole endpoint until the table has statistics.
         self._close_keys = rows.on_conflict_do_update(
@@ -61,12 +57,18 @@ class PostgreSQLWriting(Writing):
             set_={"state": rows.excluded.state, "closed_at": rows.excluded.closed_at},
         )
 
-    def insert_keys(self, connection: Connection, keys: Sequence[Key]) -> int:
-        """Insert those of *keys* whose id is free as pending, in their order; return how many."""
+    def insert_keys(
+        self, connection: Connection, keys: Sequence[Key], contents: Sequence[bytes]
+    ) -> int:
+        """Insert those of *keys* whose id is free as pending, in their order; return how many.
+
+        *contents* are the digests of their messages.
+        """
         parameters = {
             "endpoint": self._endpoint,
             "ids": [key.id for key in keys],
             "dues": [key.due for key in keys],
+            "contents": contents,
             "state": TimeoutState.PENDING.value,
             "at": None,
         }
@@ -93,3 +95,15 @@ class PostgreSQLWriting(Writing):
             "at": at,
         }
         connection.execute(self._close_keys, parameters)
+
+
+def _columns(given: Any) -> list[ColumnElement[Any]]:
+    return [
+        bindparam("endpoint", type_=Text),
+        given.c.id,
+        given.c.due,
+        literal_column("0"),
+        bindparam("state", type_=Text),
+        literal_column("0"),
+        bindparam("at", type_=BigInteger),
+    ]

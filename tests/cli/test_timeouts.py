@@ -53,8 +53,8 @@ def test_a_timeout_is_sent_listed_shown_moved_and_cancelled(
     assert status["timeouts"]["pending"] == 1
     assert status["queues"][folder.endpoint] == 0
     assert (cancelled.returncode, cancelled.json()) == (0, {"results": {timeout_id: "cancelled"}})
-    assert again.returncode == 3
-    assert again.json()["results"]["nobody"] == "unknown"
+    assert again.returncode == 0
+    assert again.json()["results"]["nobody"] == "will_be_cancelled"
     assert folder.run("--json", "list").json() == {"total": 0, "timeouts": []}
     assert running.out == []
 

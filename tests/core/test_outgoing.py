@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -8,8 +9,13 @@ import pytest
 from tests.support.clock import START, FakeClock
 from tests.support.makers import SECOND, a_composer, a_message
 from timeoutmgr import headers
-from timeoutmgr.contracts import Timeout
-from timeoutmgr.errors import DelayedDeliveryDisabled, InvalidMessage, MessageTooLarge
+from timeoutmgr.contracts import OnConflict, Timeout
+from timeoutmgr.errors import (
+    DelayedDeliveryDisabled,
+    InvalidMessage,
+    MessageTooLarge,
+    Unsupported,
+)
 from timeoutmgr.instants import Micros, to_wire
 from timeoutmgr.message import Outgoing
 from timeoutmgr.outgoing import Composer, SendOptions
@@ -24,7 +30,7 @@ def to_sales(outgoing: Outgoing, due: Micros) -> Outgoing:
 
 @pytest.fixture
 def composer() -> Composer:
-    return a_composer(FakeClock(), to_sales)
+    return replace(a_composer(FakeClock(), to_sales), remembering_delays=to_sales)
 
 
 def headers_of(composer: Composer, **options: Any) -> dict[str, str]:
@@ -228,3 +234,51 @@ def test_what_a_handler_sends_is_related_to_what_it_handles(composer: Composer) 
     assert written[headers.RELATED_TO] == "cause"
     assert written[headers.CORRELATION_ID] == "corr"
     assert written[headers.CONVERSATION_ID] == "conv"
+
+
+# --- a used id --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("asked", ["replace", "error", OnConflict.REPLACE])
+def test_what_to_do_with_a_used_id_travels_with_the_message(
+    composer: Composer, asked: OnConflict | str
+) -> None:
+    assert headers_of(composer, delay=7, on_conflict=asked)[headers.ON_CONFLICT] == asked
+
+
+@pytest.mark.parametrize("asked", [None, "keep", OnConflict.KEEP])
+def test_to_keep_the_first_message_is_the_default_and_needs_no_header(
+    composer: Composer, asked: OnConflict | str | None
+) -> None:
+    assert headers.ON_CONFLICT not in headers_of(composer, delay=7, on_conflict=asked)
+
+
+def test_only_a_given_due_time_is_marked_as_given(composer: Composer) -> None:
+    at = datetime(2031, 1, 2, tzinfo=UTC)
+
+    assert headers_of(composer, deliver_at=at)[headers.DELIVER_AT_GIVEN] == "True"
+    assert headers.DELIVER_AT_GIVEN not in headers_of(composer, delay=7)
+
+
+def test_an_unknown_wish_for_a_used_id_is_refused_at_the_door(composer: Composer) -> None:
+    with pytest.raises(InvalidMessage, match="keep, replace, error, got 'maybe'"):
+        headers_of(composer, delay=7, on_conflict="maybe")
+
+
+def test_a_message_that_is_not_delayed_has_no_used_id(composer: Composer) -> None:
+    with pytest.raises(InvalidMessage, match="not delayed"):
+        headers_of(composer, on_conflict="replace")
+
+
+@pytest.mark.parametrize("asked", list(OnConflict))
+def test_what_remembers_no_ids_refuses_to_look_for_a_used_one(asked: OnConflict) -> None:
+    forgetful = a_composer(FakeClock(), to_sales)
+
+    with pytest.raises(Unsupported, match="on_conflict"):
+        headers_of(forgetful, delay=7, on_conflict=asked)
+
+
+@pytest.mark.parametrize("name", [headers.ON_CONFLICT, headers.DELIVER_AT_GIVEN])
+def test_the_headers_of_a_used_id_are_the_timeout_managers(composer: Composer, name: str) -> None:
+    with pytest.raises(InvalidMessage, match="set by the timeout manager"):
+        headers_of(composer, delay=7, headers={name: "replace"})

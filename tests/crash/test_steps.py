@@ -33,7 +33,16 @@ STEPS: Final = (
     *(
         f"persistence/sql/{name}.py"
         for name in (
-            *("storing", "inserting", "claiming", "marking", "taking", "closing", "changing"),
+            *(
+                "storing",
+                "repeats",
+                "inserting",
+                "claiming",
+                "marking",
+                "taking",
+                "closing",
+                "changing",
+            ),
             *("history", "heartbeats", "purging", "locks", "replacing", "partitions"),
             "forgetting",
         )
@@ -99,7 +108,7 @@ ALLOWED: Final = {
     (f"{_RECEIVER}:_take", "take", "take"): _NOTHING,
     ("timeoutmgr/transport/sql/queues.py:_insert_each", "execute_many", "execute_many"): _PARTS,
     (f"{_STORE}/inserting.py:insert_missing", "execute", "execute"): _PARTS,
-    (f"{_STORE}/storing.py:one_by_one", "insert_keys", "insert_keys"): _NOTHING,
+    (f"{_STORE}/storing.py:_insert_keys", "insert_keys", "insert_keys"): _NOTHING,
     (f"{_STORE}/claiming.py:_may_be_dropped", "mark_free_rows", "mark_free_rows"): _NOTHING,
     (f"{_STORE}/claiming.py:_drop_ended", "mark_free_rows", "forget"): _NOTHING,
     (f"{_STORE}/claiming.py:work", "mark_free_rows", "forget"): _NOTHING,

@@ -68,6 +68,8 @@ class Round:
             now = store.now()
             stored = [self._stored("dead", n, now) for n in range(2)]
             store.store_many(stored)
+            for n in range(2):
+                store.cancel(self._timeout_id("doomed", n))
             for owner in ("one", "two"):
                 store.claim(now, 1, owner)
         if site.pair is RABBITMQ:
@@ -114,6 +116,9 @@ class Round:
                 *(self._missing(n, soon) for n in range(2)),
                 *sagas,
                 *again,
+                *(self._timeout("doomed", n, soon, arrives=None) for n in range(2)),
+                *(one for n in range(2) for one in self._replaced(n, now, soon)),
+                *(one for n in range(2) for one in self._conflict(n, soon)),
                 *(self._malformed(n) for n in range(2)),
                 *moves,
                 *(self._own("Flaky", f"flaky{n}", {}) for n in range(2)),
@@ -210,6 +215,21 @@ class Round:
         return Timeout(
             id=self._timeout_id(kind, n), due=due, destination=self.site.target, message=message
         )
+
+    def _replaced(self, n: int, now: Micros, soon: Micros) -> list[Outgoing]:
+        """Return a timeout that is far ahead, and what takes its place."""
+        first = self._timeout("replaced", n, now + _HOUR, body=b"0", arrives=None)
+        newer = self._timeout("replaced", n, soon, body=b"1")
+        told = {headers.TIME_SENT: to_wire(now + _HOUR), headers.ON_CONFLICT: "replace"}
+        message = replace(newer.message, headers={**newer.message.headers, **told})
+        return [first, replace(newer, message=message)]
+
+    def _conflict(self, n: int, soon: Micros) -> list[Outgoing]:
+        """Return a timeout, and a message with other content under its id: for the error queue."""
+        first = self._timeout("used", n, soon)
+        other = self._timeout("used", n, soon, body=b"0", arrives=None)
+        self.errors[other.message.id] = Due(other.message, 0, self.site.address)
+        return [first, other]
 
     def _missing(self, n: int, due: Micros, kind: str = "missing") -> Outgoing:
         message = self._message(kind, n, _LARGE, None)

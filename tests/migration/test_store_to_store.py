@@ -123,7 +123,7 @@ def test_what_ended_at_the_target_before_is_known_there_and_does_not_rise_again(
     moves: Move,
 ) -> None:
     moves.source.store_many(some(4))
-    assert moves.target.cancel("t001") is CancelResult.UNKNOWN  # it overtakes the move
+    assert moves.target.cancel("t001") is CancelResult.WILL_BE_CANCELLED  # it overtakes the move
 
     report = moves.run()
 

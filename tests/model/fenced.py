@@ -12,6 +12,7 @@ from timeoutmgr.contracts import (
     Chunk,
     Key,
     Outcome,
+    Repeat,
     Taken,
     Timeout,
     Transaction,
@@ -32,7 +33,7 @@ class FencedStore(SimStore):
 
     def store_many(
         self, timeouts: Sequence[Timeout], *, transaction: Transaction | None = None
-    ) -> None:
+    ) -> Sequence[Repeat]:
         batch = in_order(timeouts)
         self._run(
             "store",
@@ -40,6 +41,7 @@ class FencedStore(SimStore):
             lambda world, fresh: tables.inserted(world, batch, fresh),
             transaction,
         )
+        return ()
 
     def claim(
         self,
@@ -84,7 +86,7 @@ class FencedStore(SimStore):
             known = world.keys.get(timeout_id)
             by_key = cancel_by(known)
             if by_key is not None or known is None:
-                return by_key or CancelResult.UNKNOWN, None
+                return by_key or CancelResult.WILL_BE_CANCELLED, None
             key, maybe = Key(known.due, timeout_id), self._maybe_sent(world, timeout_id)
             if maybe is None:
                 return CancelResult.TOO_LATE, None
@@ -92,7 +94,7 @@ class FencedStore(SimStore):
 
         def change(world: World, found: tuple[CancelResult, Key | None]) -> World:
             answer, key = found
-            if answer is CancelResult.UNKNOWN:
+            if answer is CancelResult.WILL_BE_CANCELLED:
                 return tables.barred(world, timeout_id)
             if key is None:
                 return world

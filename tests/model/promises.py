@@ -41,7 +41,7 @@ class PromiseBroken(Exception):
         return PromiseBroken(self.promise, self.why, (*steps, *self.steps))
 
 
-_CANCELLED = frozenset({CancelResult.CANCELLED.value, CancelResult.UNKNOWN.value})
+_CANCELLED = frozenset({CancelResult.CANCELLED.value, CancelResult.WILL_BE_CANCELLED.value})
 CANCEL, CHANGE = "cancel", "reschedule"
 
 

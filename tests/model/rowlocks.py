@@ -17,6 +17,7 @@ from timeoutmgr.contracts import (
     Key,
     Outcome,
     OutcomeKind,
+    Repeat,
     Taken,
     Timeout,
     Transaction,
@@ -37,7 +38,7 @@ class RowLockStore(SimStore):
 
     def store_many(
         self, timeouts: Sequence[Timeout], *, transaction: Transaction | None = None
-    ) -> None:
+    ) -> Sequence[Repeat]:
         batch = in_order(timeouts)
         joined = as_simulated(transaction)
         see = joined.seen() if joined is not None else _as_it_is
@@ -56,6 +57,7 @@ class RowLockStore(SimStore):
                 "insert the rows",
                 lambda world: (tables.inserted(world, batch, fresh).released(self._who), None),
             )
+        return ()
 
     def claim(
         self,
@@ -136,7 +138,7 @@ class RowLockStore(SimStore):
             if answer == "locked":
                 break
             if self._commit("leave a tombstone", lambda world: self._bar(world, timeout_id)):
-                return CancelResult.UNKNOWN
+                return CancelResult.WILL_BE_CANCELLED
         held = self._hold(timeout_id)
         if held is None:
             return CancelResult.TOO_LATE

@@ -106,7 +106,7 @@ def test_where_sending_is_part_of_closing_a_cancel_never_answers_maybe(store: st
     explored = explore(replace(STORES[store], clients=(CANCELLED,), bounds=bounds).model())
 
     answers = {answer for _, answer in explored.answers}
-    assert answers == {"cancelled", "too_late", "unknown", "no answer"}, f"{explored}"
+    assert answers == {"cancelled", "too_late", "will_be_cancelled", "no answer"}, f"{explored}"
 
 
 @pytest.mark.parametrize("store", ["row locks", "fenced claim"])
@@ -115,7 +115,7 @@ def test_a_cancel_has_four_answers_and_each_is_given(store: str) -> None:
     explored = explore(replace(STORES[store], clients=(CANCELLED,), bounds=bounds).model())
 
     answers = {answer for _, answer in explored.answers}
-    assert answers == {"cancelled", "maybe_sent", "too_late", "unknown"}, f"{explored}"
+    assert answers == {"cancelled", "maybe_sent", "too_late", "will_be_cancelled"}, f"{explored}"
 
 
 def lapsed(scenario: Scenario, lapses: int) -> Explored:

@@ -13,6 +13,7 @@ from timeoutmgr.contracts import (
     Key,
     Outcome,
     OutcomeKind,
+    Repeat,
     Sending,
     SendResult,
     Taken,
@@ -161,7 +162,7 @@ class TombstoneLookedAtUnlocked(RowLockStore):
 
     def store_many(
         self, timeouts: Sequence[Timeout], *, transaction: Transaction | None = None
-    ) -> None:
+    ) -> Sequence[Repeat]:
         batch = in_order(timeouts)
 
         def look(world: World) -> tuple[World, tuple[str, ...]]:
@@ -175,6 +176,7 @@ class TombstoneLookedAtUnlocked(RowLockStore):
         unseen = self._ask("look for tombstones", look)
         if unseen:
             self._commit("insert", insert)
+        return ()
 
 
 class NoTombstoneAfterDispatch(RowLockStore):
@@ -208,7 +210,7 @@ class CancelWithoutRowLock(RowLockStore):
 class CancelLeavesNoTombstone(FencedStore):
     def cancel(self, timeout_id: str) -> CancelResult:
         known = self._look("is it there", lambda world: timeout_id in world.keys)
-        return super().cancel(timeout_id) if known else CancelResult.UNKNOWN
+        return super().cancel(timeout_id) if known else CancelResult.WILL_BE_CANCELLED
 
 
 class DueNotLookedAtAgain(RowLockStore):

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from tests.support.clock import START, FakeClock
 from tests.support.makers import SECOND, a_composer, a_message
-from timeoutmgr import SendOptions
+from timeoutmgr import SendOptions, headers
 from timeoutmgr.errors import DelayTooLong, Unsupported
 from timeoutmgr.headers import DELIVER_AT
 from timeoutmgr.instants import Micros, to_wire
@@ -125,7 +125,9 @@ def test_without_fallback_nothing_is_stored(clock: FakeClock) -> None:
 
 def a_native_composer(clock: FakeClock, *, falls_back: bool) -> Composer:
     route = a_route(clock, falls_back=falls_back)
-    return replace(a_composer(clock, route), cancellable_delays=to_store if falls_back else None)
+    stored = to_store if falls_back else None
+    made = a_composer(clock, route)
+    return replace(made, cancellable_delays=stored, remembering_delays=stored)
 
 
 def test_what_is_held_by_the_broker_has_no_id_to_cancel_it_by(clock: FakeClock) -> None:
@@ -150,3 +152,14 @@ def test_what_must_be_cancellable_is_refused_where_no_store_may_take_it(clock: F
         composer.compose("billing", "Remind", {}, SendOptions(delay=7), stored=True)
     undelayed = composer.compose("billing", "Remind", {}, SendOptions(cancellable=True))
     assert undelayed.outgoing.destination == "billing"
+
+
+def test_delay_levels_refuse_what_needs_used_ids_to_be_remembered(clock: FakeClock) -> None:
+    composer = a_native_composer(clock, falls_back=True)
+    options = SendOptions(delay=timedelta(seconds=7), message_id="m1", on_conflict="replace")
+
+    with pytest.raises(Unsupported, match=r"on_conflict.*cancellable=True"):
+        composer.compose("billing", "Remind", {}, options)
+    stored = composer.compose("billing", "Remind", {}, replace(options, cancellable=True))
+
+    assert stored.outgoing.message.headers[headers.ON_CONFLICT] == "replace"

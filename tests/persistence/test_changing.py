@@ -55,9 +55,10 @@ def test_what_is_in_a_dispatchers_hands_is_too_late(store: TimeoutStore) -> None
     assert store.find("a") == (TimeoutState.DISPATCHED, None)
 
 
-def test_an_unknown_id_is_unknown_once_and_cancelled_then(store: TimeoutStore) -> None:
+def test_an_unknown_id_will_be_cancelled_until_its_message_comes(store: TimeoutStore) -> None:
     assert store.reschedule("a", NOW) is ChangeResult.UNKNOWN
-    assert store.cancel("a") is CancelResult.UNKNOWN
+    assert [store.cancel("a") for _ in range(2)] == [CancelResult.WILL_BE_CANCELLED] * 2
+    store.store_many([timeout("a")])
     assert store.cancel("a") is CancelResult.CANCELLED
     assert store.reschedule("a", NOW) is ChangeResult.UNKNOWN
 

@@ -86,7 +86,7 @@ def test_a_redelivery_does_not_undo_a_reschedule(store: TimeoutStore) -> None:
 
 @pytest.mark.behaviour(31)
 def test_a_store_message_that_comes_after_the_cancel_is_dropped(store: TimeoutStore) -> None:
-    assert store.cancel("a") is CancelResult.UNKNOWN
+    assert store.cancel("a") is CancelResult.WILL_BE_CANCELLED
 
     store.store_many([timeout("a"), timeout("b")])
 

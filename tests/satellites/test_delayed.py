@@ -265,6 +265,13 @@ def test_an_order_to_clear_is_refused_with_a_sentence() -> None:
         desk.take(order)
 
 
+def test_a_wish_for_a_used_id_is_refused_with_a_sentence() -> None:
+    desk = Desk()
+
+    with pytest.raises(MessageRejected, match="does not remember which ids were used"):
+        desk.take(a_delayed("m1", on_conflict="replace"))
+
+
 def test_an_order_to_look_again_wakes_the_poller() -> None:
     desk = Desk()
 

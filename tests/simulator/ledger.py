@@ -149,7 +149,7 @@ class Ledger:
             self._is_too_late(life, asked)
             return
         life.may_vanish = True
-        if answer in (CancelResult.CANCELLED, CancelResult.UNKNOWN):
+        if answer in (CancelResult.CANCELLED, CancelResult.WILL_BE_CANCELLED):
             if life.delivered:
                 self._breaks(Promise.CANCEL_IS_TRUE, f"sent before {answer!r}", life.message_id)
             life.never = answer

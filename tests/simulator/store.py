@@ -11,6 +11,7 @@ from timeoutmgr.contracts import (
     ChangeResult,
     Chunk,
     Key,
+    Repeat,
     Taken,
     Timeout,
     TimeoutState,
@@ -49,12 +50,13 @@ class SimStore:
 
     def store_many(
         self, timeouts: Sequence[Timeout], *, transaction: Transaction | None = None
-    ) -> None:
+    ) -> Sequence[Repeat]:
         def work() -> None:
             fresh = self.database.insert(timeouts)
             self.calls.note("stores", *fresh)
 
         self.commit(work)
+        return ()
 
     def claim(
         self,
@@ -170,7 +172,7 @@ class SimStore:
         self.calls.note("cancels", timeout_id)
         if known is None:
             self.database.known[timeout_id] = Known(TimeoutState.CANCELLED, 0)
-            return CancelResult.UNKNOWN
+            return CancelResult.WILL_BE_CANCELLED
         if known.state is TimeoutState.CANCELLED:
             return CancelResult.MAYBE_SENT if known.maybe_sent else CancelResult.CANCELLED
         maybe = self._maybe_sent(known, timeout_id)

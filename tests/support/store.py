@@ -6,7 +6,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
-from timeoutmgr.contracts import Chunk, Clock, Key, Outcome, Taken, Timeout, Transaction
+from timeoutmgr.contracts import Chunk, Clock, Key, Outcome, Repeat, Taken, Timeout, Transaction
 from timeoutmgr.instants import Micros
 from timeoutmgr.persistence.memory_store import Contents, MemoryTimeoutStore
 
@@ -39,9 +39,9 @@ class ScriptedStore(MemoryTimeoutStore):
 
     def store_many(
         self, timeouts: Sequence[Timeout], *, transaction: Transaction | None = None
-    ) -> None:
+    ) -> Sequence[Repeat]:
         self._called("store_many", transaction)
-        super().store_many(timeouts)
+        return super().store_many(timeouts)
 
     def claim(
         self,

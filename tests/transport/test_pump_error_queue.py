@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from itertools import count
+
 import pytest
 
 from tests.transport.pumping import GONE, SAFE, Mill
 from timeoutmgr import headers
 from timeoutmgr.contracts import SendResult, TransactionMode
-from timeoutmgr.errors import TransportUnavailable
+from timeoutmgr.errors import MessageRejected, TransportUnavailable
+from timeoutmgr.message import Received
+from timeoutmgr.transport.work import Work
 
 
 @pytest.mark.behaviour(91)
@@ -69,3 +74,56 @@ def test_a_message_whose_copy_was_not_taken_is_moved_in_a_later_turn(
     mill.pump.run()
 
     assert (mill.errors, mill.transport.ids("sales")) == (["a"], [])
+
+
+@pytest.mark.parametrize("mode", [*SAFE, TransactionMode.NONE])
+def test_what_a_step_rejects_is_moved_and_the_rest_is_settled_once(mode: TransactionMode) -> None:
+    mill = Mill(mode, batch=3)
+    mill.put("a", "b", "c")
+
+    def reject(batch: Sequence[Received], work: Work) -> None:
+        work.reject(batch[1], MessageRejected("other content"))
+
+    mill.before_step = reject
+
+    mill.turn()
+
+    assert mill.batches == [["a", "b", "c"]]
+    assert (mill.held, mill.errors) == ([], ["b"])
+    [copy] = mill.transport.messages("error")
+    assert copy.headers[headers.EXCEPTION_MESSAGE] == "other content"
+
+
+@pytest.mark.parametrize("mode", SAFE)
+def test_what_a_step_rejects_stays_while_the_error_queue_does_not_take_it(
+    mode: TransactionMode,
+) -> None:
+    mill = Mill(mode, batch=2)
+    mill.put("a", "b")
+    mill.before_step = lambda batch, work: work.reject(batch[0], MessageRejected("no"))
+    mill.transport.script("error", GONE)
+
+    with pytest.raises(TransportUnavailable):
+        mill.turn()
+
+    assert (mill.held, mill.errors) == (["a"], [])
+
+
+def test_a_message_that_is_rejected_when_it_is_tried_again_is_moved() -> None:
+    mill = Mill()
+    mill.put("a")
+    mill.failures["a"] = [RuntimeError("once"), MessageRejected("not reached")]
+    turns = count()
+
+    def reject_at_last(batch: Sequence[Received], work: Work) -> None:
+        if next(turns) == 1:
+            mill.failures.clear()
+            work.reject(batch[0], MessageRejected("other content"))
+
+    mill.before_step = reject_at_last
+
+    mill.turn()
+
+    [copy] = mill.transport.messages("error")
+    assert copy.headers[headers.EXCEPTION_MESSAGE] == "other content"
+    assert mill.held == []

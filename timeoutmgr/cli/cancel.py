@@ -15,9 +15,11 @@ from timeoutmgr.cli.shared import Shared, opened
 def cancel(shared: Shared, ids: tuple[str, ...]) -> Exit:
     """Cancel timeouts by id, and say of each what that still could do.
 
-    cancelled: it will not be delivered. too_late: it was sent, or is being sent now.
-    maybe_sent: it will not be sent again, but may have been. unknown: no such timeout is stored.
-    The exit code is 0 only if every one is cancelled, else 3.
+    cancelled: it will not be delivered. will_be_cancelled: no such timeout is stored; if its
+    message arrives, it is dropped. too_late: it was sent, or is being sent now. maybe_sent: it
+    will not be sent again, but may have been. unknown: no such timeout is stored, and the store
+    cannot remember the cancel. The exit code is 0 if every timeout is or will be cancelled,
+    otherwise 3.
 
     Examples:
       timeoutmgr cancel 5f0c2a1e-8a44-5b7a-9d0e-3c1f2b7a6d55
@@ -28,5 +30,5 @@ def cancel(shared: Shared, ids: tuple[str, ...]) -> Exit:
         results = {each: endpoint.timeouts.cancel(each) for each in ids}
     document = {"results": {each: result.value for each, result in results.items()}}
     shared.show(document, lambda: output.print_pairs(list(document["results"].items())))
-    done = all(result is CancelResult.CANCELLED for result in results.values())
-    return Exit.OK if done else Exit.NOT_FOUND
+    done = {CancelResult.CANCELLED, CancelResult.WILL_BE_CANCELLED}
+    return Exit.OK if done.issuperset(results.values()) else Exit.NOT_FOUND

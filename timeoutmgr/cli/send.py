@@ -22,6 +22,11 @@ from timeoutmgr.errors import DeliveryUnknown, InvalidMessage
 @option("--saga", help="What the message belongs to, for cancel-saga.")
 @option("--id", "message_id", help="Message id; one is made if not given.")
 @option("--cancellable", is_flag=True, help="Only where a store keeps it, not a broker.")
+@option(
+    "--on-conflict",
+    type=click.Choice(["keep", "replace", "error"]),
+    help="What to do with a delayed message if its --id was used with other content.",
+)
 @option("--content-type", default="application/json", show_default=True, help="Of the body.")
 @common(environment=False)
 @click.pass_obj
@@ -36,6 +41,7 @@ def send(
     saga: str | None,
     message_id: str | None,
     cancellable: bool,
+    on_conflict: str | None,
     content_type: str,
 ) -> None:
     """Send a message of TYPE to the queue DESTINATION, at once or when it is due.
@@ -62,6 +68,7 @@ def send(
                 headers=dict(headers),
                 message_id=chosen,
                 cancellable=cancellable,
+                on_conflict=on_conflict,
                 content_type=content_type,
             )
         except DeliveryUnknown as error:

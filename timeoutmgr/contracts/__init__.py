@@ -27,6 +27,7 @@ from timeoutmgr.contracts.persistences import (
     StoreCapabilities,
 )
 from timeoutmgr.contracts.queue_reports import InspectsQueues, QueueReport
+from timeoutmgr.contracts.repeats import ExaminesIds, OnConflict, Repeat, RepeatKind
 from timeoutmgr.contracts.reports import EndpointReport, ProcessRecord, StoreStatistics
 from timeoutmgr.contracts.sessions import (
     Answered,
@@ -63,6 +64,7 @@ __all__ = [
     "DelayedMessageStore",
     "DelayedMessageStoreWithInfrastructure",
     "EndpointReport",
+    "ExaminesIds",
     "Exchange",
     "FetchesInBatches",
     "HasBulkTables",
@@ -77,6 +79,7 @@ __all__ = [
     "MessageRows",
     "Move",
     "MovesRows",
+    "OnConflict",
     "Outcome",
     "OutcomeKind",
     "Persistence",
@@ -85,6 +88,8 @@ __all__ = [
     "QueueReport",
     "Receiver",
     "RemovesInBatches",
+    "Repeat",
+    "RepeatKind",
     "ReportsEndpoints",
     "SendResult",
     "Sending",

@@ -48,8 +48,10 @@ class CancelResult(StrEnum):
     """
     MAYBE_SENT = "maybe_sent"
     """It will not be sent again, but a claim on it ended without saying whether it was sent."""
+    WILL_BE_CANCELLED = "will_be_cancelled"
+    """No such timeout is stored. If its message arrives, it is dropped and the history says so."""
     UNKNOWN = "unknown"
-    """No such timeout is stored. Should it still be on its way, it is dropped on arrival."""
+    """No such timeout is stored, and the store cannot remember a cancel."""
 
 
 class ChangeResult(StrEnum):

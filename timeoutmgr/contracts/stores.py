@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from typing import Protocol, runtime_checkable
 
 from timeoutmgr.contracts.outcomes import CancelResult, ChangeResult, Outcome
+from timeoutmgr.contracts.repeats import Repeat
 from timeoutmgr.contracts.reports import ProcessRecord, StoreStatistics
 from timeoutmgr.contracts.timeouts import Chunk, Key, Timeout, TimeoutFilter, TimeoutState
 from timeoutmgr.contracts.transactions import Transaction
@@ -63,12 +64,15 @@ class TimeoutStore(Protocol):
 
     def store_many(
         self, timeouts: Sequence[Timeout], *, transaction: Transaction | None = None
-    ) -> None:
-        """Store all or none of *timeouts*, durably.
+    ) -> Sequence[Repeat]:
+        """Store all or none of *timeouts*, durably; return those whose id was used before.
 
-        An id that was ever stored, cancelled or dispatched is skipped: a redelivered store
-        message neither doubles, resurrects nor un-reschedules a timeout. The race: a redelivery
-        that finds no tombstone while the dispatch commits must not insert.
+        An id that was ever stored, cancelled or dispatched is not stored again: a redelivered
+        store message neither doubles, resurrects nor un-reschedules a timeout. The race: a
+        redelivery that finds no tombstone while the dispatch commits must not insert. Only a
+        replacement changes a timeout that is pending; decided against a running dispatch as
+        ``reschedule`` is. What became of each Repeat says its kind. Raises IdInUse, with none
+        stored, for a conflict of a timeout whose ``on_conflict`` is ``error``.
         """
         ...
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+from timeoutmgr.contracts.repeats import OnConflict
 from timeoutmgr.instants import Micros
 from timeoutmgr.message import Message
 
@@ -22,7 +23,9 @@ class Timeout:
     """A delayed message at rest.
 
     *id* is derived from endpoint and message id, so that storing twice is storing once.
-    *created* is when the sender sent it; *attempts* counts failed dispatches.
+    *created* is when the sender sent it; *attempts* counts failed dispatches. *due_given* says
+    that the sender gave ``deliver_at``, *on_conflict* what to do if the id was used before; both
+    are for the storing, and not kept.
     """
 
     id: str
@@ -32,6 +35,8 @@ class Timeout:
     saga_id: str | None = None
     created: Micros = 0
     attempts: int = 0
+    due_given: bool = field(default=False, compare=False)
+    on_conflict: OnConflict = field(default=OnConflict.KEEP, compare=False)
 
     @property
     def key(self) -> Key:

@@ -7,7 +7,7 @@ them.
 from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import ARRAY, BigInteger, ColumnElement, Dialect, Text, cast, select
+from sqlalchemy import ARRAY, BigInteger, ColumnElement, Dialect, LargeBinary, Text, cast, select
 from sqlalchemy.types import TypeDecorator
 
 
@@ -44,6 +44,23 @@ class NumberArray(TypeDecorator[Sequence[int]]):
     def bind_expression(self, bindvalue: Any) -> ColumnElement[Any]:
         """Have the server read what was spelled."""
         return _read_once(bindvalue, ARRAY(BigInteger))
+
+
+class BytesArray(TypeDecorator[Sequence[bytes]]):
+    """Bytes as one parameter of type ``bytea[]``."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: Sequence[bytes] | None, dialect: Dialect) -> str | None:
+        """Spell the array as PostgreSQL reads it: hexadecimal, each backslash twice."""
+        if value is None:
+            return None
+        return "{" + ",".join([rf'"\\x{one.hex()}"' for one in value]) + "}"
+
+    def bind_expression(self, bindvalue: Any) -> ColumnElement[Any]:
+        """Have the server read what was spelled."""
+        return _read_once(bindvalue, ARRAY(LargeBinary))
 
 
 def _read_once(bindvalue: Any, array: ARRAY[Any]) -> ColumnElement[Any]:

@@ -218,7 +218,7 @@ class Pump:
         self, batch: Sequence[Received], session: TransportSession, receiver: Receiver
     ) -> None:
         try:
-            self._attempt(batch, session, receiver)
+            rejected = self._attempt(batch, session, receiver)
         except LeaseLost:
             self._leave(batch, receiver)
         except (StorageUnavailable, TransportUnavailable, DeliveryUnknown) as error:
@@ -234,16 +234,28 @@ class Pump:
             # One bad message must not sink its neighbours: each on its own.
             for received in batch:
                 self._handle([received], session, receiver)
+        else:
+            self._reject(rejected, session, receiver)
 
     def _attempt(
         self, batch: Sequence[Received], session: TransportSession, receiver: Receiver
-    ) -> None:
+    ) -> Sequence[tuple[Received, MessageRejected]]:
         with Work(session, receiver, self._around.mode) as work:
             self._what.step(batch, work)
             reach("pump.handled")
             if self._around.mode is not TransactionMode.NONE:
                 work.ack(batch)
                 reach("pump.acked")
+        return work.rejected
+
+    def _reject(
+        self,
+        rejected: Sequence[tuple[Received, MessageRejected]],
+        session: TransportSession,
+        receiver: Receiver,
+    ) -> None:
+        for received, error in rejected:
+            self._move_to_error(received, error, session, receiver)
 
     def _leave(self, batch: Sequence[Received], receiver: Receiver) -> None:
         """Let go of *batch*, which was undone: some of it is done by whoever has that now.
@@ -282,7 +294,7 @@ class Pump:
             self._around.telemetry.count("immediate_retries")
             attempt += 1
             try:
-                self._attempt([received], session, receiver)
+                rejected = self._attempt([received], session, receiver)
             except LeaseLost:
                 self._leave([received], receiver)
                 return
@@ -291,6 +303,7 @@ class Pump:
             except Exception as again:
                 error = again
             else:
+                self._reject(rejected, session, receiver)
                 return
 
     def _decide(self, received: Received, error: Exception, attempt: int) -> Recovery:

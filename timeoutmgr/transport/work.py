@@ -20,6 +20,7 @@ from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import (
     DeliveryUnknown,
     InvalidMessage,
+    MessageRejected,
     StorageUnavailable,
     TransportUnavailable,
     Unroutable,
@@ -53,6 +54,8 @@ class Work:
         self._stack = ExitStack()
         self._transaction: Transaction | None = None
         self._after_commit: list[Callable[[], None]] = []
+        self.rejected: list[tuple[Received, MessageRejected]] = []
+        """What goes to the error queue once the rest is settled."""
 
     def __enter__(self) -> Self:
         self._stack.__enter__()
@@ -132,9 +135,19 @@ class Work:
         """
         tell_each(self.send_isolated if isolated else self.try_send, outgoing)
 
+    def reject(self, received: Received, error: MessageRejected) -> None:
+        """Have *received* moved to the error queue once the rest of the batch is settled.
+
+        For a step that has dealt with the rest: to raise would have all of it done again.
+        """
+        self.rejected.append((received, error))
+
     def ack(self, batch: Sequence[Received]) -> None:
-        """Settle *batch* for good; the pump calls this last."""
-        self._receiver.ack(batch, transaction=self.transaction)
+        """Settle what is not rejected of *batch* for good; the pump calls this last."""
+        tags = {received.tag for received, _ in self.rejected}
+        settled = [received for received in batch if received.tag not in tags] if tags else batch
+        if settled:
+            self._receiver.ack(settled, transaction=self.transaction)
 
     def after_commit(self, action: Callable[[], None]) -> None:
         """Have *action* called once everything is committed; never after a rollback.

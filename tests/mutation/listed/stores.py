@@ -22,8 +22,8 @@ MUTANTS = (
         name="a redelivered store message is stored again",
         promise="An id is stored once in its life.",
         file=_STORING,
-        before="if insert_keys(connection, [key]):\n",
-        after="if insert_keys(connection, [key]) in (0, 1):\n",
+        before="if not self._insert_keys(connection, [item]):\n",
+        after="if self._insert_keys(connection, [item]) not in (0, 1):\n",
         tests=(
             f"{_STORING_TESTS}::test_a_redelivery_does_not_resurrect_what_was_dispatched[sqlite]",
         ),
@@ -32,8 +32,8 @@ MUTANTS = (
         name="of one id twice in a batch the last counts",
         promise="What was sent first under an id is what is delivered.",
         file=_STORING,
-        before="for timeout in reversed(timeouts)}",
-        after="for timeout in timeouts}",
+        before="for item in sorted(batch, key=lambda one:",
+        after="for item in sorted(reversed(batch), key=lambda one:",
         tests=(f"{_STORING_TESTS}::test_of_one_id_twice_in_a_batch_the_first_counts[sqlite]",),
     ),
     Mutant(
@@ -41,11 +41,11 @@ MUTANTS = (
         promise="What is sent inside a transaction exists if that commits.",
         file=_STORING,
         before="""\
-                    with transaction.begin_nested():
-                        all_new(transaction)
+        with transaction.begin_nested():
+            return work(transaction)
 """,
         after="""\
-                    self._context.database.run(all_new)
+        return self._context.database.run(work)
 """,
         tests=(
             "tests/persistence/test_storing_inside.py::"

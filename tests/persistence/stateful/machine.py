@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import Final
 
 from hypothesis import strategies as st
@@ -17,6 +18,7 @@ from timeoutmgr.contracts import (
     ChangeResult,
     Chunk,
     Key,
+    OnConflict,
     Outcome,
     OutcomeKind,
     Taken,
@@ -37,7 +39,8 @@ SAGAS: Final = st.sampled_from([None, None, "s", "S"])
 PROCESS: Final = st.integers(0, PROCESSES - 1)
 NUMBER: Final = st.integers(0, 11)
 LIMIT: Final = st.sampled_from([100, 2, 1])
-ORDER: Final = st.tuples(IDS, OFFSETS, SAGAS)
+CONFLICTS: Final = st.sampled_from([OnConflict.KEEP, OnConflict.KEEP, OnConflict.REPLACE])
+ORDER: Final = st.tuples(IDS, OFFSETS, SAGAS, CONFLICTS, st.sampled_from([b"1", b"2"]))
 ENDS: Final = st.lists(
     st.sampled_from(["dispatched", "dispatched", "failed", "retry", "later", "unknown", "nothing"]),
     min_size=1,
@@ -95,20 +98,25 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(process=PROCESS, orders=st.lists(ORDER, min_size=1, max_size=5))
     def timeouts_are_stored(
-        self, process: int, orders: list[tuple[str, Micros, str | None]]
+        self, process: int, orders: list[tuple[str, Micros, str | None, OnConflict, bytes]]
     ) -> None:
-        batch = [
-            timeout(name, self.now + offset, saga=saga, body=f"{number} {self.now}".encode())
-            for number, (name, offset, saga) in enumerate(orders)
-        ]
-        self.store(process).store_many(batch)
-        self.model.store(batch)
+        self.store_batch(
+            process,
+            [
+                replace(
+                    timeout(name, self.now + offset, saga=saga, body=body),
+                    on_conflict=on_conflict,
+                    due_given=offset in {0, HOUR},
+                )
+                for name, offset, saga, on_conflict, body in orders
+            ],
+        )
 
     @rule(process=PROCESS, which=NUMBER)
     def a_store_message_comes_again(self, process: int, which: int) -> None:
         known = list(self.model.known.values())
         if known:
-            self.store(process).store_many([known[which % len(known)].timeout])
+            self.store_batch(process, [known[which % len(known)].timeout])
 
     @rule(process=PROCESS, name=IDS)
     def one_is_cancelled(self, process: int, name: str) -> None:
@@ -273,6 +281,19 @@ class StoreMachine(RuleBasedStateMachine):
         assert store.find(name) == (None if known is None else (known.state, row))
         assert store.key_of(name) == (row and row.key)
 
+    def store_batch(self, process: int, batch: list[Timeout]) -> None:
+        repeats = self.store(process).store_many(batch)
+        kinds = {id(repeat.timeout): repeat.kind for repeat in repeats}
+        for one in batch:
+            known = self.model.known.get(one.id)
+            pending = known is not None and known.state is TimeoutState.PENDING
+            answers = self.expected_cancel(one.id) if pending else {CancelResult.TOO_LATE}
+            late = {answer is CancelResult.TOO_LATE for answer in answers}
+            expected = {self.model.repeat(one, too_late=each) for each in late}
+            kind = kinds.get(id(one))
+            assert kind in expected, f"{one.id!r} is a {kind}, expected one of {expected}"
+            self.model.stored(one, kind, self.now)
+
     def check_pages(self, store: TimeoutStore, which: TimeoutFilter) -> None:
         expected = [row for row in self.model.pending() if _matches(which, row)]
         found: list[Timeout] = []
@@ -359,7 +380,9 @@ class StoreMachine(RuleBasedStateMachine):
     def expected_cancel(self, name: str) -> set[CancelResult]:
         known = self.model.known.get(name)
         if known is None:
-            return {CancelResult.UNKNOWN}
+            return {CancelResult.WILL_BE_CANCELLED}
+        if not known.contents:
+            return {CancelResult.WILL_BE_CANCELLED}
         if known.state is TimeoutState.CANCELLED:
             sent = known.doubt is Doubt.SURE
             return {CancelResult.MAYBE_SENT if sent else CancelResult.CANCELLED}

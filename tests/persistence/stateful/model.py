@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import IntEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from tests.persistence.making import SECOND, timeout
-from timeoutmgr.contracts import Key, Outcome, OutcomeKind, Timeout, TimeoutState
+from timeoutmgr.contracts import (
+    Key,
+    OnConflict,
+    Outcome,
+    OutcomeKind,
+    RepeatKind,
+    Timeout,
+    TimeoutState,
+)
 from timeoutmgr.instants import Micros
 
 CLAIM_TIME: Final = 60 * SECOND
@@ -26,6 +34,18 @@ class Doubt(IntEnum):
     """It was taken in hand, and nobody said how that ended."""
 
 
+class Content(NamedTuple):
+    """What tells one message from another; *due* only if it was given."""
+
+    destination: str
+    body: bytes
+    due: Micros | None
+
+    def is_same(self, other: Content) -> bool:
+        is_due_alike = None in (self.due, other.due) or self.due == other.due
+        return is_due_alike and self[:2] == other[:2]
+
+
 @dataclass(slots=True)
 class Known:
     """What became of an id; *timeout* is its row while it is pending."""
@@ -36,6 +56,9 @@ class Known:
     doubt: Doubt = Doubt.NONE
     closed_at: Micros = 0
     version: int = 0
+    contents: tuple[Content, ...] = ()
+    """Of the message that counts, and of the first; of none while it is awaited."""
+    replaced_at: Micros | None = None
 
 
 @dataclass(slots=True, eq=False)
@@ -131,9 +154,37 @@ class Model:
 
     # --- what happens ---
 
-    def store(self, timeouts: Iterable[Timeout]) -> None:
-        for one in timeouts:
-            self.known.setdefault(one.id, Known(one))
+    def repeat(self, one: Timeout, *, too_late: bool) -> RepeatKind | None:
+        """Return what *one* is if it is stored; *too_late* to replace, if it is pending."""
+        known = self.known.get(one.id)
+        if known is None:
+            return None
+        if not known.contents:
+            return RepeatKind.CANCELLED
+        asks = one.on_conflict is OnConflict.REPLACE
+        if asks and self._is_pending(known) and not too_late:
+            if one.created != known.timeout.created:
+                is_later = one.created > known.timeout.created
+                return RepeatKind.REPLACED if is_later else RepeatKind.SUPERSEDED
+        elif asks and known.replaced_at is not None and one.created < known.replaced_at:
+            return RepeatKind.SUPERSEDED
+        is_known = any(content_of(one).is_same(content) for content in known.contents)
+        return RepeatKind.DUPLICATE if is_known else RepeatKind.CONFLICT
+
+    def stored(self, one: Timeout, kind: RepeatKind | None, now: Micros) -> None:
+        """Note that *one* was stored, or has become a repeat of *kind*."""
+        content = content_of(one)
+        if kind is None:
+            self.known[one.id] = Known(one, contents=(content,))
+        known = self.known[one.id]
+        if kind is RepeatKind.CANCELLED:
+            known.contents, known.closed_at = (content,), now
+            self.history.append((one.id, "cancelled", now))
+        elif kind is RepeatKind.REPLACED:
+            doubt = self.doubt(known.timeout.key)
+            contents = (content, known.contents[-1])
+            known.timeout, known.next_try, known.doubt = one, 0, doubt
+            known.contents, known.replaced_at = contents, one.created
 
     def claimed(self, token: str, keys: Sequence[Key], owner: int, now: Micros) -> None:
         for claim in [one for one in self.claims.values() if not self.alive(one, now)]:
@@ -262,3 +313,7 @@ class Model:
     @staticmethod
     def _is_pending(known: Known) -> bool:
         return known.state is TimeoutState.PENDING
+
+
+def content_of(one: Timeout) -> Content:
+    return Content(one.destination, one.message.body, one.due if one.due_given else None)

@@ -16,6 +16,7 @@ from timeoutmgr.contracts import (
     Key,
     Outcome,
     OutcomeKind,
+    Repeat,
     Taken,
     Timeout,
     TimeoutState,
@@ -40,23 +41,24 @@ class Wrong(MemoryTimeoutStore):
 class ResurrectsTombstones(Wrong):
     def store_many(
         self, timeouts: Sequence[Timeout], *, transaction: Transaction | None = None
-    ) -> None:
+    ) -> Sequence[Repeat]:
         for one in timeouts:
             known = self.inside.known.get(one.id)
             if known is not None and known.state is TimeoutState.DISPATCHED:
                 del self.inside.known[one.id]
-        super().store_many(timeouts)
+        return super().store_many(timeouts)
 
 
 class UnreschedulesOnRedelivery(Wrong):
     def store_many(
         self, timeouts: Sequence[Timeout], *, transaction: Transaction | None = None
-    ) -> None:
-        super().store_many(timeouts)
+    ) -> Sequence[Repeat]:
+        repeats = super().store_many(timeouts)
         for one in timeouts:
             known = self.inside.known[one.id]
             if known.state is TimeoutState.PENDING and known.due != one.due:
                 self.reschedule(one.id, one.due)
+        return repeats
 
 
 class HandsOutEarly(Wrong):

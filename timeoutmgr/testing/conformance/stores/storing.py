@@ -102,7 +102,7 @@ class Storing(StoreSuite):
     def test_what_was_cancelled_before_it_came_is_not_stored(
         self, store: TimeoutStore, now: Micros
     ) -> None:
-        assert store.cancel("a") is CancelResult.UNKNOWN
+        assert store.cancel("a") is CancelResult.WILL_BE_CANCELLED
 
         store.store_many([timeout("a", now), timeout("b", now)])
 

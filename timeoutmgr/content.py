@@ -1,0 +1,94 @@
+"""The content of a delayed message as a digest: it tells a repeat from another message.
+
+Two digests are of one content if destination, body and the sender's own headers are the same, and
+the due times too if both senders gave ``deliver_at``. A due time made of a delay is another one in
+each repeat of the same send.
+"""
+
+import json
+from functools import lru_cache
+from hashlib import blake2b
+from typing import Final
+
+from timeoutmgr import headers
+from timeoutmgr.contracts import Timeout
+
+SIZE: Final = 16
+"""Bytes of a digest."""
+_CONTENT: Final = 12
+_NOT_GIVEN: Final = bytes(SIZE - _CONTENT)
+
+ADDED_ON_THE_WAY: Final = frozenset(
+    {
+        # When, where and by which program it was sent: a repeat may come from another host.
+        headers.TIME_SENT,
+        headers.ORIGINATING_MACHINE,
+        headers.VERSION,
+        # Of routing, and of the delivery.
+        *headers.ROUTING,
+        headers.DELIVER_AT,
+        headers.ON_CONFLICT,
+        headers.DELIVER_AT_GIVEN,
+        headers.RELATED_TO_TIMEOUT,
+        headers.DISPATCHED_AT,
+        # Of dead-letter queues: the node that sent it, and how often it was passed on.
+        *("TimeoutManager.SourceNode", "TimeoutManager.SourceGuid", "TimeoutManager.Hops"),
+        # Of failures and retries.
+        *headers.FAILURE_HEADERS,
+        headers.RETRIES,
+        headers.RETRIES_TIMESTAMP,
+    }
+)
+"""Headers that are not the sender's own, beside those that begin with PREFIXES_ON_THE_WAY."""
+PREFIXES_ON_THE_WAY: Final = (headers.PROPERTY_PREFIX, "$.diagnostics.")
+TRACING: Final = frozenset(
+    {"traceparent", "tracestate", "baggage", "b3", "diagnostic-id", "request-id", "uber-trace-id"}
+)
+"""Headers of tracing, in lower case, beside those that begin with TRACING_PREFIXES."""
+TRACING_PREFIXES: Final = ("x-b3-", "x-datadog-", "x-amzn-trace-id", "nservicebus.opentelemetry.")
+
+_to_json: Final = json.JSONEncoder(separators=(",", ":")).encode
+
+
+def content_of(timeout: Timeout) -> bytes:
+    """Return the digest of *timeout*, of SIZE bytes."""
+    message = timeout.message
+    own = _own_headers(tuple(message.headers))
+    # JSON says where it ends, so that no part can be taken for a piece of the next.
+    told = _to_json(
+        [
+            *(timeout.destination, message.content_type, message.content_encoding),
+            *(own, [message.headers[name] for name in own]),
+        ]
+    )
+    digest = blake2b(told.encode(), digest_size=_CONTENT)
+    digest.update(message.body)
+    return digest.digest() + (_due_digest(timeout.due) if timeout.due_given else _NOT_GIVEN)
+
+
+def is_same(one: bytes, other: bytes) -> bool:
+    """Return whether two digests are of the same content."""
+    if one[:_CONTENT] != other[:_CONTENT]:
+        return False
+    due, other_due = one[_CONTENT:], other[_CONTENT:]
+    return due == other_due or _NOT_GIVEN in (due, other_due)
+
+
+@lru_cache(maxsize=1024)
+def _own_headers(names: tuple[str, ...]) -> tuple[str, ...]:
+    # Programs have a few sets of headers, and send them again and again.
+    return tuple(sorted(filter(_is_own, names)))
+
+
+def _is_own(name: str) -> bool:
+    if name in ADDED_ON_THE_WAY or name.startswith(PREFIXES_ON_THE_WAY):
+        return False
+    lower = name.lower()
+    return not (
+        lower in TRACING or lower.startswith(TRACING_PREFIXES) or lower in headers.BROKER_HEADERS
+    )
+
+
+def _due_digest(due: int) -> bytes:
+    found = blake2b(str(due).encode(), digest_size=SIZE - _CONTENT).digest()
+    return found if found != _NOT_GIVEN else b"\xff" * len(found)
