@@ -287,3 +287,25 @@ def test_an_argument_of_the_queue_decides_the_overflow_and_not_the_policy() -> N
     assert losses("drop-head", "reject-publish") == 1
     assert losses(None, "reject-publish") == 0
     assert losses(None, None) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "policy", "limits"),
+    [
+        pytest.param({}, {}, (None, None), id="classic"),
+        pytest.param(QUORUM, {}, (None, 20), id="default"),
+        pytest.param(QUORUM | {"x-delivery-limit": -1}, {}, (None, None), id="none"),
+        pytest.param(QUORUM | {"x-delivery-limit": 5}, {}, (5, 5), id="argument"),
+        pytest.param(QUORUM, {"delivery-limit": 7}, (7, 7), id="policy"),
+        pytest.param(
+            QUORUM | {"x-delivery-limit": 5}, {"delivery-limit": 7}, (5, 5), id="the-lower-of-two"
+        ),
+        pytest.param(CLASSIC, {"delivery-limit": 7}, (None, None), id="policy-on-a-classic-queue"),
+    ],
+)
+def test_a_delivery_limit_is_that_of_argument_policy_or_server(
+    arguments: dict[str, object], policy: dict[str, object], limits: tuple[int | None, int | None]
+) -> None:
+    found = QueueProperties(arguments=arguments, policy=policy)
+
+    assert (found.delivery_limit((3, 13)), found.delivery_limit((4, 0))) == limits

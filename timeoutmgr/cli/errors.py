@@ -25,9 +25,8 @@ if TYPE_CHECKING:
 _HELP = """
     Look after the messages of the error queue: list, show, retry, delete or export them.
 
-    A look moves nothing, and never counts towards a delivery limit. On RabbitMQ a queue that was
-    declared with such a limit is refused; a limit that a policy sets cannot be seen over AMQP, so
-    set no policy with a delivery-limit on an error queue.
+    A look moves nothing, and never counts towards a delivery limit: on RabbitMQ a queue with such
+    a limit is refused. A limit that a policy sets is seen only where the management API answers.
 
     Examples:
       timeoutmgr errors list --groups

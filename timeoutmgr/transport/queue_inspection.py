@@ -49,6 +49,22 @@ class QueueInspection:
             policies_unread="" if told else self._silence,
         )
 
+    def delivery_limit(self, name: str) -> int | None:
+        """Return after how many deliveries queue *name* gives a message up, None for never.
+
+        Raises Unreadable. A policy counts where the management API tells it.
+        """
+        told = self._told(name)
+        try:
+            found = self._probed(name) or QueueProperties()
+        except Unreadable:
+            if told is None:
+                raise
+            found = told
+        if told is not None:
+            found = replace(found, policy=told.policy)
+        return found.delivery_limit(self._server_version)
+
     def _probed(self, name: str) -> QueueProperties | None:
         if self._server_version < OLDEST:
             raise Unreadable("only RabbitMQ 3.9 and later tells a queue's properties safely")

@@ -9,6 +9,9 @@ from typing import Final
 _KEEPS_WHAT_IT_HAS: Final = frozenset({"reject-publish", "reject-publish-dlx"})
 """Overflow modes of a full queue that refuse the newcomer, and so lose nothing accepted."""
 
+_DEFAULT_LIMIT: Final = 20
+"""Deliveries after which a quorum queue of RabbitMQ 4 gives a message up, if nothing says else."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueProperties:
@@ -24,6 +27,16 @@ class QueueProperties:
     def kind(self) -> str:
         """The queue's type: classic, quorum or stream."""
         return str(self.arguments.get("x-queue-type", "classic"))
+
+    def delivery_limit(self, server_version: tuple[int, ...]) -> int | None:
+        """Return after how many deliveries a message is given up, None for never."""
+        if self.kind != "quorum":
+            return None
+        given = (self.arguments.get("x-delivery-limit"), self.policy.get("delivery-limit"))
+        limits = [each for each in given if isinstance(each, int)]
+        if not limits:
+            return _DEFAULT_LIMIT if server_version >= (4,) else None
+        return min((each for each in limits if each >= 0), default=None)
 
     def losses(self) -> tuple[str, ...]:
         """Return a sentence for each property by which messages are lost."""

@@ -24,12 +24,12 @@ from timeoutmgr.message import Outgoing, Received
 from timeoutmgr.transport import topology as topologies
 from timeoutmgr.transport.browsing import held
 from timeoutmgr.transport.connection import AmqpConnection, broker_errors
-from timeoutmgr.transport.delivery_limit import delivery_limit
 from timeoutmgr.transport.dispatch import ConfirmWindow, Publishing, Started
 from timeoutmgr.transport.envelope import check_short, seal
 from timeoutmgr.transport.frames import FRAME_OVERHEAD, content_header, publish_method
 from timeoutmgr.transport.management import ManagementApi
 from timeoutmgr.transport.queue_inspection import QueueInspection
+from timeoutmgr.transport.queue_probe import Unreadable
 from timeoutmgr.transport.rabbitmq_receiver import RabbitMQReceiver
 from timeoutmgr.transport.refusals import check_queue_names, refuse_transaction
 from timeoutmgr.transport.settings import KombuSettings
@@ -83,12 +83,7 @@ class RabbitMQSession:
         check_queue_names(names)
         with self._used("inspecting") as connection, closing(connection.channel()) as channel:
             there = [name for name in names if topologies.has_queue(channel, name)]
-            inspection = QueueInspection(
-                channel,
-                connection.server_version,
-                self._arguments(connection, dead_letter_to),
-                self._management,
-            )
+            inspection = self._inspection(connection, channel, dead_letter_to)
             return [inspection.report(name) for name in there]
 
     def delete_queues(self, names: Collection[str]) -> None:
@@ -202,14 +197,19 @@ class RabbitMQSession:
         limit alone, which would give the message up after some looks.
         """
         count = self.count(queue)
-        version = self.server_version
-        with self._channel("looking for a delivery limit") as channel:
-            most = delivery_limit(channel, queue, version)
+        with self._used("inspecting") as connection, closing(connection.channel()) as channel:
+            try:
+                most = self._inspection(connection, channel, None).delivery_limit(queue)
+            except Unreadable as reason:
+                raise ConfigurationError(
+                    f"a look might count towards the delivery limit of queue {queue!r}, and the "
+                    f"limit is not known: {reason}; use a user with the configure permission, or "
+                    "the broker's own tools"
+                ) from reason
         if most is not None:
             raise ConfigurationError(
                 f"queue {queue!r} gives a message up after {most} deliveries, and each look "
-                "counts as a delivery; declare the queue with x-delivery-limit = -1, or look "
-                "into it with the broker's own tools"
+                "counts as a delivery; take the limit off, by a new queue or another policy"
             )
         yield from held(lambda prefetch: self.receiver(queue, prefetch=prefetch), limit, count)
 
@@ -275,6 +275,12 @@ class RabbitMQSession:
                 )
             )
         return publishings
+
+    def _inspection(
+        self, connection: AmqpConnection, channel: Any, dead_letter_to: str | None
+    ) -> QueueInspection:
+        arguments = self._arguments(connection, dead_letter_to)
+        return QueueInspection(channel, connection.server_version, arguments, self._management)
 
     def _arguments(self, connection: AmqpConnection, dead_letter_to: str | None) -> dict[str, Any]:
         arguments: dict[str, Any] = {"x-queue-type": self._settings.queue_type}
