@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from apscheduler.schedulers.background import BackgroundScheduler
 
-from timeoutmgr.instants import Micros, duration_micros, to_micros
+from timeoutmgr.instants import Micros, duration_micros, from_micros, to_micros
 from timeoutmgr.satellites.poller import Poller
 
 from .process import Calls
@@ -27,6 +27,10 @@ class SteppedPoller(Poller):
 
     def _rest(self, micros: Micros) -> None:
         self._timeline.pass_time(micros)
+
+    def _on_scheduler(self, at: Micros) -> datetime:
+        # The job reads the process' clock, which stands in for the host's.
+        return from_micros(max(at, self._clock.now()))
 
 
 class _Job:
