@@ -86,6 +86,7 @@ class HeaderPair(click.ParamType):  # type: ignore[type-arg]  # generic from cli
     """A header as ``NAME=VALUE``."""
 
     name = "name=value"
+    what = "header"
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -95,8 +96,14 @@ class HeaderPair(click.ParamType):  # type: ignore[type-arg]  # generic from cli
             return value[0], value[1]
         name, equals, text = str(value).partition("=")
         if not name or not equals:
-            self.fail(f"{value!r} is not a header; expected NAME=VALUE", param, ctx)
+            self.fail(f"{value!r} is not a {self.what}; expected NAME=VALUE", param, ctx)
         return name, text
+
+
+class ColumnPair(HeaderPair):
+    """Two names of a column as ``NAME=COLUMN``."""
+
+    what = "column with its name"
 
 
 def delay_and_at(function: Decorated) -> Decorated:

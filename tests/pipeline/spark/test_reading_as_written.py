@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import uuid
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,10 +13,21 @@ import pyarrow.parquet as pq
 import pytest
 
 from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.instants import to_micros
+from timeoutmgr.pipeline.errors import WrongColumns
 from timeoutmgr.pipeline.jobs.reading import broken_files_named, rows_of
+from timeoutmgr.pipeline.transforms.requests import Rules, judged, normalised
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+RULES = Rules(
+    endpoint="sales",
+    dataset="spring",
+    now=to_micros(datetime(2030, 1, 1, tzinfo=UTC)),
+    message_type="T",
+)
+NANOS = 1_927_857_906_123_456_001
 
 # Of all objects, or all arrays, Spark would make one type; of both together a text.
 OBJECTS = [
@@ -74,6 +87,78 @@ def test_columns_that_one_file_of_parquet_lacks_are_read_from_the_others(
 
     found = {one["key"]: one["saga_id"] for one in rows}
     assert found == {"a": None, "b": "s"}
+
+
+def test_nanoseconds_and_uuids_of_parquet_are_read(spark: SparkSession, tmp_path: Path) -> None:
+    keys = [uuid.UUID(int=7), None]
+    columns = {
+        "destination": ["billing"] * 2,
+        "due": pa.array([NANOS, NANOS - 1], pa.timestamp("ns", "UTC")),
+        "body": [b"{}", b"[]"],
+        "headers": pa.array([[("Tenant", "a")], None], pa.map_(pa.string(), pa.string())),
+        "key": pa.array([key and key.bytes for key in keys], pa.uuid()),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "1.parquet")
+    later = {**columns, "saga_id": ["s"] * 2}
+    pq.write_table(pa.table(later), tmp_path / "2.parquet")
+
+    rows = normalised(rows_of(spark, [str(tmp_path)], "parquet"))
+    found = judged(rows, RULES).toArrow().to_pylist()
+
+    assert [one["reasons"] for one in found] == [[]] * 4
+    assert {f"{one['due']:%H:%M:%S.%f}" for one in found} == {"04:05:06.123457", "04:05:06.123456"}
+    assert f"spring/{keys[0]}" in {one["message_id"] for one in found}
+    assert sum(len(one["message_id"]) == len("spring/") + 64 for one in found) == 2
+    assert {one["saga_id"] for one in found} == {None, "s"}
+
+
+def test_nanoseconds_without_a_zone_are_refused_as_other_times_are(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    columns = {
+        "destination": ["billing"],
+        "due": pa.array([NANOS], pa.timestamp("ns")),
+        "body": ["{}"],
+    }
+    pq.write_table(pa.table(columns), tmp_path / "1.parquet")
+
+    with pytest.raises(WrongColumns, match="column 'due' has times without a zone"):
+        normalised(rows_of(spark, [str(tmp_path)], "parquet"))
+
+
+@pytest.mark.parametrize(
+    ("name", "line"),
+    [
+        ("rows.json", rb'{"body":"a\ud800b"}'),
+        ("rows.json", rb'{"body":"a\\\\\udc00b"}'),
+        ("rows.json", b'{"body":"a\xed\xa0\x80b"}'),
+        ("rows.csv", b"a\xed\xa0\x80b"),
+        ("rows.csv", "Gr\u00fc\u00dfe".encode("latin-1")),
+    ],
+)
+def test_half_of_a_surrogate_pair_and_strange_bytes_are_refused_with_their_file(
+    spark: SparkSession, tmp_path: Path, name: str, line: bytes
+) -> None:
+    path = tmp_path / name
+    head = b"body" if name.endswith(".csv") else rb'{"body":"\ud83d\ude00 \\ud800"}'
+    path.write_bytes(head + b"\n" + line + b"\n")
+
+    with pytest.raises(ConfigurationError, match=rf"/{name} holds a line .*write the file as UTF"):
+        rows_of(spark, [str(path)], path.suffix[1:])
+
+    path.write_bytes(head + b"\n")
+    assert rows_of(spark, [str(path)], path.suffix[1:]).columns == ["body"]
+
+
+def test_a_nested_body_of_another_name_stays_as_it_is_written(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    path = tmp_path / "rows.json"
+    path.write_text('{"Payload":{"n":1.0},"key":"a"}\n{"key":"b"}\n')
+
+    rows = rows_of(spark, [str(path)], "json", columns={"body": "payload"}).toArrow().to_pylist()
+
+    assert [one["Payload"] for one in rows] == ['{"n":1.0}', None]
 
 
 def test_a_column_of_two_types_in_two_files_is_named(spark: SparkSession, tmp_path: Path) -> None:

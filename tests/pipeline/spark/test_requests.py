@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -328,8 +329,9 @@ def test_typed_columns_are_taken_as_they_are(spark: SparkSession) -> None:
         ({"body": ["x"], "due": [LATER]}, "no column 'destination'"),
         ({"body": ["x"], "destination": ["b"]}, "no column 'due' and no column 'delay'"),
         ({"destination": ["b"], "due": [LATER]}, "no column 'body'"),
-        ({"destination": ["b"], "due": [7], "body": ["x"]}, "is bigint, expected timestamp or"),
-        ({"destination": ["b"], "dew": [LATER], "body": ["x"]}, "'dew' that nobody reads"),
+        ({"destination": ["b"], "due": [7.5], "body": ["x"]}, "is double, expected timestamp or"),
+        ({"destination": ["b"], "dew": [LATER], "body": ["x"]}, "'dew' that is not .*--ignore-ex"),
+        ({"destination": ["b"], "due": [LATER], "Due": [LATER], "body": ["x"]}, "two columns for"),
     ],
 )
 def test_a_data_set_without_its_columns_is_refused(
@@ -337,6 +339,143 @@ def test_a_data_set_without_its_columns_is_refused(
 ) -> None:
     with pytest.raises(WrongColumns, match=sentence):
         normalised(spark.createDataFrame(pa.table(columns)))
+
+
+TO_THE_MICROSECOND = [
+    ("2031-02-03T04:05:06.123456789Z", "04:05:06.123457"),
+    ("2031-02-03T04:05:06.1234560000Z", "04:05:06.123456"),
+    ("2031-02-03T04:05:06.1234567Z", "04:05:06.123457"),
+    ("2031-02-03T04:05:06,5Z", "04:05:06.500000"),
+    ("2031-02-03T00:00Z", "00:00:00.000000"),
+    ("2031-02-03T04Z", "04:00:00.000000"),
+    ("2031-02-03 04:05:06+00", "04:05:06.000000"),
+    ("2031-02-03T09:05:06+05", "04:05:06.000000"),
+    ("2031-02-03T09:35:06+0530", "04:05:06.000000"),
+    ("2031-02-02T23:05:06-05:00", "04:05:06.000000"),
+    ("20310203T040506.25z", "04:05:06.250000"),
+    ("20310203t0405Z", "04:05:00.000000"),
+    ("1927857906", "04:05:06.000000"),
+    ("1927857906123", "04:05:06.123000"),
+    ("1927857906123456", "04:05:06.123456"),
+    ("1927857906123456001", "04:05:06.123457"),
+]
+NO_INSTANTS = [
+    *("2031-02-30T04:05:06Z", "2031-02-03T25:00Z", "2031-02-03T04:05:60Z", "2031-02-03"),
+    *("2031-02-03T04:05:06+19", "2031-0203T04:05Z", "2031-02-03T0405:06Z", "2031-02-03T04:05:06"),
+    # As a count it would be in the year 2612, and perhaps it is a date of many digits.
+    *("20310203040506", "192785790", "-1927857906", "1927857906.5", "9" * 19, ""),
+]
+
+
+def test_texts_of_iso_8601_and_counts_since_1970_are_instants(spark: SparkSession) -> None:
+    texts = [text for text, _ in TO_THE_MICROSECOND] + NO_INSTANTS
+    rows = frame(spark, [GOOD | {"due": text} for text in texts])
+
+    found = judged(rows, rules()).select("due", "reasons").toArrow().to_pylist()
+
+    good, bad = found[: len(TO_THE_MICROSECOND)], found[len(TO_THE_MICROSECOND) :]
+    assert [one["reasons"] for one in good] == [[]] * len(good)
+    told = [f"{one['due']:%Y-%m-%d %H:%M:%S.%f}" for one in good]
+    assert told == [f"2031-02-03 {time}" for _, time in TO_THE_MICROSECOND]
+    wrong = [one["reasons"][0] for one in bad]
+    assert [text for text in wrong if not text.startswith(("due is no ins", "due lies out"))] == []
+    assert "of 10, 13, 16 or 19 digits" in wrong[0]
+
+
+def test_whole_numbers_are_counts_since_1970(spark: SparkSession) -> None:
+    seconds, nanos = [1_927_857_906, 7], [1_927_857_906_123_456_001, -1]
+    for count, kind in ((seconds, pa.int32()), (seconds, pa.int64()), (nanos, pa.int64())):
+        columns = {"destination": ["billing"] * 2, "body": ["{}"] * 2, "due": pa.array(count, kind)}
+        rows = normalised(spark.createDataFrame(pa.table(columns)))
+
+        found = judged(rows, rules(message_type="T")).select("due", "reasons").toArrow()
+
+        good, bad = found.to_pylist()
+        assert good["reasons"] == []
+        assert good["due"].replace(microsecond=0) == datetime(2031, 2, 3, 4, 5, 6, tzinfo=UTC)
+        assert "due is no instant" in bad["reasons"][0]
+
+
+def test_rows_without_a_key_that_differ_by_a_microsecond_are_two_messages(
+    spark: SparkSession,
+) -> None:
+    due = NOW + timedelta(days=1, milliseconds=7)
+    micro = timedelta(microseconds=1)
+    columns = {
+        "destination": ["billing"] * 4,
+        "due": pa.array([due, due + micro, due + 2 * micro, due], pa.timestamp("us", "UTC")),
+        "body": ["{}"] * 4,
+        "message_type": ["T"] * 4,
+    }
+
+    rows = judged(normalised(spark.createDataFrame(pa.table(columns))), rules())
+    first, second, third, again = (one["id"] for one in rows.toArrow().to_pylist())
+
+    assert first == again
+    assert len({first, second, third}) == 3
+    # What was stored under a digest that was cut to milliseconds is known again.
+    text = (
+        '{"destination":"billing","message_type":"T","due":"2030-01-02T00:00:00.007Z","body":"{}"}'
+    )
+    message_id = f"spring/{hashlib.sha256(text.encode()).hexdigest()}"
+    assert first == timeout_id("sales", message_id)
+
+
+def test_a_nested_body_keeps_its_microseconds(spark: SparkSession) -> None:
+    at = pa.array([{"at": NOW + timedelta(microseconds=n)} for n in (0, 1)])
+    at = at.cast(pa.struct([("at", pa.timestamp("us", "UTC"))]))
+    columns = {"destination": ["billing"] * 2, "due": [LATER] * 2, "body": at}
+
+    found = judged(
+        normalised(spark.createDataFrame(pa.table(columns))), rules(message_type="T")
+    ).toArrow()
+
+    one, other = found.to_pylist()
+    assert other["body"] == b'{"at":"2030-01-01T00:00:00.000001Z"}'
+    assert one["id"] != other["id"]
+
+
+@pytest.mark.parametrize("given", [None, ""])
+def test_a_row_without_a_message_type_has_that_of_the_data_set(
+    spark: SparkSession, given: str | None
+) -> None:
+    rows = frame(spark, [GOOD | {"message_type": given, "saga_id": "s"}])
+
+    (one,) = judged(rows, rules(message_type="Reminder")).toArrow().to_pylist()
+    (none,) = judged(rows, rules()).toArrow().to_pylist()
+
+    assert one["reasons"] == []
+    assert json.loads(one["headers"])["NServiceBus.EnclosedMessageTypes"] == "Reminder"
+    assert none["reasons"] == ["no message_type"]
+
+
+def test_columns_are_known_in_upper_case_and_by_the_names_that_are_given(
+    spark: SparkSession,
+) -> None:
+    columns = {"Destination": ["billing"], "Send At`": [LATER], "BODY": ["{}"], "customer": ["x"]}
+    rows = spark.createDataFrame(pa.table(columns))
+    named = {"due": "send at`"}
+
+    found = judged(normalised(rows, named, ignore_extra=True), rules(message_type="T"))
+
+    (one,) = found.toArrow().to_pylist()
+    assert (one["reasons"], one["destination"], one["body"]) == ([], "billing", b"{}")
+    assert one["due"] == datetime.fromisoformat(LATER)
+    with pytest.raises(WrongColumns, match=r"'customer' that is not read.*--map KNOWN=COLUMN"):
+        normalised(rows, named)
+    with pytest.raises(WrongColumns, match="no column 'sent', which --map names for 'due'"):
+        normalised(rows, {"due": "sent"}, ignore_extra=True)
+
+
+def test_a_column_that_another_name_was_given_for_is_an_extra_column(spark: SparkSession) -> None:
+    columns = {"destination": ["b"], "due": ["never"], "at": [LATER], "body": ["{}"]}
+    rows = spark.createDataFrame(pa.table(columns))
+
+    with pytest.raises(WrongColumns, match="has a column 'due' that is not read"):
+        normalised(rows, {"due": "at"})
+    found = judged(normalised(rows, {"due": "at"}, ignore_extra=True), rules(message_type="T"))
+
+    assert found.select("due").toArrow().to_pylist() == [{"due": datetime.fromisoformat(LATER)}]
 
 
 def test_times_without_a_zone_are_refused_as_a_whole(spark: SparkSession) -> None:

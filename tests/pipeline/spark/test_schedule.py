@@ -28,6 +28,7 @@ from timeoutmgr.pipeline.jobs.schedule import (
 from timeoutmgr.pipeline.ledger import Ledger, RunState
 from timeoutmgr.pipeline.loading import Loader
 from timeoutmgr.pipeline.stores import Store
+from timeoutmgr.pipeline.transforms.instants import EXPECTED
 from timeoutmgr.routing import timeout_id
 from timeoutmgr.validation import Limits
 
@@ -228,7 +229,7 @@ def test_bad_rows_are_set_aside_with_their_reasons(
     assert by_key == {
         "2": [
             [
-                "due is no instant with a time zone, such as 2030-01-31T09:00:00Z",
+                f"due is no instant with a time zone, such as {EXPECTED}",
                 "destination is empty",
             ]
         ],

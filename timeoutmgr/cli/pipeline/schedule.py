@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from timeoutmgr.cli import output
-from timeoutmgr.cli.options import Command, Duration, common, option
+from timeoutmgr.cli.options import ColumnPair, Command, Duration, common, option
 from timeoutmgr.cli.pipeline.shared import (
     WITHIN,
     of_store,
@@ -27,6 +27,15 @@ _BUSIEST = 10
 @option("--dataset", required=True, help="What the rows are of; part of their message ids.")
 @option("--format", "format_", default="parquet", show_default=True, help="parquet, csv or json.")
 @option("--multi-line", is_flag=True, help="Values of CSV may hold line ends; one task a file.")
+@option(
+    "--map",
+    "columns",
+    type=ColumnPair(),
+    multiple=True,
+    metavar="NAME=COLUMN",
+    help="A column that has another name in the files: due=send_at; many times.",
+)
+@option("--ignore-extra", is_flag=True, help="Leave columns out that schedule does not know.")
 @option("--endpoint", help="Whose timeouts they are. Without it, the endpoint of the settings.")
 @option("--type", "message_type", help="Message type of rows that have none of their own.")
 @option("--past", default="reject", show_default=True, help="reject, dispatch or shift to now.")
@@ -48,6 +57,8 @@ def schedule(
     dataset: str,
     format_: str,
     multi_line: bool,
+    columns: Sequence[tuple[str, str]],
+    ignore_extra: bool,
     endpoint: str | None,
     message_type: str | None,
     past: str,
@@ -65,14 +76,15 @@ def schedule(
 
     Run again, with the same files and options, it takes for now what the first run took.
 
-    Columns: destination, body, due (with a zone) or delay (seconds); key, saga_id, message_type,
-    content_type, body_encoding and headers if wanted. A row's message id is the data set and its
-    key. Rows that cannot be scheduled go to --rejects with their reasons; where they are more than
-    allowed nothing is stored, and the exit code is 2.
+    Columns: destination, body, due (with a zone, or a count since 1970) or delay (seconds); key,
+    saga_id, message_type, content_type, body_encoding and headers if wanted. A row's message id is
+    the data set and its key. Rows that cannot be scheduled go to --rejects with their reasons;
+    where they are more than allowed nothing is stored, and the exit code is 2.
 
     Examples:
       timeoutmgr pipeline schedule spring.parquet --dataset spring --type Reminder --dry-run
       timeoutmgr pipeline schedule trial-ends.csv --format csv --dataset trials --rejects bad/
+      timeoutmgr pipeline schedule crm.parquet --dataset crm --map due=send_at --ignore-extra
     """
     from timeoutmgr.pipeline.jobs.schedule import ScheduleOptions, require_known
     from timeoutmgr.pipeline.jobs.schedule import schedule as run
@@ -85,6 +97,8 @@ def schedule(
         paths=tuple(paths),
         format=format_,
         multi_line=multi_line,
+        columns=dict(columns),
+        ignore_extra=ignore_extra,
         message_type=message_type,
         past=past,
         limits=settings.limits,

@@ -5,18 +5,22 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from timeoutmgr.errors import ConfigurationError, TimeoutManagerError
+from timeoutmgr.pipeline.jobs.parquet import rows_of_parquet
+from timeoutmgr.pipeline.jobs.texts import require_texts
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 FORMATS: Final = ("parquet", "csv", "json")
 
+_BY_THEIR_NAMES: Final[Mapping[str, str]] = MappingProxyType({})
 _NO_OBJECT: Final = "_no_object"
 _AS_WRITTEN: Final[Mapping[str, tuple[type[t.DataType], ...]]] = {
     "headers": (t.StructType,),
@@ -41,21 +45,22 @@ _SHOWN: Final = 120
 
 
 def rows_of(
-    spark: "SparkSession", paths: Sequence[str], kind: str, *, multi_line: bool = False
+    spark: "SparkSession",
+    paths: Sequence[str],
+    kind: str,
+    *,
+    multi_line: bool = False,
+    columns: Mapping[str, str] = _BY_THEIR_NAMES,
 ) -> "DataFrame":
     """Return the rows of *paths*, files or folders of the format *kind*.
 
     With *multi_line* a value of CSV may hold line ends, and a file of JSON one array or object;
     such a file is read by one task. A body that is an object or array of JSON is its text there,
-    sign by sign.
+    sign by sign; *columns* says how the body, and the headers, are called there.
     """
     from pyspark.errors import AnalysisException
 
     reader = spark.read.format(kind)
-    if kind == "parquet":
-        # By itself Spark takes the columns of one file for all, and what others have besides is
-        # neither read nor refused.
-        reader = reader.option("mergeSchema", True)
     if kind == "csv":
         # Lines are no rejects: of a value that was cut off at a line end, the first half looks
         # like a good row. And without the check, columns in another order than in the first file
@@ -67,6 +72,9 @@ def rows_of(
     if kind == "json":
         reader = reader.option("columnNameOfCorruptRecord", _NO_OBJECT)
     try:
+        if kind == "parquet":
+            return rows_of_parquet(spark, paths)
+        require_texts(spark, paths, is_json=kind == "json")
         rows = reader.load([*paths])
         if kind != "json":
             return rows
@@ -78,26 +86,28 @@ def rows_of(
             )
         if multi_line:
             _require_unpacked(rows.inputFiles())
-        return reader.schema(_as_written(rows.schema)).load([*paths])
+        return reader.schema(_as_written(rows.schema, columns)).load([*paths])
     except AnalysisException as error:
         raise ConfigurationError(
             f"{', '.join(paths)} cannot be read as {kind}: {str(error).splitlines()[0]}"
         ) from error
 
 
-def _as_written(schema: t.StructType) -> t.StructType:
+def _as_written(schema: t.StructType, columns: Mapping[str, str]) -> t.StructType:
     # Spark would make one type of all objects, in which a number is a text in the end, 1 is 1.0,
     # and a member without a value one that is not there. What is nested in a column of texts it
     # leaves as it stands in the file.
+    nested = {columns.get(name, name).lower(): kinds for name, kinds in _AS_WRITTEN.items()}
     fields = [
         t.StructField(one.name, t.StringType())
-        if isinstance(one.dataType, _AS_WRITTEN.get(one.name, ()))
+        if isinstance(one.dataType, nested.get(one.name.lower(), ()))
         else one
         for one in schema.fields
     ]
-    if "body" not in {one.name.lower() for one in fields}:
+    body = columns.get("body", "body")
+    if body.lower() not in {one.name.lower() for one in fields}:
         # Of objects that are all without members it makes no column.
-        fields.append(t.StructField("body", t.StringType()))
+        fields.append(t.StructField(body, t.StringType()))
     return t.StructType(fields)
 
 

@@ -28,7 +28,7 @@ from timeoutmgr.pipeline.ledger import Ledger, RunState
 from timeoutmgr.pipeline.loading import checked_on_conflict
 from timeoutmgr.pipeline.session import in_utc
 from timeoutmgr.pipeline.stores import open_store
-from timeoutmgr.pipeline.transforms.requests import Rules, judged, normalised, smeared
+from timeoutmgr.pipeline.transforms.requests import COLUMNS, Rules, judged, normalised, smeared
 from timeoutmgr.pipeline.views import TO_STORE
 from timeoutmgr.validation import Limits
 
@@ -48,9 +48,11 @@ class ScheduleOptions:
     """What to schedule, and how.
 
     *paths* are files or folders of *format*; with *multi_line* a value of CSV may hold line ends,
-    and such a file is read by one task. *rejects* is a folder for the rows that cannot be
-    scheduled, as JSON with their reasons; more than *max_reject_ratio* of all and nothing is
-    stored. Seconds in which more than *max_per_second* are due are smeared: their rows come up to
+    and such a file is read by one task. *columns* says how a column is called there, by the name
+    that it has here; with *ignore_extra* other columns are left out. *rejects* is a folder for the
+    rows that cannot be scheduled, as JSON with their reasons; more than *max_reject_ratio* of all
+    and nothing is stored. Seconds in which more than *max_per_second* are due are smeared: their
+    rows come up to
     *jitter* later. For the others see ``Rules``.
     """
 
@@ -60,6 +62,8 @@ class ScheduleOptions:
     paths: tuple[str, ...]
     format: str = "parquet"
     multi_line: bool = False
+    columns: Mapping[str, str] = field(default_factory=dict)
+    ignore_extra: bool = False
     message_type: str | None = None
     past: str = "reject"
     limits: Limits = field(default_factory=Limits)
@@ -80,6 +84,11 @@ class ScheduleOptions:
             raise ConfigurationError(f"format is one of {FORMATS}, got {self.format!r}")
         if self.multi_line and self.format == "parquet":
             raise ConfigurationError("multi_line is for csv and json; Parquet has no lines")
+        strange = sorted(self.columns.keys() - set(COLUMNS))
+        if strange:
+            raise ConfigurationError(
+                f"columns maps {strange[0]!r}, expected one of {', '.join(COLUMNS)}"
+            )
         if not self.paths:
             raise ConfigurationError("no file is given; name at least one file or folder")
         if self.rejects is not None:
@@ -166,9 +175,7 @@ def schedule(
     ledger = Ledger(store, clock)
     with told_by_workers(), broken_files_named(options.format):
         progress("reading and judging")
-        requests = normalised(
-            rows_of(spark, options.paths, options.format, multi_line=options.multi_line)
-        )
+        requests = _requests(spark, options)
         parameters = parameters_of(options, which_files(spark, options.paths))
         first = ledger.first(KIND, parameters)
         now = store.database.now(clock) if first is None else first.created
@@ -210,6 +217,17 @@ def schedule(
             look.forget()
 
 
+def _requests(spark: "SparkSession", options: ScheduleOptions) -> "DataFrame":
+    rows = rows_of(
+        spark,
+        options.paths,
+        options.format,
+        multi_line=options.multi_line,
+        columns=options.columns,
+    )
+    return normalised(rows, options.columns, ignore_extra=options.ignore_extra)
+
+
 def require_known(store: str, endpoint: str, clock: Clock) -> None:
     """Raise ConfigurationError where nothing in the store called *store* tells of *endpoint*.
 
@@ -239,7 +257,10 @@ def parameters_of(options: ScheduleOptions, files: Mapping[str, Any]) -> dict[st
     their names alone: of another file under the same name, a delay begins anew.
     """
     jitter = options.jitter
+    # A run of before there were names for columns is the same run.
+    named = {"columns": dict(options.columns)} if options.columns else {}
     return {
+        **named,
         "dataset": options.dataset,
         "endpoint": options.endpoint,
         "files": files,

@@ -16,7 +16,7 @@ from pyspark.sql import types as t
 
 from timeoutmgr.contracts import TimeoutState
 from timeoutmgr.instants import Micros, duration_micros
-from timeoutmgr.pipeline.transforms.instants import EXAMPLE, KINDS, instant, is_thinkable
+from timeoutmgr.pipeline.transforms.instants import EXPECTED, KINDS, instant, is_thinkable
 from timeoutmgr.pipeline.transforms.prints import PRINT, printed
 from timeoutmgr.pipeline.transforms.requests import timeout_id
 
@@ -137,7 +137,7 @@ def problems_of(accepted: "DataFrame") -> list[str]:
     if not isinstance(kind, KINDS):
         return [
             f"has a column 'due' that is {kind.simpleString()}; expected timestamps, or texts with "
-            f"a time zone such as {EXAMPLE}"
+            f"a time zone such as {EXPECTED}"
         ]
     is_none = due.isNotNull() & ~f.coalesce(is_thinkable(instant(due, kind)), f.lit(False))
     counted = accepted.agg(
@@ -151,7 +151,7 @@ def problems_of(accepted: "DataFrame") -> list[str]:
     if wrong:
         problems.append(
             f"has {wrong} rows whose 'due' is no instant of the years 1 to 9999 with a time zone, "
-            f"such as {EXAMPLE}; one is {one[:80]!r}"
+            f"such as {EXPECTED}; one is {one[:80]!r}"
         )
     return problems
 

@@ -8,6 +8,7 @@ import fnmatch
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as f
@@ -18,7 +19,7 @@ from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.instants import LATEST, Micros, duration_micros, to_wire
 from timeoutmgr.outgoing import RESERVED
 from timeoutmgr.pipeline.errors import WrongColumns
-from timeoutmgr.pipeline.transforms.instants import EXAMPLE, instant, is_thinkable
+from timeoutmgr.pipeline.transforms.instants import EXPECTED, instant, is_thinkable
 from timeoutmgr.pipeline.views import TO_STORE
 from timeoutmgr.routing import NAMESPACE
 from timeoutmgr.validation import DESTINATION_BYTES, ID_CHARACTERS, SATELLITES, Limits
@@ -35,6 +36,9 @@ _PRINTABLE: Final = r"^[ [^\p{C}\p{Z}]]{1,200}\z"
 _SHORT_STRING: Final = 255
 """Bytes of what AMQP calls a short string, and no database's column is too short for."""
 _LONGEST_DELAY: Final = 8_000 * 365 * 86_400
+_BY_THEIR_NAMES: Final[Mapping[str, str]] = MappingProxyType({})
+_EXACT: Final = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}
+"""Times in JSON to the microsecond: by itself Spark writes three digits of a second."""
 _WIRE: Final = "yyyy-MM-dd HH:mm:ss:SSSSSS 'Z'"
 
 
@@ -66,45 +70,85 @@ class Rules:
             )
 
 
-def normalised(frame: "DataFrame") -> "DataFrame":
+def normalised(
+    frame: "DataFrame",
+    columns: Mapping[str, str] = _BY_THEIR_NAMES,
+    *,
+    ignore_extra: bool = False,
+) -> "DataFrame":
     """Return *frame* with all of COLUMNS: those that are missing are empty.
 
+    Upper and lower case of a name do not count. *columns* says how a column is called in *frame*,
+    by the name that it has here. Other columns are left out with *ignore_extra*.
+
     Raises WrongColumns where there is no way to read it: no destination, nothing that says when,
-    times without a zone, types that cannot be meant.
+    times without a zone, types that cannot be meant, columns that are not read.
     """
-    found = {one.name: one.dataType for one in frame.schema.fields}
-    problems = [f"has no column {name!r}" for name in ("destination", "body") if name not in found]
+    found, problems = _found(frame.schema, columns, ignore_extra=ignore_extra)
+    problems += [f"has no column {name!r}" for name in ("destination", "body") if name not in found]
     if not {"due", "delay"} & found.keys():
         problems.append("has no column 'due' and no column 'delay'")
-    strange = sorted(found.keys() - set(COLUMNS))
-    if strange:
-        problems.append(f"has a column {strange[0]!r} that nobody reads; known: {COLUMNS}")
-    for name, kind in found.items():
-        problems += _misfit(name, kind)
+    for name, field_ in found.items():
+        problems += _misfit(name, field_.dataType)
     if problems:
         raise WrongColumns("the data set", problems)
     return frame.select(
         *(
-            f.col(name) if name in found else f.lit(None).cast("string").alias(name)
+            f.col(_quoted(found[name].name)).alias(name)
+            if name in found
+            else f.lit(None).cast("string").alias(name)
             for name in COLUMNS
         )
     )
+
+
+def _found(
+    schema: t.StructType, columns: Mapping[str, str], *, ignore_extra: bool
+) -> tuple[dict[str, t.StructField], list[str]]:
+    """Return the fields of *schema* by the names that they have here, and what is wrong."""
+    wanted = {theirs.lower(): ours for ours, theirs in columns.items()}
+    found: dict[str, t.StructField] = {}
+    problems, extra = [], []
+    for one in schema.fields:
+        name = wanted.get(one.name.lower(), one.name.lower())
+        is_taken = name in columns and one.name.lower() not in wanted
+        if name not in COLUMNS or is_taken:
+            extra.append(one.name)
+        elif name in found:
+            problems.append(f"has two columns for {name!r}: {found[name].name!r} and {one.name!r}")
+        else:
+            found[name] = one
+    problems += [
+        f"has no column {theirs!r}, which --map names for {ours!r}"
+        for ours, theirs in columns.items()
+        if ours not in found
+    ]
+    if extra and not ignore_extra:
+        problems.append(
+            f"has a column {min(extra)!r} that is not read; known: {', '.join(COLUMNS)}. Leave "
+            "such columns out with --ignore-extra, or say by --map KNOWN=COLUMN which of them it is"
+        )
+    return found, problems
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
 
 
 def _misfit(name: str, kind: t.DataType) -> list[str]:
     if isinstance(kind, t.TimestampNTZType):
         return [f"column {name!r} has times without a zone; store them adjusted to UTC"]
     fits: dict[str, tuple[type[t.DataType], ...]] = {
-        "due": (t.TimestampType, t.StringType),
+        "due": (t.TimestampType, t.StringType, t.IntegralType),
         "delay": (t.NumericType, t.StringType),
         "body": (t.StringType, t.BinaryType, t.StructType, t.MapType, t.ArrayType),
         "headers": (t.StringType, t.MapType),
     }
     wanted = fits.get(name, (t.StringType, t.IntegralType))
-    if name not in COLUMNS or isinstance(kind, (*wanted, t.NullType)):
+    if isinstance(kind, (*wanted, t.NullType)):
         return []
     names = " or ".join(one.__name__.removesuffix("Type").lower() for one in wanted)
-    return [f"column {name!r} is {kind.simpleString()}, expected {names}"]
+    return [f"column {name!r} is {kind.simpleString()}, expected {names}; write it as one of these"]
 
 
 def judged(requests: "DataFrame", rules: Rules) -> "DataFrame":
@@ -116,7 +160,9 @@ def judged(requests: "DataFrame", rules: Rules) -> "DataFrame":
     """
     kinds: Mapping[str, t.DataType] = {one.name: one.dataType for one in requests.schema.fields}
     texts = {name: f.col(name).cast("string") for name in _TEXTS}
-    texts["message_type"] = f.coalesce(texts["message_type"], f.lit(rules.message_type))
+    # To CSV an empty text is none.
+    own_type = f.nullif(texts["message_type"], f.lit(""))
+    texts["message_type"] = f.coalesce(own_type, f.lit(rules.message_type))
     when, when_wrong = _when(kinds, rules)
     body, body_wrong = _body(kinds["body"], texts["body_encoding"], rules.limits)
     given, headers_wrong = _headers(kinds["headers"], texts["message_type"], rules.limits)
@@ -128,7 +174,7 @@ def judged(requests: "DataFrame", rules: Rules) -> "DataFrame":
         given.alias("given"),
         _message_id(texts, kinds, rules).alias("message_id"),
         f.array_compact(f.array(*when_wrong, *body_wrong, *headers_wrong)).alias("first_reasons"),
-        f.to_json(f.struct(*_shown(kinds))).alias("input"),
+        f.to_json(f.struct(*_shown(kinds)), _EXACT).alias("input"),
     )
     reasons = f.concat(f.col("first_reasons"), f.array_compact(f.array(*_names_wrong(rules))))
     named = read.select(
@@ -192,7 +238,7 @@ def _when(kinds: Mapping[str, t.DataType], rules: Rules) -> tuple["Column", list
         _because(raw.isNotNull() & f.col("delay").isNotNull(), "due and delay exclude each other"),
         _because(
             raw.isNotNull() & at.isNull(),
-            f"due is no instant with a time zone, such as {EXAMPLE}",
+            f"due is no instant with a time zone, such as {EXPECTED}",
         ),
         _because(
             f.col("delay").isNotNull() & later.isNull(), "delay is no number of seconds from 0"
@@ -215,7 +261,7 @@ def _body(kind: t.DataType, encoding: "Column", limits: Limits) -> tuple["Column
         decoded = f.try_to_binary(raw, f.lit("base64"))
         body = f.when(encoding == "base64", decoded).otherwise(f.encode(raw, "UTF-8"))
     else:
-        body = f.encode(f.to_json(raw), "UTF-8")
+        body = f.encode(f.to_json(raw, _EXACT), "UTF-8")
     return body, [
         _because(raw.isNull(), "body is empty"),
         _because(
@@ -341,8 +387,21 @@ def _java(pattern: str) -> str:
 def _message_id(
     texts: Mapping[str, "Column"], kinds: Mapping[str, t.DataType], rules: Rules
 ) -> "Column":
-    digest = f.sha2(f.to_json(f.struct(*_shown(kinds))), 256)
-    return f.concat(f.lit(f"{rules.dataset}/"), f.coalesce(texts["key"], digest))
+    return f.concat(f.lit(f"{rules.dataset}/"), f.coalesce(texts["key"], _digest(kinds)))
+
+
+def _digest(kinds: Mapping[str, t.DataType]) -> "Column":
+    """Return a digest of the columns that the input has.
+
+    Rows that are due on a whole millisecond keep the digest that they had when all times in it were
+    cut to milliseconds: what was stored under it is known again.
+    """
+    row = f.struct(*_shown(kinds))
+    is_finer = f.lit("timestamp" in kinds["body"].simpleString())
+    if isinstance(kinds["due"], t.TimestampType):
+        micros = f.unix_micros("due")
+        is_finer = is_finer | (f.coalesce(f.pmod(micros, f.lit(1_000)), f.lit(0)) > 0)
+    return f.sha2(f.when(is_finer, f.to_json(row, _EXACT)).otherwise(f.to_json(row)), 256)
 
 
 def _shown(kinds: Mapping[str, t.DataType]) -> list["Column"]:
