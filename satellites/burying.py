@@ -12,6 +12,7 @@ from timeoutmgr.crashpoints import reach
 from timeoutmgr.deadletter.usage import NodeFull
 from timeoutmgr.errors import MessageRejected, StorageUnavailable, TransportUnavailable
 from timeoutmgr.message import Outgoing
+from timeoutmgr.redaction import on_one_line
 
 from .undeliverable import Joins, Undeliverable, send_each
 
@@ -39,7 +40,9 @@ def note_arrivals(dead_letters: DeadLetters, sent: Sequence[Outgoing], work: Joi
     except (StorageUnavailable, TransportUnavailable) as error:
         if work.scope is not None:
             raise  # all of it is undone together
-        logger.warning("it is not noted that %d messages arrived: %s", len(sent), error)
+        logger.warning(
+            "it is not noted that %d messages arrived: %s", len(sent), on_one_line(error)
+        )
 
 
 def bury_each(dead_letters: DeadLetters, failed: Sequence[Undeliverable], work: Joins) -> Buried:
@@ -49,14 +52,18 @@ def bury_each(dead_letters: DeadLetters, failed: Sequence[Undeliverable], work: 
         try:
             is_dead = _bury(dead_letters, one, work)
         except MessageRejected as error:
-            logger.warning("no dead letter of timeout %s: %s", one.timeout.id, error)
+            logger.warning(
+                "no dead letter of timeout %.80r: %s", one.timeout.id, on_one_line(error)
+            )
             found.others.append(one)
         except (StorageUnavailable, TransportUnavailable) as error:
             # A full node has changed nothing, and others must not wait for somebody to empty it.
             if work.scope is not None and not isinstance(error, NodeFull):
                 raise
             logger.error(
-                "timeout %s stays, its dead letter has no place: %s", one.timeout.id, error
+                "timeout %.80r stays, its dead letter has no place: %s",
+                one.timeout.id,
+                on_one_line(error),
             )
             found.later.append(one)
         else:
@@ -80,4 +87,6 @@ def _bury(dead_letters: DeadLetters, one: Undeliverable, work: Joins) -> bool:
         return False
     reach("dispatch.source_told")
     work.tell(burial.told, isolated=True)
+    if burial.report:
+        logger.error("%s", burial.report)
     return True

@@ -48,21 +48,21 @@ def read_control(message: Message) -> ChunkOrder | SingleOrder:
         timeout_id = message.headers.get(headers.TIMEOUT_ID)
         if not timeout_id:
             raise MessageRejected(
-                f"message {message.id!r} is no control message; expected header "
+                f"message {message.id!r:.80} is no control message; expected header "
                 f"{headers.TIMEOUT_ID!r} or {headers.CHUNK_VERSION!r}"
             )
         return SingleOrder(timeout_id)
     if version != VERSION:
         raise MessageRejected(
-            f"chunk {message.id!r} is of version {version!r:.40}, this process reads {VERSION!r}; "
-            "upgrade it, or wait for its claim to lapse"
+            f"chunk {message.id!r:.80} is of version {version!r:.40}, this process reads "
+            f"{VERSION!r}; upgrade it, or wait for its claim to lapse"
         )
     try:
         content = json.loads(message.body)
         keys = tuple(Key(_whole(due), _text(name)) for due, name in content["keys"])
         return ChunkOrder(_text(content["token"]), keys)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise MessageRejected(f"chunk {message.id!r} cannot be read: {error}") from error
+        raise MessageRejected(f"chunk {message.id!r:.80} cannot be read: {error}") from error
 
 
 def _whole(value: object) -> int:

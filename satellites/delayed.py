@@ -85,7 +85,9 @@ class StoreDelayed:
         for message in messages:
             order = self._read(message)
             if not isinstance(order, Timeout):
-                raise InvalidMessage(f"message {message.id!r} is not delayed and cannot be stored")
+                raise InvalidMessage(
+                    f"message {message.id!r:.80} is not delayed and cannot be stored"
+                )
             timeouts.append(order)
         if transaction is None:
             self.ready()

@@ -22,6 +22,7 @@ from timeoutmgr.contracts import (
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.instants import Micros
 from timeoutmgr.message import Received
+from timeoutmgr.redaction import on_one_line
 from timeoutmgr.telemetry import Telemetry
 from timeoutmgr.transport.work import Work
 
@@ -166,13 +167,17 @@ class DispatchTimeouts:
         for one, result in zip(failed, copies.take(failed, work), strict=True):
             if result is SendResult.CONFIRMED:
                 reach("dispatch.error_copy_confirmed")
-                logger.error("timeout %s goes to the error queue: %s", one.timeout.id, one.error)
+                logger.error(
+                    "timeout %.80r goes to the error queue: %s",
+                    one.timeout.id,
+                    on_one_line(one.error),
+                )
                 given_up.append(one)
             else:
                 logger.error(
-                    "timeout %s stays: %s, and the error queue %r did not take it (%s)",
+                    "timeout %.80r stays: %s, and the error queue %.80r did not take it (%s)",
                     one.timeout.id,
-                    one.error,
+                    on_one_line(one.error),
                     self.error_queue,
                     result,
                 )

@@ -192,7 +192,7 @@ class DispatchDue:
             if result is SendResult.CONFIRMED:
                 reach("due.error_copy_confirmed")
                 logger.error(
-                    "delayed message %s goes to the error queue: %s",
+                    "delayed message %.80r goes to the error queue: %s",
                     one.timeout.id,
                     on_one_line(one.error),
                 )
@@ -235,7 +235,7 @@ class DispatchDue:
             return Round(0, full=True)
         [timeout] = batch
         pause = self.dispatch.failure(error)
-        logger.warning("delayed message %s: %s", timeout.id, on_one_line(error))
+        logger.warning("delayed message %.80r: %s", timeout.id, on_one_line(error))
         if timeout.attempts + 1 >= self.attempts and self._give_up(timeout, error, session):
             return Round(1, full=True)
         counted = self._put_off(_Again(timeout, error))
@@ -272,18 +272,18 @@ class DispatchDue:
         reach("due.counted")
         self.telemetry.count("delayed_retries")
         logger.info(
-            "delayed message %s is tried again later: %s", timeout.id, on_one_line(again.error)
+            "delayed message %.80r is tried again later: %s", timeout.id, on_one_line(again.error)
         )
         return True
 
     def _broker_is_away(self, error: TimeoutManagerError) -> float:
         self.telemetry.count("transport_failures")
-        logger.warning("due messages stay stored, the broker is away: %s", error)
+        logger.warning("due messages stay stored, the broker is away: %s", on_one_line(error))
         return max(self.dispatch.failure(error), _LEAST_PAUSE)
 
     def _recovery_failed(self, timeout: Timeout, error: Exception) -> None:
         self.telemetry.count("recovery_failures")
-        logger.error("delayed message %s stays stored: %s", timeout.id, on_one_line(error))
+        logger.error("delayed message %.80r stays stored: %s", timeout.id, on_one_line(error))
         self.recovery.failure(error)
 
     def _count(self, dealt: _Dealt) -> None:
@@ -301,7 +301,7 @@ class _TakenByAnother(TimeoutManagerError):
 
 def _not_taken(timeout: Timeout, result: object) -> TimeoutManagerError:
     if result is SendResult.REFUSED:
-        return DeliveryFailed(f"queue {timeout.destination!r} refused the message; is it full?")
+        return DeliveryFailed(f"queue {timeout.destination!r:.80} refused the message; is it full?")
     return DeliveryUnknown(
-        f"no confirm came for message {timeout.message.id!r} to {timeout.destination!r}"
+        f"no confirm came for message {timeout.message.id!r:.80} to {timeout.destination!r:.80}"
     )

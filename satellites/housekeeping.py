@@ -9,6 +9,7 @@ from typing import Final
 from timeoutmgr.contracts import TimeoutStore
 from timeoutmgr.errors import StorageUnavailable
 from timeoutmgr.instants import Micros
+from timeoutmgr.redaction import on_one_line
 from timeoutmgr.telemetry import Telemetry
 
 from .purging import PurgeRounds
@@ -68,7 +69,9 @@ class Housekeeping:
         try:
             self._store.farewell(self._owner)
         except StorageUnavailable as error:
-            logger.info("the last heartbeat stays behind, the storage is away: %s", error)
+            logger.info(
+                "the last heartbeat stays behind, the storage is away: %s", on_one_line(error)
+            )
 
     def watch(self) -> None:
         """Need no looking after."""
@@ -97,7 +100,7 @@ class Housekeeping:
             try:
                 self.keep_house()
             except StorageUnavailable as error:
-                logger.info("no heartbeat while the storage is away: %s", error)
+                logger.info("no heartbeat while the storage is away: %s", on_one_line(error))
             except Exception:
                 logger.exception("housekeeping failed; it goes on")
                 self._telemetry.count("housekeeping_failures")

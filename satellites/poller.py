@@ -40,6 +40,7 @@ from timeoutmgr.errors import (
 )
 from timeoutmgr.instants import MICROSECOND, Micros
 from timeoutmgr.message import Outgoing
+from timeoutmgr.redaction import on_one_line
 from timeoutmgr.resilience.breakers import OutageBreaker
 from timeoutmgr.resilience.conflicts import Conflicts
 from timeoutmgr.sending import SessionPool
@@ -401,7 +402,9 @@ class Poller:
     def _failed(self, error: Exception) -> float:
         """Report a failed poll; return the seconds to pause. The loop outlives every error."""
         if isinstance(error, TimeoutManagerError):
-            logger.warning("Failed to fetch timeouts from the timeout storage: %s", error)
+            logger.warning(
+                "Failed to fetch timeouts from the timeout storage: %s", on_one_line(error)
+            )
         else:
             logger.exception("Failed to fetch timeouts from the timeout storage")
         self._telemetry.count("polls_failed")

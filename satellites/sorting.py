@@ -47,7 +47,7 @@ def sort_out(
             sorted_out.failed.append(Undeliverable(timeout, sent.message, error))
         elif result is SendResult.REFUSED and timeout.attempts + 1 >= attempts:
             refused = DeliveryFailed(
-                f"queue {timeout.destination!r} did not take the message in {attempts} "
+                f"queue {timeout.destination!r:.80} did not take the message in {attempts} "
                 "attempts, and refused the last; is it full?"
             )
             sorted_out.failed.append(Undeliverable(timeout, sent.message, refused))

@@ -3,7 +3,6 @@
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from typing import Final
 
 from timeoutmgr import headers
@@ -24,6 +23,7 @@ from timeoutmgr.instants import Micros, from_wire
 from timeoutmgr.message import Message, Received, with_headers
 from timeoutmgr.refusing import refuse
 from timeoutmgr.routing import id_of_timeout
+from timeoutmgr.short_keys import remembers_short
 from timeoutmgr.telemetry import Telemetry
 from timeoutmgr.transport.envelope import SHORT_STRING
 from timeoutmgr.transport.work import Work
@@ -164,7 +164,7 @@ class StoreTimeouts:
     def _timeout_of(self, message: Message) -> Timeout:
         order = self._read(message)
         if not isinstance(order, Timeout):
-            raise InvalidMessage(f"message {message.id!r} is no timeout and cannot be stored")
+            raise InvalidMessage(f"message {message.id!r:.80} is no timeout and cannot be stored")
         return order
 
     def _straight_on(self, timeouts: Sequence[Timeout], work: Work) -> list[Timeout]:
@@ -213,7 +213,7 @@ def read_timeout(message: Message, endpoint: str, limits: Limits, now: Micros) -
     """
     if headers.EXPIRE not in message.headers:
         raise MessageRejected(
-            f"Non timeout message arrived at the timeout manager, id:{message.id}"
+            f"Non timeout message arrived at the timeout manager, id:{message.id:.80}"
         )
     # A timeout manager's header, or a delayed message store's: a queue may be drained by either.
     destination = (
@@ -223,7 +223,7 @@ def read_timeout(message: Message, endpoint: str, limits: Limits, now: Micros) -
     )
     if not destination:
         raise MessageRejected(
-            f"timeout {message.id!r} names no destination; expected header "
+            f"timeout {message.id!r:.80} names no destination; expected header "
             f"{headers.DESTINATION!r} or {headers.REPLY_TO!r}"
         )
     if len(message.id) > ID_CHARACTERS:
@@ -283,7 +283,7 @@ def _without_routing(message: Message) -> Message:
     return with_headers(message, kept)
 
 
-@lru_cache(maxsize=1024)
+@remembers_short(1024)
 def _of_routing(names: tuple[str, ...]) -> tuple[str, ...]:
     # Programs have a few sets of headers, and send them again and again.
     prefix = headers.PROPERTY_PREFIX

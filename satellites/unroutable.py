@@ -20,6 +20,7 @@ from timeoutmgr.errors import (
 from timeoutmgr.instants import Micros, from_wire
 from timeoutmgr.message import Outgoing, Received
 from timeoutmgr.native.levels import read_routing_key
+from timeoutmgr.redaction import on_one_line
 from timeoutmgr.telemetry import Telemetry
 from timeoutmgr.transport.work import Work
 
@@ -83,11 +84,13 @@ class SettleUnroutable:
         copies = ErrorQueue(self.error_queue, self.endpoint, at)
         results = copies.take(failed, work)
         for one, result in zip(failed, results, strict=True):
-            logger.error("message %r goes to the error queue: %s", one.message.id, one.error)
+            logger.error(
+                "message %.80r goes to the error queue: %s", one.message.id, on_one_line(one.error)
+            )
             if result is not SendResult.CONFIRMED:
                 raise TransportUnavailable(
                     f"the error queue {self.error_queue!r} did not take unroutable message "
-                    f"{one.message.id!r} ({result}); it is tried again"
+                    f"{one.message.id!r:.80} ({result}); it is tried again"
                 )
         reach("unroutable.error_copies_confirmed")
 
@@ -121,7 +124,7 @@ def _due(received: Received) -> Micros | None:
 
 def _stray(received: Received) -> TimeoutManagerError:
     return MessageRejected(
-        f"message {received.message.id!r} came out of the delay levels under the routing key "
+        f"message {received.message.id!r:.80} came out of the delay levels under the routing key "
         f"{(received.routing_key or '')[:80]!r}, which names no destination; expected 28 bits and "
         "the name of a queue"
     )
@@ -129,7 +132,7 @@ def _stray(received: Received) -> TimeoutManagerError:
 
 def _too_early(received: Received) -> TimeoutManagerError:
     return MessageRejected(
-        f"message {received.message.id!r} came out of the delay levels before it was due "
+        f"message {received.message.id!r:.80} came out of the delay levels before it was due "
         f"({received.message.headers.get(headers.DELIVER_AT)}); is a level's binding missing? "
         "Run `timeoutmgr install`, then retry it from here when it is due"
     )

@@ -1,8 +1,16 @@
 """Nothing secret is left in a URL that is shown."""
 
+from __future__ import annotations
+
+import itertools
+import logging
+import time
+from collections.abc import Callable
+
 import pytest
 
-from timeoutmgr.redaction import on_one_line, redact
+from timeoutmgr.cli.logs import MaskingFormatter
+from timeoutmgr.redaction import LONGEST_LINE, LONGEST_TEXT, cut_line, on_one_line, redact
 
 
 @pytest.mark.parametrize(
@@ -46,3 +54,58 @@ def test_what_is_logged_stays_on_its_line() -> None:
     forged = on_one_line("id\n2026-01-01 CRITICAL all is lost\x1b[2J \ud800 ü")
 
     assert forged == "id\\n2026-01-01 CRITICAL all is lost\\x1b[2J \\ud800 ü"
+
+
+SIGNS = "?&;:/@#=a"
+TOKENS = [*SIGNS, *("".join(pair) for pair in itertools.permutations(SIGNS, 2))]
+
+
+def cpu_seconds(do: Callable[[], object]) -> float:
+    """Return the CPU time of the quickest of three runs: other work must not count."""
+    taken = []
+    for _ in range(3):
+        began = time.process_time()
+        do()
+        taken.append(time.process_time() - began)
+    return min(taken)
+
+
+@pytest.mark.parametrize("token", TOKENS)
+def test_masking_a_long_text_is_linear(token: str) -> None:
+    text = (token * 1_000_000)[:1_000_000]
+
+    assert cpu_seconds(lambda: redact(text)) < 0.05
+
+
+@pytest.mark.parametrize("token", [*SIGNS, "\n", "\ud800", "é"])
+def test_a_long_text_for_the_log_costs_nothing(token: str) -> None:
+    assert cpu_seconds(lambda: on_one_line(token * 1_000_000)) < 0.05
+
+
+def test_the_text_of_an_error_is_cut_for_the_log() -> None:
+    assert len(on_one_line("a" * 100_000)) == LONGEST_TEXT
+    assert on_one_line("\n" * 100_000) == "\\n" * 511 + "\\…"
+    assert on_one_line("a" * LONGEST_TEXT) == "a" * LONGEST_TEXT
+
+
+@pytest.mark.parametrize("sign", ["a", "é", "\N{PILE OF POO}"])
+def test_a_line_of_the_log_is_cut_to_four_kibibytes(sign: str) -> None:
+    shown = cut_line(sign * 5000)
+
+    assert LONGEST_LINE - 4 < len(shown.encode()) <= LONGEST_LINE
+    assert shown == sign * (len(shown) - 1) + "…"
+    assert cut_line("short") == "short"
+
+
+def test_a_secret_that_a_cut_would_split_is_masked_first() -> None:
+    record = logging.LogRecord("t", 40, "f", 1, "x" * 4070 + " amqp://u:s3cret@h/v", None, None)
+
+    assert "s3" not in MaskingFormatter("%(message)s").format(record)
+
+
+def test_a_parameter_behind_a_second_question_mark_is_masked() -> None:
+    assert redact("x://h/?a?password=p") == "x://h/?a?password=***"
+
+
+def test_the_value_of_a_parameter_with_an_endless_name_is_masked() -> None:
+    assert redact(f"x://h/?{'n' * 65}=p") == f"x://h/?{'n' * 65}=***"

@@ -163,7 +163,7 @@ class _Bulk:
         )
         if self.delayed_only and composed.due is None:
             raise InvalidMessage(
-                f"message {composed.sent.message_id!r} is not delayed; give it a delay or "
+                f"message {composed.sent.message_id!r:.80} is not delayed; give it a delay or "
                 "deliver_at, or use send_many"
             )
         return composed

@@ -264,7 +264,7 @@ class Unroutable(DeliveryFailed):
 
     def __init__(self, destination: str) -> None:
         super().__init__(
-            f"there is no queue {destination!r}; start or install the endpoint that owns it, "
+            f"there is no queue {destination!r:.80}; start or install the endpoint that owns it, "
             "or correct the destination"
         )
         self.destination = destination

@@ -150,7 +150,7 @@ class HandlerContext:
         """Send to where the message asks answers to go."""
         if self.reply_to is None:
             raise InvalidMessage(
-                f"message {self.message_id!r} names no reply address; send to a destination"
+                f"message {self.message_id!r:.80} names no reply address; send to a destination"
             )
         return self.send(self.reply_to, message_type, body, options, **given)
 
@@ -230,10 +230,10 @@ class HandlerStep:
                 received.message
             ):
                 raise ReceivedTooLate(
-                    f"message {received.message.id!r} was received too late: its time to be "
+                    f"message {received.message.id!r:.80} was received too late: its time to be "
                     "received was over"
                 )
-            logger.info("message %r was received too late; discarded", received.message.id)
+            logger.info("message %.80r was received too late; discarded", received.message.id)
             self.telemetry.count("expired_on_receipt")
             return
         if self.dead_letters is not None:
@@ -272,7 +272,7 @@ class HandlerStep:
             return names[0] if names else ANY, self.handlers[ANY]
         known = ", ".join(sorted(self.handlers)) or "none"
         raise MessageRejected(
-            f"no handler for message type {names[0] if names else '(none given)'!r}; "
+            f"no handler for message type {names[0] if names else '(none given)'!r:.80}; "
             f"handlers here: {known}"
         )
 

@@ -12,6 +12,7 @@ from timeoutmgr.database.commits import after_commit
 from timeoutmgr.errors import CombinationRefused, TimeoutManagerError
 from timeoutmgr.instants import Micros
 from timeoutmgr.outgoing import Composed, Sent
+from timeoutmgr.redaction import on_one_line
 from timeoutmgr.routing import wake_manager
 from timeoutmgr.transport.work import require_confirmed
 
@@ -117,4 +118,6 @@ def wake_or_wait(parts: Parts, due: Micros) -> None:
     try:
         parts.sender.send([wake_manager(address, due, parts.settings.new_id())])
     except TimeoutManagerError as error:
-        logger.warning("a timeout that was just stored waits for the next poll: %s", error)
+        logger.warning(
+            "a timeout that was just stored waits for the next poll: %s", on_one_line(error)
+        )

@@ -19,6 +19,7 @@ from timeoutmgr.errors import (
 from timeoutmgr.features import Satellite
 from timeoutmgr.host_files import REMEDY, host_file_beside_broker
 from timeoutmgr.own_queues import refuse_lossy_queues
+from timeoutmgr.redaction import on_one_line
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +94,7 @@ def prepare(parts: Parts) -> None:
         if parts.context.delayed is not None:
             parts.context.delayed.start()
     except StorageUnavailable as error:
-        logger.warning("starting while the timeout storage is away: %s", error)
+        logger.warning("starting while the timeout storage is away: %s", on_one_line(error))
 
 
 def there(parts: Parts) -> list[Satellite]:

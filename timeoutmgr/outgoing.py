@@ -3,7 +3,6 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from functools import lru_cache
 from typing import TYPE_CHECKING, TypeAlias
 
 from timeoutmgr import headers
@@ -12,6 +11,7 @@ from timeoutmgr.errors import DelayedDeliveryDisabled, InvalidMessage, Unsupport
 from timeoutmgr.ids import RepeatableIds
 from timeoutmgr.instants import Micros, from_micros, to_timespan, to_wire
 from timeoutmgr.message import Message, Outgoing, with_headers
+from timeoutmgr.short_keys import remembers_short
 from timeoutmgr.validation import (
     Limits,
     check_ahead,
@@ -247,7 +247,7 @@ def _refuse_reserved(given: Mapping[str, str]) -> None:
         _refuse_reserved_name(name)
 
 
-@lru_cache(maxsize=1024)
+@remembers_short(1024)
 def _refuse_reserved_name(name: str) -> None:
     # A program has a few names of headers, and sends them again and again.
     if name in RESERVED or str(name).startswith(headers.PROPERTY_PREFIX):

@@ -36,8 +36,8 @@ def inspect(parts: Parts) -> Iterator[QueueReport]:
 
 def _log(report: QueueReport) -> None:
     for each in report.losses:
-        logger.warning("queue %r may lose accepted messages: %s", report.queue, each)
+        logger.warning("queue %.80r may lose accepted messages: %s", report.queue, each)
     for each in report.doubts:
-        logger.warning("queue %r is weaker than it could be: %s", report.queue, each)
+        logger.warning("queue %.80r is weaker than it could be: %s", report.queue, each)
     if report.unchecked:
-        logger.warning("queue %r was not checked: %s", report.queue, report.unchecked)
+        logger.warning("queue %.80r was not checked: %s", report.queue, report.unchecked)

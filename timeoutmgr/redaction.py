@@ -1,12 +1,24 @@
-"""Masking of secrets in URLs, and of what would forge a log, for whatever is shown or logged."""
+"""Masking of secrets in URLs, and of what would forge a log, for whatever is shown or logged.
+
+All of it is linear in the length of the text: a stranger's message may be long, and is logged.
+"""
 
 import re
 from typing import Final
 
 MASK: Final = "***"
+LONGEST_TEXT: Final = 1024
+"""Characters that a log line shows of one error."""
+LONGEST_LINE: Final = 4096
+"""Bytes of one line of the log."""
+
+_CUT: Final = "…"
+_LONGEST_NAME: Final = 64
+"""Characters of a parameter's name; the value of a longer name is masked unread."""
 
 _USER_PASSWORD = re.compile(r"(?P<before>(?:^|//)[^/?#@:]*:)(?P<password>[^/?#]*)(?=@)")
-_PARAMETER = re.compile(r"(?P<before>[?&;](?P<name>[^=&;#]+)=)(?P<value>[^&#;]*)")
+# A name that held a "?" would be tried again from each of its question marks: quadratic.
+_PARAMETER = re.compile(r"(?P<before>[?&;](?P<name>[^=&;#?]+)=)(?P<value>[^&#;]*)")
 _SECRET_NAME = re.compile(
     r"pass(word|wd|phrase|code)?|pwd|secret|token|credential|api[_-]?key|access[_-]?key"
     r"|private[_-]?key|(^|[_.-])key$|signature|^sig$|^auth$",
@@ -20,21 +32,41 @@ def redact(url: str) -> str:
     It works on text that is no valid URL as well, and on several joined by ``;``: when in doubt
     it masks.
     """
-    masked = _USER_PASSWORD.sub(rf"\g<before>{MASK}", url)
-    return _PARAMETER.sub(_mask_secret, masked)
+    masked = url
+    if "@" in masked:
+        masked = _USER_PASSWORD.sub(rf"\g<before>{MASK}", masked)
+    if "=" in masked:
+        masked = _PARAMETER.sub(_mask_secret, masked)
+    return masked
 
 
 def on_one_line(told: object) -> str:
     """Return the text of *told* with line ends, other control signs and half characters escaped.
 
-    What a stranger put into a message must neither look like a line of the log nor fail it.
+    What a stranger put into a message must neither look like a line of the log nor fail it, and
+    what is longer than a log line shows is cut.
     """
-    return "".join(
-        sign if sign.isprintable() else sign.encode("unicode_escape").decode() for sign in str(told)
+    text = str(told)
+    shown = "".join(
+        sign if sign.isprintable() else sign.encode("unicode_escape").decode()
+        for sign in text[:LONGEST_TEXT]
     )
+    if len(text) <= LONGEST_TEXT and len(shown) <= LONGEST_TEXT:
+        return shown
+    return shown[: LONGEST_TEXT - len(_CUT)] + _CUT
+
+
+def cut_line(line: str) -> str:
+    """Return *line* as it fits into the log."""
+    encoded = line.encode("utf-8", "backslashreplace")
+    if len(encoded) <= LONGEST_LINE:
+        return line
+    room = LONGEST_LINE - len(_CUT.encode())
+    return encoded[:room].decode("utf-8", "ignore") + _CUT
 
 
 def _mask_secret(parameter: re.Match[str]) -> str:
-    if _SECRET_NAME.search(parameter["name"]):
+    name = parameter["name"]
+    if len(name) > _LONGEST_NAME or _SECRET_NAME.search(name):
         return parameter["before"] + MASK
     return parameter[0]

@@ -17,6 +17,7 @@ from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import StorageUnavailable, TransportUnavailable, Unroutable
 from timeoutmgr.forking import begin_anew_after_fork
 from timeoutmgr.message import Outgoing
+from timeoutmgr.redaction import on_one_line
 from timeoutmgr.sending_window import SendingWindow
 from timeoutmgr.transport.work import require_confirmed
 
@@ -150,7 +151,9 @@ class Sender:
             if transaction is not None:
                 raise
             # The messages are sent: who calls must not be made to send them again.
-            logger.warning("it is not noted that %d messages arrived: %s", len(confirmed), error)
+            logger.warning(
+                "it is not noted that %d messages arrived: %s", len(confirmed), on_one_line(error)
+            )
         return results
 
     def require_queues(self, queues: Sequence[str]) -> None:

@@ -12,6 +12,7 @@ from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import FeatureRefused, SchemaMissing
 from timeoutmgr.native.feature import native_feature
 from timeoutmgr.native.leftovers import NAME_IT, look, stored_of
+from timeoutmgr.redaction import on_one_line
 
 logger = logging.getLogger(__name__)
 
@@ -111,7 +112,7 @@ def _remove_tables(settings: EndpointSettings, force: bool) -> str:
     try:
         persistence.check()
     except SchemaMissing as error:
-        logger.debug("nothing to remove: %s", error)
+        logger.debug("nothing to remove: %s", on_one_line(error))
         return "there were no tables"
     if persistence.uninstall(settings.name, force=force):
         return "the tables are removed"

@@ -61,7 +61,7 @@ class Limits:
 def check_destination(destination: str, limits: Limits) -> None:
     """Raise InvalidMessage where nothing may be sent to *destination*."""
     if not isinstance(destination, str) or not destination:
-        raise InvalidMessage(f"a destination is the name of a queue, got {destination!r}")
+        raise InvalidMessage(f"a destination is the name of a queue, got {destination!r:.80}")
     _check_name(destination, limits.allowed_destinations)
 
 
@@ -76,17 +76,17 @@ def _check_name(destination: str, allowed: tuple[str, ...]) -> None:
         )
     if any(ord(character) < 32 or 0xD800 <= ord(character) < 0xE000 for character in destination):
         raise InvalidMessage(
-            f"destination {destination!r} has control characters or lone surrogates; "
+            f"destination {destination!r:.80} has control characters or lone surrogates; "
             "choose a printable queue name"
         )
     if destination.startswith("amq.") or is_satellite_queue(destination):
         raise DestinationNotAllowed(
-            f"destination {destination!r} belongs to the broker or to a timeout manager; name the "
-            "queue of an endpoint"
+            f"destination {destination!r:.80} belongs to the broker or to a timeout manager; name "
+            "the queue of an endpoint"
         )
     if allowed and not any(fnmatchcase(destination, pattern) for pattern in allowed):
         raise DestinationNotAllowed(
-            f"destination {destination!r} is outside allowed_destinations "
+            f"destination {destination!r:.80} is outside allowed_destinations "
             f"({', '.join(allowed)}); add it there if it is meant"
         )
 
@@ -112,13 +112,15 @@ def _refuse_header(given: Mapping[str, str]) -> None:
     for name, value in given.items():
         if not isinstance(name, str) or not isinstance(value, str):
             raise InvalidMessage(
-                f"header {name!r} is {type(value).__name__} {str(value)[:40]!r}; names and values "
-                "are strings"
+                f"header {name!r:.80} is {type(value).__name__} {str(value)[:40]!r}; names and "
+                "values are strings"
             )
         try:
             (name + value).encode()
         except UnicodeEncodeError as error:
-            raise InvalidMessage(f"header {name!r} cannot be encoded as UTF-8: {error}") from error
+            raise InvalidMessage(
+                f"header {name!r:.80} cannot be encoded as UTF-8: {error}"
+            ) from error
 
 
 def check_body(body: bytes, limits: Limits) -> None:
@@ -134,7 +136,7 @@ def check_id(message_id: str) -> None:
             f"a message id is text of 1 to {ID_CHARACTERS} characters, got {message_id!r:.80}"
         )
     if not message_id.isprintable() or not message_id.isascii():
-        raise InvalidMessage(f"message id {message_id!r} is not printable ASCII")
+        raise InvalidMessage(f"message id {message_id!r:.80} is not printable ASCII")
 
 
 def due_of(

@@ -16,6 +16,7 @@ from timeoutmgr.contracts import Layout
 from timeoutmgr.database.failures import is_right_missing
 from timeoutmgr.errors import StorageConflict, StorageUnavailable
 from timeoutmgr.instants import Micros
+from timeoutmgr.redaction import on_one_line
 
 from . import replacing
 from .context import StoreContext
@@ -74,7 +75,7 @@ class Partitions:
 
     def _give_way(self, error: StorageConflict) -> bool:
         """Leave a step to another time; return whether it may soon be tried again."""
-        logger.debug("partitions wait for another time: %s", error)
+        logger.debug("partitions wait for another time: %s", on_one_line(error))
         if isinstance(error, CopiesLost):
             self._copying = None
         elif isinstance(error, TooLong) and self._copying is not None:
@@ -146,7 +147,7 @@ class Partitions:
             logger.warning(
                 "the partitions of pending timeouts cannot be kept in order by this database user, "
                 "and later timeouts lie in coarser ones: %s",
-                reason,
+                on_one_line(reason),
             )
             self._has_warned = True
 
@@ -171,7 +172,7 @@ def lay_out(whole: Whole) -> None:
         change = Change(ranged.ranges, tuple(fresh(now)))
         replacing.replace(whole, change, most=0, at_most=_INSTALLING)
     except StorageConflict as error:
-        logger.debug("partitions wait for a process that runs: %s", error)
+        logger.debug("partitions wait for a process that runs: %s", on_one_line(error))
 
 
 def first_ranges(whole: Whole) -> str:

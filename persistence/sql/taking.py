@@ -15,6 +15,7 @@ from timeoutmgr.contracts import Key, Outcome, Taken, Timeout, Transaction
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import StorageUnavailable
 from timeoutmgr.instants import Micros, duration_micros
+from timeoutmgr.redaction import on_one_line
 
 from .bodies import Bodies, Rows, columns_with_size, timeout_of
 from .claims import NewClaim, add_claims, claims_of
@@ -260,7 +261,9 @@ class Taking:
             self._context.database.run(work)
         except StorageUnavailable as error:
             # The caller's own error is on its way up; the claim ends by itself, a little later.
-            logger.warning("claim %s could not be given back and must lapse: %s", token, error)
+            logger.warning(
+                "claim %s could not be given back and must lapse: %s", token, on_one_line(error)
+            )
 
 
 def is_free(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Sequence
 from itertools import count
 
 import pytest
@@ -12,6 +13,8 @@ from timeoutmgr import headers
 from timeoutmgr.contracts import SendResult, TransactionMode
 from timeoutmgr.errors import MessageRejected, TransportUnavailable
 from timeoutmgr.message import Received
+from timeoutmgr.redaction import LONGEST_LINE
+from timeoutmgr.resilience.failure_text import MOST_OF_A_LINE, MOST_SENTENCE
 from timeoutmgr.transport.work import Work
 
 
@@ -127,3 +130,52 @@ def test_a_message_that_is_rejected_when_it_is_tried_again_is_moved() -> None:
     [copy] = mill.transport.messages("error")
     assert copy.headers[headers.EXCEPTION_MESSAGE] == "other content"
     assert mill.held == []
+
+
+class Onlooker(logging.Handler):
+    """Notes what is settled and copied when a line is logged."""
+
+    def __init__(self, mill: Mill) -> None:
+        super().__init__()
+        self.mill = mill
+        self.seen: list[tuple[list[str], list[str]]] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.seen.append((self.mill.held, self.mill.errors))
+
+
+@pytest.fixture
+def onlooker() -> Iterator[Onlooker]:
+    """A handler of the pump's log."""
+    made = Onlooker(Mill())
+    logger = logging.getLogger("timeoutmgr.transport.pump")
+    logger.addHandler(made)
+    yield made
+    logger.removeHandler(made)
+
+
+def test_a_message_is_copied_and_acknowledged_before_the_log_hears_of_it(
+    onlooker: Onlooker,
+) -> None:
+    onlooker.mill.put("a")
+    onlooker.mill.always_fails("a", MessageRejected("a is no timeout"))
+
+    onlooker.mill.turn()
+
+    assert onlooker.seen == [([], ["a"])]
+
+
+def test_a_log_line_shows_80_characters_of_an_id_and_512_of_an_error(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    mill = Mill()
+    mill.put("?" * 131_072)
+    mill.always_fails("?" * 131_072, MessageRejected("#" * 131_072))
+
+    mill.turn()
+
+    [record] = [each for each in caplog.records if each.levelno == logging.ERROR]
+    line, *behind = record.getMessage().splitlines()
+    assert (line.count("?"), line.count("#")) == (79, MOST_SENTENCE)
+    assert len(line.encode()) <= LONGEST_LINE
+    assert max(len(each) for each in behind) <= MOST_OF_A_LINE + 4

@@ -10,6 +10,7 @@ from typing import Self
 
 from timeoutmgr.cli.output import shown_time
 from timeoutmgr.clock import SystemClock
+from timeoutmgr.redaction import on_one_line
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +34,7 @@ class HealthFile:
             os.replace(self._new, self._path)
         except OSError as error:
             if not self._failed:
-                logger.error("cannot write the health file %s: %s", self._path, error)
+                logger.error("cannot write the health file %s: %s", self._path, on_one_line(error))
             self._failed = True
         else:
             self._failed = False

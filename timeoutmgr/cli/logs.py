@@ -1,13 +1,14 @@
-"""Log lines of a command: to standard error, in UTC, secrets masked."""
+"""Log lines of a command: to standard error, in UTC, secrets masked, each of a bounded length."""
 
 import logging
 import time
 
 from timeoutmgr.cli.output import masked
+from timeoutmgr.redaction import cut_line
 
 
 class MaskingFormatter(logging.Formatter):
-    """Masks the secrets of URLs, also in tracebacks."""
+    """Masks the secrets of URLs and cuts long lines, also in tracebacks."""
 
     @staticmethod
     def converter(seconds: float | None = None) -> time.struct_time:
@@ -16,7 +17,8 @@ class MaskingFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line."""
-        return masked(super().format(record))
+        # Masked first: half a URL would not be recognised.
+        return "\n".join(cut_line(line) for line in masked(super().format(record)).split("\n"))
 
 
 def log_to_stderr(level: int, who: str = "") -> None:

@@ -16,6 +16,7 @@ from timeoutmgr.cli.exits import Exit
 from timeoutmgr.cli.health import HealthFile
 from timeoutmgr.cli.output import masked
 from timeoutmgr.cli.shared import Shared
+from timeoutmgr.redaction import on_one_line
 
 if TYPE_CHECKING:
     from timeoutmgr.endpoint import Endpoint
@@ -82,7 +83,7 @@ def _report(line: socket.socket, how: dict[str, object]) -> None:
     try:
         line.sendall(json.dumps(how).encode())
     except OSError as error:  # the supervisor was killed: nobody is there to be told
-        logger.warning("cannot report to the supervisor: %s", error)
+        logger.warning("cannot report to the supervisor: %s", on_one_line(error))
 
 
 def _await_end(line: socket.socket, asked: threading.Event) -> None:

@@ -18,10 +18,12 @@ class Burial:
 
     *needed* tells its source, which alone has a copy: unless it is confirmed, the message must go
     another way. *told* is for those who asked to hear of it; a missing queue of theirs is theirs.
+    *report* is the line for the log, to be written once the message is settled.
     """
 
     needed: tuple[Outgoing, ...] = ()
     told: tuple[Outgoing, ...] = ()
+    report: str = ""
 
 
 class DeadLetters(Protocol):

@@ -24,7 +24,7 @@ from timeoutmgr.database.files import refuse_network_file_system
 from timeoutmgr.database.lookalikes import refuse_lookalikes
 from timeoutmgr.errors import CombinationRefused, ConfigurationError, StorageUnavailable
 from timeoutmgr.instants import Micros
-from timeoutmgr.redaction import redact
+from timeoutmgr.redaction import on_one_line, redact
 
 logger = logging.getLogger(__name__)
 
@@ -173,7 +173,9 @@ class Database:
                     raise
                 if failure is Failure.AWAY or attempt == _CONFLICT_TRIES:
                     raise unavailable(error, self.describe()) from error
-                logger.debug("conflict in %s, attempt %d: %s", self.describe(), attempt, error)
+                logger.debug(
+                    "conflict in %s, attempt %d: %s", self.describe(), attempt, on_one_line(error)
+                )
                 time.sleep(random.uniform(0.001, 0.005) * attempt)
         raise AssertionError("unreachable: the last attempt returns or raises")
 

@@ -80,10 +80,12 @@ def _read(message: Message) -> tuple[tuple[str, str], int, str]:
     code = given.get(names.CLASS, "")
     about, queue = given.get(headers.CORRELATION_ID), given.get(names.TARGET_QUEUE)
     if not (code.isascii() and code.isdigit() and len(code) < 9 and is_well_formed(int(code))):
-        raise MessageRejected(f"message {message.id!r} is no acknowledgement: class {code[:20]!r}")
+        raise MessageRejected(
+            f"message {message.id!r:.80} is no acknowledgement: class {code[:20]!r}"
+        )
     if not about or not queue:
         raise MessageRejected(
-            f"acknowledgement {message.id!r} does not say of which message and queue; expected "
+            f"acknowledgement {message.id!r:.80} does not say of which message and queue; expected "
             f"headers {headers.CORRELATION_ID!r} and {names.TARGET_QUEUE!r}"
         )
     return (about, queue), int(code), given.get(_REASON, "")

@@ -21,6 +21,7 @@ from timeoutmgr.deadletter.marks import MOST_HOPS, Marks, one_hop_more, read_mar
 from timeoutmgr.errors import InvalidMessage, StorageUnavailable, TimeoutManagerError
 from timeoutmgr.instants import Micros, duration_micros, from_wire
 from timeoutmgr.message import Message, Outgoing
+from timeoutmgr.redaction import on_one_line
 from timeoutmgr.routing import DELAYED, TIMEOUTS, final_destination
 from timeoutmgr.telemetry import Telemetry
 from timeoutmgr.validation import Limits, check_destination
@@ -96,9 +97,9 @@ class DeadLetterDesk:
                 continue
             if transaction is not None and not self.joins:
                 raise InvalidMessage(
-                    f"message {one.message.id!r} is transactional and sent inside a transaction "
-                    "of another database than the dead letters': the copy would stay if that is "
-                    "undone. Give DeadLetterQueues the queues' own database as its store"
+                    f"message {one.message.id!r:.80} is transactional and sent inside a "
+                    "transaction of another database than the dead letters': the copy would stay "
+                    "if that is undone. Give DeadLetterQueues the queues' own database as its store"
                 )
             begins, life = _dispatch(one, now), marks.time_to_be_received
             arrives_by = begins + duration_micros(marks.timers.until_arrival)
@@ -140,20 +141,21 @@ class DeadLetterDesk:
         if not marks.has_hops_left:
             return Died(
                 MessageClass.NACK_HOP_COUNT_EXCEEDED,
-                f"message {message.id!r} was passed on more than {MOST_HOPS} times; does it go in "
-                "circles?",
+                f"message {message.id!r:.80} was passed on more than {MOST_HOPS} times; does it "
+                "go in circles?",
             )
         if self._has_lost_its_source(marks):
             return Died(
                 MessageClass.NACK_SOURCE_COMPUTER_GUID_CHANGED,
-                f"message {message.id!r} was kept by node {self.manager.node!r} as it was before "
-                "it was installed anew; the copy is gone, and nobody would hear how it ended",
+                f"message {message.id!r:.80} was kept by node {self.manager.node!r} as it was "
+                "before it was installed anew; the copy is gone, and nobody would hear how it "
+                "ended",
             )
         # Not before a first try: time at rest, until it was due, is no time on the way.
         if waited > 0 and waited >= marks.timers.reach_queue_micros:
             return Died(
                 MessageClass.NACK_REACH_QUEUE_TIMEOUT,
-                f"message {message.id!r} did not reach its queue within "
+                f"message {message.id!r:.80} did not reach its queue within "
                 f"{marks.time_to_reach_queue}",
             )
         return None
@@ -202,22 +204,18 @@ class DeadLetterDesk:
         if placed is not Placed.PLACED:
             self.telemetry.count("dead_letters_over_quota")
             logger.error(
-                "the dead-letter queue of node %s is full and takes no message %r: %s",
+                "the dead-letter queue of node %s is full and takes no message %.80r: %s",
                 self.manager.node,
                 message.id,
-                reason,
+                on_one_line(reason),
             )
             return None
         self.telemetry.count("dead_letters_placed")
-        logger.error(
-            "message %r for %r is dead (%s) on node %s: %s",
-            message.id,
-            queue,
-            letter.class_name,
-            self.manager.node,
-            reason,
+        report = (
+            f"message {message.id!r:.80} for {queue!r:.80} is dead ({letter.class_name}) on node "
+            f"{self.manager.node}: {on_one_line(reason)}"
         )
-        return Burial(told=told)
+        return Burial(told=told, report=report)
 
     def expires_with_trace(self, message: Message) -> bool:
         """Return whether it asks for a dead letter."""
@@ -230,7 +228,8 @@ class DeadLetterDesk:
             return None
         return Died(
             refused,
-            f"queue {queue!r} takes {self.takes} messages only; message {message.id!r} is not one",
+            f"queue {queue!r} takes {self.takes} messages only; message {message.id!r:.80} is not "
+            "one",
         )
 
     def received(
@@ -261,7 +260,9 @@ class DeadLetterDesk:
             if marks.admin_queue is not None:
                 check_destination(marks.admin_queue, self.limits)
         except InvalidMessage as error:
-            logger.warning("the admin queue of message %r is not told: %s", message.id, error)
+            logger.warning(
+                "the admin queue of message %.80r is not told: %s", message.id, on_one_line(error)
+            )
             return []
         return asked_for(message, marks, queue, message_class, self.clock.now(), reason)
 
@@ -276,7 +277,9 @@ class DeadLetterDesk:
             return self.manager.store.known_guid(self.manager.node)
         except StorageUnavailable as error:
             # What is not known harms nobody: it only leaves a later change unnoticed.
-            logger.info("the GUID of node %s is not known: %s", self.manager.node, error)
+            logger.info(
+                "the GUID of node %s is not known: %s", self.manager.node, on_one_line(error)
+            )
             return None
 
     def _keeps(self, marks: Marks) -> bool:

@@ -220,7 +220,8 @@ class QueueManager:
 
     def _tell_discarded(self, letter: Letter) -> None:
         logger.error(
-            "the dead-letter queue of node %s is full: message %r for %r, dead (%s), is discarded",
+            "the dead-letter queue of node %s is full: message %.80r for %.80r, dead (%s), is "
+            "discarded",
             self.node,
             letter.message.id,
             letter.destination,

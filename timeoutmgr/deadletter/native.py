@@ -13,6 +13,7 @@ from timeoutmgr.deadletter.manager import QueueManager
 from timeoutmgr.deadletter.marks import Marks, read_marks
 from timeoutmgr.errors import InvalidMessage, MessageRejected
 from timeoutmgr.message import Death, Received
+from timeoutmgr.redaction import on_one_line
 from timeoutmgr.telemetry import Telemetry
 from timeoutmgr.transport.work import Work
 
@@ -57,7 +58,7 @@ class CollectDead:
             death = received.death
             if death is None:
                 raise MessageRejected(
-                    f"message {received.message.id!r} came to {received.queue!r} and no broker "
+                    f"message {received.message.id!r:.80} came to {received.queue!r} and no broker "
                     "says that it died; applications do not send to dead-letter queues"
                 )
             marks = read_marks(received.message.headers)
@@ -67,7 +68,7 @@ class CollectDead:
                 class_of_death(death),
                 destination=death.queue,
                 kept=self.manager.store.clock.now(),
-                reason=f"the broker gave it up in queue {death.queue!r}: {death.reason}",
+                reason=f"the broker gave it up in queue {death.queue!r:.80}: {death.reason:.80}",
                 attempts=death.count,
             )
             letter = replace(letter, journal=letter.journal | JournalLevel.DEADLETTER)
@@ -95,5 +96,7 @@ class CollectDead:
         try:
             return work.try_send([final]) == [SendResult.CONFIRMED]
         except InvalidMessage as error:
-            logger.warning("no source is told of message %r: %s", letter.message.id, error)
+            logger.warning(
+                "no source is told of message %.80r: %s", letter.message.id, on_one_line(error)
+            )
             return False

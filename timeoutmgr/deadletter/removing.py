@@ -3,6 +3,7 @@
 A broker that deletes or purges a queue by itself drops what is in it.
 """
 
+import logging
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
@@ -14,6 +15,8 @@ from timeoutmgr.deadletter.failures import Died
 from timeoutmgr.errors import TransportUnavailable
 from timeoutmgr.message import Received
 from timeoutmgr.validation import Limits, check_destination
+
+logger = logging.getLogger(__name__)
 
 _BATCH: Final = 200
 _WAIT: Final = 1.0
@@ -88,14 +91,16 @@ def _remove(
     if burial is not None:
         if set(session.send(burial.needed)) - {SendResult.CONFIRMED}:
             raise TransportUnavailable(
-                f"the source of message {received.message.id!r} could not be told that it is "
+                f"the source of message {received.message.id!r:.80} could not be told that it is "
                 f"removed; it stays in {received.queue!r}"
             )
         session.send(burial.told)
     elif dead_letters.expires_with_trace(received.message):
         raise TransportUnavailable(
-            f"message {received.message.id!r} asks for a dead letter and the dead-letter queue is "
-            f"full; it stays in {received.queue!r}"
+            f"message {received.message.id!r:.80} asks for a dead letter and the dead-letter queue "
+            f"is full; it stays in {received.queue!r}"
         )
     receiver.ack([received])
+    if burial is not None and burial.report:
+        logger.error("%s", burial.report)
     return burial is not None

@@ -15,6 +15,7 @@ from timeoutmgr.deadletter.letters import Letter
 from timeoutmgr.deadletter.queues import LetterQueue
 from timeoutmgr.errors import InvalidMessage
 from timeoutmgr.message import Message, Outgoing
+from timeoutmgr.redaction import on_one_line
 
 logger = logging.getLogger(__name__)
 
@@ -107,7 +108,7 @@ def _sent(
         [result] = session.send([outgoing], transaction=transaction)
     except InvalidMessage as error:
         # What no transport can carry (it is too large, say) must not keep the others back.
-        logger.warning("message %r cannot be sent: %s", outgoing.message.id, error)
+        logger.warning("message %.80r cannot be sent: %s", outgoing.message.id, on_one_line(error))
         return SendResult.REFUSED
     return result
 

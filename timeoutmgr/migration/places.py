@@ -28,6 +28,7 @@ from timeoutmgr.migration.runs import Terms
 from timeoutmgr.migration.sinks import LevelsSink, Sink, StoreSink
 from timeoutmgr.migration.window import Window
 from timeoutmgr.native.names import NameSet, name_set
+from timeoutmgr.redaction import on_one_line
 from timeoutmgr.routing import TIMEOUTS, wake_manager
 from timeoutmgr.settings_file import configuration_from
 from timeoutmgr.transport.kombu_transport import KombuTransport
@@ -205,7 +206,7 @@ class Site:
             with closing(self._settings.transport.session()) as session:
                 session.send([wake_manager(address, due, self._settings.new_id())])
         except TransportUnavailable as error:
-            logger.info("the poller of %s is not woken: %s", self._endpoint, error)
+            logger.info("the poller of %s is not woken: %s", self._endpoint, on_one_line(error))
 
     def _own_source(self) -> Source:
         return self._store(self._asked.source).migration_source(

@@ -18,6 +18,7 @@ from timeoutmgr.migration.reading_levels import Unreadable, Waiting, as_timeout,
 from timeoutmgr.migration.runs import Batch, Delivered, Item
 from timeoutmgr.native.levels import binding_key, check_destination
 from timeoutmgr.native.routes import ThroughLevels
+from timeoutmgr.redaction import on_one_line
 from timeoutmgr.transport.dispatch import Publishing
 from timeoutmgr.transport.relay import Relay, Relayed
 
@@ -170,5 +171,8 @@ def part(
 
 def _tell(one: Relayed, reason: str) -> None:
     logger.warning(
-        "message %s stays in %s: %s", one.received.message.id, one.received.queue, reason
+        "message %.80r stays in %s: %s",
+        one.received.message.id,
+        one.received.queue,
+        on_one_line(reason),
     )

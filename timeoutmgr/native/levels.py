@@ -105,8 +105,8 @@ def check_destination(destination: str) -> str:
         )
     if not {"*", "#"}.isdisjoint(destination.split(".")):
         raise InvalidMessage(
-            f"destination {destination!r} has '*' or '#' for a word, which in a binding stand for "
-            "any word: it would receive what is for others. Choose another queue name"
+            f"destination {destination!r:.80} has '*' or '#' for a word, which in a binding stand "
+            "for any word: it would receive what is for others. Choose another queue name"
         )
     return destination
 

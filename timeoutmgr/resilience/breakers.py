@@ -14,6 +14,7 @@ from typing import Final
 
 from timeoutmgr.contracts import Clock
 from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.redaction import on_one_line
 
 logger = logging.getLogger(__name__)
 
@@ -74,7 +75,7 @@ class OutageBreaker:
             if self._state is BreakerState.DISARMED:
                 self._state = BreakerState.ARMED
                 self._armed_at = self._clock.monotonic()
-                logger.warning("breaker %s is armed: %s", self.name, error)
+                logger.warning("breaker %s is armed: %s", self.name, on_one_line(error))
         self.check()
         with self._lock:
             if self._state is BreakerState.TRIGGERED:
@@ -101,7 +102,9 @@ class OutageBreaker:
             self._state = BreakerState.TRIGGERED
             error = self._error
         assert error is not None, "an armed breaker has an error"
-        logger.warning("breaker %s triggers after %.1f s: %s", self.name, lasted, error)
+        logger.warning(
+            "breaker %s triggers after %.1f s: %s", self.name, lasted, on_one_line(error)
+        )
         try:
             self._on_trigger(error)
         except Exception:
@@ -151,7 +154,7 @@ class RateBreaker:
             if self._triggered or len(self._failures) <= self._most:
                 return
             self._triggered = True
-        logger.warning("breaker %s triggers: %s", self.name, error)
+        logger.warning("breaker %s triggers: %s", self.name, on_one_line(error))
         try:
             self._on_trigger(error)
         except Exception:

@@ -12,6 +12,7 @@ from enum import StrEnum
 from typing import TypeAlias
 
 from timeoutmgr.callables import unrun
+from timeoutmgr.redaction import on_one_line
 
 logger = logging.getLogger(__name__)
 
@@ -97,16 +98,18 @@ class CriticalErrors:
         thread.start()
 
     def _run(self, context: CriticalErrorContext) -> None:
-        logger.critical("%s (%s)", context.error, context.exception)
+        logger.critical("%s (%s)", on_one_line(context.error), on_one_line(context.exception))
         for hook in self._hooks:
             try:
                 left = unrun(hook(context))
             except BaseException:
                 # Also a SystemExit: on this thread it would end nothing but the hooks.
-                logger.exception("critical error hook %r failed; the next one runs", hook)
+                logger.exception("critical error hook %.80r failed; the next one runs", hook)
                 continue
             if left is not None:
-                logger.error("critical error hook %r returned a %s, which does not run", hook, left)
+                logger.error(
+                    "critical error hook %.80r returned a %s, which does not run", hook, left
+                )
 
 
 def _stop(context: CriticalErrorContext) -> None:

@@ -7,8 +7,10 @@ from timeoutmgr.redaction import on_one_line
 
 MOST_SENTENCE: Final = 512
 """Characters of an error's message on a log line."""
-MOST_TRACEBACK: Final = 8_192
-"""Characters of a traceback in the log: its end, where the error is."""
+MOST_LINES: Final = 40
+"""Lines of a traceback in the log: its end, where the error is."""
+MOST_OF_A_LINE: Final = 240
+"""Characters of each of these lines."""
 _EDGE: Final = "  | "
 
 
@@ -24,6 +26,6 @@ def with_traceback(error: BaseException) -> str:
     Each line of the traceback begins with an edge: a sender's text in the message of an error
     must not look like a line of the log.
     """
-    told = "".join(traceback.format_exception(error))[-MOST_TRACEBACK:]
-    lines = [_EDGE + on_one_line(line) for line in told.splitlines()]
+    told = "".join(traceback.format_exception(error)).splitlines()[-MOST_LINES:]
+    lines = [_EDGE + on_one_line(line)[:MOST_OF_A_LINE] for line in told]
     return "\n".join([class_and_message(error), *lines])

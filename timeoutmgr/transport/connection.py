@@ -20,7 +20,7 @@ from kombu.exceptions import OperationalError
 from kombu.transport import pyamqp
 
 from timeoutmgr.errors import TransportUnavailable
-from timeoutmgr.redaction import redact
+from timeoutmgr.redaction import on_one_line, redact
 from timeoutmgr.transport.frames import RawContent, raw_frame_handler, split_frames
 from timeoutmgr.transport.settings import KombuSettings
 from timeoutmgr.transport.tls import broker_link
@@ -188,7 +188,7 @@ class AmqpConnection:
             self._socket.settimeout(1.0)
             self._amqp.close()
         except BROKER_ERRORS as error:
-            logger.debug("the broker did not answer a close: %s", error)
+            logger.debug("the broker did not answer a close: %s", on_one_line(error))
         self.drop("closed")
 
     def _read(self) -> bytes | None:

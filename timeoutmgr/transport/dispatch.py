@@ -13,6 +13,7 @@ from typing import Any
 
 from timeoutmgr.contracts import SendResult
 from timeoutmgr.crashpoints import reach
+from timeoutmgr.redaction import on_one_line
 from timeoutmgr.transport.connection import BROKER_ERRORS, AmqpConnection
 from timeoutmgr.transport.frames import message_frames
 
@@ -191,7 +192,9 @@ class ConfirmWindow:
         if self.spent:
             return
         self.spent = True
-        logger.warning("%d messages are left unconfirmed: %s", len(self._waiting), reason)
+        logger.warning(
+            "%d messages are left unconfirmed: %s", len(self._waiting), on_one_line(reason)
+        )
         for tag, started in self._waiting.items():
             # What came back was not taken, though its confirm did not come.
             if self._came_back(started, tag):

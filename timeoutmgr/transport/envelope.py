@@ -6,15 +6,17 @@ import hashlib
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Any
 
 from timeoutmgr import headers as names
 from timeoutmgr.errors import InvalidMessage
 from timeoutmgr.message import Message, Outgoing
+from timeoutmgr.short_keys import remembers_short
 
 SHORT_STRING = 255
 """The most bytes of an AMQP property, a routing key, a queue's name or a header's name."""
+_MOST_DEFECTS = 8
+"""Defects of one message that are named; a stranger may have made thousands."""
 
 _NO_ID = uuid.UUID("5a1b7b8e-5d0c-5c39-8f0e-2f2a6b0c6d11")
 
@@ -45,8 +47,8 @@ def seal(message: Message) -> Envelope:
         for name, value in headers.items():
             if not isinstance(value, str):
                 kind = type(value).__name__
-                raise InvalidMessage(f"header {name!r} must be a string, got {kind}")
-            _encode(value, f"value of header {name!r}")
+                raise InvalidMessage(f"header {name!r:.80} must be a string, got {kind}")
+            _encode(value, f"value of header {name!r:.80}")
     check_short(message.id, "message id")
     if not message.id:
         raise InvalidMessage("a message id must not be empty; make one with uuid.uuid4()")
@@ -65,7 +67,7 @@ def seal(message: Message) -> Envelope:
     )
 
 
-@lru_cache(maxsize=1024)
+@remembers_short(1024)
 def _left_behind(given: tuple[str, ...]) -> tuple[str, ...]:
     # A program has a few sets of headers, and sends them again and again.
     for name in given:
@@ -87,8 +89,9 @@ def check_direct(outgoing: Outgoing) -> None:
     """
     if outgoing.via is not None:
         raise InvalidMessage(
-            f"message {outgoing.message.id!r} for {outgoing.destination!r} goes through delay "
-            "levels, and only RabbitMQ has them; delay it with TimeoutManager on this transport"
+            f"message {outgoing.message.id!r:.80} for {outgoing.destination!r:.80} goes through "
+            "delay levels, and only RabbitMQ has them; delay it with TimeoutManager on this "
+            "transport"
         )
 
 
@@ -140,7 +143,7 @@ def _read_headers(raw: object) -> tuple[dict[str, str], str | None]:
     defects = []
     for name, value in raw.items():
         if not isinstance(name, str):
-            defects.append(f"the header name {name!r} is not UTF-8")
+            defects.append(f"the header name {name!r:.80} is not UTF-8")
         elif name.lower() in names.BROKER_HEADERS:
             continue
         elif isinstance(value, str):
@@ -151,10 +154,10 @@ def _read_headers(raw: object) -> tuple[dict[str, str], str | None]:
             try:
                 headers[name] = value.decode()
             except UnicodeDecodeError:
-                defects.append(f"the value of header {name!r} is not UTF-8")
+                defects.append(f"the value of header {name!r:.80} is not UTF-8")
         else:
-            defects.append(f"the value of header {name!r} is of type {type(value).__name__}")
-    return headers, "; ".join(defects) or None
+            defects.append(f"the value of header {name!r:.80} is of type {type(value).__name__}")
+    return headers, "; ".join(defects[:_MOST_DEFECTS]) or None
 
 
 def _made_id(headers: Mapping[str, str], body: bytes) -> str:

@@ -8,6 +8,7 @@ import weakref
 from datetime import timedelta
 
 from timeoutmgr.forking import begin_anew_after_fork
+from timeoutmgr.redaction import on_one_line
 from timeoutmgr.transport.connection import AmqpConnection
 
 logger = logging.getLogger(__name__)
@@ -54,7 +55,7 @@ class Heartbeats:
                 continue
             try:
                 if connection.broken is None and not connection.is_alive():
-                    logger.info("lost an idle connection: %s", connection.broken)
+                    logger.info("lost an idle connection: %s", on_one_line(connection.broken))
             finally:
                 connection.lock.release()
 

@@ -206,7 +206,9 @@ class Pump:
                 storage.probe()
             except Exception as still_away:
                 # Whatever keeps it from being used (rights, a newer schema) may be mended too.
-                logger.warning("the storage behind %s: %s", self._what.queue, still_away)
+                logger.warning(
+                    "the storage behind %s: %s", self._what.queue, on_one_line(still_away)
+                )
                 away = still_away
             else:
                 if self._relapses:
@@ -275,22 +277,29 @@ class Pump:
     ) -> None:
         attempt = 1
         while True:
-            shown = class_and_message(error)
-            logger.info("message %r, attempt %d failed: %s", received.message.id, attempt, shown)
-            action = self._decide(received, error, attempt)
+            action, shown = self._decide(received, error, attempt), class_and_message(error)
             if action is Recovery.RETRY_LATER and self._what.retry_later is not None:
-                logger.warning("message %r is retried later: %s", received.message.id, shown)
                 self._around.telemetry.count("delayed_retries")
                 later = self._what.retry_later(received.message)
                 try:
                     self._replace(received, later, session, receiver)
                 except InvalidMessage as refusal:
-                    logger.warning("it cannot be delayed: %s", on_one_line(refusal))
                     self._move_to_error(received, error, session, receiver)
+                    logger.warning(
+                        "pump of %s could not delay message %.80r: %s",
+                        received.queue,
+                        received.message.id,
+                        on_one_line(refusal),
+                    )
+                else:
+                    logger.warning("message %.80r is retried later: %s", received.message.id, shown)
+                _log_attempt(received, attempt, shown)
                 return
             if action is not Recovery.RETRY_NOW:
                 self._move_to_error(received, error, session, receiver)
+                _log_attempt(received, attempt, shown)
                 return
+            _log_attempt(received, attempt, shown)
             self._around.telemetry.count("immediate_retries")
             attempt += 1
             try:
@@ -327,7 +336,6 @@ class Pump:
             _log_end(received, error, "a dead-letter queue")
             self._around.telemetry.count("moved_to_dead_letters")
             return
-        _log_end(received, error, "the error queue")
         message, reason = received.message, str(error)
         whole = error_copy(
             message,
@@ -339,9 +347,11 @@ class Pump:
         try:
             self._replace(received, Outgoing(self._around.error_queue, whole), session, receiver)
         except (Refused, InvalidMessage) as refusal:
-            logger.warning("the error queue takes a smaller copy only: %s", refusal)
             self._move_smaller(received, reason, session, receiver)
+            logger.warning("the error queue takes a smaller copy only: %s", on_one_line(refusal))
         self._around.telemetry.count("moved_to_error")
+        # Logged last: a line that takes long, or fails, must not bring the message back.
+        _log_end(received, error, "the error queue")
 
     def _bury(
         self,
@@ -374,8 +384,10 @@ class Pump:
                     work.ack([received])
                     reach("pump.replaced")
         except (MessageRejected, InvalidMessage) as refusal:
-            logger.warning("no dead letter of %r: %s", received.message.id, on_one_line(refusal))
+            logger.warning("no dead letter of %.80r: %s", received.message.id, on_one_line(refusal))
             return False
+        if burial.report:
+            logger.error("%s", burial.report)
         return True
 
     def _move_smaller(
@@ -401,11 +413,11 @@ class Pump:
         with Work(session, receiver, self._around.mode) as work:
             [result] = session.send([outgoing], transaction=work.transaction)
             if result is SendResult.REFUSED:
-                raise Refused(f"the broker refused {outgoing.message.id!r}")
+                raise Refused(f"the broker refused {outgoing.message.id!r:.80}")
             if result is not SendResult.CONFIRMED:
                 raise TransportUnavailable(
-                    f"queue {outgoing.destination!r} did not take message "
-                    f"{outgoing.message.id!r} ({result.value}); it stays in {received.queue!r}"
+                    f"queue {outgoing.destination!r:.80} did not take message "
+                    f"{outgoing.message.id!r:.80} ({result.value}); it stays in {received.queue!r}"
                 )
             to_error = outgoing.destination == self._around.error_queue
             reach("pump.error_copy_sent" if to_error else "pump.retry_sent")
@@ -414,9 +426,13 @@ class Pump:
                 reach("pump.replaced")
 
 
+def _log_attempt(received: Received, attempt: int, shown: str) -> None:
+    logger.info("message %.80r, attempt %d failed: %s", received.message.id, attempt, shown)
+
+
 def _log_end(received: Received, error: Exception, place: str) -> None:
     logger.error(
-        "message %r from %s goes to %s: %s",
+        "message %.80r from %s goes to %s: %s",
         received.message.id,
         received.queue,
         place,

@@ -17,6 +17,7 @@ from timeoutmgr.errors import (
     TransportUnavailable,
 )
 from timeoutmgr.message import Outgoing, Received
+from timeoutmgr.redaction import on_one_line
 from timeoutmgr.transport.browsing import held
 from timeoutmgr.transport.envelope import Envelope, check_direct, check_short, seal
 from timeoutmgr.transport.refusals import check_queue_names, refuse_transaction
@@ -91,7 +92,9 @@ class VirtualSession:
                         results[index] = SendResult.CONFIRMED
             except link.errors as error:
                 # What was put before is put; of this one and those behind it nobody knows.
-                logger.warning("sending broke off: %s: %s", type(error).__name__, error)
+                logger.warning(
+                    "sending broke off: %s: %s", type(error).__name__, on_one_line(error)
+                )
                 self._drop()
             return results
 
@@ -195,7 +198,7 @@ class VirtualLink:
         try:
             self.connection.release()
         except self.errors as error:
-            logger.debug("the broker did not answer a close: %s", error)
+            logger.debug("the broker did not answer a close: %s", on_one_line(error))
 
 
 def _unavailable(what: str, error: BaseException) -> NoReturn:

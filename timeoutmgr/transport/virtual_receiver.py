@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 from timeoutmgr.contracts import Transaction
 from timeoutmgr.errors import LeaseLost, QueueMissing, TransportUnavailable
 from timeoutmgr.message import Received
+from timeoutmgr.redaction import on_one_line
 from timeoutmgr.transport.envelope import unseal
 from timeoutmgr.transport.lingering import FEW, LINGER
 from timeoutmgr.transport.raw_message import RawMessage
@@ -94,10 +95,10 @@ class VirtualReceiver:
             self._put_back(link, list(self._unacked))
         except link.errors as error:
             logger.warning(
-                "%d messages of queue %r come back only after the visibility timeout: %s",
+                "%d messages of queue %.80r come back only after the visibility timeout: %s",
                 len(self._unacked),
                 self._queue,
-                error,
+                on_one_line(error),
             )
         link.close()
 

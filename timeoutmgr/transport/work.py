@@ -26,6 +26,7 @@ from timeoutmgr.errors import (
     Unroutable,
 )
 from timeoutmgr.message import Outgoing, Received
+from timeoutmgr.redaction import on_one_line
 
 logger = logging.getLogger(__name__)
 
@@ -169,12 +170,12 @@ def tell_each(
     try:
         results = send(outgoing)
     except InvalidMessage as error:
-        logger.warning("nobody is told: %s", error)
+        logger.warning("nobody is told: %s", on_one_line(error))
         return
     for sent, result in zip(outgoing, results, strict=True):
         if result is not SendResult.CONFIRMED:
             logger.warning(
-                "queue %r was not told (%s): message %r",
+                "queue %.80r was not told (%s): message %.80r",
                 sent.destination,
                 result.value,
                 sent.message.id,
@@ -196,11 +197,11 @@ def require_confirmed(outgoing: Sequence[Outgoing], results: Sequence[SendResult
             raise Unroutable(sent.destination)
         if result is SendResult.REFUSED:
             raise TransportUnavailable(
-                f"the broker refused message {sent.message.id!r} for {sent.destination!r}; "
+                f"the broker refused message {sent.message.id!r:.80} for {sent.destination!r:.80}; "
                 "its queue may be full or an alarm may be on"
             )
         if result is SendResult.UNKNOWN:
             raise DeliveryUnknown(
-                f"no confirm came for message {sent.message.id!r} to {sent.destination!r}; it may "
-                "have been taken, so send it again only under the same message id"
+                f"no confirm came for message {sent.message.id!r:.80} to {sent.destination!r:.80}; "
+                "it may have been taken, so send it again only under the same message id"
             )

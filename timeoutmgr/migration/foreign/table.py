@@ -44,6 +44,7 @@ from timeoutmgr.migration.foreign.surveying import survey_rows
 from timeoutmgr.migration.ports import Also
 from timeoutmgr.migration.runs import Batch, Item, Range, Survey
 from timeoutmgr.migration.window import Window
+from timeoutmgr.redaction import on_one_line
 
 logger = logging.getLogger(__name__)
 
@@ -196,7 +197,9 @@ class ForeignTable:
         try:
             self._item(row)
         except Untranslatable as error:
-            logger.warning("row %s of %s stays there: %s", row["Id"], self._name, error)
+            logger.warning(
+                "row %.80r of %s stays there: %s", row["Id"], self._name, on_one_line(error)
+            )
             return False
         return True
 

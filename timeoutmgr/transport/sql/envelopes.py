@@ -30,7 +30,9 @@ def to_row(outgoing: Outgoing, now: Micros) -> dict[str, Any]:
     headers = {}
     for name, value in message.headers.items():
         if not isinstance(value, str):
-            raise InvalidMessage(f"header {name!r} must be a string, got {type(value).__name__}")
+            raise InvalidMessage(
+                f"header {name!r:.80} must be a string, got {type(value).__name__}"
+            )
         if name.lower() not in BROKER_HEADERS:
             headers[name] = value
     # ASCII with escapes: every database keeps it, NUL and half a surrogate pair included.

@@ -13,6 +13,7 @@ from kombu.transport import virtual as kombu_virtual
 from sqlalchemy import Row
 
 from timeoutmgr.errors import LeaseLost, TransportUnavailable
+from timeoutmgr.redaction import on_one_line
 from timeoutmgr.transport.sql.envelopes import Tag, checked_queue_name
 from timeoutmgr.transport.sql.failures import as_transport
 from timeoutmgr.transport.sql.kombu_envelopes import from_kombu, to_kombu
@@ -250,7 +251,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu's is untyped
             delivery.receiver.ack_tags([delivery.tag])
         except LeaseLost as error:
             # As on a broker that redelivered meanwhile; a consumer of kombu knows no such error.
-            logger.warning("queue %s: %s", delivery.receiver.queue, error)
+            logger.warning("queue %s: %s", delivery.receiver.queue, on_one_line(error))
         except TransportUnavailable:
             self.connection.deliveries[delivery_tag] = delivery
             raise
@@ -271,7 +272,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu's is untyped
                 receiver.close()
             except TransportUnavailable as error:
                 # The end of our owner's life frees it, or the end of the lease.
-                logger.warning("queue %s: not given back: %s", receiver.queue, error)
+                logger.warning("queue %s: not given back: %s", receiver.queue, on_one_line(error))
         super().close()
 
     def _as_transport(self) -> Any:

@@ -13,6 +13,7 @@ from timeoutmgr import headers as names
 from timeoutmgr.errors import InvalidMessage
 from timeoutmgr.instants import Micros
 from timeoutmgr.message import Message
+from timeoutmgr.redaction import on_one_line
 from timeoutmgr.transport.sql.envelopes import row_of
 
 json: Any = kombu_json  # has no annotations
@@ -90,9 +91,11 @@ def _read(message_id: str, what: str, text: str) -> dict[str, Any] | None:
         found = json.loads(text)
         if isinstance(found, dict):
             return found
-        logger.warning("message %s: its %s are no JSON object", message_id, what)
+        logger.warning("message %.80r: its %s are no JSON object", message_id, what)
     except Exception as error:  # whatever a stranger's text provokes in kombu's JSON hooks
-        logger.warning("message %s: its %s cannot be read: %s", message_id, what, error)
+        logger.warning(
+            "message %.80r: its %s cannot be read: %s", message_id, what, on_one_line(error)
+        )
     return None
 
 

@@ -118,6 +118,6 @@ class Listener:
         try:
             queues = [str(queue) for queue in json.loads(payload)]
         except (ValueError, TypeError):
-            logger.warning("a strange NOTIFY on %s: %r", self._channel, payload[:80])
+            logger.warning("a strange NOTIFY on %s: %.80r", self._channel, payload[:80])
             return
         self._bells.ring(queues)

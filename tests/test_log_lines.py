@@ -1,0 +1,68 @@
+"""A log line shows a bounded part of a stranger's text: read from the source of every module."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+LEVELS = ("debug", "info", "warning", "error", "critical", "exception")
+PLACE = re.compile(r"%(?:\.(?P<most>\d+))?(?P<kind>[a-z])")
+ERRORS = re.compile(r"(^|[._])(error|refusal|failure|away|reason|exception|broken)$")
+TEXTS = re.compile(r"(^|\.)(message_id|message\.id|timeout\.id|destination)$")
+
+
+def log_calls() -> Iterator[tuple[str, str, list[str]]]:
+    """Yield where each log line is written, its format, and its arguments as source."""
+    folders = ("timeoutmgr", "persistence", "satellites")
+    for path in (path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))):
+        where = str(path.relative_to(ROOT))
+        if where.startswith(("timeoutmgr/testing/", "timeoutmgr/pipeline/")):
+            continue  # neither reads from a queue
+        for node in ast.walk(ast.parse(path.read_text())):
+            match node:
+                case ast.Call(
+                    func=ast.Attribute(value=ast.Name(id="logger"), attr=level),
+                    args=[ast.Constant(value=str(text)), *given],
+                ) if level in LEVELS:
+                    yield f"{where}:{node.lineno}", text, [ast.unparse(each) for each in given]
+
+
+CALLS = list(log_calls())
+
+
+def places() -> Iterator[tuple[str, re.Match[str], str]]:
+    """Yield each place of a format, with the argument that is put there."""
+    for where, text, given in CALLS:
+        found = list(PLACE.finditer(text))
+        assert len(found) == len(given), f"{where}: {text}"
+        yield from ((where, place, argument) for place, argument in zip(found, given, strict=True))
+
+
+def test_log_lines_were_found() -> None:
+    assert len(CALLS) > 60
+
+
+def test_a_quoted_value_in_a_log_line_has_at_most_80_characters() -> None:
+    unbounded = [
+        f"{where}: {argument}"
+        for where, place, argument in places()
+        if place["kind"] == "r" and int(place["most"] or 1000) > 80
+    ]
+
+    assert unbounded == []
+
+
+@pytest.mark.parametrize("pattern", [ERRORS, TEXTS], ids=["errors", "texts"])
+def test_a_strangers_text_in_a_log_line_is_bounded(pattern: re.Pattern[str]) -> None:
+    raw = [
+        f"{where}: {argument}"
+        for where, place, argument in places()
+        if place["kind"] == "s" and pattern.search(argument)
+    ]
+
+    assert raw == []
