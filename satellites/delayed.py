@@ -112,7 +112,7 @@ class StoreDelayed:
     def _straight_on(self, due: Sequence[Timeout], work: Work) -> list[Timeout]:
         """Send what is due; return what neither its queue took, nor those of the dead."""
         at = self.clock.now()
-        onward = Onward(self.attempts, self.dead_letters)
+        onward = Onward(self.attempts, self.limits, self.dead_letters)
         going = onward.ready(due, at)
         try:
             results = send_each(going.outgoing, work)

@@ -96,6 +96,7 @@ class DelayedDelivery:
             batches=batches,
             endpoint=settings.name,
             error_queue=settings.error_queue,
+            limits=settings.limits,
             mode=context.mode,
             attempts=ours.attempts,
             clock=context.clock,

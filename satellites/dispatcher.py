@@ -25,6 +25,7 @@ from timeoutmgr.message import Received
 from timeoutmgr.redaction import on_one_line
 from timeoutmgr.telemetry import Telemetry
 from timeoutmgr.transport.work import Work
+from timeoutmgr.validation import Limits
 
 from .control import ChunkOrder, read_control
 from .delivering import back_off
@@ -56,6 +57,7 @@ class DispatchTimeouts:
 
     store: TimeoutStore
     error_queue: str
+    limits: Limits
     clock: Clock
     telemetry: Telemetry
     dead_letters: DeadLetters | None = None
@@ -126,7 +128,7 @@ class DispatchTimeouts:
     def _send_and_close(self, taken: Taken, work: Work) -> Stages:
         told = _now_of(taken)
         at = self.clock.now() if told is None else told
-        onward = Onward(ATTEMPTS, self.dead_letters)
+        onward = Onward(ATTEMPTS, self.limits, self.dead_letters)
         going = onward.ready(taken.timeouts, at)
         reach("dispatch.taken")
         sending = start_each(going.outgoing, work)

@@ -28,6 +28,7 @@ from timeoutmgr.redaction import on_one_line
 from timeoutmgr.resilience.breakers import OutageBreaker, RateBreaker
 from timeoutmgr.telemetry import Telemetry
 from timeoutmgr.transport.work import tell_each
+from timeoutmgr.validation import Limits
 
 from .batches import Batches
 from .delivering import back_off, delivered
@@ -102,6 +103,7 @@ class DispatchDue:
     batches: Batches
     endpoint: str
     error_queue: str
+    limits: Limits
     mode: TransactionMode
     attempts: int
     clock: Clock
@@ -152,7 +154,7 @@ class DispatchDue:
         reach("due.fetched")
         at = self.clock.now()
         sending = _Sending(session, transaction if self.mode is _SCOPE else None)
-        onward = Onward(self.attempts, self.dead_letters)
+        onward = Onward(self.attempts, self.limits, self.dead_letters)
         going = onward.ready(batch, at)
         results = send_each(going.outgoing, sending)
         reach("due.confirmed")

@@ -21,6 +21,7 @@ from timeoutmgr.resilience.breakers import BreakerState, OutageBreaker
 from timeoutmgr.routing import DELAYED, DISPATCHER, TIMEOUTS, to_timeout_manager
 from timeoutmgr.sending import SessionPool
 from timeoutmgr.transport.pump import Consumption, Outage
+from timeoutmgr.validation import is_allowed
 
 from .clocks import report_clock_offset
 from .dispatcher import ORDERS, DispatchTimeouts
@@ -115,6 +116,7 @@ class TimeoutManager:
         dispatch = DispatchTimeouts(
             store=store,
             error_queue=settings.error_queue,
+            limits=settings.limits,
             clock=context.clock,
             telemetry=context.telemetry,
             dead_letters=context.dead_letters,
@@ -203,7 +205,8 @@ def _mover(context: FeatureContext, store: TimeoutStore) -> Move | None:
     if not (in_one and isinstance(context.transport, KeepsRows) and isinstance(store, MovesRows)):
         return None
     rows = context.transport.message_rows()
-    return None if rows is None else store.mover(rows)
+    limits = context.settings.limits
+    return None if rows is None else store.mover(rows, lambda name: is_allowed(name, limits))
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from timeoutmgr.contracts import DeadLetters, SendResult, Timeout
+from timeoutmgr.errors import InvalidMessage, TimeoutManagerError
 from timeoutmgr.instants import Micros, to_wire
 from timeoutmgr.message import Message, Outgoing
+from timeoutmgr.validation import Limits, check_destination
 
 from .burying import bury_each, note_arrivals
 from .delivering import delivered, waited
@@ -24,9 +26,13 @@ class Going:
 
 @dataclass(frozen=True, slots=True)
 class Onward:
-    """What comes before and after the sending of a batch; a message is refused *attempts* times."""
+    """What comes before and after the sending of a batch; a message is refused *attempts* times.
+
+    *limits* say where a message may go: a row may be older than they are, or a stranger's.
+    """
 
     attempts: int
+    limits: Limits
     dead_letters: DeadLetters | None = None
 
     def ready(self, timeouts: Sequence[Timeout], at: Micros) -> Going:
@@ -36,15 +42,23 @@ class Onward:
         outgoing: list[Outgoing] = []
         stopped: list[Undeliverable] = []
         for one in timeouts:
-            message, why = delivered(one, stamp), None
-            if self.dead_letters is not None:
-                why = self.dead_letters.refusal(one.message, waited(one.attempts))
+            message, why = delivered(one, stamp), self._refusal(one)
             if why is not None:
                 stopped.append(Undeliverable(one, message, why))
                 continue
             going.append(one)
             outgoing.append(Outgoing(one.destination, self._passed_on(message)))
         return Going(going, outgoing, stopped)
+
+    def _refusal(self, timeout: Timeout) -> TimeoutManagerError | None:
+        """Return why *timeout* must not be passed on any more; None if it may."""
+        try:
+            check_destination(timeout.destination, self.limits)
+        except InvalidMessage as error:
+            return error
+        if self.dead_letters is None:
+            return None
+        return self.dead_letters.refusal(timeout.message, waited(timeout.attempts))
 
     def ended(self, going: Going, results: Sequence[Sent], work: Joins) -> SortedOut:
         """Return what became of a batch by the *results* of its sending.

@@ -28,8 +28,10 @@ from timeoutmgr.telemetry import Telemetry
 from timeoutmgr.transport.envelope import SHORT_STRING
 from timeoutmgr.transport.work import Work
 from timeoutmgr.validation import (
+    CLOCK_ALLOWANCE,
     ID_CHARACTERS,
     Limits,
+    check_ahead,
     check_body,
     check_destination,
     check_due,
@@ -237,6 +239,7 @@ def read_timeout(message: Message, endpoint: str, limits: Limits, now: Micros) -
         check_headers(_as_sent(message), limits)
         check_body(message.body, limits)
         due = check_due(_instant(message, headers.EXPIRE))
+        check_ahead(due, now + CLOCK_ALLOWANCE, limits)
     except InvalidMessage as error:
         raise MessageRejected(str(error)) from error
     return Timeout(

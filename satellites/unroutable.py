@@ -12,6 +12,7 @@ from timeoutmgr import headers
 from timeoutmgr.contracts import Clock, DeadLetters, SendResult, Timeout
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import (
+    InvalidMessage,
     MessageRejected,
     StorageUnavailable,
     TimeoutManagerError,
@@ -23,6 +24,7 @@ from timeoutmgr.native.levels import read_routing_key
 from timeoutmgr.redaction import on_one_line
 from timeoutmgr.telemetry import Telemetry
 from timeoutmgr.transport.work import Work
+from timeoutmgr.validation import Limits, check_destination
 
 from .burying import bury_each
 from .sorting import sort_out
@@ -42,6 +44,7 @@ class SettleUnroutable:
 
     endpoint: str
     error_queue: str
+    limits: Limits
     clock: Clock
     telemetry: Telemetry
     dead_letters: DeadLetters | None = None
@@ -50,7 +53,7 @@ class SettleUnroutable:
         """Settle each of *batch*; raises where it must come back."""
         at = self.clock.now()
         batch = [each for each in batch if headers.PROBE not in each.message.headers]
-        arrived, failed = _parted(batch, at)
+        arrived, failed = self._parted(batch, at)
         outgoing = [Outgoing(one.destination, one.message) for one in arrived]
         sorted_out = sort_out(arrived, outgoing, send_each(outgoing, work), attempts=1)
         self.telemetry.count("unroutable_delivered", len(sorted_out.taken))
@@ -69,6 +72,37 @@ class SettleUnroutable:
             undone = {one.message.id for one in failed}
             work.ack([each for each in batch if each.message.id not in undone])
             raise
+
+    def _parted(
+        self, batch: Sequence[Received], at: Micros
+    ) -> tuple[list[Timeout], list[Undeliverable]]:
+        """Part what is due and may go where it says from what is not, or may not."""
+        arrived: list[Timeout] = []
+        failed: list[Undeliverable] = []
+        for received in batch:
+            message = received.message
+            key = read_routing_key(received.routing_key or "")
+            destination = received.queue if key is None else key[1]
+            one = Timeout(id=message.id, due=at, destination=destination, message=message)
+            why = _stray(received) if key is None else self._refusal(received, destination, at)
+            if why is None:
+                arrived.append(one)
+            else:
+                failed.append(Undeliverable(one, message, why))
+        return arrived, failed
+
+    def _refusal(
+        self, received: Received, destination: str, at: Micros
+    ) -> TimeoutManagerError | None:
+        """Return why *received* must not go on to *destination* now; None if it may."""
+        due = _due(received)
+        if due is not None and due > at:
+            return _too_early(received)
+        try:
+            check_destination(destination, self.limits)
+        except InvalidMessage as error:
+            return error
+        return None
 
     def _not_buried(self, failed: list[Undeliverable], work: Work) -> list[Undeliverable]:
         if self.dead_letters is None:
@@ -93,25 +127,6 @@ class SettleUnroutable:
                     f"{one.message.id!r:.80} ({result}); it is tried again"
                 )
         reach("unroutable.error_copies_confirmed")
-
-
-def _parted(batch: Sequence[Received], at: Micros) -> tuple[list[Timeout], list[Undeliverable]]:
-    """Part what is due and says where it is going from what is not, or does not."""
-    arrived: list[Timeout] = []
-    failed: list[Undeliverable] = []
-    for received in batch:
-        message = received.message
-        due = _due(received)
-        key = read_routing_key(received.routing_key or "")
-        destination = received.queue if key is None else key[1]
-        one = Timeout(id=message.id, due=at, destination=destination, message=message)
-        if key is None:
-            failed.append(Undeliverable(one, message, _stray(received)))
-        elif due is not None and due > at:
-            failed.append(Undeliverable(one, message, _too_early(received)))
-        else:
-            arrived.append(one)
-    return arrived, failed
 
 
 def _due(received: Received) -> Micros | None:

@@ -14,6 +14,7 @@ from timeoutmgr.callables import check_callable
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import Clock, Persistence, TransactionMode, Transport
 from timeoutmgr.delayed_delivery import DelayedDeliverySettings
+from timeoutmgr.destinations import is_satellite_queue
 from timeoutmgr.errors import (
     CombinationRefused,
     ConfigurationError,
@@ -26,7 +27,7 @@ from timeoutmgr.ids import random_id
 from timeoutmgr.resilience.critical import CriticalAction, CriticalErrorHook
 from timeoutmgr.resilience.recovery import RecoverabilitySettings
 from timeoutmgr.telemetry import Counters, Telemetry
-from timeoutmgr.validation import Limits, check_destination, is_satellite_queue
+from timeoutmgr.validation import Limits, check_destination
 
 DATA: Final = "TIMEOUTMGR_DATA"
 """Environment variable that names the embedded file, which holds queues and stores by default."""
@@ -76,12 +77,25 @@ class EndpointSettings:
             check_destination(self.error_queue, Limits())
         except InvalidMessage as error:
             raise ConfigurationError(f"error_queue: {error}") from error
+        self._check_retries()
         if self.concurrency < 1:
             raise ConfigurationError(f"concurrency must be at least 1, got {self.concurrency}")
         if self.send_only and self.handlers:
             raise ConfigurationError(
                 f"endpoint {self.name!r} is send-only and has handlers for "
                 f"{', '.join(sorted(self.handlers))}; a send-only endpoint receives nothing"
+            )
+
+    def _check_retries(self) -> None:
+        """Refuse delayed retries that the endpoint's own limit would turn away."""
+        if self.recoverability is None or self.limits.max_delay is None:
+            return
+        longest = self.recoverability.increase * self.recoverability.delayed
+        if longest > self.limits.max_delay:
+            raise ConfigurationError(
+                f"the last delayed retry waits {longest}, which is more than limits.max_delay "
+                f"({self.limits.max_delay}); raise that, or lower recoverability.increase "
+                "or delayed"
             )
 
     @property
@@ -289,7 +303,7 @@ class EndpointConfiguration:
             error_queue=self.error_queue,
             external_timeout_manager=self._external,
             recoverability=self.recoverability,
-            limits=self.limits.allowing(self.name),
+            limits=self.limits.of_endpoint(self.name, self.error_queue),
             concurrency=self.concurrency,
             check_destinations=self.check_destinations,
             install=self.install,

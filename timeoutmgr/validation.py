@@ -2,15 +2,23 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from fnmatch import fnmatchcase
 from functools import lru_cache
 from glob import escape
 from typing import Any, Final
 
 from timeoutmgr import headers
+from timeoutmgr.destinations import (
+    DESTINATION_BYTES,
+    UNFIT,
+    DestinationPatterns,
+    is_satellite_of,
+    is_satellite_queue,
+    names_of,
+)
 from timeoutmgr.errors import (
     ConfigurationError,
     DestinationNotAllowed,
@@ -19,11 +27,11 @@ from timeoutmgr.errors import (
 )
 from timeoutmgr.instants import EARLIEST, LATEST, MICROSECOND, Micros, to_micros
 
-DESTINATION_BYTES: Final = 199
-"""What RabbitMQ's 255 bytes of routing key leave beside 28 delay levels."""
 ID_CHARACTERS: Final = 200
-SATELLITES: Final = (".Timeouts", ".TimeoutsDispatcher", ".timeouts", ".Acknowledgements")
-"""How queues end that only a timeout manager's own parts send to."""
+CLOCK_ALLOWANCE: Final = 30 * 1_000_000
+"""Microseconds that a sender's clock may be ahead before its due times count as too far ahead."""
+
+_UNFIT: Final = re.compile(UNFIT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,13 +39,16 @@ class Limits:
     """What is let through the door.
 
     *allowed_destinations* are shell patterns; none given means every queue that is not a
-    broker's own or a satellite's. *max_delay* bounds how far ahead a due time may be.
+    broker's own or a satellite's. *refused_destinations*, patterns too, win over them; an endpoint
+    adds its error queue. *max_delay* bounds how far ahead a due time may be.
     """
 
     max_body: int = 16 * 1024 * 1024
     max_headers: int = 64 * 1024
     max_delay: timedelta | None = None
     allowed_destinations: tuple[str, ...] = ()
+    refused_destinations: tuple[str, ...] = ()
+    destinations: DestinationPatterns = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         """Check every value."""
@@ -46,54 +57,74 @@ class Limits:
                 f"max_body and max_headers must be positive, got {self.max_body} and "
                 f"{self.max_headers}"
             )
-        names_of(self.allowed_destinations)
+        allowed, refused = names_of(self.allowed_destinations), names_of(self.refused_destinations)
+        object.__setattr__(self, "destinations", DestinationPatterns(allowed, refused))
         if self.max_delay is not None and self.max_delay <= timedelta(0):
             raise ConfigurationError(f"max_delay must be positive, got {self.max_delay}")
 
-    def allowing(self, queue: str) -> "Limits":
-        """Return these limits with *queue* allowed: an endpoint's own, for its retries."""
-        if not self.allowed_destinations:
-            return self
-        allowed = (*self.allowed_destinations, escape(queue))
-        return replace(self, allowed_destinations=allowed)
+    def of_endpoint(self, queue: str, error_queue: str) -> "Limits":
+        """Return these limits as an endpoint has them.
+
+        Its own *queue* is allowed, for its retries. Its *error_queue* is refused: a message goes
+        there because it failed, and not because a sender says so.
+        """
+        allowed = self.allowed_destinations and (*self.allowed_destinations, escape(queue))
+        refused = (*self.refused_destinations, escape(error_queue))
+        return replace(self, allowed_destinations=allowed, refused_destinations=refused)
 
 
-def check_destination(destination: str, limits: Limits) -> None:
-    """Raise InvalidMessage where nothing may be sent to *destination*."""
+def check_destination(destination: str, limits: Limits, *, back_to: str | None = None) -> None:
+    """Raise InvalidMessage where no message may go to *destination*.
+
+    Each exit of the product asks here, not the door alone: rows, error copies and dead letters
+    may have been written by a stranger, and the limits may be narrower by now. With *back_to*, an
+    endpoint, a message may return to a satellite of it: a retry brings it back to where it failed.
+    """
     if not isinstance(destination, str) or not destination:
         raise InvalidMessage(f"a destination is the name of a queue, got {destination!r:.80}")
-    _check_name(destination, limits.allowed_destinations)
+    if back_to is None or not is_satellite_of(destination, back_to):
+        _check_name(destination, limits.destinations)
+
+
+def is_allowed(destination: str, limits: Limits) -> bool:
+    """Return whether ``check_destination`` lets a message go to *destination*."""
+    try:
+        check_destination(destination, limits)
+    except InvalidMessage:
+        return False
+    return True
 
 
 @lru_cache(maxsize=1024)
-def _check_name(destination: str, allowed: tuple[str, ...]) -> None:
-    # A program sends to a few destinations, again and again.
+def _check_name(destination: str, patterns: DestinationPatterns) -> None:
+    # A program sends to a few destinations, again and again; a name that is refused is not kept.
     size = len(destination.encode("utf-8", "surrogatepass"))
     if size > DESTINATION_BYTES:
         raise InvalidMessage(
             f"destination {destination[:40]!r}… has {size} bytes of UTF-8, at most "
             f"{DESTINATION_BYTES} fit a routing key; choose a shorter queue name"
         )
-    if any(ord(character) < 32 or 0xD800 <= ord(character) < 0xE000 for character in destination):
+    if _UNFIT.search(destination):
         raise InvalidMessage(
-            f"destination {destination!r:.80} has control characters or lone surrogates; "
-            "choose a printable queue name"
+            f"destination {destination!r:.80} has control characters, invisible signs or lone "
+            "surrogates; choose a printable queue name"
         )
     if destination.startswith("amq.") or is_satellite_queue(destination):
         raise DestinationNotAllowed(
             f"destination {destination!r:.80} belongs to the broker or to a timeout manager; name "
             "the queue of an endpoint"
         )
-    if allowed and not any(fnmatchcase(destination, pattern) for pattern in allowed):
+    if patterns.refuses(destination):
+        raise DestinationNotAllowed(
+            f"destination {destination!r:.80} is in refused_destinations "
+            f"({', '.join(patterns.refused):.200}), to which an endpoint adds its error queue; "
+            "name the queue of an endpoint"
+        )
+    if not patterns.allows(destination):
         raise DestinationNotAllowed(
             f"destination {destination!r:.80} is outside allowed_destinations "
-            f"({', '.join(allowed)}); add it there if it is meant"
+            f"({', '.join(patterns.allowed):.200}); add it there if it is meant"
         )
-
-
-def is_satellite_queue(name: str) -> bool:
-    """Return whether *name* is a queue that only a timeout manager's own parts send to."""
-    return name.endswith(SATELLITES)
 
 
 def check_headers(given: Mapping[str, str], limits: Limits) -> None:
@@ -225,10 +256,3 @@ def _delay_micros(delay: timedelta | float) -> int:
     if micros < 0:
         raise InvalidMessage(f"a delay is never negative, got {delay!r}; use 0 for at once")
     return micros
-
-
-def names_of(patterns: Sequence[str]) -> tuple[str, ...]:
-    """Return *patterns* as a tuple, refusing a lone string that was meant as a list."""
-    if isinstance(patterns, str):
-        raise ConfigurationError(f"expected a list of names, got the text {patterns!r}")
-    return tuple(patterns)

@@ -7,7 +7,7 @@ queues, and sets tombstones and history.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from sqlalchemy import CTE, BigInteger, Connection, Insert, Text, bindparam, select
@@ -24,11 +24,18 @@ from .taking import is_free
 
 
 class Moving:
-    """Moves timeouts of one endpoint *into* queues; ``move_many`` is a ``contracts.Move``."""
+    """Moves timeouts of one endpoint *into* queues; ``move_many`` is a ``contracts.Move``.
 
-    def __init__(self, context: StoreContext, into: MessageRows) -> None:
+    The first statement returns destinations, so that one function says of them all whether a
+    message may go there: *allows*, which remembers what it was asked.
+    """
+
+    def __init__(
+        self, context: StoreContext, into: MessageRows, allows: Callable[[str], bool]
+    ) -> None:
         self._context = context
         self._into = into
+        self._allows = allows
         timeouts = context.tables.timeouts
         found = select(timeouts.c.due, timeouts.c.id, timeouts.c.destination, context.now_column)
         can_go = (*is_free(context), into.takes(timeouts))
@@ -53,7 +60,7 @@ class Moving:
             others["now"] = self._context.clock.now()
         found = transaction.execute(*self._lock.of(keys, **others)).all()
         # By the id alone another row may have been found, see ``OnKeys``.
-        rows = [row for row in found if (row[0], row[1]) in asked]
+        rows = [row for row in found if (row[0], row[1]) in asked and self._allows(row[2])]
         moved = [Key(row[0], row[1]) for row in rows]
         if not moved:
             return []

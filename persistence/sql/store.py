@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Final
 from uuid import uuid4
@@ -140,9 +140,9 @@ class SqlTimeoutStore:
         """Take the timeouts of *keys* that are due, or are *ahead* from now, in hand."""
         return self._taking.take_many(token, keys, ahead, transaction)
 
-    def mover(self, into: MessageRows) -> Move | None:
+    def mover(self, into: MessageRows, allows: Callable[[str], bool]) -> Move | None:
         """Return what moves timeouts *into* queues of this very database; PostgreSQL's only."""
-        return Moving(self.context, into).move_many if is_for(self.context) else None
+        return Moving(self.context, into, allows).move_many if is_for(self.context) else None
 
     def release(self, token: str, *, maybe_handed_on: bool = False) -> None:
         """Give a claim back that was not, or perhaps not, handed on."""

@@ -331,3 +331,14 @@ def test_a_node_that_is_not_installed_is_told_with_its_remedy(shop: Shop) -> Non
 def _found(ended: Any, check: str) -> dict[str, str]:
     [found] = [each for each in ended.json()["findings"] if each["check"] == check]
     return dict(found)
+
+
+def test_a_letter_is_not_retried_into_a_queue_that_it_may_not_go_to(shop: Shop) -> None:
+    shop.session.create_queues(["victim.Timeouts"])
+    shop.manager.place(a_letter("m1", "victim.Timeouts"))
+
+    done = shop.folder.run("--json", "deadletters", "retry", "--all")
+
+    assert done.returncode == 1
+    assert [one["result"] for one in done.json()["letters"]] == ["not_allowed"]
+    assert shop.listed() == ["m1"]

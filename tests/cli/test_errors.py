@@ -44,7 +44,10 @@ def filled(request: pytest.FixtureRequest, folder: Folder, unique: str) -> Itera
     }
     if request.param == "rabbitmq":
         url = request.getfixturevalue("rabbitmq_url")
-        folder.variables["TIMEOUTMGR_TRANSPORT"] = url
+        folder.variables |= {
+            "TIMEOUTMGR_TRANSPORT": url,
+            "TIMEOUTMGR_PERSISTENCE": f"sqlite:///{folder.path / 'timeouts.db'}",
+        }
         transport: KombuTransport | SqlTransport = KombuTransport(url)
     else:
         transport = SqlTransport(f"sqlite:///{folder.path / 'timeoutmgr.db'}")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from timeoutmgr import EndpointConfiguration, TransactionMode
 from timeoutmgr.config import DATA, embedded_url, persistence_from_url, transport_from_url
 from timeoutmgr.errors import ConfigurationError, UnknownPart
 from timeoutmgr.persistence import MemoryPersistence
+from timeoutmgr.resilience.recovery import RecoverabilitySettings
 from timeoutmgr.satellites import TimeoutManager
 from timeoutmgr.validation import Limits
 
@@ -249,3 +251,15 @@ def test_limits_reach_the_settings(config: EndpointConfiguration) -> None:
     config.limits = Limits(max_body=7)
 
     assert config.settings().limits.max_body == 7
+
+
+def test_delayed_retries_beyond_max_delay_are_refused() -> None:
+    config = EndpointConfiguration("sales")
+    config.limits = Limits(max_delay=timedelta(seconds=59))
+    config.recoverability = RecoverabilitySettings(delayed=3, increase=timedelta(seconds=20))
+
+    with pytest.raises(ConfigurationError, match=r"0:01:00, which is more than limits\.max_delay"):
+        config.settings()
+
+    config.limits = Limits(max_delay=timedelta(seconds=60))
+    assert config.settings().limits.max_delay == timedelta(seconds=60)

@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 from tests.support.clock import START
 from timeoutmgr import headers
 from timeoutmgr.clock import SystemClock
-from timeoutmgr.errors import ConfigurationError, InvalidMessage, MessageTooLarge
+from timeoutmgr.destinations import SATELLITES
+from timeoutmgr.errors import (
+    ConfigurationError,
+    DestinationNotAllowed,
+    InvalidMessage,
+    MessageTooLarge,
+)
 from timeoutmgr.instants import LATEST, to_micros
 from timeoutmgr.validation import (
     Limits,
@@ -25,6 +31,7 @@ from timeoutmgr.validation import (
     decode_body,
     due_of,
     encode_body,
+    is_allowed,
 )
 
 ANY = Limits()
@@ -72,6 +79,76 @@ def test_the_allow_list_is_of_case_sensitive_shell_patterns(name: str, allowed: 
     else:
         with pytest.raises(InvalidMessage, match="outside allowed_destinations"):
             check_destination(name, limits)
+
+
+def test_a_refused_destination_is_refused_whatever_is_allowed() -> None:
+    limits = Limits(allowed_destinations=("*",), refused_destinations=("secret.*",))
+
+    check_destination("billing", limits)
+    with pytest.raises(DestinationNotAllowed, match="in refused_destinations"):
+        check_destination("secret.billing", limits)
+
+
+def test_an_endpoint_may_send_to_itself_and_not_to_its_error_queue() -> None:
+    limits = Limits(allowed_destinations=("billing",)).of_endpoint("sales[1]", "errors?")
+
+    for name in ("billing", "sales[1]"):
+        check_destination(name, limits)
+    assert [is_allowed(name, limits) for name in ("sales1", "errors?", "errors1")] == [False] * 3
+    opened = Limits().of_endpoint("sales", "errors?")
+    assert (is_allowed("errors?", opened), is_allowed("errors1", opened)) == (False, True)
+
+
+@pytest.mark.parametrize("satellite", SATELLITES)
+def test_a_message_may_return_to_a_satellite_of_its_own_endpoint_alone(satellite: str) -> None:
+    check_destination(f"sales{satellite}", Limits(), back_to="sales")
+
+    for name in (f"billing{satellite}", f"sales.eu{satellite}", f"sales{satellite}{satellite}"):
+        with pytest.raises(DestinationNotAllowed):
+            check_destination(name, Limits(), back_to="sales")
+
+
+@pytest.mark.parametrize(
+    "sign",
+    [
+        "\x00",
+        "\x1f",
+        "\x7f",
+        "\x9b",
+        "\xad",
+        "\u061c",
+        "\u200b",
+        "\u200f",
+        "\u2028",
+        "\u202e",
+        "\u2066",
+        "\u2069",
+        "\ufeff",
+        "\ud800",
+    ],
+    ids=ascii,
+)
+def test_a_sign_that_is_not_seen_is_no_part_of_a_destination(sign: str) -> None:
+    with pytest.raises(InvalidMessage, match="invisible"):
+        check_destination(f"bil{sign}ling", Limits())
+
+
+def test_a_long_allow_list_is_matched_once_for_each_destination() -> None:
+    limits = Limits(allowed_destinations=(*(f"shop{n}.*" for n in range(5_000)), "billing"))
+    matched = []
+    patterns = limits.destinations
+    last = patterns._allowed[-1]
+
+    class Watched:
+        def match(self, name: str) -> object:
+            matched.append(name)
+            return last.match(name)
+
+    object.__setattr__(patterns, "_allowed", (*patterns._allowed[:-1], Watched()))
+    for _ in range(1_000):
+        check_destination("billing", limits)
+
+    assert matched == ["billing"]
 
 
 # --- headers and bodies

@@ -19,6 +19,7 @@ from timeoutmgr.migration.sinks import StoreSink
 from timeoutmgr.migration.starting import AnyParts, give_up, move_all
 from timeoutmgr.persistence import SqlPersistence, SqlSettings
 from timeoutmgr.transport.kombu_transport import KombuTransport
+from timeoutmgr.validation import Limits
 
 PREFIXES: Final = ("crash_from_", "crash_into_")
 """How the tables of the two stores begin."""
@@ -59,7 +60,7 @@ def _parts(given: dict[str, Any], source: SqlPersistence, target: SqlPersistence
         names = names_of(given["stem"])
         return DrainParts(
             source=LevelsOrigin(KombuTransport(given["broker"]), names, clock),
-            sink=StoreSink(into, endpoint, clock),
+            sink=StoreSink(into, endpoint, Limits(), clock),
             ledger=ledger,
             runner=runner,
             chunk=given["batch"],

@@ -31,6 +31,7 @@ from timeoutmgr.instants import from_micros, to_wire
 from timeoutmgr.migration import Parts, Report, Source, Terms, Window, begin, migrate
 from timeoutmgr.migration.foreign.rows import LAYOUTS, translated
 from timeoutmgr.migration.foreign.table import ForeignTable
+from timeoutmgr.validation import Limits
 
 SAGA: Final = UUID("9d0f1b9e-57ce-4a0f-9c3a-0a8f6c7c1a11")
 AT: Final = from_micros(NOW + HOUR)
@@ -157,4 +158,4 @@ def rows(amount: int) -> list[dict[str, Any]]:
 
 def expected(given: list[dict[str, Any]], endpoint: str) -> list[Timeout]:
     """What the rows are in our store."""
-    return [translated(one, LAYOUTS["nservicebus"], endpoint, {}) for one in given]
+    return [translated(one, LAYOUTS["nservicebus"], endpoint, {}, Limits()) for one in given]

@@ -22,6 +22,7 @@ from timeoutmgr.persistence import SqlPersistence
 from timeoutmgr.routing import timeout_id
 from timeoutmgr.testing.signals import eventually
 from timeoutmgr.transport.kombu_transport import KombuTransport
+from timeoutmgr.validation import Limits
 
 HOUR: Final = 3600 * SECOND
 
@@ -61,7 +62,7 @@ class Place:
 
     def target(self) -> LevelsTarget:
         """Our levels, as a target."""
-        return LevelsTarget(self.transport, self.names, self.clock)
+        return LevelsTarget(self.transport, self.names, Limits(), self.clock)
 
     def into_levels(self, names: str = "run") -> Parts:
         """From the store into our levels."""
@@ -79,7 +80,7 @@ class Place:
         into = self.persistence.migration_target(self.name, self.clock)
         return DrainParts(
             source=LevelsOrigin(self.transport, names, self.clock, **more),
-            sink=sink or StoreSink(into, self.name, self.clock),
+            sink=sink or StoreSink(into, self.name, Limits(), self.clock),
             ledger=self.persistence.migration_ledger(self.name, self.clock),
             runner="drain",
             chunk=chunk,

@@ -14,9 +14,10 @@ from timeoutmgr import headers
 from timeoutmgr.instants import from_micros, to_wire
 from timeoutmgr.migration import BatchState
 from timeoutmgr.migration.draining import abort_drain
-from timeoutmgr.migration.sinks import LevelsSink
+from timeoutmgr.migration.sinks import LevelsSink, StoreSink
 from timeoutmgr.native.levels import routing_key
 from timeoutmgr.testing.signals import eventually
+from timeoutmgr.validation import Limits
 
 
 @pytest.mark.behaviour(117)
@@ -101,7 +102,7 @@ def test_what_cannot_be_moved_stays_where_it_is_and_is_counted(
     assert (report.taken, report.new, report.returned, report.verified) == (3, 1, 2, True)
     place.hold(place.celerys, 2)
     place.hold(place.names, 1)
-    assert "message no time stays in" in caplog.text
+    assert "message 'no time' stays in" in caplog.text
     assert f"there is no queue '{place.name}.gone'" in caplog.text
 
 
@@ -128,3 +129,27 @@ def test_a_drain_into_levels_that_is_given_up_leaves_the_rest_where_it_is(
     assert (report.state, report.taken, report.verified) == ("aborted", 0, True)
     place.hold(place.celerys, 3)
     assert parts.ledger.open_run() is None
+
+
+def test_what_may_not_go_where_it_says_stays_where_it_is(
+    place: Place, raw_channel: amqp.Channel
+) -> None:
+    into = place.persistence.migration_target(place.name, place.clock)
+    limits = Limits(refused_destinations=(place.queue,))
+    raw_channel.basic_publish(
+        amqp.Message(
+            b"",
+            application_headers={headers.DELIVER_AT: to_wire(place.clock.now() + HOUR)},
+            message_id="m1",
+        ),
+        place.celerys.level_name(11),
+        calculate_routing_key(3600, place.queue),
+    )
+    place.hold(place.celerys, 1)
+
+    report = place.drain(
+        place.out_of(place.celerys, StoreSink(into, place.name, limits, place.clock))
+    )
+
+    assert (report.new, report.returned) == (0, 1)
+    place.hold(place.celerys, 1)

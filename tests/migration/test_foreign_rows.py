@@ -25,6 +25,7 @@ from timeoutmgr.migration.foreign.rows import (
     translated,
 )
 from timeoutmgr.routing import timeout_id
+from timeoutmgr.validation import Limits
 
 XML: Final = (
     '<?xml version="1.0" encoding="utf-8"?><ArrayOfHeaderInfo>'
@@ -38,7 +39,7 @@ XML: Final = (
 def test_a_row_becomes_the_timeout_that_it_is() -> None:
     given = row()
 
-    made = translated(given, LAYOUTS["nservicebus"], "sales", {})
+    made = translated(given, LAYOUTS["nservicebus"], "sales", {}, Limits())
 
     assert made.id == timeout_id("sales", str(given["Id"]))
     assert made.due == NOW + HOUR + 250_000  # what the column lost, the header has
@@ -58,7 +59,7 @@ def test_a_row_becomes_the_timeout_that_it_is() -> None:
 def test_a_row_of_the_msmq_store_has_its_headers_in_xml() -> None:
     given = row(Id="guid\\42", Headers=XML + b"\0\0", Destination="billing@HOST")
 
-    made = translated(given, LAYOUTS["msmq"], "sales", {"billing@HOST": "billing"})
+    made = translated(given, LAYOUTS["msmq"], "sales", {"billing@HOST": "billing"}, Limits())
 
     assert (made.destination, made.message.id, made.saga_id) == ("billing", "m-1", None)
     assert made.message.headers[headers.ENCLOSED_MESSAGE_TYPES] == "Häppy"
@@ -67,7 +68,7 @@ def test_a_row_of_the_msmq_store_has_its_headers_in_xml() -> None:
 
 
 def test_two_rows_of_one_message_are_two_timeouts() -> None:
-    one, other = (translated(row(), LAYOUTS["nservicebus"], "sales", {}) for _ in "ab")
+    one, other = (translated(row(), LAYOUTS["nservicebus"], "sales", {}, Limits()) for _ in "ab")
 
     assert one.message.id == other.message.id
     assert one.id != other.id
@@ -79,14 +80,17 @@ def test_a_row_has_one_id_however_an_export_spells_its_guid(spelled: str) -> Non
     text = spelled.format(given["Id"]).upper()
 
     of_table, of_export = (
-        translated(each, LAYOUTS["nservicebus"], "sales", {}) for each in (given, row(Id=text))
+        translated(each, LAYOUTS["nservicebus"], "sales", {}, Limits())
+        for each in (given, row(Id=text))
     )
 
     assert of_table.id == of_export.id
 
 
 def test_other_ids_that_differ_in_case_are_two() -> None:
-    small, large = (translated(row(Id=each), LAYOUTS["msmq"], "sales", {}) for each in ("a1", "A1"))
+    small, large = (
+        translated(row(Id=each), LAYOUTS["msmq"], "sales", {}, Limits()) for each in ("a1", "A1")
+    )
 
     assert small.id != large.id
 
@@ -159,7 +163,7 @@ def test_bytes_are_read_as_exports_spell_them() -> None:
 )
 def test_what_cannot_be_translated_says_why(more: dict[str, Any], why: str) -> None:
     with pytest.raises(Untranslatable, match=why):
-        translated(row(**more), LAYOUTS["nservicebus"], "sales", {})
+        translated(row(**more), LAYOUTS["nservicebus"], "sales", {}, Limits())
 
 
 def test_a_layout_that_nobody_knows_is_refused() -> None:
@@ -172,3 +176,10 @@ def test_headers_that_are_read_already_stay_as_they_are() -> None:
     assert read_headers(b'{"a": "b"}') == {"a": "b"}
     assert read_headers("\\x" + b'{"a": "b"}'.hex()) == {"a": "b"}
     assert read_headers("") == {}
+
+
+def test_a_row_for_a_queue_that_is_not_allowed_is_not_taken_over() -> None:
+    limits = Limits(allowed_destinations=("shipping",))
+
+    with pytest.raises(Untranslatable, match="outside allowed_destinations"):
+        translated(row(), LAYOUTS["nservicebus"], "sales", {}, limits)

@@ -33,6 +33,7 @@ from timeoutmgr.native.topology import delay_topology
 from timeoutmgr.testing.signals import eventually
 from timeoutmgr.transport import dispatch
 from timeoutmgr.transport.kombu_transport import KombuTransport
+from timeoutmgr.validation import Limits
 
 
 @pytest.mark.behaviour(136)
@@ -56,7 +57,7 @@ def test_a_batch_is_written_whole_before_its_confirms_are_waited_for(
     monkeypatch.setattr(dispatch, "reach", reached.append)
 
     with closing(KombuTransport(rabbitmq_url, confirm_window=1)) as transport:
-        target = LevelsTarget(transport, place.names, place.clock)
+        target = LevelsTarget(transport, place.names, Limits(), place.clock)
         parts = replace(place.into_levels(), target=target)
         report = migrate(parts, place.begin(parts))
         parts.close()
@@ -181,3 +182,16 @@ def test_a_queue_that_went_away_stops_the_batch_before_anything_is_sent(place: P
         place.target().deliver("r", batch, [Item(timeout=place.some(1)[0])])
 
     assert place.counts(place.names) == 0
+
+
+def test_a_destination_that_is_not_allowed_is_a_problem(place: Place) -> None:
+    place.store.store_many(place.some(2))
+    limits = Limits(refused_destinations=(place.queue,))
+    target = LevelsTarget(place.transport, place.names, limits, place.clock)
+    parts = replace(place.into_levels(), target=target)
+
+    with pytest.raises(MigrationRefused, match="in refused_destinations"):
+        place.begin(parts)
+
+    assert place.store.statistics().pending == 2
+    parts.close()

@@ -22,6 +22,7 @@ from timeoutmgr.migration.sinks import StoreSink, part
 from timeoutmgr.native.levels import routing_key
 from timeoutmgr.testing.signals import eventually
 from timeoutmgr.transport.relay import Relay, Relayed
+from timeoutmgr.validation import Limits
 
 
 def test_levels_go_back_into_the_store_as_they_came_from_it(place: Place) -> None:
@@ -45,7 +46,8 @@ def test_the_poller_is_told_of_what_comes_out_of_the_levels(place: Place) -> Non
     woken: list[Micros] = []
     into = place.persistence.migration_target(place.name, place.clock)
 
-    place.drain(place.out_of(place.names, StoreSink(into, place.name, place.clock, woken.append)))
+    sink = StoreSink(into, place.name, Limits(), place.clock, woken.append)
+    place.drain(place.out_of(place.names, sink))
 
     assert min(woken) == given[0].due
 

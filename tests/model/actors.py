@@ -273,7 +273,7 @@ class _Play:
     def _step(self, who: str, queue: str, player: Player, quiet: Quiet) -> tuple[Step, int]:
         store = as_store(self._store(player, who))
         dispatch = self._in.dispatch_step(
-            store=store, error_queue=ERROR, clock=quiet, telemetry=quiet
+            store=store, error_queue=ERROR, limits=Limits(), clock=quiet, telemetry=quiet
         )
         if queue == CONTROL:
             return dispatch, 1

@@ -25,6 +25,7 @@ from timeoutmgr.satellites.dispatcher import DispatchTimeouts
 from timeoutmgr.telemetry import Counters
 from timeoutmgr.transport.sql import SqlTransport
 from timeoutmgr.transport.work import Work
+from timeoutmgr.validation import Limits
 
 MIB = 1024 * 1024
 NUMBERS = itertools.count()
@@ -125,7 +126,13 @@ def test_a_dispatcher_sends_what_fits_and_leaves_the_rest_to_be_claimed_again(
     sql: Stores, mode: TransactionMode
 ) -> None:
     store, transport, telemetry = sql(), FakeTransport("billing"), Counters()
-    step = DispatchTimeouts(store=store, error_queue="error", clock=sql.clock, telemetry=telemetry)
+    step = DispatchTimeouts(
+        store=store,
+        error_queue="error",
+        limits=Limits(),
+        clock=sql.clock,
+        telemetry=telemetry,
+    )
     store.store_many([timeout(name, body=name.encode() * (5 * MIB)) for name in "abc"])
     sent = []
 
@@ -144,7 +151,13 @@ def test_in_one_transaction_a_dispatcher_sends_all_of_a_chunk_of_large_bodies(
     sql: Stores, unique: str
 ) -> None:
     store, telemetry = sql(atomic=True), Counters()
-    step = DispatchTimeouts(store=store, error_queue="error", clock=sql.clock, telemetry=telemetry)
+    step = DispatchTimeouts(
+        store=store,
+        error_queue="error",
+        limits=Limits(),
+        clock=sql.clock,
+        telemetry=telemetry,
+    )
     store.store_many([timeout(name, body=name.encode() * (5 * MIB)) for name in "abc"])
     chunk = store.claim(NOW, 10, "o")
 

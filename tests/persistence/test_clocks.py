@@ -22,6 +22,7 @@ from timeoutmgr.satellites.dispatcher import DispatchTimeouts
 from timeoutmgr.telemetry import Counters
 from timeoutmgr.transport.sql import SqlTransport
 from timeoutmgr.transport.work import Work
+from timeoutmgr.validation import Limits
 
 HOUR = 3_600 * SECOND
 
@@ -58,7 +59,11 @@ def test_a_wrong_host_clock_makes_nothing_early_or_late(
 
 def _send_on(store: TimeoutStore, chunk: Chunk, clock: Clock, transport: FakeTransport) -> None:
     step = DispatchTimeouts(
-        store=store, error_queue="error", clock=clock, telemetry=(telemetry := Counters())
+        store=store,
+        error_queue="error",
+        limits=Limits(),
+        clock=clock,
+        telemetry=(telemetry := Counters()),
     )
     receiver = FakeReceiver(transport, "control")
     with Work(transport.session(), receiver, TransactionMode.RECEIVE_ONLY) as work:
@@ -133,7 +138,7 @@ def test_what_is_moved_is_told_by_the_databases_clock(
         assert isinstance(store, SqlTimeoutStore)
         rows = transport.message_rows()
         assert rows is not None
-        move = store.mover(rows)
+        move = store.mover(rows, lambda name: True)
         assert move is not None
         one = timeout("a", right.now() - SECOND)
         store.store_many([one])

@@ -88,7 +88,7 @@ def place(tables: tuple[SqlPersistence, SqlTransport], unique: str) -> Place:
     assert isinstance(store, SqlTimeoutStore)
     rows = transport.message_rows()
     assert rows is not None
-    move = store.mover(rows)
+    move = store.mover(rows, lambda name: True)
     assert move is not None
     return Place(store, transport, move, unique)
 
@@ -247,3 +247,22 @@ def test_a_receiver_that_waits_is_woken_by_what_is_moved(place: Place) -> None:
 def test_only_postgresql_moves_rows(sqlite_url: str) -> None:
     with closing(SqlTransport(sqlite_url)) as transport:
         assert transport.message_rows() is None
+
+
+def test_a_timeout_that_may_not_go_where_it_says_is_not_moved(place: Place) -> None:
+    rows = place.transport.message_rows()
+    assert rows is not None
+    asked: list[str] = []
+
+    def allows(name: str) -> bool:
+        asked.append(name)
+        return False
+
+    move = place.store.mover(rows, allows)
+    assert move is not None
+    refused = replace(place, move=move)
+    keys = refused.stored(refused.timeout("m1"))
+
+    assert refused.moved(keys) == []
+    assert asked == [place.queue]
+    assert place.moved(keys) == keys

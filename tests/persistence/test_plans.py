@@ -173,7 +173,7 @@ def test_moving_reads_no_further_than_a_chunk(
         transport.session().create_queues(["billing"])
         rows = transport.message_rows()
         assert rows is not None
-        move = store.mover(rows)
+        move = store.mover(rows, lambda name: True)
     assert move is not None
     _analyze_all(database, unique)
     chunk = store.claim(NOW, 100, "o")

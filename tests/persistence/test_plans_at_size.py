@@ -128,7 +128,7 @@ def _move(installation: Installation, store: SqlTimeoutStore) -> None:
     with closing(SqlTransport(database, prefix="big_")) as transport:
         rows = transport.message_rows()
         assert rows is not None
-        move = store.mover(rows)
+        move = store.mover(rows, lambda destination: True)
     assert move is not None
     with rolled_back(database) as transaction:
         chunk = store.claim(NOW, _DUE, "o", transaction=transaction)

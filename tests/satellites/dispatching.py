@@ -12,6 +12,7 @@ from timeoutmgr.satellites.control import chunk_message
 from timeoutmgr.satellites.dispatcher import DispatchTimeouts
 from timeoutmgr.telemetry import Counters
 from timeoutmgr.transport.work import Work
+from timeoutmgr.validation import Limits
 
 RECEIVE = TransactionMode.RECEIVE_ONLY
 ATOMIC = TransactionMode.SENDS_ATOMIC_WITH_RECEIVE
@@ -28,7 +29,11 @@ class Desk:
         self.transport = FakeTransport("billing", "shipping")
         self.telemetry = Counters()
         self.step = DispatchTimeouts(
-            store=self.store, error_queue="error", clock=self.clock, telemetry=self.telemetry
+            store=self.store,
+            error_queue="error",
+            limits=Limits(),
+            clock=self.clock,
+            telemetry=self.telemetry,
         )
 
     def put(self, *timeouts: Timeout) -> None:

@@ -18,6 +18,7 @@ from timeoutmgr.satellites.control import chunk_message
 from timeoutmgr.satellites.dispatcher import ATTEMPTS, DispatchTimeouts
 from timeoutmgr.telemetry import Counters
 from timeoutmgr.transport.work import Work
+from timeoutmgr.validation import Limits
 
 
 class Desk:
@@ -31,6 +32,7 @@ class Desk:
         self.step = DispatchTimeouts(
             store=self.store,
             error_queue="error",
+            limits=Limits(),
             clock=self.clock,
             telemetry=Counters(),
             dead_letters=self.graveyard.desk,

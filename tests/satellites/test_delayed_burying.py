@@ -48,6 +48,7 @@ class Desk:
             batches=batches,
             endpoint="sales",
             error_queue="error",
+            limits=Limits(),
             mode=mode,
             attempts=1 + retries,
             clock=self.clock,

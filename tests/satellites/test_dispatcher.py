@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.satellites.dispatching import ATOMIC, RECEIVE, SCOPE, Desk
@@ -14,6 +16,7 @@ from timeoutmgr.errors import MessageRejected, StorageUnavailable
 from timeoutmgr.message import Message
 from timeoutmgr.satellites.control import chunk_message
 from timeoutmgr.transport.work import Work
+from timeoutmgr.validation import Limits
 
 
 @pytest.mark.behaviour(57)
@@ -195,3 +198,34 @@ def test_what_was_stored_in_this_very_transaction_can_be_dispatched_in_it() -> N
         desk.step.dispatch_now([one.key], work)
 
     assert desk.transport.ids("billing") == ["m1"]
+
+
+NARROW = Limits(allowed_destinations=("shipping",)).of_endpoint("sales", "error")
+
+
+@pytest.mark.parametrize("mode", [RECEIVE, ATOMIC, SCOPE])
+@pytest.mark.parametrize(
+    ("destination", "limits"),
+    [
+        ("billing", NARROW),
+        ("error", NARROW),
+        ("error", Limits().of_endpoint("sales", "error")),
+        ("sales.TimeoutsDispatcher", Limits()),
+        ("billing.Timeouts", Limits()),
+    ],
+)
+def test_a_stored_row_that_may_not_go_there_goes_to_the_error_queue_whole(
+    mode: TransactionMode, destination: str, limits: Limits
+) -> None:
+    desk = Desk(mode)
+    desk.step = replace(desk.step, limits=limits)
+    desk.put(a_timeout("m1", destination=destination), a_timeout("m2", destination="shipping"))
+
+    desk.order_due()
+
+    [copy] = desk.transport.messages("error")
+    assert (copy.id, copy.body) == ("m1", b"body of m1")
+    assert copy.headers[headers.FAILED_QUEUE] == destination
+    assert copy.headers[headers.EXCEPTION_TYPE].endswith("DestinationNotAllowed")
+    assert desk.transport.ids("shipping") == ["m2"]
+    assert desk.state() is TimeoutState.FAILED

@@ -18,6 +18,7 @@ from timeoutmgr.satellites.due import DispatchDue, Round
 from timeoutmgr.satellites.rounds import DueRounds
 from timeoutmgr.sending import SessionPool
 from timeoutmgr.telemetry import Counters
+from timeoutmgr.validation import Limits
 
 RECEIVE = TransactionMode.RECEIVE_ONLY
 SCOPE = TransactionMode.TRANSACTION_SCOPE
@@ -53,6 +54,7 @@ class Desk:
             batches=Batches(self.store, self.clock, batch),
             endpoint="sales",
             error_queue="error",
+            limits=Limits(),
             mode=mode,
             attempts=1 + retries,
             clock=self.clock,
@@ -476,3 +478,19 @@ def test_a_put_off_message_is_not_tried_by_the_other_lane(retries: int) -> None:
 
     tried = [line for line in desk.transport.journal if line.startswith("send shipping")]
     assert len(tried) == 1
+
+
+def test_a_stored_row_that_may_not_go_there_goes_to_the_error_queue_whole() -> None:
+    desk = Desk()
+    desk.step.limits = Limits().of_endpoint("sales", "error")
+    desk.put(a_timeout("m1", destination="other.Timeouts"), a_timeout("m2", destination="error"))
+
+    desk.poll()
+
+    copies = {each.id: each for each in desk.transport.messages("error")}
+    assert {each.headers[headers.FAILED_QUEUE] for each in copies.values()} == {
+        "other.Timeouts",
+        "error",
+    }
+    assert copies["m1"].body == b"body of m1"
+    assert not desk.store.rows

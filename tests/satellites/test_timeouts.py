@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Any
 
 import pytest
@@ -148,6 +149,8 @@ def test_the_empty_guid_of_nservicebus_means_no_saga() -> None:
         (Limits(), "x" * 200),
         (Limits(allowed_destinations=("shipping",)), "billing"),
         (Limits(), "sales.TimeoutsDispatcher"),
+        (Limits().of_endpoint("sales", "error"), "error"),
+        (Limits(max_delay=timedelta(seconds=29)), "billing"),
     ],
 )
 def test_a_timeout_that_no_door_would_let_through_is_rejected(
@@ -155,6 +158,14 @@ def test_a_timeout_that_no_door_would_let_through_is_rejected(
 ) -> None:
     with pytest.raises(MessageRejected):
         read_timeout(a_delayed(destination=destination), "sales", limits, START)
+
+
+def test_a_senders_clock_that_is_a_little_ahead_costs_no_message_its_delay() -> None:
+    limits = Limits(max_delay=timedelta(seconds=60))
+
+    read_timeout(a_delayed(due=START + 90 * SECOND), "sales", limits, START)
+    with pytest.raises(MessageRejected, match="more than max_delay"):
+        read_timeout(a_delayed(due=START + 90 * SECOND + 1), "sales", limits, START)
 
 
 def test_a_message_id_that_no_store_keeps_is_rejected() -> None:

@@ -20,17 +20,21 @@ from timeoutmgr.native.names import UNROUTABLE
 from timeoutmgr.satellites import SettleUnroutable
 from timeoutmgr.testing import RecordingTelemetry
 from timeoutmgr.transport.work import Work
+from timeoutmgr.validation import Limits
 
 
 class Bench:
     """The step over a simulated broker, where ``billing`` exists and nothing else."""
 
-    def __init__(self, dead_letters: DeadLetters | None = None) -> None:
+    def __init__(
+        self, dead_letters: DeadLetters | None = None, limits: Limits | None = None
+    ) -> None:
         self.transport = FakeTransport("billing")
         self.telemetry = RecordingTelemetry()
         self._step = SettleUnroutable(
             endpoint="sales",
             error_queue="error",
+            limits=limits or Limits(),
             clock=FakeClock(),
             telemetry=self.telemetry,
             dead_letters=dead_letters,
@@ -184,3 +188,15 @@ def test_what_was_sent_on_does_not_come_back_with_what_has_no_place_now() -> Non
         )
 
     assert [line for line in bench.transport.journal if line.startswith("ack")] == ["ack m2"]
+
+
+@pytest.mark.parametrize("destination", ["error", "billing.Timeouts", "amq.direct"])
+def test_what_may_not_go_where_its_key_says_goes_to_the_error_queue(destination: str) -> None:
+    bench = Bench(limits=Limits().of_endpoint("sales", "error"))
+    bench.transport.session().create_queues([destination])
+
+    bench.settle(out_of_the_levels(a_message("m1"), destination))
+
+    [copy] = bench.transport.messages("error")
+    assert copy.headers["NServiceBus.FailedQ"] == destination
+    assert "DestinationNotAllowed" in copy.headers["NServiceBus.ExceptionInfo.ExceptionType"]

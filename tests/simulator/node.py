@@ -77,6 +77,7 @@ class Node:
         dispatch = parts.dispatching(
             store=as_store(parts.store(world, dispatcher)),
             error_queue=ERROR,
+            limits=_LIMITS,
             clock=self.clock,
             telemetry=Watchful(world),
             ahead=AHEAD,

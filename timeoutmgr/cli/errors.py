@@ -18,7 +18,7 @@ from timeoutmgr.cli.shared import Shared, assembled
 
 if TYPE_CHECKING:
     from timeoutmgr.cli.failures import Failed, FailureFilter, FailureGroup
-    from timeoutmgr.cli.retrying import Retried
+    from timeoutmgr.cli.retrying import ErrorQueueOf, Retried
     from timeoutmgr.contracts import Transport
     from timeoutmgr.message import Received
 
@@ -231,19 +231,26 @@ def export_errors(
 
 
 @contextmanager
-def _seen(shared: Shared, which: "FailureFilter") -> "Iterator[tuple[str, Iterator[Received]]]":
-    """Lend the name of the error queue and its chosen messages, given back at the end."""
+def _seen(
+    shared: Shared, which: "FailureFilter"
+) -> "Iterator[tuple[ErrorQueueOf, Iterator[Received]]]":
+    """Lend the error queue and its chosen messages, given back at the end."""
     from timeoutmgr.cli.failures import look
 
-    with _opened(shared) as (transport, queue), closing(look(transport, queue, which)) as messages:
+    with (
+        _opened(shared) as (transport, queue),
+        closing(look(transport, queue.name, which)) as messages,
+    ):
         yield queue, messages
 
 
 @contextmanager
-def _opened(shared: Shared) -> "Iterator[tuple[Transport, str]]":
+def _opened(shared: Shared) -> "Iterator[tuple[Transport, ErrorQueueOf]]":
+    from timeoutmgr.cli.retrying import error_queue_of
+
     with assembled(shared) as parts:
         parts.settings.transport.check()
-        yield parts.settings.transport, parts.settings.error_queue
+        yield parts.settings.transport, error_queue_of(parts.settings)
 
 
 def _require_choice(
@@ -266,14 +273,14 @@ def _change(
     choice = Choice(which=which, limit=limit, dry_run=dry_run, delete=delete)
     if dry_run:
         with _seen(shared, which) as (queue, messages):
-            chosen = [judged(received, choice) for received in islice(messages, limit)]
+            chosen = [judged(received, queue, choice) for received in islice(messages, limit)]
     else:
         with _opened(shared) as (transport, queue):
             results = retry_from(transport, queue, choice)
         chosen = [result for result in results if result.what != "left"]
     failed = [each for each in chosen if each.what not in _DONE]
     document = {
-        "error_queue": queue,
+        "error_queue": queue.name,
         "dry_run": dry_run,
         "messages": [each.document() for each in chosen],
     }

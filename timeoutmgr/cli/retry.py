@@ -22,15 +22,16 @@ def retry(
 
     A message leaves the error queue only when its queue has taken it. A crash between the two
     repeats it under the same id; on the SQL queue both are one transaction. What is not chosen,
-    or names no queue, stays. The exit code is 0 if every chosen message was sent, 3 if there was
-    none, else 1.
+    or names no queue, or a queue outside limits.allowed_destinations, stays; a message of a
+    satellite is retried by its own endpoint. The exit code is 0 if every chosen message was sent,
+    3 if there was none, else 1.
 
     Examples:
       timeoutmgr retry --all --dry-run
       timeoutmgr retry --id 6f1c0c9e-0a4e-4c39-8f5e-3f6f2b1f7d11
       timeoutmgr retry --limit 100
     """
-    from timeoutmgr.cli.retrying import Choice, retry_from
+    from timeoutmgr.cli.retrying import Choice, error_queue_of, retry_from
 
     if everything and ids:
         raise click.UsageError("--all and --id exclude each other")
@@ -40,7 +41,7 @@ def retry(
     with assembled(shared) as parts:
         settings = parts.settings
         settings.transport.check()
-        results = retry_from(settings.transport, settings.error_queue, choice)
+        results = retry_from(settings.transport, error_queue_of(settings), choice)
     chosen = [result for result in results if result.what != "left"]
     failed = [result for result in chosen if result.what not in ("retried", "would_retry")]
     document = {"error_queue": settings.error_queue, "messages": [r.document() for r in chosen]}

@@ -10,6 +10,7 @@ from typing import Final
 
 from timeoutmgr import headers
 from timeoutmgr.cli.failures import ANY, FailureFilter
+from timeoutmgr.config import EndpointSettings
 from timeoutmgr.contracts import (
     Receiver,
     SendResult,
@@ -17,8 +18,10 @@ from timeoutmgr.contracts import (
     Transport,
     TransportSession,
 )
+from timeoutmgr.errors import InvalidMessage
 from timeoutmgr.message import Outgoing, Received
 from timeoutmgr.resilience.error_copy import without_failure
+from timeoutmgr.validation import Limits, check_destination
 
 MOST_HELD: Final = 5_000
 """Messages that are passed over, and held meanwhile so that they do not come again."""
@@ -58,8 +61,33 @@ class Retried:
         }
 
 
-def retry_from(transport: Transport, error_queue: str, choice: Choice) -> list[Retried]:
-    """Retry or delete the chosen messages of *error_queue*; all others go back at the end.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ErrorQueueOf:
+    """The error queue *name* of *endpoint*, out of which a message goes as *limits* permit.
+
+    A message in it says itself where it failed, and a stranger may have put it there.
+    """
+
+    name: str
+    endpoint: str
+    limits: Limits
+
+    def refusal(self, queue: str) -> str | None:
+        """Return why no message may go back to *queue*; None if it may."""
+        try:
+            check_destination(queue, self.limits, back_to=self.endpoint)
+        except InvalidMessage as error:
+            return str(error)
+        return None
+
+
+def error_queue_of(settings: EndpointSettings) -> ErrorQueueOf:
+    """Return the error queue of the endpoint of *settings*."""
+    return ErrorQueueOf(name=settings.error_queue, endpoint=settings.name, limits=settings.limits)
+
+
+def retry_from(transport: Transport, errors: ErrorQueueOf, choice: Choice) -> list[Retried]:
+    """Retry or delete the chosen messages of an error queue; all others go back at the end.
 
     It ends where the queue is empty. A message that fails again meanwhile, and so comes back, is
     left for the next time. Raises QueueMissing and TransportUnavailable.
@@ -67,15 +95,19 @@ def retry_from(transport: Transport, error_queue: str, choice: Choice) -> list[R
     atomic = TransactionMode.SENDS_ATOMIC_WITH_RECEIVE in transport.capabilities.modes
     with closing(transport.session()) as session:
         send = _send_in_transaction if atomic else _send_then_ack
-        with closing(session.receiver(error_queue, prefetch=MOST_HELD)) as receiver:
-            return _retry(session, receiver, choice, send)
+        with closing(session.receiver(errors.name, prefetch=MOST_HELD)) as receiver:
+            return _retry(session, receiver, errors, choice, send)
 
 
 _Send = Callable[[TransportSession, Receiver, Received, Outgoing], SendResult]
 
 
 def _retry(
-    session: TransportSession, receiver: Receiver, choice: Choice, send: _Send
+    session: TransportSession,
+    receiver: Receiver,
+    errors: ErrorQueueOf,
+    choice: Choice,
+    send: _Send,
 ) -> list[Retried]:
     results: list[Retried] = []
     wanted = set(choice.ids)
@@ -91,7 +123,7 @@ def _retry(
         if received.message.id in retried:
             held += 1
             continue
-        result = _judge(received, wanted, choice)
+        result = _judge(received, wanted, errors, choice)
         if result.what == "deleted":
             receiver.ack([received])
         if result.what == "retried":
@@ -111,14 +143,15 @@ def _retry(
     return results
 
 
-def judged(received: Received, choice: Choice) -> Retried:
+def judged(received: Received, errors: ErrorQueueOf, choice: Choice) -> Retried:
     """Return what *choice* does with *received*."""
-    return _judge(received, set(choice.ids), choice)
+    return _judge(received, set(choice.ids), errors, choice)
 
 
-def _judge(received: Received, wanted: set[str], choice: Choice) -> Retried:
+def _judge(received: Received, wanted: set[str], errors: ErrorQueueOf, choice: Choice) -> Retried:
     message = received.message
     queue = message.headers.get(headers.FAILED_QUEUE)
+    reason = received.defect or message.headers.get(headers.EXCEPTION_MESSAGE)
     if (choice.ids and message.id not in wanted) or not choice.which.matches(received):
         what = "left"
     elif choice.delete:
@@ -127,9 +160,10 @@ def _judge(received: Received, wanted: set[str], choice: Choice) -> Retried:
         what = "unreadable"
     elif not queue:
         what = "names_no_queue"
+    elif (refusal := errors.refusal(queue)) is not None:
+        what, reason = "not_allowed", refusal
     else:
         what = "would_retry" if choice.dry_run else "retried"
-    reason = received.defect or message.headers.get(headers.EXCEPTION_MESSAGE)
     return Retried(message_id=message.id, queue=queue, what=what, reason=reason)
 
 

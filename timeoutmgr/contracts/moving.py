@@ -67,6 +67,9 @@ class KeepsRows(Protocol):
 class MovesRows(Protocol):
     """A store that can move rows inside its database."""
 
-    def mover(self, into: MessageRows) -> Move | None:
-        """Return what moves timeouts *into* queues of the same database, None where it cannot."""
+    def mover(self, into: MessageRows, allows: Callable[[str], bool]) -> Move | None:
+        """Return what moves timeouts *into* queues of the same database, None where it cannot.
+
+        A timeout whose destination *allows* refuses stays: the dispatcher says why it may not go.
+        """
         ...

@@ -16,6 +16,7 @@ from timeoutmgr.instants import Micros, to_wire
 from timeoutmgr.message import Message, Outgoing, Received
 from timeoutmgr.telemetry import Telemetry
 from timeoutmgr.transport.work import Work
+from timeoutmgr.validation import Limits, check_destination
 
 ACKNOWLEDGEMENTS: Final = ".Acknowledgements"
 """Behind an endpoint's name: the queue to which final acknowledgements of its messages come."""
@@ -43,6 +44,26 @@ def acknowledgement(
     if reason:
         given[_REASON] = reason[:500].encode("utf-8", "backslashreplace").decode()
     return Outgoing(to, Message(id=str(told), headers=given))
+
+
+def final_acknowledgement(
+    message: Message,
+    marks: Marks,
+    limits: Limits,
+    *,
+    queue: str,
+    message_class: int,
+    at: Micros,
+    reason: str = "",
+) -> Outgoing:
+    """Return what tells the source of *message*, which keeps a copy, how its delivery ended.
+
+    Raises InvalidMessage where *limits* let no message go to that source: it names itself.
+    """
+    source = marks.source_queue or ""
+    check_destination(source, limits)
+    address = f"{source}{ACKNOWLEDGEMENTS}"
+    return acknowledgement(message, queue, address, message_class, at, reason)
 
 
 def asked_for(

@@ -9,7 +9,7 @@ from timeoutmgr import headers as names
 from timeoutmgr.contracts import Clock, Transaction
 from timeoutmgr.contracts.dead_letters import Burial
 from timeoutmgr.crashpoints import reach
-from timeoutmgr.deadletter.acknowledging import ACKNOWLEDGEMENTS, acknowledgement, asked_for
+from timeoutmgr.deadletter.acknowledging import asked_for, final_acknowledgement
 from timeoutmgr.deadletter.addressing import destination as queue_of
 from timeoutmgr.deadletter.classes import JournalLevel, MessageClass
 from timeoutmgr.deadletter.delivery import Delivery
@@ -191,9 +191,8 @@ class DeadLetterDesk:
         told = tuple(self._told(message, marks, queue, message_class, reason))
         source = marks.source_node
         if marks.transactional and source is not None and source != self.manager.node:
-            address = f"{marks.source_queue}{ACKNOWLEDGEMENTS}"
-            final = acknowledgement(message, queue, address, message_class, now, reason)
-            return Burial(needed=(final,), told=told)
+            final = self._final(message, marks, queue, message_class, reason)
+            return Burial(needed=tuple(final), told=told) if final else None
         letter = replace(
             self._letter(message, marks, message_class, queue, now),
             reason=reason,
@@ -237,7 +236,7 @@ class DeadLetterDesk:
     ) -> list[Outgoing]:
         """Journal what was received here; settle, or have settled, what its source keeps."""
         marks = read_marks(message.headers)
-        now, ended = self.clock.now(), MessageClass.ACK_RECEIVE
+        ended = MessageClass.ACK_RECEIVE
         if queue in self.journaled:
             self._journal(message, marks, queue, True, transaction)
             reach("deadletters.target_journaled")
@@ -248,9 +247,32 @@ class DeadLetterDesk:
                 self.manager.acknowledge(key, ended, transaction=joined)
                 reach("deadletters.source_settled")
             else:
-                address = f"{marks.source_queue}{ACKNOWLEDGEMENTS}"
-                told.append(acknowledgement(message, queue, address, ended, now))
+                told += self._final(message, marks, queue, ended)
         return told
+
+    def _final(
+        self, message: Message, marks: Marks, queue: str, message_class: int, reason: str = ""
+    ) -> list[Outgoing]:
+        """Return what tells another node's source; nothing where no message may go there."""
+        try:
+            final = final_acknowledgement(
+                message,
+                marks,
+                self.limits,
+                queue=queue,
+                message_class=message_class,
+                at=self.clock.now(),
+                reason=reason,
+            )
+        except InvalidMessage as error:
+            logger.warning(
+                "node %s does not acknowledge message %.80r to its source: %s",
+                self.manager.node,
+                message.id,
+                on_one_line(error),
+            )
+            return []
+        return [final]
 
     def _told(
         self, message: Message, marks: Marks, queue: str, message_class: int, reason: str = ""

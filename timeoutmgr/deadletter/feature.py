@@ -17,11 +17,11 @@ from timeoutmgr.deadletter.native import CollectDead
 from timeoutmgr.deadletter.store import DeadLetterStore, checked_node
 from timeoutmgr.deadletter.sweeping import Sweeper
 from timeoutmgr.deadletter.usage import NODE_BYTES, Quotas
+from timeoutmgr.destinations import names_of
 from timeoutmgr.errors import ConfigurationError, SchemaMissing
 from timeoutmgr.features import FeatureContext, Prerequisite, Satellite
 from timeoutmgr.handlers import Expiry
 from timeoutmgr.transport.pump import Consumption, Outage
-from timeoutmgr.validation import names_of
 
 if TYPE_CHECKING:
     from timeoutmgr.config import EndpointSettings
@@ -165,7 +165,12 @@ class DeadLetterQueues:
         )
         storage = Outage(breaker=breaker, probe=manager.store.database.ping)
         if self.collect_from is not None:
-            collect = CollectDead(manager=manager, telemetry=context.telemetry, joins=joins)
+            collect = CollectDead(
+                manager=manager,
+                limits=settings.limits,
+                telemetry=context.telemetry,
+                joins=joins,
+            )
             context.add_satellite(
                 Satellite(
                     consumption=Consumption(

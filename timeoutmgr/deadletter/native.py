@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from timeoutmgr.contracts import SendResult
-from timeoutmgr.deadletter.acknowledging import ACKNOWLEDGEMENTS, acknowledgement
+from timeoutmgr.deadletter.acknowledging import final_acknowledgement
 from timeoutmgr.deadletter.classes import JournalLevel, MessageClass
 from timeoutmgr.deadletter.letters import Letter, Placed, letter_of
 from timeoutmgr.deadletter.manager import QueueManager
@@ -16,6 +16,7 @@ from timeoutmgr.message import Death, Received
 from timeoutmgr.redaction import on_one_line
 from timeoutmgr.telemetry import Telemetry
 from timeoutmgr.transport.work import Work
+from timeoutmgr.validation import Limits
 
 logger = logging.getLogger(__name__)
 
@@ -49,6 +50,7 @@ class CollectDead:
     """
 
     manager: QueueManager
+    limits: Limits
     telemetry: Telemetry
     joins: bool
 
@@ -85,15 +87,16 @@ class CollectDead:
         """Tell another node, which keeps its copy of a transactional message until it hears."""
         if not letter.transactional or marks.source_node in (None, self.manager.node):
             return False
-        final = acknowledgement(
-            letter.message,
-            letter.destination,
-            f"{marks.source_queue}{ACKNOWLEDGEMENTS}",
-            letter.message_class,
-            letter.kept,
-            letter.reason,
-        )
         try:
+            final = final_acknowledgement(
+                letter.message,
+                marks,
+                self.limits,
+                queue=letter.destination,
+                message_class=letter.message_class,
+                at=letter.kept,
+                reason=letter.reason,
+            )
             return work.try_send([final]) == [SendResult.CONFIRMED]
         except InvalidMessage as error:
             logger.warning(

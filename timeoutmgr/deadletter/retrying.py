@@ -16,6 +16,7 @@ from timeoutmgr.deadletter.queues import LetterQueue
 from timeoutmgr.errors import InvalidMessage
 from timeoutmgr.message import Message, Outgoing
 from timeoutmgr.redaction import on_one_line
+from timeoutmgr.validation import check_destination
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +32,7 @@ class Retry(StrEnum):
     RETRIED = "retried"
     WOULD_RETRY = "would_retry"
     UNROUTABLE = "unroutable"
+    NOT_ALLOWED = "not_allowed"
     REFUSED = "refused"
     UNKNOWN = "unknown"
 
@@ -61,11 +63,25 @@ def retry(
     done: list[Retried] = []
     with closing(transport.session()) as session:
         for letter in letters:
-            what = Retry.WOULD_RETRY if dry_run else _retry(session, desk, queue, letter)
+            what = _what_would_be(desk, letter)
+            if what is Retry.WOULD_RETRY and not dry_run:
+                what = _retry(session, desk, queue, letter)
             bare = replace(letter, message=Message(id=letter.message.id))
             done.append(Retried(bare, what))
             progress(done[-1])
     return done
+
+
+def _what_would_be(desk: DeadLetterDesk, letter: Letter) -> Retry:
+    """Return whether *letter* may go back: a stranger may have chosen its destination."""
+    try:
+        check_destination(letter.destination, desk.limits, back_to=desk.endpoint)
+    except InvalidMessage as error:
+        logger.warning(
+            "dead letter %.80r may not be retried: %s", letter.message.id, on_one_line(error)
+        )
+        return Retry.NOT_ALLOWED
+    return Retry.WOULD_RETRY
 
 
 def again(letter: Letter) -> Outgoing:

@@ -12,11 +12,13 @@ from timeoutmgr.errors import DelayTooLong, InvalidMessage, MigrationFailed
 from timeoutmgr.instants import from_micros
 from timeoutmgr.message import Outgoing
 from timeoutmgr.migration.runs import Batch, Delivered, Item, Problem, Survey
-from timeoutmgr.native.levels import binding_key, check_destination, seconds_until
+from timeoutmgr.native.levels import binding_key, seconds_until
+from timeoutmgr.native.levels import check_destination as check_bindable
 from timeoutmgr.native.names import NameSet
 from timeoutmgr.native.routes import to_levels
 from timeoutmgr.native.topology import delay_topology
 from timeoutmgr.transport.kombu_transport import KombuTransport
+from timeoutmgr.validation import Limits, check_destination
 
 _MOST_AT_ONCE: Final = 5_000
 """Messages that are written before their confirms are waited for: a batch, as it is by default."""
@@ -34,6 +36,7 @@ class LevelsTarget:
 
     transport: KombuTransport
     names: NameSet
+    limits: Limits
     clock: Clock
 
     @property
@@ -65,7 +68,8 @@ class LevelsTarget:
         names = []
         for name in survey.destinations:
             try:
-                names.append(check_destination(name))
+                self.check(name)
+                names.append(name)
             except InvalidMessage as error:
                 found.append(Problem(repr(name), str(error), "--rename it"))
         with _opened(self.transport.session()) as session:
@@ -84,11 +88,18 @@ class LevelsTarget:
                 )
         return found
 
+    def check(self, destination: str) -> None:
+        """Raise InvalidMessage where no message may go to *destination*, or it cannot be bound."""
+        check_destination(destination, self.limits)
+        check_bindable(destination)
+
     def open(self, run_id: str) -> None:
         """Do nothing: whoever can publish may."""
 
     def deliver(self, run_id: str, batch: Batch, items: Sequence[Item]) -> Delivered:
         """Publish *items* and wait until the broker has confirmed each."""
+        for name in {item.timeout.destination for item in items}:
+            self.check(name)
         outgoing = [
             to_levels(
                 Outgoing(item.timeout.destination, item.timeout.message),

@@ -183,7 +183,7 @@ class Site:
         else:
             store = self._store(asked.target)
             into = store.migration_target(self._endpoint, host)
-            sink = StoreSink(into, self._endpoint, clock, self._wake)
+            sink = StoreSink(into, self._endpoint, self._settings.limits, clock, self._wake)
         return DrainParts(source=origin, sink=sink, ledger=ledger, runner=self._runner, clock=host)
 
     def _require_other_levels(self, transport: KombuTransport) -> None:
@@ -217,7 +217,14 @@ class Site:
         asked, clock = self._asked, self._settings.clock
         layout = layout_called(asked.layout or "nservicebus")
         if asked.file is not None:
-            return ExportFile(asked.file, layout, self._endpoint, clock, renames=asked.renames)
+            return ExportFile(
+                asked.file,
+                layout,
+                self._endpoint,
+                clock,
+                renames=asked.renames,
+                limits=self._settings.limits,
+            )
         if asked.source.url is None:
             raise ConfigurationError("say in which database the table is: --from URL")
         return ForeignTable(
@@ -228,11 +235,13 @@ class Site:
             table=asked.table,
             schema=asked.source.schema,
             renames=asked.renames,
+            limits=self._settings.limits,
         )
 
     def _levels_target(self, clock: OriginClock) -> LevelsTarget:
         place = self._asked.target
-        return LevelsTarget(self._broker(place), _names(place), clock)
+        limits = self._settings.limits
+        return LevelsTarget(self._broker(place), _names(place), limits, clock)
 
     def _broker(self, place: Place) -> KombuTransport:
         transport: Transport

@@ -16,11 +16,12 @@ from timeoutmgr.migration.into_levels import LevelsTarget, refuse_unconfirmed
 from timeoutmgr.migration.ports import Target
 from timeoutmgr.migration.reading_levels import Unreadable, Waiting, as_timeout, waiting
 from timeoutmgr.migration.runs import Batch, Delivered, Item
-from timeoutmgr.native.levels import binding_key, check_destination
+from timeoutmgr.native.levels import binding_key
 from timeoutmgr.native.routes import ThroughLevels
 from timeoutmgr.redaction import on_one_line
 from timeoutmgr.transport.dispatch import Publishing
 from timeoutmgr.transport.relay import Relay, Relayed
+from timeoutmgr.validation import Limits, check_destination
 
 logger = logging.getLogger(__name__)
 
@@ -67,12 +68,13 @@ class StoreSink:
 
     target: Target
     endpoint: str
+    limits: Limits
     clock: Clock
     wake: Callable[[Micros], None] = lambda _due: None
 
     def unfit(self, hands: Sequence[InHand]) -> dict[int, str]:
-        """Return which have an envelope that a store cannot keep."""
-        found = {place: _defect(one) for place, one in enumerate(hands)}
+        """Return which have a destination that is not allowed, or what a store cannot keep."""
+        found = {place: self._unfit(one) for place, one in enumerate(hands)}
         return {place: defect for place, defect in found.items() if defect is not None}
 
     def take(self, run_id: str, batch: Batch, relay: Relay, hands: Sequence[InHand]) -> Delivered:
@@ -88,6 +90,13 @@ class StoreSink:
         ids = [self._item(one).timeout.id for one in hands]
         there = self.target.present(ids)
         return [one for one, timeout_id in zip(hands, ids, strict=True) if timeout_id in there]
+
+    def _unfit(self, one: InHand) -> str | None:
+        try:
+            check_destination(one.waiting.destination, self.limits)
+        except InvalidMessage as error:
+            return str(error)
+        return _defect(one)
 
     def _item(self, one: InHand) -> Item:
         message = one.relayed.received.message
@@ -114,7 +123,7 @@ class LevelsSink:
         found = {}
         for place, one in enumerate(hands):
             try:
-                check_destination(one.waiting.destination)
+                self.target.check(one.waiting.destination)
                 self._way(one).address()
             except (InvalidMessage, DelayTooLong) as error:
                 found[place] = str(error)

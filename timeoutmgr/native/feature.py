@@ -142,6 +142,7 @@ def _unroutable(context: FeatureContext) -> Satellite:
             step=step(
                 endpoint=context.settings.name,
                 error_queue=context.settings.error_queue,
+                limits=context.settings.limits,
                 clock=context.clock,
                 telemetry=context.telemetry,
                 dead_letters=context.dead_letters,

@@ -10,9 +10,9 @@ from functools import lru_cache
 from re import ASCII, DOTALL, compile
 from typing import Final
 
+from timeoutmgr.destinations import DESTINATION_BYTES
 from timeoutmgr.errors import DelayTooLong, InvalidMessage
 from timeoutmgr.instants import Micros
-from timeoutmgr.validation import DESTINATION_BYTES
 
 LEVELS: Final = 28
 MAX_SECONDS: Final = 2**LEVELS - 1

@@ -13,8 +13,8 @@ MUTANTS = (
         name="what has the id is moved, wherever it stands now",
         promise="A timeout that was moved on in time is not sent by an old order.",
         file=_MOVING,
-        before="[row for row in found if (row[0], row[1]) in asked]",
-        after="list(found)",
+        before="if (row[0], row[1]) in asked and self._allows(row[2])",
+        after="if self._allows(row[2])",
         tests=(f"{_TESTS}::test_one_that_was_moved_on_in_time_is_left_where_it_is_now",),
     ),
     Mutant(

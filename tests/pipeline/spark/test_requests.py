@@ -34,6 +34,7 @@ LIMITS = Limits(
     max_body=100,
     max_delay=timedelta(days=4_000),
     allowed_destinations=("billing", "mail.*", "é*", "amq.*", "*.Timeouts", "*\n"),
+    refused_destinations=("error", "mail.error*"),
 )
 GOOD = {"destination": "billing", "due": LATER, "body": "{}", "key": "k", "message_type": "T"}
 
@@ -65,6 +66,10 @@ ROWS: list[tuple[dict[str, Any], bool]] = [
     ({"destination": "sales.Timeouts"}, False),
     ({"destination": "mail.a\n"}, False),
     ({"destination": "billing\u2028"}, False),
+    ({"destination": "mail.error"}, False),
+    ({"destination": "mail.u\u202es"}, False),
+    ({"destination": "mail.u\x9bs"}, False),
+    ({"destination": "mail.\U0001f4a9"}, True),
     ({"key": "x" * 193}, True),
     ({"key": "x" * 194}, False),
     ({"key": "käse"}, False),

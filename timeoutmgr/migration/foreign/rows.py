@@ -93,32 +93,40 @@ def due_of(time: datetime, headers: Mapping[str, str]) -> Micros:
 
 
 def translated(
-    row: Mapping[str, Any], layout: Layout, endpoint: str, renames: Mapping[str, str]
+    row: Mapping[str, Any],
+    layout: Layout,
+    endpoint: str,
+    renames: Mapping[str, str],
+    limits: Limits,
 ) -> Timeout:
     """Return the timeout that *row*, by its columns' names, is; raise Untranslatable."""
     try:
-        return _translated(row, layout, endpoint, renames)
+        return _translated(row, layout, endpoint, renames, limits)
     except (InvalidMessage, MessageRejected, ValueError, KeyError) as error:
         raise Untranslatable(str(error) or type(error).__name__) from error
 
 
 def _translated(
-    row: Mapping[str, Any], layout: Layout, endpoint: str, renames: Mapping[str, str]
+    row: Mapping[str, Any],
+    layout: Layout,
+    endpoint: str,
+    renames: Mapping[str, str],
+    limits: Limits,
 ) -> Timeout:
     found = read_headers(row["Headers"])
     due = check_due(due_of(time_of(row["Time"]), found))
     given = str(row["Destination"] or found.get(names.REPLY_TO) or "")
     destination = renames.get(given, given)
-    check_destination(destination, _LIMITS)
+    check_destination(destination, limits)
     body = bytes_of(row["State"])
-    check_body(body, _LIMITS)
+    check_body(body, limits)
     kept = {
         name: value
         for name, value in found.items()
         if name not in _ROUTING and not name.startswith(names.PROPERTY_PREFIX)
     }
     kept[names.DELIVER_AT] = to_wire(due)
-    check_headers(kept, _LIMITS)
+    check_headers(kept, limits)
     row_id = _row_id(row["Id"])
     message_id = _plain("message id", kept.get(names.MESSAGE_ID) or row_id, _ID_CHARACTERS)
     content_type = kept.get(names.CONTENT_TYPE, "application/octet-stream")
@@ -136,9 +144,6 @@ def _translated(
             content_type=_plain("content type", content_type, SHORT_STRING),
         ),
     )
-
-
-_LIMITS: Final = Limits()
 
 
 def read_headers(value: Any) -> dict[str, str]:

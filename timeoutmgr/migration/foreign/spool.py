@@ -30,7 +30,7 @@ from timeoutmgr.migration.foreign.surveying import survey_rows
 from timeoutmgr.migration.ports import Also
 from timeoutmgr.migration.runs import Batch, Item, Problem, Range, Survey
 from timeoutmgr.migration.window import Window
-from timeoutmgr.validation import check_due
+from timeoutmgr.validation import Limits, check_due
 
 
 class ExportFile:
@@ -46,12 +46,14 @@ class ExportFile:
         clock: Clock,
         *,
         renames: Mapping[str, str] | None = None,
+        limits: Limits | None = None,
     ) -> None:
         self._path = path
         self._layout = layout
         self._endpoint = endpoint
         self._clock = clock
         self._renames = dict(renames or {})
+        self._limits = limits or Limits()
         self._twice = 0
         self._scratch = tempfile.TemporaryDirectory(prefix="timeoutmgr-migrate-")
 
@@ -70,7 +72,12 @@ class ExportFile:
         taken = self._one("SELECT count(*) FROM spooled WHERE due >= ? AND due < ?", first, end)
         rows = self._select("WHERE due >= ? AND due < ? ORDER BY due, id", first, end)
         found = survey_rows(
-            rows, self._layout, self._endpoint, self._renames, left=everything - taken
+            rows,
+            self._layout,
+            self._endpoint,
+            self._renames,
+            self._limits,
+            left=everything - taken,
         )
         if not self._twice:
             return found
@@ -103,7 +110,7 @@ class ExportFile:
         """Return the rows of the batch."""
         rows = self._select(f"{_RANGE} ORDER BY due, id", *_bounds_of(batch))
         return [
-            Item(timeout=translated(row, self._layout, self._endpoint, self._renames))
+            Item(timeout=translated(row, self._layout, self._endpoint, self._renames, self._limits))
             for row in rows
         ]
 

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from timeoutmgr.migration.foreign.rows import Layout, Untranslatable, translated
 from timeoutmgr.migration.runs import Problem, Survey
+from timeoutmgr.validation import Limits
 
 MOST_PROBLEMS: Final = 20
 
@@ -17,6 +18,7 @@ def survey_rows(
     layout: Layout,
     endpoint: str,
     renames: Mapping[str, str],
+    limits: Limits,
     *,
     left: int,
 ) -> Survey:
@@ -27,7 +29,7 @@ def survey_rows(
     earliest = latest = None
     for row in rows:
         try:
-            timeout = translated(row, layout, endpoint, renames)
+            timeout = translated(row, layout, endpoint, renames, limits)
         except Untranslatable as error:
             if len(problems) < MOST_PROBLEMS:
                 problems.append(Problem(f"row {row.get('Id')}", str(error), "mend or delete it"))

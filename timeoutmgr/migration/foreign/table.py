@@ -45,6 +45,7 @@ from timeoutmgr.migration.ports import Also
 from timeoutmgr.migration.runs import Batch, Item, Range, Survey
 from timeoutmgr.migration.window import Window
 from timeoutmgr.redaction import on_one_line
+from timeoutmgr.validation import Limits
 
 logger = logging.getLogger(__name__)
 
@@ -68,6 +69,7 @@ class ForeignTable:
         table: str | None = None,
         schema: str | None = None,
         renames: Mapping[str, str] | None = None,
+        limits: Limits | None = None,
     ) -> None:
         self._database = database
         self._layout = layout
@@ -76,6 +78,7 @@ class ForeignTable:
         self._name = table or layout.table
         self._schema = schema
         self._renames = dict(renames or {})
+        self._limits = limits or Limits()
 
     def describe(self) -> str:
         """Return the database and the table, without secrets."""
@@ -105,7 +108,9 @@ class ForeignTable:
                     taken += 1
                     yield row._asdict()
 
-            found = survey_rows(counted(), self._layout, self._endpoint, self._renames, left=0)
+            found = survey_rows(
+                counted(), self._layout, self._endpoint, self._renames, self._limits, left=0
+            )
         return replace(found, left=everything - taken)
 
     def ranges(self, window: Window, size: int) -> Iterator[Range]:
@@ -204,7 +209,9 @@ class ForeignTable:
         return True
 
     def _item(self, row: Mapping[str, Any]) -> Item:
-        return Item(timeout=translated(row, self._layout, self._endpoint, self._renames))
+        return Item(
+            timeout=translated(row, self._layout, self._endpoint, self._renames, self._limits)
+        )
 
     def _shift(
         self, connection: Connection, source: Table, target: Table, ids: Sequence[Any]

@@ -15,6 +15,7 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from timeoutmgr import headers
+from timeoutmgr.destinations import DESTINATION_BYTES, SATELLITES, UNFIT
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.instants import LATEST, Micros, duration_micros, to_wire
 from timeoutmgr.outgoing import RESERVED
@@ -22,7 +23,7 @@ from timeoutmgr.pipeline.errors import WrongColumns
 from timeoutmgr.pipeline.transforms.instants import EXPECTED, instant, is_thinkable
 from timeoutmgr.pipeline.views import TO_STORE
 from timeoutmgr.routing import NAMESPACE
-from timeoutmgr.validation import DESTINATION_BYTES, ID_CHARACTERS, SATELLITES, Limits
+from timeoutmgr.validation import ID_CHARACTERS, Limits
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -348,7 +349,7 @@ def _names_wrong(rules: Rules) -> list["Column"]:
             f.octet_length(destination) > DESTINATION_BYTES,
             f"destination has more than {DESTINATION_BYTES} bytes",
         ),
-        _because(destination.rlike(r"[\x00-\x1f]"), "destination has control characters"),
+        _because(destination.rlike(UNFIT), "destination has control characters or invisible signs"),
         _because(
             f.greatest(*(destination.endswith(one) for one in SATELLITES))
             | destination.startswith("amq."),
@@ -367,15 +368,26 @@ def _names_wrong(rules: Rules) -> list["Column"]:
         _because(f.contains("content_type_", f.lit("\0")), "content_type has a NUL"),
         *(_no_text(name) for name in ("destination", "saga_id", "message_type", "content_type")),
     ]
-    allowed = rules.limits.allowed_destinations
-    if allowed:
-        patterns = "|".join(_java(one) for one in allowed)
-        wrong.append(
-            _because(~destination.rlike(rf"^({patterns})\z"), "destination is not an allowed one")
-        )
+    wrong += _against(destination, rules.limits)
     if rules.unknown:
         wrong.append(
             _because(destination.isin(*sorted(rules.unknown)), "there is no queue of that name")
+        )
+    return wrong
+
+
+def _against(destination: "Column", limits: Limits) -> list["Column"]:
+    """Return the reasons of ``validation.check_destination`` by the patterns of *limits*."""
+    wrong = []
+    if limits.refused_destinations:
+        refused = "|".join(_java(one) for one in limits.refused_destinations)
+        wrong.append(
+            _because(destination.rlike(rf"^({refused})\z"), "destination is a refused one")
+        )
+    if limits.allowed_destinations:
+        allowed = "|".join(_java(one) for one in limits.allowed_destinations)
+        wrong.append(
+            _because(~destination.rlike(rf"^({allowed})\z"), "destination is not an allowed one")
         )
     return wrong
 

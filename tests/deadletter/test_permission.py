@@ -1,0 +1,51 @@
+"""A source that the limits refuse is not acknowledged: a message names its source itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.support.clock import FakeClock
+from tests.support.graveyard import Graveyard, an_asking
+from timeoutmgr.deadletter.desk import DeadLetterDesk
+from timeoutmgr.errors import MessageRejected
+from timeoutmgr.message import Message
+from timeoutmgr.validation import Limits
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[DeadLetterDesk]:
+    """The desk of node n1, whose endpoint sends to billing and itself alone."""
+    graveyard = Graveyard(f"sqlite:///{tmp_path / 'letters.db'}", FakeClock())
+    limits = Limits(allowed_destinations=("billing",)).of_endpoint("sales", "error")
+    yield replace(graveyard.desk, limits=limits)
+    graveyard.close()
+
+
+def of_source(queue: str) -> Message:
+    """Return a message whose copy is kept at another node, for the endpoint *queue*."""
+    told = {"transactional": "True", "source_node": "n2", "source_queue": queue}
+    return an_asking("m1", "sales", **told).message
+
+
+@pytest.mark.parametrize("queue", ["victim", "billing.Timeouts", "error", "amq.direct"])
+def test_a_source_that_may_not_be_sent_to_is_not_acknowledged(
+    desk: DeadLetterDesk, queue: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    rejected = MessageRejected("no")
+
+    assert desk.received(of_source(queue), "sales") == []
+    assert desk.bury(of_source(queue), rejected, queue="sales") is None
+    assert "does not acknowledge message 'm1'" in caplog.text
+
+
+def test_an_allowed_source_is_acknowledged(desk: DeadLetterDesk) -> None:
+    [final] = desk.received(of_source("billing"), "sales")
+    burial = desk.bury(of_source("billing"), MessageRejected("no"), queue="sales")
+
+    assert burial is not None
+    [needed] = burial.needed
+    assert final.destination == needed.destination == "billing.Acknowledgements"

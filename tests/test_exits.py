@@ -1,0 +1,108 @@
+"""Every message leaves by an exit that asks where it may go: read from the source of every module.
+
+The one function is ``validation.check_destination``, or ``is_allowed`` on top of it.
+"""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+QUESTIONS = {"check_destination", "is_allowed", "check"}
+
+ASKS = {
+    "timeoutmgr.outgoing.Composer.compose": "the door, replies and retries of handlers' sends",
+    "timeoutmgr.cli.retrying._retry": "a retry from the error queue, by ``ErrorQueueOf.refusal``",
+    "timeoutmgr.deadletter.retrying.again": "a retry of a dead letter, by ``_what_would_be``",
+    "timeoutmgr.deadletter.acknowledging.acknowledgement": "by ``final_acknowledgement`` and desk",
+    "timeoutmgr.migration.into_levels.LevelsTarget.deliver": "a migration into delay levels",
+    "satellites.onward.Onward.ready": "due timeouts: dispatch, straight on, the delayed store",
+    "satellites.unroutable.SettleUnroutable.__call__": "out of the delay levels, by ``_parted``",
+}
+"""Makers of an ``Outgoing`` whose module asks, and what passes there."""
+OWN = {
+    "timeoutmgr.routing.to_timeout_manager": "wraps what was asked about, for an own satellite",
+    "timeoutmgr.routing.to_delayed_store": "wraps what was asked about, for an own satellite",
+    "timeoutmgr.routing.clear_timeouts": "a control message to an own satellite",
+    "timeoutmgr.routing.wake_manager": "a control message to an own satellite",
+    "timeoutmgr.native.routes.to_levels": "wraps what was asked about",
+    "timeoutmgr.outgoing._told": "adds headers to what was asked about",
+    "timeoutmgr.handlers.retry_later": "back to the own queue of the endpoint",
+    "timeoutmgr.transport.pump.Pump._move_to_error": "to the own error queue",
+    "timeoutmgr.transport.pump.Pump._move_smaller": "to the own error queue",
+    "satellites.undeliverable.ErrorQueue.take": "to the own error queue",
+    "satellites.poller.PollTimeouts._send": "a control message to an own satellite",
+}
+"""Makers of an ``Outgoing`` that goes where only the product's configuration says."""
+OTHERS = {
+    "persistence.sql.store": ("mover", "rows moved inside the database"),
+    "satellites.feature": ("is_allowed", "gives the mover its question"),
+    "satellites.timeouts": ("check_destination", "what is stored out of a queue"),
+    "timeoutmgr.migration.sinks": ("check", "messages relayed from level to level, or stored"),
+    "timeoutmgr.migration.foreign.rows": ("check_destination", "rows of another program"),
+    "timeoutmgr.deadletter.desk": ("check_destination", "queues that ask to be told"),
+}
+"""Modules that let messages out, or in to be sent later, without an ``Outgoing``."""
+
+
+def modules() -> Iterator[tuple[str, ast.Module]]:
+    """Yield each module's name and source, without test tools."""
+    for folder in ("timeoutmgr", "persistence", "satellites"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+            if not name.startswith("timeoutmgr.testing"):
+                yield name, ast.parse(path.read_text())
+
+
+def called(node: ast.AST) -> set[str]:
+    """Return the names that are called anywhere in *node*."""
+    found = set()
+    for each in ast.walk(node):
+        if isinstance(each, ast.Call):
+            match each.func:
+                case ast.Name(id=name) | ast.Attribute(attr=name):
+                    found.add(name)
+    return found
+
+
+def makers(tree: ast.AST, above: str) -> Iterator[str]:
+    """Yield the functions and methods in which an ``Outgoing`` is made."""
+    for node in ast.iter_child_nodes(tree):
+        if isinstance(node, ast.ClassDef):
+            yield from makers(node, f"{above}.{node.name}")
+        elif isinstance(node, ast.FunctionDef) and "Outgoing" in called(node):
+            yield f"{above}.{node.name}"
+
+
+MODULES = dict(modules())
+
+
+def test_every_maker_of_an_outgoing_message_is_known() -> None:
+    found = {maker for name, tree in MODULES.items() for maker in makers(tree, name)}
+
+    assert found == {*ASKS, *OWN}
+
+
+@pytest.mark.parametrize("maker", ASKS)
+def test_a_maker_that_a_stranger_can_steer_asks_where_the_message_may_go(maker: str) -> None:
+    module = max((name for name in MODULES if maker.startswith(f"{name}.")), key=len)
+
+    assert called(MODULES[module]) & QUESTIONS
+
+
+@pytest.mark.parametrize("module", OTHERS)
+def test_what_leaves_without_an_outgoing_message_is_asked_about_as_well(module: str) -> None:
+    wanted, _why = OTHERS[module]
+    defined = {node.name for node in ast.walk(MODULES[module]) if isinstance(node, ast.FunctionDef)}
+
+    assert wanted in called(MODULES[module]) | defined
+
+
+def test_only_two_modules_write_publishings_of_a_strangers_message() -> None:
+    relays = {name for name, tree in MODULES.items() if "publishing" in called(tree)}
+
+    assert relays == {"timeoutmgr.migration.sinks"}
