@@ -26,13 +26,13 @@ class Repeats:
         self._context = context
         self._changing = changing
         keys = context.tables.keys
-        found = select(keys.c.state, keys.c.content).where(
-            keys.c.endpoint == context.endpoint, keys.c.id == bindparam("id")
-        )
-        self._look = found
-        # The insert that met the key has locked it for reading already, on MySQL; a transaction
-        # that repeats its reads would not see it otherwise.
-        self._known = found.with_for_update(read=True) if context.locks_what_it_reads else found
+        one_key = (keys.c.endpoint == context.endpoint, keys.c.id == bindparam("id"))
+        self._look = select(keys.c.state, keys.c.content).where(*one_key)
+        self._known = select(keys.c.state, keys.c.content).where(*one_key)
+        if context.locks_what_it_reads:
+            # The insert that met the key has locked it for reading already; a transaction that
+            # repeats its reads would not see it otherwise.
+            self._known = self._known.with_for_update(read=True)
         self._arrive = (
             update(keys)
             .where(

@@ -4,22 +4,23 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from alembic import command
 from alembic.config import Config
-from sqlalchemy import inspect
+from sqlalchemy import insert, inspect
 from sqlalchemy.engine.interfaces import ReflectedIndex
 
 from tests.persistence.making import NOW, SetClock, dispatch, ids, timeout
-from timeoutmgr.contracts import TimeoutFilter
+from timeoutmgr.contracts import RepeatKind, Timeout, TimeoutFilter, TimeoutState
 from timeoutmgr.database import Database
 from timeoutmgr.database.upgrade import folder_of
 from timeoutmgr.errors import CombinationRefused, ConfigurationError, SchemaMissing
 from timeoutmgr.persistence import MemoryPersistence, SqlPersistence, SqlSettings
+from timeoutmgr.persistence.sql.rows import to_row
 from timeoutmgr.persistence.sql.tables import Tables, tables
 
 Made = Callable[..., SqlPersistence]
@@ -82,8 +83,14 @@ def test_an_upgrade_ends_in_the_schema_of_a_fresh_installation(
     old = persistence_of(empty_url, prefix=f"{unique}o_", settings=settings)
     _install_up_to(revision, old.database, f"{unique}o_")
     store = old.timeouts("e", SetClock(NOW + 9))
-    store.store_many([timeout(name, NOW + n, saga=name * 2) for n, name in enumerate("abc")])
-    store.store_many([timeout("d", NOW + 3)])
+    _store_as_before(
+        old.database,
+        f"{unique}o_",
+        [
+            *(timeout(name, NOW + n, saga=name * 2) for n, name in enumerate("abc")),
+            timeout("d", NOW + 3),
+        ],
+    )
     fresh = persistence_of(empty_url, prefix=f"{unique}f_", settings=settings)
     fresh.install()
     before = _schema(old.database, f"{unique}o_")
@@ -93,6 +100,9 @@ def test_an_upgrade_ends_in_the_schema_of_a_fresh_installation(
     old.check()
     after = _schema(old.database, f"{unique}o_")
     assert before != after == _schema(fresh.database, f"{unique}f_")
+    # What is there from before has no digest, and is never a conflict.
+    [repeat] = store.store_many([timeout("d", NOW, body=b"other")])
+    assert repeat.kind is RepeatKind.DUPLICATE
     assert store.cancel_saga("bb") == 1
     store.reschedule("c", NOW + 9)
     assert [one.due for one in store.list(TimeoutFilter(id="c"))] == [NOW + 9]
@@ -248,3 +258,14 @@ def test_settings_that_cannot_work_are_refused(wrong: dict[str, object]) -> None
 def test_memory_wants_its_loss_accepted() -> None:
     with pytest.raises(CombinationRefused, match="accept_loss"):
         MemoryPersistence()
+
+
+def _store_as_before(database: Database, prefix: str, timeouts: Sequence[Timeout]) -> None:
+    """Store *timeouts* of the endpoint ``e`` as the first revision had them: without a digest."""
+    known = tables(None, prefix)
+    with database.begin() as connection:
+        for one in timeouts:
+            key = {"endpoint": "e", "id": one.id, "due": one.due, "version": 0, "maybe_sent": 0}
+            key["state"] = TimeoutState.PENDING.value
+            connection.execute(insert(known.keys), key)
+            connection.execute(insert(known.timeouts), to_row("e", one))
