@@ -7,7 +7,7 @@ each repeat of the same send.
 
 import json
 from functools import lru_cache
-from hashlib import blake2b
+from hashlib import sha256
 from typing import Final
 
 from timeoutmgr import headers
@@ -47,23 +47,18 @@ TRACING: Final = frozenset(
 """Headers of tracing, in lower case, beside those that begin with TRACING_PREFIXES."""
 TRACING_PREFIXES: Final = ("x-b3-", "x-datadog-", "x-amzn-trace-id", "nservicebus.opentelemetry.")
 
-_to_json: Final = json.JSONEncoder(separators=(",", ":")).encode
-
 
 def content_of(timeout: Timeout) -> bytes:
     """Return the digest of *timeout*, of SIZE bytes."""
     message = timeout.message
-    own = _own_headers(tuple(message.headers))
-    # JSON says where it ends, so that no part can be taken for a piece of the next.
-    told = _to_json(
-        [
-            *(timeout.destination, message.content_type, message.content_encoding),
-            *(own, [message.headers[name] for name in own]),
-        ]
-    )
-    digest = blake2b(told.encode(), digest_size=_CONTENT)
+    given = message.headers
+    own, names = _own_headers(tuple(given))
+    parts = [names, timeout.destination, message.content_type, message.content_encoding]
+    parts += [given[name] for name in own]
+    digest = sha256(_joined(parts).encode("utf-8", "surrogatepass"))
     digest.update(message.body)
-    return digest.digest() + (_due_digest(timeout.due) if timeout.due_given else _NOT_GIVEN)
+    due = _due_digest(timeout.due) if timeout.due_given else _NOT_GIVEN
+    return digest.digest()[:_CONTENT] + due
 
 
 def is_same(one: bytes, other: bytes) -> bool:
@@ -74,10 +69,21 @@ def is_same(one: bytes, other: bytes) -> bool:
     return due == other_due or _NOT_GIVEN in (due, other_due)
 
 
+def _joined(parts: list[str]) -> str:
+    """Return *parts* as one text that no other parts make, whatever body follows it."""
+    joined = "\0".join([*parts, ""])
+    if joined.count("\0") == len(parts):
+        return joined
+    # A part holds the sign itself. JSON holds none, and says where it ends.
+    return json.dumps(parts)
+
+
 @lru_cache(maxsize=1024)
-def _own_headers(names: tuple[str, ...]) -> tuple[str, ...]:
+def _own_headers(names: tuple[str, ...]) -> tuple[tuple[str, ...], str]:
+    """Return which of *names* are the sender's own, sorted, and these as one text."""
     # Programs have a few sets of headers, and send them again and again.
-    return tuple(sorted(filter(_is_own, names)))
+    own = tuple(sorted(filter(_is_own, names)))
+    return own, json.dumps(own)
 
 
 def _is_own(name: str) -> bool:
@@ -90,5 +96,5 @@ def _is_own(name: str) -> bool:
 
 
 def _due_digest(due: int) -> bytes:
-    found = blake2b(str(due).encode(), digest_size=SIZE - _CONTENT).digest()
+    found = sha256(str(due).encode()).digest()[: SIZE - _CONTENT]
     return found if found != _NOT_GIVEN else b"\xff" * len(found)

@@ -49,6 +49,9 @@ def test_the_order_of_headers_is_no_content(
         a_timeout("q", b"b", n="v", o=""),
         a_timeout("q", b"b"),
         a_timeout("q", b'"]b', n="v"),
+        a_timeout("q", b"\0b", n="v"),
+        a_timeout("q", b"", n="v\0b"),
+        a_timeout("q", b"", n="v\0b\0"),
     ],
 )
 def test_parts_of_content_do_not_run_into_each_other(other: Timeout) -> None:
