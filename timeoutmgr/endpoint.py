@@ -27,9 +27,10 @@ from timeoutmgr.inside import send_inside
 from timeoutmgr.instants import Micros
 from timeoutmgr.outgoing import Composed, SendOptions, Sent
 from timeoutmgr.redaction import on_one_line
-from timeoutmgr.routing import clear_timeouts, wake_manager
+from timeoutmgr.routing import TIMEOUTS, clear_timeouts, wake_manager
 from timeoutmgr.runner import Runner
 from timeoutmgr.timeouts import Timeouts
+from timeoutmgr.waiting import count_waiting
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -87,7 +88,8 @@ class Endpoint:
                 f"endpoint {self.name!r} keeps no timeouts itself; enable TimeoutManager here, or "
                 "ask the endpoint that manages its timeouts"
             )
-        return Timeouts(store, self._wake)
+        transport, queue = self._parts.settings.transport, self.name + TIMEOUTS
+        return Timeouts(store, self._wake, lambda: count_waiting(transport, queue))
 
     def install(self) -> list[str]:
         """Create queues and tables that are missing; return the endpoint's queues."""

@@ -38,9 +38,23 @@ class TimeoutView:
 class Timeouts:
     """What can be asked of, and done to, the timeouts that an endpoint's manager stores."""
 
-    def __init__(self, store: TimeoutStore, wake: Callable[[Micros], None]) -> None:
+    def __init__(
+        self,
+        store: TimeoutStore,
+        wake: Callable[[Micros], None],
+        waiting: Callable[[], int | None] = lambda: None,
+    ) -> None:
         self._store = store
         self._wake = wake
+        self._waiting = waiting
+
+    def waiting(self) -> int | None:
+        """Return how many messages wait in ``<endpoint>.Timeouts`` to be stored.
+
+        None if that is not known, while the broker is away. A message that waits is not listed
+        yet; a cancel of it answers ``will_be_cancelled``.
+        """
+        return self._waiting()
 
     def cancel(self, timeout_id: str) -> CancelResult:
         """Cancel one; see CancelResult for what each answer promises."""

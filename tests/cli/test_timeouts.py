@@ -55,7 +55,7 @@ def test_a_timeout_is_sent_listed_shown_moved_and_cancelled(
     assert (cancelled.returncode, cancelled.json()) == (0, {"results": {timeout_id: "cancelled"}})
     assert again.returncode == 0
     assert again.json()["results"]["nobody"] == "will_be_cancelled"
-    assert folder.run("--json", "list").json() == {"total": 0, "timeouts": []}
+    assert folder.run("--json", "list").json() == {"total": 0, "waiting": 0, "timeouts": []}
     assert running.out == []
 
 

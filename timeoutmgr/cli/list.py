@@ -8,6 +8,8 @@ import click
 from timeoutmgr.cli import output
 from timeoutmgr.cli.options import Command, Instant, common, option
 from timeoutmgr.cli.shared import Shared, opened
+from timeoutmgr.routing import TIMEOUTS
+from timeoutmgr.waiting import waiting_text
 
 if TYPE_CHECKING:
     from timeoutmgr.timeouts import TimeoutView
@@ -51,6 +53,7 @@ def list_timeouts(
     with opened(shared, with_queues=False) as endpoint:
         found = [*endpoint.timeouts.list(**which, limit=limit)]
         total = endpoint.timeouts.count(**which)
+        waiting, queue = endpoint.timeouts.waiting(), endpoint.name + TIMEOUTS
 
     def for_people() -> None:
         if found:
@@ -71,8 +74,14 @@ def list_timeouts(
             )
         shown = "" if len(found) == total else f", {len(found)} shown (--limit)"
         click.echo(f"{total} pending{shown}")
+        click.echo(output.plain(waiting_text(waiting, queue)))
 
-    shared.show({"total": total, "timeouts": [_document(each) for each in found]}, for_people)
+    document = {
+        "total": total,
+        "waiting": waiting,
+        "timeouts": [_document(each) for each in found],
+    }
+    shared.show(document, for_people)
 
 
 def _document(view: "TimeoutView") -> dict[str, Any]:

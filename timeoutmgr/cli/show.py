@@ -1,7 +1,7 @@
 """``timeoutmgr show``: one timeout, whole."""
 
 import base64
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -9,9 +9,14 @@ from timeoutmgr.cli import output
 from timeoutmgr.cli.exits import Exit
 from timeoutmgr.cli.options import Command, common, option
 from timeoutmgr.cli.shared import Shared, opened
+from timeoutmgr.routing import TIMEOUTS
+from timeoutmgr.waiting import waiting_text
 
 if TYPE_CHECKING:
     from timeoutmgr.contracts import Timeout
+
+_BELOW: Final = ("headers", "body", "waiting")
+"""What is printed below the pairs."""
 
 
 @click.command(cls=Command)
@@ -22,19 +27,23 @@ if TYPE_CHECKING:
 def show(shared: Shared, timeout_id: str, body: bool) -> Exit:
     """Show the timeout ID: its state and, while it is pending, its headers and body.
 
+    An id that is not stored may be on its way: then the messages that wait are counted.
+
     Examples:
       timeoutmgr show 5f0c2a1e-8a44-5b7a-9d0e-3c1f2b7a6d55 --body
     """
     with opened(shared, with_queues=False) as endpoint:
         found = endpoint.timeouts.show(timeout_id)
+        waiting = endpoint.timeouts.waiting() if found is None else None
+        queue = endpoint.name + TIMEOUTS
     if found is None:
-        document: dict[str, Any] = {"id": timeout_id, "state": "unknown"}
+        document: dict[str, Any] = {"id": timeout_id, "state": "unknown", "waiting": waiting}
     else:
         state, timeout = found
         document = {"id": timeout_id, "state": state.value}
         if timeout is not None:
             document |= _document(timeout, body)
-    shared.show(document, lambda: _print(document))
+    shared.show(document, lambda: _print(document, queue))
     return Exit.OK if found is not None else Exit.NOT_FOUND
 
 
@@ -59,9 +68,11 @@ def _document(timeout: "Timeout", with_body: bool) -> dict[str, Any]:
     return document
 
 
-def _print(document: dict[str, Any]) -> None:
-    own = {name: value for name, value in document.items() if name not in ("headers", "body")}
+def _print(document: dict[str, Any], queue: str) -> None:
+    own = {name: value for name, value in document.items() if name not in _BELOW}
     output.print_pairs(list(own.items()))
+    if "waiting" in document:
+        click.echo(output.plain(waiting_text(document["waiting"], queue)))
     for name, value in document.get("headers", {}).items():
         click.echo(f"  {output.plain(name)}: {output.plain(value)}")
     if "body" in document:

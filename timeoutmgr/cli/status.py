@@ -14,6 +14,7 @@ from timeoutmgr.cli.shared import Shared, assembled
 from timeoutmgr.cli.thresholds import Thresholds, thresholds
 from timeoutmgr.contracts import HasLayout
 from timeoutmgr.errors import StorageUnavailable, TransportUnavailable
+from timeoutmgr.routing import TIMEOUTS
 
 if TYPE_CHECKING:
     from timeoutmgr.assembly import Parts
@@ -57,6 +58,7 @@ def status(shared: Shared, limits: Thresholds) -> Exit:
             "endpoint": parts.settings.name,
             "time": output.shown_time(parts.settings.clock.now()),
             "timeouts": tried(lambda: _timeouts(parts)),
+            "waiting": None,
             "native": tried(lambda: native_status(parts)),
             "queues": tried(lambda: _queues(parts)),
             "dead_letters": tried(lambda: node_document(parts)),
@@ -71,6 +73,8 @@ def status(shared: Shared, limits: Thresholds) -> Exit:
             )
             if each.level is not Level.OK
         ]
+    # Not known while the queues cannot be reached; "unavailable" says why then.
+    document["waiting"] = (document["queues"] or {}).get(parts.settings.name + TIMEOUTS)
     document["alerts"] = [each.document() for each in bad]
     document["unavailable"] = [*dict.fromkeys(problems)]
     shared.show(document, lambda: _print(document, bad))
@@ -141,6 +145,8 @@ def _print(document: dict[str, Any], bad: "Sequence[Finding]") -> None:
     for name, value in (document["timeouts"] or {}).items():
         shown = _joined(value) if isinstance(value, dict) else value
         lines.append((name.replace("_", " "), shown))
+    if document["waiting"] is not None:
+        lines.append(("waiting to be stored", document["waiting"]))
     for name, value in (document["native"] or {}).items():
         shown = _joined(value) if isinstance(value, dict) else value
         lines.append((name.replace("_", " "), shown))
