@@ -56,6 +56,10 @@ class Timeouts:
         """
         return self._waiting()
 
+    def now(self) -> Micros:
+        """Return the time that due times are compared with: the store's own."""
+        return self._store.now()
+
     def cancel(self, timeout_id: str) -> CancelResult:
         """Cancel one; see CancelResult for what each answer promises."""
         return self._store.cancel(timeout_id)

@@ -86,6 +86,7 @@ def test_unstored_messages_fail_above_the_limit_and_at_once_without_a_process() 
     assert levels(alive, queues(unstored=1_001))["unstored"] == "fail"
     assert levels(empty, queues(unstored=1))["unstored"] == "fail"
     assert levels(empty, queues(unstored=0))["unstored"] == "ok"
+    assert levels(empty, queues(unstored=1), min_processes=0)["unstored"] == "ok"
 
 
 def test_an_endpoint_without_a_process_is_named_with_its_first_due_time() -> None:
@@ -166,7 +167,7 @@ def test_messages_that_no_process_stores_end_the_command_with_1(
 
     assert ended.returncode == 1
     unstored = _by_check(ended)["unstored"]
-    assert unstored["text"] == "1 messages wait to be stored, and no process lives"
+    assert unstored["text"] == "1 messages wait for the timeout manager, and no process lives"
 
 
 @pytest.mark.parametrize("command", ["doctor", "status"])

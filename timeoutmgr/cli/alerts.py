@@ -106,14 +106,16 @@ def _unstored(
 ) -> Iterator[Finding]:
     if queues.unstored is None:
         return
-    deserted = store is not None and store.processes is not None and not store.processes
+    # None are processes that leave no heartbeats; a limit of 0 says that no process is expected.
+    live = None if store is None or store.processes is None else len(store.processes)
+    deserted = live == 0 and limits.min_processes != 0
     if queues.unstored <= (0 if deserted else limits.max_unstored):
-        yield ok("unstored", f"{queues.unstored} messages wait to be stored")
+        yield ok("unstored", f"{queues.unstored} messages wait for the timeout manager")
         return
     yield Finding(
         level=Level.FAIL,
         check="unstored",
-        text=f"{queues.unstored} messages wait to be stored"
+        text=f"{queues.unstored} messages wait for the timeout manager"
         + (", and no process lives" if deserted else f"; at most {limits.max_unstored} may"),
         remedy=_RUN if deserted else "start more processes; --max-unstored sets the limit",
     )

@@ -14,7 +14,7 @@ import click
 from timeoutmgr.cli import output
 from timeoutmgr.cli.exits import Exit
 from timeoutmgr.cli.options import Command, Decorated, Instant, common, option, with_examples
-from timeoutmgr.cli.shared import Shared, assembled
+from timeoutmgr.cli.shared import Shared, assembled, require_installed
 
 if TYPE_CHECKING:
     from timeoutmgr.cli.failures import Failed, FailureFilter, FailureGroup
@@ -249,7 +249,7 @@ def _opened(shared: Shared) -> "Iterator[tuple[Transport, ErrorQueueOf]]":
     from timeoutmgr.cli.retrying import error_queue_of
 
     with assembled(shared) as parts:
-        parts.settings.transport.check()
+        require_installed(parts.settings.transport)
         yield parts.settings.transport, error_queue_of(parts.settings)
 
 
@@ -319,6 +319,7 @@ def _print_list(
                 )
                 for group in groups
             ],
+            drop=("newest",),
         )
     if failed:
         click.echo()
@@ -335,6 +336,7 @@ def _print_list(
                 )
                 for each in failed
             ],
+            drop=("queue", "time", "type", "reason"),
         )
     cut = "" if only_groups or len(failed) == total else f", {len(failed)} shown (--limit)"
     click.echo(f"{total} in the error queue{cut}" if total else "no such message")

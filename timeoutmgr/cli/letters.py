@@ -178,6 +178,7 @@ def print_letters(letters: "list[Letter]") -> None:
             )
             for letter in letters
         ],
+        drop=("bytes", "attempts", "since", "destination", "reason"),
     )
 
 

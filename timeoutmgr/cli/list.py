@@ -1,18 +1,29 @@
 """``timeoutmgr list``: the pending timeouts."""
 
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, TypedDict
+from typing import TYPE_CHECKING, Any, Final, TypedDict
 
 import click
 
 from timeoutmgr.cli import output
 from timeoutmgr.cli.options import Command, Instant, common, option
 from timeoutmgr.cli.shared import Shared, opened
+from timeoutmgr.cli.spans import distance
+from timeoutmgr.instants import Micros, to_micros
 from timeoutmgr.routing import TIMEOUTS
 from timeoutmgr.waiting import waiting_text
 
 if TYPE_CHECKING:
     from timeoutmgr.timeouts import TimeoutView
+
+_LISTED: Final = 100
+_COUNTED: Final = 10_000
+_TSV: Final = ("id", "due", "destination", "type", "saga", "attempts", "bytes")
+_COLUMNS: Final = ("id", "due", "at", *_TSV[2:])
+_DROPPED: Final = ("bytes", "attempts", "at", "saga", "type", "destination")
 
 
 class _Which(TypedDict):
@@ -23,11 +34,29 @@ class _Which(TypedDict):
 
 
 @click.command("list", cls=Command)
-@option("--saga", help="Only those of this saga.")
-@option("--destination", help="Only those for this queue.")
-@option("--from", "due_from", type=Instant(), help="Due at this time or later.")
-@option("--to", "due_before", type=Instant(), help="Due before this time.")
-@option("--limit", type=click.IntRange(min=1), default=100, show_default=True, help="At most.")
+@option("--saga", help="Saga that the timeouts belong to.")
+@option("--destination", help="Queue that the timeouts are for.")
+@option("--from", "due_from", type=Instant(), help="Earliest due time, in ISO 8601.")
+@option("--to", "due_before", type=Instant(), help="Time before which the timeouts are due.")
+@option(
+    "--limit",
+    type=click.IntRange(min=1),
+    help=f"Maximum number of timeouts to list, {_LISTED} by default; of timeouts to count by "
+    f"--count-by, {_COUNTED:,} by default.",
+)
+@option(
+    "--format",
+    "form",
+    type=click.Choice(["table", "tsv", "json"]),
+    default="table",
+    show_default=True,
+    help="Form of the output; json is what --json prints.",
+)
+@option(
+    "--count-by",
+    type=click.Choice(["destination", "type"]),
+    help="Numbers of timeouts in place of the timeouts.",
+)
 @common(environment=False)
 @click.pass_obj
 def list_timeouts(
@@ -36,14 +65,23 @@ def list_timeouts(
     destination: str | None,
     due_from: datetime | None,
     due_before: datetime | None,
-    limit: int,
+    limit: int | None,
+    form: str,
+    count_by: str | None,
 ) -> None:
     """List pending timeouts by due time.
 
+    A narrow terminal shows whole ids, relative due times, and further columns as far as they fit.
+    --count-by counts the earliest timeouts, as many as --limit says.
+
     Examples:
       timeoutmgr list --saga order-7
-      timeoutmgr --json list --destination billing --from 2030-01-01T00:00Z --limit 1000
+      timeoutmgr list --count-by destination
+      timeoutmgr list --destination billing --from 2030-01-01T00:00Z --limit 1000 --format tsv
     """
+    if shared.json and form == "tsv":
+        raise click.UsageError("--json and --format tsv exclude each other")
+    shared.json = shared.json or form == "json"
     which: _Which = {
         "saga_id": saga,
         "destination": destination,
@@ -51,37 +89,95 @@ def list_timeouts(
         "due_before": due_before,
     }
     with opened(shared, with_queues=False) as endpoint:
-        found = [*endpoint.timeouts.list(**which, limit=limit)]
+        views = endpoint.timeouts.list(
+            **which, limit=limit or (_LISTED if count_by is None else _COUNTED)
+        )
+        counts = None if count_by is None else _counted(views, count_by)
+        found = [*views]
         total = endpoint.timeouts.count(**which)
         waiting, queue = endpoint.timeouts.waiting(), endpoint.name + TIMEOUTS
+        now = endpoint.timeouts.now()
+    if counts is not None:
+        _show_counts(shared, str(count_by), counts, total, form)
+    else:
+        _show(shared, _Page(found, total, now, waiting, queue), form)
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """Timeouts of a list of *total*, at *now* of the store, and messages not stored yet."""
+
+    found: "Sequence[TimeoutView]"
+    total: int
+    now: Micros
+    waiting: int | None
+    queue: str
+
+
+def _show(shared: Shared, page: _Page, form: str) -> None:
+    found = page.found
 
     def for_people() -> None:
+        if form == "tsv":
+            output.print_tsv(_TSV, [_cells(each) for each in found])
+            return
         if found:
-            output.print_table(
-                ["id", "due", "destination", "type", "saga", "attempts", "bytes"],
-                [
-                    (
-                        each.id,
-                        output.shown_time(each.due),
-                        each.destination,
-                        each.message_type,
-                        each.saga_id,
-                        each.attempts,
-                        each.size,
-                    )
-                    for each in found
-                ],
-            )
-        shown = "" if len(found) == total else f", {len(found)} shown (--limit)"
-        click.echo(f"{total} pending{shown}")
-        click.echo(output.plain(waiting_text(waiting, queue)))
+            rows = [
+                (each.id, distance(to_micros(each.due), page.now), *_cells(each)[1:])
+                for each in found
+            ]
+            output.print_table(_COLUMNS, rows, drop=_DROPPED)
+        shown = "" if len(found) == page.total else f", {len(found)} shown (--limit)"
+        click.echo(f"{page.total} pending{shown}")
+        click.echo(output.plain(waiting_text(page.waiting, page.queue)))
 
     document = {
-        "total": total,
-        "waiting": waiting,
+        "total": page.total,
+        "waiting": page.waiting,
         "timeouts": [_document(each) for each in found],
     }
     shared.show(document, for_people)
+
+
+def _show_counts(
+    shared: Shared, count_by: str, counts: "Counter[str | None]", total: int, form: str
+) -> None:
+    counted = counts.total()
+    rows = counts.most_common()
+    document = {
+        "total": total,
+        "counted": counted,
+        "by": count_by,
+        "counts": [{count_by: name, "count": count} for name, count in rows],
+    }
+
+    def for_people() -> None:
+        if form == "tsv":
+            output.print_tsv([count_by, "count"], rows)
+            return
+        if rows:
+            output.print_table([count_by, "count"], rows)
+        cut = "" if counted == total else f", the earliest {counted} counted (--limit)"
+        click.echo(f"{total} pending{cut}")
+
+    shared.show(document, for_people)
+
+
+def _counted(views: "Iterable[TimeoutView]", count_by: str) -> "Counter[str | None]":
+    by_type = count_by == "type"
+    return Counter(each.message_type if by_type else each.destination for each in views)
+
+
+def _cells(view: "TimeoutView") -> tuple[object, ...]:
+    return (
+        view.id,
+        output.shown_time(view.due),
+        view.destination,
+        view.message_type,
+        view.saga_id,
+        view.attempts,
+        view.size,
+    )
 
 
 def _document(view: "TimeoutView") -> dict[str, Any]:

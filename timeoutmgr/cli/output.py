@@ -1,13 +1,13 @@
 """What commands print: text for people, or one JSON document; secrets masked, no control codes."""
 
 import json
-import sys
 from collections.abc import Sequence
 from datetime import datetime
 from typing import Any
 
 import click
 
+from timeoutmgr.cli.tables import table_lines, terminal_width
 from timeoutmgr.instants import Micros, from_micros
 from timeoutmgr.redaction import redact
 
@@ -17,21 +17,22 @@ def print_json(document: object) -> None:
     click.echo(json.dumps(document, ensure_ascii=False, indent=2))
 
 
-def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print *rows* in columns; into a pipe as wide as they are, so that nothing is cut."""
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+def print_table(
+    columns: Sequence[str], rows: Sequence[Sequence[object]], *, drop: Sequence[str] = ()
+) -> None:
+    """Print *rows* in columns; into a pipe as wide as they are, so that nothing is cut.
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(column, overflow="fold")
-    for row in rows:
-        table.add_row(*(Text(plain("" if cell is None else str(cell))) for cell in row))
-    width = None if sys.stdout.isatty() else 10_000
-    console = Console(width=width, soft_wrap=False)
-    for line in console.render_lines(table, pad=False):
-        click.echo("".join(segment.text for segment in line).rstrip())
+    On a terminal that is too narrow the columns of *drop* go, in that order.
+    """
+    shown = [_row(row) for row in rows]
+    for line in table_lines(columns, shown, terminal_width(), drop):
+        click.echo(line)
+
+
+def print_tsv(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+    """Print a header and *rows* with tabs between their cells, for other programs."""
+    for row in (columns, *rows):
+        click.echo("\t".join(_row(row)))
 
 
 def print_pairs(pairs: Sequence[tuple[str, object]]) -> None:
@@ -40,6 +41,10 @@ def print_pairs(pairs: Sequence[tuple[str, object]]) -> None:
     for name, value in pairs:
         shown = "-" if value is None else plain(str(value))
         click.echo(f"{name:<{width}}  {shown}")
+
+
+def _row(row: Sequence[object]) -> list[str]:
+    return [plain("" if cell is None else str(cell)) for cell in row]
 
 
 def print_error(text: str) -> None:

@@ -5,7 +5,7 @@ import click
 from timeoutmgr.cli import output
 from timeoutmgr.cli.exits import Exit
 from timeoutmgr.cli.options import Command, common, option
-from timeoutmgr.cli.shared import Shared, assembled
+from timeoutmgr.cli.shared import Shared, assembled, require_installed
 
 
 @click.command(cls=Command)
@@ -40,7 +40,7 @@ def retry(
     choice = Choice(ids=frozenset(ids), limit=limit, dry_run=dry_run)
     with assembled(shared) as parts:
         settings = parts.settings
-        settings.transport.check()
+        require_installed(settings.transport)
         results = retry_from(settings.transport, error_queue_of(settings), choice)
     chosen = [result for result in results if result.what != "left"]
     failed = [result for result in chosen if result.what not in ("retried", "would_retry")]

@@ -16,6 +16,8 @@ from timeoutmgr.errors import ConfigurationError, SchemaMissing
 if TYPE_CHECKING:
     from timeoutmgr.assembly import Parts
     from timeoutmgr.config import EndpointConfiguration
+    from timeoutmgr.contracts import Persistence, Transport
+    from timeoutmgr.database import Database
     from timeoutmgr.endpoint import Endpoint
 
 DEFAULT_FILE = "timeoutmgr.toml"
@@ -74,10 +76,8 @@ def opened(
         *([settings.persistence] if with_store else []),
     ]
     for part in needed:
-        database = None if part is None else part.database
-        # To connect would create the file.
-        if database is not None and database.path is not None and not database.path.exists():
-            raise SchemaMissing(f"there is no file {database.path}; run `timeoutmgr install`")
+        if part is not None:
+            _require_file(part.database)
     endpoint = Endpoint(config)
     try:
         for part in needed:
@@ -86,6 +86,18 @@ def opened(
         yield endpoint
     finally:
         endpoint.close()
+
+
+def require_installed(part: "Transport | Persistence") -> None:
+    """Raise SchemaMissing where ``install`` is needed; connect to no file that is not there."""
+    _require_file(part.database)
+    part.check()
+
+
+def _require_file(database: "Database | None") -> None:
+    # To connect would create the file.
+    if database is not None and database.path is not None and not database.path.exists():
+        raise SchemaMissing(f"there is no file {database.path}; run `timeoutmgr install`")
 
 
 @contextmanager

@@ -1,19 +1,22 @@
 """``timeoutmgr status``: how the endpoint stands."""
 
+import threading
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 
 from timeoutmgr.cli import output
-from timeoutmgr.cli.exits import Exit
+from timeoutmgr.cli.exits import Exit, exit_of
 from timeoutmgr.cli.native_status import native_status
 from timeoutmgr.cli.node import node_document
-from timeoutmgr.cli.options import Command, common
-from timeoutmgr.cli.shared import Shared, assembled
+from timeoutmgr.cli.options import Command, Duration, common, option
+from timeoutmgr.cli.shared import Shared, assembled, require_installed
 from timeoutmgr.cli.thresholds import Thresholds, thresholds
 from timeoutmgr.contracts import HasLayout
-from timeoutmgr.errors import StorageUnavailable, TransportUnavailable
+from timeoutmgr.errors import SchemaMissing, StorageUnavailable, TransportUnavailable
 from timeoutmgr.routing import TIMEOUTS
 
 if TYPE_CHECKING:
@@ -24,63 +27,99 @@ if TYPE_CHECKING:
 Result = TypeVar("Result")
 
 
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """A look at an endpoint: what to print, its alerts, and the exit code that they mean."""
+
+    document: dict[str, Any]
+    alerts: "Sequence[Finding]"
+    code: Exit
+
+
 @click.command(cls=Command)
+@option("--watch", is_flag=True, help="Show it again and again, until Ctrl-C.")
+@option(
+    "--every",
+    type=Duration(),
+    default="2s",
+    show_default=True,
+    help="Time between two looks of --watch: 500ms, 2, 1m.",
+)
 @thresholds
 @common(environment=False)
 @click.pass_obj
-def status(shared: Shared, limits: Thresholds) -> Exit:
+def status(shared: Shared, watch: bool, every: timedelta, limits: Thresholds) -> Exit:
     """Show timeouts, lateness, queues, dead letters, and the processes that live.
 
-    What cannot be reached is named, the rest is shown all the same; the exit code is then 5.
-    Alerts come last, by the limits that doctor has too; the exit code is 1 if any line is fail.
-    Lateness is that of the most recent dispatches, in seconds.
+    What cannot be reached is named, the rest is shown all the same; the exit code is then 5, or 4
+    if an installation is missing. Alerts come last, by the limits that doctor has too; the exit
+    code is 1 if any line is fail. Lateness is that of the most recent dispatches, in seconds.
+    With --watch the exit code is that of the last look.
 
     Examples:
       timeoutmgr status
-      timeoutmgr status --max-overdue 5m --max-errors 10
-      timeoutmgr --json status
+      timeoutmgr status --watch --every 5s
+      timeoutmgr --json status --max-overdue 5m --max-errors 10
     """
+    with assembled(shared) as parts:
+        look = _look(parts, limits)
+        _show(shared, look)
+        if not watch:
+            return look.code
+        try:
+            while True:
+                _PAUSE.wait(every.total_seconds())
+                look = _look(parts, limits)
+                if not shared.json:
+                    click.clear()  # on a terminal alone
+                _show(shared, look)
+        except KeyboardInterrupt:
+            return look.code
+
+
+_PAUSE: Final = threading.Event()
+"""Never set: its wait ends with the time, or with Ctrl-C."""
+
+
+def _show(shared: Shared, look: _Look) -> None:
+    shared.show(look.document, lambda: _print(look.document, look.alerts))
+
+
+def _look(parts: "Parts", limits: Thresholds) -> _Look:
     from timeoutmgr.cli.alerts import alerts
     from timeoutmgr.cli.findings import Level
     from timeoutmgr.cli.vitals import queue_vitals, store_vitals
 
-    problems: list[str] = []
+    problems: dict[str, Exit] = {}
 
     def tried(look: Callable[[], Result]) -> Result | None:
         try:
             return look()
-        except (StorageUnavailable, TransportUnavailable) as error:
-            problems.append(output.masked(str(error)))
+        except (StorageUnavailable, TransportUnavailable, SchemaMissing) as error:
+            problems[output.masked(str(error))] = exit_of(error)
             return None
 
-    with assembled(shared) as parts:
-        document: dict[str, Any] = {
-            "endpoint": parts.settings.name,
-            "time": output.shown_time(parts.settings.clock.now()),
-            "timeouts": tried(lambda: _timeouts(parts)),
-            "waiting": None,
-            "native": tried(lambda: native_status(parts)),
-            "queues": tried(lambda: _queues(parts)),
-            "dead_letters": tried(lambda: node_document(parts)),
-            "processes": tried(lambda: _processes(parts)),
-        }
-        bad = [
-            each
-            for each in alerts(
-                tried(lambda: store_vitals(parts, limits.max_overdue)),
-                tried(lambda: queue_vitals(parts)),
-                limits,
-            )
-            if each.level is not Level.OK
-        ]
+    document: dict[str, Any] = {
+        "endpoint": parts.settings.name,
+        "time": output.shown_time(parts.settings.clock.now()),
+        "timeouts": tried(lambda: _timeouts(parts)),
+        "waiting": None,
+        "native": tried(lambda: native_status(parts)),
+        "queues": tried(lambda: _queues(parts)),
+        "dead_letters": tried(lambda: node_document(parts)),
+        "processes": tried(lambda: _processes(parts)),
+    }
+    store = tried(lambda: store_vitals(parts, limits.max_overdue))
+    queues = tried(lambda: queue_vitals(parts))
+    bad = [each for each in alerts(store, queues, limits) if each.level is not Level.OK]
     # Not known while the queues cannot be reached; "unavailable" says why then.
     document["waiting"] = (document["queues"] or {}).get(parts.settings.name + TIMEOUTS)
     document["alerts"] = [each.document() for each in bad]
-    document["unavailable"] = [*dict.fromkeys(problems)]
-    shared.show(document, lambda: _print(document, bad))
-    if problems:
-        return Exit.UNAVAILABLE
-    return Exit.FAILED if any(each.level is Level.FAIL for each in bad) else Exit.OK
+    document["unavailable"] = list(problems)
+    failed = any(each.level is Level.FAIL for each in bad)
+    # A missing installation is the graver news: waiting does not mend it.
+    code = min(problems.values(), default=Exit.FAILED if failed else Exit.OK)
+    return _Look(document, bad, code)
 
 
 def _timeouts(parts: "Parts") -> dict[str, Any] | None:
@@ -89,7 +128,7 @@ def _timeouts(parts: "Parts") -> dict[str, Any] | None:
     store, persistence = parts.context.store, parts.settings.persistence
     if store is None or persistence is None:
         return None
-    persistence.check()
+    require_installed(persistence)
     found = store.statistics()
     layout = persistence.layout() if isinstance(persistence, HasLayout) else None
     now = store.now()
@@ -123,7 +162,7 @@ def _delayed(delayed: "StoreStart") -> dict[str, Any]:
 
 
 def _queues(parts: "Parts") -> dict[str, int | None]:
-    parts.settings.transport.check()
+    require_installed(parts.settings.transport)
     session = parts.settings.transport.session()
     try:
         missing = session.missing_queues(parts.queues)
@@ -135,9 +174,12 @@ def _queues(parts: "Parts") -> dict[str, int | None]:
 def _processes(parts: "Parts") -> list[dict[str, Any]] | None:
     from timeoutmgr.cli.processes import live_processes
 
-    store = parts.context.store
+    store, persistence = parts.context.store, parts.settings.persistence
+    if store is None or persistence is None:
+        return None
+    require_installed(persistence)
     # Heartbeats are written with the store's clock.
-    return None if store is None else live_processes(store, store.now())
+    return live_processes(store, store.now())
 
 
 def _print(document: dict[str, Any], bad: "Sequence[Finding]") -> None:

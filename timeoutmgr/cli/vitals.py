@@ -8,6 +8,7 @@ from typing import Any
 
 from timeoutmgr.assembly import Parts
 from timeoutmgr.cli.processes import live_processes
+from timeoutmgr.cli.shared import require_installed
 from timeoutmgr.contracts import (
     EndpointReport,
     ReportsEndpoints,
@@ -60,7 +61,7 @@ def store_vitals(parts: Parts, max_overdue: timedelta) -> StoreVitals | None:
     store, persistence = parts.context.store, parts.settings.persistence
     if store is None or persistence is None:
         return None
-    persistence.check()
+    require_installed(persistence)
     now = store.now()
     first = next(iter(store.list(TimeoutFilter(), limit=1)), None)
     reports = persistence.endpoints() if isinstance(persistence, ReportsEndpoints) else ()
@@ -80,7 +81,7 @@ def store_vitals(parts: Parts, max_overdue: timedelta) -> StoreVitals | None:
 
 def queue_vitals(parts: Parts) -> QueueVitals:
     """Return the vital signs in the queues; raise TransportUnavailable and SchemaMissing."""
-    parts.settings.transport.check()
+    require_installed(parts.settings.transport)
     error_queue, manager = parts.settings.error_queue, parts.context.manager_address
     with closing(parts.settings.transport.session()) as session:
         missing = session.missing_queues(parts.queues)

@@ -148,8 +148,10 @@ def check(
         return
     place = f"{schema}.{version_table}" if schema else version_table
     if found is None:
-        state, remedy = "has no tables of ours yet", "run `timeoutmgr install`"
-    elif found in _revisions(script_location):
+        raise SchemaMissing(
+            f"{database.describe()} has no table {place} yet; run `timeoutmgr install`"
+        )
+    if found in _revisions(script_location):
         state, remedy = f"is at revision {found!r}", "run `timeoutmgr install`"
     else:
         state = f"is at revision {found!r}, which is newer than this version"
