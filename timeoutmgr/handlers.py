@@ -233,7 +233,11 @@ class HandlerStep:
                     f"message {received.message.id!r:.80} was received too late: its time to be "
                     "received was over"
                 )
-            logger.info("message %.80r was received too late; discarded", received.message.id)
+            logger.warning(
+                "endpoint discards message %.80r from queue %.80r: its time to be received is over",
+                received.message.id,
+                received.queue,
+            )
             self.telemetry.count("expired_on_receipt")
             return
         if self.dead_letters is not None:

@@ -37,17 +37,11 @@ def failed(number: int, exception: str, kind: str, queue: str) -> Message:
 def filled(request: pytest.FixtureRequest, folder: Folder, unique: str) -> Iterator[Folder]:
     """An endpoint with five messages in its error queue."""
     error_queue = f"{unique}.error"
-    folder.variables |= {
-        "TIMEOUTMGR_ERROR_QUEUE": error_queue,
-        "TIMEOUTMGR_FEATURES": "",
-        "TIMEOUTMGR_SEND_ONLY": "false",
-    }
+    folder.variables["TIMEOUTMGR_ERROR_QUEUE"] = error_queue
     if request.param == "rabbitmq":
         url = request.getfixturevalue("rabbitmq_url")
-        folder.variables |= {
-            "TIMEOUTMGR_TRANSPORT": url,
-            "TIMEOUTMGR_PERSISTENCE": f"sqlite:///{folder.path / 'timeouts.db'}",
-        }
+        folder.variables["TIMEOUTMGR_TRANSPORT"] = url
+        folder.variables["TIMEOUTMGR_PERSISTENCE"] = f"sqlite:///{folder.path / 'store.db'}"
         transport: KombuTransport | SqlTransport = KombuTransport(url)
     else:
         transport = SqlTransport(f"sqlite:///{folder.path / 'timeoutmgr.db'}")

@@ -128,3 +128,26 @@ def test_what_failed_at_a_satellite_is_retried_by_its_endpoint(
 
     session.delete_queues([f"{unique}.Timeouts"])
     assert result.what == "retried"
+
+
+def test_a_retry_takes_off_the_limits_that_are_over(
+    transport: KombuTransport, session: TransportSession, unique: str
+) -> None:
+    limits = {
+        headers.TIME_SENT: "2020-01-01 00:00:00:000000 Z",
+        headers.TIME_TO_BE_RECEIVED: "00:00:10",
+        "TimeoutManager.TimeToReachQueue": "00:00:10",
+        headers.FAILED_QUEUE: unique,
+    }
+    message = Message(id="m1", headers={**limits, "own": "kept"})
+    assert session.send([Outgoing(f"{unique}.error", message)]) == [SendResult.CONFIRMED]
+
+    retry_from(transport, errors_of(unique), Choice())
+
+    with closing(session.receiver(unique, prefetch=10)) as receiver:
+        (received,) = receiver.receive(1, 10.0)
+    assert received.message.headers["own"] == "kept"
+    assert received.message.headers[headers.TIME_SENT] == limits[headers.TIME_SENT]
+    assert not {headers.TIME_TO_BE_RECEIVED, "TimeoutManager.TimeToReachQueue"} & set(
+        received.message.headers
+    )

@@ -264,6 +264,20 @@ def test_a_message_past_its_time_to_be_received_is_discarded(
     assert desk.telemetry.snapshot().get("expired_on_receipt", 0) == (0 if handled else 1)
 
 
+def test_discarding_an_expired_message_is_a_warning_with_its_id_and_queue(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    desk = Desk(Bill=[lambda body, _: None])
+
+    desk.handle(bill(time_sent=to_wire(START - 11 * SECOND), time_to_be_received="00:00:10"))
+
+    [record] = caplog.records
+    assert record.levelname == "WARNING"
+    assert record.getMessage() == (
+        "endpoint discards message 'm1' from queue 'sales': its time to be received is over"
+    )
+
+
 @pytest.mark.parametrize(
     ("text", "names"),
     [

@@ -18,6 +18,7 @@ from timeoutmgr.contracts import (
     Transport,
     TransportSession,
 )
+from timeoutmgr.deadletter.marks import without_limits
 from timeoutmgr.errors import InvalidMessage
 from timeoutmgr.message import Outgoing, Received
 from timeoutmgr.resilience.error_copy import without_failure
@@ -127,7 +128,8 @@ def _retry(
         if result.what == "deleted":
             receiver.ack([received])
         if result.what == "retried":
-            outgoing = Outgoing(result.queue or "", without_failure(received.message))
+            again = without_limits(without_failure(received.message))
+            outgoing = Outgoing(result.queue or "", again)
             answer = send(session, receiver, received, outgoing)
             retried.add(received.message.id)
             if answer is not SendResult.CONFIRMED:

@@ -149,7 +149,8 @@ def check(
     place = f"{schema}.{version_table}" if schema else version_table
     if found is None:
         raise SchemaMissing(
-            f"{database.describe()} has no table {place} yet; run `timeoutmgr install`"
+            f"{database.describe()} has no tables of timeoutmgr yet (by {place}); run "
+            "`timeoutmgr install`"
         )
     if found in _revisions(script_location):
         state, remedy = f"is at revision {found!r}", "run `timeoutmgr install`"

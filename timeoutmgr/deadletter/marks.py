@@ -12,6 +12,7 @@ from timeoutmgr import headers
 from timeoutmgr.deadletter.classes import AcknowledgeLevel, JournalLevel
 from timeoutmgr.deadletter.timers import REACH_QUEUE_DEFAULT, Timers
 from timeoutmgr.instants import Micros, from_timespan, from_wire, to_timespan
+from timeoutmgr.message import Message, with_headers
 
 JOURNAL: Final = "TimeoutManager.Journal"
 TRANSACTIONAL: Final = "TimeoutManager.Transactional"
@@ -26,8 +27,16 @@ SOURCE_QUEUE: Final = "TimeoutManager.SourceQueue"
 TARGET_QUEUE: Final = "TimeoutManager.TargetQueue"
 DEAD_LETTER_QUEUE: Final = "TimeoutManager.DeadLetterQueue"
 
+LIMITS: Final = frozenset({headers.TIME_TO_BE_RECEIVED, TIME_TO_REACH_QUEUE, HOPS, SOURCE_GUID})
+"""Headers by which a message that is retried would end again at once, of the same cause."""
 MOST_HOPS: Final = 15
 """How often a message may be passed on; the next one is one too many."""
+
+
+def without_limits(message: Message) -> Message:
+    """Return *message* as it is retried: without the limits that are over by now."""
+    kept = {name: value for name, value in message.headers.items() if name not in LIMITS}
+    return with_headers(message, kept)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

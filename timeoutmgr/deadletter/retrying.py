@@ -5,13 +5,11 @@ from collections.abc import Callable, Iterable
 from contextlib import closing
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Final
 
-from timeoutmgr import headers
 from timeoutmgr.contracts import SendResult, Transaction, Transport, TransportSession
-from timeoutmgr.deadletter import marks
 from timeoutmgr.deadletter.desk import DeadLetterDesk
 from timeoutmgr.deadletter.letters import Letter
+from timeoutmgr.deadletter.marks import without_limits
 from timeoutmgr.deadletter.queues import LetterQueue
 from timeoutmgr.errors import InvalidMessage
 from timeoutmgr.message import Message, Outgoing
@@ -19,11 +17,6 @@ from timeoutmgr.redaction import on_one_line
 from timeoutmgr.validation import check_destination
 
 logger = logging.getLogger(__name__)
-
-_LIMITS: Final = frozenset(
-    {headers.TIME_TO_BE_RECEIVED, marks.TIME_TO_REACH_QUEUE, marks.HOPS, marks.SOURCE_GUID}
-)
-"""What would have it die again at once of the same cause."""
 
 
 class Retry(StrEnum):
@@ -86,9 +79,7 @@ def _what_would_be(desk: DeadLetterDesk, letter: Letter) -> Retry:
 
 def again(letter: Letter) -> Outgoing:
     """Return the message of *letter* as it is sent once more: its id kept, its limits not."""
-    message = letter.message
-    kept = {name: value for name, value in message.headers.items() if name not in _LIMITS}
-    return Outgoing(letter.destination, replace(message, headers=kept))
+    return Outgoing(letter.destination, without_limits(letter.message))
 
 
 def _retry(
