@@ -73,6 +73,12 @@ def test_every_module_stands_in_a_package() -> None:
     assert lost == []
 
 
+def test_setup_cfg_names_every_module_beside_the_packages() -> None:
+    modules = [path.stem for path in sorted(ROOT.glob("*.py"))]
+
+    assert _setup()["options"]["py_modules"].split() == modules
+
+
 def test_the_licence_file_is_the_named_one() -> None:
     metadata = _setup()["metadata"]
     text = (ROOT / metadata["license_files"]).read_text()
@@ -86,7 +92,8 @@ def test_the_licence_file_is_the_named_one() -> None:
 def test_the_wheel_holds_every_file_and_imports_by_itself(tmp_path: Path) -> None:
     source = tmp_path / "source"  # a copy: setuptools leaves a build folder behind
     source.mkdir()
-    for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
+    modules = [f"{name}.py" for name in _setup()["options"]["py_modules"].split()]
+    for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE", *modules):
         if (ROOT / name).exists():
             shutil.copy(ROOT / name, source)
     for tree in TREES:
@@ -105,7 +112,7 @@ def test_the_wheel_holds_every_file_and_imports_by_itself(tmp_path: Path) -> Non
         cwd=tmp_path,
     )
 
-    assert held == {_in_wheel(path) for path in _files()}
+    assert held == {*modules, *(_in_wheel(path) for path in _files())}
     assert imported.returncode == 0, imported.stderr
     assert str(wheel) in imported.stdout
 

@@ -18,9 +18,7 @@ def install(project: Path) -> None:
     installed = project / "timeoutmgr-0.dist-info"
     installed.mkdir()
     (installed / "METADATA").write_text("Metadata-Version: 2.1\nName: timeoutmgr\nVersion: 0\n")
-    (installed / "entry_points.txt").write_text(
-        "[pytest11]\ntimeoutmgr = timeoutmgr.testing.conformance.plugin\n"
-    )
+    (installed / "entry_points.txt").write_text("[pytest11]\ntimeoutmgr = pytest_timeoutmgr\n")
 
 
 def run(project: Path, *words: str) -> tuple[int, Counter[str], str]:

@@ -104,3 +104,18 @@ def test_the_core_of_the_testing_package_needs_no_pytest() -> None:
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False)
 
     assert done.returncode == 0
+
+
+def test_a_run_without_a_suite_imports_nothing_of_the_package(project: Path) -> None:
+    (project / "test_plain.py").write_text(
+        "import sys\n"
+        "def test_plain(pytestconfig):\n"
+        "    assert pytestconfig.pluginmanager.has_plugin('timeoutmgr')\n"
+        "    own = [name for name in sys.modules if name.partition('.')[0] == 'timeoutmgr']\n"
+        "    assert own == []\n"
+        "    assert not {'kombu', 'sqlalchemy', 'click', 'rich'} & set(sys.modules)\n"
+    )
+
+    code, counts, said = run(project, "test_plain.py")
+
+    assert (code, counts["passed"]) == (0, 1), said
