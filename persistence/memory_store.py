@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -322,6 +322,7 @@ class MemoryTimeoutStore:
         saga_id: str,
         *,
         sent_until: Micros | None = None,
+        keeping: Collection[str] = (),
         transaction: Transaction | None = None,
     ) -> int:
         """Cancel all of a saga that are not in other hands; return how many."""
@@ -332,6 +333,7 @@ class MemoryTimeoutStore:
                 for row in self._in.rows.values()
                 if row.timeout.saga_id == saga_id
                 and (sent_until is None or row.timeout.created <= sent_until)
+                and row.timeout.id not in keeping
             ]
             return sum(self.cancel(one) is not CancelResult.TOO_LATE for one in ids)
 

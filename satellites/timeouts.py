@@ -1,5 +1,6 @@
 """The ``<endpoint>.Timeouts`` satellite: read what arrives, store it, wake the poller."""
 
+import json
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -55,10 +56,11 @@ _NO_SAGA = "00000000-0000-0000-0000-000000000000"
 
 @dataclass(frozen=True, slots=True)
 class ClearTimeouts:
-    """Forget the timeouts of a saga that were sent until then."""
+    """Forget the timeouts of a saga that were sent until then, except those *kept*."""
 
     saga_id: str
     sent: Micros
+    kept: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +101,10 @@ class StoreTimeouts:
                 # By the time of sending, not of arrival: a batch, and still more a redelivery,
                 # brings an order to clear together with what was sent after it.
                 cleared = self.store.cancel_saga(
-                    order.saga_id, sent_until=order.sent, transaction=work.scope
+                    order.saga_id,
+                    sent_until=order.sent,
+                    keeping=order.kept,
+                    transaction=work.scope,
                 )
                 reach("timeouts.cleared")
                 self.telemetry.count("timeouts_cleared", cleared)
@@ -189,7 +194,7 @@ class StoreTimeouts:
                 raise MessageRejected(
                     "Invalid saga id specified, clear timeouts is only supported for saga instances"
                 )
-            return ClearTimeouts(saga, _sent_at(message, self.clock.now()))
+            return ClearTimeouts(saga, _sent_at(message, self.clock.now()), _kept(message))
         if headers.WAKE in message.headers:
             return read_wake(message)
         return read_timeout(message, self.store.endpoint, self.limits, self.clock.now())
@@ -300,6 +305,21 @@ def _saga(message: Message) -> str | None:
     if not 0 < len(saga) <= 200 or not saga.isprintable():
         raise MessageRejected(f"malformed saga id {saga!r:.60}; expected 1 to 200 printable signs")
     return saga
+
+
+def _kept(message: Message) -> tuple[str, ...]:
+    if not message.body:
+        return ()
+    try:
+        found = json.loads(message.body)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
+        raise MessageRejected(
+            f"the order {message.id!r:.80} to clear timeouts has a body that is no list of the ids "
+            "to keep; expected a JSON list of texts, or an empty body"
+        )
+    return tuple(found)
 
 
 def _instant(message: Message, name: str) -> Micros:

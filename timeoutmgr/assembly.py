@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
+from timeoutmgr.clearing import Clearing
 from timeoutmgr.config import EndpointSettings
 from timeoutmgr.contracts import TransactionMode
 from timeoutmgr.database import one_connection_serves
@@ -127,6 +128,12 @@ def _composer(settings: EndpointSettings, context: FeatureContext) -> Composer:
     manager = manager_endpoint(context.manager_address or settings.name)
     return Composer(
         endpoint=settings.name,
+        clearing=Clearing(
+            endpoint=settings.name,
+            address=context.manager_address,
+            is_native=context.native_delays is not None,
+            is_listed=context.delayed is None,
+        ),
         reply_to=None if settings.send_only else settings.input_queue,
         limits=settings.limits,
         clock=settings.clock,

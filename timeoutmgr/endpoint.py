@@ -27,7 +27,7 @@ from timeoutmgr.inside import send_inside
 from timeoutmgr.instants import Micros
 from timeoutmgr.outgoing import Composed, SendOptions, Sent
 from timeoutmgr.redaction import on_one_line
-from timeoutmgr.routing import TIMEOUTS, clear_timeouts, wake_manager
+from timeoutmgr.routing import TIMEOUTS, wake_manager
 from timeoutmgr.runner import Runner
 from timeoutmgr.timeouts import Timeouts
 from timeoutmgr.waiting import count_waiting
@@ -230,27 +230,11 @@ class Endpoint:
         """Ask the timeout manager, this endpoint's or an external one, to forget a saga's.
 
         It takes its turn in the manager's queue, and concerns what was sent before it;
-        ``timeouts.cancel_saga`` acts at once.
+        ``timeouts.cancel_saga`` acts at once. In a handler use ``context.clear_timeouts``, which
+        clears nothing if the handler fails.
         """
         self._check_open()
-        address = self._parts.context.manager_address
-        if address is None and self._parts.context.native_delays is not None:
-            raise Unsupported(
-                "clearing a saga's timeouts with native delayed delivery",
-                "the broker holds the messages, and cannot find those of a saga",
-                "Have the saga ignore what comes too late; or enable TimeoutManager too and send "
-                "with cancellable=True and fallback_to_store",
-            )
-        if address is None or self._parts.context.delayed is not None:
-            raise ConfigurationError(
-                f"endpoint {self.name!r} has no timeout manager, so there is nothing to clear"
-            )
-        if not saga_id:
-            raise InvalidMessage(
-                "Invalid saga id specified, clear timeouts is only supported for saga instances"
-            )
-        settings = self._parts.settings
-        order = clear_timeouts(saga_id, address, settings.new_id(), settings.clock.now())
+        order = self._parts.composer.clear(saga_id).outgoing()
         with installation.schema_expected(self._parts):
             self._parts.sender.send([order])
 

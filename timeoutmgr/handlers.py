@@ -11,6 +11,7 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from timeoutmgr import headers
 from timeoutmgr.callables import unrun
+from timeoutmgr.clearing import ClearOrder
 from timeoutmgr.contracts import Clock, DeadLetters
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database.failures import fails_again
@@ -69,7 +70,7 @@ class HandlerContext:
         self._work = work
         self._require_queues = require_queues
         self._dead_letters = dead_letters
-        self._outgoing: list[Outgoing] = []
+        self._outgoing: list[Outgoing | ClearOrder] = []
         self._delayed_for: list[str] = []
         self._session: Session | None = None
         self._ids = None if work.is_atomic else _repeatable_ids(composer.endpoint, self.message)
@@ -121,10 +122,13 @@ class HandlerContext:
         **given: Any,
     ) -> Sent:
         """Send to *destination*; keywords are those of SendOptions (``delay=…``)."""
+        chosen = merged(options, given)
         composed = self._composer.compose(
-            destination, message_type, body, merged(options, given), self.message, ids=self._ids
+            destination, message_type, body, chosen, self.message, ids=self._ids
         )
         self._outgoing.append(composed.outgoing)
+        if composed.sent.id is not None:
+            self._keep(composed.sent.id, chosen.saga_id)
         if composed.due is not None:
             # Not as it was given, which may be a format name.
             self._delayed_for.append(composed.sent.destination)
@@ -154,6 +158,14 @@ class HandlerContext:
             )
         return self.send(self.reply_to, message_type, body, options, **given)
 
+    def clear_timeouts(self, saga_id: str) -> None:
+        """Have the timeout manager forget a saga's timeouts that were sent until now.
+
+        The order leaves with the messages that the handler sends, and not at all if the handler
+        fails. Timeouts of the saga that the handler sends after this call are kept.
+        """
+        self._outgoing.append(self._composer.clear(saga_id, ids=self._ids))
+
     def finish(self) -> None:
         """Hand over what was sent; the endpoint calls this when every handler returned."""
         if self._session is not None:
@@ -161,15 +173,24 @@ class HandlerContext:
                 self._session.flush()
                 self._session.close()
         self._require_queues(self._delayed_for)
+        outgoing = [
+            each.outgoing() if isinstance(each, ClearOrder) else each for each in self._outgoing
+        ]
         if self._dead_letters is None:
-            self._work.send(self._outgoing)
+            self._work.send(outgoing)
             return
-        self._dead_letters.before_sending(self._outgoing, self._work.transaction)
+        self._dead_letters.before_sending(outgoing, self._work.transaction)
         reach("handler.source_keeps")
-        self._work.send(self._outgoing)
-        told = self._dead_letters.after_sending(self._outgoing, self._work.transaction)
+        self._work.send(outgoing)
+        told = self._dead_letters.after_sending(outgoing, self._work.transaction)
         reach("handler.arrivals_noted")
         self._work.tell(told)
+
+    def _keep(self, timeout_id: str, saga_id: str | None) -> None:
+        """Have the orders to clear *saga_id* that this handler gave before spare the timeout."""
+        for each in self._outgoing:
+            if isinstance(each, ClearOrder) and each.saga_id == saga_id:
+                each.kept.append(timeout_id)
 
 
 def _repeatable_ids(endpoint: str, cause: Message) -> RepeatableIds | None:

@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, TypeAlias
 
 from timeoutmgr import headers
+from timeoutmgr.clearing import Clearing, ClearOrder
 from timeoutmgr.contracts import Clock, DeadLetters, OnConflict, RepeatKind
 from timeoutmgr.errors import DelayedDeliveryDisabled, InvalidMessage, Unsupported
 from timeoutmgr.ids import RepeatableIds
@@ -94,6 +95,7 @@ class Composer:
     """Makes outgoing messages for one endpoint."""
 
     endpoint: str
+    clearing: Clearing
     reply_to: str | None
     limits: Limits
     clock: Clock
@@ -147,6 +149,14 @@ class Composer:
             due=from_micros(due),
         )
         return Composed(routed, sent, due, may_repeat=options.message_id is not None)
+
+    def clear(self, saga_id: str, *, ids: RepeatableIds | None = None) -> ClearOrder:
+        """Return the order to forget what *saga_id* sent until now; raise where none is taken."""
+        content = str(saga_id).encode("utf-8", "surrogatepass")
+        message_id = (
+            self.new_id() if ids is None else ids.next(self.endpoint, "ClearTimeouts", content)
+        )
+        return self.clearing.order(saga_id, self.clock.now(), message_id)
 
     def _route(self, options: SendOptions, stored: bool) -> DelayRoute:
         if self.delays is None:

@@ -1,7 +1,9 @@
 """Where an outgoing message goes: straight on, or to a timeout manager. Pure functions."""
 
 import hashlib
+import json
 import uuid
+from collections.abc import Sequence
 from typing import Final
 
 from timeoutmgr import headers
@@ -79,10 +81,13 @@ def final_destination(outgoing: Outgoing) -> str:
     return named or outgoing.destination
 
 
-def clear_timeouts(saga_id: str, address: str, message_id: str, now: Micros) -> Outgoing:
+def clear_timeouts(
+    saga_id: str, address: str, message_id: str, now: Micros, kept: Sequence[str] = ()
+) -> Outgoing:
     """Return the control message that asks the manager at *address* to forget a saga.
 
-    *now*, the sender's, parts what is to be forgotten from what the saga sends later.
+    *now*, the sender's, parts what is to be forgotten from what the saga sends later. The body
+    names the ids of timeouts that are *kept* whenever they were sent.
     """
     control = {
         headers.CLEAR_TIMEOUTS: "True",
@@ -92,7 +97,8 @@ def clear_timeouts(saga_id: str, address: str, message_id: str, now: Micros) -> 
         headers.MESSAGE_INTENT: "Send",
         headers.MESSAGE_ID: message_id,
     }
-    return Outgoing(address, Message(id=message_id, headers=control))
+    body = json.dumps(list(kept)).encode() if kept else b""
+    return Outgoing(address, Message(id=message_id, headers=control, body=body))
 
 
 def wake_manager(address: str, due: Micros, message_id: str) -> Outgoing:

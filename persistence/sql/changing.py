@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -74,16 +74,20 @@ class Changing:
         return self._context.database.run(lambda connection: self._cancel(connection, timeout_id))
 
     def cancel_saga(
-        self, saga_id: str, sent_until: Micros | None, transaction: Transaction | None
+        self,
+        saga_id: str,
+        sent_until: Micros | None,
+        keeping: Collection[str],
+        transaction: Transaction | None,
     ) -> int:
         """Cancel those of a saga sent until then that nobody holds; return how many."""
-        until = LATEST if sent_until is None else sent_until
+        until, kept = LATEST if sent_until is None else sent_until, frozenset(keeping)
 
         def work(connection: Connection) -> int:
             ids = (
                 connection.execute(self._of_saga, {"saga": saga_id, "until": until}).scalars().all()
             )
-            results = [self._cancel(connection, timeout_id) for timeout_id in ids]
+            results = [self._cancel(connection, each) for each in ids if each not in kept]
             done = {CancelResult.CANCELLED, CancelResult.MAYBE_SENT}
             return sum(result in done for result in results)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Final
 from uuid import uuid4
@@ -183,10 +183,11 @@ class SqlTimeoutStore:
         saga_id: str,
         *,
         sent_until: Micros | None = None,
+        keeping: Collection[str] = (),
         transaction: Transaction | None = None,
     ) -> int:
         """Cancel all of a saga that are not in other hands; return how many."""
-        return self._changing.cancel_saga(saga_id, sent_until, transaction)
+        return self._changing.cancel_saga(saga_id, sent_until, keeping, transaction)
 
     def reschedule(self, timeout_id: str, due: Micros) -> ChangeResult:
         """Move one to another due time."""

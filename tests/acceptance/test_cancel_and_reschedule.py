@@ -7,9 +7,20 @@ from datetime import UTC, datetime, timedelta
 import pytest
 
 from tests.acceptance.matrix import EACH_ONCE, REPRESENTATIVE, SERVED, matrix
-from tests.acceptance.place import LATER, PROMPT, SOON, Party
-from timeoutmgr import CancelResult, ChangeResult, TimeoutState, headers
+from tests.acceptance.place import LATER, PROMPT, SOON, Party, Place
+from timeoutmgr import (
+    CancelResult,
+    ChangeResult,
+    RecoverabilitySettings,
+    TimeoutState,
+    headers,
+)
+from timeoutmgr.clock import SystemClock
 from timeoutmgr.errors import InvalidMessage
+from timeoutmgr.handlers import HandlerContext
+from timeoutmgr.instants import to_wire
+from timeoutmgr.message import Message
+from timeoutmgr.testing.signals import eventually
 
 
 @matrix(pairs=SERVED, all_modes=True)
@@ -215,3 +226,63 @@ def _id_of(party: Party, message_id: str) -> str:
     from timeoutmgr.routing import timeout_id
 
     return timeout_id(party.name, message_id)
+
+
+@matrix(pairs=SERVED)
+@pytest.mark.behaviour(30)
+def test_a_handler_clears_its_saga_with_what_it_sends_and_only_if_it_succeeds(
+    place: Place,
+) -> None:
+    party = Party(place, recoverability=RecoverabilitySettings(immediate=1, delayed=0))
+
+    def begin_anew(body: dict[str, bool], context: HandlerContext) -> None:
+        context.clear_timeouts("order-7")
+        context.send_local("Ping", "anew", delay=LATER, saga_id="order-7")
+        if body["fails"]:
+            raise ValueError("a bug")
+
+    party.config.add_handler("Paid", begin_anew)
+    party.start()
+    old = party.endpoint.send_local("Ping", "old", delay=LATER, saga_id="order-7")
+    party.wait_until_stored(old.id)
+
+    failed = party.endpoint.send_local("Paid", {"fails": True})
+    party.errors.wait_for_id(failed.message_id)
+    assert [view.id for view in party.endpoint.timeouts.list()] == [old.id]
+
+    paid = a_payment(f"{place.name}-paid")
+    handle(party, paid)
+    eventually(
+        lambda: old.id not in {view.id for view in party.endpoint.timeouts.list(saga_id="order-7")},
+        "the old timeout is cleared",
+    )
+    eventually(lambda: party.endpoint.timeouts.count() == 1, "the new timeout is stored")
+
+    # A crash between the sends and the acknowledgement: the same message is handled once more.
+    handle(party, paid)
+    fence = party.endpoint.send_local("Ping", "fence", delay=SOON)
+    party.inbox.wait_for_id(fence.message_id)
+    party.wait_until_dispatched(fence.id)
+    assert party.endpoint.timeouts.count(saga_id="order-7") == 1
+
+
+def handle(party: Party, paid: Message) -> None:
+    """Have *paid* handled, and return once the timeout that its handler sends is in the store."""
+
+    def reached_the_store() -> float:
+        counted = party.telemetry.snapshot()
+        return counted.get("timeouts_stored", 0) + counted.get("duplicates", 0)
+
+    before = reached_the_store()
+    party.place.put(party.name, paid)
+    eventually(lambda: reached_the_store() > before, "the handler's timeout is in the store")
+
+
+def a_payment(message_id: str) -> Message:
+    """Return a message that clears and begins anew; its repeats are told by id and TimeSent."""
+    given = {
+        headers.MESSAGE_ID: message_id,
+        headers.ENCLOSED_MESSAGE_TYPES: "Paid",
+        headers.TIME_SENT: to_wire(SystemClock().now()),
+    }
+    return Message(id=message_id, headers=given, body=b'{"fails": false}')

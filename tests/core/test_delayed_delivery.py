@@ -215,6 +215,8 @@ def test_clearing_a_saga_is_refused_at_the_door() -> None:
 
     with pytest.raises(ConfigurationError, match="nothing to clear"):
         endpoint.clear_timeouts("saga")
+    with pytest.raises(ConfigurationError, match="nothing to clear"):
+        endpoint._parts.composer.clear("saga")
     with pytest.raises(ConfigurationError, match="cannot list or change"):
         _ = endpoint.timeouts
 

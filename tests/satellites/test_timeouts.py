@@ -392,6 +392,25 @@ def test_a_clear_leaves_what_the_saga_sent_after_it_in_the_same_batch() -> None:
     assert [stored.message.id for stored in counter.stored()] == ["m2"]
 
 
+@pytest.mark.behaviour(30, 31)
+def test_a_clear_leaves_the_timeouts_that_it_names_whenever_they_were_sent() -> None:
+    counter = Counter()
+    kept = timeout_id("sales", "m2")
+    counter.take(a_delayed("m1", saga_id="s1"), a_delayed("m2", saga_id="s1"))
+
+    counter.take(clear_timeouts("s1", "sales.Timeouts", "c1", LATER, [kept]).message)
+
+    assert [stored.message.id for stored in counter.stored()] == ["m2"]
+
+
+@pytest.mark.parametrize("body", [b"{}", b"[1]", b"\xff", b"[" * 100_000])
+def test_a_clear_whose_body_lists_no_ids_is_rejected(body: bytes) -> None:
+    order = a_message("c1", body, clear_timeouts="True", saga_id="s1")
+
+    with pytest.raises(MessageRejected, match="no list of the ids to keep"):
+        Counter().take(order)
+
+
 def test_a_wake_message_wakes_the_poller_and_stores_nothing() -> None:
     counter = Counter()
 

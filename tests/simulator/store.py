@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, TypeVar, cast
 
@@ -130,6 +130,7 @@ class SimStore:
         saga_id: str,
         *,
         sent_until: Micros | None = None,
+        keeping: Collection[str] = (),
         transaction: Transaction | None = None,
     ) -> int:
         def work() -> int:
@@ -138,6 +139,7 @@ class SimStore:
                 for row in self.database.rows.values()
                 if row.timeout.saga_id == saga_id
                 and (sent_until is None or row.timeout.created <= sent_until)
+                and row.timeout.id not in keeping
             ]
             return sum(self._cancel(one) is not CancelResult.TOO_LATE for one in ids)
 

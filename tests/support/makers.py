@@ -9,6 +9,7 @@ from datetime import timedelta
 
 from tests.support.clock import START
 from timeoutmgr import headers
+from timeoutmgr.clearing import Clearing
 from timeoutmgr.contracts import Clock, Timeout
 from timeoutmgr.instants import Micros, to_wire
 from timeoutmgr.message import Message, Received
@@ -76,6 +77,7 @@ def a_composer(
     numbers = itertools.count(1)
     return Composer(
         endpoint="sales",
+        clearing=Clearing(endpoint="sales", address="sales.Timeouts"),
         reply_to="sales",
         limits=limits or Limits(),
         clock=clock,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
 from timeoutmgr.contracts import Chunk, Clock, Key, Outcome, Repeat, Taken, Timeout, Transaction
@@ -94,10 +94,11 @@ class ScriptedStore(MemoryTimeoutStore):
         saga_id: str,
         *,
         sent_until: Micros | None = None,
+        keeping: Collection[str] = (),
         transaction: Transaction | None = None,
     ) -> int:
         self._called("cancel_saga", transaction)
-        return super().cancel_saga(saga_id, sent_until=sent_until)
+        return super().cancel_saga(saga_id, sent_until=sent_until, keeping=keeping)
 
     def _called(self, method: str, transaction: Transaction | None = None) -> None:
         self.calls[method] += 1

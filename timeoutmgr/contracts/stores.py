@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol, runtime_checkable
 
@@ -163,12 +163,13 @@ class TimeoutStore(Protocol):
         saga_id: str,
         *,
         sent_until: Micros | None = None,
+        keeping: Collection[str] = (),
         transaction: Transaction | None = None,
     ) -> int:
         """Cancel all of a saga that are not in other hands; return how many.
 
         Of those sent after *sent_until* none: a redelivered order to clear must not reach what
-        was sent later than it.
+        was sent later than it. The ids *keeping* stay pending whenever they were sent.
         """
         ...
 

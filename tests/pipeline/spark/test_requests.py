@@ -12,6 +12,7 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import functions as f
 
+from timeoutmgr.clearing import Clearing
 from timeoutmgr.contracts import Timeout
 from timeoutmgr.errors import ConfigurationError, InvalidMessage, MessageRejected
 from timeoutmgr.instants import EARLIEST, LATEST, from_micros, to_micros
@@ -126,6 +127,7 @@ def composed(given: dict[str, Any]) -> Message:
     """Return the message that an endpoint would send to its manager for the row."""
     composer = Composer(
         endpoint="sales",
+        clearing=Clearing(endpoint="sales"),
         reply_to="sales",
         limits=LIMITS,
         clock=_Clock(),

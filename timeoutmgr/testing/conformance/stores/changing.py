@@ -139,6 +139,13 @@ class Changing(StoreSuite):
         assert pending(store) == ["c", "d"]
         assert store.find("a") == (TimeoutState.CANCELLED, None)
 
+    def test_named_timeouts_of_a_saga_are_kept(self, store: TimeoutStore, now: Micros) -> None:
+        store.store_many([timeout(name, now, saga="s") for name in "abc"])
+
+        assert store.cancel_saga("s", keeping=["b", "elsewhere"]) == 2
+
+        assert pending(store) == ["b"]
+
     def test_a_saga_of_many_is_cancelled_whole(self, store: TimeoutStore, now: Micros) -> None:
         store.store_many([timeout(f"{n}", now + n, saga="s") for n in range(700)])
 

@@ -1,0 +1,128 @@
+"""``context.clear_timeouts``: an order that shares the fate of the handler that gave it."""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+
+import pytest
+
+from tests.core.test_handlers import Desk, bill
+from tests.support.clock import START
+from tests.support.makers import SECOND
+from timeoutmgr import headers
+from timeoutmgr.clearing import Clearing
+from timeoutmgr.contracts import TransactionMode
+from timeoutmgr.errors import ConfigurationError, InvalidMessage, Unsupported
+from timeoutmgr.handlers import HandlerContext
+from timeoutmgr.instants import to_wire
+from timeoutmgr.message import Message
+from timeoutmgr.routing import timeout_id
+
+ATOMIC = TransactionMode.SENDS_ATOMIC_WITH_RECEIVE
+RECEIVE = TransactionMode.RECEIVE_ONLY
+DAY = timedelta(days=1)
+
+
+def orders(desk: Desk) -> list[Message]:
+    """Return the orders to clear that reached the manager."""
+    at_manager = desk.transport.messages("sales.Timeouts")
+    return [each for each in at_manager if headers.CLEAR_TIMEOUTS in each.headers]
+
+
+def kept(order: Message) -> list[str]:
+    found: list[str] = json.loads(order.body) if order.body else []
+    return found
+
+
+@pytest.mark.behaviour(30)
+@pytest.mark.parametrize("mode", [RECEIVE, ATOMIC])
+def test_a_clear_leaves_with_what_the_handler_sends(mode: TransactionMode) -> None:
+    def clear(_body: object, context: HandlerContext) -> None:
+        context.send("billing", "Bill", 1)
+        context.clear_timeouts("order-7")
+        assert orders(desk) == []
+
+    desk = Desk(Bill=[clear])
+    desk.handle(bill(), mode)
+
+    [order] = orders(desk)
+    assert order.headers[headers.SAGA_ID] == "order-7"
+    assert order.headers[headers.TIME_SENT] == to_wire(START)
+    together = "send in transaction" if mode is ATOMIC else "send"
+    journal = desk.transport.journal
+    sends = [line for line in journal if line.startswith("send")]
+    assert sends == [f"{together} billing confirmed", f"{together} sales.Timeouts confirmed"]
+
+
+@pytest.mark.behaviour(30)
+@pytest.mark.parametrize("mode", [RECEIVE, ATOMIC])
+def test_a_handler_that_fails_clears_nothing(mode: TransactionMode) -> None:
+    def clear_and_fail(_body: object, context: HandlerContext) -> None:
+        context.clear_timeouts("order-7")
+        raise RuntimeError("a bug")
+
+    desk = Desk(Bill=[clear_and_fail])
+    with pytest.raises(RuntimeError):
+        desk.handle(bill(), mode)
+
+    assert orders(desk) == []
+
+
+def begin_anew(_body: object, context: HandlerContext) -> None:
+    context.send("billing", "Before", 1, delay=DAY, saga_id="order-7", message_id="before")
+    context.clear_timeouts("order-7")
+    context.send("billing", "After", 1, delay=DAY, saga_id="order-7", message_id="after")
+    context.send("billing", "Other", 1, delay=DAY, saga_id="order-8", message_id="other")
+    context.send("billing", "At once", 1, saga_id="order-7", message_id="at once")
+
+
+def test_a_clear_keeps_what_its_handler_sends_after_it() -> None:
+    desk = Desk(Bill=[begin_anew])
+
+    desk.handle(bill())
+
+    assert [kept(order) for order in orders(desk)] == [[timeout_id("sales", "after")]]
+
+
+def test_a_handler_that_runs_again_gives_a_later_order_that_keeps_the_same() -> None:
+    def clear_and_remind(_body: object, context: HandlerContext) -> None:
+        context.clear_timeouts("order-7")
+        context.send("billing", "Reminder", 1, delay=DAY, saga_id="order-7")
+
+    desk = Desk(Bill=[clear_and_remind])
+    for _ in range(2):
+        desk.handle(bill(time_sent=to_wire(START)))
+        desk.clock.advance(1)
+
+    first, again = orders(desk)
+    sent = [each.headers[headers.TIME_SENT] for each in (first, again)]
+    assert sent == [to_wire(START), to_wire(START + SECOND)]
+    assert kept(first) == kept(again) != []
+    assert first.id == again.id
+
+
+def test_an_empty_saga_id_is_refused_where_the_handler_gives_it() -> None:
+    desk = Desk(Bill=[lambda _body, context: context.clear_timeouts("")])
+
+    with pytest.raises(InvalidMessage, match="Invalid saga id specified"):
+        desk.handle(bill())
+
+
+@pytest.mark.parametrize(
+    ("clearing", "error", "told"),
+    [
+        (Clearing(endpoint="sales", is_native=True), Unsupported, "native delayed delivery"),
+        (Clearing(endpoint="sales"), ConfigurationError, "nothing to clear"),
+        (
+            Clearing(endpoint="sales", address="sales.timeouts", is_listed=False),
+            ConfigurationError,
+            "nothing to clear",
+        ),
+    ],
+)
+def test_an_order_that_no_manager_takes_is_refused(
+    clearing: Clearing, error: type[Exception], told: str
+) -> None:
+    with pytest.raises(error, match=told):
+        clearing.order("order-7", START, "m1")
