@@ -39,15 +39,18 @@ class RawChannel(pyamqp.Channel):
     """A channel that hands deliveries over as they are: no decoding, no look at routing keys."""
 
     deliver: Callable[[int, bool, RawContent], None] | None = None
+    cancelled: Callable[[], None] | None = None
 
     def dispatch_method(self, method_sig: tuple[int, int], payload: bytes, content: Any) -> None:
-        """Pass deliveries to *deliver*, all else to py-amqp."""
+        """Pass deliveries to *deliver*, all else to py-amqp; tell *cancelled* of an end."""
         if method_sig == spec.Basic.Deliver and self.deliver is not None:
             # The exchange and routing key behind these need not be UTF-8, and are not read.
             (_, tag, redelivered), _ = loads("sLb", payload, 4)
             self.deliver(tag, redelivered, content)
             return
         super().dispatch_method(method_sig, payload, content)
+        if method_sig == spec.Basic.CancelOk and self.cancelled is not None:
+            self.cancelled()
 
 
 class _RawConnection(pyamqp.Connection):
@@ -94,6 +97,8 @@ class AmqpConnection:
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._socket, selectors.EVENT_READ)
         self._next_tick = 0.0
+        self.holds_back: Callable[[], bool] = lambda: False
+        """Whether what the broker sends is left on the line for now, heartbeats included."""
         # Until the first tick, a missed heartbeat would not be noticed.
         self.tick()
 
@@ -153,6 +158,9 @@ class AmqpConnection:
         now = time.monotonic()
         if now >= self._next_tick:
             self._next_tick = now + self.heartbeat / 4
+            if self.holds_back():
+                # The broker's heartbeats stand behind what is not read: they are not missed.
+                self._amqp.prev_recv = None
             self._amqp.heartbeat_tick()
 
     def is_alive(self) -> bool:
@@ -168,7 +176,7 @@ class AmqpConnection:
 
     def keep_alive(self) -> None:
         """Read what has come (a heartbeat, or the broker's goodbye), and send a heartbeat."""
-        while self.pump(0):
+        while not self.holds_back() and self.pump(0):
             pass
         self.tick()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from timeoutmgr.contracts import (
     LinkSecurity,
@@ -15,6 +15,7 @@ from timeoutmgr.contracts import (
 )
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.redaction import redact
+from timeoutmgr.transport.byte_budget import ByteBudget
 from timeoutmgr.transport.connection import AmqpConnection, kombu_connection
 from timeoutmgr.transport.heartbeats import Heartbeats
 from timeoutmgr.transport.management import management_api
@@ -58,6 +59,7 @@ class KombuTransport:
         heartbeat: timedelta | None = None,
         queue_type: QueueType | None = None,
         max_message_size: int | None = None,
+        buffer_bytes: int | None = None,
         management_url: str | None = None,
         visibility_timeout: timedelta | None = None,
         ssl: Mapping[str, Any] | None = None,
@@ -72,6 +74,7 @@ class KombuTransport:
             "heartbeat": heartbeat,
             "queue_type": queue_type,
             "max_message_size": max_message_size,
+            "buffer_bytes": buffer_bytes,
             "management_url": management_url,
             "visibility_timeout": visibility_timeout,
             "ssl": ssl,
@@ -87,6 +90,7 @@ class KombuTransport:
         self._link = _link(url, self._family, self._settings)
         if self._family is Family.AMQP:
             management_api(url, self._settings)  # for its refusals
+        self.budget: Final = ByteBudget(self._settings.buffer_bytes)
         self._heartbeats = Heartbeats(self._settings.heartbeat)
 
     @property
@@ -135,7 +139,7 @@ class KombuTransport:
         make: Callable[[Any], Registry] = (
             DeclaredRegistry if self._family is Family.UNTESTED else BindingRegistry
         )
-        return VirtualSession(self._connect_virtual, make, self._settings)
+        return VirtualSession(self._connect_virtual, make, self._settings, self.budget)
 
     def session_of_batches(self, most: int) -> TransportSession:
         """Return a session that waits for the confirms of up to *most* messages together.
@@ -164,7 +168,11 @@ class KombuTransport:
     def _amqp_session(self, window: int | None = None) -> RabbitMQSession:
         management = management_api(self._url, self._settings)
         return RabbitMQSession(
-            self._connect_amqp, self._settings, window=window, management=management
+            self._connect_amqp,
+            self._settings,
+            window=window,
+            management=management,
+            budget=self.budget,
         )
 
     def _connect_amqp(self) -> AmqpConnection:

@@ -23,6 +23,7 @@ from timeoutmgr.errors import ConfigurationError, MessageTooLarge, QueueMissing
 from timeoutmgr.message import Outgoing, Received
 from timeoutmgr.transport import topology as topologies
 from timeoutmgr.transport.browsing import held
+from timeoutmgr.transport.byte_budget import ByteBudget
 from timeoutmgr.transport.connection import AmqpConnection, broker_errors
 from timeoutmgr.transport.dispatch import ConfirmWindow, Publishing, Started
 from timeoutmgr.transport.envelope import check_short, seal
@@ -42,6 +43,7 @@ class RabbitMQSession:
 
     *window* is how many messages are sent before their confirms are waited for, where that is not
     the one of the settings. *management* tells the policies of the broker's queues.
+    *budget* bounds what its receivers hold.
     """
 
     def __init__(
@@ -51,9 +53,11 @@ class RabbitMQSession:
         *,
         window: int | None = None,
         management: ManagementApi | None = None,
+        budget: ByteBudget | None = None,
     ) -> None:
         self._connect = connect
         self._management = management
+        self._budget = budget or ByteBudget(settings.buffer_bytes)
         self._settings = settings
         self._window_size = window or settings.confirm_window
         self._connection: AmqpConnection | None = None
@@ -188,7 +192,7 @@ class RabbitMQSession:
     def receiver(self, queue: str, *, prefetch: int) -> Receiver:
         """Return a consumer of *queue* on a connection of its own."""
         check_queue_names([queue])
-        return RabbitMQReceiver(self._connect, queue, prefetch)
+        return RabbitMQReceiver(self._connect, queue, prefetch, self._budget)
 
     def browse(self, queue: str, limit: int) -> Generator[Received]:
         """Yield up to *limit* messages of *queue*; refuse where a look counts as a delivery.

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from enum import Enum
 from typing import Any, NamedTuple
 
 from amqp import spec
@@ -15,6 +17,7 @@ from amqp.exceptions import NotFound
 from timeoutmgr.contracts import Transaction
 from timeoutmgr.errors import LeaseLost, QueueMissing, TransportUnavailable
 from timeoutmgr.message import Death, Received
+from timeoutmgr.transport.byte_budget import ByteBudget, Held, Window
 from timeoutmgr.transport.connection import AmqpConnection, broker_errors
 from timeoutmgr.transport.envelope import unseal
 from timeoutmgr.transport.frames import RawContent, delivered_key, settle_frame
@@ -32,14 +35,32 @@ class _Tag(NamedTuple):
     number: int
 
 
+class _Change(Enum):
+    """How far the change of the window has come: the consumer is ended, and another begun."""
+
+    NONE = "none"
+    ASKED = "asked"
+    ENDED = "ended"
+
+
 class RabbitMQReceiver:
     """Consumes on a connection of its own, and on a new one after that was lost.
 
     The call that meets a lost connection raises; the next ``receive`` connects again. What was
     unacknowledged is delivered again, so that settling it afterwards is a LeaseLost.
+
+    The *budget* bounds the bodies that it holds (None: not at all). The broker may send one
+    message ahead at first, and then as many, up to *prefetch*, as fit by the sizes that came.
+    What comes all the same, since sizes change, is left on the line while the budget is spent.
     """
 
-    def __init__(self, connect: Callable[[], AmqpConnection], queue: str, prefetch: int) -> None:
+    def __init__(
+        self,
+        connect: Callable[[], AmqpConnection],
+        queue: str,
+        prefetch: int,
+        budget: ByteBudget | None = None,
+    ) -> None:
         if not 1 <= prefetch <= 65_535:
             raise ValueError(f"prefetch must be from 1 to 65535, got {prefetch}")
         self._connect = connect
@@ -53,6 +74,13 @@ class RabbitMQReceiver:
         self._buffer: deque[Received] = deque()
         # In the order of delivery, which is that of the numbers: handed out or still buffered.
         self._unacked: dict[int, None] = {}
+        self._held = Held(budget or ByteBudget(None))
+        self._limit = None if budget is None else budget.limit
+        self._window = Window(prefetch, self._limit)
+        self._channel: Any = None
+        self._consumers = 0
+        self._last_older = 0
+        self._change = _Change.NONE
         try:
             self._open()
         except BaseException:
@@ -110,25 +138,64 @@ class RabbitMQReceiver:
         self._wake.close()
 
     def _fill(self, connection: AmqpConnection, limit: int, wait: float) -> None:
-        while connection.pump(0) and not self._has(limit):
+        while self._pump(connection, 0) and not self._has(limit):
             pass
-        if self._buffer:
+        if self._buffer and self._change is _Change.NONE:
             return
         deadline = time.monotonic() + wait
         longest = connection.heartbeat / 4 or wait
-        while not self._buffer:
+        while not self._buffer or self._change is not _Change.NONE:
             connection.tick()
             remaining = deadline - time.monotonic()
             if self._wake.take() or remaining <= 0:
                 return
-            connection.pump(min(remaining, longest))
+            if self._held.is_full:
+                if not self._buffer:
+                    self._wake.wait(min(remaining, longest))
+                    continue
+                return
+            self._pump(connection, min(remaining, longest))
         if limit <= FEW:
             return
         linger_until = time.monotonic() + LINGER
         while not self._has(limit):
             remaining = linger_until - time.monotonic()
-            if remaining <= 0 or not connection.pump(remaining):
+            if remaining <= 0 or not self._pump(connection, remaining):
                 return
+
+    def _pump(self, connection: AmqpConnection, seconds: float) -> bool:
+        """Read once, unless the budget is spent; then fit the window to the sizes that came."""
+        if self._held.is_full or not connection.pump(seconds):
+            return False
+        if self._change is _Change.ENDED:
+            # No delivery is under way any more: to wait for these answers reads no body.
+            self._window.size = self._window.beside(len(self._unacked))
+            self._consume()
+        elif self._change is _Change.NONE and self._window.misfits(self._older()):
+            # Not waited for: the answer stands behind what the broker has sent already.
+            self._change = _Change.ASKED
+            self._channel.send_method(spec.Basic.Cancel, "sb", (self._consumer, False))
+        return True
+
+    def _consume(self) -> None:
+        self._change = _Change.NONE
+        self._channel.basic_qos(0, self._window.size, False)
+        self._consumers += 1
+        self._last_older = next(reversed(self._unacked), 0)
+        self._channel.basic_consume(
+            self._queue, consumer_tag=self._consumer, on_cancel=self._on_cancel
+        )
+
+    def _older(self) -> int:
+        """Return how many messages in hand came to an earlier consumer; they are the first."""
+        return sum(1 for _ in itertools.takewhile(lambda n: n <= self._last_older, self._unacked))
+
+    @property
+    def _consumer(self) -> str:
+        return f"timeoutmgr.{self._consumers}"
+
+    def _on_consumer_end(self) -> None:
+        self._change = _Change.ENDED
 
     def _has(self, limit: int) -> bool:
         """Return whether what has come is enough to be handed out."""
@@ -140,6 +207,8 @@ class RabbitMQReceiver:
         raw_headers = properties.get("application_headers")
         message, defect = unseal(properties, raw_headers, body, content.defect)
         self._unacked[number] = None
+        self._held.add(number, len(body))
+        self._window.saw(len(body))
         self._buffer.append(
             Received(
                 message=message,
@@ -158,14 +227,15 @@ class RabbitMQReceiver:
     def _open(self) -> None:
         connection = self._connect()
         self._life += 1
-        self._buffer.clear()
-        self._unacked.clear()
+        self._drop_held()
+        self._window = Window(self._prefetch, self._limit)
+        connection.holds_back = lambda: self._held.is_full
         try:
             with broker_errors(f"consuming queue {self._queue!r}"):
-                channel = connection.channel()
-                channel.basic_qos(0, self._prefetch, False)
+                channel = self._channel = connection.channel()
                 channel.deliver = self._on_delivery
-                channel.basic_consume(self._queue, on_cancel=self._on_cancel)
+                channel.cancelled = self._on_consumer_end
+                self._consume()
                 connection.watch(self._wake)
         except TransportUnavailable as error:
             connection.close()
@@ -181,14 +251,20 @@ class RabbitMQReceiver:
 
     def _let_go(self, reason: str, *, politely: bool = False) -> None:
         connection, self._connection = self._connection, None
-        self._buffer.clear()
-        self._unacked.clear()
+        # What still comes until the broker answers the close is its own again.
+        self._channel.deliver = _discard
+        self._drop_held()
         if connection is not None:
             with connection.lock:
                 if politely:
                     connection.close()
                 else:
                     connection.drop(reason)
+
+    def _drop_held(self) -> None:
+        self._buffer.clear()
+        self._unacked.clear()
+        self._held.clear()
 
     @contextmanager
     def _used(self, what: str, *, reopen: bool = False) -> Iterator[AmqpConnection]:
@@ -243,7 +319,13 @@ class RabbitMQReceiver:
 
     def _forget(self, received: Sequence[Received]) -> None:
         for one in received:
-            self._unacked.pop(one.tag.number, None)  # type: ignore[attr-defined]  # see _own
+            number = one.tag.number  # type: ignore[attr-defined]  # see _own
+            self._unacked.pop(number, None)
+            self._held.settle(number)
+
+
+def _discard(_number: int, _redelivered: bool, _content: RawContent) -> None:
+    return
 
 
 def _death(raw_headers: Any) -> Death | None:

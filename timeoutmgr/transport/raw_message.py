@@ -57,6 +57,11 @@ class RawMessage(virtual.Message):
             **({_DEFECT: defect} if defect else {}),
         }
 
+    @property
+    def held_bytes(self) -> int:
+        """The bytes of the body, in both forms in which it is kept until it is settled."""
+        return len(self.body) + len(self._raw.get("body") or "")
+
     def serializable(self) -> dict[str, Any]:
         """Return what is put back into the queue: the same, body and headers untouched."""
         return {**self._raw, "headers": dict(self.headers)}

@@ -121,25 +121,25 @@ class _WholeReceiver(RabbitMQReceiver):
 
     def __init__(self, connect: Callable[[], AmqpConnection], queue: str, prefetch: int) -> None:
         self._contents: dict[object, RawContent] = {}
-        self._held = 0
+        self._bytes = 0
         super().__init__(connect, queue, prefetch)
 
     def content_of(self, received: Received) -> RawContent:
         """Return what came with a message that was handed out, once."""
         content = self._contents.pop(received.tag)
-        self._held -= len(received.message.body)
+        self._bytes -= len(received.message.body)
         return content
 
     def _open(self) -> None:
         self._contents.clear()
-        self._held = 0
+        self._bytes = 0
         super()._open()
 
     def _has(self, limit: int) -> bool:
-        return super()._has(limit) or self._held >= MOST_BYTES
+        return super()._has(limit) or self._bytes >= MOST_BYTES
 
     def _on_delivery(self, number: int, redelivered: bool, content: RawContent) -> None:
         super()._on_delivery(number, redelivered, content)
         received = self._buffer[-1]
         self._contents[received.tag] = content
-        self._held += len(received.message.body)
+        self._bytes += len(received.message.body)

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.redaction import redact
+from timeoutmgr.transport.byte_budget import BUFFER_BYTES, check_buffer_bytes
 
 QueueType = Literal["quorum", "classic"]
 
@@ -23,13 +24,13 @@ class KombuSettings:
     *confirm_timeout* how long for so many of them. *heartbeat* of zero switches heartbeats
     off. *max_message_size* is the broker's own limit in bytes: RabbitMQ closes the channel, and
     so leaves the neighbours in doubt, where a body is larger. It is more than what the door lets
-    through, so that a larger body that a stranger sent still fits into the error queue. *ssl* has
-    the files of TLS (``ca_certs``, ``certfile``, ``keyfile``) and its ``ciphers``; chain and name
-    are always checked, unless *tls_insecure*. *allow_plaintext* admits a connection without TLS to
-    another host. *management_url* is where RabbitMQ's management API is asked for
+    through, so that a larger body that a stranger sent still fits into the error queue.
+    *buffer_bytes* bounds the bodies that are received and not settled, of all receivers together.
+    *ssl* has the files of TLS (``ca_certs``, ``certfile``, ``keyfile``) and its ``ciphers``; chain
+    and name are always checked, unless *tls_insecure*. *allow_plaintext* admits a connection
+    without TLS to another host. *management_url* is where RabbitMQ's management API is asked for
     policies; without, the broker's own host on the API's usual port, and ``off`` asks nowhere.
-    *visibility_timeout* is when Redis hands out again what a dead
-    consumer held.
+    *visibility_timeout* is when Redis hands out again what a dead consumer held.
     """
 
     accept_loss: bool = False
@@ -39,6 +40,7 @@ class KombuSettings:
     heartbeat: timedelta = timedelta(seconds=30)
     queue_type: QueueType = "quorum"
     max_message_size: int = 128 * 1024 * 1024
+    buffer_bytes: int = BUFFER_BYTES
     management_url: str | None = None
     visibility_timeout: timedelta = timedelta(hours=1)
     # The values hold key files' names and pass phrases, so they stay out of repr().
@@ -63,6 +65,7 @@ class KombuSettings:
             raise ConfigurationError(
                 f"queue_type must be 'quorum' or 'classic', got {self.queue_type!r}"
             )
+        check_buffer_bytes(self.buffer_bytes)
         if self.management_url is not None:
             check_management_url(self.management_url)
         if self.max_message_size < 1:

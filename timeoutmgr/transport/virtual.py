@@ -19,6 +19,7 @@ from timeoutmgr.errors import (
 from timeoutmgr.message import Outgoing, Received
 from timeoutmgr.redaction import on_one_line
 from timeoutmgr.transport.browsing import held
+from timeoutmgr.transport.byte_budget import ByteBudget
 from timeoutmgr.transport.envelope import Envelope, check_direct, check_short, seal
 from timeoutmgr.transport.refusals import check_queue_names, refuse_transaction
 from timeoutmgr.transport.registry import Registry
@@ -38,10 +39,12 @@ class VirtualSession:
         connect: Callable[[], Any],
         make_registry: Callable[[Any], Registry],
         settings: KombuSettings,
+        budget: ByteBudget | None = None,
     ) -> None:
         self._connect = connect
         self._make_registry = make_registry
         self._settings = settings
+        self._budget = budget or ByteBudget(settings.buffer_bytes)
         self._link: VirtualLink | None = None
 
     def create_queues(self, names: Sequence[str], *, dead_letter_to: str | None = None) -> None:
@@ -102,7 +105,7 @@ class VirtualSession:
         """Return a consumer of *queue* on a connection of its own."""
         with self._used("looking for queues") as link:
             self._expect(link, queue)
-        return VirtualReceiver(self._connect_link, queue, prefetch)
+        return VirtualReceiver(self._connect_link, queue, prefetch, self._budget)
 
     def browse(self, queue: str, limit: int) -> Generator[Received]:
         """Yield up to *limit* messages of *queue*; no queue here has a delivery limit.

@@ -15,6 +15,7 @@ from timeoutmgr.contracts import Transaction
 from timeoutmgr.errors import LeaseLost, QueueMissing, TransportUnavailable
 from timeoutmgr.message import Received
 from timeoutmgr.redaction import on_one_line
+from timeoutmgr.transport.byte_budget import ByteBudget, Held
 from timeoutmgr.transport.envelope import unseal
 from timeoutmgr.transport.lingering import FEW, LINGER
 from timeoutmgr.transport.raw_message import RawMessage
@@ -36,9 +37,18 @@ class _Tag(NamedTuple):
 
 
 class VirtualReceiver:
-    """Consumes on a connection of its own, and on a new one after that was lost."""
+    """Consumes on a connection of its own, and on a new one after that was lost.
 
-    def __init__(self, connect: Callable[[], VirtualLink], queue: str, prefetch: int) -> None:
+    It asks for one message at a time, and for no more while the *budget* is spent.
+    """
+
+    def __init__(
+        self,
+        connect: Callable[[], VirtualLink],
+        queue: str,
+        prefetch: int,
+        budget: ByteBudget | None = None,
+    ) -> None:
         if prefetch < 1:
             raise ValueError(f"prefetch must be at least 1, got {prefetch}")
         self._connect = connect
@@ -50,6 +60,7 @@ class VirtualReceiver:
         self._link: VirtualLink | None = None
         self._buffer: deque[Received] = deque()
         self._unacked: dict[str, None] = {}
+        self._held = Held(budget or ByteBudget(None))
         self._open()
 
     def receive(self, limit: int, wait: float) -> list[Received]:
@@ -66,7 +77,7 @@ class VirtualReceiver:
         with self._used("acknowledging") as link:
             for tag in self._own(received):
                 link.channel.basic_ack(tag)
-                del self._unacked[tag]
+                self._forget(tag)
 
     def release(self, received: Sequence[Received]) -> None:
         """Put messages back, in their order where the transport can put to the front.
@@ -100,13 +111,17 @@ class VirtualReceiver:
                 self._queue,
                 on_one_line(error),
             )
+        self._drop_held()
         link.close()
 
     def _fill(self, link: VirtualLink, limit: int, wait: float) -> None:
         deadline = time.monotonic() + wait
         pause = _LOOK
         while not self._buffer:
-            self._drain(link, pause)
+            if self._held.is_full:
+                self._interrupted.wait(pause)
+            else:
+                self._drain(link, pause)
             remaining = deadline - time.monotonic()
             if self._interrupted.is_set() or remaining <= 0:
                 self._interrupted.clear()
@@ -116,6 +131,8 @@ class VirtualReceiver:
             pass
 
     def _drain(self, link: VirtualLink, seconds: float) -> bool:
+        if self._held.is_full:
+            return False
         try:
             link.connection.drain_events(timeout=seconds)
         except TimeoutError:
@@ -131,6 +148,7 @@ class VirtualReceiver:
         )
         tag = str(message.delivery_tag)
         self._unacked[tag] = None
+        self._held.add(tag, message.held_bytes)
         self._buffer.append(
             Received(
                 message=content,
@@ -144,8 +162,7 @@ class VirtualReceiver:
     def _open(self) -> None:
         link = self._connect()
         self._life += 1
-        self._buffer.clear()
-        self._unacked.clear()
+        self._drop_held()
         try:
             link.registry.refresh()
             if not link.registry.has(self._queue):
@@ -187,8 +204,7 @@ class VirtualReceiver:
             yield link
         except link.errors as error:
             self._link = None
-            self._buffer.clear()
-            self._unacked.clear()
+            self._drop_held()
             link.close()
             raise TransportUnavailable(
                 f"{what} (queue {self._queue!r}) failed: {type(error).__name__}: {error}; "
@@ -213,7 +229,16 @@ class VirtualReceiver:
         to_front = getattr(link.channel, "puts_back_to_front", False)
         for tag in reversed(tags) if to_front else tags:
             link.channel.basic_reject(tag, requeue=True)
-            del self._unacked[tag]
+            self._forget(tag)
+
+    def _forget(self, tag: str) -> None:
+        del self._unacked[tag]
+        self._held.settle(tag)
+
+    def _drop_held(self) -> None:
+        self._buffer.clear()
+        self._unacked.clear()
+        self._held.clear()
 
     def _lost(self) -> str:
         return (

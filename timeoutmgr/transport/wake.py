@@ -1,5 +1,6 @@
 """A way for one thread to end another's wait on a socket."""
 
+import select
 import socket
 
 
@@ -21,6 +22,10 @@ class Wake:
             self._writer.send(b"\0")
         except OSError:
             return  # the pipe is full, so it is readable already; or closed, so nobody waits
+
+    def wait(self, seconds: float) -> None:
+        """Wait until ``set``, or so long; ``take`` tells which."""
+        select.select([self._reader], [], [], max(seconds, 0))
 
     def take(self) -> bool:
         """Return whether ``set`` was called since the last time."""

@@ -1,9 +1,7 @@
 """A message as a row of the queue table, and back."""
 
 import json
-from typing import Any
-
-from sqlalchemy import Row
+from typing import Any, NamedTuple
 
 from timeoutmgr.errors import ConfigurationError, InvalidMessage
 from timeoutmgr.headers import BROKER_HEADERS
@@ -19,6 +17,20 @@ from timeoutmgr.transport.sql.tables import (
 
 Tag = tuple[int, int]
 """Sequence and delivery count: which delivery of which row."""
+
+
+class LeasedRow(NamedTuple):
+    """A message as it is leased; *delivery_count* is the one before this delivery."""
+
+    sequence: int
+    message_id: str
+    headers: str
+    body: bytes
+    content_type: str
+    content_encoding: str
+    delivery_count: int
+    properties: str | None
+    size: int
 
 
 def to_row(outgoing: Outgoing, now: Micros) -> dict[str, Any]:
@@ -63,7 +75,7 @@ def row_of(
     }
 
 
-def from_row(queue: str, row: Row[Any]) -> Received:
+def from_row(queue: str, row: LeasedRow) -> Received:
     """Return the leased *row*, whose delivery count is the one before this delivery."""
     headers, defect = _headers(row.headers)
     return Received(

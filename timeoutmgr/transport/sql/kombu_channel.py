@@ -10,11 +10,10 @@ from typing import Any, Final, NamedTuple
 
 from amqp.exceptions import NotFound
 from kombu.transport import virtual as kombu_virtual
-from sqlalchemy import Row
 
 from timeoutmgr.errors import LeaseLost, TransportUnavailable
 from timeoutmgr.redaction import on_one_line
-from timeoutmgr.transport.sql.envelopes import Tag, checked_queue_name
+from timeoutmgr.transport.sql.envelopes import LeasedRow, Tag, checked_queue_name
 from timeoutmgr.transport.sql.failures import as_transport
 from timeoutmgr.transport.sql.kombu_envelopes import from_kombu, to_kombu
 from timeoutmgr.transport.sql.queues import Queues
@@ -70,7 +69,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu's is untyped
     def __init__(self, connection: Any, **kwargs: Any) -> None:
         super().__init__(connection, **kwargs)
         self._receivers: dict[str, SqlReceiver] = {}
-        self._leased: dict[str, deque[Row[Any]]] = {}
+        self._leased: dict[str, deque[LeasedRow]] = {}
         self._without_ack: set[str] = set()
 
     # --- queues
@@ -218,7 +217,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu's is untyped
             raise Empty
         return self._deliver(queue, ahead.popleft(), queue in self._without_ack)
 
-    def _deliver(self, queue: str, row: Row[Any], no_ack: bool) -> dict[str, Any]:
+    def _deliver(self, queue: str, row: LeasedRow, no_ack: bool) -> dict[str, Any]:
         receiver, tag = self._receiver(queue), _tag(row)
         payload = to_kombu(queue, row)
         if no_ack:
@@ -279,5 +278,5 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu's is untyped
         return as_transport(self.connection.sql.database)
 
 
-def _tag(row: Row[Any]) -> Tag:
+def _tag(row: LeasedRow) -> Tag:
     return row.sequence, row.delivery_count + 1

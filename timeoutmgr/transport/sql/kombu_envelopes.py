@@ -7,14 +7,13 @@ import uuid
 from typing import Any, Final
 
 from kombu.utils import json as kombu_json
-from sqlalchemy import Row
 
 from timeoutmgr import headers as names
 from timeoutmgr.errors import InvalidMessage
 from timeoutmgr.instants import Micros
 from timeoutmgr.message import Message
 from timeoutmgr.redaction import on_one_line
-from timeoutmgr.transport.sql.envelopes import row_of
+from timeoutmgr.transport.sql.envelopes import LeasedRow, row_of
 
 json: Any = kombu_json  # has no annotations
 logger = logging.getLogger(__name__)
@@ -50,7 +49,7 @@ def from_kombu(
     )
 
 
-def to_kombu(queue: str, row: Row[Any]) -> dict[str, Any]:
+def to_kombu(queue: str, row: LeasedRow) -> dict[str, Any]:
     """Return the leased *row* as the payload that kombu makes a message of.
 
     What cannot be read of a stranger's row is left out: it must not end its consumer, and come

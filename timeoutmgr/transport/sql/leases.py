@@ -16,13 +16,16 @@ from timeoutmgr.database import Database
 from timeoutmgr.database.owners import OwnerLives
 from timeoutmgr.errors import LeaseLost
 from timeoutmgr.instants import duration_micros
-from timeoutmgr.transport.sql.envelopes import Tag
+from timeoutmgr.transport.sql.envelopes import LeasedRow, Tag
 from timeoutmgr.transport.sql.listener import notify
 from timeoutmgr.transport.sql.settings import SqlQueueSettings
 from timeoutmgr.transport.sql.statements import Statements
 
 LARGEST_LEASE: Final = 500
 """Rows that one transaction leases at most; also keeps far from SQLite's 999 parameters."""
+
+
+_ANY_SIZE: Final = 2**31 - 1
 
 
 class Leases:
@@ -65,9 +68,15 @@ class Leases:
         return {"now": self._clock.now()} if self._statements.needs_now else {}
 
     def take(
-        self, queue: str, limit: int, before_commit: Callable[[list[Tag]], None]
-    ) -> Sequence[Row[Any]]:
+        self,
+        queue: str,
+        limit: int,
+        before_commit: Callable[[list[Tag]], None],
+        room: int | None = None,
+    ) -> list[LeasedRow]:
         """Lease up to *limit* rows of *queue*, in their order, and return them.
+
+        Of rows whose bodies are more than *room* bytes together the first that fit, at least one.
 
         Their delivery count is the one before this delivery. It is committed when this returns;
         where this raises, what *before_commit* was called with last may be leased all the same.
@@ -82,10 +91,15 @@ class Leases:
                 if connection.execute(self._statements.probe, where).first() is None:
                     return []
 
-        def lease(connection: Connection) -> Sequence[Row[Any]]:
-            rows: Sequence[Row[Any]] = connection.execute(
-                self._statements.free_rows, {**where, "limit": min(limit, LARGEST_LEASE)}
+        most = min(limit, LARGEST_LEASE)
+        # So many of the largest that are read at once are no more than there is room for.
+        inline = _ANY_SIZE if room is None else room // most
+
+        def lease(connection: Connection) -> list[LeasedRow]:
+            found = connection.execute(
+                self._statements.free_rows, {**where, "limit": most, "inline": inline}
             ).all()
+            rows = self._with_bodies(_fitting(found, room), connection)
             if rows:
                 before_commit([(row.sequence, row.delivery_count + 1) for row in rows])
                 connection.execute(
@@ -101,6 +115,27 @@ class Leases:
             return rows
 
         return self._database.run(lease)
+
+    def _with_bodies(self, rows: Sequence[Row[Any]], connection: Connection) -> list[LeasedRow]:
+        large = [row.sequence for row in rows if row.body is None]
+        bodies: dict[int, bytes] = {}
+        if large:
+            read = connection.execute(self._statements.bodies, {"sequences": large})
+            bodies = {row.sequence: row.body for row in read}
+        return [
+            LeasedRow(
+                sequence=row.sequence,
+                message_id=row.message_id,
+                headers=row.headers,
+                body=bodies[row.sequence] if row.body is None else row.body,
+                content_type=row.content_type,
+                content_encoding=row.content_encoding,
+                delivery_count=row.delivery_count,
+                properties=row.properties,
+                size=int(row.size),
+            )
+            for row in rows
+        ]
 
     def renew(self, tags: Collection[Tag]) -> None:
         """Move on the end of leases; those that were lost or settled meanwhile are left out."""
@@ -189,6 +224,17 @@ class Leases:
                 met += connection.execute(statement, where).rowcount
                 reach("leases.settled")
         return met
+
+
+def _fitting(rows: Sequence[Row[Any]], room: int | None) -> Sequence[Row[Any]]:
+    """Return the first of *rows* whose bodies fit into *room*, or one that does not."""
+    if room is None:
+        return rows
+    for count, row in enumerate(rows):
+        room -= int(row.size)
+        if room < 0 and count:
+            return rows[:count]
+    return rows
 
 
 def _parts(sequences: list[int]) -> Iterator[list[int]]:

@@ -3,17 +3,18 @@
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 
-from sqlalchemy import Connection, Row
+from sqlalchemy import Connection
 
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database import Database
 from timeoutmgr.database.commits import after_commit
 from timeoutmgr.errors import LeaseLost
 from timeoutmgr.message import Received
+from timeoutmgr.transport.byte_budget import ByteBudget, Held
 from timeoutmgr.transport.sql.bells import Bell
-from timeoutmgr.transport.sql.envelopes import Tag, from_row
+from timeoutmgr.transport.sql.envelopes import LeasedRow, Tag, from_row
 from timeoutmgr.transport.sql.failures import as_transport
 from timeoutmgr.transport.sql.keeper import LeaseKeeper
 from timeoutmgr.transport.sql.leases import LARGEST_LEASE, Leases
@@ -23,7 +24,8 @@ from timeoutmgr.transport.sql.watch import Watch
 class SqlReceiver:
     """A consumer of one queue, as ``contracts.Receiver`` says.
 
-    *prefetch* bounds how many messages it has unacknowledged; 0 is no bound.
+    *prefetch* bounds how many messages it has unacknowledged; 0 is no bound. *budget* bounds the
+    bytes of their bodies.
     """
 
     def __init__(
@@ -37,6 +39,7 @@ class SqlReceiver:
         bell: Bell,
         watch: Watch,
         owner_check: float,
+        budget: ByteBudget,
     ) -> None:
         self.queue: Final = queue
         self._prefetch = prefetch
@@ -50,6 +53,7 @@ class SqlReceiver:
         self._left = True
         self._lock = threading.Lock()
         self._held: dict[Tag, None] = {}
+        self._bytes = Held(budget)
         # About to be leased: ours from before the commit, so that nobody takes them for orphans.
         self._taking: list[Tag] = []
         # Acknowledged in a transaction that has not ended yet.
@@ -63,7 +67,7 @@ class SqlReceiver:
         """Return up to *limit* messages; wait at most *wait* seconds for the first."""
         return [from_row(self.queue, row) for row in self.receive_rows(limit, wait)]
 
-    def receive_rows(self, limit: int, wait: float) -> Sequence[Row[Any]]:
+    def receive_rows(self, limit: int, wait: float) -> Sequence[LeasedRow]:
         """Return what ``receive`` does, as rows with kombu's properties."""
         # A thread's wait is real, whatever time an injected clock shows.
         until = time.monotonic() + wait
@@ -84,7 +88,7 @@ class SqlReceiver:
                 rows = self._look(limit)
         return rows
 
-    def poll_rows(self, limit: int) -> Sequence[Row[Any]]:
+    def poll_rows(self, limit: int) -> Sequence[LeasedRow]:
         """Return rows without waiting, and without a look while nothing can have come."""
         return self._look(limit) if self._is_worth_a_look() else []
 
@@ -140,6 +144,7 @@ class SqlReceiver:
         except BaseException:
             # Given back as soon as the database answers; nobody renews them from here on.
             self._keeper.orphan(self.queue, held)
+            self._bytes.clear()
             raise
 
     def held(self) -> list[Tag]:
@@ -147,7 +152,7 @@ class SqlReceiver:
         with self._lock:
             return [*self._held, *self._taking]
 
-    def _look(self, limit: int) -> Sequence[Row[Any]]:
+    def _look(self, limit: int) -> Sequence[LeasedRow]:
         limit = min(limit, self._room())
         if limit <= 0:
             return []
@@ -168,9 +173,11 @@ class SqlReceiver:
             self._watch.found_nothing(left)
         return rows
 
-    def _take(self, limit: int) -> Sequence[Row[Any]]:
+    def _take(self, limit: int) -> Sequence[LeasedRow]:
         try:
-            rows = self._leases.take(self.queue, limit, self._about_to_take)
+            # What is being settled counts until its transaction has ended.
+            room = self._bytes.room
+            rows = self._leases.take(self.queue, limit, self._about_to_take, room)
         except BaseException:
             with self._lock:
                 tags, self._taking = self._taking, []
@@ -178,7 +185,10 @@ class SqlReceiver:
             self._keeper.orphan(self.queue, tags)
             raise
         with self._lock:
-            self._held.update(((row.sequence, row.delivery_count + 1), None) for row in rows)
+            for row in rows:
+                tag = (row.sequence, row.delivery_count + 1)
+                self._held[tag] = None
+                self._bytes.add(tag, row.size)
             self._taking = []
         return rows
 
@@ -195,15 +205,18 @@ class SqlReceiver:
             return self._watch.is_worth_a_look()
 
     def _room(self) -> int:
-        if not self._prefetch:
-            return LARGEST_LEASE
         with self._lock:
+            if self._bytes.is_full:
+                return 0
+            if not self._prefetch:
+                return LARGEST_LEASE
             return self._prefetch - len(self._held) + len(self._settling)
 
     def _forget(self, tags: list[Tag]) -> None:
         with self._lock:
             for tag in tags:
                 self._held.pop(tag, None)
+                self._bytes.settle(tag)
                 self._settling.discard(tag)
 
 

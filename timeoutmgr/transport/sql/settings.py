@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.transport.byte_budget import BUFFER_BYTES, check_buffer_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,7 +17,8 @@ class SqlQueueSettings:
     SQLite (where a look costs nothing while the file did not change), 50 ms to 1 s on PostgreSQL
     (where NOTIFY wakes it before) and 20 to 250 ms on MySQL. *notify* sends that NOTIFY; it
     serialises commits of the whole database, so a database of very many small sends may be better
-    off without.
+    off without. *buffer_bytes* bounds the bodies that are received and not settled, of all
+    receivers together.
     """
 
     lease: timedelta = timedelta(seconds=60)
@@ -24,6 +26,7 @@ class SqlQueueSettings:
     poll_max: timedelta | None = None
     owner_check: timedelta = timedelta(seconds=1)
     notify: bool = True
+    buffer_bytes: int = BUFFER_BYTES
 
     def __post_init__(self) -> None:
         """Check every value."""
@@ -31,6 +34,7 @@ class SqlQueueSettings:
             value = getattr(self, name)
             if value is not None and value <= timedelta(0):
                 raise ConfigurationError(f"{name} must be a positive timedelta, got {value!r}")
+        check_buffer_bytes(self.buffer_bytes)
         if self.lease < timedelta(seconds=1):
             raise ConfigurationError(
                 f"lease must be at least 1 s, it is renewed at a third of it; got {self.lease}"

@@ -2,7 +2,7 @@
 
 from typing import Any, Final
 
-from sqlalchemy import Select, bindparam, delete, func, insert, literal_column, select, update
+from sqlalchemy import Select, bindparam, case, delete, func, insert, literal_column, select, update
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.sql.expression import ColumnElement, Executable, Insert
 
@@ -63,17 +63,21 @@ class Statements:
         self.probe: Final = select(messages.sequence).where(in_queue, free).limit(1)
         self.purge: Final = delete(tables.messages).where(in_queue, free)
 
-        # --- leases: queue, limit, now; me, sequences, lease
+        # --- leases: queue, limit, inline, now; me, sequences, lease
+        size = func.length(messages.body)
+        self.bodies: Final = select(messages.sequence, messages.body).where(chosen)
         self.free_rows: Final[Select[Any]] = (
             select(
                 messages.sequence,
                 messages.message_id,
                 messages.headers,
-                messages.body,
+                # A large body is read once it is known to fit; most are not large.
+                case((size <= bindparam("inline"), messages.body)).label("body"),
                 messages.content_type,
                 messages.content_encoding,
                 messages.delivery_count,
                 messages.properties,
+                size.label("size"),
             )
             .where(front, free)
             .order_by(*order)

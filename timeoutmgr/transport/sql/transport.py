@@ -10,6 +10,7 @@ from timeoutmgr.contracts import Clock, TransactionMode, TransportCapabilities
 from timeoutmgr.database import Database, checked_identifier
 from timeoutmgr.database import upgrade as upgrades
 from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.transport.byte_budget import ByteBudget
 from timeoutmgr.transport.sql.bells import Bells
 from timeoutmgr.transport.sql.failures import as_transport
 from timeoutmgr.transport.sql.keeper import LeaseKeeper
@@ -49,6 +50,7 @@ class SqlTransport:
         self._database.used_by(self)
         self.clock: Final[Clock] = clock or SystemClock()
         self.settings: Final = settings or SqlQueueSettings()
+        self.budget: Final = ByteBudget(self.settings.buffer_bytes)
         self._prefix = checked_identifier("prefix", prefix)
         self._schema = None if schema is None else checked_identifier("schema", schema)
         if schema is not None and self._database.is_sqlite:
@@ -162,6 +164,8 @@ class SqlTransport:
                 owner_check,
             ),
             owner_check=owner_check,
+            # kombu's own consumers bound what they hold by their prefetch.
+            budget=self.budget if prefetch else ByteBudget(None),
         )
 
     def close(self) -> None:

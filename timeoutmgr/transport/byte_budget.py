@@ -1,0 +1,129 @@
+"""How many bytes of messages a process holds between receiving and settling them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Hashable
+from typing import Final
+
+from timeoutmgr.errors import ConfigurationError
+
+BUFFER_BYTES: Final = 64 * 1024 * 1024
+"""The usual bound, for all receivers of one transport together."""
+
+
+def check_buffer_bytes(value: int) -> None:
+    """Raise ConfigurationError where *value* cannot be a bound."""
+    if value < 1:
+        raise ConfigurationError(f"buffer_bytes must be positive, got {value}")
+
+
+_FORGETS: Final = 0.99
+"""How much of the largest size is left when another message has come: less with each."""
+
+
+class ByteBudget:
+    """The bytes that the receivers of one transport hold together. Safe for many threads."""
+
+    def __init__(self, limit: int | None = BUFFER_BYTES) -> None:
+        self.limit: Final = limit
+        self._lock = threading.Lock()
+        self._held = 0
+        self._most = 0
+
+    @property
+    def held(self) -> int:
+        """The bytes that are received and not settled now."""
+        with self._lock:
+            return self._held
+
+    @property
+    def most_held(self) -> int:
+        """The most that were held at one time."""
+        with self._lock:
+            return self._most
+
+    @property
+    def room(self) -> int | None:
+        """The bytes that may still be received, None without a bound."""
+        with self._lock:
+            return None if self.limit is None else max(self.limit - self._held, 0)
+
+    def add(self, size: int) -> None:
+        """Count *size* bytes more; a negative *size* was settled."""
+        with self._lock:
+            self._held += size
+            self._most = max(self._most, self._held)
+
+
+class Held:
+    """The unsettled messages of one receiver with their sizes, counted in the *budget*.
+
+    A receiver that holds nothing may always receive one message, or nothing would ever move.
+    """
+
+    def __init__(self, budget: ByteBudget) -> None:
+        self._budget = budget
+        self._sizes: dict[Hashable, int] = {}
+        self._largest = 0.0
+
+    def __len__(self) -> int:
+        return len(self._sizes)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether another message like the largest of late would be too much."""
+        room = self._budget.room
+        return bool(self._sizes) and room is not None and room <= self._largest
+
+    @property
+    def room(self) -> int | None:
+        """The bytes that may still be received, None without a bound."""
+        return self._budget.room
+
+    def add(self, message: Hashable, size: int) -> None:
+        """Count a message that was received."""
+        self._budget.add(size - self._sizes.get(message, 0))
+        self._sizes[message] = size
+        self._largest = max(float(size), self._largest * _FORGETS)
+
+    def settle(self, message: Hashable) -> None:
+        """Take a message out; twice is fine."""
+        self._budget.add(-self._sizes.pop(message, 0))
+
+    def clear(self) -> None:
+        """Take every message out: the broker has them again."""
+        self._budget.add(-sum(self._sizes.values()))
+        self._sizes.clear()
+
+
+class Window:
+    """How many messages a broker may send ahead: one at first, then what fits into the budget."""
+
+    def __init__(self, most: int, limit: int | None) -> None:
+        self._most = most
+        self._limit = limit
+        self._largest = 0.0
+        self.size = most if limit is None else 1
+
+    def saw(self, size: int) -> None:
+        """Note a message of *size* bytes; older messages count ever less."""
+        self._largest = max(float(size), self._largest * _FORGETS)
+
+    @property
+    def fitting(self) -> int:
+        """The number of messages that would fit, as far as sizes were seen."""
+        if self._limit is None:
+            return self._most
+        return min(self._most, max(1, int(self._limit / (self._largest + 1))))
+
+    def beside(self, in_hand: int) -> int:
+        """Return the size for a new consumer, which the broker counts apart from *in_hand*."""
+        return max(1, self.fitting - in_hand)
+
+    def misfits(self, older: int) -> bool:
+        """Return whether the window is so far off that to change it is worth some round trips.
+
+        *older* messages in hand came to an earlier consumer, and are beside this window.
+        """
+        return self.fitting >= 2 * (older + self.size) or 2 * self.fitting <= self.size
