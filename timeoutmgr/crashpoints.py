@@ -150,6 +150,7 @@ POINTS: Final[Mapping[str, str]] = {
     "forgetting.rows_deleted": "An endpoint's rows are gone from one table; not committed.",
     "forgetting.table_dropped": "A table of a part that is removed is dropped; others are there.",
     "uninstall.queues_deleted": "The queues of a timeout manager are deleted; its tables hold it.",
+    "uninstall.broker_unmarked": "Queues and the broker's marker are gone; the store has its own.",
     "uninstall.rows_deleted": "An endpoint is gone from the tables; they are there, and empty.",
     # --- the SQL queue
     "leases.written": "Messages are leased; the commit is to come.",
@@ -221,6 +222,8 @@ POINTS: Final[Mapping[str, str]] = {
     "install.queue_declared": "A queue is declared at the broker; those after it are not.",
     "install.feature": "The tables of a feature are installed; those after it are not.",
     "install.error_queue": "The error queue is there; the endpoint's other queues are not.",
+    "install.marker_kept": "The store has a marker; the broker does not bear it.",
+    "install.broker_marked": "The broker bears the store's marker; the store does not know it.",
     "install.queues": "The queues are there; what features install is not, nor may the store be.",
     "topology.exchange_declared": "An exchange of the delay levels is declared; those after it are "
     "not.",

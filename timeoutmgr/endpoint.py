@@ -91,9 +91,13 @@ class Endpoint:
         transport, queue = self._parts.settings.transport, self.name + TIMEOUTS
         return Timeouts(store, self._wake, lambda: count_waiting(transport, queue))
 
-    def install(self) -> list[str]:
-        """Create queues and tables that are missing; return the endpoint's queues."""
-        return installation.install(self._parts)
+    def install(self, *, new_marker: bool = False) -> list[str]:
+        """Create queues and tables that are missing; return the endpoint's queues.
+
+        With *new_marker* store and broker are paired anew: for an endpoint that was moved to
+        another broker or store on purpose, and of which no process runs.
+        """
+        return installation.install(self._parts, new_marker=new_marker)
 
     def start(self) -> None:
         """Start receiving. Raises ConfigurationError or TransportUnavailable; twice is fine."""

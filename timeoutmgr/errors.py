@@ -15,6 +15,7 @@
     │   ├── PipelineUnavailable     Spark, Java or a driver of the data pipeline is missing
     │   ├── RunInTheWay             a run of the pipeline was not finished, or is another one
     │   ├── QueueMissing            a queue that is needed does not exist
+    │   ├── WrongPair               store and broker of an endpoint belong to others
     │   ├── LossyQueue              a queue that exists drops messages that it accepted
     │   └── MigrationRefused        a migration may not start, or not go on like this
     ├── InvalidMessage              bad input at the door; nothing was sent
@@ -145,6 +146,17 @@ class QueueMissing(ConfigurationError):
         names = ", ".join(repr(name) for name in queues)
         super().__init__(f"missing queue {names}; {remedy}")
         self.queues = queues
+
+
+class WrongPair(ConfigurationError):
+    """Store and broker of an endpoint do not belong together: their markers differ."""
+
+    def __init__(self, endpoint: str, difference: str) -> None:
+        super().__init__(
+            f"store and broker of {endpoint!r} do not belong together: {difference}. Correct the "
+            "URL that is wrong; or, if the other is given up, stop every process of the endpoint "
+            "and run `timeoutmgr install --new-marker`"
+        )
 
 
 class LossyQueue(ConfigurationError):

@@ -18,17 +18,20 @@ from timeoutmgr.errors import (
 )
 from timeoutmgr.features import Satellite
 from timeoutmgr.host_files import REMEDY, host_file_beside_broker
+from timeoutmgr.markers import check_pair, compare_markers, mark_anew
 from timeoutmgr.own_queues import refuse_lossy_queues
 from timeoutmgr.redaction import on_one_line
 
 logger = logging.getLogger(__name__)
 
 
-def install(parts: Parts) -> list[str]:
+def install(parts: Parts, *, new_marker: bool = False) -> list[str]:
     """Create the tables and queues of *parts*; return the queues that are there now.
 
+    *new_marker* says that store and broker belong together from now on, whatever their markers say.
     Twice and concurrently is fine. Raises TransportUnavailable, StorageUnavailable, and
-    LossyQueue for a queue that was there before and drops messages.
+    LossyQueue for a queue that was there before and drops messages, WrongPair for a store that
+    belongs to another broker.
     """
     settings = parts.settings
     settings.transport.install()
@@ -45,6 +48,10 @@ def install(parts: Parts) -> list[str]:
     for installed in parts.context.installed:
         installed.install()
         reach("install.feature")
+    if new_marker:
+        mark_anew(parts)
+    else:
+        compare_markers(parts, write=True)
     return parts.queues
 
 
@@ -91,6 +98,7 @@ def prepare(parts: Parts) -> None:
             if settings.install:
                 settings.installed_persistence.install()
             settings.installed_persistence.check()
+            check_pair(parts)
         if parts.context.delayed is not None:
             parts.context.delayed.start()
     except StorageUnavailable as error:

@@ -10,6 +10,7 @@ from timeoutmgr.contracts import CanUninstall
 from timeoutmgr.contracts.reports import LIVE
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import FeatureRefused, SchemaMissing
+from timeoutmgr.markers import unmark_broker
 from timeoutmgr.native.feature import native_feature
 from timeoutmgr.native.leftovers import NAME_IT, look, stored_of
 from timeoutmgr.redaction import on_one_line
@@ -58,6 +59,7 @@ def uninstall_timeout_manager(
     with closing(settings.transport.session()) as session:
         session.delete_queues(list(found.queues))
     reach("uninstall.queues_deleted")
+    _remove_marker(settings)
     return Uninstalled(queues=found.queues, tables=_remove_tables(settings, force))
 
 
@@ -103,6 +105,17 @@ def _tables_then(settings: EndpointSettings) -> str:
     if not isinstance(settings.persistence, CanUninstall):
         return "no persistence is configured, so that tables would be left as they are"
     return f"the rows of {settings.name!r}, and the tables if no other endpoint is in them"
+
+
+def _remove_marker(settings: EndpointSettings) -> None:
+    try:
+        if settings.persistence is not None:
+            settings.persistence.check()
+    except SchemaMissing as error:
+        logger.debug("no marker to compare: %s", error)
+        return
+    unmark_broker(settings)
+    reach("uninstall.broker_unmarked")
 
 
 def _remove_tables(settings: EndpointSettings, force: bool) -> str:

@@ -2,7 +2,14 @@
 
 from typing import TYPE_CHECKING, Final
 
-from timeoutmgr.contracts import BulkTables, Clock, EndpointReport, Layout, StoreCapabilities
+from timeoutmgr.contracts import (
+    BulkTables,
+    Clock,
+    EndpointReport,
+    Layout,
+    StoreCapabilities,
+    StoreMarker,
+)
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database import Database
 from timeoutmgr.database import upgrade as migrations
@@ -11,6 +18,7 @@ from timeoutmgr.errors import CombinationRefused
 from . import endpoints
 from .forgetting import all_tables, forget
 from .lives import Lives
+from .markers import Markers
 from .partitions import first_ranges, lay_out, layout
 from .ranged import Whole
 from .settings import SqlSettings
@@ -42,6 +50,7 @@ class SqlPersistence:
         self._database: Final = url if isinstance(url, Database) else Database.shared(url)
         self._database.used_by(self)
         self._tables: Final = tables(schema, prefix)
+        self._markers: Final = Markers(self._database, self._tables)
         self._schema, self._prefix = schema, prefix
         self._version_table: Final = f"{prefix}timeouts_version"
         self._settings: Final = settings or SqlSettings()
@@ -116,6 +125,18 @@ class SqlPersistence:
             self._database, self._version_table, self._schema, all_tables(self._tables)
         )
         return True
+
+    def marker(self, endpoint: str) -> StoreMarker | None:
+        """Return the marker of *endpoint*, if there is one."""
+        return self._markers.read(endpoint)
+
+    def propose_marker(self, endpoint: str, word: str, broker: str) -> StoreMarker:
+        """Keep *word*, unconfirmed, unless a marker is kept; return the marker that is kept."""
+        return self._markers.propose(endpoint, word, broker)
+
+    def confirm_marker(self, endpoint: str, word: str, broker: str) -> None:
+        """Keep *word* as the marker that *broker* bears."""
+        self._markers.confirm(endpoint, word, broker)
 
     def layout(self) -> Layout | None:
         """Return how PostgreSQL partitions the pending timeouts; None elsewhere."""

@@ -113,7 +113,13 @@ def tables(schema: str | None, prefix: str) -> Tables:
             _text("taken_by"),
             _instant("taken_at"),
         ),
-        endpoints=table("endpoints", _text("endpoint", key=True)),
+        endpoints=table(
+            "endpoints",
+            _text("endpoint", key=True),
+            _text("marker"),
+            _long("broker"),
+            Column("marker_confirmed", SmallInteger),
+        ),
         processes=table(
             "processes",
             _text("owner", key=True),

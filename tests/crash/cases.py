@@ -95,10 +95,11 @@ _ONE_CHANGE: Final = ("replaced", "prepared", "swapped", "discarded")
 ONCE: Final = {
     ("upgrade.schema_created", RABBITMQ),
     ("upgrade.revisions_run", RABBITMQ),
+    *((f"install.{point}", pair) for point in ("marker_kept", "broker_marked") for pair in PAIRS),
     *((f"partitions.{point}", pair) for point in _ONE_CHANGE for pair in _ON_POSTGRES),
 }
-"""Reached once only: there is one set of tables where only the store is in the database, and one
-partition to replace.
+"""Reached once only: there is one set of tables where only the store is in the database, one pair
+of store and broker to mark, and one partition to replace.
 """
 
 FRESH: Final = frozenset(

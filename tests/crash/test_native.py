@@ -45,6 +45,7 @@ INSTALLING: Final = (
 SETTLING: Final = ("unroutable.sent_on", "unroutable.error_copies_confirmed")
 REMOVING: Final = (
     "uninstall.queues_deleted",
+    "uninstall.broker_unmarked",
     "forgetting.rows_deleted:2",
     "uninstall.rows_deleted",
     "forgetting.table_dropped:3",

@@ -32,6 +32,7 @@ from timeoutmgr.delayed_delivery import StoreStart
 from timeoutmgr.errors import ConfigurationError, TimeoutManagerError
 from timeoutmgr.host_files import REMEDY, host_file_beside_broker
 from timeoutmgr.instants import Micros
+from timeoutmgr.markers import compare_markers
 from timeoutmgr.timeouts import Timeouts
 
 _OFFSET_WARNS: Final = 1.0
@@ -52,6 +53,8 @@ def examine(parts: Parts, limits: Thresholds) -> Iterator[Finding]:
     if not _has_failed(queues):
         yield from _guarded("queues", lambda: _queues(parts))
         yield from _guarded("delay levels", lambda: native_findings(parts))
+    if not _has_failed(queues) and not _has_failed(store):
+        yield from _guarded("marker", lambda: _marker(parts))
     pending = _pending_of(parts)
     if not _has_failed(store) and pending is not None:
         yield from _guarded("clock", lambda: _clock(parts, pending))
@@ -101,6 +104,12 @@ def _transport(parts: Parts) -> Iterator[Finding]:
         session.ping()
     yield ok("transport", f"{transport.describe()} answers")
     yield from _schema("queue tables", transport.check)
+
+
+def _marker(parts: Parts) -> Iterator[Finding]:
+    shared = compare_markers(parts, write=False)
+    if shared is not None:
+        yield ok("marker", "store and broker belong together")
 
 
 def _link(security: LinkSecurity) -> Finding:

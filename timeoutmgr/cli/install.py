@@ -14,14 +14,22 @@ if TYPE_CHECKING:
 
 @click.command(cls=Command)
 @option("--sql", is_flag=True, help="Print the DDL instead, and touch nothing.")
+@option(
+    "--new-marker",
+    is_flag=True,
+    help="Pair store and broker anew: after a deliberate move of the endpoint to other servers.",
+)
 @common(environment=False)
 @click.pass_obj
-def install(shared: Shared, sql: bool) -> None:
+def install(shared: Shared, sql: bool, new_marker: bool) -> None:
     """Create the queues and tables that are missing, or upgrade them.
 
     Twice, and from several hosts at once, is fine. With --sql nothing is connected to: the
     statements for an empty database are printed, for somebody who may run them. The queues are
     still to be created then, by an install without --sql.
+
+    Store and broker get a marker, by which each start knows that they belong together.
+    --new-marker replaces it; stop every process of the endpoint before.
 
     Examples:
       timeoutmgr install
@@ -40,7 +48,7 @@ def install(shared: Shared, sql: bool) -> None:
             text = "\n".join(each for each in found if each)
             shared.show({"sql": text}, lambda: click.echo(text))
             return
-        queues = installation.install(parts)
+        queues = installation.install(parts, new_marker=new_marker)
         persistence = settings.installed_persistence
         described = [
             ("endpoint", settings.name),

@@ -14,6 +14,7 @@ from timeoutmgr.contracts.delayed import (
     RemovesInBatches,
     StoresInBatches,
 )
+from timeoutmgr.contracts.markers import BearsMarkers, KeepsMarkers, StoreMarker
 from timeoutmgr.contracts.moving import KeepsRows, MessageRows, Move, MovesRows
 from timeoutmgr.contracts.outcomes import CancelResult, ChangeResult, Outcome, OutcomeKind
 from timeoutmgr.contracts.persistences import (
@@ -51,6 +52,7 @@ from timeoutmgr.contracts.transports import (
 
 __all__ = [
     "Answered",
+    "BearsMarkers",
     "Binding",
     "BrowsesQueues",
     "BulkTables",
@@ -71,6 +73,7 @@ __all__ = [
     "HasLayout",
     "HasLink",
     "InspectsQueues",
+    "KeepsMarkers",
     "KeepsRows",
     "Key",
     "Layout",
@@ -95,6 +98,7 @@ __all__ = [
     "Sending",
     "StartsSending",
     "StoreCapabilities",
+    "StoreMarker",
     "StoreStatistics",
     "StoresInBatches",
     "Taken",

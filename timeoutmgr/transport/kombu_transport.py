@@ -20,6 +20,7 @@ from timeoutmgr.transport.connection import AmqpConnection, kombu_connection
 from timeoutmgr.transport.heartbeats import Heartbeats
 from timeoutmgr.transport.management import management_api
 from timeoutmgr.transport.rabbitmq import RabbitMQSession
+from timeoutmgr.transport.redis_session import RedisSession
 from timeoutmgr.transport.refusals import Family, family_of
 from timeoutmgr.transport.registry import BindingRegistry, DeclaredRegistry, Registry
 from timeoutmgr.transport.relay import Relay
@@ -139,7 +140,8 @@ class KombuTransport:
         make: Callable[[Any], Registry] = (
             DeclaredRegistry if self._family is Family.UNTESTED else BindingRegistry
         )
-        return VirtualSession(self._connect_virtual, make, self._settings, self.budget)
+        kind = RedisSession if self._family is Family.REDIS else VirtualSession
+        return kind(self._connect_virtual, make, self._settings, self.budget)
 
     def session_of_batches(self, most: int) -> TransportSession:
         """Return a session that waits for the confirms of up to *most* messages together.

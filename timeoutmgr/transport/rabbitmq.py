@@ -21,6 +21,7 @@ from timeoutmgr.contracts import (
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import ConfigurationError, MessageTooLarge, QueueMissing
 from timeoutmgr.message import Outgoing, Received
+from timeoutmgr.transport import marker_exchanges
 from timeoutmgr.transport import topology as topologies
 from timeoutmgr.transport.browsing import held
 from timeoutmgr.transport.byte_budget import ByteBudget
@@ -188,6 +189,21 @@ class RabbitMQSession:
         """Return whether *exchange* knows a queue for *key*."""
         with self._channel("probing an exchange") as channel:
             return topologies.is_routed(channel, exchange, key)
+
+    def borne_marker(self, endpoint: str, expected: str | None) -> str | None:
+        """Return the marker of *endpoint*, if there is one."""
+        with self._channel("reading a marker") as channel:
+            return marker_exchanges.read(channel, endpoint, expected)
+
+    def bear_marker(self, endpoint: str, word: str, store: str) -> None:
+        """Mark *endpoint*; another marker is taken away."""
+        with self._channel("writing a marker") as channel:
+            marker_exchanges.write(channel, endpoint, word, store)
+
+    def drop_marker(self, endpoint: str, expected: str | None) -> None:
+        """Remove the marker of *endpoint*."""
+        with self._channel("removing a marker") as channel:
+            marker_exchanges.erase(channel, endpoint, expected)
 
     def receiver(self, queue: str, *, prefetch: int) -> Receiver:
         """Return a consumer of *queue* on a connection of its own."""

@@ -47,7 +47,7 @@ def declare(channel: Any, topology: Topology) -> None:
 
 def missing(channel: Any, topology: Topology) -> list[str]:
     """Return the exchanges and queues that do not exist."""
-    exchanges = [one.name for one in topology.exchanges if not _has_exchange(channel, one.name)]
+    exchanges = [one.name for one in topology.exchanges if not has_exchange(channel, one.name)]
     queues = [one.name for one in topology.queues if not has_queue(channel, one.name)]
     return [*dict.fromkeys([*exchanges, *queues])]
 
@@ -71,7 +71,7 @@ def bind_queues(
             with _refusals("binding of", queue):
                 channel.queue_bind(queue, exchange, key)
         except NotFound as error:
-            if not _has_exchange(channel, exchange):
+            if not has_exchange(channel, exchange):
                 raise QueueMissing(
                     [exchange], "the delay levels are not there: run `timeoutmgr install`"
                 ) from error
@@ -109,7 +109,8 @@ def message_count(channel: Any, name: str) -> int | None:
         return None  # py-amqp has opened the channel again, that the broker closed over it
 
 
-def _has_exchange(channel: Any, name: str) -> bool:
+def has_exchange(channel: Any, name: str) -> bool:
+    """Return whether there is an exchange called *name*."""
     try:
         channel.exchange_declare(name, "", passive=True)
     except NotFound:

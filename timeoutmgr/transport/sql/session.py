@@ -30,6 +30,7 @@ class SqlSession:
         self._transport = transport
         self._database = transport.database
         self._queues = transport.queues
+        self._markers = transport.markers
 
     def create_queues(self, names: Sequence[str], *, dead_letter_to: str | None = None) -> None:
         """Create the queues that do not exist.
@@ -55,6 +56,21 @@ class SqlSession:
         """Return how many messages of *queue* nobody has in hand."""
         with as_transport(self._database):
             return self._queues.count(queue)
+
+    def borne_marker(self, endpoint: str, expected: str | None) -> str | None:
+        """Return the marker of *endpoint*, if there is one."""
+        with as_transport(self._database):
+            return self._markers.read(endpoint)
+
+    def bear_marker(self, endpoint: str, word: str, store: str) -> None:
+        """Mark *endpoint*; another marker is overwritten."""
+        with as_transport(self._database):
+            self._markers.write(endpoint, word)
+
+    def drop_marker(self, endpoint: str, expected: str | None) -> None:
+        """Remove the marker of *endpoint*."""
+        with as_transport(self._database):
+            self._markers.erase(endpoint)
 
     def send(
         self, outgoing: Sequence[Outgoing], *, transaction: Connection | None = None

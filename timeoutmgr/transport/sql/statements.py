@@ -127,6 +127,9 @@ class Statements:
             update(tables.messages).where(chosen).values(lease_owner=None, lease_until=0)
         )
 
+        # --- markers: endpoint, marker
+        self.mark: Final = _insert_missing(insert(tables.markers), dialect)
+
         # --- bindings: exchange, routing_key, queue, kind
         self.bind: Final = _insert_missing(insert(tables.bindings), dialect)
         self.unbind: Final = delete(tables.bindings).where(

@@ -24,6 +24,7 @@ class QueueTables:
     queues: Table
     messages: Table
     bindings: Table
+    markers: Table
 
 
 def tables(schema: str | None, prefix: str) -> QueueTables:
@@ -74,4 +75,10 @@ def tables(schema: str | None, prefix: str) -> QueueTables:
         Column("queue", name, primary_key=True),
         Column("kind", KeyText(16), nullable=False),
     )
-    return QueueTables(metadata, queues, messages, bindings)
+    markers = Table(
+        f"{prefix}queue_markers",
+        metadata,
+        Column("endpoint", name, primary_key=True),
+        Column("marker", KeyText(64), nullable=False),
+    )
+    return QueueTables(metadata, queues, messages, bindings, markers)

@@ -16,6 +16,7 @@ from timeoutmgr.transport.sql.failures import as_transport
 from timeoutmgr.transport.sql.keeper import LeaseKeeper
 from timeoutmgr.transport.sql.leases import Leases
 from timeoutmgr.transport.sql.listener import Listener, channel_of
+from timeoutmgr.transport.sql.markers import Markers
 from timeoutmgr.transport.sql.moving import PostgreSQLMessageRows
 from timeoutmgr.transport.sql.queues import Queues
 from timeoutmgr.transport.sql.receiver import SqlReceiver
@@ -74,6 +75,7 @@ class SqlTransport:
         told = channel if self.settings.notify else None
         self.bells: Final = Bells.of(self._database, table)
         self.statements: Final = statements
+        self.markers: Final = Markers(self._database, self._tables, statements)
         self.queues: Final = Queues(self._database, statements, self.bells, self.clock, told)
         self._leases = Leases(
             self._database, statements, self.owner, self.clock, self.settings, told

@@ -1,0 +1,66 @@
+"""The markers beside the endpoints: which broker bears the queues of each."""
+
+from sqlalchemy import Connection, select, update
+
+from timeoutmgr.contracts import StoreMarker
+from timeoutmgr.database import Database
+
+from .inserting import insert_missing
+from .tables import Tables
+
+
+class Markers:
+    """The columns of ``endpoints`` that are about markers."""
+
+    def __init__(self, database: Database, tables: Tables) -> None:
+        self._database = database
+        self._table = tables.endpoints
+
+    def read(self, endpoint: str) -> StoreMarker | None:
+        """Return the marker of *endpoint*, if there is one."""
+        with self._database.read() as connection:
+            return self._read(endpoint, connection)
+
+    def propose(self, endpoint: str, word: str, broker: str) -> StoreMarker:
+        """Keep *word* unless a marker is kept; return the marker that is kept then."""
+
+        def work(connection: Connection) -> StoreMarker | None:
+            self._write(endpoint, word, broker, 0, connection, only_unmarked=True)
+            return self._read(endpoint, connection)
+
+        found = self._database.run(work)
+        assert found is not None, "it was written, if not before"
+        return found
+
+    def confirm(self, endpoint: str, word: str, broker: str) -> None:
+        """Keep *word* as the marker that *broker* bears."""
+        self._database.run(lambda connection: self._write(endpoint, word, broker, 1, connection))
+
+    def _write(
+        self,
+        endpoint: str,
+        word: str,
+        broker: str,
+        confirmed: int,
+        connection: Connection,
+        *,
+        only_unmarked: bool = False,
+    ) -> None:
+        insert_missing(connection, self._table, [{"endpoint": endpoint}])
+        row = update(self._table).where(self._table.c.endpoint == endpoint)
+        if only_unmarked:
+            row = row.where(self._table.c.marker.is_(None))
+        connection.execute(row.values(marker=word, broker=broker, marker_confirmed=confirmed))
+
+    def _read(self, endpoint: str, connection: Connection) -> StoreMarker | None:
+        table = self._table.c
+        row = connection.execute(
+            select(table.marker, table.broker, table.marker_confirmed).where(
+                table.endpoint == endpoint, table.marker.is_not(None)
+            )
+        ).first()
+        if row is None:
+            return None
+        return StoreMarker(
+            word=row.marker, broker=row.broker or "", confirmed=bool(row.marker_confirmed)
+        )

@@ -1,0 +1,22 @@
+"""The marker beside each endpoint, which the broker of its queues bears too."""
+
+from sqlalchemy import Column, MetaData, SmallInteger, Table, Text
+
+from timeoutmgr.database.texts import KeyText
+from timeoutmgr.database.upgrade import add_missing_columns, revision_attributes
+
+revision = "0006"
+down_revision = "0004"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Add the columns."""
+    attributes = revision_attributes()
+    add_missing_columns(
+        Table(f"{attributes['prefix']}endpoints", MetaData(schema=attributes["schema"])),
+        Column("marker", KeyText(64)),
+        Column("broker", Text()),
+        Column("marker_confirmed", SmallInteger(), nullable=False, server_default="0"),
+    )

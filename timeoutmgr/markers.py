@@ -1,0 +1,136 @@
+"""Does the store of an endpoint belong to its broker? A marker in both tells.
+
+Two endpoints of one name and one store, but with different brokers, would dispatch each other's
+timeouts into the wrong broker; two stores beside one broker would hold a part each.
+"""
+
+import logging
+import secrets
+import socket
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+
+from timeoutmgr.assembly import Parts
+from timeoutmgr.config import EndpointSettings
+from timeoutmgr.contracts import BearsMarkers, KeepsMarkers, StoreMarker
+from timeoutmgr.crashpoints import reach
+from timeoutmgr.errors import ConfigurationError, WrongPair
+
+logger = logging.getLogger(__name__)
+
+
+def compare_markers(parts: Parts, *, write: bool) -> str | None:
+    """Return the marker that store and broker share; None where there is none to share.
+
+    A pair that was never marked is marked, with *write*. Raises WrongPair for a store that belongs
+    to another broker, or a broker to another store.
+    """
+    with _both(parts) as both:
+        return None if both is None else both.compared(write=write)
+
+
+def check_pair(parts: Parts) -> None:
+    """Refuse a wrong pair at start; mark a new pair where the settings have a start install."""
+    try:
+        compare_markers(parts, write=parts.settings.install)
+    except WrongPair:
+        raise
+    except ConfigurationError as error:
+        # The queues are there, so that this user may do all that a worker needs.
+        logger.warning("store and broker of %s are not marked: %s", parts.settings.name, error)
+
+
+def mark_anew(parts: Parts) -> None:
+    """Give store and broker a new marker, whatever they bear: they belong together from now on."""
+    with _both(parts) as both:
+        if both is not None:
+            both.mark(secrets.token_hex(8))
+
+
+def unmark_broker(settings: EndpointSettings) -> None:
+    """Take the marker off the broker; uninstalling takes it out of the store."""
+    store = settings.persistence
+    with closing(settings.transport.session()) as session:
+        if not isinstance(session, BearsMarkers):
+            return
+        kept = store.marker(settings.name) if isinstance(store, KeepsMarkers) else None
+        session.drop_marker(settings.name, kept.word if kept else None)
+
+
+class _Pair:
+    """A store and a broker that can both keep the marker of an endpoint."""
+
+    def __init__(self, parts: Parts, store: KeepsMarkers, broker: BearsMarkers) -> None:
+        self._endpoint = parts.settings.name
+        self._store = store
+        self._broker = broker
+        self._store_place = _store_place(parts)
+        self._broker_place = parts.settings.transport.describe()
+
+    def compared(self, *, write: bool) -> str | None:
+        kept, borne = self._read()
+        if kept is None and borne is not None:
+            # A process that marks them now writes the store first: it may have come in between.
+            kept, borne = self._read()
+        if kept is None and borne is None:
+            return self._first() if write else None
+        if kept is None:
+            raise WrongPair(
+                self._endpoint,
+                f"the broker {self._broker_place} bears the marker {borne} of another store, and "
+                f"the store {self._store_place} has none",
+            )
+        if borne != kept.word:
+            unfinished = borne is None and not kept.confirmed
+            if unfinished and kept.broker == self._broker_place:
+                return self.mark(kept.word) if write else None
+            raise WrongPair(
+                self._endpoint,
+                f"the store {self._store_place} has the marker {kept.word} of the broker "
+                f"{kept.broker}, and the broker {self._broker_place} bears "
+                f"{'none' if borne is None else borne}",
+            )
+        if not kept.confirmed and write:
+            self._store.confirm_marker(self._endpoint, kept.word, self._broker_place)
+        return kept.word
+
+    def _read(self) -> tuple[StoreMarker | None, str | None]:
+        kept = self._store.marker(self._endpoint)
+        return kept, self._broker.borne_marker(self._endpoint, kept.word if kept else None)
+
+    def mark(self, word: str) -> str:
+        """Have the broker bear *word* first: until the store confirms it, this can be repeated."""
+        self._broker.bear_marker(self._endpoint, word, self._store_place)
+        reach("install.broker_marked")
+        self._store.confirm_marker(self._endpoint, word, self._broker_place)
+        return word
+
+    def _first(self) -> str | None:
+        word = secrets.token_hex(8)
+        kept = self._store.propose_marker(self._endpoint, word, self._broker_place)
+        reach("install.marker_kept")
+        if kept.word != word:
+            # Another process was faster; it says by now to which broker the store belongs.
+            return self.compared(write=True)
+        return self.mark(word)
+
+
+@contextmanager
+def _both(parts: Parts) -> Iterator[_Pair | None]:
+    """Lend store and broker of an endpoint that stores timeouts, if both can keep a marker."""
+    store = parts.settings.persistence
+    if parts.context.store is None or not isinstance(store, KeepsMarkers):
+        yield None
+        return
+    with closing(parts.settings.transport.session()) as session:
+        yield _Pair(parts, store, session) if isinstance(session, BearsMarkers) else None
+
+
+def _store_place(parts: Parts) -> str:
+    persistence = parts.settings.persistence
+    database = None if persistence is None else persistence.database
+    if database is None:
+        return "of this endpoint"
+    if database.path is not None:
+        return f"sqlite:///{database.path.resolve()} on {socket.gethostname()}"
+    return database.describe()
