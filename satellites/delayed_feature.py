@@ -115,13 +115,15 @@ class DelayedDelivery:
             context.mode is TransactionMode.TRANSACTION_SCOPE and not ours.capabilities.row_locks
         )
         wait = ours.time_to_trigger_fetch_circuit_breaker
+        fetch = context.breaker("DelayedFetch", wait, FETCH_SENTENCE)
+        context.watch_silence(ours.database, fetch, wait)
         poller: Poller
         poller = Poller(
             DueRounds(step, sessions=sessions, lanes=1 if is_one_writer else 2),
             # At least as often, so that an outage is noticed in time.
             interval=min(_INTERVAL, max(wait, timedelta(seconds=1))),
             sessions=sessions,
-            fetch=context.breaker("DelayedFetch", wait, FETCH_SENTENCE),
+            fetch=fetch,
             ready=_Ready(start.ready, lambda: poller.measure_offset(), context.clock),
             clock=context.clock,
             telemetry=context.telemetry,

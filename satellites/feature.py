@@ -111,7 +111,9 @@ class TimeoutManager:
         )
         address, control = settings.name + TIMEOUTS, settings.name + DISPATCHER
         ready = Readiness(persistence, store, settings.install)
-        breakers = _breakers(context, self.time_to_wait_before_critical_error)
+        wait = self.time_to_wait_before_critical_error
+        breakers = _breakers(context, wait)
+        context.watch_silence(persistence.database, breakers.fetch, wait)
 
         dispatch = DispatchTimeouts(
             store=store,

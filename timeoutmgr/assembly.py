@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
+from timeoutmgr.answers import Answering
 from timeoutmgr.clearing import Clearing
 from timeoutmgr.config import EndpointSettings
 from timeoutmgr.contracts import TransactionMode
-from timeoutmgr.database import one_connection_serves
+from timeoutmgr.database import Database, one_connection_serves
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.features import FeatureContext, Satellite, check_prerequisites
 from timeoutmgr.handlers import HandlerStep, retry_later
@@ -47,6 +48,21 @@ class Parts:
         needed = [each for each in self.satellites if not each.where_found]
         consumed = [*own, *(satellite.consumption.queue for satellite in needed)]
         return [*dict.fromkeys([*consumed, self.settings.error_queue])] if consumed else []
+
+    @property
+    def databases(self) -> list[Database]:
+        """The databases of queues and timeouts, each once."""
+        stores = (self.settings.persistence, self.settings.delayed_delivery)
+        candidates = [self.settings.transport.database]
+        candidates += [store.database for store in stores if store is not None]
+        return list({id(each): each for each in candidates if each is not None}.values())
+
+    @property
+    def servers(self) -> list[Answering]:
+        """The databases, and the broker, whose answers this process waits for."""
+        transport = self.settings.transport
+        broker = [transport] if isinstance(transport, Answering) else []
+        return [*self.databases, *broker]
 
     def close_storage(self) -> None:
         """Let go of the connections to where timeouts are stored; closing twice is fine."""
@@ -89,6 +105,8 @@ def assemble(settings: EndpointSettings) -> Parts:
     satellites = list(context.satellites)
     if not settings.send_only and settings.handlers:
         satellites.append(_handlers(settings, context, composer, sender))
+    broker = context.breaker("Broker", _BROKER_WAIT, BROKER_SENTENCE)
+    context.watch_silence(settings.transport.database, broker, _BROKER_WAIT)
     return Parts(
         settings=settings,
         mode=mode,
@@ -97,7 +115,7 @@ def assemble(settings: EndpointSettings) -> Parts:
         satellites=tuple(satellites),
         pool=pool,
         sender=sender,
-        broker=context.breaker("Broker", _BROKER_WAIT, BROKER_SENTENCE),
+        broker=broker,
     )
 
 

@@ -27,6 +27,7 @@ from timeoutmgr.inside import send_inside
 from timeoutmgr.instants import Micros
 from timeoutmgr.outgoing import Composed, SendOptions, Sent
 from timeoutmgr.redaction import on_one_line
+from timeoutmgr.resilience.silence import hurrying
 from timeoutmgr.routing import TIMEOUTS, wake_manager
 from timeoutmgr.runner import Runner
 from timeoutmgr.timeouts import Timeouts
@@ -117,6 +118,23 @@ class Endpoint:
 
     def stop(self) -> None:
         """Stop; returns when all is still. Before start and twice is fine, from any thread."""
+        with hurrying(self._parts.servers):
+            self._stop()
+
+    def close(self) -> None:
+        """Stop, and let go of every connection; a send from now on raises EndpointClosed.
+
+        Handlers and hooks that are running are waited for, and may still send.
+        """
+        with hurrying(self._parts.servers):
+            self._stop()
+            self._parts.context.critical.join(10.0)
+            self._is_closed = True
+            self._parts.pool.close()
+            self._parts.settings.transport.close()
+            self._parts.close_storage()
+
+    def _stop(self) -> None:
         self._parts.context.critical.stopped()
         with self._lock:
             runner, self._runner = self._runner, None
@@ -124,18 +142,6 @@ class Endpoint:
                 runner.stop()
                 logger.info("endpoint %s is stopped", self.name)
         self._stopped.set()
-
-    def close(self) -> None:
-        """Stop, and let go of every connection; a send from now on raises EndpointClosed.
-
-        Handlers and hooks that are running are waited for, and may still send.
-        """
-        self.stop()
-        self._parts.context.critical.join(10.0)
-        self._is_closed = True
-        self._parts.pool.close()
-        self._parts.settings.transport.close()
-        self._parts.close_storage()
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until the endpoint was stopped; return whether it was."""

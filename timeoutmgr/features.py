@@ -24,6 +24,7 @@ from timeoutmgr.message import Message, Outgoing
 from timeoutmgr.outgoing import DelayRoute
 from timeoutmgr.resilience.breakers import OutageBreaker, RateBreaker
 from timeoutmgr.resilience.critical import CriticalErrors
+from timeoutmgr.resilience.silence import SilenceWatch
 from timeoutmgr.telemetry import Telemetry
 from timeoutmgr.transport.pump import Consumption
 
@@ -167,6 +168,7 @@ class FeatureContext:
         self.satellites: list[Satellite] = []
         self.tasks: list[Task] = []
         self.breakers: list[OutageBreaker | RateBreaker] = []
+        self.silences: list[SilenceWatch] = []
         self.store: TimeoutStore | None = None
         self.delayed: StoreStart | None = None
         self.stored_delays: DelayRoute | None = None
@@ -224,6 +226,13 @@ class FeatureContext:
         made = OutageBreaker(name, time_to_wait=wait, on_trigger=trigger, clock=self.clock)
         self.breakers.append(made)
         return made
+
+    def watch_silence(
+        self, database: "Database | None", breaker: OutageBreaker, wait: timedelta
+    ) -> None:
+        """Have *breaker* armed while *database* leaves calls unanswered; None hangs never."""
+        if database is not None and not database.is_sqlite:
+            self.silences.append(SilenceWatch(database, breaker, wait.total_seconds()))
 
     def rate_breaker(self, name: str, per_second: float, sentence: str) -> RateBreaker:
         """Return a breaker that raises *sentence* as a critical error above a rate of failures."""

@@ -41,6 +41,8 @@ class Runner:
             dead_letters=self._parts.context.dead_letters,
             stop=self._stop,
         )
+        for silence in self._parts.context.silences:
+            silence.start()
         for task in self._parts.context.tasks:
             task.start()
         for satellite in there(self._parts):
@@ -66,6 +68,8 @@ class Runner:
                 logger.error("thread %s did not end within %.0f s", thread.name, _JOIN)
         self._threads.clear()
         self._pumps.clear()
+        for silence in self._parts.context.silences:
+            silence.stop()
 
     def _spawn(self, thread: threading.Thread) -> None:
         thread.start()
@@ -74,6 +78,8 @@ class Runner:
     def _watch(self) -> None:
         while not self._stop.wait(_WATCH_EVERY):
             try:
+                for silence in self._parts.context.silences:
+                    silence.check()
                 for breaker in self._parts.context.breakers:
                     breaker.check()
                 self._tell_of_ended_pumps()

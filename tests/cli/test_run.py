@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.cli.programs import Folder, wait_until
+from timeoutmgr.testing.faultproxy import FaultProxy
 
 FETCH = "Repeated failures when fetching timeouts from storage, endpoint will be terminated."
 STORE = "Repeated failures when storing timeouts, endpoint will be terminated."
@@ -33,6 +34,24 @@ def lose_the_storage(folder: Folder) -> None:
         connection.execute("DROP TABLE timeoutmgr_timeout_keys")
         connection.execute("DROP TABLE timeoutmgr_timeouts")
     connection.close()
+
+
+@pytest.mark.slow
+def test_a_signal_ends_it_while_database_and_queues_hang(
+    folder: Folder, postgres_url: str, unique: str
+) -> None:
+    with FaultProxy.before(postgres_url) as proxy:
+        for part in ("TRANSPORT", "PERSISTENCE"):
+            folder.variables[f"TIMEOUTMGR_{part}"] = proxy.url(postgres_url)
+            folder.variables[f"TIMEOUTMGR_{part}_OPTIONS_PREFIX"] = f"{unique}_"
+        program = folder.start("run")
+        program.wait_for(f"endpoint {folder.endpoint} runs")
+        proxy.blackhole()
+
+        code = program.stop(signal.SIGTERM)
+
+    assert code == 0
+    assert any("which hangs" in line for line in program.err)
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -63,7 +63,7 @@ def examine(parts: Parts, limits: Thresholds) -> Iterator[Finding]:
     reached = (not _has_failed(store), not _has_failed(queues))
     yield from _guarded("alerts", lambda: _alerts(parts, limits, *reached))
     yield from _guarded("dead-letter queues", lambda: node_findings(parts))
-    for database in _databases(parts):
+    for database in parts.databases:
         if not _has_failed(queues) and not _has_failed(store):
             yield from _guarded("database", partial(_database, parts, database))
 
@@ -280,20 +280,6 @@ def _database(parts: Parts, database: Database) -> Iterator[Finding]:
             else f"SET GLOBAL max_allowed_packet = {need} (and in the server's file), or lower "
             "limits.max_body",
         )
-
-
-def _databases(parts: Parts) -> list[Database]:
-    settings = parts.settings
-    candidates = (
-        settings.transport.database,
-        settings.persistence.database if settings.persistence is not None else None,
-        settings.delayed_delivery.database if settings.delayed_delivery is not None else None,
-    )
-    found: list[Database] = []
-    for database in candidates:
-        if database is not None and database not in found:
-            found.append(database)
-    return found
 
 
 def _guarded(check: str, look: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:

@@ -5,21 +5,25 @@ gone still acknowledges packets. An outage that blocks its own detection would n
 """
 
 import time
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, event
 
-ANSWER: Final = 60.0
-"""Seconds that a statement may be without any sign of the server."""
+from timeoutmgr.answers import LONGEST, Answers
+
+CR_SERVER_LOST: Final = 2013
+_GIVEN_UP: Final = "the server was silent while this process ended; it is not asked any more"
+ANSWER: Final = LONGEST
+"""Seconds that a statement may be without any sign of the server, if no limit asks for less."""
 
 
-def bound_answers(engine: Engine, connect_timeout: float) -> None:
+def bound_answers(engine: Engine, connect_timeout: float, answers: Answers) -> None:
     """Have connections of *engine* fail when the server is silent for too long."""
     if engine.dialect.driver == "psycopg":
-        _bound_psycopg(engine)
+        _bound_psycopg(engine, answers)
     elif engine.dialect.driver == "pymysql":
-        _bound_pymysql(engine, connect_timeout)
+        _bound_pymysql(engine, connect_timeout, answers)
 
 
 def be_patient(connection: Connection) -> None:
@@ -34,11 +38,11 @@ def be_patient(connection: Connection) -> None:
         driver.is_patient = True
 
 
-def _bound_psycopg(engine: Engine) -> None:
+def _bound_psycopg(engine: Engine, answers: Answers) -> None:
     import psycopg
 
     class BoundedConnection(psycopg.Connection[Any]):
-        """Waits for an answer no longer than ANSWER, if it is not patient."""
+        """Waits for an answer no longer than it may, if it is not patient."""
 
         is_patient = False
 
@@ -47,25 +51,61 @@ def _bound_psycopg(engine: Engine) -> None:
             if self.is_patient:
                 return super().wait(gen, *args, **kwargs)
             try:
-                return super().wait(_bounded(gen, ANSWER), *args, **kwargs)
+                with answers.waiting(self.fileno()):
+                    return super().wait(_bounded(gen, answers), *args, **kwargs)
             except _Silent as error:
                 self.pgconn.finish()  # what it would answer later belongs to nobody
                 raise psycopg.OperationalError(str(error)) from error
 
     @event.listens_for(engine, "do_connect")
     def connect(_dialect: Any, _record: Any, arguments: Any, parameters: Any) -> Any:
-        return BoundedConnection.connect(*arguments, **parameters)
+        if answers.is_given_up:
+            raise psycopg.OperationalError(_GIVEN_UP)
+        with answers.waiting(None):
+            connected = BoundedConnection.connect(*arguments, **parameters)
+        answers.sign()
+        return connected
 
 
-def _bound_pymysql(engine: Engine, connect_timeout: float) -> None:
+def _bound_pymysql(engine: Engine, connect_timeout: float, answers: Answers) -> None:
     import pymysql
+
+    base: Any = pymysql.Connection  # its stubs leave out the methods that read an answer
+
+    class BoundedConnection(base):  # type: ignore[misc]
+        """Waits for an answer no longer than it may, once it is connected."""
+
+        is_connected = False
+
+        def _read_query_result(self, *args: Any, **kwargs: Any) -> Any:
+            return self._answer(super()._read_query_result, *args, **kwargs)
+
+        def _read_ok_packet(self, *args: Any, **kwargs: Any) -> Any:
+            return self._answer(super()._read_ok_packet, *args, **kwargs)
+
+        def _answer(self, read: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+            # Once for an answer, not for each packet of it: every row comes in one.
+            if not self.is_connected:
+                return read(*args, **kwargs)
+            if answers.is_given_up:
+                self._force_close()
+                raise pymysql.OperationalError(CR_SERVER_LOST, _GIVEN_UP)
+            self._read_timeout = self._write_timeout = min(ANSWER, answers.bound)
+            with answers.waiting(self._sock.fileno()):
+                answer = read(*args, **kwargs)
+            answers.sign()
+            return answer
 
     @event.listens_for(engine, "do_connect")
     def connect(_dialect: Any, _record: Any, arguments: Any, parameters: Any) -> Any:
+        if answers.is_given_up:
+            raise pymysql.OperationalError(CR_SERVER_LOST, _GIVEN_UP)
         # The greeting is read with the read time-out; a silent server is seen no sooner else.
         quick = {"read_timeout": connect_timeout, "write_timeout": connect_timeout}
-        connection: Any = pymysql.connect(*arguments, **{**parameters, **quick})
-        connection._read_timeout = connection._write_timeout = ANSWER
+        with answers.waiting(None):
+            connection: Any = BoundedConnection(*arguments, **{**parameters, **quick})
+        answers.sign()
+        connection.is_connected = True
         return connection
 
 
@@ -73,17 +113,21 @@ class _Silent(Exception):
     """No sign of the server for too long."""
 
 
-def _bounded(wrapped: Generator[Any, Any, Any], seconds: float) -> Generator[Any, Any, Any]:
-    """Yield and return what *wrapped* does; raise _Silent when nothing was ready for *seconds*.
+def _bounded(wrapped: Generator[Any, Any, Any], answers: Answers) -> Generator[Any, Any, Any]:
+    """Yield and return what *wrapped* does; raise _Silent when nothing was ready for too long.
 
     psycopg sends a falsy value at every interval in which the socket was not ready.
     """
+    if answers.is_given_up:
+        raise _Silent(_GIVEN_UP)
+    seconds = min(ANSWER, answers.bound)
     deadline = time.monotonic() + seconds
     try:
         wanted = next(wrapped)
         while True:
             ready = yield wanted
             if ready:
+                answers.sign()
                 deadline = time.monotonic() + seconds
             elif time.monotonic() > deadline:
                 raise _Silent(f"no answer from the server for {seconds:g} s")

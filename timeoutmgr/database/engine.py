@@ -16,6 +16,7 @@ from sqlalchemy import Connection, Engine, create_engine, event, exc, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.pool import NullPool
 
+from timeoutmgr.answers import Answers
 from timeoutmgr.contracts import Clock
 from timeoutmgr.database.deadlines import bound_answers
 from timeoutmgr.database.dialects import MARIADB, Dialect, dialect_of
@@ -91,8 +92,9 @@ class Database:
         self.url: Final = _parsed(url)
         self.settings: Final = settings or DatabaseSettings()
         self.dialect: Final[Dialect] = dialect_of(self.url.get_backend_name())
-        self.engine: Final[Engine] = _engine(self.url, self.settings)
-        self.apart: Final[Engine] = _engine(self.url, self.settings, apart=True)
+        self.unanswered: Final = Answers()
+        self.engine: Final[Engine] = _engine(self.url, self.settings, self.unanswered)
+        self.apart: Final[Engine] = _engine(self.url, self.settings, self.unanswered, apart=True)
         """For connections that are held for long: outside the pool, so never waiting for it."""
         self._writer: Final = self.engine.execution_options(**{_BEGIN: "BEGIN IMMEDIATE"})
         # SQLite has one writer: threads of this process queue here instead of polling the file.
@@ -294,7 +296,9 @@ def _parsed(url: str | URL) -> URL:
         ) from None
 
 
-def _engine(url: URL, settings: DatabaseSettings, *, apart: bool = False) -> Engine:
+def _engine(
+    url: URL, settings: DatabaseSettings, answers: Answers, *, apart: bool = False
+) -> Engine:
     backend = url.get_backend_name()
     if backend == "sqlite":
         return _sqlite_engine(url, settings, apart)
@@ -322,7 +326,7 @@ def _engine(url: URL, settings: DatabaseSettings, *, apart: bool = False) -> Eng
         **options,
         **_pool(settings, apart, pool_timeout=settings.connect_timeout * 2),
     )
-    bound_answers(engine, settings.connect_timeout)
+    bound_answers(engine, settings.connect_timeout, answers)
     if backend == "postgresql":
         _compile_nothing(engine)
     refuse_lookalikes(engine)

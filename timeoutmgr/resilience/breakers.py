@@ -62,6 +62,7 @@ class OutageBreaker:
         self._state = BreakerState.DISARMED
         self._armed_at = 0.0
         self._error: BaseException | None = None
+        self._is_overdue = False
 
     @property
     def state(self) -> BreakerState:
@@ -70,18 +71,32 @@ class OutageBreaker:
 
     def failure(self, error: BaseException) -> float:
         """Report a failure; return the seconds to pause before the next attempt."""
-        with self._lock:
-            self._error = error
-            if self._state is BreakerState.DISARMED:
-                self._state = BreakerState.ARMED
-                self._armed_at = self._clock.monotonic()
-                logger.warning("breaker %s is armed: %s", self.name, on_one_line(error))
-        self.check()
+        self._arm(error, 0.0, is_overdue=False)
         with self._lock:
             if self._state is BreakerState.TRIGGERED:
                 return TRIGGERED_PAUSE
             remaining = self._armed_at + self._wait - self._clock.monotonic()
             return max(0.0, min(ARMED_PAUSE, remaining))
+
+    def overdue(self, error: BaseException, lasted: float) -> None:
+        """Report a call that has been waiting for *lasted* seconds, and has not failed yet."""
+        self._arm(error, lasted, is_overdue=True)
+
+    def answered(self) -> None:
+        """Take ``overdue`` back: the call was answered, and no attempt has failed since."""
+        if self._is_overdue:
+            self.success()
+
+    def _arm(self, error: BaseException, lasted: float, *, is_overdue: bool) -> None:
+        with self._lock:
+            self._error = error
+            was_well = self._state is BreakerState.DISARMED
+            self._is_overdue = is_overdue and (self._is_overdue or was_well)
+            if self._state is BreakerState.DISARMED:
+                self._state = BreakerState.ARMED
+                self._armed_at = self._clock.monotonic() - lasted
+                logger.warning("breaker %s is armed: %s", self.name, on_one_line(error))
+        self.check()
 
     def success(self) -> None:
         """Report that it works."""
@@ -90,6 +105,7 @@ class OutageBreaker:
         with self._lock:
             was, self._state = self._state, BreakerState.DISARMED
             self._error = None
+            self._is_overdue = False
         if was is not BreakerState.DISARMED:
             logger.info("breaker %s is disarmed", self.name)
 

@@ -19,6 +19,7 @@ from kombu.connection import Connection
 from kombu.exceptions import OperationalError
 from kombu.transport import pyamqp
 
+from timeoutmgr.answers import Answers
 from timeoutmgr.errors import TransportUnavailable
 from timeoutmgr.redaction import on_one_line, redact
 from timeoutmgr.transport.frames import RawContent, raw_frame_handler, split_frames
@@ -84,8 +85,11 @@ class AmqpConnection:
     confirm, or blocked by an alarm, then takes no delivery and no acknowledgement with it.
     """
 
-    def __init__(self, url: str, settings: KombuSettings) -> None:
+    def __init__(self, url: str, settings: KombuSettings, answers: Answers | None = None) -> None:
         self.lock = threading.RLock()
+        self._answers = answers or Answers()
+        if self._answers.is_given_up:
+            raise TransportUnavailable(f"{redact(url)} was silent while this process ended")
         self.broken: str | None = None
         self.blocked = False
         self._amqp = _establish(url, settings, self)
@@ -131,6 +135,18 @@ class AmqpConnection:
         """Make *wake* end a :meth:`pump`."""
         self._selector.register(wake, selectors.EVENT_READ)
 
+    @contextmanager
+    def asking(self) -> Iterator[None]:
+        """Note that the broker's answer is waited for, so that it need not be for ever."""
+        if self.broken is not None:
+            yield
+            return
+        if self._answers.is_given_up:
+            raise ConnectionResetError("the broker was silent while this process ended")
+        with self._answers.waiting(self._socket.fileno()):
+            yield
+        self._answers.sign()
+
     def write(self, frames: bytes) -> None:
         """Write whole frames."""
         self._transport.write(frames)
@@ -145,6 +161,7 @@ class AmqpConnection:
         chunk = self._read()
         if chunk is None:
             return False
+        self._answers.sign()
         # py-amqp reads from this buffer too, while it waits for an answer.
         frames, self._transport._read_buffer = split_frames(self._transport._read_buffer + chunk)
         for frame in frames:
@@ -191,6 +208,9 @@ class AmqpConnection:
     def close(self) -> None:
         """Part in good order where the broker answers within a second."""
         if self.broken is not None:
+            return
+        if self._answers.is_given_up:
+            self.drop("closed")
             return
         try:
             self._socket.settimeout(1.0)

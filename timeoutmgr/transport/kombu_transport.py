@@ -7,6 +7,7 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
 
+from timeoutmgr.answers import Answers
 from timeoutmgr.contracts import (
     LinkSecurity,
     TransactionMode,
@@ -93,6 +94,7 @@ class KombuTransport:
             management_api(url, self._settings)  # for its refusals
         self.budget: Final = ByteBudget(self._settings.buffer_bytes)
         self._heartbeats = Heartbeats(self._settings.heartbeat)
+        self.unanswered: Final = Answers()
 
     @property
     def capabilities(self) -> TransportCapabilities:
@@ -178,7 +180,7 @@ class KombuTransport:
         )
 
     def _connect_amqp(self) -> AmqpConnection:
-        connection = AmqpConnection(self._url, self._settings)
+        connection = AmqpConnection(self._url, self._settings, self.unanswered)
         self._heartbeats.add(connection)
         return connection
 

@@ -350,7 +350,7 @@ def _held(connection: AmqpConnection, what: str) -> Iterator[None]:
     """Keep *connection* for this thread; drop it on any error that may have left it half-way."""
     with connection.lock:
         try:
-            with broker_errors(what):
+            with broker_errors(what), connection.asking():
                 yield
         except (ConfigurationError, MessageTooLarge):
             raise

@@ -231,7 +231,7 @@ class RabbitMQReceiver:
         self._window = Window(self._prefetch, self._limit)
         connection.holds_back = lambda: self._held.is_full
         try:
-            with broker_errors(f"consuming queue {self._queue!r}"):
+            with broker_errors(f"consuming queue {self._queue!r}"), connection.asking():
                 channel = self._channel = connection.channel()
                 channel.deliver = self._on_delivery
                 channel.cancelled = self._on_consumer_end

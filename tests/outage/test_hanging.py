@@ -1,0 +1,101 @@
+"""A server that hangs: it takes every packet, and answers no call."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from datetime import timedelta
+
+import pytest
+
+from tests.acceptance.place import Party
+from tests.outage.conftest import MakePlace
+from timeoutmgr import CriticalErrorContext, answers
+from timeoutmgr.satellites import TimeoutManager
+from timeoutmgr.testing import Inbox
+from timeoutmgr.testing.faultproxy import FaultProxy
+from timeoutmgr.testing.signals import eventually
+
+HOUR = 3600.0
+
+
+@pytest.mark.parametrize("kind", ["postgres", "mysql"])
+def test_a_database_that_hangs_is_reported_while_its_calls_still_wait(
+    make_place: MakePlace,
+    rabbitmq_url: str,
+    kind: str,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # No call fails by itself, however long the machine takes.
+    monkeypatch.setattr(answers, "SHORTEST", HOUR)
+    monkeypatch.setattr("timeoutmgr.database.deadlines.ANSWER", HOUR)
+    url = request.getfixturevalue(f"{kind}_url")
+    told: list[CriticalErrorContext] = []
+    reported = threading.Event()
+
+    def note(context: CriticalErrorContext) -> None:
+        told.append(context)
+        reported.set()
+
+    with FaultProxy.before(url) as proxy:
+        place = make_place(transport=rabbitmq_url, store=proxy.url(url))
+        manager = TimeoutManager(time_to_wait_before_critical_error=timedelta(seconds=2))
+        inbox = Inbox()
+        config = place.configuration(manager=manager, handler=inbox)
+        config.define_critical_error_action(note)
+        endpoint = place.run(config)
+        sent = endpoint.send_local("Ping", None, delay=0)
+        inbox.wait_for_id(sent.message_id)
+
+        proxy.blackhole()
+        endpoint.send_local("Ping", None, delay=0)
+        assert reported.wait(60)
+        endpoint.close()
+
+    assert "has not answered for" in str(told[0].exception)
+
+
+@pytest.fixture
+def before() -> Iterator[Callable[[str], FaultProxy]]:
+    """Put proxies before servers; ask for it first: ``make_place`` tidies up through them."""
+    with ExitStack() as stack:
+        yield lambda url: stack.enter_context(FaultProxy.before(url))
+
+
+@pytest.mark.parametrize("hanging", ["postgres", "mysql", "rabbitmq"])
+def test_an_endpoint_stops_without_a_server_that_hangs(
+    before: Callable[[str], FaultProxy],
+    make_place: MakePlace,
+    rabbitmq_url: str,
+    hanging: str,
+    request: pytest.FixtureRequest,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(answers, "SHORTEST", HOUR)
+    monkeypatch.setattr("timeoutmgr.database.deadlines.ANSWER", HOUR)
+    kind = "postgres" if hanging == "rabbitmq" else hanging
+    urls = {"rabbitmq": rabbitmq_url, kind: request.getfixturevalue(f"{kind}_url")}
+    proxy = before(urls[hanging])
+    urls[hanging] = proxy.url(urls[hanging])
+    party = Party(make_place(transport=urls["rabbitmq"], store=urls[kind])).start()
+    later = [party.endpoint.send_local("Ping", n, delay=n / 2) for n in range(40)]
+    party.inbox.wait_for(1)
+
+    proxy.blackhole()
+    eventually(lambda: _is_asked_in_vain(party), "a call waits for the server that hangs")
+    with caplog.at_level(logging.WARNING):
+        party.endpoint.close()
+    proxy.heal()
+
+    said = [record.getMessage() for record in caplog.records]
+    assert len(later) > len(party.inbox.arrived)
+    assert any("which hangs" in line for line in said)
+    assert not any("did not end within" in line for line in said)
+
+
+def _is_asked_in_vain(party: Party) -> bool:
+    return any(server.unanswered.silence() > 0.5 for server in party.endpoint._parts.servers)

@@ -1,0 +1,87 @@
+"""A server that hangs: seen while calls wait for it, and not waited for by a process that ends."""
+
+import logging
+import threading
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from timeoutmgr.answers import Answering
+from timeoutmgr.errors import StorageUnavailable
+from timeoutmgr.resilience.breakers import OutageBreaker
+
+logger = logging.getLogger(__name__)
+
+_OVERDUE: Final = 5.0
+"""Seconds without an answer that are an outage, if half of the breaker's wait is not shorter."""
+_SHORTEST: Final = 1.0
+_GRACE: Final = 3.0
+"""Seconds that a process which ends waits for a server that says nothing."""
+_LOOK_EVERY: Final = 0.2
+
+
+class SilenceWatch:
+    """Arms *breaker* while *server* leaves calls unanswered; *wait* is the breaker's, in seconds.
+
+    The outage counts from the moment at which the calls began, so that it is reported after
+    *wait*, whatever their own time-out.
+    """
+
+    def __init__(self, server: Answering, breaker: OutageBreaker, wait: float) -> None:
+        self._server = server
+        self._breaker = breaker
+        self._wait = wait
+        self._signs = 0
+
+    def start(self) -> None:
+        """Bound calls by the breaker's wait."""
+        self._server.unanswered.within(self, self._wait)
+
+    def stop(self) -> None:
+        """Take the bound away; before start and twice is fine."""
+        self._server.unanswered.any_time(self)
+
+    def check(self) -> None:
+        """Look once; the watchdog calls this about every second."""
+        answers = self._server.unanswered
+        silence = answers.silence()
+        if silence >= max(_SHORTEST, min(_OVERDUE, self._wait / 2)):
+            self._signs = answers.signs
+            described = f"{self._server.describe()} has not answered for {silence:.1f} s"
+            self._breaker.overdue(StorageUnavailable(described), silence)
+        elif answers.signs != self._signs:
+            # A call that has only failed since is no answer.
+            self._breaker.answered()
+
+
+@contextmanager
+def hurrying(servers: Collection[Answering]) -> Iterator[None]:
+    """Give up those of *servers* that are silent for some seconds while the block runs."""
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(_LOOK_EVERY):
+            for server in servers:
+                if server.unanswered.silence() > _GRACE and not server.unanswered.is_given_up:
+                    logger.warning("endpoint stops without %s, which hangs", server.describe())
+                    server.unanswered.give_up()
+
+    thread = threading.Thread(target=watch, name="timeoutmgr-hurry", daemon=True)
+    is_watching = _is_started(thread)
+    try:
+        yield
+    finally:
+        done.set()
+        if is_watching:
+            thread.join()
+        for server in servers:
+            server.unanswered.resume()
+
+
+def _is_started(thread: threading.Thread) -> bool:
+    try:
+        thread.start()
+    except RuntimeError as error:  # the system has no more threads; to end gives back some
+        logger.warning("endpoint stops and waits for servers that hang: %s", error)
+        return False
+    return True
