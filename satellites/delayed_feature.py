@@ -55,7 +55,13 @@ class DelayedDelivery:
     def set_up(self, context: FeatureContext) -> None:
         """Hand the satellite, the poller and the route for delays to the endpoint."""
         ours, settings = self.settings, context.settings
-        start = StoreStart(ours.store, settings.name, context.mode, install=settings.install)
+        start = StoreStart(
+            ours.store,
+            settings.name,
+            context.mode,
+            install=settings.install,
+            accept_loss=settings.accept_loss,
+        )
         batches = Batches(ours.store, context.clock, ours.batch)
         sessions = SessionPool(context.transport)
         poller = self._poller(context, start, batches, sessions)

@@ -15,6 +15,7 @@ from timeoutmgr.contracts import (
     TimeoutStore,
     TransactionMode,
 )
+from timeoutmgr.database.durability import require_durable
 from timeoutmgr.errors import ConfigurationError, SchemaMissing, StorageUnavailable
 from timeoutmgr.features import FeatureContext, Prerequisite, Satellite
 from timeoutmgr.resilience.breakers import BreakerState, OutageBreaker
@@ -110,7 +111,7 @@ class TimeoutManager:
             atomic_dispatch=context.mode is TransactionMode.TRANSACTION_SCOPE,
         )
         address, control = settings.name + TIMEOUTS, settings.name + DISPATCHER
-        ready = Readiness(persistence, store, settings.install)
+        ready = Readiness(persistence, store, settings.install, accept_loss=settings.accept_loss)
         wait = self.time_to_wait_before_critical_error
         breakers = _breakers(context, wait)
         context.watch_silence(persistence.database, breakers.fetch, wait)
@@ -256,8 +257,16 @@ class _OneOutage:
 class Readiness:
     """Whether the storage is there with its tables; an endpoint may start while it is away."""
 
-    def __init__(self, persistence: Persistence, store: TimeoutStore, install: bool) -> None:
+    def __init__(
+        self,
+        persistence: Persistence,
+        store: TimeoutStore,
+        install: bool,
+        *,
+        accept_loss: bool = False,
+    ) -> None:
         self._persistence = persistence
+        self._accept_loss = accept_loss
         self._store = store
         self._install = install
         self._checked = False
@@ -277,6 +286,7 @@ class Readiness:
             if self._install:
                 self._persistence.install()
             self._persistence.check()
+            require_durable(self._persistence.database, accept_loss=self._accept_loss)
         except SchemaMissing as error:
             # Later it may be there: somebody runs the installer while messages wait.
             raise StorageUnavailable(str(error)) from error

@@ -14,6 +14,7 @@ from timeoutmgr.contracts import (
 )
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database import Database
+from timeoutmgr.database.durability import require_durable
 from timeoutmgr.errors import ConfigurationError, SchemaMissing, StorageUnavailable
 
 _METHODS: Final = (
@@ -81,8 +82,7 @@ class DelayedDeliverySettings:
     @property
     def database(self) -> Database | None:
         """The SQL database that the store is in, if it says so."""
-        found = getattr(self.store, "database", None)
-        return found if isinstance(found, Database) else None
+        return database_of(self.store)
 
     @property
     def capabilities(self) -> StoreCapabilities:
@@ -122,6 +122,12 @@ def delayed_delivery(
     )
 
 
+def database_of(store: DelayedMessageStore) -> Database | None:
+    """Return the SQL database that *store* is in, if it says so."""
+    found = getattr(store, "database", None)
+    return found if isinstance(found, Database) else None
+
+
 class StoreStart:
     """Starts the store of one endpoint, once: sets it up where installers are on, initializes it.
 
@@ -130,9 +136,16 @@ class StoreStart:
     """
 
     def __init__(
-        self, store: DelayedMessageStore, endpoint: str, mode: TransactionMode, *, install: bool
+        self,
+        store: DelayedMessageStore,
+        endpoint: str,
+        mode: TransactionMode,
+        *,
+        install: bool,
+        accept_loss: bool = False,
     ) -> None:
         self.store: Final = store
+        self._accept_loss = accept_loss
         self._endpoint = endpoint
         self._mode = mode
         self._install = install
@@ -156,6 +169,7 @@ class StoreStart:
             if self._install if install is None else install:
                 self.set_up()
             self.store.initialize(self._endpoint, self._mode)
+            require_durable(database_of(self.store), accept_loss=self._accept_loss)
             self._started = True
 
     def ready(self) -> None:

@@ -9,6 +9,7 @@ from sqlalchemy.exc import DBAPIError
 from timeoutmgr.assembly import Parts
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database.absence import tells_of_absence
+from timeoutmgr.database.durability import require_durable
 from timeoutmgr.errors import (
     QueueMissing,
     SchemaMissing,
@@ -44,6 +45,8 @@ def install(parts: Parts, *, new_marker: bool = False) -> list[str]:
     create_queues(parts)
     reach("install.queues")
     refuse_lossy_queues(parts)
+    for database in parts.databases:
+        require_durable(database, accept_loss=settings.accept_loss)
     # After the queues, which a feature may have to bind.
     for installed in parts.context.installed:
         installed.install()
@@ -86,6 +89,7 @@ def prepare(parts: Parts) -> None:
         create_queues(parts)
         reach("install.queues")
     settings.transport.check()
+    require_durable(settings.transport.database, accept_loss=settings.accept_loss)
     _require_queues(parts)
     refuse_lossy_queues(parts)
     for installed in parts.context.installed:
@@ -98,6 +102,8 @@ def prepare(parts: Parts) -> None:
             if settings.install:
                 settings.installed_persistence.install()
             settings.installed_persistence.check()
+            stored_in = settings.installed_persistence.database
+            require_durable(stored_in, accept_loss=settings.accept_loss)
             check_pair(parts)
         if parts.context.delayed is not None:
             parts.context.delayed.start()

@@ -201,7 +201,7 @@ def test_behind_a_pooler_that_shares_sessions_nothing_is_installed_and_doctor_fa
     assert "pooler" in found["transport"]["text"]
 
 
-def test_on_postgresql_settings_that_break_promises_are_warned_of(
+def test_on_postgresql_settings_that_break_promises_are_refused_and_doctor_fails(
     folder: Folder, postgres_url: str, unique: str
 ) -> None:
     folder.variables |= {
@@ -211,15 +211,21 @@ def test_on_postgresql_settings_that_break_promises_are_warned_of(
         "TIMEOUTMGR_PERSISTENCE_OPTIONS_PREFIX": f"{unique}_",
     }
     folder.run("install")
-
     careful = findings(folder)
     folder.variables["PGOPTIONS"] = "-c synchronous_commit=off"
-    careless = findings(folder)
+    careless, refused = findings(folder), folder.run("install")
+    folder.variables["TIMEOUTMGR_ACCEPT_LOSS"] = "true"
+    accepted, installed = findings(folder), folder.run("install")
 
     assert "synchronous_commit" not in careful
-    assert careless["synchronous_commit"]["level"] == "warn"
+    assert careful["durability"]["level"] == "ok"
+    assert careless["synchronous_commit"]["level"] == "fail"
     assert "may lose" in careless["synchronous_commit"]["text"]
     assert "durability" not in careless
+    assert refused.returncode == Exit.CONFIGURATION
+    assert "synchronous_commit = on" in refused.stderr
+    assert accepted["synchronous_commit"]["level"] == "warn"
+    assert installed.returncode == 0, installed.stderr
 
 
 def test_an_unnamed_persistence_beside_a_broker_ends_every_start(

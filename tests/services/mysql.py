@@ -134,8 +134,6 @@ class PrivateMariaDB(PrivateServer):
             f"--port={self.port}",
             "--bind-address=127.0.0.1",
             "--max-connections=300",
-            # Kills of the server lose nothing at 2; only a power cut would.
-            "--innodb-flush-log-at-trx-commit=2",
             *self._as_root(),
         ]
 

@@ -100,8 +100,7 @@ class PrivatePostgres(PrivateServer):
         return [
             str(_program("postgres")),
             *("-D", "data", "-p", str(self.port), "-h", "127.0.0.1", "-k", str(self.folder)),
-            # Kills of the server lose nothing without fsync; only a power cut would.
-            *("-c", "fsync=off", "-c", "max_connections=200"),
+            *("-c", "max_connections=200"),
         ]
 
     def _answers(self) -> bool:

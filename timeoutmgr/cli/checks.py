@@ -28,6 +28,7 @@ from timeoutmgr.contracts import (
     TransactionMode,
 )
 from timeoutmgr.database import Database
+from timeoutmgr.database.durability import durability_doubts
 from timeoutmgr.delayed_delivery import StoreStart
 from timeoutmgr.errors import ConfigurationError, TimeoutManagerError
 from timeoutmgr.host_files import REMEDY, host_file_beside_broker
@@ -261,6 +262,7 @@ def _database(parts: Parts, database: Database) -> Iterator[Finding]:
         scope = parts.mode is TransactionMode.TRANSACTION_SCOPE
         handlers = "; handlers run one at a time in transaction_scope" if scope else ""
         yield ok("one writer", f"SQLite lets one write at a time, on one host{handlers}")
+    yield from _durability(parts, database)
     if database.dialect.name == "postgresql":
         yield from server_settings(database)
     if database.dialect.name in ("mysql", "mariadb"):
@@ -280,6 +282,19 @@ def _database(parts: Parts, database: Database) -> Iterator[Finding]:
             else f"SET GLOBAL max_allowed_packet = {need} (and in the server's file), or lower "
             "limits.max_body",
         )
+
+
+def _durability(parts: Parts, database: Database) -> Iterator[Finding]:
+    doubts = durability_doubts(database)
+    for doubt in doubts:
+        yield Finding(
+            level=Level.WARN if parts.settings.accept_loss else Level.FAIL,
+            check=doubt.setting,
+            text=f"{doubt.value}: {doubt.loss}",
+            remedy=doubt.remedy,
+        )
+    if not doubts and not database.is_sqlite:
+        yield ok("durability", "the server writes each commit to disk before it answers")
 
 
 def _guarded(check: str, look: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:

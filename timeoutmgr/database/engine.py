@@ -76,6 +76,7 @@ class Proved:
 
     server: bool = False
     rows: bool = False
+    durable: bool = False
 
 
 class Database:

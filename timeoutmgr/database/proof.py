@@ -39,8 +39,8 @@ _PAUSE: Final = 0.01
 _LOCK_WAIT: Final = 5
 """Seconds after which PostgreSQL gives up a lock that it should not wait for at all."""
 _POOLER_REMEDY: Final = (
-    "Connect to the server itself; or, where the pooler keeps one session for each client (in "
-    'PgBouncer pool_mode = session), set database.pooler = "session".'
+    "Connect to the server itself. If the pooler keeps one session for each client (in PgBouncer "
+    'pool_mode = session), set database.pooler = "session".'
 )
 _LOCK_REASON: Final = "by its lock a living process is told from a dead one"
 _ENGINES: Final = "Use PostgreSQL, MySQL or MariaDB itself."

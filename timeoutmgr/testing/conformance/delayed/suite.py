@@ -44,7 +44,7 @@ class DelayedStores:
     def __call__(self, mode: TransactionMode = TransactionMode.RECEIVE_ONLY) -> DelayedMessageStore:
         """Return a store that is set up, where it can be, and initialized."""
         store = self.made()
-        StoreStart(store, self.endpoint, mode, install=True).start()
+        StoreStart(store, self.endpoint, mode, install=True, accept_loss=True).start()
         return store
 
     def made(self) -> DelayedMessageStore:
