@@ -49,7 +49,7 @@ def examine(options: SessionOptions, store: str | None) -> Iterator[Finding]:
     begin = time.monotonic()
     try:
         with spark_session(options) as spark:
-            text = f"{spark.version} at {options.remote or options.master} after {_since(begin)}"
+            text = f"{spark.version} at {options.runs_at} after {_since(begin)}"
             yield Finding(level=Level.OK, check="spark", text=text)
             yield _round_trip(spark)
             if store is not None:

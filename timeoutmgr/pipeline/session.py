@@ -7,7 +7,7 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -22,6 +22,10 @@ from timeoutmgr.pipeline.reaching import require_answer, shown
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+_MASTER: Final = "spark.master"
+_THIS_MACHINE: Final = "local[*,3]"
+_GATEWAY: Final = "PYSPARK_GATEWAY_PORT"
+"""Set where a Java has started this process, and not the other way round."""
 EXTRA: Final = "install it with: pip install 'timeoutmgr[spark]'"
 
 # What a shell has set for other Sparks and other Javas would steer ours.
@@ -43,13 +47,14 @@ appender.stderr.layout.pattern = spark %p %c{1}: %m%n
 class SessionOptions:
     """Where and how Spark runs.
 
-    *master* is Spark's; ``local[*,3]`` is this machine, where a task that fails is tried three
-    times (``local[*]`` never tries again). *remote* is the ``sc://`` address of a Spark Connect
+    *master* is Spark's. Without it the one that ``spark-submit`` or *configuration* names is taken,
+    otherwise ``local[*,3]``: this machine, where a task that fails is tried three times
+    (``local[*]`` never tries again). *remote* is the ``sc://`` address of a Spark Connect
     server instead. *local_dir* is where shuffles are written: a folder with room for the data.
     *partitions* is how many parts a shuffle has. *verbose* shows what Spark itself says.
     """
 
-    master: str = "local[*,3]"
+    master: str | None = None
     remote: str | None = None
     java_home: Path | None = None
     driver_memory: str = "1g"
@@ -71,9 +76,29 @@ class SessionOptions:
             raise ConfigurationError(f"local_dir is a folder that exists, got {self.local_dir}")
 
     @property
+    def runs_at(self) -> str:
+        """The address of the server, or the master: that which is set, otherwise this machine."""
+        return self.remote or self.master or self.configuration.get(_MASTER, _THIS_MACHINE)
+
+    @property
     def is_local(self) -> bool:
         """Whether Spark runs in processes of this machine that we start."""
-        return self.remote is None and self.master.startswith("local")
+        return self.remote is None and self.runs_at.startswith("local")
+
+
+def as_submitted(options: SessionOptions) -> SessionOptions:
+    """Return *options* with what ``spark-submit`` has set, where it has started this process.
+
+    Of a setting that both name the one of *options* counts, and what this library sets by itself
+    comes after both: the master above all, which would otherwise run a job of a cluster here.
+    """
+    if _GATEWAY not in os.environ:
+        return options
+    from pyspark import SparkConf, SparkContext
+
+    prepare: Any = SparkContext._ensure_initialized  # it attaches to the Java that is there
+    prepare()
+    return replace(options, configuration={**dict(SparkConf().getAll()), **options.configuration})
 
 
 @contextmanager
@@ -211,25 +236,29 @@ def _started(options: SessionOptions, stack: ExitStack) -> "SparkSession":
     there = SparkSession.getActiveSession()
     if there is not None:
         return in_utc(there)
-    require_answer(options.master)
-    java = find_java(options.java_home)
+    is_submitted = _GATEWAY in os.environ
+    options = as_submitted(options)
+    require_answer(options.runs_at)
+    java = None if is_submitted else find_java(options.java_home)
     scratch = Path(tempfile.mkdtemp(prefix="timeoutmgr-spark-"))
     stack.callback(shutil.rmtree, scratch, ignore_errors=True)
     (scratch / "log4j2.properties").write_text(_LOG4J)
-    home = unpacked_home(scratch) if options.is_local else None
-    builder = SparkSession.builder.master(options.master)
+    home = unpacked_home(scratch) if options.is_local and not is_submitted else None
+    builder = SparkSession.builder
     for name, value in settings_of(options, scratch, home).items():
         builder = builder.config(name, value)
+    builder = builder.master(options.runs_at)
     with _environment(options, java, home), nullcontext() if options.verbose else held_back():
-        stack.callback(_end_java)
+        if not is_submitted:  # a Java that has started this process ends after it
+            stack.callback(_end_java)
         try:
             made = builder.getOrCreate()
             stack.callback(made.stop)
             return made
         except Exception as error:  # of py4j, pyspark or the JVM: all mean the same here
+            found = f", with Java {java.version} in {java.home}" if java else ""
             raise PipelineUnavailable(
-                f"Spark did not start at {options.master!r}, with Java {java.version} in "
-                f"{java.home}: {_first_line(error)}"
+                f"Spark did not start at {options.runs_at!r}{found}: {_first_line(error)}"
             ) from error
 
 
@@ -263,8 +292,11 @@ def _connected(options: SessionOptions, stack: ExitStack) -> "SparkSession":
 
 
 @contextmanager
-def _environment(options: SessionOptions, java: Java, home: Path | None) -> Iterator[None]:
-    """Start the JVM with an environment of ours: it and its Python workers inherit it."""
+def _environment(options: SessionOptions, java: Java | None, home: Path | None) -> Iterator[None]:
+    """Start the JVM with an environment of ours: it and its Python workers inherit it.
+
+    Without *java* it runs already, and a Python of its workers that is named stays.
+    """
     before = dict(os.environ)
     if options.is_local:
         for name in _STRANGE:
@@ -272,9 +304,11 @@ def _environment(options: SessionOptions, java: Java, home: Path | None) -> Iter
         os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     if home is not None:
         os.environ["SPARK_HOME"] = str(home)
-    os.environ["JAVA_HOME"] = str(java.home)
     # By itself pyspark takes the first python3 on the PATH, which need not be ours.
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    if java is not None:
+        os.environ["JAVA_HOME"] = str(java.home)
+        os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     try:
         yield
     finally:

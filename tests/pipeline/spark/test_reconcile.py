@@ -276,6 +276,29 @@ def test_what_was_accepted_and_never_stored_is_lost_once_it_was_due(
     assert [one["id"] for one in report.examples] == [row(4)["id"]]
 
 
+def test_what_was_accepted_without_a_due_time_is_undecided_until_it_is_said_since_when(
+    spark: SparkSession, sqlite: Store, tmp_path: Path
+) -> None:
+    Loader(sqlite).load([batch([row(1)])])
+    accepted = tmp_path / "accepted.csv"
+    accepted.write_text("message_id\nm1\nm2\n")
+    now = datetime.now(UTC)
+
+    found = [
+        run(spark, sqlite, accepted=str(accepted), as_of=as_of)
+        for as_of in (None, now, now - timedelta(minutes=6))
+    ]
+
+    undecided = {Verdict.PENDING: 1, Verdict.UNDECIDED: 1}
+    assert [one.counts for one in found] == [
+        undecided,
+        undecided,
+        {Verdict.PENDING: 1, Verdict.LOST: 1},
+    ]
+    assert [one.is_decidable for one in found] == [False, False, True]
+    assert [one.is_broken for one in found] == [False, False, True]
+
+
 def test_without_all_history_what_was_never_stored_cannot_be_told(
     spark: SparkSession, sqlite: Store
 ) -> None:
@@ -338,6 +361,7 @@ def test_a_table_of_the_catalog_is_a_list_too(spark: SparkSession, sqlite: Store
         ({"accepted": "list.csv"}, "say which"),
         ({"accepted": "table:", "endpoint": "sales"}, "table:NAME, where NAME is a table"),
         ({"grace": timedelta(seconds=-1)}, "not negative"),
+        ({"as_of": NOON}, "of a list of accepted ids"),
     ],
 )
 def test_wrong_options_are_refused(options: dict[str, Any], sentence: str) -> None:

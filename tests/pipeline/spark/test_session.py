@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import gc
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import suppress
@@ -21,6 +22,7 @@ from timeoutmgr.pipeline import read_timeouts, register
 from timeoutmgr.pipeline.classpath import first_jars
 from timeoutmgr.pipeline.doctor import examine
 from timeoutmgr.pipeline.errors import PipelineUnavailable
+from timeoutmgr.pipeline.java import find_java
 from timeoutmgr.pipeline.quiet import held_back
 from timeoutmgr.pipeline.session import SessionOptions, settings_of, spark_session
 from timeoutmgr.pipeline.stores import Store
@@ -107,6 +109,55 @@ def test_the_doctor_tells_why_workers_fail_beside_all_else(sqlite: Store) -> Non
         assert "Python in worker has different version" in found[check].text
         assert "Traceback" not in found[check].text
     assert "spark.pyspark.python" in found["workers"].remedy
+
+
+SUBMITTED = """
+from timeoutmgr.pipeline import spark_session
+
+with spark_session() as spark:
+    context = spark.sparkContext
+    print("runs at", context.master, context.appName, spark.conf.get("spark.sql.session.timeZone"))
+    print("workers answer", spark.range(3).rdd.map(lambda row: row.id).sum())
+"""
+
+
+def test_what_spark_submit_sets_counts(tmp_path: Path) -> None:
+    script = tmp_path / "job.py"
+    script.write_text(SUBMITTED)
+    submit = Path(str(pyspark.__file__)).parent / "bin" / "spark-submit"
+    given = ("--master", "local[1]", "--name", "ours", "--conf", "spark.ui.enabled=false")
+    environ = {
+        **os.environ,
+        "JAVA_HOME": str(find_java().home),
+        "PYSPARK_PYTHON": sys.executable,
+        "SPARK_LOCAL_IP": "127.0.0.1",
+        "PYTHONPATH": os.pathsep.join(sys.path),
+    }
+
+    ended = subprocess.run(
+        [submit, *given, script], env=environ, capture_output=True, text=True, check=False
+    )
+
+    assert ended.returncode == 0, ended.stderr
+    assert "runs at local[1] ours UTC" in ended.stdout
+    assert "workers answer 3" in ended.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "master"),
+    [
+        ({}, "local[*,3]"),
+        ({"master": "yarn"}, "yarn"),
+        ({"configuration": {"spark.master": "spark://host:7077"}}, "spark://host:7077"),
+        ({"master": "yarn", "configuration": {"spark.master": "local[1]"}}, "yarn"),
+        ({"remote": "sc://host"}, "sc://host"),
+    ],
+)
+def test_a_master_is_set_only_where_none_was(options: dict[str, Any], master: str) -> None:
+    made = SessionOptions(**options)
+
+    assert made.runs_at == master
+    assert made.is_local == master.startswith("local")
 
 
 def test_local_runs_listen_on_the_loopback_alone(tmp_path: Path) -> None:

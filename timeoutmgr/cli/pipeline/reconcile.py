@@ -1,7 +1,7 @@
 """``timeoutmgr pipeline reconcile``: a verdict on every message."""
 
 from collections.abc import Sequence
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +9,14 @@ import click
 
 from timeoutmgr.cli import output
 from timeoutmgr.cli.exits import Exit
-from timeoutmgr.cli.options import Command, Duration, common, option
+from timeoutmgr.cli.options import Command, Duration, Instant, common, option
 from timeoutmgr.cli.pipeline.shared import WITHIN, of_stores, on_spark, progress, spark, store_names
 from timeoutmgr.cli.shared import Shared
 
+_WITHOUT_ACCEPTED = (
+    'lost: not decidable for what was never stored; keep history = "full", or give --accepted'
+)
+_WITHOUT_AS_OF = "lost: not decidable for accepted messages without a due time; give --as-of"
 _FOLDER = click.Path(file_okay=False, path_type=Path)
 
 
@@ -23,6 +27,12 @@ _FOLDER = click.Path(file_okay=False, path_type=Path)
     "--accepted",
     metavar="FILE|table:NAME",
     help="The message ids that senders know to be accepted; a table is of Spark's catalog.",
+)
+@option(
+    "--as-of",
+    type=Instant(),
+    help="All of --accepted was accepted before this time. Without it, a message there that has no "
+    "due time and that no store has seen is undecided.",
 )
 @option("--endpoint", help="Whose manager accepted them. Without it, that of the settings.")
 @option("--grace", type=Duration(), default="5m", show_default=True, help="Time to end after due.")
@@ -37,6 +47,7 @@ def reconcile(
     store: Sequence[str],
     archive: Path | None,
     accepted: str | None,
+    as_of: datetime | None,
     endpoint: str | None,
     grace: timedelta,
     late: timedelta,
@@ -52,6 +63,7 @@ def reconcile(
     Examples:
       timeoutmgr pipeline reconcile --store sales.toml --archive /lake/history
       timeoutmgr --json pipeline reconcile --accepted sent.csv --endpoint sales --out verdicts/
+      timeoutmgr pipeline reconcile --accepted sent.csv --as-of 2030-01-31T09:00Z
       timeoutmgr pipeline reconcile --accepted table:lake.sent --remote sc://spark:15002
     """
     from timeoutmgr.clock import SystemClock
@@ -64,6 +76,7 @@ def reconcile(
         stores=store_names(shared, store),
         archive=archive,
         accepted=accepted,
+        as_of=as_of,
         endpoint=endpoint,
         grace=grace,
         late=late,
@@ -83,10 +96,7 @@ def reconcile(
             )
         if not report.is_decidable:
             click.echo()
-            click.echo(
-                'lost: not decidable for what was never stored; keep history = "full", or give '
-                "--accepted"
-            )
+            click.echo(_WITHOUT_ACCEPTED if accepted is None else _WITHOUT_AS_OF)
 
     shared.show(document, for_people)
     if report.is_broken:

@@ -32,7 +32,10 @@ def on_spark(function: Decorated) -> Decorated:
     """Add the options that say where Spark runs; the command gets them as *where*."""
     folder = click.Path(file_okay=False, path_type=Path)
     declared: tuple[tuple[str, dict[str, Any]], ...] = (
-        ("--master", {"help": "Spark's master URL. Without it, this machine: local[*,3]."}),
+        (
+            "--master",
+            {"help": "Spark's master URL. Without it, that of spark-submit, or local[*,3]."},
+        ),
         ("--remote", {"help": "A Spark Connect server instead, sc://host:port."}),
         ("--java-home", {"type": folder, "help": "The Java to run Spark with, 17 or later."}),
         ("--local-dir", {"type": folder, "help": "Where shuffles are written; has room for them."}),

@@ -4,13 +4,13 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from timeoutmgr.contracts import Clock
 from timeoutmgr.errors import ConfigurationError
-from timeoutmgr.instants import Micros, duration_micros, from_micros
+from timeoutmgr.instants import Micros, duration_micros, from_micros, to_micros
 from timeoutmgr.pipeline.errors import WrongColumns
 from timeoutmgr.pipeline.folders import folder_option
 from timeoutmgr.pipeline.jobs.moments import Moments, moments
@@ -51,15 +51,18 @@ class ReconcileOptions:
 
     Of *archive* counts what was archived of these stores. *accepted* is a file or folder, or
     ``table:NAME`` of Spark's catalog, with the message ids (or timeout ids) that senders know to be
-    accepted for *endpoint*'s manager: with it, what never reached a store is found too. What was
-    due more than *grace* ago is to have ended. *out* is a folder for all verdicts; *examples* of
-    each verdict that is not well are named.
+    accepted for *endpoint*'s manager: with it, what never reached a store is found too. A message
+    of it without a due time is undecided until a store has seen it, unless all of the list was
+    accepted before *as_of*, and that is *grace* ago. What was due more than *grace* ago is to have
+    ended. *out* is a folder for all verdicts; *examples* of each verdict that is not well are
+    named.
     """
 
     stores: tuple[str, ...]
     archive: Path | None = None
     accepted: str | None = None
     endpoint: str | None = None
+    as_of: datetime | None = None
     grace: timedelta = timedelta(minutes=5)
     late: timedelta = timedelta(minutes=1)
     out: Path | None = None
@@ -74,6 +77,11 @@ class ReconcileOptions:
                 folder_option(name, folder)
         if self.accepted is not None and self.endpoint is None:
             raise ConfigurationError("accepted ids are of an endpoint; say which")
+        if self.as_of is not None and (self.accepted is None or self.as_of.tzinfo is None):
+            raise ConfigurationError(
+                f"as_of is an instant with a zone, of a list of accepted ids; got {self.as_of} and "
+                f"accepted {self.accepted!r}"
+            )
         if self.accepted in ("", _TABLE):
             raise ConfigurationError(
                 f"accepted is a file, a folder, or {_TABLE}NAME, where NAME is a table of Spark's "
@@ -88,8 +96,8 @@ class ReconcileOptions:
 class ReconcileReport:
     """How many messages got each verdict, and some of those that are not well.
 
-    *is_decidable* says whether every message that was accepted is known: without that, what
-    vanished before it was stored is not missed by anybody.
+    *is_decidable* says whether every message that was accepted is known, and none is undecided:
+    without that, a message may have vanished before it was stored, and is not missed.
     """
 
     at: Micros
@@ -137,9 +145,7 @@ def reconcile(
     with told_by_workers(), looked as held:
         at = min(one.snapshot.now for one in held.stores)
         evidence = [*_of_stores(spark, held), *_of_accepted(spark, options)]
-        judge = _Judge(
-            evidence, Bounds(cutoff=at - duration_micros(options.grace), late=options.late)
-        )
+        judge = _Judge(evidence, _bounds(options, at))
         progress("judging")
         found = judge.look() if options.out is None else judge.write(spark, options.out)
         heaps = tallied(found.printed, "verdict").collect()
@@ -151,8 +157,17 @@ def reconcile(
             messages=counts.total(),
             counts=dict(counts),
             examples=_examples(found, heaps, options.examples),
-            is_decidable=options.accepted is not None or _all_full(options),
+            is_decidable=not counts[Verdict.UNDECIDED]
+            and (options.accepted is not None or _all_full(options)),
         )
+
+
+def _bounds(options: ReconcileOptions, at: Micros) -> Bounds:
+    return Bounds(
+        cutoff=at - duration_micros(options.grace),
+        late=options.late,
+        as_of=None if options.as_of is None else to_micros(options.as_of),
+    )
 
 
 @dataclass(frozen=True, slots=True)

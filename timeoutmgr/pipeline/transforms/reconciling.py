@@ -45,6 +45,8 @@ class Verdict(StrEnum):
     """In the error queue, with its whole message."""
     MIGRATED = "migrated"
     """Moved to another place; what became of it there, that place knows."""
+    UNDECIDED = "undecided"
+    """Accepted, not seen, and nothing tells whether it should have arrived by now."""
     UNKNOWN = "unknown"
     """What is told of it cannot all be true, or tells nothing."""
 
@@ -94,10 +96,17 @@ class Bounds:
     """By what verdicts are given.
 
     What was due before *cutoff* is to have ended; later than *late* after its due time is late.
+    Messages that are accepted without a due time were so before *as_of*; None: at any time.
     """
 
     cutoff: Micros
     late: timedelta = timedelta(minutes=1)
+    as_of: Micros | None = None
+
+    @property
+    def accepted_is_stored(self) -> bool:
+        """Whether a message that was accepted, due at any time, is to be in a store by now."""
+        return self.as_of is not None and self.as_of <= self.cutoff
 
 
 def of_history(history: "DataFrame") -> "DataFrame":
@@ -232,6 +241,10 @@ def _verdict(bounds: Bounds) -> "Column":
         (_has(Mark.SCHEDULED), Verdict.LOST),
         # What was accepted may be on its way to the store until it is due.
         (_has(Mark.ACCEPTED) & f.coalesce(~is_over, f.lit(False)), Verdict.PENDING),
+        (
+            _has(Mark.ACCEPTED) & f.col("due").isNull() & f.lit(not bounds.accepted_is_stored),
+            Verdict.UNDECIDED,
+        ),
         (_has(Mark.ACCEPTED), Verdict.LOST),
     ]
     verdict = f.lit(Verdict.UNKNOWN.value)
