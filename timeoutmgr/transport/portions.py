@@ -1,9 +1,11 @@
 """A batch in portions of so many bytes, each of which is one step and one transaction."""
 
-from collections.abc import Iterator, Sequence
-from typing import Final
+from collections.abc import Callable, Iterator, Sequence
+from typing import Final, TypeVar
 
 from timeoutmgr.message import Received
+
+Item = TypeVar("Item")
 
 BATCH_BYTES: Final = 8 * 1024 * 1024
 """Bytes of bodies that a step is given together. What it makes of them (rows, parameters, frames of
@@ -16,14 +18,21 @@ def in_portions(batch: Sequence[Received], most: int) -> Iterator[Sequence[Recei
 
     A message that is larger is a portion of its own.
     """
-    portion: list[Received] = []
+    return portions(batch, most, lambda received: len(received.message.body))
+
+
+def portions(
+    items: Sequence[Item], most: int, size_of: Callable[[Item], int]
+) -> Iterator[Sequence[Item]]:
+    """Yield *items* in their order, in portions of at most *most* bytes by *size_of*."""
+    portion: list[Item] = []
     room = most
-    for received in batch:
-        size = len(received.message.body)
+    for item in items:
+        size = size_of(item)
         if portion and size > room:
             yield portion
             portion, room = [], most
-        portion.append(received)
+        portion.append(item)
         room -= size
     if portion:
         yield portion
