@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from timeoutmgr.pipeline.errors import RunInTheWay
-from timeoutmgr.pipeline.ledger import Ledger, RunState
+from timeoutmgr.pipeline.ledger import Ledger, RunState, at_work
 from timeoutmgr.pipeline.stores import Store
 
 TERMS = {"dataset": "spring", "paths": ["a"]}
@@ -34,3 +34,38 @@ def test_two_runs_of_the_same_parameters_cannot_be_of_two_instants(store: Store)
 
     assert ledger.find("second") is None
     assert ledger.begin("first", "schedule", TERMS, 3).created == 3
+
+
+def test_a_run_that_ended_tells_when_and_what_it_did(store: Store) -> None:
+    ledger = Ledger(store)
+    ledger.begin("first", "schedule", TERMS)
+    ledger.note("first", {"new": 7})
+    ledger.move("first", RunState.COMPLETED)
+
+    ended = ledger.find("first")
+    ledger.move("first", RunState.RUNNING)
+    again = ledger.find("first")
+
+    assert ended is not None
+    assert ended.ended is not None
+    assert ended.ended >= ended.created
+    assert ended.report == {"new": 7}
+    assert again is not None
+    assert again.ended is None
+
+
+def test_a_run_whose_process_died_is_noted_as_ended_and_can_be_taken_up(store: Store) -> None:
+    ledger = Ledger(store)
+    for name in ("dead", "alive", "unknown"):
+        ledger.begin(name, "schedule", TERMS | {"dataset": name})
+    ledger.take("dead", "of a process that died")
+    with at_work(store, ledger, "alive"):
+        aborted = ledger.abort_the_dead("schedule")
+        running = [run.run_id for run in ledger.runs("schedule", RunState.RUNNING)]
+    found = ledger.find("dead")
+
+    assert (aborted, sorted(running)) == (["dead"], ["alive", "unknown"])
+    assert found is not None
+    assert (found.state, found.ended is not None) == (RunState.ABORTED, True)
+    with at_work(store, ledger, "dead"):
+        assert ledger.abort_the_dead("schedule") == ["alive"]

@@ -6,7 +6,7 @@ import os
 import pickle
 import secrets
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import timedelta, timezone
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +31,8 @@ from timeoutmgr.pipeline.source import NamedStore, TimeoutsDataSource
 from timeoutmgr.pipeline.statements import Part
 from timeoutmgr.pipeline.stores import Store, open_store
 from timeoutmgr.pipeline.views import VIEWS, Selection, projected
+
+NEW_YORK = timezone(timedelta(hours=-5))
 
 
 def over_there(thing: Any) -> Any:
@@ -123,11 +125,17 @@ def test_a_selection_is_made_in_the_store(filled: Store) -> None:
     begin, end = (to_micros(DUE + timedelta(seconds=each)) for each in (10, 13))
 
     some = rows_of(source(filled, due_from=begin, due_before=end))
+    as_text = {
+        "due_from": (DUE + timedelta(seconds=10)).isoformat(),
+        "due_before": (DUE + timedelta(seconds=13)).astimezone(NEW_YORK).isoformat(),
+    }
+    the_same = rows_of(source(filled, **as_text))
     none = rows_of(source(filled, endpoint="other")) + rows_of(
         source(filled, destination="o'th%er")
     )
 
     assert sorted(one["message_id"] for one in some) == ["m10", "m11", "m12"]
+    assert the_same == some
     assert none == []
 
 
@@ -294,7 +302,8 @@ def test_a_write_whose_commit_failed_is_made_good_by_the_same_write(store: Store
     [
         ({"veiw": "history"}, "no option 'veiw', only store"),
         ({"view": "letters"}, "no view 'letters'; views are pending"),
-        ({"due_from": "tomorrow"}, "'due_from' is a whole number"),
+        ({"due_from": "2030-01-31T09:00:00"}, "'due_from' is an instant of .* with a zone"),
+        ({"due_from": "tomorrow"}, "'due_from' is an instant of ISO 8601 .* got 'tomorrow'"),
         ({"store": "postgresql://me:secret@host/db"}, "TIMEOUTMGR_STORE_<NAME>"),
         ({"store": "nowhere"}, "TIMEOUTMGR_STORE_NOWHERE is not set"),
         ({"store": "missing.toml"}, "cannot read the settings file"),

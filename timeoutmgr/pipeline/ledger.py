@@ -1,6 +1,7 @@
 """The ledger of bulk work: which runs there were, with what parameters, and how far each is."""
 
 import json
+import secrets
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,13 +36,17 @@ class RunState(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """A run as the ledger has it; *report* is the last note of what it has done."""
+    """A run as the ledger has it; *report* is the last note of what it has done.
+
+    *runner* names the life of the process that works at it, or worked at it last.
+    """
 
     run_id: str
     kind: str
     state: RunState
     created: Micros
     parameters: Mapping[str, Any]
+    runner: str | None = None
     ended: Micros | None = None
     report: Mapping[str, Any] | None = None
 
@@ -61,6 +66,18 @@ def alone(store: Store, what: str) -> Iterator[None]:
         yield
     finally:
         lives.end(what)
+
+
+@contextmanager
+def at_work(store: Store, ledger: "Ledger", run_id: str) -> Iterator[None]:
+    """Work at a run that was begun; if this process dies at it, the next run notes that."""
+    lives, runner = OwnerLives(store.database), f"{run_id} {secrets.token_hex(4)}"
+    lives.begin(runner)
+    try:
+        ledger.take(run_id, runner)
+        yield
+    finally:
+        lives.end(runner)
 
 
 class Ledger:
@@ -138,6 +155,23 @@ class Ledger:
 
         self._database.run(work)
 
+    def take(self, run_id: str, runner: str) -> None:
+        """Note that the run is worked at, by the process that has the life *runner*."""
+        one = update(self._runs).where(self._runs.c.run_id == run_id)
+        values = {"runner": runner, "state": RunState.RUNNING.value, "ended": None}
+        self._database.run(lambda connection: connection.execute(one.values(values)))
+
+    def abort_the_dead(self, kind: str) -> list[str]:
+        """Note of the running runs of *kind* whose process died that they ended; return their ids.
+
+        A run of the same parameters may take such a run up again.
+        """
+        running = {run.runner: run.run_id for run in self.runs(kind, RunState.RUNNING)}
+        dead = OwnerLives(self._database).gone({name for name in running if name is not None})
+        for runner in dead:
+            self.move(running[runner], RunState.ABORTED)
+        return sorted(running[runner] for runner in dead)
+
     def note(self, run_id: str, report: Mapping[str, Any]) -> None:
         """Write down what the run has done, over the note before."""
         one = update(self._runs).where(self._runs.c.run_id == run_id)
@@ -209,6 +243,7 @@ def _run(row: Any) -> Run:
         state=RunState(row.state),
         created=row.created,
         parameters=json.loads(row.parameters),
+        runner=row.runner,
         ended=row.ended,
         report=None if row.report is None else json.loads(row.report),
     )

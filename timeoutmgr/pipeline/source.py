@@ -1,15 +1,16 @@
 """The data source ``timeouts`` of Spark: reading and writing run in its Python workers.
 
 Options of a read: ``store``, ``view``, ``snapshot``, ``partitions``, ``parts``, ``endpoint``,
-``destination``, ``due_from``, ``due_before``, ``at_from``, ``at_before`` (UTC microseconds) and
-``bucket_seconds``; the schema that is asked for is the projection. Options of a write: ``store``,
-``run_id``, ``on_conflict``, ``chunk_rows``. Options of a stream: ``store``, ``batch_events``,
-``any_timeline``. A store that is named by a word has ``schema`` and ``prefix`` too.
+``destination``, ``due_from``, ``due_before``, ``at_from``, ``at_before`` (instants of ISO 8601 with
+a zone, or UTC microseconds) and ``bucket_seconds``; the schema that is asked for is the projection.
+Options of a write: ``store``, ``run_id``, ``on_conflict``, ``chunk_rows``. Options of a stream:
+``store``, ``batch_events``, ``any_timeline``. A store that is named by a word has ``schema`` and
+``prefix`` too.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,7 +25,8 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.errors import ConfigurationError, InvalidMessage
+from timeoutmgr.instants import Micros, to_micros
 from timeoutmgr.pipeline.fetching import fetch
 from timeoutmgr.pipeline.ledger import Ledger
 from timeoutmgr.pipeline.loading import CHUNK_ROWS, Loaded, Loader, checked_on_conflict
@@ -116,7 +118,7 @@ class TimeoutsDataSource(DataSource):
     @property
     def _which(self) -> Selection:
         instants: dict[str, Any] = {
-            name: _number(name, self.options[name]) for name in _INSTANTS if name in self.options
+            name: _instant(name, self.options[name]) for name in _INSTANTS if name in self.options
         }
         return Selection(
             endpoint=self.options.get("endpoint"),
@@ -258,6 +260,18 @@ class TimeoutsWriter(DataSourceArrowWriter):
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Do nothing; see above."""
+
+
+def _instant(name: str, value: str) -> Micros:
+    try:
+        if value.removeprefix("-").isdecimal():
+            return int(value)
+        return to_micros(datetime.fromisoformat(value))
+    except (ValueError, InvalidMessage):
+        raise ConfigurationError(
+            f"option {name!r} is an instant of ISO 8601 with a zone, such as 2030-01-31T09:00:00Z, "
+            f"or a whole number of UTC microseconds; got {value!r}"
+        ) from None
 
 
 def _number(name: str, value: str) -> int:

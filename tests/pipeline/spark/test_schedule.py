@@ -83,6 +83,8 @@ def test_a_campaign_is_stored_once_however_often_it_is_run(
     found = Ledger(postgres).find("one")
     assert found is not None
     assert found.state is RunState.COMPLETED
+    assert found.ended is not None
+    assert found.report == first.document()
     assert found.parameters["dataset"] == "spring"
 
 
@@ -299,7 +301,9 @@ def test_smeared_rows_are_where_the_report_says_in_every_run(
     assert min(dues) >= DUE
     assert (again.first_due, again.last_due) == (to_micros(min(dues)), to_micros(max(dues)))
     minutes = Counter(to_micros(one.replace(second=0, microsecond=0)) for one in dues)
-    assert dict(again.curve) == minutes
+    assert dict(again.curve).items() <= minutes.items()
+    busiest = sorted(minutes.values(), reverse=True)[:10]
+    assert [count for _, count in again.curve] == busiest
     seconds = Counter(one.replace(microsecond=0) for one in dues)
     assert again.busiest_second == max(seconds.values()) < 10
 

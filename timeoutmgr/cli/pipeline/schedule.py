@@ -19,8 +19,6 @@ from timeoutmgr.cli.pipeline.shared import (
 )
 from timeoutmgr.cli.shared import Shared
 
-_BUSIEST = 10
-
 
 @click.command(cls=Command, within=WITHIN)
 @click.argument("paths", nargs=-1, required=True)
@@ -131,7 +129,7 @@ def schedule(
             click.echo(f"rejected {count}: {reason}")
         if report.curve:
             click.echo()
-            rows = [(output.shown_time(at), count) for at, count in report.curve[:_BUSIEST]]
+            rows = [(output.shown_time(at), count) for at, count in report.curve]
             output.print_table(["busiest minutes", "messages"], rows)
 
     shared.show(document, for_people)

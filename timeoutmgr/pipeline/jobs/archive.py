@@ -155,7 +155,7 @@ def _archive(
     runs.published(run)
     if options.purge:
         removed += runs.remove(run, progress)
-    return ArchiveReport(
+    report = ArchiveReport(
         run_id=run_id,
         cutoff=manifest.cutoff,
         rows=manifest.rows,
@@ -165,6 +165,8 @@ def _archive(
         resumed=tuple(resumed),
         swept=tuple(swept),
     )
+    runs.ledger.note(run_id, report.document())
+    return report
 
 
 def _cutoff(store: Store, options: ArchiveOptions, clock: Clock) -> Micros:

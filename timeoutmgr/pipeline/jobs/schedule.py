@@ -24,7 +24,7 @@ from timeoutmgr.pipeline.frames import write_timeouts
 from timeoutmgr.pipeline.jobs.reading import FORMATS, broken_files_named, rows_of, which_files
 from timeoutmgr.pipeline.jobs.rejects import require_ours
 from timeoutmgr.pipeline.jobs.running import Progress, new_run_id, silent, told_by_workers
-from timeoutmgr.pipeline.ledger import Ledger, RunState
+from timeoutmgr.pipeline.ledger import Ledger, RunState, at_work
 from timeoutmgr.pipeline.loading import checked_on_conflict
 from timeoutmgr.pipeline.session import in_utc
 from timeoutmgr.pipeline.stores import open_store
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 KIND: Final = "schedule"
 TWICE: Final = "another row has the same key and another content"
-_CURVE_POINTS: Final = 1_000
+_CURVE_POINTS: Final = 10
 
 MissingQueues = Callable[[Sequence[str]], Collection[str]]
 """Returns those of some destinations that do not exist."""
@@ -110,9 +110,9 @@ class ScheduleReport:
     """What became of the rows.
 
     *as_of* is what the rows were judged by as now: the instant of the first run of these files and
-    options. *new* were stored now, *known* before. *curve* are the busiest minutes: when, and how
-    many. It, *busiest_second*, *first_due* and *last_due* tell of the rows as they are stored, with
-    those of the *smeared_seconds* later than they were given.
+    options. *new* were stored now, *known* before. *curve* are the ten busiest minutes: when,
+    and how many. It, *busiest_second*, *first_due* and *last_due* tell of the rows as they are
+    stored, with those of the *smeared_seconds* later than they were given.
     """
 
     run_id: str
@@ -173,6 +173,8 @@ def schedule(
     if options.rejects is not None:
         require_ours(options.rejects)
     ledger = Ledger(store, clock)
+    if not options.dry_run:
+        ledger.abort_the_dead(KIND)
     with told_by_workers(), broken_files_named(options.format):
         progress("reading and judging")
         requests = _requests(spark, options)
@@ -203,16 +205,19 @@ def schedule(
             if options.dry_run:
                 return report
             ledger.begin(run_id, KIND, parameters, now)
-            before = ledger.counted(run_id)
-            progress(f"storing {report.accepted} timeouts")
-            write_timeouts(
-                look.to_store(options),
-                options.store,
-                run_id=run_id,
-                on_conflict=options.on_conflict,
-            )
-            ledger.move(run_id, RunState.COMPLETED)
-            return _stored(report, ledger.counted(run_id) - before)
+            with at_work(store, ledger, run_id):
+                before = ledger.counted(run_id)
+                progress(f"storing {report.accepted} timeouts")
+                write_timeouts(
+                    look.to_store(options),
+                    options.store,
+                    run_id=run_id,
+                    on_conflict=options.on_conflict,
+                )
+                done = _stored(report, ledger.counted(run_id) - before)
+                ledger.note(run_id, done.document())
+                ledger.move(run_id, RunState.COMPLETED)
+            return done
         finally:
             look.forget()
 

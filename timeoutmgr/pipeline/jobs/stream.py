@@ -1,8 +1,9 @@
 """``stream``: history to Parquet as it happens, each event once, from where it was left."""
 
 import re
+import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -14,6 +15,7 @@ from timeoutmgr.pipeline.frames import FORMAT
 from timeoutmgr.pipeline.jobs.batches import require_pair
 from timeoutmgr.pipeline.jobs.running import Progress, silent, told_by_workers
 from timeoutmgr.pipeline.jobs.stream_runs import StreamRuns
+from timeoutmgr.pipeline.lagging import LagTeller, lag_of
 from timeoutmgr.pipeline.ledger import Ledger
 from timeoutmgr.pipeline.session import in_utc
 from timeoutmgr.pipeline.stores import open_store
@@ -56,14 +58,20 @@ class StreamOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamReport:
-    """How many events were written in how many micro-batches."""
+    """How many events were written in how many micro-batches, and what is still to come.
+
+    *behind* is how many transactions could not be read yet in the end, because the oldest of them
+    was open: *held_by* says which.
+    """
 
     events: int
     batches: int
+    behind: int = 0
+    held_by: str | None = None
 
     def document(self) -> dict[str, Any]:
         """Return it for JSON."""
-        return {"events": self.events, "batches": self.batches}
+        return asdict(self)
 
 
 def give_up(options: StreamOptions) -> bool:
@@ -121,13 +129,21 @@ def stream(
         try:
             runs.recognise(run_id, str(query.id))
             running = True
+            lags = LagTeller(lambda: lag_of(store), time.monotonic, progress)
             while running:
                 ended = query.awaitTermination(_LOOK_EVERY)
                 so_far.look(query.recentProgress)
+                lags.look()
                 running = not ended and not stopped()
         finally:
             query.stop()
-    return StreamReport(events=so_far.events, batches=so_far.batches)
+    lag = lag_of(store)
+    return StreamReport(
+        events=so_far.events,
+        batches=so_far.batches,
+        behind=lag.transactions,
+        held_by=lag.described() if lag.transactions else None,
+    )
 
 
 class _SoFar:
