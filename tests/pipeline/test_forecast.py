@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 from html.parser import HTMLParser
 from pathlib import Path
@@ -69,6 +72,38 @@ def test_two_endpoints_with_one_database_are_one_store(store: Store) -> None:
 
     assert (found.messages, found.destinations) == (3, {"billing": 3})
     assert told == [f"counting in {store.name}"]
+
+
+WITHOUT_THE_EXTRA = """
+import sys
+
+for name in ("pyspark", "pyarrow", "py4j", "adbc_driver_manager", "pandas"):
+    sys.modules[name] = None
+
+from timeoutmgr.cli.main import cli
+
+cli(sys.argv[1:])
+"""
+
+
+def test_a_forecast_needs_nothing_of_the_extra(sqlite: Store, tmp_path: Path) -> None:
+    due = datetime.now(UTC) + timedelta(hours=1)
+    Loader(sqlite).load([batch([row(n, due=due) for n in range(3)])])
+    python = (sys.executable, "-c", WITHOUT_THE_EXTRA, "--config", sqlite.name)
+    page = tmp_path / "load.html"
+
+    def run(*words: str) -> subprocess.CompletedProcess[str]:
+        given = [*python, "--json", "pipeline", *words]
+        return subprocess.run(given, capture_output=True, text=True, check=False)
+
+    found = run("forecast", "--html", str(page))
+    refused = run("lateness")
+
+    assert found.returncode == 0, found.stderr
+    assert json.loads(found.stdout)["messages"] == 3
+    assert "<svg" in page.read_text()
+    assert refused.returncode == 4
+    assert "the pipeline needs pyspark, install it with: pip install 'timeou" in refused.stdout
 
 
 def test_what_is_overdue_counts_as_due_now() -> None:

@@ -4,13 +4,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from html import escape
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from timeoutmgr.instants import Micros, from_micros
 from timeoutmgr.pipeline.jobs.forecast import ForecastReport
-from timeoutmgr.pipeline.jobs.lateness import LatenessReport
-from timeoutmgr.pipeline.transforms.lateness import QUANTILES
+from timeoutmgr.pipeline.quantiles import QUANTILES
 from timeoutmgr.pipeline.transforms.load import coarser
+
+if TYPE_CHECKING:
+    from timeoutmgr.pipeline.jobs.lateness import LatenessReport
 
 WIDTH: Final = 960
 HEIGHT: Final = 220
@@ -156,7 +158,7 @@ def forecast_page(report: ForecastReport) -> str:
     return page("What is due", parts)
 
 
-def lateness_page(report: LatenessReport) -> str:
+def lateness_page(report: "LatenessReport") -> str:
     """Return the lateness of what was dispatched as a page."""
     options = report.options
     promise = f"{options.quantile} at most {_span(options.slo)}"

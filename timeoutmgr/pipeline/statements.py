@@ -4,21 +4,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from sqlalchemy import (
-    BigInteger,
-    ColumnElement,
-    MetaData,
-    Select,
-    Table,
-    cast,
-    func,
-    literal_column,
-    select,
-)
+from sqlalchemy import ColumnElement, MetaData, Select, Table, literal_column, select
 from sqlalchemy.engine import Dialect
 
 from timeoutmgr.contracts import BulkTables
-from timeoutmgr.instants import duration_micros
+from timeoutmgr.pipeline.counting import load_of
 from timeoutmgr.pipeline.views import Selection
 
 
@@ -87,17 +77,6 @@ def _matching(table: Table, view: str, which: Selection) -> list[ColumnElement[b
 
 
 def _load(table: Table, columns: pa.Schema, which: Selection) -> Select[Any]:
-    width = duration_micros(which.bucket)
-    bucket = (table.c.due - table.c.due % literal_column(str(width), BigInteger)).label("bucket")
-    group = [table.c.endpoint, table.c.destination, bucket]
-    numbers: dict[str, ColumnElement[Any]] = {
-        "messages": func.count().label("messages"),
-        # A sum of BIGINT is NUMERIC on PostgreSQL, and DECIMAL on MySQL.
-        "bytes": cast(func.sum(func.length(table.c.body)), BigInteger).label("bytes"),
-    }
-    known: dict[str, ColumnElement[Any]] = {**{each.name: each for each in group}, **numbers}
-    return (
-        select(*(known[field.name] for field in columns))
-        .where(*_matching(table, "load", which))
-        .group_by(*group)
-    )
+    grouped, known = load_of(table, which.bucket)
+    wanted = grouped.with_only_columns(*(known[field.name] for field in columns))
+    return wanted.where(*_matching(table, "load", which))

@@ -9,6 +9,7 @@ import pyarrow as pa
 
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.instants import Micros
+from timeoutmgr.pipeline.counting import checked_bucket
 from timeoutmgr.pipeline.errors import WrongColumns
 
 INSTANT: Final = pa.timestamp("us", tz="UTC")
@@ -138,5 +139,4 @@ class Selection:
 
     def __post_init__(self) -> None:
         """Check the bucket."""
-        if self.bucket < timedelta(seconds=1) or self.bucket % timedelta(seconds=1):
-            raise ConfigurationError(f"a bucket is whole seconds, got {self.bucket}")
+        checked_bucket(self.bucket)

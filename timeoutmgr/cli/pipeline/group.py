@@ -1,5 +1,7 @@
 """The group of the pipeline's commands."""
 
+from typing import Any
+
 import click
 
 from timeoutmgr.cli.options import with_examples
@@ -24,7 +26,21 @@ _HELP = """
     """
 
 
-@click.group("pipeline", help=with_examples(_HELP))
+class PipelineGroup(click.Group):
+    """Commands of which most need the extra; forecast does without."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; raise PipelineUnavailable where a package of the extra is missing."""
+        try:
+            return super().invoke(ctx)
+        except ModuleNotFoundError as error:
+            from timeoutmgr.pipeline.session import require_spark
+
+            require_spark()
+            raise error
+
+
+@click.group("pipeline", cls=PipelineGroup, help=with_examples(_HELP))
 def pipeline() -> None:
     """Hold the commands."""
 

@@ -8,7 +8,7 @@ from typing import Any
 from timeoutmgr.contracts import Clock
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.instants import Micros, duration_micros, from_micros
-from timeoutmgr.pipeline.fetching import fetch
+from timeoutmgr.pipeline.counting import count_load
 from timeoutmgr.pipeline.jobs.running import Progress, each_store, silent
 from timeoutmgr.pipeline.transforms.load import (
     Bucket,
@@ -20,7 +20,6 @@ from timeoutmgr.pipeline.transforms.load import (
     peaks,
     together,
 )
-from timeoutmgr.pipeline.views import LOAD, Selection
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -106,18 +105,7 @@ def forecast(
         store.require_tables()
         at = store.database.now(clock)
         until = at + duration_micros(options.horizon)
-        which = Selection(due_before=until, bucket=options.bucket)
-        found += [
-            Bucket(
-                endpoint=row["endpoint"],
-                destination=row["destination"],
-                begin=duration_micros(row["bucket"] - from_micros(0)),
-                messages=row["messages"],
-                bytes=row["bytes"],
-            )
-            for batch in fetch(store, "load", LOAD, which)
-            for row in batch.to_pylist()
-        ]
+        found += count_load(store, options.bucket, until)
     return report(found, at, options)
 
 

@@ -15,9 +15,10 @@ from timeoutmgr.instants import duration_micros
 from timeoutmgr.pipeline.folders import folder_option
 from timeoutmgr.pipeline.jobs.moments import moments
 from timeoutmgr.pipeline.jobs.running import Progress, silent, told_by_workers
+from timeoutmgr.pipeline.quantiles import QUANTILES
 from timeoutmgr.pipeline.session import in_utc
 from timeoutmgr.pipeline.transforms import lateness as late
-from timeoutmgr.pipeline.transforms.lateness import GROUPS, QUANTILES
+from timeoutmgr.pipeline.transforms.lateness import GROUPS
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

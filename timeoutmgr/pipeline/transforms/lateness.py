@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as f
 
 from timeoutmgr.instants import duration_micros
+from timeoutmgr.pipeline.quantiles import QUANTILES
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 GROUPS: Final = ("endpoint", "destination", "day")
-QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
 
 
 def lateness(history: "DataFrame", by: tuple[str, ...], slo: timedelta) -> "DataFrame":
