@@ -78,7 +78,10 @@ class DelayedDelivery:
             dead_letters=context.dead_letters,
         )
         breaker = context.breaker(
-            "DelayedStore", ours.time_to_trigger_store_circuit_breaker, STORE_SENTENCE
+            "DelayedStore",
+            ours.time_to_trigger_store_circuit_breaker,
+            STORE_SENTENCE,
+            context.outage_in(ours.database),
         )
         address = settings.name + DELAYED
         context.delayed = start
@@ -108,7 +111,10 @@ class DelayedDelivery:
             clock=context.clock,
             telemetry=context.telemetry,
             dispatch=context.breaker(
-                "DelayedDispatch", ours.time_to_trigger_dispatch_circuit_breaker, DISPATCH_SENTENCE
+                "DelayedDispatch",
+                ours.time_to_trigger_dispatch_circuit_breaker,
+                DISPATCH_SENTENCE,
+                context.outage_in(settings.transport.database),
             ),
             recovery=context.rate_breaker(
                 "DelayedRecovery", ours.maximum_recovery_failures_per_second, RECOVERY_SENTENCE
@@ -121,7 +127,9 @@ class DelayedDelivery:
             context.mode is TransactionMode.TRANSACTION_SCOPE and not ours.capabilities.row_locks
         )
         wait = ours.time_to_trigger_fetch_circuit_breaker
-        fetch = context.breaker("DelayedFetch", wait, FETCH_SENTENCE)
+        fetch = context.breaker(
+            "DelayedFetch", wait, FETCH_SENTENCE, context.outage_in(ours.database)
+        )
         context.watch_silence(ours.database, fetch, wait)
         poller: Poller
         poller = Poller(

@@ -1,6 +1,5 @@
 """The Timeout Manager as an endpoint feature: two satellites, one poller, their prerequisites."""
 
-import threading
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -18,7 +17,7 @@ from timeoutmgr.contracts import (
 from timeoutmgr.database.durability import require_durable
 from timeoutmgr.errors import ConfigurationError, SchemaMissing, StorageUnavailable
 from timeoutmgr.features import FeatureContext, Prerequisite, Satellite
-from timeoutmgr.resilience.breakers import BreakerState, OutageBreaker
+from timeoutmgr.resilience.breakers import OutageBreaker
 from timeoutmgr.routing import DELAYED, DISPATCHER, TIMEOUTS, to_timeout_manager
 from timeoutmgr.sending import SessionPool
 from timeoutmgr.transport.pump import Consumption, Outage
@@ -223,35 +222,15 @@ class _Breakers:
 
 
 def _breakers(context: FeatureContext, wait: timedelta) -> _Breakers:
-    outage = _OneOutage()
+    persistence = context.settings.persistence
+    stored = context.outage_in(None if persistence is None else persistence.database)
+    queued = context.outage_in(context.settings.transport.database)
     return _Breakers(
-        fetch=outage.breaker(context, "TimeoutStorageConnectivity", wait, FETCH_SENTENCE),
-        look_up=outage.breaker(context, "TimeoutLookUp", wait, FETCH_SENTENCE),
-        store=outage.breaker(context, "TimeoutStorage", wait, STORE_SENTENCE),
-        dispatch=context.breaker("TimeoutDispatch", wait, DISPATCH_SENTENCE),
+        fetch=context.breaker("TimeoutStorageConnectivity", wait, FETCH_SENTENCE, stored),
+        look_up=context.breaker("TimeoutLookUp", wait, FETCH_SENTENCE, stored),
+        store=context.breaker("TimeoutStorage", wait, STORE_SENTENCE, stored),
+        dispatch=context.breaker("TimeoutDispatch", wait, DISPATCH_SENTENCE, queued),
     )
-
-
-class _OneOutage:
-    """Breakers that look at the same storage: of one outage the first tells, and no other."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._told_by: OutageBreaker | None = None
-
-    def breaker(
-        self, context: FeatureContext, name: str, wait: timedelta, sentence: str
-    ) -> OutageBreaker:
-        def is_told() -> bool:
-            with self._lock:
-                told = self._told_by
-                if told is not None and told.state is BreakerState.TRIGGERED:
-                    return True
-                self._told_by = made
-                return False
-
-        made = context.breaker(name, wait, sentence, unless=is_told)
-        return made
 
 
 class Readiness:

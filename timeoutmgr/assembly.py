@@ -105,8 +105,10 @@ def assemble(settings: EndpointSettings) -> Parts:
     satellites = list(context.satellites)
     if not settings.send_only and settings.handlers:
         satellites.append(_handlers(settings, context, composer, sender))
-    broker = context.breaker("Broker", _BROKER_WAIT, BROKER_SENTENCE)
-    context.watch_silence(settings.transport.database, broker, _BROKER_WAIT)
+    queues = settings.transport.database
+    outage = context.outage_in(queues)
+    broker = context.breaker("Broker", _BROKER_WAIT, BROKER_SENTENCE, outage)
+    context.watch_silence(queues, broker, _BROKER_WAIT)
     return Parts(
         settings=settings,
         mode=mode,

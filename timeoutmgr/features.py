@@ -16,6 +16,7 @@ from timeoutmgr.contracts import (
     Transport,
     TransportSession,
 )
+from timeoutmgr.database.places import server_of
 from timeoutmgr.delayed_delivery import StoreStart
 from timeoutmgr.errors import ConfigurationError, FeatureRefused
 from timeoutmgr.handlers import Expiry
@@ -24,6 +25,7 @@ from timeoutmgr.message import Message, Outgoing
 from timeoutmgr.outgoing import DelayRoute
 from timeoutmgr.resilience.breakers import OutageBreaker, RateBreaker
 from timeoutmgr.resilience.critical import CriticalErrors
+from timeoutmgr.resilience.outages import SharedOutage
 from timeoutmgr.resilience.silence import SilenceWatch
 from timeoutmgr.telemetry import Telemetry
 from timeoutmgr.transport.pump import Consumption
@@ -169,6 +171,7 @@ class FeatureContext:
         self.tasks: list[Task] = []
         self.breakers: list[OutageBreaker | RateBreaker] = []
         self.silences: list[SilenceWatch] = []
+        self._outages: dict[str, SharedOutage] = {}
         self.store: TimeoutStore | None = None
         self.delayed: StoreStart | None = None
         self.stored_delays: DelayRoute | None = None
@@ -207,20 +210,26 @@ class FeatureContext:
         """Have *task* run while the endpoint runs."""
         self.tasks.append(task)
 
+    def outage_in(self, database: "Database | None") -> SharedOutage:
+        """Return what breakers over *database* share; without one, an outage of its own each time.
+
+        Queues and timeouts in one database share it, however each URL spells that.
+        """
+        if database is None:
+            return SharedOutage()
+        return self._outages.setdefault(server_of(database.url), SharedOutage())
+
     def breaker(
-        self,
-        name: str,
-        wait: timedelta,
-        sentence: str,
-        unless: Callable[[], bool] = lambda: False,
+        self, name: str, wait: timedelta, sentence: str, outage: SharedOutage | None = None
     ) -> OutageBreaker:
         """Return a breaker that raises *sentence* as a critical error after *wait*.
 
-        *unless* says whether the same outage was reported by another breaker already.
+        Not where another breaker over the same *outage* has done so.
         """
+        shared = outage or SharedOutage()
 
         def trigger(error: BaseException) -> None:
-            if not unless():
+            if not shared.is_reported(made):
                 self.critical.raise_error(sentence, error)
 
         made = OutageBreaker(name, time_to_wait=wait, on_trigger=trigger, clock=self.clock)

@@ -13,6 +13,7 @@ from tests.support.store import ScriptedStore
 from timeoutmgr import CriticalErrorContext, EndpointConfiguration, SendOptions, TransactionMode
 from timeoutmgr.assembly import Parts, assemble
 from timeoutmgr.contracts import Clock, Persistence, TimeoutStore
+from timeoutmgr.deadletter import DeadLetterQueues
 from timeoutmgr.errors import ConfigurationError, FeatureRefused, SchemaMissing, StorageUnavailable
 from timeoutmgr.persistence import MemoryPersistence
 from timeoutmgr.resilience.breakers import OutageBreaker
@@ -163,9 +164,9 @@ def test_the_wait_is_two_minutes_by_default() -> None:
 class Hooked:
     """An assembled endpoint whose critical errors are collected."""
 
-    def __init__(self) -> None:
+    def __init__(self, config: EndpointConfiguration | None = None) -> None:
         self.errors: list[str] = []
-        config = a_config()
+        config = config or a_config()
         config.define_critical_error_action(self._told)
         self.parts: Parts = assemble(config.settings())
         self.parts.context.critical.started(lambda: None)
@@ -229,6 +230,38 @@ def test_one_outage_of_the_storage_is_told_once_though_two_breakers_see_it(first
         hooked.breaker(name).check()
 
     assert len(hooked.told()) == 1
+
+
+_URL = "postgresql+psycopg://sales@database/sales"
+
+
+@pytest.mark.behaviour(70)
+@pytest.mark.parametrize(
+    ("store", "times"),
+    [
+        (_URL, 1),
+        ("postgresql+psycopg://other@DATABASE:5432/sales", 1),
+        ("postgresql+psycopg://sales@database/other", 2),
+    ],
+)
+def test_an_outage_of_one_database_is_told_once_whatever_breakers_see_it(
+    store: str, times: int
+) -> None:
+    config = a_config()
+    config.use_transport(_URL)
+    config.use_persistence(store)
+    config.enable_feature(DeadLetterQueues(node="here"))
+    hooked = Hooked(config)
+    breakers = hooked.parts.context.breakers
+    for breaker in breakers:
+        breaker.failure(AWAY)
+    hooked.clock.advance(120)
+
+    for breaker in breakers:
+        breaker.check()
+
+    assert len(breakers) == 6
+    assert len(hooked.told()) == times
 
 
 @pytest.mark.behaviour(70, 72)

@@ -161,7 +161,10 @@ class DeadLetterQueues:
         if settings.send_only:
             return
         breaker = context.breaker(
-            "DeadLetterStore", self.time_to_wait_before_critical_error, SENTENCE
+            "DeadLetterStore",
+            self.time_to_wait_before_critical_error,
+            SENTENCE,
+            context.outage_in(manager.store.database),
         )
         storage = Outage(breaker=breaker, probe=manager.store.database.ping)
         if self.collect_from is not None:
