@@ -29,6 +29,7 @@ from timeoutmgr.validation import Limits
 
 from .batches import Batches
 from .onward import Onward
+from .sender_clocks import SenderClocks
 from .timeouts import Wake, read_timeout, read_wake
 from .undeliverable import ErrorQueue, send_each
 
@@ -54,12 +55,15 @@ class StoreDelayed:
     ready: Callable[[], None]
     wake: Callable[[Micros], None]
     dead_letters: DeadLetters | None = None
+    senders: SenderClocks | None = None
 
     def __call__(self, batch: Sequence[Received], work: Work) -> None:
         """Store *batch*; raises MessageRejected for one that is no delayed message."""
         self.ready()
         orders = [self._read(received.message) for received in batch]
         timeouts = [order for order in orders if isinstance(order, Timeout)]
+        if self.senders is not None:
+            self.senders.compare(timeouts)
         due = self._due_of(timeouts)
         later = [timeout for timeout in timeouts if timeout.due not in due]
         self._put(later, work)

@@ -22,6 +22,7 @@ from .delayed import StoreDelayed
 from .due import DispatchDue
 from .poller import Poller
 from .rounds import DueRounds
+from .sender_clocks import SenderClocks
 
 STORE_SENTENCE: Final = "Failed to store delayed message"
 FETCH_SENTENCE: Final = "Failed to fetch due delayed messages from the storage"
@@ -76,6 +77,7 @@ class DelayedDelivery:
             ready=start.ready,
             wake=poller.wake,
             dead_letters=context.dead_letters,
+            senders=SenderClocks(lambda: poller.offset, context.clock, context.telemetry),
         )
         breaker = context.breaker(
             "DelayedStore",

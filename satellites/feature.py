@@ -27,6 +27,7 @@ from .clocks import report_clock_offset
 from .dispatcher import ORDERS, DispatchTimeouts
 from .housekeeping import Housekeeping
 from .poller import LEAD, Poller, PollTimeouts
+from .sender_clocks import SenderClocks
 from .timeouts import StoreTimeouts
 
 FETCH_SENTENCE = (
@@ -145,6 +146,7 @@ class TimeoutManager:
             telemetry=context.telemetry,
             on_clock_offset=lambda seconds: report_clock_offset(context.critical, seconds),
         )
+        senders = SenderClocks(lambda: poller.offset, context.clock, context.telemetry)
         storing_step = StoreTimeouts(
             store=store,
             limits=settings.limits,
@@ -152,6 +154,7 @@ class TimeoutManager:
             telemetry=context.telemetry,
             wake=poller.wake,
             dispatch_now=dispatch.dispatch_now,
+            senders=senders,
         )
 
         context.store = store
@@ -189,7 +192,10 @@ class TimeoutManager:
                 owner=context.owner,
                 ready=ready,
                 measure_offset=poller.measure_offset,
-                state=lambda: {each.name: each.state.value for each in context.breakers},
+                state=lambda: {
+                    **{each.name: each.state.value for each in context.breakers},
+                    **senders.report(),
+                },
                 telemetry=context.telemetry,
             )
         )

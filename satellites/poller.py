@@ -263,6 +263,7 @@ class Poller:
         self._schedule = PollSchedule(interval)
         self._stop = threading.Event()
         self._offset: Micros = 0
+        self._is_measured = False
         self._seen = self._measured = self._wall_ahead()
         self._polled = clock.monotonic()
         self._submitted = self._ended = 0
@@ -319,6 +320,11 @@ class Poller:
             self._telemetry.count("polls_forced")
             self._run_at(self._clock.now())
 
+    @property
+    def offset(self) -> Micros | None:
+        """By how much the store's clock is ahead of this host's; None before it is measured."""
+        return self._offset if self._is_measured else None
+
     def measure_offset(self, tell: Callable[[], Micros | None] = lambda: None) -> None:
         """Measure by how much the store's clock is ahead of this host's; about once a minute.
 
@@ -337,7 +343,7 @@ class Poller:
             theirs = self._step.now()
             offset = theirs - (before + self._clock.now()) // 2
         moved, self._offset = abs(offset - self._offset), offset
-        self._measured = wall_ahead
+        self._measured, self._is_measured = wall_ahead, True
         seconds = offset / 1_000_000
         self._telemetry.value("clock_offset_seconds", seconds)
         if abs(offset) > _OFFSET_CRITICAL:

@@ -39,6 +39,8 @@ from timeoutmgr.validation import (
     check_headers,
 )
 
+from .sender_clocks import SenderClocks
+
 logger = logging.getLogger(__name__)
 
 _ROUTING = (*headers.ROUTING, headers.ON_CONFLICT, headers.DELIVER_AT_GIVEN)
@@ -85,6 +87,7 @@ class StoreTimeouts:
     telemetry: Telemetry
     wake: Callable[[Micros], None]
     dispatch_now: Callable[[Sequence[Key], Work], None]
+    senders: SenderClocks | None = None
 
     def __call__(self, batch: Sequence[Received], work: Work) -> None:
         """Store *batch*; raises MessageRejected for one that is no timeout."""
@@ -96,6 +99,8 @@ class StoreTimeouts:
             self._count_stored(timeouts, repeats)
             if repeats:
                 self._settle(batch, orders, repeats, work)
+            if self.senders is not None:
+                self.senders.compare(timeouts)
         for order in orders:
             if isinstance(order, ClearTimeouts):
                 # By the time of sending, not of arrival: a batch, and still more a redelivery,

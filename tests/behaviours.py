@@ -171,7 +171,8 @@ DIFFERENCES: Final = {
     32: "The satellite stops consuming and messages wait in `.Timeouts`; five attempts and the "
     "error queue are for errors of one message.",
     54: "Waits are monotonic; a watchdog polls when the wall clock was set back.",
-    55: "The sender stamps an absolute due time on its own clock; the offset is measured and "
+    55: "The sender stamps an absolute due time, by the clock of the database that holds the queue "
+    "or the session, and otherwise by its own; the offset is measured and "
     "exported, more than 30 s of it is a critical error.",
     60: "The classic raises `concurrently processed` into the error queue.",
     83: "The classic's code initializes it first.",

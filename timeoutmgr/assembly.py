@@ -8,7 +8,7 @@ from typing import Final
 from timeoutmgr.answers import Answering
 from timeoutmgr.clearing import Clearing
 from timeoutmgr.config import EndpointSettings
-from timeoutmgr.contracts import TransactionMode
+from timeoutmgr.contracts import ChoosesClock, TransactionMode
 from timeoutmgr.database import Database, one_connection_serves
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.features import FeatureContext, Satellite, check_prerequisites
@@ -101,7 +101,13 @@ def assemble(settings: EndpointSettings) -> Parts:
         )
     composer = _composer(settings, context)
     pool = SessionPool(settings.transport)
-    sender = Sender(pool, settings.clock, context.dead_letters, context.missing_destinations)
+    sender = Sender(
+        pool,
+        settings.clock,
+        context.dead_letters,
+        context.missing_destinations,
+        has_clock=settings.transport.database is not None and not composer.goes_by_host,
+    )
     satellites = list(context.satellites)
     if not settings.send_only and settings.handlers:
         satellites.append(_handlers(settings, context, composer, sender))
@@ -163,6 +169,7 @@ def _composer(settings: EndpointSettings, context: FeatureContext) -> Composer:
         cancellable_delays=context.cancellable_delays,
         remembering_delays=context.remembering_delays,
         dead_letters=context.dead_letters,
+        goes_by_host=isinstance(context.store, ChoosesClock) and context.store.goes_by_host,
     )
 
 
@@ -202,6 +209,7 @@ def _handlers(
                 settings=policy,
                 delays=delays,
                 clock=settings.clock,
+                delay_clock=sender.now,
             ),
         ),
         concurrency=settings.concurrency,

@@ -12,11 +12,12 @@ from typing import Final, TypeAlias
 
 from timeoutmgr.assembly import Parts
 from timeoutmgr.contracts import RepeatKind, SendResult
+from timeoutmgr.delay_clock import WindowClock
 from timeoutmgr.errors import ConfigurationError, InvalidMessage, TimeoutManagerError
 from timeoutmgr.inside import wake_or_wait
 from timeoutmgr.installation import missing_schema
 from timeoutmgr.instants import Micros
-from timeoutmgr.outgoing import Composed, SendOptions, Sent
+from timeoutmgr.outgoing import Composed, DelayClock, SendOptions, Sent
 from timeoutmgr.sending_window import SendingWindow
 from timeoutmgr.transport.work import require_confirmed
 
@@ -65,6 +66,8 @@ class BulkInterrupted(TimeoutManagerError):
 class _Window:
     """What is sent together: what was drawn, what was made of it, and what became of it."""
 
+    clock: DelayClock
+    """The clock from which the relative delays of the window count."""
     items: list[ToSend] = field(default_factory=list)
     composed: list[Composed] = field(default_factory=list)
     size: int = 0
@@ -135,7 +138,7 @@ class _Bulk:
         try:
             for message in self.drawn:
                 try:
-                    window.add(message, self._compose(message))
+                    window.add(message, self._compose(message, window.clock))
                 except Exception as error:
                     window.refused = [message]  # it is drawn, and nobody else has it
                     window.end(error)
@@ -151,7 +154,18 @@ class _Bulk:
             window.end(error)
         return window.composed[before:]
 
-    def _compose(self, message: ToSend) -> Composed:
+    def window(self) -> _Window:
+        """Return the next window; the database is asked for its time once in it."""
+        ask = self._stored_now if self.delayed_only else self.parts.sender.now
+        return _Window(WindowClock(ask, self.parts.settings.clock))
+
+    def _stored_now(self) -> Micros | None:
+        database = self.parts.context.inside_database
+        if database is None or database.dialect.now is None:
+            return None
+        return database.now(self.parts.settings.clock)
+
+    def _compose(self, message: ToSend, clock: DelayClock) -> Composed:
         if not isinstance(message, ToSend):
             raise InvalidMessage(f"a bulk is made of ToSend, got {message!r:.60}")
         composed = self.parts.composer.compose(
@@ -160,6 +174,7 @@ class _Bulk:
             message.body,
             message.options,
             stored=self.delayed_only,
+            delay_clock=clock,
         )
         if self.delayed_only and composed.due is None:
             raise InvalidMessage(
@@ -201,7 +216,7 @@ def send_many(parts: Parts, messages: Iterable[ToSend], on_sent: OnSent | None) 
     bulk = _Bulk(parts, iter(messages), on_sent)
     is_more = True
     while is_more:
-        window = _Window()
+        window = bulk.window()
         try:
             with parts.sender.window() as sending:
                 while window.is_open():
@@ -240,7 +255,7 @@ def store_many(parts: Parts, messages: Iterable[ToSend], on_sent: OnSent | None)
     told: Micros | None = None
     is_more = True
     while is_more:
-        window = _Window()
+        window = bulk.window()
         composed = bulk.draw(window, WINDOW, WINDOW_BYTES)
         if composed:
             try:

@@ -23,7 +23,7 @@ from timeoutmgr.errors import (
     Unsupported,
 )
 from timeoutmgr.handlers import merged
-from timeoutmgr.inside import send_inside
+from timeoutmgr.inside import send_inside, time_in
 from timeoutmgr.instants import Micros
 from timeoutmgr.outgoing import Composed, SendOptions, Sent
 from timeoutmgr.redaction import on_one_line
@@ -182,8 +182,10 @@ class Endpoint:
     ) -> Sent:
         """Send a message, delayed if ``delay`` or ``deliver_at`` is given.
 
-        Keywords are those of SendOptions. When this returns the message is durable; with
-        *session* it becomes durable with the caller's own commit.
+        A ``delay`` counts by the clock of the database that holds the queues, or that *session* is
+        in, and otherwise by this host's clock. Keywords are those of SendOptions. When this
+        returns the message is durable; with *session* it becomes durable with the caller's own
+        commit.
 
         Raises InvalidMessage (nothing was sent; IdInUse with ``on_conflict="error"``), Unroutable,
         TransportUnavailable, or DeliveryUnknown: then send again with the same ``message_id``.
@@ -192,7 +194,14 @@ class Endpoint:
         """
         self._check_open()
         composed = self._parts.composer.compose(
-            destination, message_type, body, merged(options, given), stored=session is not None
+            destination,
+            message_type,
+            body,
+            merged(options, given),
+            stored=session is not None,
+            delay_clock=self._parts.sender.now
+            if session is None
+            else lambda: time_in(self._parts, session),
         )
         with installation.schema_expected(self._parts):
             if session is not None:

@@ -25,7 +25,7 @@ from timeoutmgr.errors import (
 from timeoutmgr.ids import RepeatableIds
 from timeoutmgr.instants import duration_micros, from_timespan, from_wire, to_wire
 from timeoutmgr.message import Message, Outgoing, Received
-from timeoutmgr.outgoing import Composer, DelayRoute, SendOptions, Sent
+from timeoutmgr.outgoing import Composer, DelayClock, DelayRoute, SendOptions, Sent
 from timeoutmgr.resilience.recovery import RecoverabilitySettings, delayed_retries, retry_delay
 from timeoutmgr.telemetry import Telemetry
 from timeoutmgr.transport.work import Work
@@ -124,7 +124,13 @@ class HandlerContext:
         """Send to *destination*; keywords are those of SendOptions (``delay=…``)."""
         chosen = merged(options, given)
         composed = self._composer.compose(
-            destination, message_type, body, chosen, self.message, ids=self._ids
+            destination,
+            message_type,
+            body,
+            chosen,
+            self.message,
+            ids=self._ids,
+            delay_clock=self._work.now,
         )
         self._outgoing.append(composed.outgoing)
         if composed.sent.id is not None:
@@ -369,8 +375,11 @@ def retry_later(
     settings: RecoverabilitySettings,
     delays: DelayRoute,
     clock: Clock,
+    delay_clock: DelayClock = lambda: None,
 ) -> Outgoing:
     """Return the delayed retry of *message*: the same message, due back in *queue* later.
+
+    The wait counts from the time of *delay_clock*, or of *clock* where there is no other.
 
     Incoming headers are copied, never changed. The time stamp tells this retry from every other
     delay of the same message, so that the store does not take it for one it has seen.
@@ -383,4 +392,6 @@ def retry_later(
         headers.RETRIES_TIMESTAMP: to_wire(now),
     }
     again.pop(headers.DELIVER_AT, None)
-    return delays(Outgoing(queue, replace(message, headers=again)), now + duration_micros(wait))
+    theirs = delay_clock()
+    due = (now if theirs is None else theirs) + duration_micros(wait)
+    return delays(Outgoing(queue, replace(message, headers=again)), due)

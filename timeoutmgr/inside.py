@@ -14,6 +14,7 @@ from timeoutmgr.instants import Micros
 from timeoutmgr.outgoing import Composed, Sent
 from timeoutmgr.redaction import on_one_line
 from timeoutmgr.routing import wake_manager
+from timeoutmgr.transport.sql.failures import as_transport
 from timeoutmgr.transport.work import require_confirmed
 
 if TYPE_CHECKING:
@@ -57,6 +58,21 @@ def send_inside(parts: Parts, composed: Composed, session: "Session | Connection
         "neither the queues nor the timeouts of this endpoint live in the session's database",
         "Use the session's database for the SQL queue or the persistence, or send without session.",
     )
+
+
+def time_in(parts: Parts, session: "Session | Connection") -> Micros | None:
+    """Return the time of the database that *session* is in; None where only the host's counts.
+
+    Raises TransportUnavailable.
+    """
+    connection = session if isinstance(session, Connection) else session.connection()
+    for database in (parts.settings.transport.database, parts.context.inside_database):
+        if database is not None and _lives_in(database, connection):
+            if database.dialect.now is None:
+                return None
+            with as_transport(database):
+                return database.now_in(connection)
+    return None
 
 
 def _examined(parts: Parts, composed: Composed, connection: Connection) -> RepeatKind | None:

@@ -28,6 +28,9 @@ from timeoutmgr.validation import (
 if TYPE_CHECKING:
     from timeoutmgr.deadletter.delivery import Delivery
 
+DelayClock: TypeAlias = Callable[[], Micros | None]
+"""Returns a database's time; None where only the host's clock counts."""
+
 DelayRoute: TypeAlias = Callable[[Outgoing, Micros], Outgoing]
 """Takes a message and its due instant to where delays are kept."""
 
@@ -105,6 +108,8 @@ class Composer:
     cancellable_delays: DelayRoute | None = None
     remembering_delays: DelayRoute | None = None
     dead_letters: DeadLetters | None = None
+    goes_by_host: bool = False
+    """Whether due times are compared with the host's clock though the queues have another."""
 
     def compose(
         self,
@@ -116,15 +121,18 @@ class Composer:
         *,
         ids: RepeatableIds | None = None,
         stored: bool = False,
+        delay_clock: DelayClock | None = None,
     ) -> Composed:
         """Return the checked and routed message; raise InvalidMessage for what is wrong with it.
 
         *cause* is the message being handled, which the new one is related to; *ids* are those to
         give if it may be handled again. With *stored* a delayed message must go where it can be
-        stored past a queue. Raises Unsupported where that cannot be.
+        stored past a queue. Raises Unsupported where that cannot be. A relative delay counts from
+        the time of *delay_clock*, or of the endpoint's clock where there is no other.
         """
         now = self.clock.now()
-        due = due_of(options.delay, options.deliver_at, now)
+        begin = now if options.deliver_at is not None else self._begin(options, now, delay_clock)
+        due = due_of(options.delay, options.deliver_at, begin)
         on_conflict = _checked_on_conflict(options, due)
         delays = None if due is None else self._route(options, stored)
         if self.dead_letters is not None and isinstance(destination, str):
@@ -137,7 +145,7 @@ class Composer:
         outgoing = Outgoing(destination, message)
         if due is None or delays is None:
             return Composed(outgoing, Sent(message_id=message.id, destination=destination), None)
-        check_ahead(due, now, self.limits)
+        check_ahead(due, begin, self.limits)
         check_no_expiry(message.headers)
         routed = delays(outgoing, due)
         if routed.via is None and self.remembering_delays is not None:
@@ -149,6 +157,13 @@ class Composer:
             due=from_micros(due),
         )
         return Composed(routed, sent, due, may_repeat=options.message_id is not None)
+
+    def _begin(self, options: SendOptions, now: Micros, delay_clock: DelayClock | None) -> Micros:
+        """Return the instant from which the relative delay of *options* counts."""
+        if options.delay is None or delay_clock is None or self.goes_by_host:
+            return now
+        theirs = delay_clock()
+        return now if theirs is None else theirs
 
     def clear(self, saga_id: str, *, ids: RepeatableIds | None = None) -> ClearOrder:
         """Return the order to forget what *saga_id* sent until now; raise where none is taken."""

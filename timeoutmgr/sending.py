@@ -9,6 +9,7 @@ from timeoutmgr.contracts import (
     Clock,
     DeadLetters,
     SendResult,
+    TellsTime,
     Transaction,
     Transport,
     TransportSession,
@@ -16,6 +17,7 @@ from timeoutmgr.contracts import (
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import StorageUnavailable, TransportUnavailable, Unroutable
 from timeoutmgr.forking import begin_anew_after_fork
+from timeoutmgr.instants import Micros
 from timeoutmgr.message import Outgoing
 from timeoutmgr.redaction import on_one_line
 from timeoutmgr.sending_window import SendingWindow
@@ -73,11 +75,14 @@ class Sender:
         clock: Clock,
         dead_letters: DeadLetters | None = None,
         missing: Callable[[TransportSession, Sequence[str]], list[str]] | None = None,
+        *,
+        has_clock: bool = False,
     ) -> None:
         self._pool = pool
         self._missing = missing or (lambda session, queues: session.missing_queues(queues))
         self._clock = clock
         self._dead_letters = dead_letters
+        self._has_clock = has_clock
         self._seen: dict[str, float] = {}
 
     def send(
@@ -115,6 +120,16 @@ class Sender:
         if missing:
             raise Unroutable(missing[0])
         return results
+
+    def now(self) -> Micros | None:
+        """Return the time of the clock beside the queues; None where only the host's counts.
+
+        Raises TransportUnavailable.
+        """
+        if not self._has_clock:
+            return None
+        with self._pool.session() as session:
+            return session.now() if isinstance(session, TellsTime) else None
 
     def window(self) -> SendingWindow:
         """Return what sends as messages come, and waits for all of them at its end."""

@@ -95,6 +95,11 @@ class SqlTimeoutStore:
             return self.context.database.now(self.context.clock)
         return self.context.clock.now()
 
+    @property
+    def goes_by_host(self) -> bool:
+        """Whether due times are compared with the host's clock, not with the database's."""
+        return not self.context.has_database_clock
+
     def ping(self) -> None:
         """Return if the database answers."""
         self.context.database.ping()

@@ -196,3 +196,13 @@ def test_an_endpoint_that_runs_is_well(folder: Folder, command: str) -> None:
     program.stop()
 
     assert folder.run(command).returncode == 1
+
+
+def test_a_sender_whose_clock_is_ahead_is_a_warning_with_its_name() -> None:
+    process = {**PROCESS, "senders_ahead": "billing by 600 s"}
+    store = StoreVitals(now=NOW, earliest=None, processes=[PROCESS, process])
+
+    [found] = [each for each in alerts(store, None, Thresholds()) if each.check == "sender clocks"]
+
+    assert found.level is Level.WARN
+    assert "billing by 600 s" in found.text

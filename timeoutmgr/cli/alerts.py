@@ -21,6 +21,7 @@ def alerts(
         yield _overdue(store, limits)
         yield _processes(store, queues, limits)
         yield from _breakers(store)
+        yield from _senders(store)
         yield from _deserted(store)
     if queues is not None:
         yield from _errors(queues, limits)
@@ -42,6 +43,17 @@ def _overdue(store: StoreVitals, limits: Thresholds) -> Finding:
         remedy="see that a process lives and that the log of it names no error; "
         "--max-overdue sets the limit",
     )
+
+
+def _senders(store: StoreVitals) -> Iterator[Finding]:
+    told = [process.get("senders_ahead") for process in store.processes or ()]
+    for senders in sorted({str(each) for each in told if each}):
+        yield Finding(
+            level=Level.WARN,
+            check="sender clocks",
+            text=f"clocks of senders are ahead of the store's: {senders}",
+            remedy="set their clocks (NTP): relative delays that they resolve end as much too late",
+        )
 
 
 def _processes(store: StoreVitals, queues: QueueVitals | None, limits: Thresholds) -> Finding:

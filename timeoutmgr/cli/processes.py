@@ -4,7 +4,7 @@ from typing import Any, Final
 
 from timeoutmgr.cli.output import shown_time
 from timeoutmgr.contracts import TimeoutStore
-from timeoutmgr.contracts.reports import LIVE
+from timeoutmgr.contracts.reports import LIVE, SENDERS_AHEAD
 from timeoutmgr.instants import Micros
 from timeoutmgr.resilience.breakers import BreakerState
 
@@ -25,6 +25,7 @@ def live_processes(store: TimeoutStore, now: Micros) -> list[dict[str, Any]]:
                 for name, value in each.state.items()
                 if value in breaker_states
             },
+            "senders_ahead": each.state.get(SENDERS_AHEAD),
         }
         for each in store.processes()
         if each.heartbeat >= now - LIVE

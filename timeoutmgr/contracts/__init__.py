@@ -37,9 +37,10 @@ from timeoutmgr.contracts.sessions import (
     Sending,
     SendResult,
     StartsSending,
+    TellsTime,
     TransportSession,
 )
-from timeoutmgr.contracts.stores import MeasuresPurge, Taken, TimeoutStore
+from timeoutmgr.contracts.stores import ChoosesClock, MeasuresPurge, Taken, TimeoutStore
 from timeoutmgr.contracts.timeouts import Chunk, Key, Timeout, TimeoutFilter, TimeoutState
 from timeoutmgr.contracts.topologies import Binding, Exchange, Queue, Topology, TopologySession
 from timeoutmgr.contracts.transactions import Transaction, TransactionMode
@@ -60,6 +61,7 @@ __all__ = [
     "CanUninstall",
     "CancelResult",
     "ChangeResult",
+    "ChoosesClock",
     "Chunk",
     "Clock",
     "DeadLetters",
@@ -102,6 +104,7 @@ __all__ = [
     "StoreStatistics",
     "StoresInBatches",
     "Taken",
+    "TellsTime",
     "Timeout",
     "TimeoutFilter",
     "TimeoutState",

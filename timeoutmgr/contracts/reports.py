@@ -11,6 +11,9 @@ from timeoutmgr.instants import Micros
 LIVE: Final[Micros] = 3 * 60 * 1_000_000
 """How old the heartbeat of a process that lives can be: there is one in 75 seconds."""
 
+SENDERS_AHEAD: Final = "senders_ahead"
+"""Key in the state of a process: names of senders whose clock is ahead of the store's."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreStatistics:

@@ -9,6 +9,7 @@ from enum import Enum
 from typing import Protocol, runtime_checkable
 
 from timeoutmgr.contracts.transactions import Transaction
+from timeoutmgr.instants import Micros
 from timeoutmgr.message import Outgoing, Received
 
 
@@ -73,6 +74,18 @@ class BrowsesQueues(Protocol):
         No look counts towards a delivery limit: a session that cannot look without that raises
         ConfigurationError. Raises QueueMissing and TransportUnavailable. A session may hold the
         messages until the iterator is closed; other consumers do not see them meanwhile.
+        """
+        ...
+
+
+@runtime_checkable
+class TellsTime(Protocol):
+    """A session whose queues rest beside a clock, as in a database; no session needs to be one."""
+
+    def now(self, *, transaction: Transaction | None = None) -> Micros | None:
+        """Return the time of that clock, read in *transaction* if one is given.
+
+        None where the host's clock is the only clock. Raises TransportUnavailable.
         """
         ...
 

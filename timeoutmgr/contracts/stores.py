@@ -210,6 +210,16 @@ class TimeoutStore(Protocol):
 
 
 @runtime_checkable
+class ChoosesClock(Protocol):
+    """A store in a database that may compare due times with another clock; no store needs to."""
+
+    @property
+    def goes_by_host(self) -> bool:
+        """Whether due times are compared with the host's clock, not with the database's."""
+        ...
+
+
+@runtime_checkable
 class MeasuresPurge(Protocol):
     """A store that tells how far its removal of old rows is behind."""
 

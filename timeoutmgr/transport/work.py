@@ -12,6 +12,7 @@ from timeoutmgr.contracts import (
     Sending,
     SendResult,
     StartsSending,
+    TellsTime,
     Transaction,
     TransactionMode,
     TransportSession,
@@ -25,6 +26,7 @@ from timeoutmgr.errors import (
     TransportUnavailable,
     Unroutable,
 )
+from timeoutmgr.instants import Micros
 from timeoutmgr.message import Outgoing, Received
 from timeoutmgr.redaction import on_one_line
 
@@ -94,6 +96,12 @@ class Work:
         if self._transaction is None and self._mode in ATOMIC:
             self._transaction = self._stack.enter_context(self._session.transaction())
         return self._transaction
+
+    def now(self) -> Micros | None:
+        """Return the time of the clock beside the queues; None where only the host's counts."""
+        if not isinstance(self._session, TellsTime):
+            return None
+        return self._session.now(transaction=self._transaction)
 
     def send(self, outgoing: Sequence[Outgoing]) -> None:
         """Send all, undone with the receive where the mode can; raise if one is not taken.

@@ -10,6 +10,7 @@ from sqlalchemy import Connection
 
 from timeoutmgr.contracts import SendResult
 from timeoutmgr.errors import QueueMissing
+from timeoutmgr.instants import Micros
 from timeoutmgr.message import Outgoing, Received
 from timeoutmgr.transport.sql.browsing import rows_of
 from timeoutmgr.transport.sql.envelopes import checked_queue_name, to_row
@@ -116,6 +117,15 @@ class SqlSession:
         else:
             with as_transport(self._database):
                 manager.__exit__(None, None, None)
+
+    def now(self, *, transaction: Connection | None = None) -> Micros | None:
+        """Return the database's clock, read in *transaction* if one is given; None on SQLite."""
+        if self._database.dialect.now is None:
+            return None
+        with as_transport(self._database):
+            if transaction is not None:
+                return self._database.now_in(transaction)
+            return self._database.now(self._transport.clock)
 
     def ping(self) -> None:
         """Return if the database answers."""

@@ -1,0 +1,74 @@
+"""The clock of a window asks once, and then counts on by the monotonic clock."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from tests.support.clock import START, FakeClock
+from tests.support.makers import SECOND, a_composer
+from timeoutmgr.delay_clock import WindowClock
+from timeoutmgr.errors import InvalidMessage
+from timeoutmgr.instants import Micros, from_micros
+from timeoutmgr.message import Outgoing
+from timeoutmgr.outgoing import SendOptions
+from timeoutmgr.routing import to_timeout_manager
+
+
+def to_sales(outgoing: Outgoing, due: Micros) -> Outgoing:
+    return to_timeout_manager(outgoing, due, "sales.Timeouts")
+
+
+def test_a_window_asks_once_and_counts_on_whatever_becomes_of_the_wall_clock() -> None:
+    clock, asked = FakeClock(), []
+
+    def ask() -> Micros:
+        asked.append(clock.now())
+        clock.advance(0.25)  # the answer takes its time: too late rather than early
+        return START
+
+    window = WindowClock(ask, clock)
+
+    assert window() == START + SECOND // 4
+    clock.advance(60)
+    clock.step_wall(timedelta(hours=-1))
+    assert window() == START + 60 * SECOND + SECOND // 4
+    assert len(asked) == 1
+
+
+def test_a_window_without_a_database_has_no_time_of_its_own_and_asks_once() -> None:
+    asked = []
+
+    def ask() -> None:
+        asked.append(1)
+
+    window = WindowClock(ask, FakeClock())
+
+    assert [window(), window()] == [None, None]
+    assert len(asked) == 1
+
+
+def test_only_a_relative_delay_asks_for_the_time() -> None:
+    composer = a_composer(FakeClock(), to_sales)
+    at_noon = SendOptions(deliver_at=from_micros(START))
+    both = SendOptions(delay=1, deliver_at=from_micros(START))
+
+    def ask() -> Micros:
+        raise AssertionError("the time is not needed")
+
+    for options in (SendOptions(), at_noon):
+        composer.compose("billing", "Bill", {}, options, delay_clock=ask)
+    with pytest.raises(InvalidMessage, match="exclude each other"):
+        composer.compose("billing", "Bill", {}, both, delay_clock=ask)
+
+
+def test_a_relative_delay_counts_from_the_clock_that_is_asked() -> None:
+    composer = a_composer(FakeClock(), to_sales)
+
+    def due(theirs: Micros | None) -> object:
+        options = SendOptions(delay=60)
+        return composer.compose("billing", "Bill", {}, options, delay_clock=lambda: theirs).sent.due
+
+    assert due(START - 600 * SECOND) == from_micros(START - 540 * SECOND)
+    assert due(None) == from_micros(START + 60 * SECOND)
