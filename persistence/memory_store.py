@@ -50,7 +50,6 @@ class _Row:
     """A pending timeout."""
 
     timeout: Timeout
-    next_try: Micros = 0
     maybe_sent: bool = False
 
 
@@ -186,9 +185,9 @@ class MemoryTimeoutStore:
             claimed: set[Key] = set()
             claimed.update(*(claim.keys for claim in self._in.claims.values()))
             free, later, covered = [], [], False
-            for key, row in self._in.rows.items():
-                if max(key.due, row.next_try) > until:
-                    later.append(max(key.due, row.next_try))
+            for key in self._in.rows:
+                if key.due > until:
+                    later.append(key.due)
                 elif key in claimed or key in self._in.held:
                     covered = True
                 else:
@@ -232,9 +231,7 @@ class MemoryTimeoutStore:
             mine = [
                 key
                 for key in sorted(set(keys))
-                if key in self._in.rows
-                and key not in self._in.held
-                and max(key.due, self._in.rows[key].next_try) <= until
+                if key in self._in.rows and key not in self._in.held and key.due <= until
             ]
             self._in.held.update(mine)
             timeouts = [self._in.rows[key].timeout for key in mine]
@@ -348,7 +345,7 @@ class MemoryTimeoutStore:
                 return ChangeResult.TOO_LATE
             row = self._in.rows.pop(key)
             known.due = due
-            moved = replace(row.timeout, due=due)
+            moved = replace(row.timeout, due=due, next_try=0)
             self._in.rows[moved.key] = _Row(moved, maybe_sent=row.maybe_sent)
             return ChangeResult.MAYBE_SENT if row.maybe_sent else ChangeResult.CHANGED
 
@@ -361,8 +358,8 @@ class MemoryTimeoutStore:
             events = [event for event, at, _ in self._in.history if at > now - DAY]
             return StoreStatistics(
                 pending=len(self._in.rows),
-                due=sum(key.due <= now for key in self._in.rows),
-                oldest_due=self.next_due(),
+                due=sum(row.timeout.due <= now for row in self._in.rows.values()),
+                oldest_due=min((row.timeout.due for row in self._in.rows.values()), default=None),
                 claimed=sum(len(claim.keys) for claim in self._in.claims.values()),
                 outcomes={event: events.count(event) for event in set(events)},
                 lateness_p50=percentile(late, 50),
@@ -431,21 +428,26 @@ class MemoryTimeoutStore:
             for outcome in outcomes:
                 if outcome.key not in keys:
                     continue
-                row = self._in.rows[outcome.key]
                 if outcome.kind is OutcomeKind.RETRY:
-                    row.next_try = outcome.next_try
-                    row.maybe_sent |= outcome.maybe_sent
-                    row.timeout = replace(row.timeout, attempts=row.timeout.attempts + 1)
+                    self._put_off(outcome)
                 else:
                     state = _CLOSED[outcome.kind]
                     self._close(outcome.key, state.value, state, outcome.at)
             self._in.claims.pop(token, None)
 
+    def _put_off(self, outcome: Outcome) -> None:
+        row = self._in.rows.pop(outcome.key)
+        attempts, next_try = row.timeout.attempts + 1, max(outcome.next_try, outcome.key.due)
+        row.timeout = replace(row.timeout, attempts=attempts, next_try=next_try)
+        row.maybe_sent |= outcome.maybe_sent
+        self._in.rows[row.timeout.key] = row
+        self._in.known[outcome.key.id].due = row.timeout.key.due
+
     def _close(self, key: Key, event: str, state: TimeoutState, at: Micros) -> None:
         known = self._in.known[key.id]
         known.state, known.closed_at = state, at
-        del self._in.rows[key]
-        self._in.history.append((event, at, key.due))
+        row = self._in.rows.pop(key)
+        self._in.history.append((event, at, row.timeout.due))
 
     def _drop_lapsed(self, now: Micros) -> None:
         for token, claim in list(self._in.claims.items()):

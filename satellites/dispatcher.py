@@ -154,7 +154,7 @@ class DispatchTimeouts:
         """Let the time pass until all of *taken* is due."""
         now = _now_of(taken)
         if now is not None and taken.timeouts:
-            early = max(timeout.due for timeout in taken.timeouts) - now
+            early = max(timeout.key.due for timeout in taken.timeouts) - now
             if early > 0:
                 # No longer than was asked for, should the clock have been set back meanwhile.
                 self.rest(min(early, self.ahead) / 1_000_000)

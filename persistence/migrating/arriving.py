@@ -183,7 +183,7 @@ class SqlTarget:
         if self._context.settings.history == "full":
             at = self._context.now(connection)
             told = [
-                entry(Key(row["due"], row["id"]), at, row["destination"], row["attempts"], run_id)
+                entry(Key(_due_of(row), row["id"]), at, row["destination"], row["attempts"], run_id)
                 for row in rows
             ]
             record(connection, self._context, "scheduled", told)
@@ -196,9 +196,10 @@ class SqlTarget:
             raise MigrationFailed(
                 f"run {run_id}, timeout {item.timeout.id!r} cannot be stored: {error}"
             ) from error
+        due = item.timeout.due
         return row | {
             "maybe_sent": int(item.maybe_sent),
-            "next_try": item.next_try,
+            "original_due": due if item.timeout.next_try > due else None,
             "run_id": run_id,
         }
 
@@ -209,6 +210,11 @@ class SqlTarget:
         raise StorageConflict(
             f"{self._name}: others stored the same ids {_TRIES} times in a row; run again"
         )
+
+
+def _due_of(row: dict[str, Any]) -> Micros:
+    due: Micros = row["due"] if row["original_due"] is None else row["original_due"]
+    return due
 
 
 def fence_of(run_id: str) -> str:

@@ -36,7 +36,7 @@ from timeoutmgr.persistence.sql.context import StoreContext
 from timeoutmgr.persistence.sql.due_keys import go_by_key
 from timeoutmgr.persistence.sql.history import entry, record
 from timeoutmgr.persistence.sql.locks import lock_endpoint
-from timeoutmgr.persistence.sql.rows import COLUMNS, from_values
+from timeoutmgr.persistence.sql.rows import PLACED, from_placed
 
 from .arriving import FENCE, OPEN, fence_of
 from .removing import RemovingAtOnce
@@ -159,9 +159,7 @@ class SqlSource:
         """Return the marked rows of the batch."""
         timeouts = self._timeouts
         statement = (
-            select(
-                timeouts.c.maybe_sent, timeouts.c.next_try, *(timeouts.c[name] for name in COLUMNS)
-            )
+            select(timeouts.c.maybe_sent, *(timeouts.c[name] for name in PLACED))
             .where(*self._hidden(run_id, batch))
             .order_by(timeouts.c.due, timeouts.c.id)
         )
@@ -169,8 +167,8 @@ class SqlSource:
             go_by_key(connection)  # a sort of whole rows would go through a file
             rows = connection.execute(statement).all()
         return [
-            Item(timeout=from_values(values), maybe_sent=bool(maybe_sent), next_try=next_try)
-            for maybe_sent, next_try, *values in rows
+            Item(timeout=from_placed(values), maybe_sent=bool(maybe_sent))
+            for maybe_sent, *values in rows
         ]
 
     def remove(self, run_id: str, batch: Batch, items: Sequence[Item], also: Also) -> None:
@@ -216,8 +214,8 @@ class SqlSource:
         timeouts = self._timeouts
         gone = [item for item in items if item.timeout.id in there]
         rows: list[dict[str, Any]] = [
-            {"endpoint_": self._context.endpoint, "due_": one.timeout.due, "id_": one.timeout.id}
-            for one in gone
+            {"endpoint_": self._context.endpoint, "due_": key.due, "id_": key.id}
+            for key in (one.timeout.key for one in gone)
         ]
 
         def work(connection: Connection) -> None:
@@ -256,8 +254,8 @@ class SqlSource:
             self._context,
             TimeoutState.MIGRATED.value,
             [
-                entry(one.timeout.key, at, one.timeout.destination, one.timeout.attempts, run_id)
-                for one in items
+                entry(Key(one.due, one.id), at, one.destination, one.attempts, run_id)
+                for one in (item.timeout for item in items)
             ],
         )
         reach("leaving.history_written")

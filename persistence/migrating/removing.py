@@ -76,7 +76,8 @@ def _statement(context: StoreContext) -> Select[Any]:
             timeouts.c.hidden_by == run,
         )
         .returning(
-            *(timeouts.c.due, timeouts.c.id, timeouts.c.destination, timeouts.c.attempts),
+            func.coalesce(timeouts.c.original_due, timeouts.c.due).label("due"),
+            *(timeouts.c.id, timeouts.c.destination, timeouts.c.attempts),
         )
         .cte("gone")
     )

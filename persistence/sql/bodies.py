@@ -14,7 +14,7 @@ from timeoutmgr.contracts import Key, Timeout
 
 from .conditions import OnKeys
 from .context import StoreContext
-from .rows import COLUMNS, from_values
+from .rows import COLUMNS, PLACED, from_placed
 
 ALONG: Final = 64 * 1024
 """Bytes of the largest body that comes along with its row."""
@@ -70,7 +70,7 @@ class Bodies:
 
 def timeout_of(key: Key, row: Row[Any], bodies: Mapping[Key, bytes]) -> Timeout:
     """Return the timeout of *row*, whose body is among *bodies* where it is large."""
-    values = row[: len(COLUMNS)]
+    values = row[: len(PLACED)]
     if row[_BODY] is None:
         values = (*values[:_BODY], bodies[key], *values[_BODY + 1 :])
-    return from_values(values)
+    return from_placed(values)

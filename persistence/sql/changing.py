@@ -26,6 +26,7 @@ from .context import StoreContext
 from .history import entry, record
 from .inserting import insert_missing
 from .locks import lock_endpoint
+from .rows import due_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +35,6 @@ class _Held:
 
     row: Any
     maybe_sent: bool
-
-    @property
-    def key(self) -> Key:
-        return Key(self.row.due, self.row.id)
 
 
 class Changing:
@@ -152,7 +149,7 @@ class Changing:
         reach("changing.key_cancelled")
         self._take_out(connection, held)
         reach("changing.row_cancelled")
-        self._tell(connection, "cancelled", held, held.key, at)
+        self._tell(connection, "cancelled", held, Key(due_of(held.row), timeout_id), at)
         reach("changing.cancelled")
         return CancelResult.MAYBE_SENT if held.maybe_sent else CancelResult.CANCELLED
 
@@ -168,7 +165,8 @@ class Changing:
         if held is None:
             return ChangeResult.TOO_LATE
         self._change_key_of(connection, key, due)
-        self._put_in_place(connection, held, {**held.row._mapping, "due": due, "next_try": 0})
+        placed = {"due": due, "original_due": None}
+        self._put_in_place(connection, held, {**held.row._mapping, **placed})
         at = self._context.now(connection)
         self._tell(connection, "rescheduled", held, Key(due, timeout_id), at)
         return ChangeResult.MAYBE_SENT if held.maybe_sent else ChangeResult.CHANGED

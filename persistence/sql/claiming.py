@@ -35,7 +35,6 @@ PACE: Final = 25
 twice the pace of a fast dispatcher, so that it is not out of work before."""
 SOONEST: Final = 20_000
 """Microseconds until that at least."""
-_GLANCE: Final = 16
 LONGEST_BURST: Final = 20
 """Chunks that are claimed one behind the other before all gaps are looked at again.
 
@@ -199,15 +198,14 @@ class Claiming:
     def _look(self, connection: Connection, now: Micros) -> Chunk | None:
         """Return an empty chunk if surely nothing can be handed out."""
         view = self._horizon.view()
-        rows = self._keys.first(connection, view.start, _GLANCE)
-        if rows and self._context.has_database_clock:
-            now = int(rows[0].now)
-        is_due = any(row.due <= now and row.next_try <= now for row in rows)
-        # Where all of them wait for another try, there may be due ones behind them.
-        if is_due or (len(rows) == _GLANCE and rows[-1].due <= now):
-            self._horizon.reach(view, Key(rows[0].due, rows[0].id))
-            return None
-        return Chunk("", (), min((max(row.due, row.next_try) for row in rows), default=None))
+        rows = self._keys.first(connection, view.start, 1)
+        if not rows:
+            return Chunk("", (), None)
+        [first] = rows
+        if first.due > (int(first.now) if self._context.has_database_clock else now):
+            return Chunk("", (), first.due)
+        self._horizon.reach(view, Key(first.due, first.id))
+        return None
 
     def _hand_out(self, turn: Turn, wish: Wish, burst: Key | None) -> Handed:
         """Claim from *burst* on, the end of the chunk before; None to look at all gaps."""
@@ -279,8 +277,8 @@ class Claiming:
             keys = self._claimable(turn, behind(burst), None, limit)
             if keys:
                 return keys, turn.now  # there may be more in the gaps not looked at
-        if not active and (found := self._first_of_all(turn, limit)) is not None:
-            return found
+        if not active:
+            return self._first_of_all(turn, limit)
         view = self._horizon.view()
         start = view.start
         for first in self._keys.first(turn.connection, start, 1):
@@ -297,16 +295,14 @@ class Claiming:
     def _claimable(self, turn: Turn, start: Key, end: Key | None, limit: int) -> list[Key]:
         return self._keys.claimable(turn.connection, start, end, turn.until, limit)
 
-    def _first_of_all(self, turn: Turn, limit: int) -> tuple[list[Key], Micros | None] | None:
+    def _first_of_all(self, turn: Turn, limit: int) -> tuple[list[Key], Micros | None]:
         """Return the first due keys where no claim is in force, and the due time behind them.
 
-        One statement for what takes three else; None where some of them wait for another try.
+        One statement for what takes three else.
         """
         view = self._horizon.view()
         rows = self._keys.first(turn.connection, view.start, limit)
         due = [row for row in rows if row.due <= turn.until]
-        if any(row.next_try > turn.until for row in due):
-            return None
         if rows:
             self._horizon.reach(view, Key(rows[0].due, rows[0].id))
         coming = rows[len(due)].due if len(due) < len(rows) else None
@@ -318,13 +314,10 @@ class Claiming:
         self._await(future)
         if any(claim.owner == turn.owner for claim in active):
             # A row that came late into an interval is covered until the claim on it is closed.
-            again: Micros | None = turn.now + OWN_AGAIN
-        elif active:
-            again = turn.now + OTHERS_AGAIN
+            again = turn.now + OWN_AGAIN
         else:
-            # Soon enough then: to find it, all that is due and in flight would be read each time.
-            again = self._keys.next_try(turn.connection, self._horizon.view().start, turn.until)
-        return min((at for at in (future, again) if at is not None), default=None)
+            again = turn.now + OTHERS_AGAIN
+        return again if future is None else min(future, again)
 
 
 def _handed_out(claimed: Sequence[NewClaim], next_due: Micros | None) -> Chunk:

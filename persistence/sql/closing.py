@@ -3,7 +3,7 @@
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from sqlalchemy import Connection, bindparam, delete, select, update
+from sqlalchemy import Connection, bindparam, delete, func, select, update
 
 from timeoutmgr.contracts import Key, Outcome, OutcomeKind, TimeoutState
 from timeoutmgr.crashpoints import reach
@@ -15,6 +15,7 @@ from .conditions import OnKeys
 from .context import StoreContext
 from .history import entry, record
 from .marking import mark
+from .rows import due_of
 
 _STATES = {
     OutcomeKind.DISPATCHED: TimeoutState.DISPATCHED,
@@ -40,7 +41,22 @@ class Closing:
         self._retry = (
             update(timeouts)
             .where(*one_row)
-            .values(attempts=timeouts.c.attempts + 1, next_try=bindparam("next_try_"))
+            .ordered_values(  # MySQL has a column's new value in what follows
+                (timeouts.c.original_due, func.coalesce(timeouts.c.original_due, timeouts.c.due)),
+                (timeouts.c.due, bindparam("next_try_")),
+                (timeouts.c.attempts, timeouts.c.attempts + 1),
+            )
+        )
+        keys = context.tables.keys
+        self._move_key = (
+            update(keys)
+            .where(
+                keys.c.endpoint == bindparam("endpoint_"),
+                keys.c.id == bindparam("id_"),
+                keys.c.due == bindparam("due_"),
+                keys.c.state == TimeoutState.PENDING.value,
+            )
+            .values(due=bindparam("next_try_"))
         )
 
     def record(
@@ -66,22 +82,31 @@ class Closing:
             ended = [outcome for outcome in ours if outcome.kind is kind]
             if ended:
                 self._end(connection, rows, ended, state)
+        mark(connection, self._context, [one.key for one in ours if one.maybe_sent])
+        reach("closing.retries_marked")
+        self._put_off(connection, [one for one in ours if one.kind is OutcomeKind.RETRY])
+        reach("closing.retries_written")
+        self.end_claim(connection, token, passed_by)
+        reach("closing.claim_dropped")
+
+    def _put_off(self, connection: Connection, outcomes: Sequence[Outcome]) -> None:
+        """Count the attempts, and move the timeouts to where they are tried next.
+
+        There they stand in nobody's way. A key that was changed since, after a fence had fallen,
+        stays as it is.
+        """
         retries = [
             {
                 "endpoint_": self._context.endpoint,
                 "due_": outcome.key.due,
                 "id_": outcome.key.id,
-                "next_try_": outcome.next_try,
+                "next_try_": max(outcome.next_try, outcome.key.due),
             }
-            for outcome in ours
-            if outcome.kind is OutcomeKind.RETRY
+            for outcome in sorted(outcomes, key=lambda outcome: outcome.key.id)
         ]
         execute_many(connection, self._retry, retries)
         reach("closing.attempts_counted")
-        mark(connection, self._context, [one.key for one in ours if one.maybe_sent])
-        reach("closing.retries_written")
-        self.end_claim(connection, token, passed_by)
-        reach("closing.claim_dropped")
+        execute_many(connection, self._move_key, retries)
 
     def end_claim(self, connection: Connection, token: str, passed_by: Collection[Key]) -> None:
         """End the claim of *token* (empty: none), unless others hold rows of it.
@@ -123,12 +148,7 @@ class Closing:
             connection,
             self._context,
             state.value,
-            [
-                entry(
-                    o.key, o.at, rows[o.key].destination, rows[o.key].attempts, rows[o.key].run_id
-                )
-                for o in ended
-            ],
+            [_told(outcome, rows[outcome.key]) for outcome in ended],
         )
         reach("closing.history_written")
 
@@ -146,3 +166,8 @@ class Closing:
             return list(keys)  # they are locked
         found = connection.execute(*self._still_there.of(keys))
         return sorted({Key(*row) for row in found} & set(keys))
+
+
+def _told(outcome: Outcome, row: Any) -> dict[str, Any]:
+    key = Key(due_of(row), outcome.key.id)
+    return entry(key, outcome.at, row.destination, row.attempts, row.run_id)

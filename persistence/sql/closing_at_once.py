@@ -20,6 +20,7 @@ from sqlalchemy import (
     Text,
     bindparam,
     delete,
+    func,
     insert,
     literal_column,
     select,
@@ -84,6 +85,7 @@ def closing(
         .returning(
             *(timeouts.c.endpoint, timeouts.c.due, timeouts.c.id),
             *(timeouts.c.destination, timeouts.c.attempts, timeouts.c.run_id),
+            func.coalesce(timeouts.c.original_due, timeouts.c.due).label("due_first"),
             *(timeouts.c[name] for name in (MESSAGE if passed_on else ())),
         )
         .cte("gone")
@@ -110,7 +112,7 @@ def closing(
     told = insert(history).from_select(
         ["id", "due", "at", "destination", "attempt", "run_id", "event", "endpoint", "node"],
         select(
-            *(gone.c.id, gone.c.due, at, gone.c.destination, gone.c.attempts, gone.c.run_id),
+            *(gone.c.id, gone.c.due_first, at, gone.c.destination, gone.c.attempts, gone.c.run_id),
             *(_text(state), gone.c.endpoint, bindparam("node", context.node, type_=Text)),
         ),
     )

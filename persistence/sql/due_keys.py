@@ -33,14 +33,14 @@ class DueKeys:
         seen = from_key(context, due, id_, start)
         now: BindParameter[Any] = bindparam("now")
         self._first: Final[Statement] = (
-            select(due, id_, timeouts.c.next_try, context.now_column)
+            select(due, id_, context.now_column)
             .where(*mine, seen)
             .order_by(due, id_)
             .limit(bindparam("limit"))
         )
         self._claimable: Final[Statement] = (
             select(due, id_)
-            .where(*mine, seen, due <= now, timeouts.c.next_try <= now)
+            .where(*mine, seen, due <= now)
             .order_by(due, id_)
             .limit(bindparam("limit"))
         )
@@ -50,17 +50,13 @@ class DueKeys:
         self._claimable_before: Final[Statement] = (
             select(due, id_)
             .where(*mine, seen, before_key(context, due, id_, end), is_due)
-            .where(timeouts.c.next_try <= now)
             .order_by(due, id_)
             .limit(bindparam("limit"))
         )
         self._next_due: Final = select(func.min(due)).where(*mine, due > now)
-        self._next_try: Final = select(func.min(timeouts.c.next_try)).where(
-            *mine, seen, due <= now, timeouts.c.next_try > now
-        )
 
     def first(self, connection: Connection, start: Key, limit: int) -> Sequence[Row[Any]]:
-        """Return the first rows there are from *start* on: due, id, next_try, now."""
+        """Return the first rows there are from *start* on: due, id, now."""
         return connection.execute(self._first, {**_start(start), "limit": limit}).all()
 
     def claimable(
@@ -80,14 +76,6 @@ class DueKeys:
     def next_due(self, connection: Connection, until: Micros) -> Micros | None:
         """Return the first due time after *until*."""
         return _micros(connection.execute(self._next_due, {"now": until}).scalar_one())
-
-    def next_try(self, connection: Connection, start: Key, until: Micros) -> Micros | None:
-        """Return the first other try of what is due by *until*, from *start* on.
-
-        It reads all of that.
-        """
-        found = connection.execute(self._next_try, {**_start(start), "now": until})
-        return _micros(found.scalar_one())
 
 
 def go_by_key(connection: Connection) -> None:

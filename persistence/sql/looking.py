@@ -1,13 +1,14 @@
 """Looking at what is stored: by id, by filter, and as numbers."""
 
-from sqlalchemy import ColumnElement, bindparam, func, select
+from sqlalchemy import ColumnElement, Connection, bindparam, func, or_, select
 
 from timeoutmgr.contracts import Key, StoreStatistics, Timeout, TimeoutFilter, TimeoutState
+from timeoutmgr.instants import Micros
 from timeoutmgr.persistence.lateness import DAY, RECENT, percentile
 
 from .conditions import after
 from .context import StoreContext
-from .rows import from_row
+from .rows import from_placed_row
 
 
 class Looking:
@@ -39,7 +40,7 @@ class Looking:
             row = connection.execute(self._find, {"wanted": timeout_id}).first()
         if row is None:
             return None
-        return TimeoutState(row.state), from_row(row) if row.due is not None else None
+        return TimeoutState(row.state), from_placed_row(row) if row.due is not None else None
 
     def key_of(self, timeout_id: str) -> Key | None:
         """Return the key of a pending timeout."""
@@ -50,22 +51,28 @@ class Looking:
     def page(self, which: TimeoutFilter, limit: int, behind: Key | None) -> list[Timeout]:
         """Return a page in the order of keys, those behind *behind*."""
         timeouts = self._context.tables.timeouts
-        statement = select(timeouts).where(*self._matching(which))
-        if behind is not None:
-            statement = statement.where(after(timeouts.c.due, timeouts.c.id, behind.due, behind.id))
-        statement = statement.order_by(timeouts.c.due, timeouts.c.id).limit(limit)
+        found: list[Timeout] = []
         with self._context.database.read() as connection:
-            return [from_row(row) for row in connection.execute(statement)]
+            for matching in self._matching(which):
+                statement = select(timeouts).where(*matching)
+                if behind is not None:
+                    statement = statement.where(
+                        after(timeouts.c.due, timeouts.c.id, behind.due, behind.id)
+                    )
+                statement = statement.order_by(timeouts.c.due, timeouts.c.id).limit(limit)
+                found += map(from_placed_row, connection.execute(statement))
+        return sorted(found, key=lambda timeout: _in_order(timeout.key))[:limit]
 
     def count(self, which: TimeoutFilter) -> int:
         """Return how many match."""
-        statement = (
-            select(func.count())
-            .select_from(self._context.tables.timeouts)
-            .where(*self._matching(which))
-        )
+        timeouts = self._context.tables.timeouts
         with self._context.database.read() as connection:
-            return connection.execute(statement).scalar_one()
+            return sum(
+                connection.execute(
+                    select(func.count()).select_from(timeouts).where(*matching)
+                ).scalar_one()
+                for matching in self._matching(which)
+            )
 
     def statistics(self) -> StoreStatistics:
         """Return the numbers of ``timeoutmgr status``; outcomes are those of the last 24 hours."""
@@ -81,10 +88,9 @@ class Looking:
         )
         with self._context.database.read() as connection:
             now = self._context.now(connection)
-            pending, oldest = connection.execute(
-                select(func.count(), func.min(timeouts.c.due)).where(mine)
-            ).one()
-            due = select(func.count()).select_from(timeouts).where(mine, timeouts.c.due <= now)
+            pending = select(func.count()).select_from(timeouts).where(mine)
+            is_due = or_(timeouts.c.due <= now, timeouts.c.original_due <= now)
+            due = select(func.count()).select_from(timeouts).where(mine, is_due)
             claimed = select(func.coalesce(func.sum(claims.c.size), 0)).where(
                 claims.c.endpoint == self._context.endpoint, claims.c.claimed_until > now
             )
@@ -95,9 +101,9 @@ class Looking:
             )
             late = sorted(row.at - row.due for row in connection.execute(latest))
             return StoreStatistics(
-                pending=pending,
+                pending=connection.execute(pending).scalar_one(),
                 due=connection.execute(due).scalar_one(),
-                oldest_due=oldest,
+                oldest_due=self._oldest_due(connection),
                 claimed=int(connection.execute(claimed).scalar_one()),
                 outcomes={event: count for event, count in connection.execute(events)},
                 lateness_p50=percentile(late, 50),
@@ -105,11 +111,41 @@ class Looking:
                 lateness_max=late[-1] if late else None,
             )
 
-    def _matching(self, which: TimeoutFilter) -> list[ColumnElement[bool]]:
+    def _oldest_due(self, connection: Connection) -> Micros | None:
+        timeouts = self._context.tables.timeouts
+        columns = timeouts.c.due, timeouts.c.original_due
+        found = (
+            connection.execute(
+                select(func.min(column)).where(
+                    timeouts.c.endpoint == self._context.endpoint, column.is_not(None)
+                )
+            ).scalar()
+            for column in columns
+        )
+        return min((due for due in found if due is not None), default=None)
+
+    def _matching(self, which: TimeoutFilter) -> list[list[ColumnElement[bool]]]:
+        """Return the conditions of *which*, whose matches are those of each list together.
+
+        A timeout that waits for another try matches by when it was due. It stands elsewhere, and
+        the end of a span of due times would not bound the search: such timeouts are found apart.
+        """
+        timeouts = self._context.tables.timeouts
+        same = [*self._same(which), timeouts.c.endpoint == self._context.endpoint]
+        first = func.coalesce(timeouts.c.original_due, timeouts.c.due)
+        if which.due_from is not None:
+            same += [timeouts.c.due >= which.due_from, first >= which.due_from]
+        if which.due_before is None:
+            return [same]
+        in_place = timeouts.c.due < which.due_before
+        waits = (timeouts.c.original_due.is_not(None), timeouts.c.original_due < which.due_before)
+        return [[*same, in_place], [*same, *waits, timeouts.c.due >= which.due_before]]
+
+    def _same(self, which: TimeoutFilter) -> list[ColumnElement[bool]]:
         timeouts, keys = self._context.tables.timeouts, self._context.tables.keys
-        conditions: list[ColumnElement[bool]] = [timeouts.c.endpoint == self._context.endpoint]
+        conditions: list[ColumnElement[bool]] = []
         if which.id is not None:
-            # The timeouts have no index on ids: the key says when it is due.
+            # The timeouts have no index on ids: the key says where it stands.
             due = select(keys.c.due).where(
                 keys.c.endpoint == self._context.endpoint, keys.c.id == which.id
             )
@@ -118,8 +154,8 @@ class Looking:
             value = getattr(which, column)
             if value is not None:
                 conditions.append(timeouts.c[column] == value)
-        if which.due_from is not None:
-            conditions.append(timeouts.c.due >= which.due_from)
-        if which.due_before is not None:
-            conditions.append(timeouts.c.due < which.due_before)
         return conditions
+
+
+def _in_order(key: Key) -> tuple[Micros, bytes]:
+    return key.due, key.id.encode()  # as every database compares ids

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from operator import attrgetter
 from typing import Any, Final
 from uuid import uuid4
@@ -21,12 +22,16 @@ COLUMNS: Final = (
 )
 """The columns of ``timeouts`` that hold what was stored."""
 
+PLACED: Final = (*COLUMNS, "original_due")
+"""These, and when a timeout was due that waits for another try: its place is that of the try."""
+
 _TEXTS: Final = (
     *("id", "destination", "saga id"),
     *("message id", "content type", "content encoding"),
 )
 
 _columns_of = attrgetter(*COLUMNS)
+_placed_of = attrgetter(*PLACED)
 _to_json = json.JSONEncoder(separators=(",", ":")).encode
 _from_json = json.JSONDecoder().decode
 
@@ -57,7 +62,7 @@ def to_row(endpoint: str, timeout: Timeout, *, version: int = 0) -> dict[str, An
             _check(what, text)
     return {
         "endpoint": endpoint,
-        "due": timeout.due,
+        "due": timeout.key.due,
         "id": timeout.id,
         "destination": timeout.destination,
         "saga_id": timeout.saga_id,
@@ -69,7 +74,6 @@ def to_row(endpoint: str, timeout: Timeout, *, version: int = 0) -> dict[str, An
         "created": timeout.created,
         "version": version,
         "attempts": timeout.attempts,
-        "next_try": 0,
         "maybe_sent": 0,
     }
 
@@ -77,6 +81,26 @@ def to_row(endpoint: str, timeout: Timeout, *, version: int = 0) -> dict[str, An
 def from_row(row: Row[Any] | Any) -> Timeout:
     """Return the timeout that *row* holds, whose names are those of the columns."""
     return from_values(_columns_of(row))
+
+
+def from_placed_row(row: Row[Any]) -> Timeout:
+    """Return the timeout that *row* of ``timeouts`` holds, at its place."""
+    return from_placed(_placed_of(row))
+
+
+def from_placed(values: Sequence[Any]) -> Timeout:
+    """Return the timeout of *values*, one for each of PLACED."""
+    *stored, original_due = values
+    timeout = from_values(stored)
+    if original_due is None:
+        return timeout
+    return replace(timeout, due=original_due, next_try=timeout.due)
+
+
+def due_of(row: Any) -> Micros:
+    """Return when the timeout of *row* was due first, wherever its place is."""
+    due: Micros = row.due if row.original_due is None else row.original_due
+    return due
 
 
 def from_values(values: Sequence[Any]) -> Timeout:

@@ -74,7 +74,7 @@ class SqlTimeoutStore:
             me=uuid4().hex,
         )
         self._claiming = Claiming(self.context)
-        self._taking = Taking(self.context)
+        self._taking = Taking(self.context, self._claiming.expect)
         self._changing = Changing(self.context)
         self._repeats = Repeats(self.context, self._changing)
         self._storing = Storing(self.context, self._repeats)

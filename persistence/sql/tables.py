@@ -70,6 +70,7 @@ def tables(schema: str | None, prefix: str) -> Tables:
             _number("version"),
             _number("attempts"),
             _instant("next_try"),
+            _instant("original_due"),
             Column("maybe_sent", SmallInteger),
             _text("run_id"),
             _text("hidden_by"),

@@ -11,8 +11,9 @@ from uuid import uuid4
 
 from sqlalchemy import BigInteger, ColumnElement, Connection, bindparam, exists, select, update
 
-from timeoutmgr.contracts import Key, Outcome, Taken, Timeout, Transaction
+from timeoutmgr.contracts import Key, Outcome, OutcomeKind, Taken, Timeout, Transaction
 from timeoutmgr.crashpoints import reach
+from timeoutmgr.database.commits import after_commit
 from timeoutmgr.errors import StorageUnavailable
 from timeoutmgr.instants import Micros, duration_micros
 from timeoutmgr.redaction import on_one_line
@@ -23,7 +24,7 @@ from .closing import Closing
 from .conditions import OnKeys
 from .context import StoreContext
 from .marking import mark
-from .rows import COLUMNS
+from .rows import PLACED
 
 logger = logging.getLogger(__name__)
 
@@ -82,15 +83,16 @@ class TakenRows:
 class Taking:
     """Takes timeouts of one endpoint in hand."""
 
-    def __init__(self, context: StoreContext) -> None:
+    def __init__(self, context: StoreContext, expect: Callable[[Micros], None]) -> None:
         self._context = context
+        self._expect = expect
         self._closing = Closing(context)
         timeouts = context.tables.timeouts
         claims = context.tables.claims
         is_claimed = exists().where(claims.c.token == bindparam("token"))
         self._bodies = Bodies(context)
         rows = select(
-            *columns_with_size(timeouts, COLUMNS),
+            *columns_with_size(timeouts, PLACED),
             *(timeouts.c.run_id, is_claimed.label("claimed"), context.now_column),
         )
         locked = rows.order_by(timeouts.c.due, timeouts.c.id).with_for_update(
@@ -116,13 +118,12 @@ class Taking:
         self, token: str, keys: Sequence[Key], ahead: Micros, transaction: Transaction
     ) -> Iterator[Taken]:
         found = self._rows(transaction, keys, token, ahead)
-        yield TakenRows(
-            self._context,
-            found,
-            lambda outcomes: self._closing.record(
-                transaction, token, found.rows, outcomes, found.passed_by
-            ),
-        )
+
+        def close(outcomes: Sequence[Outcome]) -> None:
+            self._closing.record(transaction, token, found.rows, outcomes, found.passed_by)
+            after_commit(transaction, lambda: self._expect_again(outcomes))
+
+        yield TakenRows(self._context, found, close)
 
     @contextmanager
     def _by_row_locks(self, token: str, keys: Sequence[Key], ahead: Micros) -> Iterator[Taken]:
@@ -133,6 +134,7 @@ class Taking:
         def close(outcomes: Sequence[Outcome]) -> None:
             with _ending(held):  # commits, or rolls back and translates what went wrong
                 self._closing.record(connection, token, found.rows, outcomes, passed_by)
+            self._expect_again(outcomes)
 
         try:
             with _rolling_back(held):
@@ -153,17 +155,24 @@ class Taking:
     def _by_fence(self, token: str, keys: Sequence[Key], ahead: Micros) -> Iterator[Taken]:
         database = self._context.database
         fenced, found = database.run(lambda connection: self._fence(connection, token, keys, ahead))
-        taken = TakenRows(
-            self._context,
-            found,
-            lambda outcomes: database.run(
+
+        def close(outcomes: Sequence[Outcome]) -> None:
+            database.run(
                 lambda connection: self._closing.record(connection, fenced, found.rows, outcomes)
-            ),
-        )
+            )
+            self._expect_again(outcomes)
+
+        taken = TakenRows(self._context, found, close)
         try:
             yield taken
         finally:
             self._give_back(fenced, found.rows, taken)
+
+    def _expect_again(self, outcomes: Sequence[Outcome]) -> None:
+        """Have the next claims look where timeouts were put that are to be tried again."""
+        tries = [one.next_try for one in outcomes if one.kind is OutcomeKind.RETRY]
+        if tries:
+            self._expect(min(tries))
 
     def _rows(
         self, connection: Connection, keys: Sequence[Key], token: str, ahead: Micros
@@ -278,7 +287,7 @@ def is_free(
     latest: ColumnElement[int] = bindparam("now")
     if context.has_database_clock:
         latest = context.now_column if until is None else until
-    return timeouts.c.hidden_by.is_(None), timeouts.c.due <= latest, timeouts.c.next_try <= latest
+    return timeouts.c.hidden_by.is_(None), timeouts.c.due <= latest
 
 
 class _NotClosed(Exception):

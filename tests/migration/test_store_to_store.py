@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import select
 
 from tests.migration.conftest import HOUR, Move, Pair, names, pending, some
-from tests.persistence.making import NOW, SECOND, timeout
+from tests.persistence.making import NOW, timeout
 from timeoutmgr.contracts import CancelResult, Key, Outcome, OutcomeKind, TimeoutState
 from timeoutmgr.errors import MigrationFailed
 from timeoutmgr.migration import Batch, Item, Range
@@ -140,7 +140,6 @@ def test_a_mark_of_maybe_sent_goes_with_it(moves: Move) -> None:
             key=chunk.keys[0],
             kind=OutcomeKind.RETRY,
             at=NOW,
-            next_try=NOW + SECOND,
             maybe_sent=True,
         )
         taken.close([again])

@@ -157,7 +157,7 @@ def test_an_attempt_is_counted_and_nothing_else_changes(
             retry = outcomes(chunk.keys, OutcomeKind.RETRY)
             taken.close([replace(one, next_try=clock.at) for one in retry])
 
-    assert store.list(ALL) == [replace(timeout("a"), attempts=3)]
+    assert store.list(ALL) == [replace(timeout("a"), attempts=3, next_try=clock.at)]
 
 
 def test_in_a_transaction_taking_comes_and_goes_with_it(sql: Stores) -> None:

@@ -36,8 +36,8 @@ class Taken(Protocol):
         """Record *outcomes* and commit (a caller's transaction is the caller's to commit).
 
         DISPATCHED and FAILED remove the row, set the tombstone and write the history; RETRY
-        counts the attempt. Raises StorageUnavailable where the commit may not have happened:
-        the timeouts then go out again under the same ids.
+        counts the attempt, and moves the timeout to its next try. Raises StorageUnavailable
+        where the commit may not have happened: the timeouts then go out again under the same ids.
         """
         ...
 

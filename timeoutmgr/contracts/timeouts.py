@@ -12,7 +12,7 @@ from timeoutmgr.message import Message
 
 
 class Key(NamedTuple):
-    """Where a timeout stands in its endpoint's order of due times."""
+    """Where a timeout stands in its endpoint's order; *due* is when it is to be tried next."""
 
     due: Micros
     id: str
@@ -23,9 +23,10 @@ class Timeout:
     """A delayed message at rest.
 
     *id* is derived from endpoint and message id, so that storing twice is storing once.
-    *created* is when the sender sent it; *attempts* counts failed dispatches. *due_given* says
-    that the sender gave ``deliver_at``, *on_conflict* what to do if the id was used before; both
-    are for the storing, and not kept.
+    *created* is when the sender sent it; *attempts* counts failed dispatches. If one of them
+    failed, *next_try* is the instant before which it is not tried again; 0 otherwise. *due_given*
+    says that the sender gave ``deliver_at``, *on_conflict* what to do if the id was used before;
+    both are for the storing, and not kept.
     """
 
     id: str
@@ -35,13 +36,18 @@ class Timeout:
     saga_id: str | None = None
     created: Micros = 0
     attempts: int = 0
+    next_try: Micros = 0
     due_given: bool = field(default=False, compare=False)
     on_conflict: OnConflict = field(default=OnConflict.KEEP, compare=False)
 
     @property
     def key(self) -> Key:
-        """Where it stands in the order of due times."""
-        return Key(self.due, self.id)
+        """Where it stands in the order in which timeouts are tried.
+
+        A timeout that waits for another try stands among those that are due then: it is in nobody's
+        way meanwhile.
+        """
+        return Key(max(self.due, self.next_try), self.id)
 
 
 @dataclass(frozen=True, slots=True)

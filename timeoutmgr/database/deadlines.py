@@ -27,15 +27,17 @@ def bound_answers(engine: Engine, connect_timeout: float, answers: Answers) -> N
 
 
 def be_patient(connection: Connection) -> None:
-    """Have *connection*, one of PostgreSQL's, wait for answers however long they take.
+    """Have *connection* wait for answers however long they take.
 
     For a statement that works for hours and says nothing meanwhile; whoever waits for it has to be
     able to give it up. Not for a connection of a pool: it stays so. Of a host that is gone, though
     not of a server that hangs, the keepalives still tell.
     """
     driver: Any = connection.connection.driver_connection
-    if hasattr(driver, "is_patient"):  # another driver's are not bounded
+    if hasattr(driver, "is_patient"):
         driver.is_patient = True
+    elif hasattr(driver, "_read_timeout"):  # PyMySQL's; another driver's are not bounded
+        driver._read_timeout = None
 
 
 def _bound_psycopg(engine: Engine, answers: Answers) -> None:

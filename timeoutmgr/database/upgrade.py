@@ -15,8 +15,11 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import io
+import logging
+import random
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -28,6 +31,7 @@ from sqlalchemy import (
     String,
     Table,
     column,
+    exc,
     func,
     inspect,
     select,
@@ -38,7 +42,10 @@ from sqlalchemy.engine.interfaces import ReflectedColumn
 from sqlalchemy.schema import CreateSchema
 
 from timeoutmgr.crashpoints import reach
+from timeoutmgr.database.deadlines import be_patient
 from timeoutmgr.database.engine import Database
+from timeoutmgr.database.failures import Failure, classify, unavailable
+from timeoutmgr.database.indexes import LOCK_TIMEOUT
 from timeoutmgr.database.proof import prove_rows, prove_server
 from timeoutmgr.errors import ConfigurationError, SchemaMissing, StorageUnavailable
 
@@ -46,6 +53,11 @@ if TYPE_CHECKING:
     from alembic.config import Config
     from alembic.runtime.environment import EnvironmentContext
 
+logger = logging.getLogger(__name__)
+
+_PATIENCE: Final = 600.0
+"""Seconds for which an upgrade is tried again while others hold locks on the tables."""
+_MYSQL_LOCK_WAIT: Final = "SET SESSION lock_wait_timeout = 1"
 _LOCK_WAIT: Final = 50
 """Seconds to wait while another process upgrades a MySQL; below the driver's read timeout."""
 
@@ -63,15 +75,32 @@ def upgrade(
     """Run the revisions of *script_location* that *database* has not had yet.
 
     *script_location* is a folder, or ``"package:folder"``. A *schema* that does not exist is
-    created. Run twice it does nothing; of several processes one works and the others wait. All is
-    one transaction, except on MySQL, where every revision must be one that can be run again.
-    Raises StorageUnavailable, and ConfigurationError where the database is newer than the code or
-    is not what is relied on.
+    created. Run twice it does nothing; of several processes one works and the others wait. A
+    statement may take as long as it takes, but waits for its locks no longer than others can wait
+    for it; then the revision is run again. Every revision must be one that can be run again from
+    its start. Raises StorageUnavailable, and ConfigurationError where the database is newer than
+    the code or is not what is relied on.
     """
     prove_server(database)
     if current(database, version_table, schema) != head(script_location):
-        _run_revisions(database, script_location, version_table, schema, attributes)
+        _until_others_let_go(
+            database,
+            lambda: _run_revisions(database, script_location, version_table, schema, attributes),
+        )
     prove_rows(database, _version(version_table, schema))
+
+
+def _until_others_let_go(database: Database, work: Callable[[], None]) -> None:
+    """Do *work*, again where others hold the locks that it needs."""
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        try:
+            return work()
+        except exc.SQLAlchemyError as error:
+            if classify(error) is not Failure.CONFLICT or time.monotonic() > deadline:
+                raise unavailable(error, database.describe()) from error
+            logger.info("upgrade of %s waits for the locks of others", database.describe())
+            time.sleep(random.uniform(0.1, 0.5))
 
 
 def _run_revisions(
@@ -85,10 +114,12 @@ def _run_revisions(
     from alembic.util import CommandError
 
     config = _config(script_location, version_table, schema, attributes)
-    with _one_at_a_time, _alone(database, f"{schema or ''}.{version_table}") as connection:
+    with _one_at_a_time, _upgrading(database, f"{schema or ''}.{version_table}") as connection:
         if schema is not None and not inspect(connection).has_schema(schema):
             connection.execute(CreateSchema(schema, if_not_exists=True))
             reach("upgrade.schema_created")
+        if database.dialect.name == "postgresql":
+            connection.commit()  # each revision begins a transaction of its own
         config.attributes["connection"] = connection
         try:
             command.upgrade(config, "head")
@@ -212,7 +243,9 @@ def run_environment(context: Any) -> None:
             **options,
         )
     else:
-        environment.configure(connection=attributes["connection"], **options)
+        environment.configure(
+            connection=attributes["connection"], transaction_per_migration=True, **options
+        )
     with environment.begin_transaction():
         environment.run_migrations()
 
@@ -306,6 +339,26 @@ def _config(
     config.set_main_option("script_location", str(folder_of(script_location)).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
     return config
+
+
+@contextmanager
+def _upgrading(database: Database, what: str) -> Iterator[Connection]:
+    """Open a connection that upgrades *what*, under a lock of the database.
+
+    Its statements take as long as they take. On a server the lock is another connection's: the
+    upgrade is several transactions.
+    """
+    if database.is_sqlite:
+        with _alone(database, what) as connection:
+            yield connection
+        return
+    is_postgresql = database.dialect.name == "postgresql"
+    with _alone(database, what), database.apart.connect() as connection:
+        be_patient(connection)
+        connection.exec_driver_sql(LOCK_TIMEOUT if is_postgresql else _MYSQL_LOCK_WAIT)
+        connection.commit()
+        yield connection
+        connection.commit()
 
 
 @contextmanager

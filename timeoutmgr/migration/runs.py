@@ -121,7 +121,6 @@ class Item:
 
     timeout: Timeout
     maybe_sent: bool = False
-    next_try: Micros = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -156,7 +156,8 @@ class CopyPut:
         differs = " OR ".join(f"t.{name} IS DISTINCT FROM s.{name}" for name in compared)
         return (
             # One that was rescheduled since is due at another time, rightly.
-            f"SELECT * FROM (SELECT s.id, ({differs} OR (t.version = 0 AND t.due <> s.due)) "
+            f"SELECT * FROM (SELECT s.id, ({differs} OR (t.version = 0 "
+            "AND coalesce(t.original_due, t.due) <> s.due)) "
             "AS differs, s.headers AS given, t.headers AS stored "
             f"FROM {_STAGE} s JOIN {self._name('keys')} k USING (endpoint, id) "
             f"JOIN {self._name('timeouts')} t "

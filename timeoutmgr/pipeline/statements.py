@@ -37,7 +37,7 @@ def statement(
     table = _relation(
         {"pending": tables.timeouts, "keys": tables.keys}.get(view, tables.history), part
     )
-    wanted = select(*(table.c[field.name] for field in columns))
+    wanted = select(*(_column(table, view, field.name) for field in columns))
     return wanted.where(*_matching(table, view, which), *_blocks(part))
 
 
@@ -67,13 +67,28 @@ def _matching(table: Table, view: str, which: Selection) -> list[ColumnElement[b
         found.append(table.c.endpoint == which.endpoint)
     if which.destination is not None and view != "keys":
         found.append(table.c.destination == which.destination)
-    instant = table.c.at if view == "history" else table.c.due
     is_history = view == "history"
+    instant: ColumnElement[Any] = table.c.at if is_history else table.c.due
+    if view == "pending":
+        # Its place as well, which is never before it, for the partitions.
+        found += [instant >= which.due_from] if which.due_from is not None else []
+        instant = _due_of_pending(table)
     begin = which.at_from if is_history else which.due_from
     end = which.at_before if is_history else which.due_before
     found += [instant >= begin] if begin is not None else []
     found += [instant < end] if end is not None else []
     return found
+
+
+def _column(table: Table, view: str, name: str) -> ColumnElement[Any]:
+    if (view, name) == ("pending", "due"):
+        return _due_of_pending(table).label("due")
+    return table.c[name]
+
+
+def _due_of_pending(table: Table) -> ColumnElement[Any]:
+    """Return when a timeout was due first: one that waits for another try stands where that is."""
+    return func.coalesce(table.c.original_due, table.c.due)
 
 
 def _load(table: Table, columns: pa.Schema, which: Selection) -> Select[Any]:

@@ -151,7 +151,8 @@ def _pages(ids: Sequence[str]) -> Iterator[Sequence[str]]:
 
 def _same(given: Timeout, stored: Any) -> bool:
     # One that was rescheduled since is due at another time, rightly.
-    is_due_alike = stored.version > 0 or stored.due == given.due
+    due = stored.due if stored.original_due is None else stored.original_due
+    is_due_alike = stored.version > 0 or due == given.due
     if not is_due_alike or not same_headers(given.message.headers, json.loads(stored.headers)):
         return False
     return (

@@ -264,7 +264,7 @@ class StoreMachine(RuleBasedStateMachine):
         rows = self.model.pending()
         store = self.store(0)
         assert store.list(ALL, limit=1_000) == rows
-        assert store.next_due() == min((row.due for row in rows), default=None)
+        assert store.next_due() == min((row.key.due for row in rows), default=None)
 
     @invariant()
     def the_history_tells_every_outcome(self) -> None:
@@ -372,7 +372,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert chunk.next_due is not None, "there is more, and no instant to look for it"
         latest = []
         for row in left:
-            ripe = max(row.due, self.model.known[row.id].next_try)
+            ripe = row.key.due
             latest.append(ripe if ripe > self.now or row.key in free else self.now + CLAIM_TIME)
         # What is over due already: at once, whatever instant before says so.
         assert chunk.next_due <= max(min(latest), self.now), f"looks again after {min(latest)}"

@@ -52,7 +52,6 @@ class Known:
 
     timeout: Timeout
     state: TimeoutState = TimeoutState.PENDING
-    next_try: Micros = 0
     doubt: Doubt = Doubt.NONE
     closed_at: Micros = 0
     version: int = 0
@@ -106,11 +105,11 @@ class Model:
 
     def pending(self) -> list[Timeout]:
         rows = [known.timeout for known in self.known.values() if self._is_pending(known)]
-        return sorted(rows, key=lambda row: (row.due, row.id.encode()))
+        return sorted(rows, key=lambda row: (row.key.due, row.id.encode()))
 
     def row(self, key: Key) -> Known | None:
         known = self.known.get(key.id)
-        there = known is not None and self._is_pending(known) and known.timeout.due == key.due
+        there = known is not None and self._is_pending(known) and known.timeout.key == key
         return known if there else None
 
     def claimable(self, now: Micros) -> list[Key]:
@@ -120,7 +119,7 @@ class Model:
 
     def is_ripe(self, key: Key, now: Micros) -> bool:
         row = self.row(key)
-        return row is not None and max(key.due, row.next_try) <= now
+        return row is not None and key.due <= now
 
     def in_hand(self, key: Key, now: Micros) -> bool:
         return any(key in hand.keys for hand in self.hands if self.holds(hand, now))
@@ -234,9 +233,11 @@ class Model:
             row = self.row(outcome.key)
             if outcome.kind is OutcomeKind.RETRY:
                 if row is not None:
-                    attempts = row.timeout.attempts + 1
-                    row.timeout = replace(row.timeout, attempts=attempts)
-                    row.next_try = outcome.next_try
+                    row.timeout = replace(
+                        row.timeout,
+                        attempts=row.timeout.attempts + 1,
+                        next_try=max(outcome.next_try, outcome.key.due),
+                    )
                     row.doubt = Doubt.SURE if outcome.maybe_sent else row.doubt
                 continue
             state = TimeoutState(outcome.kind.value)
@@ -273,8 +274,8 @@ class Model:
 
     def moved(self, timeout_id: str, due: Micros, *, doubt: Doubt) -> None:
         row = self.known[timeout_id]
-        row.timeout = replace(row.timeout, due=due)
-        row.next_try, row.doubt, row.version = 0, doubt, row.version + 1
+        row.timeout = replace(row.timeout, due=due, next_try=0)
+        row.doubt, row.version = doubt, row.version + 1
 
     def purged(self, now: Micros) -> int:
         """Forget what is past its retention; return how many tombstones and history rows."""

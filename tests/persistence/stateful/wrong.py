@@ -158,8 +158,10 @@ class KeepsTheOldDue(Wrong):
         result = super().reschedule(timeout_id, due)
         known = self.inside.known.get(timeout_id)
         if known is not None and result is ChangeResult.CHANGED:
-            row = self.inside.rows[Key(due, timeout_id)]
-            row.next_try = due + 1
+            row = self.inside.rows.pop(Key(due, timeout_id))
+            row.timeout = replace(row.timeout, next_try=due + 1)
+            self.inside.rows[row.timeout.key] = row
+            known.due = due + 1
         return result
 
 
@@ -178,7 +180,8 @@ class CountsNoAttempts(Wrong):
         super().record(token, mine, outcomes)
         for outcome in outcomes:
             if outcome.kind is OutcomeKind.RETRY:
-                row = self.inside.rows[outcome.key]
+                key = Key(self.inside.known[outcome.key.id].due, outcome.key.id)
+                row = self.inside.rows[key]
                 row.timeout = replace(row.timeout, attempts=0)
 
 

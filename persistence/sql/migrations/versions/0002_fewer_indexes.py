@@ -7,6 +7,7 @@ Every step can be run again: MySQL commits each DDL statement by itself.
 from alembic import op
 from sqlalchemy import Column, Index, MetaData, Table
 
+from timeoutmgr.database.indexes import create_index_patiently
 from timeoutmgr.database.texts import KeyText
 from timeoutmgr.database.upgrade import drop_index, revision_attributes
 
@@ -38,4 +39,4 @@ def upgrade() -> None:
             postgresql_where=some,
             sqlite_where=some,
         )
-        op.get_context().impl.create_index(saga)
+        create_index_patiently(saga)
