@@ -70,8 +70,9 @@ POINTS: Final[Mapping[str, str]] = {
     "closing.keys_closed": "The tombstones are set; the rows are still there.",
     "closing.rows_removed": "Tombstones are set and rows removed; the history is not written.",
     "closing.history_written": "Tombstones, rows and history of a chunk; its claim is there.",
-    "closing.attempts_counted": "Failed attempts are counted; what may be sent is not marked.",
-    "closing.retries_written": "Failed attempts are counted and marked; the claim is there.",
+    "closing.retries_marked": "What may be sent is marked; failed attempts are not counted.",
+    "closing.attempts_counted": "Failed attempts are counted and moved; their keys are not.",
+    "closing.retries_written": "Failed attempts are counted and moved; the claim is there.",
     "closing.claim_dropped": "All of a chunk is recorded; the commit is to come.",
     "window.burst_written": "A part of a chunk is on the wire to the broker.",
     "window.written": "All of a chunk is on the wire to the broker; no confirm was read.",
@@ -138,8 +139,7 @@ POINTS: Final[Mapping[str, str]] = {
     "changing.row_put_back": "Key and row of a timeout are moved; the history does not tell of it.",
     # --- housekeeping
     "heartbeats.written": "The heartbeat is written; nothing old is removed.",
-    "purging.tombstones_removed": "Old tombstones are removed; old history is not.",
-    "purging.history_removed": "Old tombstones and history are removed; silent processes are not.",
+    "purging.rows_removed": "Old rows of one table are removed; those of the next are not.",
     "partitions.replaced": "Partitions that hold little are replaced; the commit is to come.",
     "partitions.prepared": "Tables for copies of a partition are made, and what keeps them up; "
     "the commit is to come.",

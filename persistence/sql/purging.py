@@ -57,6 +57,8 @@ class Purging:
             self._kind(tables.processes, "owner", "heartbeat", tombstones),
         )
 
+        self._oldest: Final = select(*(kind.oldest.scalar_subquery() for kind in self._kinds))
+
     def purge(self) -> int:
         """Remove a bounded number of rows past retention; return how many."""
         return self._context.database.run(self._purge)
@@ -65,12 +67,14 @@ class Purging:
         """Return for how long the oldest row that is still there should have been removed."""
         with self._context.database.read() as connection:
             now = self._context.now(connection)
-            ages: list[Micros] = [
-                now - kind.retention - oldest
-                for kind in self._kinds
-                if (oldest := connection.execute(kind.oldest).scalar()) is not None
-            ]
-        return max([0, *ages])
+            found = connection.execute(self._oldest).one()
+        return max(
+            0,
+            *(
+                0 if oldest is None else now - kind.retention - oldest
+                for kind, oldest in zip(self._kinds, found, strict=True)
+            ),
+        )
 
     def _purge(self, connection: Connection) -> int:
         now, removed = self._context.now(connection), 0

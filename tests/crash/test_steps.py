@@ -65,6 +65,7 @@ _WITHIN = "the point is in the function called: leases.gone_freed, leases.writte
 _NOTHING = "the first of them changed nothing, or this line would not be reached"
 
 _NOT_BURIED = "what is not buried has changed nothing, and what raised is undone"
+_LOCKED = "the first of them reads and locks, and whoever dies lets go of the locks"
 _CALLED = "the point is in the function called: handler.sent"
 _REFUSED_AGAIN = "nothing was moved, and whoever takes the run over refuses it for the same reason"
 _ALONE = "as between two messages of one batch: what was sent is repeated, the rest is sent"
@@ -116,6 +117,8 @@ ALLOWED: Final = {
     (f"{_STORE}/changing.py:_cancel", "insert_missing", "execute"): _NOTHING,
     (f"{_STORE}/changing.py:_bar", "insert_missing", "insert_missing"): _NOTHING,
     (f"{_STORE}/heartbeats.py:work", "execute", "insert_missing"): _NOTHING,
+    (f"{_STORE}/purging.py:_remove", "execute", "execute_many"): _LOCKED,
+    (f"{_STORE}/purging.py:_remove", "execute", "execute"): _LOCKED,
 }
 """Pairs of side effects that need no point between them, and why."""
 

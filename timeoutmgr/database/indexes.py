@@ -10,8 +10,6 @@ from typing import Any, Final
 from sqlalchemy import Connection, Index, Table, inspect, select, text
 from sqlalchemy.schema import CreateIndex
 
-from timeoutmgr.crashpoints import reach
-
 FEW: Final = 10_000
 """Rows up to which an index is built at once: it takes less time than to wait for others."""
 
@@ -84,7 +82,6 @@ def _create_in_partitions(connection: Connection, index: Index) -> None:
             name = names.quote(f"{part}_{str(index.name).rpartition('_')[2]}")
             _create_in(connection, index, f"{prefix}{names.quote(part)}", name, prefix)
             connection.exec_driver_sql(f"ALTER INDEX {of_all} ATTACH PARTITION {prefix}{name}")
-            reach("upgrade.index_attached")
     connection.exec_driver_sql(LOCK_TIMEOUT)
 
 
@@ -97,7 +94,6 @@ def _create_in(connection: Connection, index: Index, part: str, name: str, prefi
     connection.exec_driver_sql(
         f"CREATE INDEX CONCURRENTLY IF NOT EXISTS {name} ON {part} {columns}"
     )
-    reach("upgrade.index_built")
 
 
 def _compiled(index: Index, dialect: Any) -> str:

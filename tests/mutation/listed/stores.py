@@ -73,8 +73,8 @@ MUTANTS = (
         name="a look takes now for not yet",
         promise="A timeout is handed out from its microsecond on.",
         file=_CLAIMING,
-        before="any(row.due <= now and row.next_try <= now for row in rows)",
-        after="any(row.due < now and row.next_try <= now for row in rows)",
+        before="if first.due > (int(first.now)",
+        after="if first.due >= (int(first.now)",
         tests=(
             f"{_CLAIMING_TESTS}"
             "::test_what_another_has_stored_is_handed_out_from_its_microsecond_on[sqlite]",
@@ -185,8 +185,8 @@ MUTANTS = (
         name="due is not looked at again when taking",
         promise="What was moved after its claim is not sent early.",
         file=_TAKING,
-        before="hidden_by.is_(None), timeouts.c.due <= latest, timeouts",
-        after="hidden_by.is_(None), timeouts",
+        before="return timeouts.c.hidden_by.is_(None), timeouts.c.due <= latest",
+        after="return (timeouts.c.hidden_by.is_(None),)",
         tests=(
             "tests/persistence/test_early.py::"
             "test_what_is_not_due_is_not_taken_although_it_is_asked_for[postgres]",
