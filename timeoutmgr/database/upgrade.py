@@ -31,7 +31,6 @@ from sqlalchemy import (
     String,
     Table,
     column,
-    exc,
     func,
     inspect,
     select,
@@ -44,10 +43,14 @@ from sqlalchemy.schema import CreateSchema
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database.deadlines import be_patient
 from timeoutmgr.database.engine import Database
-from timeoutmgr.database.failures import Failure, classify, unavailable
 from timeoutmgr.database.indexes import LOCK_TIMEOUT
 from timeoutmgr.database.proof import prove_rows, prove_server
-from timeoutmgr.errors import ConfigurationError, SchemaMissing, StorageUnavailable
+from timeoutmgr.errors import (
+    ConfigurationError,
+    SchemaMissing,
+    StorageConflict,
+    StorageUnavailable,
+)
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -96,9 +99,9 @@ def _until_others_let_go(database: Database, work: Callable[[], None]) -> None:
     while True:
         try:
             return work()
-        except exc.SQLAlchemyError as error:
-            if classify(error) is not Failure.CONFLICT or time.monotonic() > deadline:
-                raise unavailable(error, database.describe()) from error
+        except StorageConflict:
+            if time.monotonic() > deadline:
+                raise
             logger.info("upgrade of %s waits for the locks of others", database.describe())
             time.sleep(random.uniform(0.1, 0.5))
 
@@ -375,6 +378,9 @@ def _alone(database: Database, what: str) -> Iterator[Connection]:
             # Of the transaction, not the session: so it holds behind a connection pooler too.
             key = int.from_bytes(digest[:8], "big", signed=True)
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": key})
+            # It may be idle for hours; and what was selected last holds a snapshot, for whose end
+            # an index that is built CONCURRENTLY would wait.
+            connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
         yield connection
 
 

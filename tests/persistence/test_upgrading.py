@@ -1,0 +1,138 @@
+"""Tables are upgraded beside processes that use them, and nobody waits long for it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import event, text
+from sqlalchemy.exc import IntegrityError
+
+from tests.persistence.making import NOW, SetClock, timeout
+from timeoutmgr.database import Database, indexes
+from timeoutmgr.database.upgrade import folder_of
+from timeoutmgr.persistence import SqlPersistence, SqlSettings
+
+Made = Callable[..., SqlPersistence]
+SOON = 60.0
+
+
+@pytest.fixture
+def old(
+    postgres_url: str, unique: str, persistence_of: Made, monkeypatch: pytest.MonkeyPatch
+) -> SqlPersistence:
+    """The tables of the first revision, taken for large ones, with timeouts in two partitions."""
+    monkeypatch.setattr(indexes, "FEW", 0)
+    settings = SqlSettings(clock="host", partitions="off")
+    persistence = persistence_of(postgres_url, prefix=f"{unique}_", settings=settings)
+    database, name = persistence.database, f"{unique}_timeouts"
+    _install_first(database, f"{unique}_")
+    with database.begin() as connection:
+        for statement in (
+            f"DROP TABLE {name}_all",
+            f"CREATE TABLE {name}_past PARTITION OF {name} FOR VALUES FROM (MINVALUE) TO ({NOW})",
+            f"CREATE TABLE {name}_far PARTITION OF {name} FOR VALUES FROM ({NOW}) TO (MAXVALUE)",
+        ):
+            connection.execute(text(statement))
+    store = persistence.timeouts("e", SetClock())
+    store.store_many([timeout(f"{n}", NOW - 10 + n, saga="s") for n in range(20)])
+    return persistence
+
+
+def test_a_poll_goes_on_while_an_upgrade_waits_for_its_locks(
+    old: SqlPersistence, unique: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    waits = threading.Event()
+
+    def note(_record: logging.LogRecord) -> bool:
+        waits.set()
+        return True
+
+    caplog.set_level(logging.INFO, "timeoutmgr.database.upgrade")
+    caplog.handler.addFilter(note)
+    upgrade = threading.Thread(target=old.install, daemon=True)
+
+    with old.database.begin() as busy:  # a long report, or a dispatcher over a slow publish
+        busy.execute(text(f"SELECT count(*) FROM {unique}_timeouts"))
+        upgrade.start()
+        assert waits.wait(SOON), "the upgrade has not met the lock"
+        with old.database.begin() as poll:
+            poll.execute(text("SET LOCAL lock_timeout = '10s'"))
+            found = poll.execute(text(f"SELECT min(due) FROM {unique}_timeouts")).scalar_one()
+        assert upgrade.is_alive()
+
+    upgrade.join(SOON)
+    assert found == NOW - 10
+    old.check()
+
+
+def test_indexes_of_large_tables_are_built_beside_their_writers(
+    old: SqlPersistence, unique: str
+) -> None:
+    ran: list[str] = []
+
+    def note(_c: Any, _u: Any, statement: str, *_: Any) -> None:
+        ran.append(statement)
+
+    event.listen(old.database.apart, "before_cursor_execute", note)
+    try:
+        old.install()
+    finally:
+        event.remove(old.database.apart, "before_cursor_execute", note)
+
+    builds = [one for one in ran if one.startswith("CREATE INDEX")]
+    on_parts = [one for one in builds if " ON ONLY " not in one]
+    assert len(on_parts) == 4  # two indexes of two partitions
+    assert all("CONCURRENTLY" in one for one in on_parts)
+    assert _indexes(old, unique) == {
+        f"{unique}_timeouts_{part}_{name}": True
+        for part in ("past", "far")
+        for name in ("saga", "retried")
+    } | {f"{unique}_timeouts_{name}": True for name in ("saga", "retried")}
+
+
+def test_what_was_left_of_an_index_that_was_cut_off_is_built_anew(
+    old: SqlPersistence, unique: str
+) -> None:
+    part = f"{unique}_timeouts_past"
+    with (
+        old.database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as one,
+        pytest.raises(IntegrityError),
+    ):
+        # A build that fails leaves an index that nobody uses, and that every write keeps up.
+        one.execute(text(f"CREATE UNIQUE INDEX CONCURRENTLY {part}_retried ON {part} (endpoint)"))
+    assert _indexes(old, unique)[f"{part}_retried"] is False
+
+    old.install()
+
+    assert all(_indexes(old, unique).values())
+
+
+def _indexes(persistence: SqlPersistence, unique: str) -> dict[str, bool]:
+    """Return the indexes of the timeouts but for the primary keys, and whether each is valid."""
+    with persistence.database.read() as connection:
+        rows = connection.execute(
+            text(
+                "SELECT c.relname, x.indisvalid FROM pg_index x JOIN pg_class c"
+                " ON c.oid = x.indexrelid JOIN pg_class t ON t.oid = x.indrelid"
+                " WHERE t.relname LIKE :like AND NOT x.indisprimary"
+                " AND t.relname NOT LIKE '%version'"
+            ),
+            {"like": f"{unique}\\_timeouts%"},
+        )
+        return {name: valid for name, valid in rows}
+
+
+def _install_first(database: Database, prefix: str) -> None:
+    with database.begin() as connection:
+        told = {"schema": None, "prefix": prefix, "version_table": f"{prefix}timeouts_version"}
+        config = Config(attributes={**told, "connection": connection})
+        folder = folder_of("timeoutmgr.persistence:sql/migrations")
+        config.set_main_option("script_location", str(folder))
+        config.set_main_option("path_separator", "os")
+        command.upgrade(config, "0001")
