@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
-from sqlalchemy import ColumnElement, MetaData, Select, Table, literal_column, select
+from sqlalchemy import ColumnElement, MetaData, Select, Table, func, literal_column, select
 from sqlalchemy.engine import Dialect
 
 from timeoutmgr.contracts import BulkTables

@@ -182,7 +182,7 @@ class Model:
         elif kind is RepeatKind.REPLACED:
             doubt = self.doubt(known.timeout.key)
             contents = (content, known.contents[-1])
-            known.timeout, known.next_try, known.doubt = one, 0, doubt
+            known.timeout, known.doubt = one, doubt
             known.contents, known.replaced_at = contents, one.created
 
     def claimed(self, token: str, keys: Sequence[Key], owner: int, now: Micros) -> None:

@@ -6,7 +6,7 @@ from timeoutmgr.database.texts import KeyText
 from timeoutmgr.database.upgrade import add_missing_columns, revision_attributes
 
 revision = "0006"
-down_revision = "0004"
+down_revision = "0005"
 branch_labels = None
 depends_on = None
 
