@@ -1,6 +1,7 @@
 """The Timeout Manager as an endpoint feature: two satellites, one poller, their prerequisites."""
 
-from collections.abc import Iterable
+import logging
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
@@ -15,8 +16,15 @@ from timeoutmgr.contracts import (
     TransactionMode,
 )
 from timeoutmgr.database.durability import require_durable
-from timeoutmgr.errors import ConfigurationError, SchemaMissing, StorageUnavailable
+from timeoutmgr.errors import (
+    ConfigurationError,
+    SchemaMissing,
+    StorageUnavailable,
+    TransportUnavailable,
+    WrongPair,
+)
 from timeoutmgr.features import FeatureContext, Prerequisite, Satellite
+from timeoutmgr.markers import check_pair
 from timeoutmgr.resilience.breakers import OutageBreaker
 from timeoutmgr.routing import DELAYED, DISPATCHER, TIMEOUTS, to_timeout_manager
 from timeoutmgr.sending import SessionPool
@@ -29,6 +37,8 @@ from .housekeeping import Housekeeping
 from .poller import LEAD, Poller, PollTimeouts
 from .sender_clocks import SenderClocks
 from .timeouts import StoreTimeouts
+
+logger = logging.getLogger(__name__)
 
 FETCH_SENTENCE = (
     "Repeated failures when fetching timeouts from storage, endpoint will be terminated."
@@ -111,7 +121,13 @@ class TimeoutManager:
             atomic_dispatch=context.mode is TransactionMode.TRANSACTION_SCOPE,
         )
         address, control = settings.name + TIMEOUTS, settings.name + DISPATCHER
-        ready = Readiness(persistence, store, settings.install, accept_loss=settings.accept_loss)
+        ready = Readiness(
+            persistence,
+            store,
+            settings.install,
+            accept_loss=settings.accept_loss,
+            check_pair=lambda: check_pair(settings),
+        )
         wait = self.time_to_wait_before_critical_error
         breakers = _breakers(context, wait)
         context.watch_silence(persistence.database, breakers.fetch, wait)
@@ -249,11 +265,13 @@ class Readiness:
         install: bool,
         *,
         accept_loss: bool = False,
+        check_pair: Callable[[], None] = lambda: None,
     ) -> None:
         self._persistence = persistence
         self._accept_loss = accept_loss
         self._store = store
         self._install = install
+        self._check_pair = check_pair
         self._checked = False
 
     def __call__(self) -> None:
@@ -272,7 +290,11 @@ class Readiness:
                 self._persistence.install()
             self._persistence.check()
             require_durable(self._persistence.database, accept_loss=self._accept_loss)
-        except SchemaMissing as error:
+            self._check_pair()
+        except (SchemaMissing, WrongPair) as error:
             # Later it may be there: somebody runs the installer while messages wait.
             raise StorageUnavailable(str(error)) from error
+        except TransportUnavailable as error:
+            logger.info("store and broker are not compared while the broker is away: %s", error)
+            return
         self._checked = True

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from sqlalchemy.exc import DBAPIError
 
 from timeoutmgr.assembly import Parts
+from timeoutmgr.config import EndpointSettings
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database.absence import tells_of_absence
 from timeoutmgr.database.durability import require_durable
@@ -51,10 +52,8 @@ def install(parts: Parts, *, new_marker: bool = False) -> list[str]:
     for installed in parts.context.installed:
         installed.install()
         reach("install.feature")
-    if new_marker:
-        mark_anew(parts)
-    else:
-        compare_markers(parts, write=True)
+    if parts.context.store is not None:
+        _mark(settings, new_marker)
     return parts.queues
 
 
@@ -104,7 +103,8 @@ def prepare(parts: Parts) -> None:
             settings.installed_persistence.check()
             stored_in = settings.installed_persistence.database
             require_durable(stored_in, accept_loss=settings.accept_loss)
-            check_pair(parts)
+            if parts.context.store is not None:
+                check_pair(settings)
         if parts.context.delayed is not None:
             parts.context.delayed.start()
     except StorageUnavailable as error:
@@ -123,6 +123,13 @@ def there(parts: Parts) -> list[Satellite]:
     return [
         each for each in parts.satellites if not each.where_found or each.consumption.queue in found
     ]
+
+
+def _mark(settings: EndpointSettings, new_marker: bool) -> None:
+    if new_marker:
+        mark_anew(settings)
+    else:
+        compare_markers(settings, write=True)
 
 
 def _require_queues(parts: Parts) -> None:

@@ -10,7 +10,6 @@ import socket
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
-from timeoutmgr.assembly import Parts
 from timeoutmgr.config import EndpointSettings
 from timeoutmgr.contracts import BearsMarkers, KeepsMarkers, StoreMarker
 from timeoutmgr.crashpoints import reach
@@ -19,30 +18,30 @@ from timeoutmgr.errors import ConfigurationError, WrongPair
 logger = logging.getLogger(__name__)
 
 
-def compare_markers(parts: Parts, *, write: bool) -> str | None:
+def compare_markers(settings: EndpointSettings, *, write: bool) -> str | None:
     """Return the marker that store and broker share; None where there is none to share.
 
     A pair that was never marked is marked, with *write*. Raises WrongPair for a store that belongs
     to another broker, or a broker to another store.
     """
-    with _both(parts) as both:
+    with _both(settings) as both:
         return None if both is None else both.compared(write=write)
 
 
-def check_pair(parts: Parts) -> None:
+def check_pair(settings: EndpointSettings) -> None:
     """Refuse a wrong pair at start; mark a new pair where the settings have a start install."""
     try:
-        compare_markers(parts, write=parts.settings.install)
+        compare_markers(settings, write=settings.install)
     except WrongPair:
         raise
     except ConfigurationError as error:
         # The queues are there, so that this user may do all that a worker needs.
-        logger.warning("store and broker of %s are not marked: %s", parts.settings.name, error)
+        logger.warning("store and broker of %s are not marked: %s", settings.name, error)
 
 
-def mark_anew(parts: Parts) -> None:
+def mark_anew(settings: EndpointSettings) -> None:
     """Give store and broker a new marker, whatever they bear: they belong together from now on."""
-    with _both(parts) as both:
+    with _both(settings) as both:
         if both is not None:
             both.mark(secrets.token_hex(8))
 
@@ -60,12 +59,15 @@ def unmark_broker(settings: EndpointSettings) -> None:
 class _Pair:
     """A store and a broker that can both keep the marker of an endpoint."""
 
-    def __init__(self, parts: Parts, store: KeepsMarkers, broker: BearsMarkers) -> None:
-        self._endpoint = parts.settings.name
+    def __init__(
+        self, settings: EndpointSettings, store: KeepsMarkers, broker: BearsMarkers
+    ) -> None:
+        self._endpoint = settings.name
         self._store = store
         self._broker = broker
-        self._store_place = _store_place(parts)
-        self._broker_place = parts.settings.transport.describe()
+        self._store_place = _store_place(settings)
+        self._broker_place = settings.transport.describe()
+        self._forgets = not settings.transport.capabilities.durable
 
     def compared(self, *, write: bool) -> str | None:
         kept, borne = self._read()
@@ -81,8 +83,7 @@ class _Pair:
                 f"the store {self._store_place} has none",
             )
         if borne != kept.word:
-            unfinished = borne is None and not kept.confirmed
-            if unfinished and kept.broker == self._broker_place:
+            if borne is None and kept.broker == self._broker_place and self._may_be_gone(kept):
                 return self.mark(kept.word) if write else None
             raise WrongPair(
                 self._endpoint,
@@ -93,6 +94,19 @@ class _Pair:
         if not kept.confirmed and write:
             self._store.confirm_marker(self._endpoint, kept.word, self._broker_place)
         return kept.word
+
+    def _may_be_gone(self, kept: StoreMarker) -> bool:
+        """Return whether a broker at the same place may bear no marker and be the same broker."""
+        if not kept.confirmed:
+            return True
+        if self._forgets:
+            logger.warning(
+                "broker %s of endpoint %s bears no marker any more; it keeps nothing over a "
+                "restart, and is marked again",
+                self._broker_place,
+                self._endpoint,
+            )
+        return self._forgets
 
     def _read(self) -> tuple[StoreMarker | None, str | None]:
         kept = self._store.marker(self._endpoint)
@@ -116,18 +130,18 @@ class _Pair:
 
 
 @contextmanager
-def _both(parts: Parts) -> Iterator[_Pair | None]:
-    """Lend store and broker of an endpoint that stores timeouts, if both can keep a marker."""
-    store = parts.settings.persistence
-    if parts.context.store is None or not isinstance(store, KeepsMarkers):
+def _both(settings: EndpointSettings) -> Iterator[_Pair | None]:
+    """Lend store and broker, if both can keep a marker."""
+    store = settings.persistence
+    if not isinstance(store, KeepsMarkers):
         yield None
         return
-    with closing(parts.settings.transport.session()) as session:
-        yield _Pair(parts, store, session) if isinstance(session, BearsMarkers) else None
+    with closing(settings.transport.session()) as session:
+        yield _Pair(settings, store, session) if isinstance(session, BearsMarkers) else None
 
 
-def _store_place(parts: Parts) -> str:
-    persistence = parts.settings.persistence
+def _store_place(settings: EndpointSettings) -> str:
+    persistence = settings.persistence
     database = None if persistence is None else persistence.database
     if database is None:
         return "of this endpoint"

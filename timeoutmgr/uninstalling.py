@@ -109,10 +109,11 @@ def _tables_then(settings: EndpointSettings) -> str:
 
 def _remove_marker(settings: EndpointSettings) -> None:
     try:
+        settings.transport.check()
         if settings.persistence is not None:
             settings.persistence.check()
     except SchemaMissing as error:
-        logger.debug("no marker to compare: %s", error)
+        logger.debug("there is no marker to remove: %s", error)
         return
     unmark_broker(settings)
     reach("uninstall.broker_unmarked")

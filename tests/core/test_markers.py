@@ -14,12 +14,14 @@ import pytest
 
 from timeoutmgr import Endpoint, EndpointConfiguration
 from timeoutmgr.assembly import Parts, assemble
+from timeoutmgr.config import EndpointSettings
 from timeoutmgr.contracts import BearsMarkers
-from timeoutmgr.errors import WrongPair
+from timeoutmgr.errors import StorageUnavailable, WrongPair
 from timeoutmgr.installation import install, prepare
-from timeoutmgr.markers import compare_markers
+from timeoutmgr.markers import check_pair, compare_markers
 from timeoutmgr.persistence.sql import SqlPersistence
 from timeoutmgr.satellites import TimeoutManager
+from timeoutmgr.satellites.feature import Readiness
 from timeoutmgr.transport import marker_exchanges
 from timeoutmgr.transport.kombu_transport import KombuTransport
 from timeoutmgr.transport.sql import SqlTransport
@@ -60,6 +62,10 @@ class Scene:
         self._stack.callback(parts.close_storage)
         return parts
 
+    def settings(self, broker: Any, store: str = "one") -> EndpointSettings:
+        """Return the settings of the same."""
+        return self.parts(broker, store).settings
+
     def forget_broker(self, broker: Any) -> None:
         """Have *broker* be as another broker, which never heard of this endpoint."""
         with closing(broker.session()) as session:
@@ -85,15 +91,16 @@ def scene(request: pytest.FixtureRequest, unique: str, tmp_path: Path) -> Iterat
 def test_a_pair_is_marked_once_and_starts_again_and_again(scene: Scene) -> None:
     broker = scene.broker()
     install(scene.parts(broker))
-    first = compare_markers(scene.parts(broker), write=False)
+    first = compare_markers(scene.settings(broker), write=False)
 
     prepare(scene.parts(broker))
     prepare(scene.parts(broker, install=False))
 
     assert first is not None
-    assert compare_markers(scene.parts(broker), write=False) == first
+    assert compare_markers(scene.settings(broker), write=False) == first
 
 
+@pytest.mark.parametrize("scene", [each for each in BROKERS if each != "redis"], indirect=True)
 def test_a_store_of_another_broker_is_refused_by_install_and_start(scene: Scene) -> None:
     broker = scene.broker()
     install(scene.parts(broker))
@@ -108,10 +115,23 @@ def test_a_store_of_another_broker_is_refused_by_install_and_start(scene: Scene)
     assert broker.describe() in str(told.value)
 
 
+@pytest.mark.parametrize("scene", ["redis"], indirect=True)
+def test_a_broker_that_keeps_nothing_over_a_restart_is_marked_again(scene: Scene) -> None:
+    broker = scene.broker()
+    install(scene.parts(broker))
+    marker = compare_markers(scene.settings(broker), write=False)
+    scene.forget_broker(broker)
+
+    prepare(scene.parts(broker))
+
+    with closing(broker.session()) as session:
+        assert session.borne_marker(scene.name, None) == marker
+
+
 def test_a_broker_of_another_store_is_refused(scene: Scene) -> None:
     broker = scene.broker()
     install(scene.parts(broker, "one"))
-    marker = compare_markers(scene.parts(broker, "one"), write=False)
+    marker = compare_markers(scene.settings(broker, "one"), write=False)
 
     with pytest.raises(WrongPair, match="another store") as told:
         install(scene.parts(broker, "two"))
@@ -123,9 +143,9 @@ def test_a_broker_of_another_store_is_refused(scene: Scene) -> None:
 def test_two_pairs_that_are_crossed_are_refused_with_both_markers(scene: Scene) -> None:
     broker = scene.broker()
     install(scene.parts(broker, "one"))
-    theirs = compare_markers(scene.parts(broker, "one"), write=False)
+    theirs = compare_markers(scene.settings(broker, "one"), write=False)
     install(scene.parts(broker, "two"), new_marker=True)
-    mine = compare_markers(scene.parts(broker, "two"), write=False)
+    mine = compare_markers(scene.settings(broker, "two"), write=False)
 
     with pytest.raises(WrongPair) as told:
         prepare(scene.parts(broker, "one"))
@@ -138,13 +158,13 @@ def test_two_pairs_that_are_crossed_are_refused_with_both_markers(scene: Scene) 
 def test_a_new_marker_admits_another_broker_on_purpose(scene: Scene) -> None:
     broker = scene.broker()
     install(scene.parts(broker))
-    before = compare_markers(scene.parts(broker), write=False)
+    before = compare_markers(scene.settings(broker), write=False)
     scene.forget_broker(broker)
 
     install(scene.parts(broker), new_marker=True)
 
     prepare(scene.parts(broker))
-    assert compare_markers(scene.parts(broker), write=False) not in (None, before)
+    assert compare_markers(scene.settings(broker), write=False) not in (None, before)
 
 
 def test_a_marking_that_was_cut_off_is_finished_by_the_next_start(scene: Scene) -> None:
@@ -157,7 +177,7 @@ def test_a_marking_that_was_cut_off_is_finished_by_the_next_start(scene: Scene) 
     install(scene.parts(broker))
 
     assert not kept.confirmed
-    assert compare_markers(scene.parts(broker), write=False) == "word"
+    assert compare_markers(scene.settings(broker), write=False) == "word"
     found = store.marker(scene.name)
     assert found is not None
     assert found.confirmed
@@ -188,7 +208,7 @@ def test_many_starts_at_once_agree_on_one_marker(scene: Scene) -> None:
         thread.join(60)
 
     assert failures == []
-    assert compare_markers(scene.parts(broker), write=False) is not None
+    assert compare_markers(scene.settings(broker), write=False) is not None
 
 
 def test_a_start_that_installs_nothing_marks_nothing(scene: Scene) -> None:
@@ -202,7 +222,7 @@ def test_a_start_that_installs_nothing_marks_nothing(scene: Scene) -> None:
     prepare(scene.parts(broker, install=False))
 
     assert store.marker(scene.name) is None
-    assert compare_markers(scene.parts(broker), write=False) is None
+    assert compare_markers(scene.settings(broker), write=False) is None
 
 
 def test_uninstalling_takes_the_marker_off_both(scene: Scene) -> None:
@@ -226,14 +246,14 @@ def test_one_file_for_queues_and_timeouts_is_marked_too(sqlite_url: str, unique:
         endpoint.install()
         endpoint.install()
 
-        assert compare_markers(endpoint._parts, write=False) is not None
+        assert compare_markers(endpoint._parts.settings, write=False) is not None
 
 
 def test_an_endpoint_without_a_store_needs_no_marker(rabbitmq_url: str, unique: str) -> None:
     config = EndpointConfiguration(unique)
     config.use_transport(rabbitmq_url)
     with closing(Endpoint(config)) as endpoint:
-        assert compare_markers(endpoint._parts, write=True) is None
+        assert compare_markers(endpoint._parts.settings, write=True) is None
 
 
 def test_a_marker_is_recognised_without_the_configure_right(
@@ -263,3 +283,32 @@ def test_reading_a_marker_that_is_not_there_makes_no_exchange(
 
     with pytest.raises(amqp.NotFound):
         raw_channel.exchange_declare(f"timeoutmgr.marker.{unique}", "fanout", passive=True)
+
+
+def test_a_wrong_pair_is_found_when_a_store_that_was_away_at_start_is_there(
+    sqlite_url: str, unique: str, tmp_path: Path
+) -> None:
+    owner, stranger = (
+        EndpointConfiguration(unique),
+        EndpointConfiguration(unique),
+    )
+    for config, queues in ((owner, "one"), (stranger, "two")):
+        config.use_transport(f"sqlite:///{tmp_path / queues}.db")
+        config.use_persistence(sqlite_url)
+        config.enable_feature(TimeoutManager())
+    with closing(Endpoint(owner)) as endpoint:
+        endpoint.install()
+    parts = assemble(stranger.settings())
+    parts.settings.transport.install()
+    store = parts.context.store
+    persistence = parts.settings.persistence
+    assert store is not None
+    assert persistence is not None
+    # A start that met no storage has not compared them.
+    ready = Readiness(persistence, store, True, check_pair=lambda: check_pair(parts.settings))
+
+    with pytest.raises(StorageUnavailable, match="do not belong together"):
+        ready()
+
+    parts.settings.transport.close()
+    parts.close_storage()

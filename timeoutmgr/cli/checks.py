@@ -108,7 +108,9 @@ def _transport(parts: Parts) -> Iterator[Finding]:
 
 
 def _marker(parts: Parts) -> Iterator[Finding]:
-    shared = compare_markers(parts, write=False)
+    if parts.context.store is None:
+        return
+    shared = compare_markers(parts.settings, write=False)
     if shared is not None:
         yield ok("marker", "store and broker belong together")
 
