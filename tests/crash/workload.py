@@ -225,10 +225,16 @@ class Round:
         return [first, replace(newer, message=message)]
 
     def _conflict(self, n: int, soon: Micros) -> list[Outgoing]:
-        """Return a timeout, and a message with other content under its id: for the error queue."""
+        """Return a timeout, and a message with other content under its id.
+
+        That goes to the error queue; where there are dead-letter queues, it leaves a dead letter.
+        """
         first = self._timeout("used", n, soon)
         other = self._timeout("used", n, soon, body=b"0", arrives=None)
-        self.errors[other.message.id] = Due(other.message, 0, self.site.address)
+        if self.site.pair.dead_letters:
+            self.dead.add(other.message.id)
+        else:
+            self.errors[other.message.id] = Due(other.message, 0, self.site.address)
         return [first, other]
 
     def _missing(self, n: int, due: Micros, kind: str = "missing") -> Outgoing:
