@@ -3,13 +3,16 @@
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from timeoutmgr import headers
 from timeoutmgr.contracts import Key
 from timeoutmgr.errors import MessageRejected
 from timeoutmgr.message import Message
 
-VERSION = "1"
+VERSION: Final = "1"
+MOST_KEYS: Final = 1000
+"""Keys of one order: as many as the largest chunk has. More of them would hold up what is due."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,7 @@ def read_control(message: Message) -> ChunkOrder | SingleOrder:
                 f"message {message.id!r:.80} is no control message; expected header "
                 f"{headers.TIMEOUT_ID!r} or {headers.CHUNK_VERSION!r}"
             )
-        return SingleOrder(timeout_id)
+        return SingleOrder(_encodable(timeout_id, message))
     if version != VERSION:
         raise MessageRejected(
             f"chunk {message.id!r:.80} is of version {version!r:.40}, this process reads "
@@ -59,6 +62,8 @@ def read_control(message: Message) -> ChunkOrder | SingleOrder:
         )
     try:
         content = json.loads(message.body)
+        if len(content["keys"]) > MOST_KEYS:
+            raise ValueError(f"it has {len(content['keys'])} keys, expected at most {MOST_KEYS}")
         keys = tuple(Key(_whole(due), _text(name)) for due, name in content["keys"])
         return ChunkOrder(_text(content["token"]), keys)
     except (ValueError, TypeError, KeyError, RecursionError) as error:
@@ -74,4 +79,15 @@ def _whole(value: object) -> int:
 def _text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError(f"an id is text, got {value!r:.40}")
+    value.encode()  # a UnicodeEncodeError, which is a ValueError, for half a surrogate pair
     return value
+
+
+def _encodable(timeout_id: str, message: Message) -> str:
+    try:
+        return _text(timeout_id)
+    except UnicodeEncodeError as error:
+        raise MessageRejected(
+            f"message {message.id!r:.80} names timeout {timeout_id!r:.80}, which has half a "
+            "surrogate pair; no store has such an id"
+        ) from error

@@ -2,7 +2,7 @@
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from timeoutmgr import headers
 from timeoutmgr.contracts import (
@@ -32,6 +32,7 @@ from .onward import Onward
 from .sender_clocks import SenderClocks
 from .timeouts import Wake, read_timeout, read_wake
 from .undeliverable import ErrorQueue, send_each
+from .wake_limit import WakeLimit
 
 logger = logging.getLogger(__name__)
 
@@ -56,6 +57,7 @@ class StoreDelayed:
     wake: Callable[[Micros], None]
     dead_letters: DeadLetters | None = None
     senders: SenderClocks | None = None
+    wake_limit: WakeLimit = field(default_factory=WakeLimit)
 
     def __call__(self, batch: Sequence[Received], work: Work) -> None:
         """Store *batch*; raises MessageRejected for one that is no delayed message."""
@@ -71,9 +73,13 @@ class StoreDelayed:
         left = self._straight_on([one for one in timeouts if one.due in due], work)
         reach("delayed.sent_on")
         self._put(left, work)
-        wakes = [order.due for order in (*orders, *left)]
+        dues = [one.due for one in (*timeouts, *left)]
+        wakes = [order.due for order in orders if isinstance(order, Wake)]
         if wakes:
-            earliest = min(wakes)
+            self.telemetry.count("wakes_received", len(wakes))
+            dues.append(self.wake_limit.at(min(wakes), self.clock.now()))
+        if dues:
+            earliest = min(dues)
             # Not before: a poller woken by a row that it cannot see yet would sleep past it.
             work.after_commit(lambda: self.wake(earliest))
 

@@ -3,7 +3,7 @@
 import json
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from timeoutmgr import headers
@@ -40,6 +40,7 @@ from timeoutmgr.validation import (
 )
 
 from .sender_clocks import SenderClocks
+from .wake_limit import WakeLimit
 
 logger = logging.getLogger(__name__)
 
@@ -88,6 +89,7 @@ class StoreTimeouts:
     wake: Callable[[Micros], None]
     dispatch_now: Callable[[Sequence[Key], Work], None]
     senders: SenderClocks | None = None
+    wake_limit: WakeLimit = field(default_factory=WakeLimit)
 
     def __call__(self, batch: Sequence[Received], work: Work) -> None:
         """Store *batch*; raises MessageRejected for one that is no timeout."""
@@ -115,8 +117,12 @@ class StoreTimeouts:
                 self.telemetry.count("timeouts_cleared", cleared)
         if work.scope is not None:
             timeouts = self._straight_on(timeouts, work)
-        wakes = {order.due for order in orders if isinstance(order, Wake)}
-        self._wake_after_commit(wakes.union(timeout.due for timeout in timeouts), work)
+        wakes = [order.due for order in orders if isinstance(order, Wake)]
+        dues = [timeout.due for timeout in timeouts]
+        if wakes:
+            self.telemetry.count("wakes_received", len(wakes))
+            dues.append(self.wake_limit.at(min(wakes), self.clock.now()))
+        self._wake_after_commit(dues, work)
 
     def store_directly(
         self, messages: Sequence[Message], transaction: Transaction | None
@@ -240,8 +246,14 @@ def read_timeout(message: Message, endpoint: str, limits: Limits, now: Micros) -
         )
     if len(message.id) > ID_CHARACTERS:
         raise MessageRejected(f"the message id has more than {ID_CHARACTERS} characters")
-    for what, text in (("message id", message.id), ("content type", message.content_type)):
-        if len(text.encode("utf-8", "surrogatepass")) > SHORT_STRING:
+    retry = message.headers.get(headers.RETRIES_TIMESTAMP, "")
+    for what, text in (
+        ("message id", message.id),
+        ("content type", message.content_type),
+        ("content encoding", message.content_encoding),
+        (f"header {headers.RETRIES_TIMESTAMP!r}", retry),
+    ):
+        if size_of(text, what) > SHORT_STRING:
             raise MessageRejected(f"the {what} has more than {SHORT_STRING} bytes")
     try:
         check_destination(destination, limits)

@@ -1,9 +1,7 @@
 """Crash points: named places between two side effects at which a process can be told to die.
 
-With the environment variable ``TIMEOUTMGR_CRASHPOINT=name:nth`` the process kills itself with
-SIGKILL when it comes by the point *name* for the *nth* time (``:nth`` may be left out and is 1
-then). The variable is read once, when this module is imported; without it ``reach`` is an empty
-function.
+Only a program that calls ``arm`` dies; no setting and no variable of the environment arms a
+process that a user runs. ``timeoutmgr.testing.crashing`` is such a program.
 """
 
 import itertools
@@ -14,8 +12,6 @@ from difflib import get_close_matches
 from typing import Final
 
 from timeoutmgr.errors import ConfigurationError
-
-VARIABLE: Final = "TIMEOUTMGR_CRASHPOINT"
 
 POINTS: Final[Mapping[str, str]] = {
     # --- the pump, and the work on one batch
@@ -239,35 +235,44 @@ POINTS: Final[Mapping[str, str]] = {
 """Every point, with what has happened there and what has not."""
 
 
-def _pass_by(_name: str) -> None:
-    """Do nothing."""
+_armed: Callable[[str], None] | None = None
 
 
-def _armed(setting: str) -> Callable[[str], None]:
-    """Return the ``reach`` that dies where *setting* says; ConfigurationError for nonsense."""
+def reach(name: str) -> None:
+    """Come by a point; *name* is in ``POINTS``. Does nothing in a process that is not armed."""
+    if _armed is not None:
+        _armed(name)
+
+
+def arm(setting: str) -> None:
+    """Have this process kill itself with SIGKILL where *setting*, ``name:nth``, says.
+
+    It dies when it comes by the point *name* for the *nth* time; without ``:nth`` the first time.
+    Raises ConfigurationError for nonsense.
+    """
+    global _armed
+    _armed = _dying_at(setting)
+
+
+def _dying_at(setting: str) -> Callable[[str], None]:
     doomed, _, number = setting.partition(":")
     if doomed not in POINTS:
         near = get_close_matches(doomed, POINTS, n=1)
         hint = f"did you mean {near[0]!r}?" if near else f"known: {', '.join(POINTS)}"
-        raise ConfigurationError(f"{VARIABLE} names no crash point {doomed!r}; {hint}")
+        raise ConfigurationError(f"there is no crash point {doomed!r:.80}; {hint}")
     if number and not (number.isascii() and number.isdigit() and int(number)):
         raise ConfigurationError(
-            f"{VARIABLE} is name:nth with nth from 1, got {setting!r}; nth says at which hit to die"
+            f"a crash point is name:nth with nth from 1, got {setting!r:.80}; nth says at which "
+            "hit to die"
         )
     nth = int(number or 1)
     hits = itertools.count(1)  # one step of it cannot be torn apart by another thread
 
-    def reach(name: str) -> None:
+    def come_by(name: str) -> None:
         if name not in POINTS:
             raise ValueError(f"crash point {name!r} is not registered")
         if name == doomed and next(hits) == nth:
             os.write(2, f"dies at crash point {setting}\n".encode())  # not buffered: no flush comes
             os.kill(os.getpid(), signal.SIGKILL)
 
-    return reach
-
-
-reach: Final[Callable[[str], None]] = (
-    _armed(os.environ[VARIABLE]) if os.environ.get(VARIABLE) else _pass_by
-)
-"""Come by a point; a name in ``POINTS``."""
+    return come_by

@@ -17,6 +17,8 @@ _LONGEST_NAME: Final = 64
 """Characters of a parameter's name; the value of a longer name is masked unread."""
 
 _USER_PASSWORD = re.compile(r"(?P<before>(?:^|//)[^/?#@:]*:)(?P<password>[^/?#]*)(?=@)")
+# A password in which "/", "?" or "#" should have been quoted: up to the last "@" of its URL.
+_RAW_PASSWORD = re.compile(r"(?P<before>//[^/?#@:\s]*:)(?P<password>(?:(?!://)\S){0,256})(?=@)")
 # A name that held a "?" would be tried again from each of its question marks: quadratic.
 _PARAMETER = re.compile(r"(?P<before>[?&;](?P<name>[^=&;#?]+)=)(?P<value>[^&#;]*)")
 _SECRET_NAME = re.compile(
@@ -34,6 +36,7 @@ def redact(url: str) -> str:
     """
     masked = url
     if "@" in masked:
+        masked = _RAW_PASSWORD.sub(rf"\g<before>{MASK}", masked)
         masked = _USER_PASSWORD.sub(rf"\g<before>{MASK}", masked)
     if "=" in masked:
         masked = _PARAMETER.sub(_mask_secret, masked)

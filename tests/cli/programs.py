@@ -15,6 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from timeoutmgr.testing.crashing import VARIABLE
+
 ROOT = Path(__file__).parent.parent.parent
 PATIENCE = 40.0
 
@@ -150,8 +152,8 @@ class Folder:
 
     def run(self, *arguments: str, stdin: bytes = b"") -> Ended:
         """Run a command to its end, in a process of its own."""
-        if "TIMEOUTMGR_CRASHPOINT" in self.variables:
-            return self._run_afresh(arguments, stdin)
+        if VARIABLE in self.variables:
+            return self._run_until_it_dies(arguments, stdin)
         with tempfile.TemporaryDirectory() as streams:
             inp, out, err = (Path(streams, name) for name in ("in", "out", "err"))
             inp.write_bytes(stdin)
@@ -165,10 +167,10 @@ class Folder:
             )
             return Ended(arguments, code, out.read_text(), err.read_text())
 
-    def _run_afresh(self, arguments: tuple[str, ...], stdin: bytes) -> Ended:
-        """Run a command in a new interpreter: a crash point is read as the product is imported."""
+    def _run_until_it_dies(self, arguments: tuple[str, ...], stdin: bytes) -> Ended:
+        """Run a command with a crash point armed, which the command itself never does."""
         done = subprocess.run(
-            [sys.executable, "-m", "timeoutmgr", *arguments],
+            [sys.executable, "-m", "timeoutmgr.testing.crashing", *arguments],
             cwd=self.path,
             env=environment(**self.variables),
             input=stdin,

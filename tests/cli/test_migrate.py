@@ -247,3 +247,18 @@ def test_people_at_a_terminal_see_how_far_it_is(
         move_all(opened.parts, opened.terms, on_batch)
 
     assert "3/3" in capsys.readouterr().err
+
+
+def test_a_password_is_taken_from_the_environment_and_not_from_the_command_line(
+    filled: Filled,
+) -> None:
+    url = "postgresql+psycopg://user:s3cret@127.0.0.1:1/none"
+
+    typed = filled.run("migrate", "preview", "--to", url)
+    filled.folder.variables["TIMEOUTMGR_CLI_MIGRATE_PREVIEW_TO"] = url
+    given = filled.folder.run("migrate", "preview")
+
+    assert typed.exit_code == 2
+    assert "put the URL into TIMEOUTMGR_CLI_MIGRATE_PREVIEW_TO" in typed.output
+    assert "s3cret" not in typed.output + given.stdout + given.stderr
+    assert given.returncode not in (0, 2)

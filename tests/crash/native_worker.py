@@ -11,6 +11,7 @@ from timeoutmgr import Endpoint, EndpointConfiguration
 from timeoutmgr.native import NativeDelayedDelivery
 from timeoutmgr.native.infrastructure import DelayLevels
 from timeoutmgr.native.names import OURS, NameSet
+from timeoutmgr.testing.crashing import arm_from_environment
 from timeoutmgr.transport.kombu_transport import KombuTransport
 from timeoutmgr.uninstalling import uninstall_timeout_manager
 
@@ -58,4 +59,5 @@ def main(given: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
+    arm_from_environment()
     main(json.loads(sys.argv[1]))

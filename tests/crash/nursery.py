@@ -1,7 +1,6 @@
 """Starts workers quickly: it has imported all that they need, and forks for each of them.
 
-A crash point is read when the product is imported, which is before the fork here; so afterwards it
-is read again, and every module is given the ``reach`` of a process that was started alone.
+A worker arms the crash point that its environment names, after the fork.
 One JSON object a line comes in, one line goes out for it.
 """
 
@@ -14,7 +13,7 @@ import os
 import sys
 from typing import Any, Final
 
-from timeoutmgr import crashpoints
+from timeoutmgr.testing.crashing import arm_from_environment
 
 _NEEDED: Final = (
     *("tests.crash.worker", "tests.crash.mover", "timeoutmgr.transport.sql.session"),
@@ -44,21 +43,13 @@ def main() -> None:
         print(json.dumps(answer), flush=True)
 
 
-def _arm() -> None:
-    unarmed = crashpoints.reach
-    armed = importlib.reload(crashpoints).reach
-    for module in list(sys.modules.values()):
-        if vars(module).get("reach") is unarmed:
-            vars(module)["reach"] = armed
-
-
 def _become_a_worker(given: dict[str, Any], output: str, environment: dict[str, str]) -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     sink = os.open(output, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     for target, source in ((0, nothing), (1, sink), (2, sink)):
         os.dup2(source, target)
     os.environ |= environment
-    _arm()
+    arm_from_environment()
     sys.exit(importlib.import_module(given.get("worker", "tests.crash.worker")).main(given))
 
 

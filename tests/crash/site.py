@@ -22,7 +22,6 @@ from tests.persistence.ranging import coarsen
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.config import persistence_from_url, transport_from_url
 from timeoutmgr.contracts import Persistence, SendResult, TimeoutStore, Transport, TransportSession
-from timeoutmgr.crashpoints import VARIABLE
 from timeoutmgr.deadletter import Box, DeadLetterStore, LetterQueue
 from timeoutmgr.deadletter.acknowledging import ACKNOWLEDGEMENTS
 from timeoutmgr.deadletter.feature import InstalledNode
@@ -35,6 +34,7 @@ from timeoutmgr.persistence.sql.ranged import Whole
 from timeoutmgr.persistence.sql.ranges import ALL, DAY, Change, fresh
 from timeoutmgr.persistence.sql.tables import tables
 from timeoutmgr.routing import DELAYED, DISPATCHER, TIMEOUTS
+from timeoutmgr.testing.crashing import VARIABLE
 from timeoutmgr.testing.signals import eventually
 
 _ROOT: Final = Path(__file__).parents[2]

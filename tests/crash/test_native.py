@@ -21,7 +21,7 @@ from timeoutmgr import Endpoint, EndpointConfiguration
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.config import persistence_from_url
 from timeoutmgr.contracts import SendResult, TransportSession
-from timeoutmgr.crashpoints import POINTS, VARIABLE
+from timeoutmgr.crashpoints import POINTS
 from timeoutmgr.errors import SchemaMissing
 from timeoutmgr.message import Outgoing
 from timeoutmgr.native.infrastructure import DelayLevels
@@ -29,6 +29,7 @@ from timeoutmgr.native.leftovers import look
 from timeoutmgr.native.names import OURS, UNROUTABLE
 from timeoutmgr.native.routes import to_levels
 from timeoutmgr.satellites import TimeoutManager
+from timeoutmgr.testing.crashing import VARIABLE
 from timeoutmgr.testing.signals import eventually
 from timeoutmgr.transport.kombu_transport import KombuTransport
 from timeoutmgr.uninstalling import uninstall_timeout_manager

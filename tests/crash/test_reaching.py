@@ -9,13 +9,50 @@ from pathlib import Path
 import pytest
 
 from timeoutmgr import crashpoints
+from timeoutmgr.testing.crashing import VARIABLE
 
+ARM = "from timeoutmgr.testing.crashing import arm_from_environment; arm_from_environment()\n"
 _ROOT = Path(__file__).parents[2]
 
 
-def test_reaching_a_point_does_nothing_where_the_variable_is_not_set() -> None:
-    assert crashpoints.VARIABLE not in os.environ
-    assert crashpoints.reach is crashpoints._pass_by
+def test_a_point_does_nothing_in_a_process_that_is_not_armed() -> None:
+    assert crashpoints._armed is None
+    crashpoints.reach("no.such")
+
+
+def test_the_variable_does_not_arm_the_product() -> None:
+    ended = _run(
+        "from timeoutmgr.crashpoints import reach; reach('pump.received')", "pump.received"
+    )
+    command = _run(
+        "import sys; sys.argv = ['timeoutmgr', '--version']\n"
+        "from timeoutmgr.cli.main import main\n"
+        "from timeoutmgr import crashpoints\n"
+        "try:\n    main()\nfinally:\n    assert crashpoints._armed is None",
+        "pump.received",
+    )
+
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert (command.returncode, command.stderr) == (0, "")
+
+
+def test_the_crashing_program_is_the_command_with_a_point_armed(tmp_path: Path) -> None:
+    (tmp_path / "timeoutmgr.toml").write_text('endpoint = "sales"\n')
+    ended = subprocess.run(
+        [sys.executable, "-m", "timeoutmgr.testing.crashing", "install"],
+        cwd=tmp_path,
+        env={
+            **os.environ,
+            "PYTHONPATH": str(_ROOT),
+            VARIABLE: "install.queue_tables",
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert ended.returncode == -signal.SIGKILL, ended.stderr
+    assert "dies at crash point install.queue_tables" in ended.stderr
 
 
 @pytest.mark.parametrize(
@@ -31,7 +68,7 @@ def test_reaching_a_point_does_nothing_where_the_variable_is_not_set() -> None:
 )
 def test_a_process_kills_itself_at_the_nth_hit(setting: str, reached: str, left: str) -> None:
     names = {"r": "pump.received", "h": "pump.handled"}
-    program = "from timeoutmgr.crashpoints import reach\n" + "".join(
+    program = f"{ARM}from timeoutmgr.crashpoints import reach\n" + "".join(
         f"reach({names[one]!r}); print({n}, end='', flush=True)\n"
         for n, one in enumerate(reached, 1)
     )
@@ -55,15 +92,16 @@ def test_a_process_kills_itself_at_the_nth_hit(setting: str, reached: str, left:
     ],
 )
 def test_a_setting_that_means_nothing_is_refused_at_once(setting: str, sentence: str) -> None:
-    ended = _run("import timeoutmgr", setting)
+    ended = _run(ARM, setting)
 
     assert ended.returncode == 1
-    assert "ConfigurationError: TIMEOUTMGR_CRASHPOINT" in ended.stderr
+    assert "ConfigurationError: " in ended.stderr
     assert sentence in ended.stderr
 
 
 def test_an_unregistered_point_is_an_error_where_one_is_set() -> None:
-    ended = _run("from timeoutmgr.crashpoints import reach; reach('no.such')", "pump.received")
+    program = f"{ARM}from timeoutmgr.crashpoints import reach; reach('no.such')"
+    ended = _run(program, "pump.received")
 
     assert "'no.such' is not registered" in ended.stderr
 
@@ -71,7 +109,7 @@ def test_an_unregistered_point_is_an_error_where_one_is_set() -> None:
 def _run(program: str, setting: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-c", program],
-        env={**os.environ, "PYTHONPATH": str(_ROOT), crashpoints.VARIABLE: setting},
+        env={**os.environ, "PYTHONPATH": str(_ROOT), VARIABLE: setting},
         capture_output=True,
         text=True,
         check=False,

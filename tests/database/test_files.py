@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import os
+import stat
 from pathlib import Path
 
 import pytest
 
 from timeoutmgr.database import Database
-from timeoutmgr.database.files import refuse_network_file_system
+from timeoutmgr.database.files import make_private, refuse_network_file_system
+from timeoutmgr.database.owners import OwnerLives
 from timeoutmgr.errors import CombinationRefused
 
 MOUNTS = """\
@@ -58,3 +61,34 @@ def test_where_the_system_does_not_tell_nothing_is_refused(
     monkeypatch.setattr(Path, "read_text", deny)
 
     refuse_network_file_system(tmp_path / "a.db")
+
+
+def test_an_embedded_file_and_its_companions_are_their_owners_alone(tmp_path: Path) -> None:
+    before = os.umask(0o022)
+    try:
+        database = Database(f"sqlite:///{tmp_path / 'timeoutmgr.db'}")
+        database.run(lambda connection: connection.exec_driver_sql("CREATE TABLE t (n INTEGER)"))
+        lives = OwnerLives(database)
+        lives.begin("owner")
+        found = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*")}
+        lives.end("owner")
+        database.dispose()
+    finally:
+        os.umask(before)
+
+    assert {"timeoutmgr.db", "timeoutmgr.db-wal", "timeoutmgr.db-shm"} <= found.keys()
+    assert len(found) > 3, "the folder of owners and a file in it"
+    folders = {path.name for path in tmp_path.rglob("*") if path.is_dir()}
+    assert {name: oct(mode) for name, mode in found.items()} == {
+        name: oct(0o700 if name in folders else 0o600) for name in found
+    }
+
+
+def test_a_file_that_is_there_keeps_its_mode(tmp_path: Path) -> None:
+    path = tmp_path / "shared.db"
+    path.touch(mode=0o660)
+    path.chmod(0o660)
+
+    make_private(path)
+
+    assert stat.S_IMODE(path.stat().st_mode) == 0o660

@@ -12,7 +12,13 @@ from timeoutmgr.contracts import Key
 from timeoutmgr.errors import MessageRejected
 from timeoutmgr.instants import EARLIEST, LATEST
 from timeoutmgr.message import Message
-from timeoutmgr.satellites.control import ChunkOrder, SingleOrder, chunk_message, read_control
+from timeoutmgr.satellites.control import (
+    MOST_KEYS,
+    ChunkOrder,
+    SingleOrder,
+    chunk_message,
+    read_control,
+)
 
 
 def chunk(body: object, version: str = "1") -> Message:
@@ -110,3 +116,25 @@ def test_whatever_arrives_is_an_order_or_rejected(
     except MessageRejected:
         return
     assert isinstance(order, ChunkOrder | SingleOrder)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        Message(id="c", headers={headers.TIMEOUT_ID: "\ud800"}),
+        chunk_message("\ud800", [Key(1, "a")], "c"),
+        chunk_message("t", [Key(1, "\udfff")], "c"),
+        chunk_message("t", [Key(n, "a") for n in range(MOST_KEYS + 1)], "c"),
+    ],
+    ids=["id", "token", "key", "too many keys"],
+)
+def test_an_order_that_no_poller_sends_is_rejected(message: Message) -> None:
+    with pytest.raises(MessageRejected):
+        read_control(message)
+
+
+def test_an_order_of_the_largest_chunk_is_read() -> None:
+    order = read_control(chunk_message("t", [Key(n, "a") for n in range(MOST_KEYS)], "c"))
+
+    assert isinstance(order, ChunkOrder)
+    assert len(order.keys) == MOST_KEYS

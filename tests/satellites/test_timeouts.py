@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -443,3 +444,21 @@ def test_past_the_queue_the_poller_is_not_woken() -> None:
     counter.step.store_directly([a_delayed("m1", LATER)], None)
 
     assert (len(counter.stored()), counter.woken) == (1, [])
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"id": "a\ud800b"},
+        {"content_type": "\udfff"},
+        {"content_encoding": "\ud800"},
+        {"headers": {**a_delayed().headers, headers.RETRIES_TIMESTAMP: "\ud800"}},
+        {"headers": {**a_delayed().headers, headers.SAGA_ID: "\ud800"}},
+        {"headers": {**a_delayed().headers, "Any": "\ud800"}},
+        {"headers": {**a_delayed().headers, headers.DESTINATION: "\ud800"}},
+    ],
+    ids=ascii,
+)
+def test_half_a_surrogate_pair_is_rejected_at_once(changed: dict[str, Any]) -> None:
+    with pytest.raises(MessageRejected):
+        read_timeout(replace(a_delayed(), **changed), "sales", Limits(), START)

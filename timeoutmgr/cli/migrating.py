@@ -11,11 +11,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from timeoutmgr.cli import output
 from timeoutmgr.cli.options import Duration, HeaderPair, Instant, option
 from timeoutmgr.cli.shared import Shared
 from timeoutmgr.instants import duration_micros, to_micros
+from timeoutmgr.redaction import redact
 
 if TYPE_CHECKING:
     from timeoutmgr.migration import Batch, Ledger, Preview, Terms, Window
@@ -116,10 +118,28 @@ class Opened:
     terms: Terms
 
 
+def refuse_passwords(context: click.Context) -> None:
+    """Raise UsageError for a URL with a password that was typed: every user sees the process list.
+
+    From the environment, where each option has its variable, it may come.
+    """
+    for option_ in context.command.params:
+        name, value = option_.name or "", context.params.get(option_.name or "")
+        typed = context.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        if typed and isinstance(value, str) and "://" in value and redact(value) != value:
+            flag = option_.opts[0]
+            variable = f"{context.auto_envvar_prefix}_{flag.strip('-').replace('-', '_').upper()}"
+            raise click.UsageError(
+                f"{flag} {redact(value)} has a password, and other users of this host can read a "
+                f"command line; put the URL into {variable}, or name a settings file"
+            )
+
+
 def asked_for(given: Mapping[str, Any]) -> Asked:
-    """Return what the options ask for."""
+    """Return what the options ask for; raise UsageError for a password on the command line."""
     from timeoutmgr.migration.places import Asked, Place
 
+    refuse_passwords(click.get_current_context())
     return Asked(
         source=Place(
             url=given["source"],

@@ -14,7 +14,15 @@ from timeoutmgr.redaction import redact
 
 def print_json(document: object) -> None:
     """Print *document* on standard output: the only thing that is printed there."""
-    click.echo(json.dumps(document, ensure_ascii=False, indent=2))
+    text = json.dumps(document, ensure_ascii=False, indent=2)
+    # Within strings alone: signs that are not seen, or turn a line round, are spelt out.
+    click.echo(
+        "".join(sign if sign in "\n" or sign.isprintable() else _spelt(sign) for sign in text)
+    )
+
+
+def _spelt(sign: str) -> str:
+    return json.dumps(sign)[1:-1]
 
 
 def print_table(

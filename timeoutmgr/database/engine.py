@@ -21,7 +21,7 @@ from timeoutmgr.contracts import Clock
 from timeoutmgr.database.deadlines import bound_answers
 from timeoutmgr.database.dialects import MARIADB, Dialect, dialect_of
 from timeoutmgr.database.failures import Failure, classify, conflict, unavailable
-from timeoutmgr.database.files import refuse_network_file_system
+from timeoutmgr.database.files import make_private, refuse_network_file_system
 from timeoutmgr.database.lookalikes import refuse_lookalikes
 from timeoutmgr.errors import CombinationRefused, ConfigurationError, StorageUnavailable
 from timeoutmgr.instants import Micros
@@ -373,7 +373,8 @@ def _sqlite_engine(url: URL, settings: DatabaseSettings, apart: bool) -> Engine:
             "an in-memory SQLite database is lost on exit and not shared between threads; name a "
             "file (sqlite:///timeoutmgr.db), or use MemoryPersistence in tests"
         )
-    refuse_network_file_system(Path(url.database))
+    path = Path(url.database)
+    refuse_network_file_system(path)
     engine = create_engine(
         url,
         # Our own begin loop waits; the driver's wait only covers a checkpoint or recovery.
@@ -381,6 +382,10 @@ def _sqlite_engine(url: URL, settings: DatabaseSettings, apart: bool) -> Engine:
         hide_parameters=True,
         **_pool(settings, apart),
     )
+
+    @event.listens_for(engine, "do_connect")
+    def keep_private(*_given: Any) -> None:
+        make_private(path)
 
     @event.listens_for(engine, "connect")
     def prepare(connection: Any, _record: Any) -> None:

@@ -1,5 +1,8 @@
-"""Where an embedded database may lie."""
+"""Where an embedded database may lie, and who may read it."""
 
+import os
+import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -24,6 +27,18 @@ def refuse_network_file_system(path: Path) -> None:
             "file locks do not hold on network file systems",
             "Put it on a local disk, or use PostgreSQL or MySQL.",
         )
+
+
+def make_private(path: Path) -> None:
+    """Create the database file *path*, readable by its owner alone, if it is not there.
+
+    SQLite gives its WAL and shared memory the mode of the file. The file is made without being
+    opened: to close it would take the locks of every other connection of this process from it.
+    """
+    if not path.exists():
+        # Where a file system makes no node, SQLite makes the file, or says why it cannot.
+        with suppress(OSError):
+            os.mknod(path, stat.S_IFREG | stat.S_IRUSR | stat.S_IWUSR)
 
 
 def _file_system(folder: Path) -> str:

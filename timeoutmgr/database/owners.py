@@ -189,7 +189,7 @@ class _FileLife:
     def __init__(self, database: Database, owner: str) -> None:
         self._path = _file(database, owner)
         folder = self._path.parent
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         # Locked before it gets its name: nobody may find it there and not yet locked.
         draft = self._path.with_suffix(".new")
         self._descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -117,7 +117,7 @@ class Listener:
             return
         try:
             queues = [str(queue) for queue in json.loads(payload)]
-        except (ValueError, TypeError):
+        except (ValueError, TypeError, RecursionError):
             logger.warning("a strange NOTIFY on %s: %.80r", self._channel, payload[:80])
             return
         self._bells.ring(queues)
