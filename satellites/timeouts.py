@@ -293,6 +293,16 @@ def _on_conflict(message: Message) -> OnConflict:
     return asked
 
 
+def size_of(text: str, what: str) -> int:
+    """Return the bytes of *text* in UTF-8; raise MessageRejected for half a surrogate pair."""
+    try:
+        return len(text.encode())
+    except UnicodeEncodeError as error:
+        raise MessageRejected(
+            f"the {what} {text!r:.80} has half a surrogate pair; no store can keep it"
+        ) from error
+
+
 def _as_sent(message: Message) -> dict[str, str]:
     sent = dict(message.headers)
     for name in (*_ROUTING, headers.DELIVER_AT):

@@ -30,6 +30,9 @@ TRANSPORTS = {
     "rabbitmq over tls away": f"amqps://user:{CANARY}@{NOBODY}//",
     "redis away": f"redis://:{CANARY}@{NOBODY}/0",
     "sql queue away": f"postgresql+psycopg://user:{CANARY}@{NOBODY}/none",
+    "raw slash in a rabbitmq's": f"amqp://user:{CANARY}/x@{NOBODY}//",
+    "raw slash in a redis'": f"redis://:{CANARY}/x@{NOBODY}/0",
+    "raw sign in a sql queue's": f"postgresql+psycopg://user:{CANARY}?x@{NOBODY}/none",
     "no such scheme": f"ampq://user:{CANARY}@{NOBODY}//",
 }
 STORES = {

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final
+from urllib.parse import urlsplit
 
 from timeoutmgr.answers import Answers
 from timeoutmgr.contracts import (
@@ -87,6 +88,7 @@ class KombuTransport:
             settings or KombuSettings(),
             **{name: value for name, value in given.items() if value is not None},
         )
+        _refuse_unreadable(url)
         self._url = url
         self._family = family_of(url, self._settings)
         self._link = _link(url, self._family, self._settings)
@@ -224,3 +226,15 @@ def _redis_transport(url: str) -> type | None:
         ) from error
     # Sentinel has a transport class of its own in kombu.
     return None if url.startswith("sentinel") else RawRedisTransport
+
+
+def _refuse_unreadable(url: str) -> None:
+    for each in url.split(";"):
+        try:
+            _port = urlsplit(each).port
+        except ValueError:
+            # Not from the error: the part of a password that it took for a port is in its text.
+            raise ConfigurationError(
+                f"{redact(each)!r} has no port that can be read; expected a number. Quote '/', '?' "
+                "and '#' of a password as %2F, %3F and %23"
+            ) from None
