@@ -1,4 +1,4 @@
-"""Durable delayed message delivery for Python, on any kombu transport.
+"""Durable delayed message delivery for Python, on kombu transports that keep it.
 
 The public names of the core are here; persistences are in ``timeoutmgr.persistence``, the
 Timeout Manager in ``timeoutmgr.satellites``.

@@ -19,6 +19,7 @@ from timeoutmgr.errors import (
     CombinationRefused,
     ConfigurationError,
     InvalidMessage,
+    UnknownPart,
     UnknownSetting,
 )
 from timeoutmgr.features import Feature
@@ -213,6 +214,11 @@ class EndpointConfiguration:
     def enable_feature(self, feature: Feature) -> None:
         """Enable *feature*; a second one of the same name takes the first one's place."""
         self._check_open()
+        if isinstance(feature, type):
+            raise ConfigurationError(
+                f"enable_feature takes a feature, got the class {feature.__name__}; "
+                f"call it: enable_feature({feature.__name__}())"
+            )
         self._features[feature.name] = feature
 
     def disable_feature(self, name: str) -> None:
@@ -399,12 +405,18 @@ def transport_from_url(url: str, **options: Any) -> Transport:
 def persistence_from_url(url: str, **options: Any) -> Persistence:
     """Return the persistence that *url* (or a bare name) says."""
     name = _scheme(url) if "://" in url else url
+    if name in _NO_STORE:
+        raise UnknownPart(plugins.PERSISTENCE, name, None, plugins.names(plugins.PERSISTENCE))
     part = plugins.load(plugins.PERSISTENCE, name)
     if name == "memory":
         return cast(Persistence, _known_options(part, options)(**options))
     options.pop("accept_loss", None)
     _known_options(part, options)
     return cast(Persistence, part(url, **options))
+
+
+_NO_STORE: Final = ("mssql", "oracle")
+"""Databases that no persistence of ours is near to, whatever their names look like."""
 
 
 def check_endpoint_name(name: str) -> str:

@@ -50,6 +50,11 @@ class Endpoint:
     """
 
     def __init__(self, config: EndpointConfiguration) -> None:
+        if not isinstance(config, EndpointConfiguration):
+            raise ConfigurationError(
+                f"an endpoint is made of an EndpointConfiguration, got {config!r:.80}; begin with "
+                'config = EndpointConfiguration("sales")'
+            )
         self._parts = assemble(config.settings())
         config.freeze()
         self._lock = threading.RLock()

@@ -208,7 +208,7 @@ class _Builder:
             where = f" in {given.source}" if given is not None else ""
             raise ConfigurationError(
                 f"{key}{where}: {redact(url)!r} cannot be used: {error}"
-                + ("; install the driver that it names" if isinstance(error, ImportError) else "")
+                + (_driver_for(url) if isinstance(error, ImportError) else "")
             ) from error
 
     def _delayed_delivery(self) -> Any:
@@ -320,3 +320,21 @@ def _known_variables(parts: _Parts, asked: Mapping[str, str] | None) -> dict[str
             for key in keys.parameters(parts.part(table)):
                 known[keys.environment_name(table, key)] = (table, key)
     return known
+
+
+_DRIVERS: Final = {
+    "postgres": ("postgresql", "postgresql+psycopg"),
+    "postgresql": ("postgresql", "postgresql+psycopg"),
+    "mysql": ("mysql", "mysql+pymysql"),
+    "mariadb": ("mysql", "mariadb+pymysql"),
+}
+"""The extra that brings the driver of a database, and how its URL begins."""
+
+
+def _driver_for(url: str) -> str:
+    """Return how to come by the driver of *url*."""
+    found = _DRIVERS.get(url.partition("://")[0].partition("+")[0].lower())
+    if found is None:
+        return "; install the driver that it names"
+    extra, begins = found
+    return f"; run pip install 'timeoutmgr[{extra}]', and begin the URL with {begins}://"

@@ -248,11 +248,13 @@ def test_a_queue_that_is_purged_leaves_dead_letters(shop: Shop) -> None:
 
     looked = shop.folder.run("--json", "deadletters", "purge", "asleep", "--dry-run").json()
     done = shop.folder.run("--json", "deadletters", "purge", "asleep", "--delete-queue").json()
+    gone = shop.folder.run("deadletters", "purge", "asleep", "--dry-run")
 
     assert (looked["messages"], looked["queue_deleted"]) == (1, False)
     assert (done["messages"], done["dead_letters"], done["queue_deleted"]) == (1, 1, True)
     assert shop.listed("--class", "NACK_Q_DELETED") == ["m1"]
     assert shop.session.missing_queues(["asleep"]) == ["asleep"]
+    assert gone.returncode == 4, gone.stdout
 
 
 def test_journals_are_listed_and_deleted(shop: Shop) -> None:

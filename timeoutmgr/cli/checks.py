@@ -104,7 +104,8 @@ def _transport(parts: Parts) -> Iterator[Finding]:
     with closing(transport.session()) as session:
         session.ping()
     yield ok("transport", f"{transport.describe()} answers")
-    yield from _schema("queue tables", transport.check)
+    if transport.database is not None:
+        yield from _schema("queue tables", transport.check)
 
 
 def _marker(parts: Parts) -> Iterator[Finding]:

@@ -134,12 +134,15 @@ def purge(shared: Shared, queue: str, delete_queue: bool, dry_run: bool) -> None
     from contextlib import closing
 
     from timeoutmgr.deadletter.removing import Removed, remove_messages
+    from timeoutmgr.errors import QueueMissing
 
     with opened_letters(shared, "deadletter") as opened:
         name = opened.desk.queue_of(queue)
         transport = opened.parts.settings.transport
         if dry_run:
             with closing(transport.session()) as session:
+                if session.missing_queues([name]):
+                    raise QueueMissing([name], "correct the name")
                 done = Removed(messages=session.count(name))
         else:
             done = remove_messages(transport, opened.desk, name, delete_queue=delete_queue)

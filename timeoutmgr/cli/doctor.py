@@ -30,7 +30,8 @@ def doctor(shared: Shared, limits: Thresholds) -> Exit:
     from timeoutmgr.cli.findings import Level
 
     with assembled(shared) as parts:
-        findings = list(examine(parts, limits))
+        # Two parts of one database have the same to say of it.
+        findings = list(dict.fromkeys(examine(parts, limits)))
     failed = any(finding.level is Level.FAIL for finding in findings)
     document = {
         "endpoint": parts.settings.name,

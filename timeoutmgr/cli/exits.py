@@ -1,6 +1,7 @@
 """Exit codes, and which error ends with which."""
 
 from enum import IntEnum
+from typing import Final
 
 from timeoutmgr.errors import (
     ConfigurationError,
@@ -50,7 +51,18 @@ def exit_of(error: Exception) -> Exit:
             return Exit.NOT_FOUND
         case ConfigurationError():
             return Exit.CONFIGURATION
+        case TransportUnavailable() if _is_refused(error):
+            return Exit.CONFIGURATION
         case StorageUnavailable() | TransportUnavailable() | DeliveryUnknown():
             return Exit.UNAVAILABLE
         case _:
             return Exit.FAILED
+
+
+_REFUSED: Final = (403, 530)
+"""Reply codes of AMQP for a wrong password and for a virtual host that does not exist."""
+
+
+def _is_refused(error: Exception) -> bool:
+    """Return whether a broker answered and refused who asks: to wait would mend nothing."""
+    return getattr(error.__cause__, "reply_code", None) in _REFUSED

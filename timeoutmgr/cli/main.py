@@ -31,6 +31,7 @@ from timeoutmgr.cli.send_now import send_now
 from timeoutmgr.cli.shared import Shared
 from timeoutmgr.cli.show import show
 from timeoutmgr.cli.status import status
+from timeoutmgr.cli.tracebacks import from_user_code
 from timeoutmgr.cli.uninstall import uninstall
 from timeoutmgr.errors import TimeoutManagerError
 
@@ -71,7 +72,8 @@ class Commands(click.Group):
             _report(shared, type(error).__name__, str(error), code)
         except Exception as error:
             # Not expected, so the traceback is what is needed; without its secrets.
-            output.print_error(traceback.format_exc().rstrip())
+            shown = traceback.format_exception(type(error), error, from_user_code(error))
+            output.print_error("".join(shown).rstrip())
             code = Exit.FAILED
             _report(shared, type(error).__name__, str(error), code)
         sys.exit(int(code))

@@ -93,7 +93,9 @@ def fails_again(error: exc.SQLAlchemyError) -> bool:
 
 def unavailable(error: exc.SQLAlchemyError, where: str) -> StorageUnavailable:
     """Return *error* as the StorageUnavailable that callers know; *where* has no secrets."""
-    return StorageUnavailable(f"{where} cannot be used now: {_told(error)}")
+    # SQLite gives no reason here; of its reasons the folder is by far the most common.
+    hint = "; does its folder exist?" if "unable to open database file" in str(error) else ""
+    return StorageUnavailable(f"{where} cannot be used now: {_told(error)}{hint}")
 
 
 def conflict(error: exc.SQLAlchemyError, where: str) -> StorageConflict:

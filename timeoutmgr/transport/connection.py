@@ -73,9 +73,7 @@ def broker_errors(what: str) -> Iterator[None]:
     try:
         yield
     except BROKER_ERRORS as error:
-        raise TransportUnavailable(
-            f"{what} failed: {type(error).__name__}: {error}; it is tried again later"
-        ) from error
+        raise TransportUnavailable(f"{what} failed: {type(error).__name__}: {error}") from error
 
 
 class AmqpConnection:
@@ -262,6 +260,5 @@ def _establish(url: str, settings: KombuSettings, owner: AmqpConnection) -> Any:
         except BROKER_ERRORS as error:
             failure = error
     raise TransportUnavailable(
-        f"cannot connect to {redact(url)}: {type(failure).__name__}: {failure}; "
-        "it is tried again later"
+        f"cannot connect to {redact(url)}: {type(failure).__name__}: {failure}"
     ) from failure

@@ -67,6 +67,9 @@ for _scheme in ("sqs", "pgmq", "gcpubsub", "azureservicebus"):
         "it acknowledges for real, but is untested here: nobody has seen it keep its promises",
     )
 
+_MEANT: Final = {"rabbitmq": "amqp", "rabbit": "amqp", "rabbitmqs": "amqps", "valkey": "redis"}
+"""Names that are taken for a scheme, and the scheme."""
+
 
 def family_of(url: str, settings: KombuSettings) -> Family:
     """Return what kind of transport *url* names; raises CombinationRefused for those that lose."""
@@ -78,7 +81,8 @@ def family_of(url: str, settings: KombuSettings) -> Family:
         raise CombinationRefused(f"the transport {scheme}://", _LOSING[name], _SQL)
     if name not in _NEED_CONSENT:
         known = sorted({*_AMQP, *_NEED_CONSENT})
-        near = difflib.get_close_matches(name, known, n=1)
+        meant = [_MEANT[name]] if name in _MEANT else []
+        near = meant or difflib.get_close_matches(name, known, n=1)
         raise UnknownPart("timeoutmgr.transports", scheme, near[0] if near else None, known)
     family, reason = _NEED_CONSENT[name]
     if not settings.accept_loss:

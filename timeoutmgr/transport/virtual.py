@@ -205,9 +205,7 @@ class VirtualLink:
 
 
 def _unavailable(what: str, error: BaseException) -> NoReturn:
-    raise TransportUnavailable(
-        f"{what} failed: {type(error).__name__}: {error}; it is tried again later"
-    ) from error
+    raise TransportUnavailable(f"{what} failed: {type(error).__name__}: {error}") from error
 
 
 def _put(channel: Any, one: Outgoing, envelope: Envelope) -> None:

@@ -180,8 +180,7 @@ class VirtualReceiver:
         except link.errors as error:
             link.close()
             raise TransportUnavailable(
-                f"consuming queue {self._queue!r} failed: {type(error).__name__}: {error}; "
-                "it is tried again later"
+                f"consuming queue {self._queue!r} failed: {type(error).__name__}: {error}"
             ) from error
         except BaseException:
             link.close()
@@ -207,8 +206,7 @@ class VirtualReceiver:
             self._drop_held()
             link.close()
             raise TransportUnavailable(
-                f"{what} (queue {self._queue!r}) failed: {type(error).__name__}: {error}; "
-                "it is tried again later"
+                f"{what} (queue {self._queue!r}) failed: {type(error).__name__}: {error}"
             ) from error
 
     def _own(self, received: Sequence[Received]) -> list[str]:

@@ -1,0 +1,107 @@
+"""First steps that go wrong end in one sentence that says what to do."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.programs import Folder
+from timeoutmgr import Endpoint, EndpointConfiguration
+from timeoutmgr.config import persistence_from_url, transport_from_url
+from timeoutmgr.errors import ConfigurationError, UnknownPart
+from timeoutmgr.satellites import TimeoutManager
+
+
+@pytest.mark.parametrize(
+    "url", ["amqp://guest:wrong@127.0.0.1//", "amqp://guest:guest@127.0.0.1/no-such-vhost"]
+)
+def test_a_wrong_password_or_virtual_host_is_a_wrong_configuration(
+    folder: Folder, rabbitmq_url: str, url: str
+) -> None:
+    assert "127.0.0.1" in rabbitmq_url
+    folder.variables |= {
+        "TIMEOUTMGR_TRANSPORT": url,
+        "TIMEOUTMGR_PERSISTENCE": f"sqlite:///{folder.path / 'store.db'}",
+    }
+
+    ended = folder.run("retry", "--all")
+
+    assert ended.returncode == 4, ended.stderr
+    assert "again later" not in ended.stderr
+
+
+def test_a_broker_that_is_away_is_unavailable(folder: Folder) -> None:
+    folder.variables |= {
+        "TIMEOUTMGR_TRANSPORT": "amqp://guest:guest@127.0.0.1:1//",
+        "TIMEOUTMGR_PERSISTENCE": f"sqlite:///{folder.path / 'store.db'}",
+    }
+
+    assert folder.run("retry", "--all").returncode == 5
+
+
+def test_an_error_in_the_app_is_shown_where_it_is(folder: Folder) -> None:
+    folder.write("broken.py", "def made():\n    return 1 / 0\n\nconfig = made()\n")
+
+    ended = folder.run("list", "--app", "broken:config")
+
+    lines = ended.stderr.splitlines()
+    assert ended.returncode == 1
+    assert lines[0] == "Traceback (most recent call last):"
+    assert 'broken.py", line 4, in <module>' in lines[1]
+    assert "click" not in ended.stderr
+    assert lines[-1] == "error: division by zero"
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"), [("rabbitmq", "'amqp'"), ("rabbitmqs", "'amqps'"), ("valkey", "'redis'")]
+)
+def test_the_name_of_a_broker_is_told_as_its_scheme(name: str, meant: str) -> None:
+    with pytest.raises(UnknownPart, match=f"did you mean {meant}"):
+        transport_from_url(f"{name}://localhost//")
+
+
+def test_a_database_without_a_persistence_is_told_which_there_are() -> None:
+    with pytest.raises(UnknownPart, match=r"'mssql'; known: .*postgresql"):
+        persistence_from_url("mssql://localhost/x")
+
+
+def test_a_missing_driver_is_told_by_its_extra(folder: Folder) -> None:
+    folder.variables["TIMEOUTMGR_PERSISTENCE"] = "mysql://localhost/x"
+
+    ended = folder.run("list")
+
+    assert ended.returncode == 4
+    assert "pip install 'timeoutmgr[mysql]'" in ended.stderr
+    assert "begin the URL with mysql+pymysql://" in ended.stderr
+
+
+def test_a_missing_folder_is_told(folder: Folder) -> None:
+    folder.variables["TIMEOUTMGR_DATA"] = str(folder.path / "none" / "timeoutmgr.db")
+
+    ended = folder.run("install")
+
+    assert ended.returncode == 5
+    assert "does its folder exist?" in ended.stderr
+
+
+def test_an_endpoint_of_a_name_and_a_feature_that_is_a_class_are_refused() -> None:
+    with pytest.raises(ConfigurationError, match="made of an EndpointConfiguration, got 'sales'"):
+        Endpoint("sales")  # type: ignore[arg-type]  # the mistake
+    with pytest.raises(ConfigurationError, match=r"call it: enable_feature\(TimeoutManager\(\)\)"):
+        EndpointConfiguration("sales").enable_feature(TimeoutManager)  # type: ignore[arg-type]  # as above
+
+
+def test_a_doctor_of_one_file_repeats_no_line(folder: Folder) -> None:
+    folder.run("install")
+
+    lines = folder.run("doctor").stdout.splitlines()
+
+    assert len(lines) == len(set(lines))
+
+
+def test_a_doctor_of_a_broker_speaks_of_no_queue_tables(folder: Folder, rabbitmq_url: str) -> None:
+    folder.variables |= {
+        "TIMEOUTMGR_TRANSPORT": rabbitmq_url,
+        "TIMEOUTMGR_PERSISTENCE": f"sqlite:///{folder.path / 'store.db'}",
+    }
+
+    assert "queue tables" not in folder.run("doctor").stdout
