@@ -77,13 +77,14 @@ def on_terminal(folder: Folder, columns: int, *arguments: str) -> list[str]:
 def test_a_terminal_of_80_columns_shows_whole_ids_and_relative_due_times(
     folder: Folder, ids: list[str]
 ) -> None:
-    header, *rows, total = on_terminal(folder, 80, "list")
+    header, *rows, total, waiting = on_terminal(folder, 80, "list")
 
     assert [row.split()[0] for row in rows] == ids
     assert all("in 60 min" in row or "in 59 min" in row for row in rows)
     assert header.split()[:2] == ["id", "due"]
     assert max(map(len, (header, *rows))) <= 80
     assert total == "3 pending"
+    assert waiting.endswith("to be stored")
 
 
 def test_columns_go_by_width_and_the_id_stays() -> None:
