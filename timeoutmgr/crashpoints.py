@@ -127,9 +127,9 @@ POINTS: Final[Mapping[str, str]] = {
     "unroutable.error_copies_confirmed": "The error queue has the copies of unroutable messages; "
     "they are still in their queue too.",
     # --- cancelling and rescheduling
-    "changing.key_cancelled": "The tombstone of a cancelled timeout is set; its row is there.",
-    "changing.row_cancelled": "Tombstone set and row removed; the history does not tell of it.",
-    "changing.cancelled": "A timeout is cancelled and its history written; not committed.",
+    "changing.key_cancelled": "The tombstones of what is cancelled are set; the rows are there.",
+    "changing.row_cancelled": "Tombstones set and rows removed; the history does not tell of it.",
+    "changing.cancelled": "Timeouts are cancelled and their history written; not committed.",
     "changing.key_moved": "The key of a timeout has the new due time; its row has not.",
     "changing.row_taken_out": "The row of a timeout that is moved is taken out, not put back.",
     "changing.row_put_back": "Key and row of a timeout are moved; the history does not tell of it.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,10 +15,9 @@ from timeoutmgr.contracts import (
     RepeatKind,
     Timeout,
     TimeoutState,
-    Transaction,
 )
 from timeoutmgr.crashpoints import reach
-from timeoutmgr.instants import LATEST, Micros
+from timeoutmgr.instants import Micros
 from timeoutmgr.persistence.remembered import AWAITED, Remembered, unpack
 
 from .claims import claims_of, may_have_sent
@@ -56,39 +55,10 @@ class Changing:
         self._change_key = update(keys).where(
             keys.c.endpoint == context.endpoint, keys.c.id == bindparam("id_")
         )
-        self._of_saga = (
-            select(timeouts.c.id)
-            .where(
-                timeouts.c.endpoint == context.endpoint,
-                timeouts.c.saga_id == bindparam("saga"),
-                timeouts.c.created <= bindparam("until"),
-            )
-            .order_by(timeouts.c.id)
-        )
 
     def cancel(self, timeout_id: str) -> CancelResult:
         """Cancel one, or leave a tombstone for one that was never seen."""
         return self._context.database.run(lambda connection: self._cancel(connection, timeout_id))
-
-    def cancel_saga(
-        self,
-        saga_id: str,
-        sent_until: Micros | None,
-        keeping: Collection[str],
-        transaction: Transaction | None,
-    ) -> int:
-        """Cancel those of a saga sent until then that nobody holds; return how many."""
-        until, kept = LATEST if sent_until is None else sent_until, frozenset(keeping)
-
-        def work(connection: Connection) -> int:
-            ids = (
-                connection.execute(self._of_saga, {"saga": saga_id, "until": until}).scalars().all()
-            )
-            results = [self._cancel(connection, each) for each in ids if each not in kept]
-            done = {CancelResult.CANCELLED, CancelResult.MAYBE_SENT}
-            return sum(result in done for result in results)
-
-        return work(transaction) if transaction is not None else self._context.database.run(work)
 
     def reschedule(self, timeout_id: str, due: Micros) -> ChangeResult:
         """Move one to *due*, with all that it is."""

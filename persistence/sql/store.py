@@ -26,9 +26,10 @@ from timeoutmgr.contracts import (
     Transaction,
 )
 from timeoutmgr.database import Database
-from timeoutmgr.instants import Micros
+from timeoutmgr.instants import LATEST, Micros
 
 from . import heartbeats
+from .cancelling import SagaCancelling
 from .changing import Changing
 from .claiming import Claiming, Wish
 from .closing_at_once import is_for
@@ -78,6 +79,7 @@ class SqlTimeoutStore:
         self._changing = Changing(self.context)
         self._repeats = Repeats(self.context, self._changing)
         self._storing = Storing(self.context, self._repeats)
+        self._sagas = SagaCancelling(self.context)
         self._looking = Looking(self.context)
         self._purging = Purging(self.context)
         self._partitions = Partitions(self.context)
@@ -192,7 +194,8 @@ class SqlTimeoutStore:
         transaction: Transaction | None = None,
     ) -> int:
         """Cancel all of a saga that are not in other hands; return how many."""
-        return self._changing.cancel_saga(saga_id, sent_until, keeping, transaction)
+        until = LATEST if sent_until is None else sent_until
+        return self._sagas.cancel(saga_id, until, frozenset(keeping), transaction)
 
     def reschedule(self, timeout_id: str, due: Micros) -> ChangeResult:
         """Move one to another due time."""

@@ -42,6 +42,7 @@ STEPS: Final = (
                 "taking",
                 "closing",
                 "changing",
+                "cancelling",
             ),
             *("history", "heartbeats", "purging", "locks", "replacing", "partitions"),
             "forgetting",

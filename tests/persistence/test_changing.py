@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import threading
 from dataclasses import replace
+from typing import Any
 
 import pytest
+from sqlalchemy import event
 
 from tests.persistence.conftest import Stores
 from tests.persistence.making import NOW, SECOND, dispatch, ids, outcomes, rolled_back, timeout
@@ -171,3 +173,39 @@ def test_cancels_and_dispatches_at_once_agree_on_who_won(stores: Stores) -> None
     cancelled = [name for name, result in results.items() if result is CancelResult.CANCELLED]
     assert set(results.values()) <= {CancelResult.CANCELLED, CancelResult.TOO_LATE}
     assert sorted(sent + cancelled) == names
+
+
+def test_a_saga_is_cancelled_by_few_statements(sql: Stores) -> None:
+    assert isinstance(sql.persistence, SqlPersistence)
+    store, database = sql(), sql.persistence.database
+    for start in range(0, 1_200, 400):
+        names = range(start, start + 400)
+        store.store_many([timeout(f"{n:04}", NOW + n * SECOND, saga="s") for n in names])
+    store.store_many([timeout("other", NOW, saga="t")])
+    ran: list[str] = []
+
+    def note(_c: Any, _u: Any, statement: str, *_: Any) -> None:
+        ran.append(statement)
+
+    event.listen(database.engine, "before_cursor_execute", note)
+    try:
+        cancelled = store.cancel_saga("s")
+    finally:
+        event.remove(database.engine, "before_cursor_execute", note)
+
+    assert cancelled == 1_200
+    assert len(ran) <= 3 * 16  # three times five hundred at most; one by one they were thousands
+    assert [one.id for one in store.list(TimeoutFilter())] == ["other"]
+    assert store.find("0007") == (TimeoutState.CANCELLED, None)
+
+
+def test_a_sagas_cancel_passes_by_what_a_dispatcher_has_in_hand(stores: Stores) -> None:
+    store = stores()
+    store.store_many([timeout(f"{n}", NOW + n, saga="s") for n in range(3)])
+    chunk = store.claim(NOW, 1, "o")
+
+    with store.take_many(chunk.token, chunk.keys) as taken:
+        assert store.cancel_saga("s") == 2
+        taken.close(outcomes(chunk.keys))
+
+    assert store.find("0") == (TimeoutState.DISPATCHED, None)

@@ -343,9 +343,9 @@ MUTANTS = (
     Mutant(
         name="clearing a saga takes what was sent after the order",
         promise="A saga's later timeouts outlive a clear that comes late.",
-        file=_CHANGING,
-        before='                timeouts.c.created <= bindparam("until"),\n',
-        after='                bindparam("until") >= 0,\n',
+        file="persistence/sql/cancelling.py",
+        before='            timeouts.c.created <= bindparam("until"),\n',
+        after='            bindparam("until") >= 0,\n',
         tests=(f"{_CHANGING_TESTS}::test_a_sagas_cancel_leaves_what_was_sent_after_it[sqlite]",),
     ),
     # --- purging
