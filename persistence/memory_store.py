@@ -17,6 +17,7 @@ from timeoutmgr.contracts import (
     ChangeResult,
     Chunk,
     Clock,
+    Count,
     Key,
     OnConflict,
     Outcome,
@@ -294,6 +295,10 @@ class MemoryTimeoutStore:
         """Return how many pending timeouts match."""
         with self._in.lock:
             return sum(_matches(which, row.timeout) for row in self._in.rows.values())
+
+    def count_in_bounds(self, which: TimeoutFilter) -> Count:
+        """Return how many pending timeouts match; all of them are at hand."""
+        return Count(self.count(which))
 
     def cancel(self, timeout_id: str) -> CancelResult:
         """Cancel one."""

@@ -7,6 +7,8 @@ from datetime import datetime, timedelta
 from timeoutmgr.contracts import (
     CancelResult,
     ChangeResult,
+    Count,
+    CountsInBounds,
     Key,
     Timeout,
     TimeoutFilter,
@@ -126,8 +128,25 @@ class Timeouts:
         due_from: datetime | None = None,
         due_before: datetime | None = None,
     ) -> int:
-        """Return how many pending timeouts match."""
+        """Return how many pending timeouts match, by reading all of them."""
         return self._store.count(_filter(saga_id, destination, due_from, due_before))
+
+    def count_in_bounds(
+        self,
+        *,
+        saga_id: str | None = None,
+        destination: str | None = None,
+        due_from: datetime | None = None,
+        due_before: datetime | None = None,
+    ) -> Count:
+        """Return how many pending timeouts match: exact up to 10,000, else at least so many.
+
+        Of a destination no more than the first 50,000 timeouts are read.
+        """
+        which = _filter(saga_id, destination, due_from, due_before)
+        if isinstance(self._store, CountsInBounds):
+            return self._store.count_in_bounds(which)
+        return Count(self._store.count(which))
 
 
 def view(timeout: Timeout) -> TimeoutView:

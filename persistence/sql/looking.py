@@ -1,8 +1,18 @@
 """Looking at what is stored: by id, by filter, and as numbers."""
 
-from sqlalchemy import ColumnElement, Connection, bindparam, func, or_, select
+from dataclasses import replace
 
-from timeoutmgr.contracts import Key, StoreStatistics, Timeout, TimeoutFilter, TimeoutState
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    bindparam,
+    case,
+    func,
+    select,
+)
+
+from timeoutmgr.contracts import Count, Key, StoreStatistics, Timeout, TimeoutFilter, TimeoutState
+from timeoutmgr.contracts.reports import COUNTED, LOOKED_AT
 from timeoutmgr.instants import Micros
 from timeoutmgr.persistence.lateness import DAY, RECENT, percentile
 
@@ -74,11 +84,49 @@ class Looking:
                 for matching in self._matching(which)
             )
 
+    def count_in_bounds(self, which: TimeoutFilter) -> Count:
+        """Return how many match; no more rows are read than the bounds allow."""
+        with self._context.database.read() as connection:
+            return self._count_in_bounds(connection, which)
+
+    def _count_in_bounds(self, connection: Connection, which: TimeoutFilter) -> Count:
+        is_known = which.destination is None or which.saga_id is not None or which.id is not None
+        if is_known:
+            counts = [self._counted(connection, each) for each in self._matching(which)]
+        else:  # by no index
+            others = self._matching(replace(which, destination=None))
+            counts = [self._sent_to(connection, each, which.destination) for each in others]
+        number = sum(count.number for count in counts)
+        exact = number <= COUNTED and all(count.exact for count in counts)
+        return Count(min(number, COUNTED), exact)
+
+    def _counted(self, connection: Connection, matching: list[ColumnElement[bool]]) -> Count:
+        timeouts = self._context.tables.timeouts
+        some = select(timeouts.c.id).where(*matching).limit(COUNTED + 1).subquery()
+        counted = select(func.count()).select_from(some)
+        return _up_to(COUNTED, connection.execute(counted).scalar_one())
+
+    def _sent_to(
+        self, connection: Connection, matching: list[ColumnElement[bool]], destination: str | None
+    ) -> Count:
+        """Count what goes to *destination* among the first rows that are *matching* otherwise."""
+        timeouts = self._context.tables.timeouts
+        first = (
+            select(timeouts.c.destination)
+            .where(*matching)
+            .order_by(timeouts.c.due, timeouts.c.id)
+            .limit(LOOKED_AT + 1)
+            .subquery()
+        )
+        goes_there = case((first.c.destination == destination, 1), else_=0)
+        read, found = connection.execute(
+            select(func.count(), func.coalesce(func.sum(goes_there), 0)).select_from(first)
+        ).one()
+        return Count(int(found), exact=read <= LOOKED_AT)
+
     def statistics(self) -> StoreStatistics:
         """Return the numbers of ``timeoutmgr status``; outcomes are those of the last 24 hours."""
-        timeouts, claims = self._context.tables.timeouts, self._context.tables.claims
-        history = self._context.tables.history
-        mine = timeouts.c.endpoint == self._context.endpoint
+        claims, history = self._context.tables.claims, self._context.tables.history
         ours = history.c.endpoint == self._context.endpoint
         latest = (
             select(history.c.at, history.c.due)
@@ -88,27 +136,36 @@ class Looking:
         )
         with self._context.database.read() as connection:
             now = self._context.now(connection)
-            pending = select(func.count()).select_from(timeouts).where(mine)
-            is_due = or_(timeouts.c.due <= now, timeouts.c.original_due <= now)
-            due = select(func.count()).select_from(timeouts).where(mine, is_due)
+            pending = self._count_in_bounds(connection, TimeoutFilter())
+            due = self._count_in_bounds(connection, TimeoutFilter(due_before=now + 1))
             claimed = select(func.coalesce(func.sum(claims.c.size), 0)).where(
                 claims.c.endpoint == self._context.endpoint, claims.c.claimed_until > now
             )
-            events = (
-                select(history.c.event, func.count())
+            day = (
+                select(history.c.event)
                 .where(ours, history.c.at > now - DAY)
-                .group_by(history.c.event)
+                .order_by(history.c.at.desc())
+                .limit(LOOKED_AT + 1)
+                .subquery()
             )
+            events = select(day.c.event, func.count()).group_by(day.c.event)
+            outcomes = {event: count for event, count in connection.execute(events)}
+            exact = {
+                "pending": pending.exact,
+                "due": due.exact,
+                "outcomes": sum(outcomes.values()) <= LOOKED_AT,
+            }
             late = sorted(row.at - row.due for row in connection.execute(latest))
             return StoreStatistics(
-                pending=connection.execute(pending).scalar_one(),
-                due=connection.execute(due).scalar_one(),
+                pending=pending.number,
+                due=due.number,
                 oldest_due=self._oldest_due(connection),
                 claimed=int(connection.execute(claimed).scalar_one()),
-                outcomes={event: count for event, count in connection.execute(events)},
+                outcomes=outcomes,
                 lateness_p50=percentile(late, 50),
                 lateness_p99=percentile(late, 99),
                 lateness_max=late[-1] if late else None,
+                at_least=frozenset(name for name, is_exact in exact.items() if not is_exact),
             )
 
     def _oldest_due(self, connection: Connection) -> Micros | None:
@@ -159,3 +216,7 @@ class Looking:
 
 def _in_order(key: Key) -> tuple[Micros, bytes]:
     return key.due, key.id.encode()  # as every database compares ids
+
+
+def _up_to(most: int, found: int) -> Count:
+    return Count(min(found, most), exact=found <= most)

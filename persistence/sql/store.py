@@ -13,6 +13,7 @@ from timeoutmgr.contracts import (
     ChangeResult,
     Chunk,
     Clock,
+    Count,
     Key,
     MessageRows,
     Move,
@@ -180,6 +181,10 @@ class SqlTimeoutStore:
     def count(self, which: TimeoutFilter) -> int:
         """Return how many pending timeouts match."""
         return self._looking.count(which)
+
+    def count_in_bounds(self, which: TimeoutFilter) -> Count:
+        """Return how many pending timeouts match, exact while that costs little."""
+        return self._looking.count_in_bounds(which)
 
     def cancel(self, timeout_id: str) -> CancelResult:
         """Cancel one."""

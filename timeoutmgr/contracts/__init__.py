@@ -29,7 +29,7 @@ from timeoutmgr.contracts.persistences import (
 )
 from timeoutmgr.contracts.queue_reports import InspectsQueues, QueueReport
 from timeoutmgr.contracts.repeats import ExaminesIds, OnConflict, Repeat, RepeatKind
-from timeoutmgr.contracts.reports import EndpointReport, ProcessRecord, StoreStatistics
+from timeoutmgr.contracts.reports import Count, EndpointReport, ProcessRecord, StoreStatistics
 from timeoutmgr.contracts.sessions import (
     Answered,
     BrowsesQueues,
@@ -40,7 +40,13 @@ from timeoutmgr.contracts.sessions import (
     TellsTime,
     TransportSession,
 )
-from timeoutmgr.contracts.stores import ChoosesClock, MeasuresPurge, Taken, TimeoutStore
+from timeoutmgr.contracts.stores import (
+    ChoosesClock,
+    CountsInBounds,
+    MeasuresPurge,
+    Taken,
+    TimeoutStore,
+)
 from timeoutmgr.contracts.timeouts import Chunk, Key, Timeout, TimeoutFilter, TimeoutState
 from timeoutmgr.contracts.topologies import Binding, Exchange, Queue, Topology, TopologySession
 from timeoutmgr.contracts.transactions import Transaction, TransactionMode
@@ -64,6 +70,8 @@ __all__ = [
     "ChoosesClock",
     "Chunk",
     "Clock",
+    "Count",
+    "CountsInBounds",
     "DeadLetters",
     "DelayedMessageStore",
     "DelayedMessageStoreWithInfrastructure",

@@ -15,9 +15,31 @@ SENDERS_AHEAD: Final = "senders_ahead"
 """Key in the state of a process: names of senders whose clock is ahead of the store's."""
 
 
+COUNTED: Final = 10_000
+"""How many timeouts are counted one by one; of more it is only said that there are more."""
+LOOKED_AT: Final = 50_000
+"""How many rows are read at most to count those that match, where no index knows them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """A number of timeouts: all of them, or at least so many if it is not *exact*."""
+
+    number: int
+    exact: bool = True
+
+    def __str__(self) -> str:
+        """Spell the number, with a sign where there may be more."""
+        return str(self.number) if self.exact else f"{self.number}+"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreStatistics:
-    """A store at one look; lateness in microseconds over the most recent dispatches."""
+    """A store at one look; lateness in microseconds over the most recent dispatches.
+
+    *pending*, *due* and *outcomes* are counted up to COUNTED. Those that *at_least* names may be
+    more.
+    """
 
     pending: int
     due: int
@@ -27,6 +49,7 @@ class StoreStatistics:
     lateness_p50: int | None
     lateness_p99: int | None
     lateness_max: int | None
+    at_least: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

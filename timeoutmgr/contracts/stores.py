@@ -8,7 +8,7 @@ from typing import Protocol, runtime_checkable
 
 from timeoutmgr.contracts.outcomes import CancelResult, ChangeResult, Outcome
 from timeoutmgr.contracts.repeats import Repeat
-from timeoutmgr.contracts.reports import ProcessRecord, StoreStatistics
+from timeoutmgr.contracts.reports import Count, ProcessRecord, StoreStatistics
 from timeoutmgr.contracts.timeouts import Chunk, Key, Timeout, TimeoutFilter, TimeoutState
 from timeoutmgr.contracts.transactions import Transaction
 from timeoutmgr.instants import Micros
@@ -216,6 +216,15 @@ class ChoosesClock(Protocol):
     @property
     def goes_by_host(self) -> bool:
         """Whether due times are compared with the host's clock, not with the database's."""
+        ...
+
+
+@runtime_checkable
+class CountsInBounds(Protocol):
+    """A store that counts as far as it costs little."""
+
+    def count_in_bounds(self, which: TimeoutFilter) -> Count:
+        """Return how many pending timeouts match; exact up to COUNTED, where few rows are read."""
         ...
 
 
