@@ -81,14 +81,21 @@ def test_a_transaction_rolls_back_on_any_error(database: Database) -> None:
     assert notes(database) == []
 
 
-def test_a_wrong_statement_is_not_taken_for_an_outage(database: Database) -> None:
+def test_a_refused_value_is_not_taken_for_an_outage(database: Database) -> None:
+    unknown: Any = object()
+
+    with pytest.raises(exc.DBAPIError, match="binding parameter"), database.begin() as connection:
+        write(connection, unknown)
+
+
+def test_a_refused_row_is_taken_for_an_outage(database: Database) -> None:
     with database.begin() as connection:
         connection.execute(text("CREATE UNIQUE INDEX once ON notes (note)"))
 
     with database.begin() as connection:
         write(connection, "a")
 
-    with pytest.raises(exc.IntegrityError), database.begin() as connection:
+    with pytest.raises(StorageUnavailable), database.begin() as connection:
         write(connection, "a")
 
 
@@ -197,14 +204,14 @@ def test_run_gives_up_on_a_conflict_that_does_not_end(database: Database) -> Non
     assert len(tries) == 8
 
 
-def test_run_does_not_repeat_a_wrong_statement(database: Database) -> None:
+def test_run_does_not_repeat_a_refused_value(database: Database) -> None:
     tries: list[int] = []
 
     def work(connection: Connection) -> None:
         tries.append(1)
-        raise exc.IntegrityError("INSERT", {}, Exception("UNIQUE constraint failed"))
+        raise exc.DataError("INSERT", {}, Exception("string or blob too big"))
 
-    with pytest.raises(exc.IntegrityError):
+    with pytest.raises(exc.DataError):
         database.run(work)
 
     assert len(tries) == 1
