@@ -170,7 +170,8 @@ class RabbitMQReceiver:
         if self._change is _Change.ENDED:
             # No delivery is under way any more: to wait for these answers reads no body.
             self._window.size = self._window.beside(len(self._unacked))
-            self._consume()
+            with connection.asking():
+                self._consume()
         elif self._change is _Change.NONE and self._window.misfits(self._older()):
             # Not waited for: the answer stands behind what the broker has sent already.
             self._change = _Change.ASKED

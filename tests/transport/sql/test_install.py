@@ -130,7 +130,7 @@ def test_a_schema_is_created_and_used(postgres_url: str, unique: str) -> None:
 
     with transport.database.read() as connection:
         assert f"{unique}" in inspect(connection).get_schema_names()
-        assert len(inspect(connection).get_table_names(schema=unique)) == 4
+        assert len(inspect(connection).get_table_names(schema=unique)) == 5
     transport.close()
 
 
