@@ -15,6 +15,8 @@ from timeoutmgr.cli.findings import Level
 from timeoutmgr.cli.thresholds import Thresholds
 from timeoutmgr.cli.vitals import QueueVitals, StoreVitals
 from timeoutmgr.contracts import EndpointReport
+from timeoutmgr.message import Message, Outgoing
+from timeoutmgr.transport.sql import SqlTransport
 
 NOW = 1_800_000_000_000_000
 SECOND = 1_000_000
@@ -145,8 +147,9 @@ def test_overdue_timeouts_and_a_missing_process_end_the_command_with_1(
 @pytest.mark.parametrize("command", ["doctor", "status"])
 def test_messages_in_the_error_queue_end_the_command_with_1(folder: Folder, command: str) -> None:
     folder.run("install")
-    for number in range(3):
-        folder.run("send", "error", "Stray", "{}", "--id", f"m{number}")
+    url = f"sqlite:///{folder.path / 'timeoutmgr.db'}"
+    with closing(SqlTransport(url)) as transport, closing(transport.session()) as session:
+        session.send([Outgoing("error", Message(id=f"m{number}")) for number in range(3)])
 
     ended = folder.run("--json", command)
     allowed = folder.run(command, "--max-errors", "3")
