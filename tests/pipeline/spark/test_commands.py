@@ -67,7 +67,7 @@ def test_a_campaign_from_the_command_line(
 
     refused = run(*words, code=Exit.USAGE)
     stored = run(*words, "--max-reject-ratio", "0.2", "--rejects", str(tmp_path / "bad"))
-    queues = run("--config", sqlite.name, "status")["queues"]
+    queues = run("--config", sqlite.name, "status", code=Exit.FAILED)["queues"]  # no process lives
     shown = people(*given, "forecast", "--bucket", "1h")
     files = ("--html", str(tmp_path / "load.html"), "--out", str(tmp_path / "load.csv"))
     ahead = run(*given, "forecast", "--bucket", "1s", *files)
