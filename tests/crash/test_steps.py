@@ -116,7 +116,6 @@ ALLOWED: Final = {
     (f"{_STORE}/claiming.py:work", "mark_free_rows", "forget"): _NOTHING,
     ("timeoutmgr/migration/preparing.py:begin", "shut", "move_run"): _REFUSED_AGAIN,
     (f"{_STORE}/changing.py:_cancel", "insert_missing", "execute"): _NOTHING,
-    (f"{_STORE}/changing.py:_bar", "insert_missing", "insert_missing"): _NOTHING,
     (f"{_STORE}/heartbeats.py:work", "execute", "insert_missing"): _NOTHING,
     (f"{_STORE}/purging.py:_remove", "execute", "execute_many"): _LOCKED,
     (f"{_STORE}/purging.py:_remove", "execute", "execute"): _LOCKED,

@@ -12,6 +12,7 @@ from timeoutmgr.cli import output
 from timeoutmgr.cli.options import Command, Instant, common, option
 from timeoutmgr.cli.shared import Shared, opened
 from timeoutmgr.cli.spans import distance
+from timeoutmgr.contracts import Count
 from timeoutmgr.instants import Micros, to_micros
 from timeoutmgr.routing import TIMEOUTS
 from timeoutmgr.waiting import waiting_text
@@ -57,6 +58,7 @@ class _Which(TypedDict):
     type=click.Choice(["destination", "type"]),
     help="Numbers of timeouts in place of the timeouts.",
 )
+@option("--count", "exact", is_flag=True, help="Exact total, however many there are to read.")
 @common(environment=False)
 @click.pass_obj
 def list_timeouts(
@@ -68,11 +70,13 @@ def list_timeouts(
     limit: int | None,
     form: str,
     count_by: str | None,
+    exact: bool,
 ) -> None:
     """List pending timeouts by due time.
 
     A narrow terminal shows whole ids, relative due times, and further columns as far as they fit.
-    --count-by counts the earliest timeouts, as many as --limit says.
+    --count-by counts the earliest timeouts, as many as --limit says. A total with a plus sign is
+    the least that it can be; --count reads on.
 
     Examples:
       timeoutmgr list --saga order-7
@@ -94,7 +98,8 @@ def list_timeouts(
         )
         counts = None if count_by is None else _counted(views, count_by)
         found = [*views]
-        total = endpoint.timeouts.count(**which)
+        timeouts = endpoint.timeouts
+        total = Count(timeouts.count(**which)) if exact else timeouts.count_in_bounds(**which)
         waiting, queue = endpoint.timeouts.waiting(), endpoint.name + TIMEOUTS
         now = endpoint.timeouts.now()
     if counts is not None:
@@ -108,7 +113,7 @@ class _Page:
     """Timeouts of a list of *total*, at *now* of the store, and messages not stored yet."""
 
     found: "Sequence[TimeoutView]"
-    total: int
+    total: Count
     now: Micros
     waiting: int | None
     queue: str
@@ -127,12 +132,13 @@ def _show(shared: Shared, page: _Page, form: str) -> None:
                 for each in found
             ]
             output.print_table(_COLUMNS, rows, drop=_DROPPED)
-        shown = "" if len(found) == page.total else f", {len(found)} shown (--limit)"
+        shown = "" if page.total == Count(len(found)) else f", {len(found)} shown (--limit)"
         click.echo(f"{page.total} pending{shown}")
         click.echo(output.plain(waiting_text(page.waiting, page.queue)))
 
     document = {
-        "total": page.total,
+        "total": page.total.number,
+        **({} if page.total.exact else {"total_is_exact": False}),
         "waiting": page.waiting,
         "timeouts": [_document(each) for each in found],
     }
@@ -140,12 +146,13 @@ def _show(shared: Shared, page: _Page, form: str) -> None:
 
 
 def _show_counts(
-    shared: Shared, count_by: str, counts: "Counter[str | None]", total: int, form: str
+    shared: Shared, count_by: str, counts: "Counter[str | None]", total: Count, form: str
 ) -> None:
     counted = counts.total()
     rows = counts.most_common()
     document = {
-        "total": total,
+        "total": total.number,
+        **({} if total.exact else {"total_is_exact": False}),
         "counted": counted,
         "by": count_by,
         "counts": [{count_by: name, "count": count} for name, count in rows],
@@ -157,7 +164,7 @@ def _show_counts(
             return
         if rows:
             output.print_table([count_by, "count"], rows)
-        cut = "" if counted == total else f", the earliest {counted} counted (--limit)"
+        cut = "" if total == Count(counted) else f", the earliest {counted} counted (--limit)"
         click.echo(f"{total} pending{cut}")
 
     shared.show(document, for_people)

@@ -135,6 +135,7 @@ def _timeouts(parts: "Parts") -> dict[str, Any] | None:
     overdue = found.oldest_due is not None and found.oldest_due < now
     return {
         "pending": found.pending,
+        **({"at_least": ", ".join(sorted(found.at_least))} if found.at_least else {}),
         "due": found.due,
         "claimed": found.claimed,
         "next_due": output.shown_time(store.next_due()),
