@@ -14,6 +14,7 @@ from timeoutmgr.config import EndpointSettings
 from timeoutmgr.contracts import BearsMarkers, KeepsMarkers, StoreMarker
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import ConfigurationError, WrongPair
+from timeoutmgr.redaction import on_one_line
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +37,9 @@ def check_pair(settings: EndpointSettings) -> None:
         raise
     except ConfigurationError as error:
         # The queues are there, so that this user may do all that a worker needs.
-        logger.warning("store and broker of %s are not marked: %s", settings.name, error)
+        logger.warning(
+            "store and broker of %s are not marked: %s", settings.name, on_one_line(error)
+        )
 
 
 def mark_anew(settings: EndpointSettings) -> None:

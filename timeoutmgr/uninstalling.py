@@ -113,7 +113,7 @@ def _remove_marker(settings: EndpointSettings) -> None:
         if settings.persistence is not None:
             settings.persistence.check()
     except SchemaMissing as error:
-        logger.debug("there is no marker to remove: %s", error)
+        logger.debug("there is no marker to remove: %s", on_one_line(error))
         return
     unmark_broker(settings)
     reach("uninstall.broker_unmarked")

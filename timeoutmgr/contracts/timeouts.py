@@ -47,7 +47,7 @@ class Timeout:
         A timeout that waits for another try stands among those that are due then: it is in nobody's
         way meanwhile.
         """
-        return Key(max(self.due, self.next_try), self.id)
+        return Key(max(self.due, self.next_try) if self.next_try else self.due, self.id)
 
 
 @dataclass(frozen=True, slots=True)

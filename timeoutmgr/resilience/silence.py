@@ -8,6 +8,7 @@ from typing import Final
 
 from timeoutmgr.answers import Answering
 from timeoutmgr.errors import StorageUnavailable
+from timeoutmgr.redaction import on_one_line
 from timeoutmgr.resilience.breakers import OutageBreaker
 
 logger = logging.getLogger(__name__)
@@ -82,6 +83,6 @@ def _is_started(thread: threading.Thread) -> bool:
     try:
         thread.start()
     except RuntimeError as error:  # the system has no more threads; to end gives back some
-        logger.warning("endpoint stops and waits for servers that hang: %s", error)
+        logger.warning("endpoint stops and waits for servers that hang: %s", on_one_line(error))
         return False
     return True
