@@ -14,7 +14,7 @@ from timeoutmgr.cli.alerts import alerts
 from timeoutmgr.cli.findings import Level
 from timeoutmgr.cli.thresholds import Thresholds
 from timeoutmgr.cli.vitals import QueueVitals, StoreVitals
-from timeoutmgr.contracts import EndpointReport
+from timeoutmgr.contracts import Count, EndpointReport
 from timeoutmgr.message import Message, Outgoing
 from timeoutmgr.transport.sql import SqlTransport
 
@@ -35,7 +35,9 @@ def queues(*, errors: int = 0, unstored: int = 0, waiting: int = 0) -> QueueVita
 
 def test_a_timeout_is_overdue_when_it_is_later_than_the_limit() -> None:
     late = StoreVitals(now=NOW, earliest=NOW - 60 * SECOND, processes=[PROCESS])
-    later = StoreVitals(now=NOW, earliest=NOW - 60 * SECOND - 1, overdue=5, processes=[PROCESS])
+    later = StoreVitals(
+        now=NOW, earliest=NOW - 60 * SECOND - 1, overdue=Count(5), processes=[PROCESS]
+    )
 
     assert levels(late)["overdue"] == "ok"
     assert levels(later)["overdue"] == "fail"

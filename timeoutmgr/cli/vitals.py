@@ -16,9 +16,10 @@ from timeoutmgr.contracts import (
     TimeoutFilter,
     TimeoutStore,
 )
-from timeoutmgr.contracts.reports import LIVE
+from timeoutmgr.contracts.reports import LIVE, Count
 from timeoutmgr.delayed_delivery import StoreStart
 from timeoutmgr.instants import Micros, duration_micros
+from timeoutmgr.timeouts import counted
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +33,7 @@ class StoreVitals:
     now: Micros
     earliest: Micros | None
     first: Timeout | None = None
-    overdue: int | None = None
+    overdue: Count | None = None
     processes: Sequence[Mapping[str, Any]] | None = None
     deserted: Sequence[EndpointReport] = ()
 
@@ -98,11 +99,11 @@ def queue_vitals(parts: Parts) -> QueueVitals:
     )
 
 
-def _overdue(store: TimeoutStore, first: Timeout | None, before: Micros) -> int:
+def _overdue(store: TimeoutStore, first: Timeout | None, before: Micros) -> Count:
     # Most looks find nothing overdue: the first row says so, and spares the count.
     if first is None or first.due >= before:
-        return 0
-    return store.count(TimeoutFilter(due_before=before))
+        return Count(0)
+    return counted(store, TimeoutFilter(due_before=before))
 
 
 def _of_delayed(parts: Parts, delayed: StoreStart) -> StoreVitals:
