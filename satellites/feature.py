@@ -25,6 +25,7 @@ from timeoutmgr.errors import (
 )
 from timeoutmgr.features import FeatureContext, Prerequisite, Satellite
 from timeoutmgr.markers import check_pair
+from timeoutmgr.redaction import on_one_line
 from timeoutmgr.resilience.breakers import OutageBreaker
 from timeoutmgr.routing import DELAYED, DISPATCHER, TIMEOUTS, to_timeout_manager
 from timeoutmgr.sending import SessionPool
@@ -295,6 +296,9 @@ class Readiness:
             # Later it may be there: somebody runs the installer while messages wait.
             raise StorageUnavailable(str(error)) from error
         except TransportUnavailable as error:
-            logger.info("store and broker are not compared while the broker is away: %s", error)
+            logger.info(
+                "store and broker are not compared while the broker is away: %s",
+                on_one_line(error),
+            )
             return
         self._checked = True

@@ -335,7 +335,7 @@ def _saga(message: Message) -> str | None:
 
 
 def _kept(message: Message) -> tuple[str, ...]:
-    if not message.body:
+    if headers.KEEPS_TIMEOUTS not in message.headers:
         return ()
     try:
         found = json.loads(message.body)
@@ -344,7 +344,7 @@ def _kept(message: Message) -> tuple[str, ...]:
     if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
         raise MessageRejected(
             f"the order {message.id!r:.80} to clear timeouts has a body that is no list of the ids "
-            "to keep; expected a JSON list of texts, or an empty body"
+            "to keep; expected a JSON list of texts"
         )
     return tuple(found)
 

@@ -46,7 +46,9 @@ def test_a_worker_has_a_virtual_host_of_its_own(rabbitmq_url: str, worker_id: st
 
 def test_a_worker_has_a_redis_database_that_was_empty(redis_url: str) -> None:
     with redis.Redis.from_url(redis_url) as client:
-        assert client.dbsize() == 0
+        # The marker of an endpoint outlives its queues; other tests of this worker leave theirs.
+        left = [key for key in client.scan_iter() if not key.startswith(b"timeoutmgr.marker.")]
+        assert left == []
 
 
 @pytest.mark.slow

@@ -49,6 +49,9 @@ DISPATCHED_AT: Final = "TimeoutManager.DispatchedAt"
 TIMEOUT_ID: Final = "Timeout.Id"
 CHUNK_VERSION: Final = "TimeoutManager.Chunk"
 WAKE: Final = "TimeoutManager.Wake"
+KEEPS_TIMEOUTS: Final = "TimeoutManager.KeepsTimeouts"
+"""Says that the body of an order to clear names timeouts to keep; orders of other programs may have
+a body of their own."""
 
 # An empty message that only finds out whether a broker knows a way; who receives it drops it.
 PROBE: Final = "TimeoutManager.Probe"

@@ -262,7 +262,7 @@ RESERVED = frozenset(
     | {headers.PROBE}
     | {headers.TIMEOUT_ID, headers.CHUNK_VERSION, headers.DELIVER_AT, headers.SAGA_ID}
     | {headers.RETRIES, headers.RETRIES_TIMESTAMP, headers.DELAYED_DESTINATION}
-    | {headers.ON_CONFLICT, headers.DELIVER_AT_GIVEN}
+    | {headers.ON_CONFLICT, headers.DELIVER_AT_GIVEN, headers.KEEPS_TIMEOUTS}
 )
 """Headers that a sender may not give."""
 

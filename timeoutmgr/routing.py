@@ -97,6 +97,8 @@ def clear_timeouts(
         headers.MESSAGE_INTENT: "Send",
         headers.MESSAGE_ID: message_id,
     }
+    if kept:
+        control[headers.KEEPS_TIMEOUTS] = "True"
     body = json.dumps(list(kept)).encode() if kept else b""
     return Outgoing(address, Message(id=message_id, headers=control, body=body))
 

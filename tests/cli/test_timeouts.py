@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
+from contextlib import closing
 
 import pytest
 
 from tests.cli.programs import Folder, Program, wait_until
+from timeoutmgr.message import Message, Outgoing
+from timeoutmgr.transport.sql import SqlTransport
 
 
 @pytest.fixture
@@ -134,7 +137,9 @@ def test_a_message_that_names_no_queue_stays_in_the_error_queue_and_is_said(
     folder: Folder,
 ) -> None:
     folder.run("install")
-    folder.run("send", "error", "Stray", "{}", "--id", "stray")
+    url = f"sqlite:///{folder.path / 'timeoutmgr.db'}"
+    with closing(SqlTransport(url)) as transport, closing(transport.session()) as session:
+        session.send([Outgoing("error", Message(id="stray"))])
 
     ended = folder.run("--json", "retry", "--all")
 

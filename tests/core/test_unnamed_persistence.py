@@ -108,7 +108,9 @@ def test_a_named_file_beside_a_broker_is_allowed_and_warned_about(
     with caplog.at_level(logging.WARNING), Endpoint(config):
         pass
 
-    [warning] = [each.message for each in caplog.records if "for one host" in each.message]
+    [warning] = [
+        each.getMessage() for each in caplog.records if "for one host" in each.getMessage()
+    ]
     assert "named.db of this host, the queues at simulated://" in warning
     assert "name a database server" in warning
 

@@ -52,6 +52,8 @@ class Round:
     errors: dict[str, Due] = field(default_factory=dict)
     dead: set[str] = field(default_factory=set)
     """What must lie in the dead-letter queue."""
+    is_cancelled_early: bool = False
+    """Whether a cancel went before the messages that are to be dropped when they arrive."""
     living: list[str] = field(default_factory=list)
     """Claims that the test itself holds; to be released at the end."""
 
@@ -70,6 +72,7 @@ class Round:
             store.store_many(stored)
             for n in range(2):
                 store.cancel(self._timeout_id("doomed", n))
+            self.is_cancelled_early = True
             for owner in ("one", "two"):
                 store.claim(now, 1, owner)
         if site.pair is RABBITMQ:
@@ -116,7 +119,7 @@ class Round:
                 *(self._missing(n, soon) for n in range(2)),
                 *sagas,
                 *again,
-                *(self._timeout("doomed", n, soon, arrives=None) for n in range(2)),
+                *(self._doomed(n, soon) for n in range(2)),
                 *(one for n in range(2) for one in self._replaced(n, now, soon)),
                 *(one for n in range(2) for one in self._conflict(n, soon)),
                 *(self._malformed(n) for n in range(2)),
@@ -215,6 +218,10 @@ class Round:
         return Timeout(
             id=self._timeout_id(kind, n), due=due, destination=self.site.target, message=message
         )
+
+    def _doomed(self, n: int, soon: Micros) -> Outgoing:
+        """Return a timeout that was cancelled, if there was a store to cancel it in."""
+        return self._timeout("doomed", n, soon, arrives=None if self.is_cancelled_early else 0)
 
     def _replaced(self, n: int, now: Micros, soon: Micros) -> list[Outgoing]:
         """Return a timeout that is far ahead, and what takes its place."""

@@ -171,10 +171,11 @@ def test_the_broker_is_checked_when_levels_are_installed_and_looked_for(
 def test_an_endpoint_is_not_started_on_a_broker_on_which_levels_lose(
     fleet: Fleet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    config = fleet.native(f"{fleet.stem}.sales")
     monkeypatch.setattr(RabbitMQSession, "server_version", ())
 
-    for config.install in (True, False):
+    for installs in (True, False):
+        config = fleet.native(f"{fleet.stem}.sales")
+        config.install = installs
         with pytest.raises(CombinationRefused, match="of another make"):
             fleet.start(config)
 

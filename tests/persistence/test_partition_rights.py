@@ -48,9 +48,9 @@ def test_a_user_without_the_right_to_make_tables_goes_on_and_is_warned_once(
 
         assert sorted(dispatch_all(made)) == ["a", "b"]
         assert not made.look().may_change
-        assert [one.levelname for one in caplog.records if "cannot be kept" in one.message] == [
-            "WARNING"
-        ]
+        assert [
+            one.levelname for one in caplog.records if "cannot be kept" in one.getMessage()
+        ] == ["WARNING"]
         made.persistence.close()
 
 

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 from alembic import command
 from alembic.config import Config
-from sqlalchemy import insert, inspect
+from sqlalchemy import inspect
 from sqlalchemy.engine.interfaces import ReflectedIndex
 
+from tests.persistence.first_revision import store_as_before
 from tests.persistence.making import NOW, SetClock, dispatch, ids, timeout
-from timeoutmgr.contracts import RepeatKind, Timeout, TimeoutFilter, TimeoutState
+from timeoutmgr.contracts import RepeatKind, TimeoutFilter
 from timeoutmgr.database import Database
 from timeoutmgr.database.upgrade import folder_of
 from timeoutmgr.errors import CombinationRefused, ConfigurationError, SchemaMissing
 from timeoutmgr.persistence import MemoryPersistence, SqlPersistence, SqlSettings
-from timeoutmgr.persistence.sql.rows import to_row
 from timeoutmgr.persistence.sql.tables import Tables, tables
 
 Made = Callable[..., SqlPersistence]
@@ -83,7 +83,7 @@ def test_an_upgrade_ends_in_the_schema_of_a_fresh_installation(
     old = persistence_of(empty_url, prefix=f"{unique}o_", settings=settings)
     _install_up_to(revision, old.database, f"{unique}o_")
     store = old.timeouts("e", SetClock(NOW + 9))
-    _store_as_before(
+    store_as_before(
         old.database,
         f"{unique}o_",
         [
@@ -263,14 +263,3 @@ def test_settings_that_cannot_work_are_refused(wrong: dict[str, object]) -> None
 def test_memory_wants_its_loss_accepted() -> None:
     with pytest.raises(CombinationRefused, match="accept_loss"):
         MemoryPersistence()
-
-
-def _store_as_before(database: Database, prefix: str, timeouts: Sequence[Timeout]) -> None:
-    """Store *timeouts* of the endpoint ``e`` as the first revision had them: without a digest."""
-    known = tables(None, prefix)
-    with database.begin() as connection:
-        for one in timeouts:
-            key = {"endpoint": "e", "id": one.id, "due": one.due, "version": 0, "maybe_sent": 0}
-            key["state"] = TimeoutState.PENDING.value
-            connection.execute(insert(known.keys), key)
-            connection.execute(insert(known.timeouts), to_row("e", one))

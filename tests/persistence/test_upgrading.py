@@ -13,7 +13,8 @@ from alembic.config import Config
 from sqlalchemy import event, text
 from sqlalchemy.exc import IntegrityError
 
-from tests.persistence.making import NOW, SetClock, timeout
+from tests.persistence.first_revision import store_as_before
+from tests.persistence.making import NOW, timeout
 from timeoutmgr.database import Database, indexes
 from timeoutmgr.database.upgrade import folder_of
 from timeoutmgr.persistence import SqlPersistence, SqlSettings
@@ -39,8 +40,8 @@ def old(
             f"CREATE TABLE {name}_far PARTITION OF {name} FOR VALUES FROM ({NOW}) TO (MAXVALUE)",
         ):
             connection.execute(text(statement))
-    store = persistence.timeouts("e", SetClock())
-    store.store_many([timeout(f"{n}", NOW - 10 + n, saga="s") for n in range(20)])
+    timeouts = [timeout(f"{n}", NOW - 10 + n, saga="s") for n in range(20)]
+    store_as_before(database, f"{unique}_", timeouts)
     return persistence
 
 

@@ -43,7 +43,7 @@ def rejected(counter: Counter, *messages: Message) -> list[tuple[Received, Messa
 def test_a_duplicate_is_counted_and_told(
     mode: TransactionMode, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO)
+    caplog.set_level(logging.INFO, "timeoutmgr")
     counter = Counter(mode)
     counter.take(a_delayed("m1", LATER))
 

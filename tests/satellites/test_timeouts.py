@@ -406,10 +406,19 @@ def test_a_clear_leaves_the_timeouts_that_it_names_whenever_they_were_sent() -> 
 
 @pytest.mark.parametrize("body", [b"{}", b"[1]", b"\xff", b"[" * 100_000])
 def test_a_clear_whose_body_lists_no_ids_is_rejected(body: bytes) -> None:
-    order = a_message("c1", body, clear_timeouts="True", saga_id="s1")
+    order = a_message("c1", body, clear_timeouts="True", saga_id="s1", keeps_timeouts="True")
 
     with pytest.raises(MessageRejected, match="no list of the ids to keep"):
         Counter().take(order)
+
+
+def test_a_clear_of_another_program_may_have_a_body_of_its_own() -> None:
+    counter = Counter()
+    counter.take(a_delayed("m1", saga_id="s1"))
+
+    counter.take(a_message("c1", b"order#1", clear_timeouts="True", saga_id="s1"))
+
+    assert counter.stored() == []
 
 
 def test_a_wake_message_wakes_the_poller_and_stores_nothing() -> None:

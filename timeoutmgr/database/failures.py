@@ -52,6 +52,10 @@ def classify(error: exc.SQLAlchemyError) -> Failure:
         return Failure.CONFLICT
     if error.connection_invalidated:
         return Failure.AWAY
+    if error.statement is None and is_refusal(error):
+        return (
+            Failure.STATEMENT
+        )  # at the commit: a deferred constraint, and no table of ours has one
     is_aborted = _sqlstate(error) == _POSTGRESQL_ABORTED
     return Failure.STATEMENT if is_aborted or _is_value(error) else Failure.AWAY
 

@@ -59,7 +59,7 @@ class Promise:
         if not self.cancelling or self.cancel == CancelResult.TOO_LATE:
             return Fate.DELIVERED
         if self.cancel in (CancelResult.CANCELLED, CancelResult.WILL_BE_CANCELLED):
-            # Unknown: it is still on its way, and will be dropped on arrival.
+            # Will be cancelled: it is still on its way, and will be dropped on arrival.
             return Fate.NOT_DELIVERED
         return Fate.EITHER
 

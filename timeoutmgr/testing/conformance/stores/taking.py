@@ -103,7 +103,8 @@ class Taking(StoreSuite):
                 assert [one.attempts for one in taken.timeouts] == [attempt]
                 taken.close(outcomes(chunk.keys, now, OutcomeKind.RETRY, now - 1))
 
-        assert store.find("a") == (TimeoutState.PENDING, replace(stored, attempts=3))
+        tried = replace(stored, attempts=3, next_try=now - 1)
+        assert store.find("a") == (TimeoutState.PENDING, tried)
 
     def test_what_is_in_hand_is_left_out_for_others(self, store: TimeoutStore, now: Micros) -> None:
         store.store_many([timeout("a", now - 1), timeout("b", now - 1)])
