@@ -53,9 +53,8 @@ def classify(error: exc.SQLAlchemyError) -> Failure:
     if error.connection_invalidated:
         return Failure.AWAY
     if error.statement is None and is_refusal(error):
-        return (
-            Failure.STATEMENT
-        )  # at the commit: a deferred constraint, and no table of ours has one
+        # At the commit: a deferred constraint, which no table of the product has.
+        return Failure.STATEMENT
     is_aborted = _sqlstate(error) == _POSTGRESQL_ABORTED
     return Failure.STATEMENT if is_aborted or _is_value(error) else Failure.AWAY
 
