@@ -22,12 +22,13 @@ from timeoutmgr.database.engine import Database
 from timeoutmgr.database.failures import (
     Failure,
     classify,
+    conflict,
     is_right_missing,
     is_unknown_statement,
     unavailable,
 )
 from timeoutmgr.database.session_locks import SESSION_LOCKS, SessionLockSql, lock_name
-from timeoutmgr.errors import CombinationRefused, StorageUnavailable
+from timeoutmgr.errors import CombinationRefused, StorageConflict, StorageUnavailable
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +37,8 @@ _STATEMENTS: Final = 3
 _TRIES: Final = 200
 _PAUSE: Final = 0.01
 """Seconds between two tries to lock a row that another process, which proves too, has locked."""
+_CONFLICTS: Final = 5
+"""Times that the proof is tried while it loses against transactions of other processes."""
 _LOCK_WAIT: Final = 5
 """Seconds after which PostgreSQL gives up a lock that it should not wait for at all."""
 _POOLER_REMEDY: Final = (
@@ -67,6 +70,18 @@ def prove_rows(database: Database, version_table: Table) -> None:
     """
     if database.is_sqlite or database.proved.rows:
         return
+    for left in reversed(range(_CONFLICTS)):
+        try:
+            _prove_rows(database, version_table)
+        except StorageConflict:
+            # A process that proves, or upgrades, beside this one.
+            if not left:
+                raise
+        else:
+            return
+
+
+def _prove_rows(database: Database, version_table: Table) -> None:
     with _pair(database) as (first, second):
         try:
             _require_skipped(database, first, second, version_table)
@@ -239,4 +254,6 @@ def _pair(database: Database) -> Iterator[tuple[Connection, Connection]]:
                 f"the proof at start ended with: {error.orig}",
                 _ENGINES,
             ) from error
+        if classify(error) is Failure.CONFLICT:
+            raise conflict(error, database.describe()) from error
         raise unavailable(error, database.describe()) from error
