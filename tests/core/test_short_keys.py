@@ -30,4 +30,4 @@ def test_long_or_many_names_are_not_remembered() -> None:
 
 
 def test_names_that_are_no_text_are_not_remembered() -> None:
-    assert calls_of((1, 2)) == 2  # type: ignore[arg-type]
+    assert calls_of((1, 2)) == 2  # type: ignore[arg-type]  # keys of another type

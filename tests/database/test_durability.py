@@ -50,7 +50,7 @@ def test_a_server_that_may_lose_commits_is_refused_unless_loss_is_accepted(
     server = private_server(kind)
     server.stop()
     command: Any = server._command()
-    server._command = lambda: [*command, *careless]  # type: ignore[method-assign]
+    server._command = lambda: [*command, *careless]  # type: ignore[method-assign]  # one server
     server.start()
     database = Database(server.url)
 

@@ -44,7 +44,7 @@ def way_into(place: Place) -> Callable[[str, dict[str, str]], None]:
 
 
 def _by_kombu(url: str, queue: str, given: dict[str, str]) -> None:
-    with Connection(url) as connection:  # type: ignore[no-untyped-call]
+    with Connection(url) as connection:  # type: ignore[no-untyped-call]  # kombu
         connection.Producer().publish(b"body", routing_key=queue, headers=given)
 
 

@@ -74,7 +74,7 @@ def _bound_pymysql(engine: Engine, connect_timeout: float, answers: Answers) -> 
 
     base: Any = pymysql.Connection  # its stubs leave out the methods that read an answer
 
-    class BoundedConnection(base):  # type: ignore[misc]
+    class BoundedConnection(base):  # type: ignore[misc]  # its base is Any
         """Waits for an answer no longer than it may, once it is connected."""
 
         is_connected = False
