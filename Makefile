@@ -15,8 +15,8 @@ CHAOS_ARGS ?=
 
 # A look is at rates and lateness: what the others measure takes its time, or volume.
 LOOK = limit accept drain lateness confirms
-BENCHMARKS = $(if $(findstring --quick,$(BENCH_ARGS)),$(LOOK),$(LOOK) crash processes startup backlog memory delayed_store native migrate)
-SOURCES = $(wildcard timeoutmgr persistence satellites tests benchmarks examples *.py)
+BENCHMARKS = $(if $(findstring --quick,$(BENCH_ARGS)),$(LOOK),$(LOOK) crash processes startup backlog memory purge waiting delayed_store native migrate)
+SOURCES = $(wildcard timeoutmgr persistence satellites chaos tests benchmarks examples *.py)
 BIN = .venv/bin
 # What is used is compiled then; to compile all of Spark ahead takes longer than to install it.
 PIP = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile
@@ -50,7 +50,7 @@ crash: .venv/installed-test ## kill a process at every crash point, on every ref
 	$(BIN)/python -m pytest -n $(CRASH_WORKERS) tests/crash -m crash_full $(TEST_ARGS)
 
 chaos: .venv/installed ## kill, pause and cut off workers for a minute; was anything lost, early or repeated?
-	@$(BIN)/python -m timeoutmgr.testing.chaos --seconds $(CHAOS_SECONDS) $(if $(CHAOS_SEED),--seed $(CHAOS_SEED)) $(CHAOS_ARGS)
+	@$(BIN)/python -m chaos --seconds $(CHAOS_SECONDS) $(if $(CHAOS_SEED),--seed $(CHAOS_SEED)) $(CHAOS_ARGS)
 
 cluster: .venv/installed-test .venv-client/installed ## a job of the pipeline here, on a Spark cluster, and through Spark Connect
 	CLIENT=$(CURDIR)/.venv-client/bin/python $(BIN)/python -m pytest -n 0 -m cluster tests/examples $(TEST_ARGS)
@@ -60,6 +60,7 @@ check: lint types ## lint, format and types
 lint: .venv/installed-test
 	$(BIN)/ruff check $(SOURCES)
 	$(BIN)/ruff format --check $(SOURCES)
+	$(BIN)/python .ci/prose
 
 types: .venv/installed-test ## types of the package and of the tests
 	.ci/typings

@@ -1,8 +1,8 @@
-"""What a chunk costs the database, however much is pending and however much was removed.
+"""Cost of a chunk in the database, by pending rows and by removed rows.
 
-A chunk is 500 timeouts that are claimed, taken in hand and closed, without a broker. Due times
-are random over a year, so that what is due lies scattered. The server is one of our own: nobody
-else writes its log, and a checkpoint comes only where it is asked for, right before the measure.
+A chunk is 500 timeouts that are claimed, locked and closed, without a broker. Due times
+are random over a year, so that due rows lie scattered. The server is our own: no other program
+writes its log, and a checkpoint comes only on request, right before the measure.
 """
 
 import argparse
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from statistics import mean
 
 from harness import claims, machine, pending
-from harness.claims import Turn, log_position, of, turn
+from harness.claims import ChunkTimes, log_position, of, run_chunk
 from harness.figures import say
 from harness.messages import BODY, DAY, HEADERS, micros
 from harness.private import Measured, private_postgres
@@ -20,9 +20,9 @@ from harness.report import Report, options, parsed
 from harness.servers import connect, servers
 
 from timeoutmgr.clock import SystemClock
-from timeoutmgr.config import persistence_from_url
 from timeoutmgr.contracts import Timeout, TimeoutStore
-from timeoutmgr.message import Message
+from timeoutmgr.endpoint.configuration import persistence_from_url
+from timeoutmgr.message.message import Message
 from timeoutmgr.persistence import SqlSettings
 
 ENDPOINT, CHUNK, SMALL, YEAR = "backlog", 500, 10_000, 365 * DAY
@@ -35,8 +35,8 @@ def main() -> None:
     given = parsed(parser, count=20, quick=8)
     given.many = given.pending or (50_000 if given.quick else 1_000_000)
     report = Report("What a chunk costs the database", {"chunk": CHUNK, **machine.described()})
-    # What asks for bytes of log is first: of rows that are gone a vacuum would write some as well.
-    parts = {"wal": life, "growth": growth, "partitions": ranges, "snapshot": snapshot}
+    # Bytes of log first: after removals, a vacuum would write log as well.
+    parts = {"wal": write_ahead_log, "growth": growth, "partitions": ranges, "snapshot": snapshot}
     with private_postgres() as server:
         report.settings |= machine.postgres(server.url)
         for name, part in parts.items():
@@ -50,7 +50,7 @@ def main() -> None:
 def growth(server: Measured, given: argparse.Namespace, report: Report) -> None:
     """Ask whether a chunk costs more where more is pending, in partitions by due time."""
     urls = {SMALL: server.create("small"), given.many: server.create("large")}
-    turns: dict[int, list[Turn]] = {size: [] for size in urls}
+    runs: dict[int, list[ChunkTimes]] = {size: [] for size in urls}
     touched: dict[int, int] = {}
     with (
         stored(urls[SMALL], partitions="auto") as small,
@@ -63,12 +63,12 @@ def growth(server: Measured, given: argparse.Namespace, report: Report) -> None:
         sql.execute("CHECKPOINT")
         for number in range(given.count + 2):
             for size, store in ((SMALL, small), (given.many, large)):
-                turns[size].append(turn(store, CHUNK, log_position(sql)))
-            say(f"chunk {number + 1}: {turns[given.many][-1].all_us:.1f} us a row")
+                runs[size].append(run_chunk(store, CHUNK, log_position(sql)))
+            say(f"chunk {number + 1}: {runs[given.many][-1].all_us:.1f} us a row")
     with connect(server.url) as sql:
         for size, url in urls.items():
             touched[size] += blocks(sql, url)
-    few, many = (found[2:] for found in turns.values())  # the first two warm the statements up
+    few, many = (found[2:] for found in runs.values())  # the first two warm the statements up
     for figure, name in (("claim_us", "claim"), ("all_us", "claim, take and close")):
         value = of(many, figure) / of(few, figure)
         beside = f"{of(few, figure):.1f} and {of(many, figure):.1f} us a row"
@@ -86,10 +86,10 @@ def growth(server: Measured, given: argparse.Namespace, report: Report) -> None:
 
 
 def ranges(server: Measured, given: argparse.Namespace, report: Report) -> None:
-    """Ask what partitions by due time cost where little is pending, and save where much is."""
+    """Measure partitions by due time: their cost with few pending rows, their gain with many."""
     for size in (SMALL, given.many):
-        turns: dict[str, list[Turn]] = {"off": [], "auto": []}
-        urls = {how: server.create(f"ranges_{how}{size}") for how in turns}
+        runs: dict[str, list[ChunkTimes]] = {"off": [], "auto": []}
+        urls = {how: server.create(f"ranges_{how}{size}") for how in runs}
         with (
             stored(urls["off"], partitions="off") as one,
             stored(urls["auto"], partitions="auto") as many,
@@ -99,9 +99,9 @@ def ranges(server: Measured, given: argparse.Namespace, report: Report) -> None:
                 pending.load(url, scattered(size, (given.count + 2) * CHUNK))
             sql.execute("CHECKPOINT")
             for _ in range(given.count + 2):
-                turns["off"].append(turn(one, CHUNK, log_position(sql)))
-                turns["auto"].append(turn(many, CHUNK, log_position(sql)))
-        plain, ranged = (found[2:] for found in turns.values())
+                runs["off"].append(run_chunk(one, CHUNK, log_position(sql)))
+                runs["auto"].append(run_chunk(many, CHUNK, log_position(sql)))
+        plain, ranged = (found[2:] for found in runs.values())
         for figure, name, unit in (
             ("claim_us", "claim", "us"),
             ("all_us", "claim, take and close", "us"),
@@ -115,7 +115,7 @@ def ranges(server: Measured, given: argparse.Namespace, report: Report) -> None:
 
 def growth_on_sqlite(given: argparse.Namespace, report: Report) -> None:
     """Ask the same of SQLite, with all its indexes."""
-    turns: dict[int, list[Turn]] = {SMALL: [], given.many: []}
+    runs: dict[int, list[ChunkTimes]] = {SMALL: [], given.many: []}
     with (
         servers("sqlite") as one,
         servers("sqlite") as other,
@@ -126,9 +126,9 @@ def growth_on_sqlite(given: argparse.Namespace, report: Report) -> None:
             path = running["sqlite"].removeprefix("sqlite:///")
             pending.load_sqlite(path, scattered(size, (given.count + 2) * CHUNK))
         for _ in range(given.count + 2):
-            turns[SMALL].append(turn(small, CHUNK))
-            turns[given.many].append(turn(large, CHUNK))
-    few, many = (found[2:] for found in turns.values())
+            runs[SMALL].append(run_chunk(small, CHUNK))
+            runs[given.many].append(run_chunk(large, CHUNK))
+    few, many = (found[2:] for found in runs.values())
     for figure, name in (("claim_us", "claim"), ("all_us", "claim, take and close")):
         value = of(many, figure) / of(few, figure)
         beside = f"{of(few, figure):.1f} and {of(many, figure):.1f} us a row"
@@ -144,8 +144,8 @@ def snapshot(server: Measured, given: argparse.Namespace, report: Report) -> Non
         due = scattered(3 * chunks * CHUNK, (chunks + 20) * CHUNK)
         pending.load(url, due)
         with claims.old_snapshot(reader):
-            turns = [turn(store, CHUNK) for _ in range(chunks + 15)]
-    start, end = turns[2:10], turns[chunks:]
+            runs = [run_chunk(store, CHUNK) for _ in range(chunks + 15)]
+    start, end = runs[2:10], runs[chunks:]
     for figure, name in (("claim_us", "claim"), ("all_us", "claim, take and close")):
         report.bar(
             f"old snapshot, {name}: after {chunks * CHUNK:,} removals ÷ at the start",
@@ -156,7 +156,7 @@ def snapshot(server: Measured, given: argparse.Namespace, report: Report) -> Non
         )
 
 
-def life(server: Measured, given: argparse.Namespace, report: Report) -> None:
+def write_ahead_log(server: Measured, given: argparse.Namespace, report: Report) -> None:
     """Ask how much log a timeout writes, from its store to its history."""
     for size, bar in ((SMALL, 2560), (given.many, None)):
         url = server.create(f"life{size}")
@@ -192,7 +192,7 @@ def live(store: TimeoutStore, count: int) -> None:
                 for name in names
             ]
         )
-        turn(store, 100)
+        run_chunk(store, 100)
 
 
 def scattered(waiting: int, due: int) -> pending.Pending:

@@ -1,4 +1,4 @@
-"""The same job beside others: so many accepted, all due at one instant; seconds to the last."""
+"""The same job with other products: jobs due at the same instant; seconds to the last."""
 
 import os
 import signal
@@ -27,7 +27,7 @@ OURS = "timeoutmgr, RabbitMQ + PostgreSQL"
 
 @dataclass(frozen=True)
 class Peer:
-    """A program of the folder ``peers``, where it keeps its jobs, and what we claim beside it."""
+    """A program of the folder ``peers``, its job store, and our claim about its rate."""
 
     module: str
     server: str
@@ -65,7 +65,7 @@ def main() -> None:
         report = Report("Beside others, due at one instant", settings)
         cases = {OURS: partial(drained, spec, given.count)}
         for name, peer in peers.items():
-            # procrastinate takes minutes for what takes the others seconds; its rate is even.
+            # procrastinate needs minutes for a job that needs others seconds; its rate is even.
             few = given.slow or given.count // 4
             count = few if peer.module == "procrastinate_at" else given.count
             cases[name] = partial(run, peer, count)
@@ -110,7 +110,7 @@ def run(peer: Peer, count: int) -> Sample:
 
 
 class Program:
-    """The two processes of a peer: one that accepts, one that works until it is killed."""
+    """The two processes of a peer: the first accepts, the second works until it is killed."""
 
     def __init__(
         self, peer: Peer, asked: list[str], environment: dict[str, str], output: Path

@@ -13,7 +13,7 @@ from harness.servers import servers
 from harness.workers import Spec, configuration, installed
 
 from timeoutmgr import Endpoint, SendOptions, ToSend
-from timeoutmgr.instants import from_micros
+from timeoutmgr.message.instants import from_micros
 
 BATCH = 1_000
 

@@ -1,4 +1,4 @@
-"""What one wait for the confirms of a whole window saves, beside kombu's wait for each message."""
+"""Gain of a wait per window for confirms, beside kombu's wait for each message."""
 
 from contextlib import closing
 from functools import partial
@@ -10,7 +10,7 @@ from harness.report import Report, options, parsed
 from harness.servers import servers
 from kombu import Connection, Producer
 
-from timeoutmgr.message import Message, Outgoing
+from timeoutmgr.message.message import Message, Outgoing
 
 QUEUE = "confirms"
 
@@ -20,7 +20,7 @@ def main() -> None:
     with servers("rabbitmq") as running:
         url = running["rabbitmq"]
         report = Report("Confirm windows", {"messages": given.count, **running.settings})
-        few = given.count // 5  # one by one, a fifth takes as long as all in windows
+        few = given.count // 5  # without windows, a fifth takes as long as all with windows
         samples = interleave(
             {
                 "kombu, confirm_publish=True": partial(in_a_process, one_by_one, url, few),

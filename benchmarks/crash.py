@@ -1,4 +1,4 @@
-"""What a kill -9 in the middle of a drain costs: nothing lost, few repeats, a short pause."""
+"""Cost of a kill -9 in the middle of a drain: nothing lost, few repeats, a short pause."""
 
 import random
 import time
@@ -50,7 +50,7 @@ def killed(spec: Spec, count: int, seconds: float) -> tuple[int, int, float]:
         with Worker(spec) as worker:
             time.sleep(seconds)
             worker.kill()
-        time.sleep(0.5)  # what is on its way to the destination gets there
+        time.sleep(0.5)  # messages under way arrive meanwhile
         restarted = micros()
         with Worker(spec):
             arrivals = destination.arrivals()

@@ -1,4 +1,4 @@
-"""How fast a delayed message store sends what is due at one instant, beside a timeout manager.
+"""Dispatch rate of a delayed message store at a due instant, beside a timeout manager.
 
 The dispatch rate of one process: on RabbitMQ with PostgreSQL, and on one SQLite file, where
 fetching, sending and removing are one transaction. Then with a million more that are due later.
@@ -18,9 +18,9 @@ from harness.workers import Spec, Worker, installed
 
 from timeoutmgr import TransactionMode
 from timeoutmgr.clock import SystemClock
-from timeoutmgr.config import persistence_from_url
 from timeoutmgr.contracts import Timeout
-from timeoutmgr.message import Message
+from timeoutmgr.endpoint.configuration import persistence_from_url
+from timeoutmgr.message.message import Message
 from timeoutmgr.persistence import SqlDelayedMessageStore
 
 _AT_ONCE = 1000

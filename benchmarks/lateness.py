@@ -26,8 +26,8 @@ def main() -> None:
             for number in range(given.rounds):
                 trickle.append(spread_out(spec, given.count, seconds))
                 half.append(at_rate(spec, most / 2, seconds / 2))
-                say(f"round {number + 1}: {told(trickle[-1])}")
-                say(f"round {number + 1}, {most / 2:,.0f}/s: {told(half[-1])}")
+                say(f"round {number + 1}: {described(trickle[-1])}")
+                say(f"round {number + 1}, {most / 2:,.0f}/s: {described(half[-1])}")
         p50, p99 = (median(at(one, part) for one in trickle) for part in (0.5, 0.99))
         report.bar(f"p50, {given.count:,} over {seconds} s", p50, 4, at_most=True, unit=" ms")
         report.bar("p99", p99, 12, at_most=True, unit=" ms")
@@ -75,7 +75,7 @@ def at(sorted_values: list[float], part: float) -> float:
     return sorted_values[min(int(len(sorted_values) * part), len(sorted_values) - 1)]
 
 
-def told(lateness: list[float]) -> str:
+def described(lateness: list[float]) -> str:
     parts = ", ".join(f"p{part * 100:.0f} {at(lateness, part):.1f}" for part in (0.5, 0.99))
     return f"{parts}, max {lateness[-1]:.1f}, min {lateness[0]:.1f} ms"
 

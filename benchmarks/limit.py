@@ -1,7 +1,7 @@
 """How close each satellite comes to a bare loop of the same steps, which has no framework.
 
 The store path takes messages from ``<endpoint>.Timeouts`` into PostgreSQL; the dispatch path takes
-what is due through both satellites to its destination, confirmed, with tombstones and history.
+due timeouts through both satellites to their destination, confirmed, with tombstones and history.
 Each run has empty tables and a fresh process, and is measured from its first batch to its last.
 """
 
@@ -16,7 +16,7 @@ from harness.servers import servers
 from harness.workers import Spec, Worker, installed, usual
 
 LARGE = 500
-"""What is measured beside the default size of a batch, and of a chunk; not at a quick look."""
+"""A size measured beside the default size of batch and chunk; not with --quick."""
 
 
 def main() -> None:

@@ -1,4 +1,4 @@
-"""What a worker holds in memory, and what it does while it has nothing to do.
+"""Memory of a worker, and its work while idle.
 
 The worker is ``timeoutmgr run``; the server logs every statement, so that none is missed.
 """
@@ -62,7 +62,7 @@ def main() -> None:
 
 
 class Idle:
-    """What a worker was seen to need while it had nothing to do."""
+    """Observed needs of an idle worker."""
 
     def __init__(self, pid: int, server: Measured, seconds: float) -> None:
         before, cpu = len(server.statements()), machine.cpu_seconds(pid)
@@ -86,7 +86,7 @@ def idle(spec: Spec, server: Measured, given: argparse.Namespace) -> Idle:
 
 
 def settle(given: argparse.Namespace) -> None:
-    """Let what belongs to the start be over."""
+    """Wait until the start is over."""
     time.sleep(2 if given.quick else 5)
 
 
@@ -113,10 +113,10 @@ def draining(spec: Spec, given: argparse.Namespace) -> tuple[float, float]:
 
 
 def imported() -> float:
-    """Return the RSS of a process that has imported what a worker is built on."""
-    tell = f"{IMPORTS}; print(open('/proc/self/status').read())"
+    """Return the RSS of a process that has imported a worker's libraries."""
+    program = f"{IMPORTS}; print(open('/proc/self/status').read())"
     status = subprocess.run(
-        [sys.executable, "-c", tell], capture_output=True, text=True, check=True
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
     )
     return int(status.stdout.partition("VmRSS:")[2].split()[0]) / 1024
 

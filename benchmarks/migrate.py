@@ -18,9 +18,9 @@ from harness.report import Report, options, parsed
 from harness.servers import connect, servers
 
 from timeoutmgr.clock import SystemClock
-from timeoutmgr.migration import Parts, Target, Terms
-from timeoutmgr.migration.into_levels import LevelsTarget
-from timeoutmgr.migration.starting import move_all
+from timeoutmgr.migration import Participants, Target, Terms
+from timeoutmgr.migration.levels.target import LevelsTarget
+from timeoutmgr.migration.run import move_all
 from timeoutmgr.native.names import OURS
 from timeoutmgr.persistence import SqlPersistence
 from timeoutmgr.transport.kombu_transport import KombuTransport
@@ -99,7 +99,7 @@ def moved_into_levels(first: str, broker: str, count: int) -> Sample:
 
 def _measured(first: str, target: Target, count: int) -> Sample:
     with closing(SqlPersistence(first)) as persistence:
-        parts = Parts(
+        parts = Participants(
             source=persistence.migration_source(ENDPOINT, CLOCK),
             target=target,
             ledger=persistence.migration_ledger(ENDPOINT, CLOCK),

@@ -1,4 +1,4 @@
-"""Delays inside RabbitMQ: how fast they are accepted, how late they come, and what stops whom."""
+"""Delays inside RabbitMQ: rate of acceptance, lateness, and effects of unroutable messages."""
 
 import logging
 import random
@@ -26,7 +26,7 @@ from timeoutmgr import Endpoint, EndpointConfiguration
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.deadletter import Box, DeadLetterQueues, DeadLetterStore, LetterQueue, MessageClass
 from timeoutmgr.deadletter.manager import QueueManager
-from timeoutmgr.message import Message, Outgoing
+from timeoutmgr.message.message import Message, Outgoing
 from timeoutmgr.native import NativeDelayedDelivery
 from timeoutmgr.native.infrastructure import DelayLevels
 from timeoutmgr.native.names import CELERY, OURS, NameSet
@@ -145,11 +145,11 @@ def late(report: Report, url: str, count: int, seconds: int) -> None:
         say(f"{names.name}: p50 {lateness[count // 2]:.0f} ms, max {lateness[-1]:.0f} ms")
 
 
-# --- what has no queue ------------------------------------------------------------------------
+# --- messages without a queue -----------------------------------------------------------------
 
 
 def among_the_unroutable(url: str, store: str, good: int, bad: int) -> float:
-    """Return by how many seconds the latest good one came; all bad ones must be dead letters."""
+    """Return the highest lateness of a good message; all bad messages must be dead letters."""
     letters = DeadLetterStore(store)
     config = EndpointConfiguration("native.sales")
     config.use_transport(url)
@@ -162,7 +162,7 @@ def among_the_unroutable(url: str, store: str, good: int, bad: int) -> float:
         lateness = destination.arrivals().lateness()
         dead = LetterQueue(QueueManager(store=letters, node="bench"), Box.DEADLETTER)
         until(lambda: dead.count() >= bad, 600)
-        classes = {letter.message_class for letter in dead.peek(limit=bad)}
+        classes = {dead_letter.message_class for dead_letter in dead.peek(limit=bad)}
         assert classes == {MessageClass.NACK_BAD_DST_Q}, classes
     letters.close()
     return lateness[-1] / 1000
@@ -171,8 +171,8 @@ def among_the_unroutable(url: str, store: str, good: int, bad: int) -> float:
 def marked(endpoint: Endpoint, outgoing: Outgoing) -> Outgoing:
     """Return *outgoing* as the endpoint would send it: it asks for a dead letter."""
     parts = endpoint._parts
-    assert parts.context.dead_letters is not None
-    marks = parts.context.dead_letters.marks(None, outgoing.message.headers, outgoing.destination)
+    assert parts.features.dead_letters is not None
+    marks = parts.features.dead_letters.marks(None, outgoing.message.headers, outgoing.destination)
     message = outgoing.message
     headers = {**message.headers, **marks}
     made = Message(id=message.id, headers=headers, body=message.body)
@@ -180,7 +180,7 @@ def marked(endpoint: Endpoint, outgoing: Outgoing) -> Outgoing:
 
 
 def among_them_in_kombus(url: str, good: int, bad: int) -> int:
-    """Return how many good ones have come through kombu's levels 10 s after they were due."""
+    """Return how many good messages kombu's levels delivered 10 s after the due time."""
     with Connection(url) as connection:
         declare_native_delayed_delivery_exchanges_and_queues(connection, "quorum")
     send_mixed(url, good, bad, lambda outgoing: outgoing, CELERY)
@@ -192,7 +192,7 @@ def among_them_in_kombus(url: str, good: int, bad: int) -> int:
 def send_mixed(
     url: str, good: int, bad: int, made: Callable[[Outgoing], Outgoing], names: NameSet = OURS
 ) -> None:
-    """Send good ones with bad ones among them, so many a second, each due some seconds later."""
+    """Send good and bad messages mixed, at a steady rate, each due some seconds later."""
     queues = [QUEUE] * good + [f"nobody.{number}" for number in range(bad)]
     random.shuffle(queues)
     began = time.monotonic()

@@ -1,8 +1,8 @@
 """The data pipeline beside Spark's own JDBC, COPY, two joins and DuckDB.
 
-Every job is run in turn with what it is compared with, in one warm session; reading in several.
+Every job alternates with its rival, in one warm session; reading in several.
 The bars are ratios of processor time: JVM, Python workers and PostgreSQL together. JDBC needs
---jdbc, the driver's jar (Debian: libpostgresql-jdbc-java); DuckDB is left out where it is not
+--jdbc, the driver's jar (Debian: libpostgresql-jdbc-java); DuckDB is left out if it is not
 installed.
 """
 

@@ -1,7 +1,7 @@
-"""What a second process adds: ``timeoutmgr run --processes 2`` beside one, on one drain.
+"""Gain of a second process: ``timeoutmgr run --processes 2`` beside 1, on the same drain.
 
-Broker, database and consumer share the cores with them. Where the kernel allows it, each process is
-also held to a part of a core, as if it were one of a slower machine with many: then cores are free.
+Broker, database and consumer share the cores with them. If the kernel allows it, each process is
+also limited to a part of a core, as on a slower machine with many cores: then cores are free.
 """
 
 import os

@@ -1,6 +1,6 @@
 """How long a process takes to start: to its commands, and until it consumes its queues.
 
-Beside it what nobody can save: Python itself, and the imports of the libraries that it stands on.
+Beside it the unavoidable part: Python itself, and the imports of the libraries that it stands on.
 """
 
 import subprocess

@@ -1,4 +1,4 @@
-"""``python -m timeoutmgr.testing.chaos``: the command line of a chaos run."""
+"""``python -m chaos``: the command line of a chaos run."""
 
 import json
 import logging
@@ -10,50 +10,76 @@ from typing import Any
 
 import click
 
+from chaos.fault_injector import PATIENCE, Restart
+from chaos.judge import JudgeVerdict
+from chaos.processes import ChaosFailed
+from chaos.run import run_chaos
+from chaos.screen import screen
+from chaos.settings import ChaosSettings
 from timeoutmgr.errors import TimeoutManagerError
-from timeoutmgr.testing.chaos.judge import Verdict
-from timeoutmgr.testing.chaos.play import run_chaos
-from timeoutmgr.testing.chaos.processes import ChaosFailed
-from timeoutmgr.testing.chaos.screen import screen
-from timeoutmgr.testing.chaos.settings import ChaosSettings
-from timeoutmgr.testing.chaos.trouble import PATIENCE, Restart
 
 _DEFAULTS = ChaosSettings(seed=0)
-_BETWEEN = "Seconds from one to the next: at least, at most."
+_BETWEEN = "Seconds between two faults: minimum and maximum."
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"], "show_default": True})
-@click.option("--seconds", type=float, default=_DEFAULTS.seconds, help="How long faults happen.")
-@click.option("--seed", type=int, show_default="random", help="Replays the faults of another run.")
-@click.option("--store", metavar="URL", show_default="a SQLite file", help="Where timeouts rest.")
-@click.option("--broker", metavar="URL", show_default="the store", help="Where queues are.")
-@click.option("--workers", type=int, default=_DEFAULTS.workers, help="Processes that compete.")
-@click.option("--producers", type=int, default=_DEFAULTS.producers, help="Processes that send.")
-@click.option("--rate", type=float, default=_DEFAULTS.rate, help="Messages a second, in all.")
 @click.option(
-    "--longest-delay", type=float, default=_DEFAULTS.longest_delay, help="Of a message; seconds."
-)
-@click.option("--cancelled", type=float, default=_DEFAULTS.cancelled, help="Share to cancel.")
-@click.option(
-    "--dead", type=float, default=_DEFAULTS.dead, help="Share that has to leave dead letters."
+    "--seconds", type=float, default=_DEFAULTS.seconds, help="Seconds during which faults happen."
 )
 @click.option(
-    "--delayed-store", is_flag=True, help="A delayed message store in the timeout manager's place."
+    "--seed", type=int, show_default="random", help="Seed of another run, to replay its faults."
+)
+@click.option("--store", metavar="URL", show_default="a SQLite file", help="Store of the timeouts.")
+@click.option("--broker", metavar="URL", show_default="the store", help="Broker with the queues.")
+@click.option("--workers", type=int, default=_DEFAULTS.workers, help="Number of competing workers.")
+@click.option(
+    "--producers", type=int, default=_DEFAULTS.producers, help="Number of sending processes."
+)
+@click.option(
+    "--rate", type=float, default=_DEFAULTS.rate, help="Messages a second, all producers together."
+)
+@click.option(
+    "--longest-delay",
+    type=float,
+    default=_DEFAULTS.longest_delay,
+    help="Longest delay of a message, in seconds.",
+)
+@click.option(
+    "--cancelled", type=float, default=_DEFAULTS.cancelled, help="Share of messages to cancel."
+)
+@click.option(
+    "--dead",
+    type=float,
+    default=_DEFAULTS.dead,
+    help="Share of messages that must become dead letters.",
+)
+@click.option(
+    "--delayed-store",
+    is_flag=True,
+    help="Use a delayed message store instead of the timeout manager.",
 )
 @click.option(
     "--native",
     is_flag=True,
-    help="A mixed fleet: half of the workers and producers have their delays in RabbitMQ's levels.",
+    help="Mixed fleet: half of the workers and producers delay in RabbitMQ's levels.",
 )
 @click.option(
     "--migrate",
     is_flag=True,
-    help="Move what is stored into RabbitMQ's levels meanwhile, killed again and again.",
+    help="Migrate stored timeouts into RabbitMQ's levels, and kill the migration repeatedly.",
 )
 @click.option(
-    "--claim-time", type=float, default=_DEFAULTS.claim_time, help="Seconds; some pauses exceed it."
+    "--claim-time",
+    type=float,
+    default=_DEFAULTS.claim_time,
+    help="Claim time in seconds; some pauses exceed it.",
 )
-@click.option("--drain", type=float, default=_DEFAULTS.drain, help="Seconds to wait for more.")
+@click.option(
+    "--drain",
+    type=float,
+    default=_DEFAULTS.drain,
+    help="Seconds to wait for the next delivery at the end.",
+)
 @click.option("--kill-every", type=(float, float), default=_DEFAULTS.kill_every, help=_BETWEEN)
 @click.option(
     "--kill-migration-every",
@@ -68,22 +94,20 @@ _BETWEEN = "Seconds from one to the next: at least, at most."
     "--restart-every", type=(float, float), default=_DEFAULTS.restart_every, help=_BETWEEN
 )
 @click.option("--kills/--no-kills", default=True, help="Kill processes with SIGKILL.")
-@click.option("--pauses/--no-pauses", default=True, help="Stop processes, and continue them.")
+@click.option("--pauses/--no-pauses", default=True, help="Stop and continue processes.")
 @click.option("--cuts/--no-cuts", default=True, help="Cut connections of processes.")
 @click.option(
     "--lost-replies/--no-lost-replies",
     default=True,
-    help="Lose answers to commits, and to what is published.",
+    help="Lose answers to commits and publishes.",
 )
 @click.option(
-    "--restart-store", metavar="COMMAND", help="Takes the database down and brings it back."
+    "--restart-store", metavar="COMMAND", help="Shell command that restarts the database."
 )
-@click.option(
-    "--restart-broker", metavar="COMMAND", help="Takes the broker down and brings it back."
-)
+@click.option("--restart-broker", metavar="COMMAND", help="Shell command that restarts the broker.")
 @click.option("--json", "as_json", is_flag=True, help="Print the verdict as JSON.")
 @click.option("--keep", is_flag=True, help="Keep files, queues and tables.")
-@click.option("--verbose", is_flag=True, help="Show what the run itself logs.")
+@click.option("--verbose", is_flag=True, help="Show the log of the run itself.")
 def chaos(
     seed: int | None,
     restart_store: str | None,
@@ -95,16 +119,16 @@ def chaos(
 ) -> None:
     """Let worker processes die, hang and lose connections while messages keep coming.
 
-    Ends with a verdict. Exit code 0: every promise was kept. 1: one was broken, and files and
+    Ends with a verdict. Exit code 0: every promise was kept. 1: a promise was broken; files and
     logs are kept. 2: the run could not be carried out.
 
     Without --store and --broker everything is in one SQLite file, and no server is needed.
     With --store alone the queues are in its database too. In both cases one transaction spans
-    queue and store, and no repeat at all is allowed. --native and --migrate take RabbitMQ, and a
-    virtual host in whose delay levels nobody else has messages.
-    Connections to PostgreSQL are terminated by the server, others are reset by a proxy that
-    stands before it. It also loses replies. Servers are restarted only where a command is
-    given; it runs in a shell, and returns when the server answers again.
+    queue and store, and no repeat at all is allowed. --native and --migrate need RabbitMQ, and a
+    virtual host whose delay levels hold no other messages.
+    PostgreSQL terminates its connections itself; a proxy resets all other connections, and
+    loses replies. A server is restarted only if a command is given; the command runs in a shell,
+    and returns when the server answers again.
     """
     logging.basicConfig(
         level=logging.INFO if verbose else logging.ERROR,
@@ -122,7 +146,7 @@ def chaos(
         click.echo(f"error: {error}", err=True)
         sys.exit(2)
     except Exception:
-        # Whatever it is, it is not the verdict that exit code 1 stands for.
+        # Exit code 1 would be a verdict: an unexpected error is none.
         click.echo(traceback.format_exc(), err=True)
         sys.exit(2)
     for example in verdict.examples:
@@ -133,7 +157,7 @@ def chaos(
 
 def _run(
     settings: ChaosSettings, restart_store: str | None, restart_broker: str | None, keep: bool
-) -> Verdict:
+) -> JudgeVerdict:
     display = screen()
     display.say(f"seed {settings.seed}")
     try:
@@ -155,7 +179,7 @@ def _command(line: str | None) -> Restart | None:
     def run() -> None:
         subprocess.run(
             line,
-            shell=True,  # the user's own line, with what a shell makes of it
+            shell=True,  # the user's own line, in shell syntax
             check=True,
             stdin=subprocess.DEVNULL,
             stdout=sys.stderr,
@@ -166,4 +190,4 @@ def _command(line: str | None) -> Restart | None:
 
 
 if __name__ == "__main__":
-    chaos(prog_name="python -m timeoutmgr.testing.chaos")
+    chaos(prog_name="python -m chaos")

@@ -1,4 +1,4 @@
-"""Cutting the connections of one process, and losing what a server answers to it."""
+"""Cutters: they cut connections of a process, and lose answers of a server to it."""
 
 import secrets
 from typing import Final, Protocol
@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 from sqlalchemy import create_engine, make_url, text
 from sqlalchemy.pool import NullPool
 
-from timeoutmgr.testing.chaos.scene import scheme
+from chaos.environment import scheme
 from timeoutmgr.testing.faultproxy import FaultProxy
 
 _COMMIT: Final = b"COMMIT"
@@ -16,18 +16,18 @@ _PUSH: Final = b"PUSH"
 
 
 class Cutter(Protocol):
-    """Breaks connections to one server, and only those of this run's processes."""
+    """Breaks connections of this run's processes to a server, and no other connections."""
 
     def url(self, process: str) -> str:
         """Return the URL that *process* is to use."""
         ...
 
     def cut(self, process: str) -> int:
-        """Cut all connections of *process*; return how many were (about)."""
+        """Cut all connections of *process*; return about how many."""
         ...
 
     def lose_reply(self, process: str) -> None:
-        """Let what *process* commits or publishes next happen, and cut off the answer."""
+        """Let the next commit or publish of *process* happen, and lose the answer."""
         ...
 
     def lost(self, process: str) -> int:
@@ -39,14 +39,14 @@ class Cutter(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of what is open."""
+        """Close all connections."""
         ...
 
 
 def cutter(url: str) -> Cutter | None:
-    """Return what cuts connections to the server of *url*; None where there are none to cut.
+    """Return a cutter of connections to the server of *url*; None for a file.
 
-    All of it needs a host and a port to stand before.
+    A proxy needs a host and a port.
     """
     if ";" in url or not urlsplit(url).hostname:
         return None
@@ -64,7 +64,7 @@ def cutter(url: str) -> Cutter | None:
 
 
 class ProxyCutter:
-    """Stands between each process and the server, and resets what goes through it.
+    """Stands between each process and the server, and resets the connections of a process.
 
     *losing* are bytes of the request whose answer is worth losing.
     """
@@ -86,7 +86,7 @@ class ProxyCutter:
         return 1
 
     def lose_reply(self, process: str) -> None:
-        """Let what *process* commits or publishes next happen, and cut off the answer."""
+        """Let the next commit or publish of *process* happen, and lose the answer."""
         self._proxies[process].lose_reply(containing=self._losing)
 
     def lost(self, process: str) -> int:
@@ -109,7 +109,7 @@ class PostgresCutter(ProxyCutter):
 
     def __init__(self, url: str) -> None:
         parsed = make_url(url)
-        # What is encrypted could not be found by its bytes.
+        # The proxy finds a commit by its bytes: no encryption.
         readable = {"sslmode": "allow", "gssencmode": "disable", **parsed.query}
         original = parsed.set(query=readable).render_as_string(hide_password=False)
         super().__init__(original, losing=_COMMIT)

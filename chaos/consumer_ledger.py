@@ -1,4 +1,4 @@
-"""What was delivered, written down by the consumer."""
+"""The consumer's ledger: a row for each delivery."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,14 +23,14 @@ from sqlalchemy import (
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import NullPool
 
-from timeoutmgr.instants import Micros
+from timeoutmgr.message.instants import Micros
 
 LEDGER: Final = "ledger.db"
 _PATIENCE: Final = 60.0
 
 
-class Place(Protocol):
-    """Where a run takes place, as far as its ledger is concerned."""
+class LedgerLocation(Protocol):
+    """Store and files of a run, as its ledger needs them."""
 
     @property
     def store(self) -> str:
@@ -54,12 +54,12 @@ class Place(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """One delivery. *redelivered* is how often its broker had handed it out before.
+    """A delivery. *redelivered* counts earlier deliveries by the broker.
 
-    *name* is what its producer called it, *dispatched_at* when it was sent on, by the store's
-    clock, and *sent_by* by which worker's life, where workers sign. What came *through_levels* was
-    sent before it was due, into RabbitMQ's delay levels: *dispatched_at* is then its sender's time.
-    *received_by* is the life that received it, where that one sends it on.
+    The producer chose *name*; *dispatched_at* is by the store's clock; *sent_by* names the
+    incarnation of the sender, if senders add trace headers. A message *through_levels* was sent
+    before its due time, into RabbitMQ's delay levels: *dispatched_at* is then its sender's time.
+    *received_by* names the incarnation of a receiver that sends the message on.
     """
 
     message_id: str
@@ -72,21 +72,21 @@ class Delivery:
     received_by: str = ""
 
 
-class Deliveries:
+class ConsumerLedger:
     """The consumer's record of every delivery.
 
-    Where queues and store share a database it is a table beside them, and a row is written in
-    the transaction that settles the message. Else it is a SQLite file of the consumer's own.
+    If queues and store share a database, the ledger is a table beside them, and a row is written
+    in the transaction that settles the message. Otherwise it is a SQLite file of the consumer.
     """
 
-    def __init__(self, scene: Place) -> None:
+    def __init__(self, environment: LedgerLocation) -> None:
         self._engine = (
-            create_engine(scene.store, poolclass=NullPool)
-            if scene.one_database
-            else _own_file(f"sqlite:///{scene.file(LEDGER)}")
+            create_engine(environment.store, poolclass=NullPool)
+            if environment.one_database
+            else _own_file(f"sqlite:///{environment.file(LEDGER)}")
         )
         self._table = Table(
-            f"{scene.prefix}ledger",
+            f"{environment.prefix}ledger",
             MetaData(),
             Column("row", Integer, primary_key=True, autoincrement=True),
             Column("message_id", String(200), nullable=False),
@@ -105,15 +105,15 @@ class Deliveries:
         self._table.metadata.create_all(self._engine)
 
     def write(self, delivery: Delivery, session: Session | None) -> None:
-        """Add a row: in the *session*'s transaction, or committed on return without one."""
+        """Add a row in the transaction of *session*; without a session, commit it."""
         values = {name: getattr(delivery, name) for name in Delivery.__slots__}
         with self._transaction(session) as connection:
             connection.execute(self._table.insert(), values)
 
     def read(self) -> list[Delivery]:
-        """Return all deliveries that are new since the last call, and those before; in order."""
+        """Return all deliveries in order; read only new rows."""
         statement = select(self._table)
-        # Rows of several writers may be seen out of order: look again at the latest ones.
+        # Rows of several writers may appear out of order: read the latest rows again.
         known = max(self._rows, default=0)
         statement = statement.where(self._table.c.row > known - 1_000)
         with self._engine.connect() as connection:
@@ -126,7 +126,7 @@ class Deliveries:
         return self.read()
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close all connections."""
         self._engine.dispose()
 
     def _keep(self, connection: Connection, statement: Any) -> None:
@@ -145,7 +145,7 @@ class Deliveries:
 
 
 def _own_file(url: str) -> Engine:
-    # A process that is paused in the middle of a commit holds the others up for that long.
+    # A process that is paused in the middle of a commit blocks all others until it continues.
     engine = create_engine(url, connect_args={"timeout": _PATIENCE})
 
     @event.listens_for(engine, "connect")

@@ -1,4 +1,4 @@
-"""The command line with a crash point armed: ``python -m timeoutmgr.testing.crashing run …``.
+"""The command line with a crash point armed: ``python -m chaos.crash_command run …``.
 
 The variable ``TIMEOUTMGR_CRASHPOINT=name:nth`` says where the process dies. The command
 ``timeoutmgr`` itself does not read it.

@@ -1,4 +1,4 @@
-"""Where one run takes place: its names, its URLs and its files; read by each of its processes."""
+"""The environment of a run: its names, its servers, and the settings of its processes."""
 
 import json
 import os
@@ -10,18 +10,18 @@ from typing import Final
 from sqlalchemy import make_url
 
 from timeoutmgr import EndpointConfiguration
-from timeoutmgr.config import persistence_from_url, transport_from_url
 from timeoutmgr.contracts import DelayedMessageStore, Persistence, Transport
 from timeoutmgr.database import same_database
 from timeoutmgr.deadletter import DeadLetterQueues, DeadLetterStore
-from timeoutmgr.deadletter.acknowledging import ACKNOWLEDGEMENTS
+from timeoutmgr.deadletter.acknowledgements import ACKNOWLEDGEMENTS
 from timeoutmgr.deadletter.manager import QueueManager
-from timeoutmgr.delayed_delivery import delayed_delivery
-from timeoutmgr.routing import DELAYED, DISPATCHER, TIMEOUTS
-from timeoutmgr.settings_file import configuration_from
+from timeoutmgr.endpoint.configuration import persistence_from_url, transport_from_url
+from timeoutmgr.features.delayed_delivery import delayed_delivery
+from timeoutmgr.message.routes import DELAYED, DISPATCHER, TIMEOUTS
+from timeoutmgr.settings.file import configuration_from
 
-SCENE: Final = "CHAOS_SCENE"
-"""Environment variable that names the scene's file."""
+ENVIRONMENT: Final = "CHAOS_ENVIRONMENT"
+"""Environment variable that names the environment's file."""
 PROCESS: Final = "CHAOS_PROCESS"
 """Environment variable with the name of the process, such as ``worker-1#7`` for its 7th life."""
 
@@ -30,17 +30,17 @@ CONSUMING: Final = 8
 
 _NATIVE: Final = "native-delayed-delivery"
 _NEVER: Final = "10m"
-"""When an outage is critical. It is what a run is about: it must not end the processes."""
+"""Time until an outage is critical: outages of a run must not end its processes."""
 _DATABASES: Final = ("sqlite", "postgresql", "mysql", "mariadb")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Scene:
-    """One run. *suffix* keeps its queues and tables apart from all others on a shared server.
+class Environment:
+    """Names, servers and files of a run. *suffix* separates its queues and tables on a server.
 
     *delayed_store* has a delayed message store in the timeout manager's place, *dead_letters* has
     dead-letter queues, of a node of the run's own. In a *mixed* fleet there is a second endpoint,
-    which has its delays in RabbitMQ's levels; *sends_natively* says that this process is of it.
+    which has its delays in RabbitMQ's levels; *sends_natively* marks its processes.
     *levels* says that the levels take part.
     """
 
@@ -57,9 +57,9 @@ class Scene:
     sends_natively: bool = False
 
     @classmethod
-    def load(cls) -> "Scene":
-        """Return the scene that this process is part of."""
-        return cls(**json.loads(Path(os.environ[SCENE]).read_text(encoding="utf-8")))
+    def load(cls) -> "Environment":
+        """Return the environment that this process is part of."""
+        return cls(**json.loads(Path(os.environ[ENVIRONMENT]).read_text(encoding="utf-8")))
 
     def save(self, name: str) -> Path:
         """Write it into a file of the run's folder; return where."""
@@ -83,12 +83,12 @@ class Scene:
 
     @property
     def native(self) -> str:
-        """The endpoint of the others in a mixed fleet; its store has what levels cannot hold."""
+        """The second endpoint of a mixed fleet; its store keeps delays too long for the levels."""
         return f"native{self.suffix}"
 
     @property
     def endpoints(self) -> list[str]:
-        """Whoever sends."""
+        """The sending endpoints."""
         return [self.manager, self.native] if self.mixed else [self.manager]
 
     @property
@@ -123,7 +123,7 @@ class Scene:
 
     @property
     def prefix(self) -> str:
-        """How the names of all tables begin."""
+        """Prefix of all table names."""
         return f"chaos{self.suffix}_"
 
     @property
@@ -142,6 +142,11 @@ class Scene:
     def urls(self) -> list[str]:
         """The servers."""
         return [self.store, self.broker]
+
+    @property
+    def drivers(self) -> list[str]:
+        """Modules of the clients of both servers."""
+        return [name for url in self.urls for name in _drivers(url)]
 
     @property
     def broker_is_database(self) -> bool:
@@ -168,17 +173,19 @@ class Scene:
         """Return the delayed message store."""
         return delayed_delivery(store=self.store, table=self._delayed_table).store
 
-    def letters(self) -> QueueManager:
+    def queue_manager(self) -> QueueManager:
         """Return the queue manager of the node."""
         store = DeadLetterStore(self.store, prefix=self.prefix)
         return QueueManager(store=store, node=self.node)
 
     def worker(self, name: str) -> EndpointConfiguration:
-        """Return what the settings file of the process *name* says: an endpoint with a manager."""
+        """Return the endpoint of the process *name*, by its settings file."""
         config = configuration_from(self.settings_of(name), {})
         if self.dead_letters:
-            # In Python, as a settings file cannot say how the names of the tables begin.
-            config.enable_feature(DeadLetterQueues(node=self.node, store=self.letters().store))
+            # In Python: a settings file has no key for the prefix of the tables.
+            config.enable_feature(
+                DeadLetterQueues(node=self.node, store=self.queue_manager().store)
+            )
         return config
 
     def receiving(self) -> EndpointConfiguration:
@@ -195,7 +202,7 @@ class Scene:
             "endpoint": self.own,
             "transport": self.broker,
             "error_queue": self.errors,
-            # What has to die is for a queue that does not exist.
+            # Messages that must become dead letters are for a queue that does not exist.
             "check_destinations": not self.dead_letters,
         }
         if self.delayed_store:
@@ -240,6 +247,14 @@ def scheme(url: str) -> str:
     return url.removeprefix("timeoutmgr+").partition("://")[0].partition("+")[0]
 
 
+def _drivers(url: str) -> list[str]:
+    if not is_database(url):
+        return ["kombu.transport.pyamqp"]
+    made = make_url(url)
+    client = made.get_dialect().import_dbapi().__name__
+    return [client, f"sqlalchemy.dialects.{made.get_backend_name()}"]
+
+
 def is_database(url: str) -> bool:
     """Return whether *url* is that of a database that we keep queues and timeouts in."""
     return scheme(url) in _DATABASES
@@ -255,10 +270,10 @@ def settings_text(top: Mapping[str, object], tables: Mapping[str, Mapping[str, o
 
 
 def write_privately(path: Path, content: str) -> None:
-    """Write a file that nobody else can read: the URLs may hold passwords."""
+    """Write a file that no other user can read: the URLs may hold passwords."""
     path.touch(mode=0o600)
     path.write_text(content, encoding="utf-8")
 
 
 def _text(value: object) -> str:
-    return json.dumps(value)  # a string, number, truth value or list of JSON is one of TOML
+    return json.dumps(value)  # JSON strings, numbers, booleans and lists are valid TOML

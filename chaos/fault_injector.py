@@ -8,13 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from timeoutmgr.instants import Micros
-from timeoutmgr.testing.chaos.connections import Cutter
-from timeoutmgr.testing.chaos.incidents import SERVERS, Incident
-from timeoutmgr.testing.chaos.plan import Fault, FaultKind
-from timeoutmgr.testing.chaos.processes import ChaosFailed
-from timeoutmgr.testing.chaos.stage import AWAY
-from timeoutmgr.testing.chaos.troupe import Part, now
+from chaos.connections import Cutter
+from chaos.incidents import SERVERS, Incident
+from chaos.plan import Fault, FaultKind
+from chaos.processes import ChaosFailed
+from chaos.resources import AWAY
+from chaos.supervisor import SupervisedProcess, now
+from timeoutmgr.message.instants import Micros
 
 logger = logging.getLogger(__name__)
 
@@ -31,16 +31,16 @@ LOST_REPLIES: Final = frozenset({FaultKind.LOSE_COMMIT, FaultKind.LOSE_CONFIRM})
 
 @dataclass(slots=True, kw_only=True)
 class _Trap:
-    """An answer that is to be lost; none was when it was *looked* at last, but *lost* before."""
+    """An answer to lose: at *checked* the cutter of *victim* had lost *lost* answers."""
 
     kind: FaultKind
-    victim: Part
+    victim: SupervisedProcess
     lost: int
-    looked: Micros
+    checked: Micros
 
 
-class Trouble:
-    """What befalls *victims*, and what befell them; *connected* are all whose lines can be cut.
+class FaultInjector:
+    """Injects faults into *victims*, and cuts connections of *connected*; records incidents.
 
     The *migration* has faults of its own.
     """
@@ -48,16 +48,16 @@ class Trouble:
     def __init__(
         self,
         faults: Sequence[Fault],
-        victims: Sequence[Part],
-        connected: Sequence[Part],
+        victims: Sequence[SupervisedProcess],
+        connected: Sequence[SupervisedProcess],
         cutters: Mapping[FaultKind, Cutter],
         restarts: Mapping[FaultKind, Restart],
-        migration: Part | None = None,
+        migration: SupervisedProcess | None = None,
     ) -> None:
         self._faults = deque(faults)
         self._victims = victims
         self._migration = migration
-        self._tended = [*victims, *([] if migration is None else [migration])]
+        self._supervised = [*victims, *([] if migration is None else [migration])]
         self._connected = connected
         self._cutters = cutters
         self._restarts = restarts
@@ -73,25 +73,25 @@ class Trouble:
         return not self._faults and not self._to_restart and self._restarting is None
 
     def step(self, elapsed: float) -> None:
-        """Do what is due *elapsed* seconds after the begin, and look after the processes."""
+        """Inject faults due *elapsed* seconds after the begin; supervise the processes."""
         if self._failure is not None:
             raise ChaosFailed(f"a server could not be restarted: {self._failure}") from (
                 self._failure
             )
         self._go_on_restarting()
-        self._look_at_traps()  # before anybody gets another life
+        self._check_traps()  # before a process starts again
         while self._faults and self._faults[0].at <= elapsed:
             self._happen(self._faults.popleft())
-        for one in self._tended:
-            self.incidents += one.tend()
+        for one in self._supervised:
+            self.incidents += one.supervise()
 
     def calm(self) -> None:
         """End all pauses, and wait for a server that is being restarted."""
-        for part in self._tended:
-            self.incidents += part.resume()
+        for process in self._supervised:
+            self.incidents += process.resume()
         for one in self._cutters.values():
             one.heal()
-        self._look_at_traps()
+        self._check_traps()
         self._traps.clear()
         if self._restarting is not None:
             self._restarting.join(PATIENCE)
@@ -113,43 +113,47 @@ class Trouble:
             case FaultKind.RESTART_STORE | FaultKind.RESTART_BROKER:
                 self._restart(fault.kind)
 
-    def _cut(self, kind: FaultKind, victim: Part) -> None:
+    def _cut(self, kind: FaultKind, victim: SupervisedProcess) -> None:
         if victim.code is not None or self._restarting is not None:
             return
         begin = now()
         try:
             cut = self._cutters[kind].cut(victim.name)
         except AWAY as error:
-            logger.info("could not cut connections of %s: %s", victim.life, error)
+            logger.info("could not cut connections of %s: %s", victim.incarnation, error)
             cut = 0
         if cut:
             self.incidents.append(
-                Incident(kind=kind, process=victim.life, begin=begin, end=now(), connections=cut)
+                Incident(
+                    kind=kind, process=victim.incarnation, begin=begin, end=now(), connections=cut
+                )
             )
 
-    def _set_a_trap(self, kind: FaultKind, victim: Part) -> None:
+    def _set_a_trap(self, kind: FaultKind, victim: SupervisedProcess) -> None:
         if any(trap.kind is kind and trap.victim is victim for trap in self._traps):
             return
         lost = self._cutters[kind].lost(victim.name)
-        self._traps.append(_Trap(kind=kind, victim=victim, lost=lost, looked=now()))
+        self._traps.append(_Trap(kind=kind, victim=victim, lost=lost, checked=now()))
         self._cutters[kind].lose_reply(victim.name)
 
-    def _look_at_traps(self) -> None:
-        """Tell of the answers that were lost: within the moment between two looks."""
+    def _check_traps(self) -> None:
+        """Record lost answers as incidents between two checks."""
         for trap in list(self._traps):
-            looked = now()
+            checked = now()
             if self._cutters[trap.kind].lost(trap.victim.name) == trap.lost:
-                trap.looked = looked
+                trap.checked = checked
                 continue
             self._traps.remove(trap)
             self.incidents.append(
-                Incident(kind=trap.kind, process=trap.victim.life, begin=trap.looked, end=now())
+                Incident(
+                    kind=trap.kind, process=trap.victim.incarnation, begin=trap.checked, end=now()
+                )
             )
 
     def _restart(self, kind: FaultKind) -> None:
-        """Restart a server, while other faults go on; one at a time.
+        """Restart a server while other faults go on; restart one server after the other.
 
-        One that comes while another restarts has its turn then; no kind has two turns before it.
+        A restart waits until the previous restart ends; a kind waits at most once.
         """
         if kind not in self._to_restart:
             self._to_restart.append(kind)
@@ -169,7 +173,7 @@ class Trouble:
         started = time.monotonic()
         try:
             self._restarts[kind]()
-        except Exception as error:  # told by the next step, in the thread that owns the run
+        except Exception as error:  # raised by the next step, in the thread that owns the run
             self._failure = error
         self.incidents.append(Incident(kind=kind, process=SERVERS, begin=begin, end=now()))
         logger.info("%s took %.1f s", kind.value, time.monotonic() - started)

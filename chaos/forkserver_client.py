@@ -1,4 +1,4 @@
-"""The nursery as seen from the run: starts processes, tells how they ended, leaves none behind."""
+"""The fork server as the run sees it: starts processes, and tells how they ended."""
 
 import contextlib
 import itertools
@@ -9,36 +9,51 @@ import subprocess
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from timeoutmgr.testing.chaos.processes import ChaosFailed, environment, last_lines
+from chaos.processes import ChaosFailed, clean_variables, last_lines
 
-_BETWEEN_LOOKS: Final = 0.005
+_POLL_INTERVAL: Final = 0.005
 
 
-class Nursery:
+@dataclass(frozen=True, slots=True)
+class Streams:
+    """Files of a process: *output* and *errors* are appended to; by default they are one file."""
+
+    output: Path
+    errors: Path | None = None
+    input: Path = Path(os.devnull)
+
+    @property
+    def paths(self) -> list[str]:
+        """Paths of input, output and errors."""
+        return [str(path) for path in (self.input, self.output, self.errors or self.output)]
+
+
+class ForkServer:
     """Starts children by forking from one prepared process. Used by one thread.
 
-    *urls* name the servers whose drivers are imported ahead. Raises ChaosFailed once the nursery
-    itself has died: what it gave birth to has nobody then who could tell how it ended.
+    The server imports *modules* ahead. Raises ChaosFailed once the server has died: then no
+    process can tell how its children ended.
     """
 
-    def __init__(self, log: Path, urls: Sequence[str] = ()) -> None:
+    def __init__(self, log: Path, modules: Sequence[str] = ()) -> None:
         self._log = log
         self._numbers = itertools.count(1)
         with log.open("wb") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "timeoutmgr.testing.chaos.nursery"],
+                [sys.executable, "-m", "chaos.forkserver"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=output,
-                env=environment(),
+                env=clean_variables(),
                 text=True,
                 # A group of its own: it ends as a whole, and Ctrl-C reaches only the run.
                 process_group=0,
             )
-        self.ask("import", list(urls))
+        self.ask("import", list(modules))
 
     @property
     def pid(self) -> int:
@@ -46,17 +61,23 @@ class Nursery:
         return self._process.pid
 
     def start(
-        self, entry: str, arguments: Sequence[str], log: Path, environment: Mapping[str, str]
+        self,
+        entry: str,
+        arguments: Sequence[str],
+        streams: Streams,
+        variables: Mapping[str, str],
+        folder: Path | None = None,
     ) -> "Child":
-        """Call the function *entry* (``module:name``) in a process of its own.
+        """Call the function *entry* (``module:name``) in a process of its own, in *folder*.
 
-        It finds *arguments* in ``sys.argv``; what it prints is added to *log*.
+        It finds *arguments* in ``sys.argv``, and *variables* in an environment without settings.
         """
         order = {
             "entry": entry,
             "arguments": list(arguments),
-            "log": str(log),
-            "environment": dict(environment),
+            "streams": streams.paths,
+            "variables": {**clean_variables(), **variables},
+            "folder": None if folder is None else str(folder),
         }
         return Child(self, self.ask("start", order))
 
@@ -68,41 +89,41 @@ class Nursery:
         try:
             self._process.stdin.write(json.dumps([number, order, given]) + "\n")
             self._process.stdin.flush()
-            # An answer to nobody is left where a signal has ended the question before.
+            # A signal may have interrupted an earlier question: skip its answer.
             while line := self._process.stdout.readline():
                 answered, answer = json.loads(line)
                 if answered == number:
                     return answer
         except BrokenPipeError:
             pass
-        raise ChaosFailed(f"the nursery has ended:\n{last_lines(self._log)}")
+        raise ChaosFailed(f"the fork server has ended:\n{last_lines(self._log)}")
 
     def close(self) -> None:
-        """End it, and every process that it gave birth to; twice is fine."""
+        """Kill the server and its children; a second call is a no-op."""
         if self._process.returncode is not None:
             return
-        # Also those of a nursery that has died: a group is there as long as one of it is.
+        # A group outlives its leader: kill the children of a dead server too.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._process.pid, signal.SIGKILL)
         self._process.wait()
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
-            with contextlib.suppress(BrokenPipeError):  # an order that nobody reads any more
+            with contextlib.suppress(BrokenPipeError):  # an order that the server did not read
                 pipe.close()
 
 
 class Child:
-    """A process that the nursery gave birth to; used like one of ``subprocess``."""
+    """A child of the fork server, with the interface of ``subprocess.Popen``."""
 
-    def __init__(self, nursery: Nursery, pid: int) -> None:
+    def __init__(self, fork_server: ForkServer, pid: int) -> None:
         self.pid: Final = pid
-        self._nursery = nursery
+        self._fork_server = fork_server
         self._code: int | None = None
 
     def poll(self) -> int | None:
         """Return the exit code, a signal's as a negative number; None while it runs."""
         if self._code is None:
-            self._code = self._nursery.ask("ended", self.pid)
+            self._code = self._fork_server.ask("ended", self.pid)
         return self._code
 
     def wait(self, timeout: float) -> int:
@@ -111,14 +132,14 @@ class Child:
         while (code := self.poll()) is None:
             if time.monotonic() > deadline:
                 raise subprocess.TimeoutExpired(str(self.pid), timeout)
-            time.sleep(_BETWEEN_LOOKS)
+            time.sleep(_POLL_INTERVAL)
         return code
 
     def send_signal(self, number: int) -> None:
-        """Send it a signal, unless it is known to be gone."""
+        """Send a signal, unless the child is known to have ended."""
         if self._code is None:
             os.kill(self.pid, number)
 
     def kill(self) -> None:
-        """Kill it as a crash would."""
+        """Kill the child as a crash would."""
         self.send_signal(signal.SIGKILL)

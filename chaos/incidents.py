@@ -1,22 +1,22 @@
-"""What was done to whom, and when: every repeat must be tied to one of these."""
+"""Incidents: injected faults with process and time; every repeat needs an incident."""
 
 from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final
 
-from timeoutmgr.instants import Micros
-from timeoutmgr.testing.chaos.plan import FaultKind
+from chaos.plan import FaultKind
+from timeoutmgr.message.instants import Micros
 
 SERVERS: Final = ""
-"""Whom a restart of database or broker befalls: all."""
+"""The process of an incident that concerns all: a restart of database or broker."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Incident:
-    """One fault as it was; instants of this host's clock.
+    """A fault that happened; instants of this host's clock.
 
-    *process* names one life of a process, such as ``worker-1#7``; SERVERS means all of them.
+    *process* names an incarnation of a process, such as ``worker-1#7``; SERVERS means all of them.
     *connections* is how many were cut.
     """
 
@@ -27,11 +27,11 @@ class Incident:
     connections: int = 0
 
     def concerns(self, *processes: str) -> bool:
-        """Return whether it befell one of *processes*."""
+        """Return whether the fault concerned any of *processes*."""
         return self.process == SERVERS or self.process in processes
 
     def overlaps(self, begin: Micros, end: Micros) -> bool:
-        """Return whether it was between *begin* and *end*, or a part of it."""
+        """Return whether the incident overlaps the time from *begin* to *end*."""
         return self.begin <= end and self.end >= begin
 
 

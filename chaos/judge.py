@@ -1,21 +1,21 @@
-"""Whether every promise was kept: what was promised against what was delivered. No I/O."""
+"""The judge: compares the producers' ledgers with the consumer's. No I/O."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from timeoutmgr.instants import Micros
-from timeoutmgr.testing.chaos.deliveries import Delivery
-from timeoutmgr.testing.chaos.incidents import Incident, counted
-from timeoutmgr.testing.chaos.plan import FaultKind
-from timeoutmgr.testing.chaos.promises import Fate, Promise
-from timeoutmgr.testing.chaos.repeats import Repeats, again_of
+from chaos.consumer_ledger import Delivery
+from chaos.incidents import Incident, counted
+from chaos.plan import FaultKind
+from chaos.producer_ledger import Fate, Promise
+from chaos.repeats import Repeats, again_of
+from timeoutmgr.message.instants import Micros
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Percentiles:
-    """Of a list of durations, in milliseconds."""
+    """Percentiles of durations, in milliseconds."""
 
     p50: float
     p99: float
@@ -23,7 +23,7 @@ class Percentiles:
 
     @classmethod
     def of(cls, micros: Sequence[Micros]) -> "Percentiles":
-        """Return nearest ranks, which are durations that were really seen."""
+        """Return nearest ranks: durations that really occurred."""
         if not micros:
             return cls(p50=0.0, p99=0.0, max=0.0)
         ordered = sorted(micros)
@@ -38,7 +38,7 @@ class Percentiles:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Migrated:
-    """What the ledger says of a run's migrations; *moved* are timeouts, *killed* the processes."""
+    """Counts of a run's migrations by their ledger; *moved* timeouts, *killed* processes."""
 
     completed: int
     aborted: int
@@ -53,15 +53,15 @@ class Migrated:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    """What became of the messages.
+class JudgeVerdict:
+    """Verdict on all messages of a run.
 
-    *accepted* and *delivered* do not count what was *cancelled*. *repeated* are all second
-    deliveries under one id, *without_a_crash* those that no fault explains; *redelivered* is what
-    the consumer's own broker handed out once more, which is no repeat. *revived* came although a
-    cancel had said that they would not, *strangers* were never sent, *renamed* came under another
-    id. *dead* lie in a dead-letter queue; *accepted* does not count them. *through_levels* came
-    out of RabbitMQ's delay levels, and *migrated* says how some of them got there.
+    *accepted* and *delivered* exclude *cancelled* messages. *repeated* counts further deliveries
+    under the same id, *without_a_crash* the repeats that no fault explains; *redelivered* counts
+    redeliveries by the consumer's own broker, which are no repeats. *revived* messages arrived
+    after a confirmed cancel, *strangers* were never sent, *renamed* arrived under another id.
+    *dead* messages lie in a dead-letter queue; *accepted* excludes them. *through_levels* counts
+    messages from RabbitMQ's delay levels, *migrated* describes the migration into the levels.
     *exactly_once*: one transaction spans queue and store, and no repeat is allowed, crash or
     not. *ended* counts processes that ended by themselves. *broken* names each broken promise.
     """
@@ -89,7 +89,7 @@ class Verdict:
     exactly_once: bool
     broken: tuple[str, ...]
     examples: tuple[str, ...]
-    """What happened to a few of the messages for which a promise was broken."""
+    """Stories of a few messages whose promise was broken."""
     through_levels: int = 0
     migrated: Migrated | None = None
 
@@ -121,12 +121,11 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """All that the judge looks at.
+    """Input of the judge.
 
-    *dead* says since when which messages lie in the dead-letter queues. *left* is what was found
-    where nothing should be, *clock_offset* how far the store's clock is
-    ahead of this host's, *exactly_once* whether one transaction spans queue and store, *migrated*
-    what was moved meanwhile, if anything was to be.
+    *dead* maps messages in the dead-letter queues to their time. *left* counts leftovers by
+    place, *clock_offset* is the lead of the store's clock over this host's, *exactly_once* says
+    whether one transaction spans queue and store, *migrated* sums up the migrations, if any.
     """
 
     promises: Mapping[str, Promise]
@@ -141,8 +140,8 @@ class Evidence:
     migrated: Migrated | None = None
 
 
-def judge(evidence: Evidence) -> Verdict:
-    """Compare both records."""
+def judge(evidence: Evidence) -> JudgeVerdict:
+    """Compare both ledgers."""
     promises = evidence.promises
     by_name: dict[str, list[Delivery]] = defaultdict(list)
     for delivery in evidence.deliveries:
@@ -152,9 +151,9 @@ def judge(evidence: Evidence) -> Verdict:
     revived = by_fate[Fate.NOT_DELIVERED] & by_name.keys()
     early = {one.name for one in evidence.deliveries if _is_early(one, evidence)}
     early |= {name for name, since in evidence.dead.items() if _died_early(name, since, evidence)}
-    to_die = {name for name, promise in promises.items() if promise.dies}
-    not_dead = by_fate[Fate.DEAD] - evidence.dead.keys()
-    died = evidence.dead.keys() - to_die
+    undeliverable = {name for name, promise in promises.items() if promise.dies}
+    not_dead_lettered = by_fate[Fate.DEAD] - evidence.dead.keys()
+    wrongly_dead = evidence.dead.keys() - undeliverable
     again = [pair for name in by_name for pair in again_of(by_name[name], evidence.exactly_once)]
     repeats = Repeats(promises, by_name, evidence.incidents, evidence.clock_offset)
     unexplained = [pair for pair in again if not repeats.is_explained(*pair)]
@@ -165,8 +164,8 @@ def judge(evidence: Evidence) -> Verdict:
     faults = counted(evidence.incidents)
     broken = {
         "lost": len(missing),
-        "in no dead-letter queue": len(not_dead),
-        "dead without a cause": len(died),
+        "in no dead-letter queue": len(not_dead_lettered),
+        "dead without a cause": len(wrongly_dead),
         "early": len(early),
         "repeated under another id": len(renamed),
         "repeated without a crash": len(unexplained),
@@ -182,8 +181,8 @@ def judge(evidence: Evidence) -> Verdict:
     twice = {first.name for first, _again in unexplained}
     if evidence.exactly_once:
         twice |= {first.name for first, _again in again}
-    suspects = {*missing, *not_dead, *died, *early, *revived, *renamed, *twice}
-    return Verdict(
+    suspects = {*missing, *not_dead_lettered, *wrongly_dead, *early, *revived, *renamed, *twice}
+    return JudgeVerdict(
         accepted=len(kept),
         delivered=len(kept & by_name.keys()),
         lost=len(missing),
@@ -226,7 +225,7 @@ def _is_early(delivery: Delivery, evidence: Evidence) -> bool:
     if promise is None:
         return False
     if delivery.through_levels:
-        return delivery.received_at < promise.due  # no store's clock had a part in it
+        return delivery.received_at < promise.due  # the store's clock is not involved
     received_at = delivery.received_at + evidence.clock_offset
     return min(delivery.dispatched_at, received_at) < promise.due
 

@@ -1,14 +1,14 @@
-"""RabbitMQ's delay levels in a run: the broker's only ones, so nobody else may be in them."""
+"""RabbitMQ's delay levels in a run: a broker has one set, so the run needs it alone."""
 
 from collections.abc import Sequence
 from contextlib import closing
 from typing import Final
 
+from chaos.processes import ChaosFailed
 from timeoutmgr.contracts import Transport
 from timeoutmgr.native.infrastructure import DelayLevels
 from timeoutmgr.native.names import OURS, UNROUTABLE
 from timeoutmgr.native.topology import delay_topology, unroutable_topology
-from timeoutmgr.testing.chaos.processes import ChaosFailed
 
 
 class Levels:
@@ -25,16 +25,16 @@ class Levels:
             self._is_ours: Final = len(session.missing(everything)) == parts
         if not self._is_ours and self.count():
             raise ChaosFailed(
-                "the delay levels of this broker hold messages of others, which could not be told "
-                "from those of the run; give a virtual host of its own"
+                "the delay levels of this broker hold messages of other programs, and the run "
+                "could not tell its messages apart; give the run a virtual host of its own"
             )
 
     def install(self) -> None:
-        """Declare what is missing, and bind the queues."""
+        """Declare missing exchanges and queues, and bind the queues."""
         self._levels.install()
 
     def count(self) -> int:
-        """Return how many messages wait in the levels, or came out of them with nowhere to go."""
+        """Return how many messages wait in the levels, or left the levels unroutable."""
         waiting = sum(self._levels.counts().values())
         with closing(self._transport.session()) as session:
             if session.missing_queues([UNROUTABLE]):
@@ -42,7 +42,7 @@ class Levels:
             return waiting + session.count(UNROUTABLE)
 
     def clear(self) -> None:
-        """Remove what was not there before the run."""
+        """Remove the levels, if the run declared them."""
         if self._is_ours:
             self._levels.remove()
             with self._levels.session() as session:

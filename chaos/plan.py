@@ -6,7 +6,7 @@ from enum import StrEnum
 from random import Random
 from typing import Final
 
-from timeoutmgr.testing.chaos.settings import ChaosSettings
+from chaos.settings import ChaosSettings
 
 
 class FaultKind(StrEnum):
@@ -40,7 +40,7 @@ LONG_PAUSES: Final = 0.3
 class Fault:
     """One fault, *at* seconds after the begin.
 
-    *choice*, from 0 to 1, picks one of the processes that there are then; *length* is how long a
+    *choice*, from 0 to 1, picks a process; *length* is how long a
     pause lasts.
     """
 
@@ -53,7 +53,7 @@ class Fault:
 def plan(settings: ChaosSettings, kinds: Collection[FaultKind] = tuple(FaultKind)) -> list[Fault]:
     """Return all faults of *kinds*, in their order: the same for the same settings.
 
-    Each kind draws from a generator of its own, so that leaving one out does not move the others.
+    Each kind has its own generator: leaving a kind out does not move the other faults.
     """
     found = [fault for kind in FaultKind if kind in kinds for fault in _of(kind, settings)]
     return sorted(found, key=lambda fault: fault.at)

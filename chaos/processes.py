@@ -1,4 +1,4 @@
-"""What processes of a run have in common: how they are asked to stop, and what is told of them."""
+"""Helpers for all processes of a run: variables, stop, readiness, log."""
 
 import logging
 import os
@@ -11,16 +11,19 @@ from typing import Final, Protocol
 
 logger = logging.getLogger(__name__)
 
+CHECKOUT: Final = Path(__file__).parents[1]
+"""The folder in which a process finds this package, which no wheel holds."""
+
 PATIENCE: Final = 30.0
 """Seconds that a process may take to start, and to stop."""
 
 
 class ChaosFailed(Exception):
-    """The run could not be carried out; the text holds the end of a log where there is one."""
+    """The run could not be carried out; the text ends with the last lines of a log."""
 
 
 class Running(Protocol):
-    """A process that was started: of the nursery, or one of ``subprocess``."""
+    """A started process: a child of the fork server, or a ``subprocess.Popen``."""
 
     @property
     def pid(self) -> int:
@@ -44,17 +47,20 @@ class Running(Protocol):
         ...
 
 
-def environment() -> dict[str, str]:
-    """Return the environment without settings of somebody's own endpoints."""
-    return {
+def clean_variables() -> dict[str, str]:
+    """Return the environment variables without the user's own settings, for any folder."""
+    kept = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith("TIMEOUTMGR_") or name.startswith("TIMEOUTMGR_TEST_")
     }
+    given = filter(None, kept.get("PYTHONPATH", "").split(os.pathsep))
+    folders = [CHECKOUT, *(Path(folder).resolve() for folder in given)]
+    return {**kept, "PYTHONPATH": os.pathsep.join(map(str, folders))}
 
 
 def stop(process: Running) -> None:
-    """Ask *process* to stop cleanly; kill what does not. Being dead already is fine."""
+    """Ask *process* to stop cleanly; kill it after our patience. A dead process is fine."""
     if process.poll() is None:
         process.send_signal(signal.SIGTERM)
     try:
@@ -66,7 +72,7 @@ def stop(process: Running) -> None:
 
 
 def wait_for(ready: Path, is_well: Callable[[], bool]) -> bool:
-    """Return whether the file *ready* comes into being while *is_well*, within our patience."""
+    """Return whether the file *ready* appears while *is_well*, within our patience."""
     deadline = time.monotonic() + PATIENCE
     while not ready.exists():
         if not is_well() or time.monotonic() > deadline:

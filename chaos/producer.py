@@ -1,4 +1,4 @@
-"""A producer: sends delayed messages until its time is over, cancels some, and writes it all down.
+"""A producer: sends delayed messages, cancels a share, and records every step.
 
 In a mixed fleet half of them go to the endpoint of the other kind, which has to send them on.
 
@@ -13,24 +13,24 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Final
 
+from chaos.environment import PROCESS, Environment
+from chaos.producer_ledger import ProducerLedgerWriter
+from chaos.worker import sender
 from timeoutmgr import Endpoint
 from timeoutmgr.errors import DeliveryFailed, StorageUnavailable, TransportUnavailable, Unroutable
-from timeoutmgr.instants import Micros, from_micros
-from timeoutmgr.routing import timeout_id
-from timeoutmgr.testing.chaos.promises import PromiseFile
-from timeoutmgr.testing.chaos.scene import PROCESS, Scene
-from timeoutmgr.testing.chaos.worker import sender
+from timeoutmgr.message.instants import Micros, from_micros
+from timeoutmgr.message.routes import timeout_id
 
 PATIENCE: Final = 60.0
 """Seconds for which a send or a cancel is tried again."""
 PAUSE: Final = 0.1
 CROSSING: Final = 0.5
-"""The share of messages that go to the endpoint of the other kind, where there is one."""
+"""Share of messages for the other endpoint of a mixed fleet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Load:
-    """What one producer sends; seconds, and messages a second."""
+    """Load of a producer: seconds, and messages a second."""
 
     number: int
     seconds: float
@@ -42,7 +42,7 @@ class Load:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Ping:
-    """A message. *then* says when the one is due as which it is to be sent on, if it is."""
+    """A message. *then* is the due time of its follower, if a receiver sends it on."""
 
     name: str
     due: Micros
@@ -65,12 +65,12 @@ class _Cancel:
 class Producer:
     """Sends from an endpoint with a manager that is not started here: the workers run it."""
 
-    def __init__(self, scene: Scene, endpoint: Endpoint, load: Load) -> None:
-        self._scene = scene
+    def __init__(self, environment: Environment, endpoint: Endpoint, load: Load) -> None:
+        self._environment = environment
         self._endpoint = endpoint
         self._load = load
-        self._chance = Random(f"{scene.seed} producer {load.number}")
-        self._file = PromiseFile(scene.file(f"producer-{load.number}.jsonl"))
+        self._chance = Random(f"{environment.seed} producer {load.number}")
+        self._file = ProducerLedgerWriter(environment.file(f"producer-{load.number}.jsonl"))
         self._cancels: list[_Cancel] = []
 
     def run(self) -> None:
@@ -82,7 +82,7 @@ class Producer:
             is_cancelled = self._chance.random() < self._load.cancelled
             dies = self._load.dead > 0 and self._chance.random() < self._load.dead
             cancel_after = self._chance.uniform(0.0, delay)
-            crosses = self._scene.mixed and self._chance.random() < CROSSING and not dies
+            crosses = self._environment.mixed and self._chance.random() < CROSSING and not dies
             longer = self._chance.uniform(0.0, self._load.longest_delay) if crosses else 0.0
             self._wait_until(begin + at)
             count += 1
@@ -97,13 +97,13 @@ class Producer:
             if self._send(ping) and ping.is_cancelled:
                 heapq.heappush(self._cancels, _Cancel(time.monotonic() + cancel_after, ping.name))
             if time.monotonic() > begin + self._load.seconds:
-                break  # it was held up: what could not be sent in time is not made up for
+                break  # the producer was delayed: skip the remaining messages
         while self._cancels:
             self._wait_until(self._cancels[0].at)
         self._file.close()
 
     def _wait_until(self, end: float) -> None:
-        """Wait until *end*, and cancel meanwhile what is to be cancelled by then."""
+        """Wait until *end*; carry out all cancels due by then."""
         while self._cancels and self._cancels[0].at <= end:
             one = heapq.heappop(self._cancels)
             time.sleep(max(0.0, one.at - time.monotonic()))
@@ -115,14 +115,14 @@ class Producer:
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             try:
-                # The same due each time: a delay would be another one at the second attempt.
+                # A due time, no delay: a second attempt keeps the due time.
                 self._endpoint.send(
                     self._destination(ping),
                     "Ping",
                     self._body(ping),
                     deliver_at=from_micros(ping.due),
                     message_id=ping.name,
-                    # Only a store can cancel; with a timeout manager alone it has all of them.
+                    # Only a store can cancel: without a delay level, all messages are in the store.
                     cancellable=ping.is_cancelled,
                 )
             except Unroutable:
@@ -139,7 +139,7 @@ class Producer:
         return False
 
     def _promise(self, ping: _Ping) -> None:
-        natively, by = self._scene.sends_natively, os.environ[PROCESS]
+        natively, by = self._environment.sends_natively, os.environ[PROCESS]
         self._file.trying(ping.name, ping.due, dies=ping.dies, natively=natively, by=by)
         if ping.then is not None:
             # The endpoint of the other kind sends it on, in its way.
@@ -147,8 +147,8 @@ class Producer:
 
     def _destination(self, ping: _Ping) -> str:
         if ping.dies:
-            return self._scene.nowhere
-        return self._scene.consumer if ping.then is None else self._scene.other
+            return self._environment.nowhere
+        return self._environment.consumer if ping.then is None else self._environment.other
 
     def _body(self, ping: _Ping) -> dict[str, object]:
         if ping.then is None:
@@ -160,7 +160,7 @@ class Producer:
         deadline = time.monotonic() + PATIENCE
         while time.monotonic() < deadline:
             try:
-                answer = self._endpoint.timeouts.cancel(timeout_id(self._scene.own, name))
+                answer = self._endpoint.timeouts.cancel(timeout_id(self._environment.own, name))
             except StorageUnavailable:
                 self._file.cancel_unclear(name)
                 time.sleep(PAUSE)
@@ -180,7 +180,7 @@ def main() -> None:
         cancelled=float(cancelled),
         dead=float(dead),
     )
-    scene = Scene.load()
-    endpoint = Endpoint(sender(scene))
-    Producer(scene, endpoint, load).run()
+    environment = Environment.load()
+    endpoint = Endpoint(sender(environment))
+    Producer(environment, endpoint, load).run()
     endpoint.close()

@@ -1,4 +1,4 @@
-"""What a producer was promised: its own record, on disk before it goes on."""
+"""The producers' ledger: each step of a send or cancel is on disk before the next."""
 
 import json
 import os
@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from timeoutmgr.contracts import CancelResult
-from timeoutmgr.instants import Micros
+from timeoutmgr.message.instants import Micros
 
 
 class Fate(StrEnum):
-    """What must become of a message."""
+    """Required end of a message."""
 
     DELIVERED = "delivered"
     NOT_DELIVERED = "not_delivered"
@@ -29,10 +29,10 @@ class Fate(StrEnum):
 class Promise:
     """One message; instants of the producer's clock. *unclear* are sends without an answer.
 
-    *dies* says that it is for a queue that does not exist. *natively* says that its sender has
-    RabbitMQ's delay levels, which do not know an id again: what is sent twice arrives twice. *by*
-    is the life that tried to send it, *since* when; for one that is sent on, *after* is the message
-    on whose arrival that is done.
+    *dies*: the destination does not exist. *natively*: the sender uses RabbitMQ's delay levels,
+    which do not recognise an id: a message that is sent twice arrives twice. *by* is the
+    incarnation of the sender, *since* the time of its first attempt. A follower is sent on the
+    arrival of the message *after*.
     """
 
     name: str
@@ -51,7 +51,7 @@ class Promise:
 
     @property
     def fate(self) -> Fate:
-        """What must become of it."""
+        """Required end of the message."""
         if not self.accepted:
             return Fate.EITHER
         if self.dies:
@@ -59,15 +59,15 @@ class Promise:
         if not self.cancelling or self.cancel == CancelResult.TOO_LATE:
             return Fate.DELIVERED
         if self.cancel in (CancelResult.CANCELLED, CancelResult.WILL_BE_CANCELLED):
-            # Will be cancelled: it is still on its way, and will be dropped on arrival.
+            # Will be cancelled: the message is under way, and is dropped on arrival.
             return Fate.NOT_DELIVERED
         return Fate.EITHER
 
 
-class PromiseFile:
+class ProducerLedgerWriter:
     """Written by one producer: a line for each step, before the step or right after it.
 
-    It is on disk after every *sync_every* accepted ones, and at the end.
+    The file is synced after every *sync_every* accepted messages, and at the end.
     """
 
     def __init__(self, path: Path, *, sync_every: int = 1) -> None:
@@ -85,17 +85,17 @@ class PromiseFile:
         by: str = "",
         after: str | None = None,
     ) -> None:
-        """Say that a message will be sent: from here on it may be delivered, or dead."""
+        """Record a coming send: from here on the message may be delivered, or dead."""
         since = time.time_ns() // 1_000
         who = {"natively": natively, "by": by, "since": since, "after": after}
         self._add(step="trying", name=name, due=due, dies=dies, **who)
 
     def unclear(self, name: str, at: Micros) -> None:
-        """Say that a send had no answer."""
+        """Record a send without an answer."""
         self._add(step="unclear", name=name, at=at)
 
     def accepted(self, name: str, at: Micros) -> None:
-        """Say that a send returned: from here on it must be delivered."""
+        """Record a send that returned: from here on the message must be delivered."""
         self._add(step="accepted", name=name, at=at)
         self._unsynced += 1
         if self._unsynced >= self._sync_every:
@@ -103,19 +103,19 @@ class PromiseFile:
             self._unsynced = 0
 
     def cancelling(self, name: str) -> None:
-        """Say that a cancel will be asked for."""
+        """Record a coming cancel."""
         self._add(step="cancelling", name=name)
 
     def cancel_unclear(self, name: str) -> None:
-        """Say that a cancel had no answer."""
+        """Record a cancel without an answer."""
         self._add(step="cancel_unclear", name=name)
 
     def answered(self, name: str, answer: CancelResult) -> None:
-        """Say what a cancel answered."""
+        """Record the answer of a cancel."""
         self._add(step="answered", name=name, answer=answer.value)
 
     def close(self) -> None:
-        """Have all of it on disk."""
+        """Sync and close the file."""
         os.fsync(self._file.fileno())
         self._file.close()
 
@@ -124,7 +124,7 @@ class PromiseFile:
         self._file.flush()
 
 
-class Promises:
+class ProducerLedger:
     """All promises of a run, read from the producers' files as they grow."""
 
     def __init__(self, paths: Iterable[Path]) -> None:
@@ -132,7 +132,7 @@ class Promises:
         self.by_name: dict[str, Promise] = {}
 
     def read(self) -> dict[str, Promise]:
-        """Return what is promised by now; a line that is still being written is left for later."""
+        """Return all promises by name; leave an unfinished line for the next call."""
         for path, start in self._read_until.items():
             if path.exists():
                 self._read_until[path] = self._read_file(path, start)
@@ -145,10 +145,10 @@ class Promises:
                 if not line.endswith(b"\n"):
                     break
                 start += len(line)
-                self._take(json.loads(line))
+                self._apply(json.loads(line))
         return start
 
-    def _take(self, line: dict[str, Any]) -> None:
+    def _apply(self, line: dict[str, Any]) -> None:
         name = line["name"]
         if line["step"] == "trying":
             self.by_name[name] = Promise(**{key: line[key] for key in line if key != "step"})

@@ -1,11 +1,12 @@
-"""What a message says of its way here, to be written down."""
+"""A received message as a row of the consumer's ledger."""
 
 import time
 
-from timeoutmgr import HandlerContext, headers
-from timeoutmgr.instants import from_wire
-from timeoutmgr.testing.chaos.deliveries import Delivery
-from timeoutmgr.testing.chaos.signatures import SENT_AT, SENT_BY
+from chaos.consumer_ledger import Delivery
+from chaos.trace_headers import SENT_AT, SENT_BY
+from timeoutmgr import HandlerContext
+from timeoutmgr.message import headers
+from timeoutmgr.message.instants import from_wire
 
 
 def delivery_of(name: str, context: HandlerContext, received_by: str = "") -> Delivery:
@@ -13,7 +14,7 @@ def delivery_of(name: str, context: HandlerContext, received_by: str = "") -> De
     received_at = time.time_ns() // 1_000
     dispatched = context.headers.get(headers.DISPATCHED_AT)
     sent_at = context.headers.get(SENT_AT)
-    # A store dispatches what is due. Where none did, and the sender signed, it was in the levels.
+    # No store dispatched it, and its sender traced it: it came through the delay levels.
     through_levels = dispatched is None and sent_at is not None
     if dispatched is not None:
         dispatched_at = from_wire(dispatched)

@@ -1,27 +1,27 @@
-"""Which deliveries are repeats, and whether a fault explains one. No I/O."""
+"""Repeats among the deliveries, and the faults that explain them. No I/O."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
 
-from timeoutmgr.instants import Micros
-from timeoutmgr.testing.chaos.deliveries import Delivery
-from timeoutmgr.testing.chaos.incidents import Incident
-from timeoutmgr.testing.chaos.promises import Promise
+from chaos.consumer_ledger import Delivery
+from chaos.incidents import Incident
+from chaos.producer_ledger import Promise
+from timeoutmgr.message.instants import Micros
 
 SLACK: Final[Micros] = 250_000
-"""How far apart the same moment may be in two records: a process that was asked to stop runs on
+"""Tolerance between two records of the same moment: a process that was asked to stop runs on
 for a moment, and the store's clock is compared with this host's only at the begin."""
 
 
 def again_of(
     deliveries: Sequence[Delivery], exactly_once: bool = False
 ) -> list[tuple[Delivery, Delivery]]:
-    """Return each delivery of one message but the first, with the one before it.
+    """Return each delivery of a message except the first, with its predecessor.
 
-    What the consumer's broker hands out again is left out: the same dispatch, marked as such.
-    Where a row of the ledger is in the message's transaction, nothing was handed out before.
+    Redeliveries by the consumer's broker are left out: the same dispatch, marked as redelivered.
+    With *exactly_once* a ledger row is in the message's transaction: no redelivery leaves a row.
     """
     ordered = sorted(deliveries, key=lambda one: (one.dispatched_at, one.received_at))
     return [
@@ -33,7 +33,7 @@ def again_of(
 
 @dataclass(frozen=True, slots=True)
 class Repeats:
-    """What may explain a repeat; *by_name* are all deliveries of each message."""
+    """Explanations of repeats; *by_name* has all deliveries of each message."""
 
     promises: Mapping[str, Promise]
     by_name: Mapping[str, Sequence[Delivery]]
@@ -41,16 +41,16 @@ class Repeats:
     clock_offset: Micros
 
     def is_explained(self, first: Delivery, again: Delivery) -> bool:
-        """Return whether a fault befell one of the two senders between the two dispatches.
+        """Return whether a fault concerned either sender between the two dispatches.
 
-        Also the second one: it may have been paused with the message in hand while another sent it.
+        The second sender counts too: it may have paused with the locked row while the first sent.
         """
         begin, end = self._sent(first) - SLACK, self._sent(again) + SLACK
         hands = {first.sent_by, again.sent_by}
         if _dispatch(first) == _dispatch(again):
             end = again.received_at
             if first.received_by == again.received_by:
-                # It could not send on what it had received, and tried again.
+                # The receiver failed to send the message on, and tried again.
                 hands.add(first.received_by)
         if self._befell(hands, begin, end):
             return True
@@ -58,9 +58,9 @@ class Repeats:
         return promise is not None and promise.natively and self._was_sent_twice(promise, end)
 
     def _was_sent_twice(self, promise: Promise, end: Micros) -> bool:
-        """Return whether its sender had to send it twice: delay levels know no id again.
+        """Return whether its sender had to send it twice: delay levels recognise no id.
 
-        A message that came twice is sent on twice, and what came twice is judged by itself.
+        A message that came twice is sent on twice; the judge tests its first repeat by itself.
         """
         if promise.after is None:
             return bool(promise.unclear) and self._befell([promise.by], promise.since, end)

@@ -1,4 +1,4 @@
-"""One run: processes, faults while messages keep coming, the drain, and the verdict."""
+"""A run: processes, faults during the load, drain, verdict."""
 
 import logging
 import secrets
@@ -11,27 +11,27 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from timeoutmgr.instants import Micros
-from timeoutmgr.testing.chaos.cast import Cast
-from timeoutmgr.testing.chaos.deliveries import Delivery
-from timeoutmgr.testing.chaos.incidents import Incident, counted
-from timeoutmgr.testing.chaos.judge import Evidence, Percentiles, Verdict, judge
-from timeoutmgr.testing.chaos.plan import FaultKind, plan
-from timeoutmgr.testing.chaos.processes import ChaosFailed
-from timeoutmgr.testing.chaos.promises import Fate, Promises
-from timeoutmgr.testing.chaos.scene import Scene
-from timeoutmgr.testing.chaos.screen import Look, Screen, Silence
-from timeoutmgr.testing.chaos.settings import ChaosSettings
-from timeoutmgr.testing.chaos.stage import AWAY, Stage, looked
-from timeoutmgr.testing.chaos.trouble import LOST_REPLIES, Restart, Trouble
-from timeoutmgr.testing.chaos.troupe import Part
+from chaos.consumer_ledger import Delivery
+from chaos.environment import Environment
+from chaos.fault_injector import LOST_REPLIES, FaultInjector, Restart
+from chaos.incidents import Incident, counted
+from chaos.judge import Evidence, JudgeVerdict, Percentiles, judge
+from chaos.plan import FaultKind, plan
+from chaos.processes import ChaosFailed
+from chaos.producer_ledger import Fate, ProducerLedger
+from chaos.resources import AWAY, Resources, retry_read
+from chaos.roles import Roles
+from chaos.screen import Progress, Screen, Silence
+from chaos.settings import ChaosSettings
+from chaos.supervisor import SupervisedProcess
+from timeoutmgr.message.instants import Micros
 
 logger = logging.getLogger(__name__)
 
 _TICK: Final = 0.02
-_LOOK_EVERY: Final = 1.0
+_SHOW_EVERY: Final = 1.0
 _SETTLE: Final = 2.0
-"""Seconds after everything arrived: a repeat that is still on its way comes in then."""
+"""Seconds after the last arrival: a late repeat arrives within them."""
 
 
 def run_chaos(
@@ -39,14 +39,14 @@ def run_chaos(
     *,
     restart_store: Restart | None = None,
     restart_broker: Restart | None = None,
-    screen: Screen[Look] | None = None,
+    screen: Screen[Progress] | None = None,
     keep: bool = False,
-) -> Verdict:
+) -> JudgeVerdict:
     """Run chaos and return the verdict; its ``broken`` is empty if all promises were kept.
 
-    *restart_store* and *restart_broker* take a server down and bring it back, and return when it
-    answers. *keep* leaves files, queues and tables where they are, and so does a broken promise
-    with the files. Raises ChaosFailed where the run itself cannot be carried out.
+    *restart_store* and *restart_broker* restart a server, and return when it answers. *keep*
+    keeps files, queues and tables; a broken promise keeps the files. Raises ChaosFailed if the
+    run itself cannot be carried out.
     """
     restarts = {
         FaultKind.RESTART_STORE: restart_store,
@@ -55,14 +55,14 @@ def run_chaos(
     given = {kind: restart for kind, restart in restarts.items() if restart is not None}
     folder = Path(tempfile.mkdtemp(prefix="chaos-"))
     shown = screen or Silence()
-    scene = _scene(settings, folder)
+    environment = _environment(settings, folder)
     is_clean = False
     try:
-        stage = Stage(scene)
+        resources = Resources(environment)
         try:
-            verdict = Play(settings, scene, stage, shown, given).run()
+            verdict = ChaosRun(settings, environment, resources, shown, given).run()
         finally:
-            stage.close() if keep else stage.clear()
+            resources.close() if keep else resources.clear()
         is_clean = not verdict.broken
         return verdict
     finally:
@@ -72,83 +72,83 @@ def run_chaos(
             shown.say(f"files and logs of this run: {folder}")
 
 
-class Play:
-    """One run on a stage that nobody else uses."""
+class ChaosRun:
+    """A run on resources of its own."""
 
     def __init__(
         self,
         settings: ChaosSettings,
-        scene: Scene,
-        stage: Stage,
-        screen: Screen[Look],
+        environment: Environment,
+        resources: Resources,
+        screen: Screen[Progress],
         restarts: dict[FaultKind, Restart],
     ) -> None:
         self._settings = settings
-        self._scene = scene
-        self._stage = stage
+        self._environment = environment
+        self._resources = resources
         self._screen = screen
         self._restarts = restarts
         names = [f"producer-{number}" for number in range(1, settings.producers + 1)]
-        self._promises = Promises([scene.file(f"{name}.jsonl") for name in names])
+        self._promises = ProducerLedger([environment.file(f"{name}.jsonl") for name in names])
         self._deliveries: list[Delivery] = []
         self._dead: Mapping[str, Micros] = {}
         self._begin = time.monotonic()
-        self._next_look = 0.0
+        self._next_progress = 0.0
 
-    def run(self) -> Verdict:
+    def run(self) -> JudgeVerdict:
         """Return the verdict."""
-        offset = self._stage.clock_offset()
+        offset = self._resources.clock_offset()
         with ExitStack() as closing:
-            cast = Cast(self._settings, self._scene, closing)
-            cast.start()
-            trouble = self._trouble(cast)
+            roles = Roles(self._settings, self._environment, closing)
+            roles.start()
+            injector = self._injector(roles)
             self._begin = time.monotonic()
-            self._play(trouble, cast)
-            ended = sum(part.ended for part in (cast.consumer, *cast.workers))
-            for worker in cast.workers:
+            self._play(injector, roles)
+            ended = sum(process.ended for process in (roles.consumer, *roles.workers))
+            for worker in roles.workers:
                 worker.stop()
             self._wait_for_the_consumer()
-            cast.consumer.stop()
-        look = partial(self._evidence, trouble.incidents, offset, ended)
-        return judge(looked(look))
+            roles.consumer.stop()
+        gather = partial(self._evidence, injector.incidents, offset, ended)
+        return judge(retry_read(gather))
 
     def _evidence(self, incidents: Sequence[Incident], offset: Micros, ended: int) -> Evidence:
-        left = self._stage.left()
+        left = self._resources.left()
         migrated = None
         if self._settings.migrate:
-            migrated, left["migrations that are not over"] = self._stage.migrated(incidents)
+            migrated, left["migrations that are not over"] = self._resources.migrated(incidents)
         return Evidence(
             promises=self._promises.read(),
-            deliveries=self._stage.deliveries.read_all(),
+            deliveries=self._resources.deliveries.read_all(),
             incidents=incidents,
             left=left,
-            dead=self._stage.dead(),
+            dead=self._resources.dead(),
             clock_offset=offset,
-            exactly_once=self._scene.one_database,
+            exactly_once=self._environment.one_database,
             ended=ended,
             seed=self._settings.seed,
             migrated=migrated,
         )
 
-    def _play(self, trouble: Trouble, cast: Cast) -> None:
-        producers, migration = cast.producers, cast.migration
-        while not trouble.is_over or self._elapsed < self._settings.seconds:
-            trouble.step(self._elapsed)
+    def _play(self, injector: FaultInjector, roles: Roles) -> None:
+        producers, migration = roles.producers, roles.migration
+        while not injector.is_over or self._elapsed < self._settings.seconds:
+            injector.step(self._elapsed)
             self._require_well(producers)
-            self._look("chaos", trouble)
+            self._show("chaos", injector)
             time.sleep(_TICK)
-        trouble.calm()
+        injector.calm()
         if migration is not None:
             migration.finish()
         deadline = time.monotonic() + self._settings.drain
         outstanding = self._outstanding()
         quiet_since: float | None = None
         while time.monotonic() < deadline:
-            trouble.step(self._elapsed)
+            injector.step(self._elapsed)
             self._require_well(producers)
-            self._look("drain", trouble)
+            self._show("drain", injector)
             if self._outstanding() < outstanding:
-                # Slow is not lost: a long run on a busy machine may have a lot to make up for.
+                # Slow is not lost: after a long run, a busy machine may need minutes to catch up.
                 outstanding = self._outstanding()
                 deadline = time.monotonic() + self._settings.drain
             is_done = all(one.code == 0 for one in producers)
@@ -165,8 +165,8 @@ class Play:
             self._read()
             return False
         try:
-            stage = self._stage
-            return not (stage.pending() or stage.waiting() or stage.in_levels())
+            resources = self._resources
+            return not (resources.pending() or resources.waiting() or resources.in_levels())
         except AWAY as error:
             logger.info("a look failed: %s", error)
             return False
@@ -182,15 +182,15 @@ class Play:
     def _read(self) -> None:
         self._promises.read()
         try:
-            self._deliveries = self._stage.deliveries.read()
-            self._dead = self._stage.dead()
+            self._deliveries = self._resources.deliveries.read()
+            self._dead = self._resources.dead()
         except AWAY as error:
             logger.info("a look failed: %s", error)
 
-    def _look(self, phase: str, trouble: Trouble) -> None:
-        if self._elapsed < self._next_look:
+    def _show(self, phase: str, injector: FaultInjector) -> None:
+        if self._elapsed < self._next_progress:
             return
-        self._next_look = self._elapsed + _LOOK_EVERY
+        self._next_progress = self._elapsed + _SHOW_EVERY
         self._read()
         promises = self._promises.by_name
         late = [
@@ -198,9 +198,9 @@ class Play:
             for one in self._deliveries
             if one.name in promises
         ]
-        faults = counted(trouble.incidents)
+        faults = counted(injector.incidents)
         self._screen.show(
-            Look(
+            Progress(
                 phase=phase,
                 elapsed=self._elapsed,
                 accepted=sum(promise.accepted for promise in promises.values()),
@@ -208,7 +208,7 @@ class Play:
                 outstanding=self._outstanding(),
                 kills=faults[FaultKind.KILL] + faults[FaultKind.KILL_MIGRATION],
                 pauses=faults[FaultKind.PAUSE],
-                cuts=sum(one.connections for one in trouble.incidents),
+                cuts=sum(one.connections for one in injector.incidents),
                 lost_replies=sum(faults[kind] for kind in LOST_REPLIES),
                 restarts=faults[FaultKind.RESTART_STORE] + faults[FaultKind.RESTART_BROKER],
                 lateness=Percentiles.of(late),
@@ -216,39 +216,41 @@ class Play:
         )
 
     def _wait_for_the_consumer(self) -> None:
-        """Let the consumer take what is still in its queue: a repeat would be there."""
+        """Wait until the consumer's queue is empty: it may hold a repeat."""
         deadline = time.monotonic() + self._settings.drain
-        while self._stage.waiting() and time.monotonic() < deadline:
+        while self._resources.waiting() and time.monotonic() < deadline:
             time.sleep(0.1)
 
     @property
     def _elapsed(self) -> float:
         return time.monotonic() - self._begin
 
-    def _require_well(self, producers: list[Part]) -> None:
+    def _require_well(self, producers: list[SupervisedProcess]) -> None:
         for producer in producers:
             if producer.code not in (None, 0):
                 raise ChaosFailed(
                     f"{producer.name} ended with code {producer.code}:\n{producer.last_words()}"
                 )
 
-    def _trouble(self, cast: Cast) -> Trouble:
+    def _injector(self, roles: Roles) -> FaultInjector:
         wanted = {FaultKind.KILL} if self._settings.kills else set()
         wanted |= {FaultKind.PAUSE} if self._settings.pauses else set()
-        wanted |= cast.cutters.keys()
+        wanted |= roles.cutters.keys()
         wanted |= self._restarts.keys()
-        migration = [] if cast.migration is None else [cast.migration]
+        migration = [] if roles.migration is None else [roles.migration]
         if migration and self._settings.kills:
             wanted.add(FaultKind.KILL_MIGRATION)
         faults = plan(self._settings, wanted)
-        victims = [*cast.workers, cast.consumer]
-        connected = [*victims, *cast.producers, *migration]
-        return Trouble(faults, victims, connected, cast.cutters, self._restarts, cast.migration)
+        victims = [*roles.workers, roles.consumer]
+        connected = [*victims, *roles.producers, *migration]
+        return FaultInjector(
+            faults, victims, connected, roles.cutters, self._restarts, roles.migration
+        )
 
 
-def _scene(settings: ChaosSettings, folder: Path) -> Scene:
+def _environment(settings: ChaosSettings, folder: Path) -> Environment:
     store = settings.store or f"sqlite:///{folder / 'timeoutmgr.db'}"
-    return Scene(
+    return Environment(
         folder=str(folder),
         store=store,
         broker=settings.broker or store,

@@ -1,4 +1,4 @@
-"""What is seen while a run goes on: one live line, or plain lines where there is no terminal."""
+"""Display of a run: a live line, or plain lines without a terminal."""
 
 import os
 import sys
@@ -9,7 +9,7 @@ from typing import Final, Protocol, TypeVar
 from rich.console import Console
 from rich.status import Status
 
-from timeoutmgr.testing.chaos.judge import Percentiles
+from chaos.judge import Percentiles
 
 LINE_EVERY: Final = 5.0
 
@@ -17,8 +17,8 @@ Shown = TypeVar("Shown", contravariant=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
-    """The run at one moment; *phase* says what goes on, *elapsed* is seconds since the begin."""
+class Progress:
+    """Progress of a run; *phase* is chaos or drain, *elapsed* is seconds since the begin."""
 
     phase: str
     elapsed: float
@@ -44,8 +44,8 @@ class Look:
 class Screen(Protocol[Shown]):
     """Shows a run; all of it goes to standard error."""
 
-    def show(self, look: Shown) -> None:
-        """Show how it stands."""
+    def show(self, progress: Shown) -> None:
+        """Show the progress."""
         ...
 
     def say(self, line: str) -> None:
@@ -53,12 +53,12 @@ class Screen(Protocol[Shown]):
         ...
 
     def close(self) -> None:
-        """End it."""
+        """Remove the display."""
         ...
 
 
-def screen() -> Screen[Look]:
-    """Return a live line on a terminal, else plain lines."""
+def screen() -> Screen[Progress]:
+    """Return a live line on a terminal, plain lines otherwise."""
     console = Console(stderr=True)
     if console.is_terminal and not os.environ.get("CI"):
         return LiveLine(console)
@@ -72,16 +72,16 @@ class LiveLine:
         self._status = Status("starting", console=console)
         self._status.start()
 
-    def show(self, look: Look) -> None:
+    def show(self, progress: Progress) -> None:
         """Redraw the line."""
-        self._status.update(str(look))
+        self._status.update(str(progress))
 
     def say(self, line: str) -> None:
         """Print above it."""
         self._status.console.print(line, highlight=False, markup=False)
 
     def close(self) -> None:
-        """Take it away."""
+        """Remove the line."""
         self._status.stop()
 
 
@@ -92,28 +92,28 @@ class Lines:
         self._every = every
         self._next = 0.0
 
-    def show(self, look: object) -> None:
-        """Print a line if the last one is long ago."""
+    def show(self, progress: object) -> None:
+        """Print a line, unless the previous line is recent."""
         if time.monotonic() >= self._next:
             self._next = time.monotonic() + self._every
-            self.say(str(look))
+            self.say(str(progress))
 
     def say(self, line: str) -> None:
         """Print it."""
         print(line, file=sys.stderr, flush=True)
 
     def close(self) -> None:
-        """Nothing is to be undone."""
+        """No-op."""
 
 
 class Silence:
-    """Nothing is shown, as a program wants it that runs chaos itself."""
+    """No display: for a program that runs chaos itself."""
 
-    def show(self, look: object) -> None:
+    def show(self, progress: object) -> None:
         """Show nothing."""
 
     def say(self, line: str) -> None:
         """Say nothing."""
 
     def close(self) -> None:
-        """Nothing is to be undone."""
+        """No-op."""

@@ -1,4 +1,4 @@
-"""What a chaos run is to be."""
+"""Settings of a chaos run."""
 
 import secrets
 from dataclasses import dataclass, field
@@ -14,7 +14,7 @@ _RANGES: Final = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChaosSettings:
-    """How long, where, with how many processes, and which faults; durations are in seconds.
+    """Length, servers, processes and faults of a run; durations are in seconds.
 
     Without *store* everything is in one SQLite file of the run's own; without *broker* the
     queues are in the store's database. Faults happen during *seconds*; then all that was
@@ -24,11 +24,11 @@ class ChaosSettings:
     and has to leave a dead letter. With *delayed_store* a delayed message store takes the
     timeout manager's place; it cancels nothing. With *native* the fleet is mixed: every second
     worker and producer is of another endpoint, which has its delays in RabbitMQ's levels, and half
-    of the messages go on from one endpoint to the other. With *migrate* what is stored for the
-    first endpoint is moved into the levels meanwhile. Each pair is a range: how long it is until
-    the next kill, pause, cut or lost reply; *kill_migration_every* is that of the migration alone.
-    *claim_time* is how long a claim of the timeout manager
-    holds: short, so that some pauses are longer. The *seed* settles every random choice.
+    of the messages go on from one endpoint to the other. With *migrate* the timeouts of the first
+    endpoint are moved into the levels during the run. Each pair is a range: the time until
+    the next kill, pause, cut or lost reply; *kill_migration_every* is for the migration alone.
+    *claim_time* is the time-out of a claim: short, so that some pauses are longer. The *seed*
+    determines every random choice.
     """
 
     seconds: float = 60.0
@@ -97,7 +97,7 @@ class ChaosSettings:
 
     @property
     def share_cancelled(self) -> float:
-        """The share of messages that can be cancelled, and is."""
+        """Share of messages to cancel; a delayed message store cancels none."""
         return 0.0 if self.delayed_store else self.cancelled
 
     def _check_levels(self) -> None:
@@ -119,5 +119,5 @@ class ChaosSettings:
         if self.migrate and self.dead:
             raise ConfigurationError(
                 f"a migration does not start while a queue is missing, got dead {self.dead:g}; "
-                "leave one of the two out"
+                "leave out --migrate or --dead"
             )

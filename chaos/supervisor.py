@@ -1,4 +1,4 @@
-"""The processes of a run: started, killed, paused, started again, and at the end stopped."""
+"""Supervised processes of a run: start, kill, pause, restart and stop."""
 
 import logging
 import signal
@@ -7,51 +7,51 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from timeoutmgr.instants import Micros
-from timeoutmgr.testing.chaos.births import Child, Nursery
-from timeoutmgr.testing.chaos.incidents import Incident
-from timeoutmgr.testing.chaos.plan import FaultKind
-from timeoutmgr.testing.chaos.processes import PATIENCE, ChaosFailed, last_lines, stop, wait_for
-from timeoutmgr.testing.chaos.scene import PROCESS, SCENE
+from chaos.environment import ENVIRONMENT, PROCESS
+from chaos.forkserver_client import Child, ForkServer, Streams
+from chaos.incidents import Incident
+from chaos.plan import FaultKind
+from chaos.processes import PATIENCE, ChaosFailed, last_lines, stop, wait_for
+from timeoutmgr.message.instants import Micros
 
 logger = logging.getLogger(__name__)
 
-BEFORE_THE_NEXT_LIFE: Final = 0.5
-"""Seconds after which a process is started again that ended by itself."""
+RESTART_PAUSE: Final = 0.5
+"""Seconds until a process that ended by itself is started again."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Part:
-    """A process with all its lives, one after the other, each born in the nursery.
+class SupervisedProcess:
+    """A process with all its incarnations, each forked by the fork server.
 
-    It is the function *entry*, which finds *arguments* in ``sys.argv``. *scene* is the file that
-    it reads; its output goes to *log*; it makes the file *ready* in its first life, once it works.
+    The process calls the function *entry*, which finds *arguments* in ``sys.argv`` and reads the
+    file *environment*. Output goes to *log*; the first incarnation creates the file *ready*.
     """
 
     name: str
-    nursery: Nursery
+    fork_server: ForkServer
     entry: str
     arguments: list[str] = field(default_factory=list)
-    scene: Path
+    environment: Path
     log: Path
     ready: Path
-    lives: int = 0
+    incarnations: int = 0
     ended: int = 0
-    """How often it ended by itself."""
+    """Number of ends without a kill."""
     _child: Child | None = None
     _paused: Micros | None = None
     _resume: float = 0.0
-    _next_life: float | None = None
+    _restart_at: float | None = None
     _is_kept: bool = field(default=True)
 
     @property
-    def life(self) -> str:
-        """The name of its present life."""
-        return f"{self.name}#{self.lives}"
+    def incarnation(self) -> str:
+        """Name of the present incarnation."""
+        return f"{self.name}#{self.incarnations}"
 
     @property
     def pid(self) -> int:
-        """Its process id."""
+        """Process id."""
         return self._running.pid
 
     @property
@@ -65,33 +65,36 @@ class Part:
         return self._paused is not None
 
     def start(self) -> None:
-        """Start its next life."""
-        self.lives += 1
-        self._next_life = None
+        """Start the next incarnation."""
+        self.incarnations += 1
+        self._restart_at = None
         with self.log.open("ab") as log:
-            log.write(f"--- {self.life}\n".encode())
-        environment = {SCENE: str(self.scene), PROCESS: self.life}
-        self._child = self.nursery.start(self.entry, self.arguments, self.log, environment)
+            log.write(f"--- {self.incarnation}\n".encode())
+        variables = {ENVIRONMENT: str(self.environment), PROCESS: self.incarnation}
+        streams = Streams(self.log)
+        self._child = self.fork_server.start(self.entry, self.arguments, streams, variables)
 
     def wait_until_ready(self) -> None:
-        """Return when it works; raise ChaosFailed where it does not."""
+        """Return when the process is ready; raise ChaosFailed if it ends before."""
         if not wait_for(self.ready, lambda: self.code is None):
             raise ChaosFailed(f"{self.name} does not start:\n{self.last_words()}")
 
     def kill(self) -> list[Incident]:
-        """Kill it as a crash would, and start it again; return what befell it."""
+        """Kill it as a crash would, and start it again; return the incidents."""
         if self.code is not None:
             return []
         befell = self._resumed()
         begin = now()
         self._running.kill()
         self._running.wait(PATIENCE)
-        befell.append(Incident(kind=FaultKind.KILL, process=self.life, begin=begin, end=now()))
+        befell.append(
+            Incident(kind=FaultKind.KILL, process=self.incarnation, begin=begin, end=now())
+        )
         self.start()
         return befell
 
     def pause(self, seconds: float) -> None:
-        """Stop it for *seconds*; a longer pause than the present one prolongs it."""
+        """Stop it for *seconds*, at least; a second pause may prolong the first."""
         if self.code is not None:
             return
         if self._paused is None:
@@ -99,17 +102,17 @@ class Part:
             self._running.send_signal(signal.SIGSTOP)
         self._resume = max(self._resume, time.monotonic() + seconds)
 
-    def tend(self) -> list[Incident]:
-        """Continue it when its pause is over, start it when it is gone; return ended pauses."""
+    def supervise(self) -> list[Incident]:
+        """Continue it after its pause, start it after its end; return ended pauses."""
         befell: list[Incident] = []
         if self._paused is not None and time.monotonic() >= self._resume:
             befell = self.resume()
         if self._is_kept and self.code is not None:
-            if self._next_life is None:
+            if self._restart_at is None:
                 self.ended += 1
-                logger.warning("%s ended with code %s", self.life, self.code)
-                self._next_life = time.monotonic() + BEFORE_THE_NEXT_LIFE
-            elif time.monotonic() >= self._next_life:
+                logger.warning("%s ended with code %s", self.incarnation, self.code)
+                self._restart_at = time.monotonic() + RESTART_PAUSE
+            elif time.monotonic() >= self._restart_at:
                 self.start()
         return befell
 
@@ -120,7 +123,7 @@ class Part:
         return self._resumed()
 
     def stop(self) -> None:
-        """Ask it to stop cleanly; kill what does not. Being dead already is fine."""
+        """Ask it to stop cleanly; kill it after our patience. A dead process is fine."""
         self._is_kept = False
         if self._child is None:
             return
@@ -140,7 +143,7 @@ class Part:
         if self._paused is None:
             return []
         begin, self._paused, self._resume = self._paused, None, 0.0
-        return [Incident(kind=FaultKind.PAUSE, process=self.life, begin=begin, end=now())]
+        return [Incident(kind=FaultKind.PAUSE, process=self.incarnation, begin=begin, end=now())]
 
 
 def now() -> Micros:

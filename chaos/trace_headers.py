@@ -1,6 +1,6 @@
-"""Who sent a message, and when: written on it as it leaves for one of certain queues.
+"""Trace headers: sender and send time of each message for a queue of the run.
 
-Without it nobody could say whether the process that sent a message first was the one that crashed.
+They show the judge whether the first sender of a repeated message crashed.
 """
 
 import time
@@ -19,18 +19,18 @@ from timeoutmgr.contracts import (
     Transport,
     TransportSession,
 )
-from timeoutmgr.message import Outgoing
+from timeoutmgr.message.message import Outgoing
 
 SENT_BY: Final = "Chaos.SentBy"
 SENT_AT: Final = "Chaos.SentAt"
-"""Where it is only known to its sender: into delay levels a message goes before it is due."""
+"""For delay levels only: their messages are sent before they are due."""
 
 _OPENS_SESSIONS: Final = ("session", "session_of_batches")
 
 
 def signed(transport: Transport, queues: Collection[str], sender: str) -> Transport:
-    """Return *transport*, which from now on writes *sender* on what goes to one of *queues*."""
-    made: Any = transport  # the real one, and no wrapper: others look at what it is
+    """Return *transport*; it adds *sender* as a header to each message for *queues*."""
+    made: Any = transport  # the transport itself, no wrapper: other code asks for its type
     for name in _OPENS_SESSIONS:
         if hasattr(made, name):
             setattr(made, name, _signing(getattr(made, name), queues, sender))
@@ -44,14 +44,14 @@ def _signing(
     open_session: Callable[..., TransportSession], queues: Collection[str], sender: str
 ) -> Callable[..., TransportSession]:
     def opened(*how: Any) -> TransportSession:
-        # As a session: what is not signed is asked of the one inside.
+        # Cast: the wrapper passes all other calls to the inner session.
         return cast(TransportSession, _SigningSession(open_session(*how), queues, sender))
 
     return opened
 
 
 class _SigningRows:
-    """Signs what a database passes on by itself, all of which is for queues of the run."""
+    """Adds headers to messages that a database moves itself, all for queues of the run."""
 
     def __init__(self, inner: MessageRows, sender: str) -> None:
         self._inner = inner
@@ -73,7 +73,7 @@ class _SigningSession:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._inner, name)
-        # No method of this class: not every session has it, and whoever has is asked for it.
+        # No method of this class: callers ask whether a session has it.
         return self._signing(found) if name == "start_sending" else found
 
     def _signing(self, start: Callable[..., Sending]) -> Callable[[Sequence[Outgoing]], Sending]:

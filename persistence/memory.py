@@ -5,9 +5,9 @@ from datetime import timedelta
 
 from timeoutmgr.contracts import Clock, StoreCapabilities
 from timeoutmgr.errors import CombinationRefused
-from timeoutmgr.instants import duration_micros
+from timeoutmgr.message.instants import duration_micros
 
-from .memory_store import Contents, MemoryTimeoutStore
+from .memory_store import MemoryContents, MemoryTimeoutStore
 
 
 class MemoryPersistence:
@@ -28,12 +28,12 @@ class MemoryPersistence:
             )
         self._claim_time = duration_micros(claim_time)
         self._retention = duration_micros(tombstone_retention)
-        self._contents: dict[str, Contents] = {}
+        self._contents: dict[str, MemoryContents] = {}
         self._lock = threading.Lock()
 
     @property
     def capabilities(self) -> StoreCapabilities:
-        """What memory can keep."""
+        """Capabilities of memory."""
         return StoreCapabilities(
             name="memory", durable=False, row_locks=True, note="lost on exit; for tests"
         )
@@ -67,7 +67,7 @@ class MemoryPersistence:
                 "Use a SQL persistence on the queue's own database.",
             )
         with self._lock:
-            contents = self._contents.setdefault(endpoint, Contents())
+            contents = self._contents.setdefault(endpoint, MemoryContents())
         return MemoryTimeoutStore(endpoint, clock, contents, self._claim_time, self._retention)
 
     def close(self) -> None:

@@ -11,14 +11,15 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 from uuid import uuid4
 
-from timeoutmgr.content import content_of
 from timeoutmgr.contracts import (
     CancelResult,
     ChangeResult,
     Chunk,
     Clock,
     Count,
+    HistoryEntry,
     Key,
+    LockedTimeouts,
     OnConflict,
     Outcome,
     OutcomeKind,
@@ -26,17 +27,18 @@ from timeoutmgr.contracts import (
     Repeat,
     RepeatKind,
     StoreStatistics,
-    Taken,
     Timeout,
     TimeoutFilter,
     TimeoutState,
     Transaction,
 )
+from timeoutmgr.contracts.content import content_of
+from timeoutmgr.contracts.refusals import refuse
+from timeoutmgr.contracts.reports import DAY, RECENT, percentile
 from timeoutmgr.errors import CombinationRefused
-from timeoutmgr.instants import Micros
-from timeoutmgr.refusing import refuse
+from timeoutmgr.message.channels import EARLY_CANCEL
+from timeoutmgr.message.instants import Micros
 
-from .lateness import DAY, RECENT, percentile
 from .remembered import AWAITED, Remembered, kind_of, unpack
 
 _CLOSED: Final = {
@@ -56,7 +58,7 @@ class _Row:
 
 @dataclass(slots=True)
 class _Known:
-    """What became of an id."""
+    """State of an id."""
 
     state: TimeoutState
     due: Micros
@@ -75,15 +77,15 @@ class _Claim:
 
 
 @dataclass(slots=True)
-class Contents:
-    """What one endpoint has stored; everything is touched under *lock*."""
+class MemoryContents:
+    """Contents of one endpoint's store; everything is touched under *lock*."""
 
     lock: threading.RLock = field(default_factory=threading.RLock)
     rows: dict[Key, _Row] = field(default_factory=dict)
     known: dict[str, _Known] = field(default_factory=dict)
     claims: dict[str, _Claim] = field(default_factory=dict)
     held: set[Key] = field(default_factory=set)
-    history: list[tuple[str, Micros, Micros]] = field(default_factory=list)
+    history: list[HistoryEntry] = field(default_factory=list)
     processes: dict[str, ProcessRecord] = field(default_factory=dict)
 
 
@@ -94,7 +96,7 @@ class MemoryTimeoutStore:
         self,
         endpoint: str,
         clock: Clock,
-        contents: Contents,
+        contents: MemoryContents,
         claim_time: int,
         retention: int,
     ) -> None:
@@ -119,7 +121,7 @@ class MemoryTimeoutStore:
     def store_many(
         self, timeouts: Sequence[Timeout], *, transaction: Transaction | None = None
     ) -> Sequence[Repeat]:
-        """Store those whose id was never seen; return the others."""
+        """Store the timeouts whose id is new; return the others."""
         _refuse(transaction)
         with self._in.lock:
             self._refuse_conflicts(timeouts)
@@ -146,7 +148,7 @@ class MemoryTimeoutStore:
         if kind is RepeatKind.CANCELLED:
             at = self._clock.now()
             known.content, known.due, known.closed_at = content, timeout.due, at
-            self._in.history.append(("cancelled", at, timeout.due))
+            self._record_event("cancelled", at, timeout, EARLY_CANCEL)
         return kind
 
     def _replaced(self, known: _Known, timeout: Timeout, content: bytes) -> RepeatKind | None:
@@ -213,20 +215,20 @@ class MemoryTimeoutStore:
         self._in.claims[token] = _Claim(frozenset(keys), owner, now + self._claim_time)
         return Chunk(token, tuple(keys), next_due)
 
-    def take_many(
+    def lock_for_dispatch(
         self,
         token: str,
         keys: Sequence[Key],
         *,
         ahead: Micros = 0,
         transaction: Transaction | None = None,
-    ) -> AbstractContextManager[Taken]:
-        """Take *keys* in hand; whoever else asks for them meanwhile goes without."""
+    ) -> AbstractContextManager[LockedTimeouts]:
+        """Take *keys* in hand; another dispatcher that asks for them meanwhile gets none."""
         _refuse(transaction)
-        return self._take(token, keys, ahead)
+        return self._lock(token, keys, ahead)
 
     @contextmanager
-    def _take(self, token: str, keys: Sequence[Key], ahead: Micros) -> Iterator[Taken]:
+    def _lock(self, token: str, keys: Sequence[Key], ahead: Micros) -> Iterator[LockedTimeouts]:
         with self._in.lock:
             until = self._clock.now() + ahead
             mine = [
@@ -236,29 +238,29 @@ class MemoryTimeoutStore:
             ]
             self._in.held.update(mine)
             timeouts = [self._in.rows[key].timeout for key in mine]
-            taken = _MemoryTaken(self, token, timeouts, self._clock.now)
+            locked = _MemoryLockedTimeouts(self, token, timeouts, self._clock.now)
         try:
-            yield taken
+            yield locked
         finally:
             with self._in.lock:
                 self._in.held.difference_update(mine)
-                if not taken.closed:
-                    self._mark(mine)
+                if not locked.closed:
+                    self._flag_maybe_sent(mine)
                     self._in.claims.pop(token, None)
 
-    def release(self, token: str, *, maybe_handed_on: bool = False) -> None:
+    def release(self, token: str, *, maybe_sent: bool = False) -> None:
         """Forget the claim of *token*, unless a dispatcher may be at work under it."""
         with self._in.lock:
             claim = self._in.claims.get(token)
             if claim is None:
                 return
-            if maybe_handed_on:
+            if maybe_sent:
                 if claim.keys & self._in.held:
                     return
-                self._mark(claim.keys)
+                self._flag_maybe_sent(claim.keys)
             del self._in.claims[token]
 
-    def expect(self, due: Micros) -> None:
+    def notify_stored(self, due: Micros) -> None:
         """Do nothing: each claim looks at everything."""
 
     def next_due(self) -> Micros | None:
@@ -300,7 +302,13 @@ class MemoryTimeoutStore:
         """Return how many pending timeouts match; all of them are at hand."""
         return Count(self.count(which))
 
-    def cancel(self, timeout_id: str) -> CancelResult:
+    def history(self, timeout_id: str, *, limit: int = 100) -> Sequence[HistoryEntry]:
+        """Return the newest *limit* events of *timeout_id*, oldest first."""
+        with self._in.lock:
+            events = [entry for entry in self._in.history if entry.id == timeout_id]
+        return events[-limit:]
+
+    def cancel(self, timeout_id: str, *, channel: str | None = None) -> CancelResult:
         """Cancel one."""
         with self._in.lock:
             known = self._in.known.get(timeout_id)
@@ -314,7 +322,7 @@ class MemoryTimeoutStore:
                 if key in self._in.held:
                     return CancelResult.TOO_LATE
                 known.maybe_sent = self._in.rows[key].maybe_sent
-                self._close(key, "cancelled", TimeoutState.CANCELLED, self._clock.now())
+                self._close(key, "cancelled", TimeoutState.CANCELLED, self._clock.now(), channel)
             elif known.state is not TimeoutState.CANCELLED:
                 return CancelResult.TOO_LATE
             return CancelResult.MAYBE_SENT if known.maybe_sent else CancelResult.CANCELLED
@@ -326,6 +334,7 @@ class MemoryTimeoutStore:
         sent_until: Micros | None = None,
         keeping: Collection[str] = (),
         transaction: Transaction | None = None,
+        channel: str | None = None,
     ) -> int:
         """Cancel all of a saga that are not in other hands; return how many."""
         _refuse(transaction)
@@ -337,10 +346,11 @@ class MemoryTimeoutStore:
                 and (sent_until is None or row.timeout.created <= sent_until)
                 and row.timeout.id not in keeping
             ]
-            return sum(self.cancel(one) is not CancelResult.TOO_LATE for one in ids)
+            answers = [self.cancel(each, channel=channel) for each in ids]
+            return sum(answer is not CancelResult.TOO_LATE for answer in answers)
 
     def reschedule(self, timeout_id: str, due: Micros) -> ChangeResult:
-        """Move one to another due time."""
+        """Move a timeout to another due time."""
         with self._in.lock:
             known = self._in.known.get(timeout_id)
             if known is None or known.state is TimeoutState.CANCELLED:
@@ -355,12 +365,12 @@ class MemoryTimeoutStore:
             return ChangeResult.MAYBE_SENT if row.maybe_sent else ChangeResult.CHANGED
 
     def statistics(self) -> StoreStatistics:
-        """Return what ``timeoutmgr status`` shows."""
+        """Return the figures of ``timeoutmgr status``."""
         with self._in.lock:
             now = self._clock.now()
-            sent = [at - due for event, at, due in self._in.history if event == "dispatched"]
+            sent = [each.at - each.due for each in self._in.history if each.event == "dispatched"]
             late = sorted(sent[-RECENT:])
-            events = [event for event, at, _ in self._in.history if at > now - DAY]
+            events = [each.event for each in self._in.history if each.at > now - DAY]
             return StoreStatistics(
                 pending=len(self._in.rows),
                 due=sum(row.timeout.due <= now for row in self._in.rows.values()),
@@ -383,7 +393,7 @@ class MemoryTimeoutStore:
             ]
             for one in old:
                 del self._in.known[one]
-            kept = [entry for entry in self._in.history if entry[1] >= before]
+            kept = [entry for entry in self._in.history if entry.at >= before]
             removed = len(old) + len(self._in.history) - len(kept)
             self._in.history = kept
             return removed
@@ -393,11 +403,11 @@ class MemoryTimeoutStore:
         with self._in.lock:
             closed = (known.closed_at for known in self._in.known.values())
             since = [at for at in closed if at is not None]
-            since += [at for _, at, _ in self._in.history]
+            since += [entry.at for entry in self._in.history]
             before = self._clock.now() - self._retention
             return max(0, before - min(since, default=before))
 
-    def tend(self) -> bool:
+    def run_maintenance(self) -> bool:
         """Need no tending."""
         return False
 
@@ -415,19 +425,19 @@ class MemoryTimeoutStore:
                 state=dict(state),
             )
 
-    def farewell(self, owner: str) -> None:
+    def unregister_process(self, owner: str) -> None:
         """Take the heartbeat of a process away that stopped cleanly."""
         with self._in.lock:
             self._in.processes.pop(owner, None)
 
     def processes(self) -> Sequence[ProcessRecord]:
-        """Return what was last said, the latest first."""
+        """Return the latest heartbeats, the newest first."""
         with self._in.lock:
             records = self._in.processes.values()
             return sorted(records, key=lambda record: record.heartbeat, reverse=True)
 
     def record(self, token: str, mine: Sequence[Timeout], outcomes: Sequence[Outcome]) -> None:
-        """Record how the dispatch of *mine* ended; called by what ``take_many`` gave out."""
+        """Record the outcomes of *mine*, which ``lock_for_dispatch`` gave out."""
         keys = {timeout.key for timeout in mine}
         with self._in.lock:
             for outcome in outcomes:
@@ -448,25 +458,45 @@ class MemoryTimeoutStore:
         self._in.rows[row.timeout.key] = row
         self._in.known[outcome.key.id].due = row.timeout.key.due
 
-    def _close(self, key: Key, event: str, state: TimeoutState, at: Micros) -> None:
+    def _close(
+        self,
+        key: Key,
+        event: str,
+        state: TimeoutState,
+        at: Micros,
+        channel: str | None = None,
+    ) -> None:
         known = self._in.known[key.id]
         known.state, known.closed_at = state, at
         row = self._in.rows.pop(key)
-        self._in.history.append((event, at, row.timeout.due))
+        self._record_event(event, at, row.timeout, channel)
+
+    def _record_event(self, event: str, at: Micros, timeout: Timeout, channel: str | None) -> None:
+        event_entry = HistoryEntry(
+            id=timeout.id,
+            event=event,
+            at=at,
+            due=timeout.due,
+            destination=timeout.destination,
+            attempt=timeout.attempts,
+            node=socket.gethostname(),
+            channel=channel,
+        )
+        self._in.history.append(event_entry)
 
     def _drop_lapsed(self, now: Micros) -> None:
         for token, claim in list(self._in.claims.items()):
             if claim.until <= now and not claim.keys & self._in.held:
-                self._mark(claim.keys)
+                self._flag_maybe_sent(claim.keys)
                 del self._in.claims[token]
 
-    def _mark(self, keys: Sequence[Key] | frozenset[Key]) -> None:
+    def _flag_maybe_sent(self, keys: Sequence[Key] | frozenset[Key]) -> None:
         for key in keys:
             if key in self._in.rows:
                 self._in.rows[key].maybe_sent = True
 
 
-class _MemoryTaken:
+class _MemoryLockedTimeouts:
     """Timeouts in hand."""
 
     def __init__(

@@ -1,8 +1,8 @@
-"""What a store remembers of the messages of one id, and what a further message is to it.
+"""Memory of the messages of one id, and the kind of a further message.
 
-The digest of the message that counts; for an id whose message was replaced also that of the first
-one, and when the last replacement was sent. So a redelivery of either is known, and an older
-replacement too, after the timeout is closed as well.
+The digest of the message that counts; for an id whose message was replaced also the digest of the
+first message, and when the last replacement was sent. So a redelivery of either is known, and an
+older replacement too, after the timeout is closed as well.
 """
 
 from __future__ import annotations
@@ -10,9 +10,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from timeoutmgr.content import SIZE, is_same
 from timeoutmgr.contracts import OnConflict, RepeatKind, Timeout
-from timeoutmgr.instants import Micros
+from timeoutmgr.contracts.content import SIZE, in_full, is_same
+from timeoutmgr.message.instants import Micros
 
 AWAITED: Final = b""
 """Of an id that was cancelled before its message arrived."""
@@ -28,11 +28,11 @@ class Remembered:
     replaced_at: Micros | None = None
 
     def replaced_by(self, timeout: Timeout, content: bytes) -> Remembered:
-        """Return what to remember once *timeout* has replaced the message."""
+        """Return the memory once *timeout* has replaced the message."""
         return Remembered(content, self.first or self.content, timeout.created)
 
     def kind_of(self, timeout: Timeout, content: bytes) -> RepeatKind:
-        """Return what *timeout* is to the message that it cannot replace."""
+        """Return the kind of *timeout* beside the message that it cannot replace."""
         if timeout.on_conflict is OnConflict.REPLACE and self._is_older(timeout):
             return RepeatKind.SUPERSEDED
         known = (self.content, self.first)
@@ -48,11 +48,11 @@ class Remembered:
         if self.first is None or self.replaced_at is None:
             return self.content
         sent = self.replaced_at.to_bytes(_SENT_BYTES, "big", signed=True)
-        return self.content + self.first + sent
+        return in_full(self.content) + in_full(self.first) + sent
 
 
 def unpack(packed: bytes | None) -> Remembered | None:
-    """Return what *packed* says; None where the content is not known."""
+    """Return the unpacked value; None where the content is not known."""
     if not packed:
         return None
     content, first, sent = packed[:SIZE], packed[SIZE : 2 * SIZE], packed[2 * SIZE :]

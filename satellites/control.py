@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from timeoutmgr import headers
 from timeoutmgr.contracts import Key
 from timeoutmgr.errors import MessageRejected
-from timeoutmgr.message import Message
+from timeoutmgr.message import headers
+from timeoutmgr.message.message import Message
 
 VERSION: Final = "1"
 MOST_KEYS: Final = 1000

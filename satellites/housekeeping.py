@@ -8,11 +8,11 @@ from typing import Final
 
 from timeoutmgr.contracts import TimeoutStore
 from timeoutmgr.errors import StorageUnavailable
-from timeoutmgr.instants import Micros
-from timeoutmgr.redaction import on_one_line
+from timeoutmgr.message.instants import Micros
+from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.telemetry import Telemetry
 
-from .purging import PurgeRounds
+from .purge import PurgeRounds
 
 logger = logging.getLogger(__name__)
 
@@ -67,17 +67,18 @@ class Housekeeping:
             return
         thread.join()
         try:
-            self._store.farewell(self._owner)
+            self._store.unregister_process(self._owner)
         except StorageUnavailable as error:
             logger.info(
-                "the last heartbeat stays behind, the storage is away: %s", on_one_line(error)
+                "process could not remove its heartbeat, the storage is away: %s",
+                on_one_line(error),
             )
 
     def watch(self) -> None:
         """Need no looking after."""
 
     def keep_house(self) -> None:
-        """Compare clocks, write a heartbeat, tend the storage, purge what is old.
+        """Compare clocks, write a heartbeat, run maintenance, purge what is old.
 
         While there are old rows it returns when the next heartbeat is due. Raises
         StorageUnavailable.
@@ -91,7 +92,7 @@ class Housekeeping:
     def _tend(self) -> None:
         for _ in range(_STEPS):
             begun = self._monotonic()
-            if not self._store.tend() or self._stop.wait(self._monotonic() - begun):
+            if not self._store.run_maintenance() or self._stop.wait(self._monotonic() - begun):
                 return
 
     def _run(self) -> None:
@@ -100,9 +101,12 @@ class Housekeeping:
             try:
                 self.keep_house()
             except StorageUnavailable as error:
-                logger.info("no heartbeat while the storage is away: %s", on_one_line(error))
+                logger.info(
+                    "process could not write its heartbeat, the storage is away: %s",
+                    on_one_line(error),
+                )
             except Exception:
-                logger.exception("housekeeping failed; it goes on")
+                logger.exception("housekeeping failed and goes on")
                 self._telemetry.count("housekeeping_failures")
             if self._stop.wait(max(begun + _EVERY - self._monotonic(), 0.0)):
                 return

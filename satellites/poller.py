@@ -38,12 +38,12 @@ from timeoutmgr.errors import (
     TimeoutManagerError,
     TransportUnavailable,
 )
-from timeoutmgr.instants import MICROSECOND, Micros
-from timeoutmgr.message import Outgoing
-from timeoutmgr.redaction import on_one_line
+from timeoutmgr.message.instants import MICROSECOND, Micros
+from timeoutmgr.message.message import Outgoing
+from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.resilience.breakers import OutageBreaker
 from timeoutmgr.resilience.conflicts import Conflicts
-from timeoutmgr.sending import SessionPool
+from timeoutmgr.sender.sender import SessionPool
 from timeoutmgr.telemetry import Telemetry
 
 from .control import chunk_message
@@ -128,7 +128,7 @@ class PollTimeouts:
             reach("poller.not_sent")
             missed = error.maybe if isinstance(error, _NotTaken) else _all_maybe(chunk)
             for token, maybe in missed.items():
-                self.store.release(token, maybe_handed_on=maybe)
+                self.store.release(token, maybe_sent=maybe)
                 reach("poller.released")
             raise
         return chunk
@@ -178,9 +178,9 @@ class PollTimeouts:
         """Return the time of the store's clock."""
         return self.store.now()
 
-    def expect(self, due: Micros) -> None:
+    def notify_stored(self, due: Micros) -> None:
         """Hear that a timeout of *due* was stored, and is committed."""
-        self.store.expect(due)
+        self.store.notify_stored(due)
 
 
 def _next_look(handed_on: Micros, next_due: Micros | None) -> Micros:
@@ -219,7 +219,7 @@ class Poll(Protocol):
         """Return the time of the store's clock."""
         ...
 
-    def expect(self, due: Micros) -> None:
+    def notify_stored(self, due: Micros) -> None:
         """Hear that a timeout of *due* was stored, and is committed."""
         ...
 
@@ -305,8 +305,14 @@ class Poller:
 
     def wake(self, due: Micros) -> None:
         """Have a poll at *due* (of the store's clock), unless one comes sooner anyway."""
-        self._step.expect(due)
+        self._step.notify_stored(due)
         at = self._schedule.wake(due - self._offset + _AFTER_DUE)
+        if at is not None:
+            self._run_at(at)
+
+    def look(self) -> None:
+        """Have a poll now: another process may have stored what this poller has not seen."""
+        at = self._schedule.wake(self._clock.now())
         if at is not None:
             self._run_at(at)
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import Final
 
 from timeoutmgr.contracts import MeasuresPurge, TimeoutStore
-from timeoutmgr.instants import LATEST, Micros
+from timeoutmgr.message.instants import LATEST, Micros
 from timeoutmgr.telemetry import Telemetry
 
 UNPURGED: Final = 1800.0

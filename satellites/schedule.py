@@ -3,7 +3,7 @@
 import threading
 from datetime import timedelta
 
-from timeoutmgr.instants import Micros, duration_micros
+from timeoutmgr.message.instants import Micros, duration_micros
 
 
 class PollSchedule:

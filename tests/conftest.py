@@ -28,7 +28,7 @@ _LEFT = pytest.StashKey[list[str]]()
 
 @pytest.fixture
 def unique() -> str:
-    """A short lower-case name that nobody else has."""
+    """A short lower-case name of its own."""
     return f"t{secrets.token_hex(4)}"
 
 

@@ -7,7 +7,7 @@ from typing import Final
 from xdist.scheduler import LoadGroupScheduling
 
 SPARK: Final = "tests/pipeline/spark/"
-# These take as long as all the others there.
+# These files take as long as all other files there.
 _FIRST: Final = tuple(
     f"{SPARK}test_{name}" for name in ("archive", "commands", "lateness", "migrate", "stream")
 )

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timeoutmgr.durations import parse_duration, seconds
+from timeoutmgr.message.instants import parse_duration, seconds
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_a_duration_is_read_in_every_usual_form(text: str, expected: timedelta) 
         "1h-2m",
     ],
 )
-def test_what_is_no_duration_is_refused_with_what_was_expected(text: str) -> None:
+def test_the_refusal_of_a_wrong_duration_names_the_expected_form(text: str) -> None:
     with pytest.raises(ValueError, match="expected seconds, or text such as"):
         parse_duration(text)
 

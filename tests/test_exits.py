@@ -15,36 +15,37 @@ ROOT = Path(__file__).parent.parent
 QUESTIONS = {"check_destination", "is_allowed", "check"}
 
 ASKS = {
-    "timeoutmgr.outgoing.Composer.compose": "the door, replies and retries of handlers' sends",
-    "timeoutmgr.cli.retrying._retry": "a retry from the error queue, by ``ErrorQueueOf.refusal``",
-    "timeoutmgr.deadletter.retrying.again": "a retry of a dead letter, by ``_what_would_be``",
-    "timeoutmgr.deadletter.acknowledging.acknowledgement": "by ``final_acknowledgement`` and desk",
-    "timeoutmgr.migration.into_levels.LevelsTarget.deliver": "a migration into delay levels",
-    "satellites.onward.Onward.ready": "due timeouts: dispatch, straight on, the delayed store",
-    "satellites.unroutable.SettleUnroutable.__call__": "out of the delay levels, by ``_parted``",
+    "timeoutmgr.sender.composer.Composer.compose": "the door, replies, retries of sends",
+    "timeoutmgr.transport.error_queue_retry._Move.__call__": "by ``EndpointErrorQueue.judge``",
+    "timeoutmgr.deadletter.retry.again": "a retry of a dead letter, by ``_what_would_be``",
+    "timeoutmgr.deadletter.acknowledgements.acknowledgement": "by its makers",
+    "timeoutmgr.migration.levels.target.LevelsTarget.deliver": "a migration into delay levels",
+    "satellites.delivery.forwarder.Onward.ready": "due timeouts of all kinds",
+    "satellites.delivery.unroutable.SettleUnroutable.__call__": "out of levels, by ``_parted``",
 }
-"""Makers of an ``Outgoing`` whose module asks, and what passes there."""
+"""Makers of an ``Outgoing`` whose module asks, and the messages that pass there."""
 OWN = {
-    "timeoutmgr.routing.to_timeout_manager": "wraps what was asked about, for an own satellite",
-    "timeoutmgr.routing.to_delayed_store": "wraps what was asked about, for an own satellite",
-    "timeoutmgr.routing.clear_timeouts": "a control message to an own satellite",
-    "timeoutmgr.routing.wake_manager": "a control message to an own satellite",
+    "timeoutmgr.message.routes.to_timeout_manager": "wraps a message that was asked about",
+    "timeoutmgr.message.routes.to_delayed_store": "wraps a message that was asked about",
+    "timeoutmgr.message.routes.clear_timeouts": "a control message to an own satellite",
+    "timeoutmgr.message.routes.wake_manager": "a control message to an own satellite",
     "timeoutmgr.native.routes.to_levels": "wraps what was asked about",
-    "timeoutmgr.outgoing._told": "adds headers to what was asked about",
-    "timeoutmgr.handlers.retry_later": "back to the own queue of the endpoint",
-    "timeoutmgr.transport.pump.Pump._move_to_error": "to the own error queue",
-    "timeoutmgr.transport.pump.Pump._move_smaller": "to the own error queue",
-    "satellites.undeliverable.ErrorQueue.take": "to the own error queue",
+    "timeoutmgr.sender.composer._told": "adds headers to what was asked about",
+    "timeoutmgr.endpoint.handlers.retry_later": "back to the own queue of the endpoint",
+    "timeoutmgr.transport.error_queue.ErrorQueue._outgoing": "to the own error queue",
     "satellites.poller.PollTimeouts._send": "a control message to an own satellite",
 }
 """Makers of an ``Outgoing`` that goes where only the product's configuration says."""
 OTHERS = {
     "persistence.sql.store": ("mover", "rows moved inside the database"),
-    "satellites.feature": ("is_allowed", "gives the mover its question"),
-    "satellites.timeouts": ("check_destination", "what is stored out of a queue"),
-    "timeoutmgr.migration.sinks": ("check", "messages relayed from level to level, or stored"),
+    "satellites.timeout_manager.feature": ("is_allowed", "gives the mover its question"),
+    "satellites.timeout_manager.timeouts": ("check_destination", "what is stored out of a queue"),
+    "timeoutmgr.migration.levels.sinks": (
+        "check",
+        "messages relayed from level to level, or stored",
+    ),
     "timeoutmgr.migration.foreign.rows": ("check_destination", "rows of another program"),
-    "timeoutmgr.deadletter.desk": ("check_destination", "queues that ask to be told"),
+    "timeoutmgr.deadletter.service": ("check_destination", "queues that ask to be told"),
 }
 """Modules that let messages out, or in to be sent later, without an ``Outgoing``."""
 
@@ -95,7 +96,7 @@ def test_a_maker_that_a_stranger_can_steer_asks_where_the_message_may_go(maker: 
 
 
 @pytest.mark.parametrize("module", OTHERS)
-def test_what_leaves_without_an_outgoing_message_is_asked_about_as_well(module: str) -> None:
+def test_exits_without_an_outgoing_message_are_asked_about_as_well(module: str) -> None:
     wanted, _why = OTHERS[module]
     defined = {node.name for node in ast.walk(MODULES[module]) if isinstance(node, ast.FunctionDef)}
 
@@ -105,4 +106,4 @@ def test_what_leaves_without_an_outgoing_message_is_asked_about_as_well(module: 
 def test_only_two_modules_write_publishings_of_a_strangers_message() -> None:
     relays = {name for name, tree in MODULES.items() if "publishing" in called(tree)}
 
-    assert relays == {"timeoutmgr.migration.sinks"}
+    assert relays == {"timeoutmgr.migration.levels.sinks"}

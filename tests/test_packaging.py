@@ -1,4 +1,4 @@
-"""The layout keeps its word: what runs in a checkout is also in the wheel."""
+"""The layout keeps its word: all that runs in a checkout is also in the wheel."""
 
 from __future__ import annotations
 
@@ -58,6 +58,11 @@ def test_setup_cfg_names_every_package() -> None:
     assert sorted(_named_packages()) == sorted(packages)
 
 
+def test_the_wheel_leaves_chaos_and_all_else_beside_the_package_out() -> None:
+    assert (ROOT / "chaos" / "__init__.py").exists()
+    assert {name.partition(".")[0] for name in _named_packages()} == {"timeoutmgr"}
+
+
 def test_setup_cfg_names_packages_in_order_and_once() -> None:
     named = _named_packages()
 
@@ -79,7 +84,7 @@ def test_setup_cfg_names_every_module_beside_the_packages() -> None:
     assert _setup()["options"]["py_modules"].split() == modules
 
 
-def test_the_licence_file_is_the_named_one() -> None:
+def test_the_metadata_name_the_licence_file() -> None:
     metadata = _setup()["metadata"]
     text = (ROOT / metadata["license_files"]).read_text()
 

@@ -24,7 +24,7 @@ MODULES = (
 )
 
 
-def test_the_public_names_are_the_approved_ones() -> None:
+def test_the_public_names_match_the_approved_names() -> None:
     now = "\n".join(line for name in MODULES for line in _module(importlib.import_module(name)))
 
     if os.environ.get("TIMEOUTMGR_APPROVE"):
@@ -34,7 +34,7 @@ def test_the_public_names_are_the_approved_ones() -> None:
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_what_a_face_exports_is_there(name: str) -> None:
+def test_every_exported_name_exists(name: str) -> None:
     face = importlib.import_module(name)
     exported = list(face.__all__)
 

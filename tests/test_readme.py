@@ -1,4 +1,4 @@
-"""What the README shows first works as it stands there."""
+"""The first example of the README works as it stands there."""
 
 import re
 import subprocess

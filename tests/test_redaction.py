@@ -9,8 +9,15 @@ from collections.abc import Callable
 
 import pytest
 
-from timeoutmgr.cli.logs import MaskingFormatter
-from timeoutmgr.redaction import LONGEST_LINE, LONGEST_TEXT, cut_line, on_one_line, redact
+from timeoutmgr.cli.output import MaskingFormatter
+from timeoutmgr.message.redaction import (
+    LONGEST_LINE,
+    LONGEST_TEXT,
+    cut_line,
+    masked,
+    on_one_line,
+    redact,
+)
 
 
 @pytest.mark.parametrize(
@@ -41,6 +48,35 @@ def test_passwords_and_secret_parameters_are_masked(url: str, shown: str) -> Non
     assert redact(url) == shown
 
 
+HALVES = ("c4n4ry", "s3cret")
+FORMS = [
+    "postgresql+psycopg://user:{}@db.example:5432/sales",
+    "mysql+pymysql://user:{}@db.example/sales",
+    "amqps://user:{}@mq.example:5671/v",
+    "redis://:{}@r.example:6379/0",
+    "sqla+postgresql://user:{}@db.example/sales",
+    "sentinel://:{}@a.example:26379;sentinel://:{}@b.example:26379",
+]
+PRINTABLE = [chr(code) for code in range(32, 127)]
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("sentence", ["{}", "cannot reach {}: refused", "{!r} is no URL"])
+def test_no_sign_of_a_password_lets_a_part_of_it_through(form: str, sentence: str) -> None:
+    formatter = MaskingFormatter("%(levelname)s %(message)s")
+    leaks = []
+    for sign in PRINTABLE:
+        for spelt in (sign, f"%{ord(sign):02X}"):
+            url = form.replace("{}", spelt.join(HALVES))
+            told = sentence.format(url)
+            record = logging.LogRecord("t", 40, "f", 1, "told: %s", (told,), None)
+            for shown in (redact(told), masked(told), formatter.format(record)):
+                if any(half in shown for half in HALVES):
+                    leaks.append(shown)
+
+    assert leaks == []
+
+
 def test_redacting_twice_changes_nothing() -> None:
     once = redact("amqp://u:p@h/v?token=t")
 
@@ -54,7 +90,7 @@ def test_a_masked_name_errs_on_the_side_of_hiding(name: str) -> None:
     assert shown in (f"x://h/?{name}=value", f"x://h/?{name}=***")
 
 
-def test_what_is_logged_stays_on_its_line() -> None:
+def test_a_log_entry_stays_on_its_line() -> None:
     forged = on_one_line("id\n2026-01-01 CRITICAL all is lost\x1b[2J \ud800 ü")
 
     assert forged == "id\\n2026-01-01 CRITICAL all is lost\\x1b[2J \\ud800 ü"

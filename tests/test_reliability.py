@@ -24,7 +24,7 @@ _CRASH_POINT = re.compile(r"`(\w+\.\w+)`")
 
 
 class Row(NamedTuple):
-    """A fault, and what is said of it."""
+    """A fault, and its description."""
 
     number: str
     fault: str
@@ -46,7 +46,7 @@ def rows() -> list[Row]:
 
 
 def looks() -> dict[str, str]:
-    """Return what the second look says of each promise."""
+    """Return the text of the second look at each promise."""
     _, _, second = PAGE.read_text(encoding="utf-8").partition("## A second look\n")
     parts = re.split(r"^### (\d)\. .*$", second, flags=re.MULTILINE)
     return dict(zip(parts[1::2], parts[2::2], strict=True))
@@ -115,7 +115,7 @@ def test_a_row_names_a_test_or_says_why_there_is_none() -> None:
             assert row.command == row.figure == "—", row
 
 
-def test_the_counts_at_the_head_are_those_of_the_rows() -> None:
+def test_the_counts_at_the_head_match_the_rows() -> None:
     said = _COUNTS.search(PAGE.read_text(encoding="utf-8"))
     assert said is not None
 
@@ -138,14 +138,14 @@ def test_a_name_that_is_no_test_would_be_noticed() -> None:
     suites = "tests/testing/test_conformance_stores.py"
     assert exists(here)
     assert exists(f"{here}::test_no_cell_is_empty")
-    assert exists(f"{suites}::TestSqlite::test_a_cancel_and_a_dispatch")
+    assert exists(f"{suites}::TestSqlite::test_exactly_one_of_cancel_and_dispatch_wins")
     for wrong in (
         "tests/test_none.py",
         f"{here}::test_none",
         f"{here}::exists",
-        f"{suites}::TestNone::test_a_cancel_and_a_dispatch",
+        f"{suites}::TestNone::test_exactly_one_of_cancel_and_dispatch_wins",
         f"{suites}::TestSqlite::test_none",
-        f"{suites}::test_a_cancel_and_a_dispatch",
+        f"{suites}::test_exactly_one_of_cancel_and_dispatch_wins",
         "tests/support/clock.py",
     ):
         assert not exists(wrong), wrong

@@ -81,7 +81,9 @@ def test_a_private_server_comes_back_after_a_kill(
         ("postgres", False),
     ],
 )
-def test_a_run_drops_its_own_and_what_crashed_an_hour_ago(name: str, owned: bool) -> None:
+def test_a_run_drops_its_own_databases_and_the_leftovers_of_an_old_crash(
+    name: str, owned: bool
+) -> None:
     mine = run.Run(folder=Path("unused"), started=1_700_000_000, id="abcdef")
 
     assert mine.owns(name) is owned

@@ -7,26 +7,27 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from sqlalchemy.engine import make_url
 
 from timeoutmgr import TransactionMode, plugins
-from timeoutmgr import settings_keys as keys
-from timeoutmgr.config import EndpointSettings
 from timeoutmgr.database import Database
+from timeoutmgr.endpoint.configuration import EndpointSettings
 from timeoutmgr.errors import (
     CombinationRefused,
     ConfigurationError,
     UnknownPart,
     UnknownSetting,
 )
-from timeoutmgr.features import FeatureContext, Prerequisite
+from timeoutmgr.features.feature import USUAL, FeatureContext, FeatureSettings, Prerequisite
+from timeoutmgr.features.parts import FeatureParts
 from timeoutmgr.persistence import SqlPersistence
 from timeoutmgr.resilience.critical import CriticalAction
 from timeoutmgr.satellites import TimeoutManager
-from timeoutmgr.settings_file import configuration_from
+from timeoutmgr.settings import schema as keys
+from timeoutmgr.settings.file import configuration_from
 
 DOCUMENT = """
 endpoint = "sales"
@@ -191,7 +192,7 @@ def test_code_may_give_parts_instead_of_urls(file: Path, tmp_path: Path) -> None
         ("timeout-manager = 1", "timeout-manager", "timeout-manager"),
     ],
 )
-def test_an_unknown_key_is_refused_with_the_nearest_one(
+def test_the_refusal_of_an_unknown_key_names_the_nearest_key(
     tmp_path: Path, text: str, key: str, suggestion: str
 ) -> None:
     path = written(tmp_path, f'endpoint = "a"\nfeatures = ["timeout-manager"]\n{text}')
@@ -210,7 +211,7 @@ def test_an_unknown_key_is_refused_with_the_nearest_one(
         ("TIMEOUTMGR_LIMITS_MAX_BODI", "TIMEOUTMGR_LIMITS_MAX_BODY"),
     ],
 )
-def test_an_unknown_variable_is_refused_with_the_nearest_one(
+def test_the_refusal_of_an_unknown_variable_names_the_nearest_variable(
     file: Path, variable: str, suggestion: str
 ) -> None:
     with pytest.raises(UnknownSetting, match=f"did you mean '{suggestion}'") as caught:
@@ -254,7 +255,7 @@ def test_variables_that_are_no_settings_are_let_be(file: Path, variable: str) ->
         ("limits = 3", "unknown setting 'limits'"),
     ],
 )
-def test_a_wrong_value_is_refused_with_its_key_and_what_was_expected(
+def test_the_refusal_of_a_wrong_value_names_its_key_and_the_expected_form(
     tmp_path: Path, text: str, sentence: str
 ) -> None:
     more = "" if "features" in text else 'features = ["timeout-manager"]\n'
@@ -361,7 +362,9 @@ def test_a_secret_that_is_no_number_is_not_shown(tmp_path: Path) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Reminders:
-    """A feature of somebody else's."""
+    """A foreign feature."""
+
+    priority: ClassVar[int] = USUAL
 
     every: timedelta = timedelta(hours=1)
     names: tuple[str, ...] = ()
@@ -374,11 +377,11 @@ class Reminders:
         if self.ratio > 1:
             raise ValueError(f"ratio is at most 1, got {self.ratio}")
 
-    def prerequisites(self, settings: EndpointSettings) -> Iterable[Prerequisite]:
+    def prerequisites(self, settings: FeatureSettings) -> Iterable[Prerequisite]:
         return ()
 
-    def set_up(self, context: FeatureContext) -> None:
-        """Nothing to do."""
+    def set_up(self, context: FeatureContext) -> FeatureParts:
+        return FeatureParts()
 
 
 @pytest.fixture
@@ -395,7 +398,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("installed")
-def test_a_feature_of_somebody_elses_is_built_from_its_own_table(tmp_path: Path) -> None:
+def test_a_foreign_feature_is_built_from_its_own_table(tmp_path: Path) -> None:
     path = written(
         tmp_path,
         'endpoint = "a"\nfeatures = ["my-reminders"]\n[my-reminders]\nevery = "2d"\n'
@@ -416,7 +419,7 @@ def test_a_feature_of_somebody_elses_is_built_from_its_own_table(tmp_path: Path)
 
 
 @pytest.mark.usefixtures("installed")
-def test_what_such_a_feature_refuses_is_a_configuration_error(tmp_path: Path) -> None:
+def test_a_refusal_by_a_foreign_feature_is_a_configuration_error(tmp_path: Path) -> None:
     path = written(
         tmp_path, 'endpoint = "a"\nfeatures = ["my-reminders"]\n[my-reminders]\nratio = 2'
     )

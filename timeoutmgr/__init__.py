@@ -11,8 +11,6 @@ if not (_here / "persistence").is_dir():  # a checkout: persistence/ and satelli
     __path__.append(str(_here.parent))
 
 from timeoutmgr._version import __version__
-from timeoutmgr.bulk import BulkInterrupted, ToSend
-from timeoutmgr.config import EndpointConfiguration
 from timeoutmgr.contracts import (
     CancelResult,
     ChangeResult,
@@ -21,20 +19,22 @@ from timeoutmgr.contracts import (
     TimeoutState,
     TransactionMode,
 )
-from timeoutmgr.delayed_delivery import DelayedDeliverySettings
-from timeoutmgr.endpoint import Endpoint
-from timeoutmgr.handlers import HandlerContext
-from timeoutmgr.outgoing import SendOptions, Sent
+from timeoutmgr.endpoint.configuration import EndpointConfiguration
+from timeoutmgr.endpoint.endpoint import Endpoint
+from timeoutmgr.endpoint.handlers import HandlerContext
+from timeoutmgr.endpoint.timeouts import Timeouts, TimeoutView
+from timeoutmgr.features.delayed_delivery import DelayedDeliverySettings
+from timeoutmgr.message.validation import Limits
 from timeoutmgr.resilience.critical import (
     CriticalAction,
     CriticalErrorContext,
 )
 from timeoutmgr.resilience.recovery import RecoverabilitySettings
-from timeoutmgr.timeouts import Timeouts, TimeoutView
-from timeoutmgr.transport.sql import registration as _registration
-from timeoutmgr.validation import Limits
+from timeoutmgr.sender.bulk import BulkInterrupted, ToSend
+from timeoutmgr.sender.composer import SendOptions, Sent
+from timeoutmgr.transport.sql import register as _register
 
-_registration.register()  # kombu.Connection("timeoutmgr+sqlite:///queues.db") works from here on
+_register()  # kombu.Connection("timeoutmgr+sqlite:///queues.db") works from here on
 
 __all__ = [
     "BulkInterrupted",

@@ -2,7 +2,7 @@
 
 import time
 
-from timeoutmgr.instants import Micros
+from timeoutmgr.message.instants import Micros
 
 
 class SystemClock:

@@ -1,7 +1,7 @@
 """Crash points: named places between two side effects at which a process can be told to die.
 
 Only a program that calls ``arm`` dies; no setting and no variable of the environment arms a
-process that a user runs. ``timeoutmgr.testing.crashing`` is such a program.
+process that a user runs. ``chaos/crash_command.py`` is such a program.
 """
 
 import itertools

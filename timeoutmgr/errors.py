@@ -13,7 +13,7 @@
     │   ├── TopologyMismatch        something of that name has other arguments on the broker
     │   ├── SchemaMissing           the tables are not there, or too old
     │   ├── PipelineUnavailable     Spark, Java or a driver of the data pipeline is missing
-    │   ├── RunInTheWay             a run of the pipeline was not finished, or is another one
+    │   ├── RunConflict             a run of the pipeline was not finished, or is another one
     │   ├── QueueMissing            a queue that is needed does not exist
     │   ├── WrongPair               store and broker of an endpoint belong to others
     │   ├── LossyQueue              a queue that exists drops messages that it accepted
@@ -34,14 +34,15 @@
     │   ├── Unroutable              there is no such destination queue
     │   └── DeliveryUnknown         the confirm did not come; it may have been taken
     ├── StorageUnavailable          the store cannot be reached; later it may
+    │   ├── NodeFull                a node of dead letters has reached its quota
     │   └── StorageConflict         a transaction lost against another; again it may well succeed
     ├── TransportUnavailable        the broker cannot be reached; later it may
     ├── LeaseLost                   somebody else owns the message by now
     ├── EndpointClosed              an endpoint was used after ``close``; nothing was sent
     ├── MigrationFailed             a migration stopped; its ledger says where
     ├── ContentDiffers              a row to be loaded is stored already, and is another one
-    ├── SnapshotGone                what a run of the pipeline looks at went away
-    ├── ArchiveDiffers              what was written is not what was read; nothing was removed
+    ├── SnapshotEnded               what a run of the pipeline looks at went away
+    ├── ArchiveMismatch             what was written is not what was read; nothing was removed
     └── BulkInterrupted             a bulk stopped half-way; it holds what was not taken
 
 A sentence says what came, what was expected, and what to do.
@@ -83,7 +84,7 @@ class UnknownPart(ConfigurationError):
         hint = f"did you mean {suggestion!r}?" if suggestion else f"known: {', '.join(known)}"
         super().__init__(
             f"no {group.removeprefix('timeoutmgr.').removesuffix('s')} is called {name!r}; {hint} "
-            f"(others are found through the entry point group {group!r})"
+            f"(plugins are found through the entry point group {group!r})"
         )
         self.group = group
         self.name = name
@@ -129,8 +130,9 @@ class TopologyMismatch(ConfigurationError):
 
     def __init__(self, name: str, broker_says: str) -> None:
         super().__init__(
-            f"{name!r} exists on the broker with other arguments ({broker_says}); whoever shares "
-            "it must declare the same. Choose other names, or remove it once it is empty"
+            f"{name!r} exists on the broker with other arguments ({broker_says}); endpoints that "
+            "share it must declare the same arguments. Choose other names, or remove it once it "
+            "is empty"
         )
         self.name = name
 
@@ -288,6 +290,16 @@ class DeliveryUnknown(DeliveryFailed):
 
 class StorageUnavailable(TimeoutManagerError):
     """The store cannot be reached now. Nothing is wrong with the message at hand."""
+
+
+class NodeFull(StorageUnavailable):
+    """The quota of a node is reached: the message is sound, and was not placed."""
+
+    def __init__(self, node: str, used: int, quota: int) -> None:
+        super().__init__(
+            f"node {node!r} keeps {used} bytes of dead letters and journals, its quota is {quota}; "
+            "read and delete some (`timeoutmgr deadletters delete`), or raise the quota"
+        )
 
 
 class StorageConflict(StorageUnavailable):

@@ -9,11 +9,11 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from timeoutmgr.errors import UnknownPart
-from timeoutmgr.redaction import redact
+from timeoutmgr.message.redaction import redact
 
 PERSISTENCE: Final = "timeoutmgr.persistence"
 TRANSPORTS: Final = "timeoutmgr.transports"
-FEATURES: Final = "timeoutmgr.features"
+FEATURES: Final = "timeoutmgr.features.feature"
 DELAYED_STORES: Final = "timeoutmgr.delayed_stores"
 PARTS: Final = "timeoutmgr.parts"
 """Parts of ours that are enabled otherwise than by name."""

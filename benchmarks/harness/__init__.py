@@ -1,7 +1,7 @@
-"""What the programs of this folder share: servers, workers, interleaved runs, tables."""
+"""Shared parts of the benchmarks: servers, workers, interleaved runs, tables."""
 
 import sys
 from pathlib import Path
 
-# The tests' way to find servers, and to make and drop what is ours on them, serves here too.
+# tests.services finds servers, and creates and drops our databases on them.
 sys.path.append(str(Path(__file__).parents[2]))

@@ -1,7 +1,7 @@
 """The limit: the same steps on the same rows with py-amqp and psycopg, and no framework.
 
-Not safe: no retry, no claim, no error queue, no outage, one process. What remains is the work
-that cannot be left out.
+Not safe: no retry, no claim, no error queue, no outage, one process. Only the
+necessary work remains.
 """
 
 import json
@@ -16,7 +16,7 @@ from typing import Any
 import amqp
 from sqlalchemy import make_url
 
-from timeoutmgr import headers
+from timeoutmgr.message import headers
 
 from .figures import Sample
 from .pending import PREFIX
@@ -46,7 +46,7 @@ SELECT due, id FROM {PREFIX}timeouts
 WHERE endpoint = %s AND (due, id) > (%s, %s) AND due <= %s ORDER BY due, id LIMIT %s
 """
 _KEYS = "unnest(%s::bigint[], %s::text[]) AS key (due, id)"
-_TAKE = f"""
+_LOCK_ROWS = f"""
 SELECT t.id, t.due, t.destination, t.message_id, t.headers, t.body, t.content_type,
     t.content_encoding, t.attempts
 FROM {PREFIX}timeouts t JOIN {_KEYS} ON t.due = key.due AND t.id = key.id
@@ -67,7 +67,7 @@ SELECT id, 'dispatched', %s, due, endpoint, destination, 0, 'bare' FROM gone
 
 
 def in_a_process(work: Callable[..., Sample], *values: Any) -> Sample:
-    """Run *work* in a fresh process and return what it measured."""
+    """Run *work* in a fresh process and return its sample."""
     ours, theirs = _SPAWN.Pipe()
     process = _SPAWN.Process(target=_answer, args=(theirs, work, *values), daemon=True)
     process.start()
@@ -84,7 +84,7 @@ def _answer(pipe: Any, work: Callable[..., Sample], *values: Any) -> None:
 
 
 def store(transport: str, database: str, endpoint: str, count: int, batch: int) -> Sample:
-    """Consume *count* from ``<endpoint>.Timeouts``: COPY, insert what is new, commit, ack all."""
+    """Consume *count* from ``<endpoint>.Timeouts``: COPY, insert new rows, commit, ack all."""
     rows: list[tuple[Any, ...]] = []
     first = last = (0, 0.0, 0.0)
     total = 0
@@ -140,7 +140,7 @@ def _due(text: str) -> int:
 
 
 def dispatch(transport: str, database: str, endpoint: str, count: int, chunk: int) -> Sample:
-    """Send the keys of all that is due through a queue, and what they name to its destination.
+    """Send the keys of due rows through a queue, and the rows to their destination.
 
     Two threads, as the product has: one reads keys while the other waits for confirms.
     """
@@ -155,14 +155,14 @@ def dispatch(transport: str, database: str, endpoint: str, count: int, chunk: in
             keys = json.loads(message.body)
             dues, ids = [due for due, _ in keys], [name for _, name in keys]
             with sql.transaction():
-                taken = sql.execute(_TAKE, [dues, ids, endpoint], binary=True).fetchall()
-                for row in taken:
+                locked = sql.execute(_LOCK_ROWS, [dues, ids, endpoint], binary=True).fetchall()
+                for row in locked:
                     window.publish(row)
                 window.wait()
                 now = time.time_ns() // 1000
                 sql.execute(_CLOSE, [dues, ids, endpoint, now, now])
             channel.basic_ack(message.delivery_tag)
-            last = (last[0] + len(taken), time.perf_counter(), time.process_time())
+            last = (last[0] + len(locked), time.perf_counter(), time.process_time())
             first = first if first[0] else last
 
         channel.basic_qos(0, 2, False)

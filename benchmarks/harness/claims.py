@@ -16,7 +16,7 @@ OWNER = "benchmark"
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class ChunkTimes:
     """One chunk: microseconds and bytes of log for each row."""
 
     claim_us: float
@@ -25,19 +25,21 @@ class Turn:
     all_wal: float
 
 
-def turn(store: TimeoutStore, chunk: int, written: Callable[[], int] = lambda: 0) -> Turn:
+def run_chunk(
+    store: TimeoutStore, chunk: int, written: Callable[[], int] = lambda: 0
+) -> ChunkTimes:
     """Claim, take and close *chunk* timeouts; *written* tells the end of the log."""
     at, log = time.perf_counter(), written()
     asked = time.perf_counter() - at
     claimed = store.claim(SystemClock().now(), chunk, OWNER)
     claim_at, claim_log = time.perf_counter(), written()
     assert len(claimed.keys) == chunk, f"{len(claimed.keys)} were due"
-    with store.take_many(claimed.token, claimed.keys) as taken:
-        assert len(taken.timeouts) == chunk
+    with store.lock_for_dispatch(claimed.token, claimed.keys) as locked:
+        assert len(locked.timeouts) == chunk
         now = micros()
-        taken.close([Outcome(key=k, kind=OutcomeKind.DISPATCHED, at=now) for k in claimed.keys])
+        locked.close([Outcome(key=k, kind=OutcomeKind.DISPATCHED, at=now) for k in claimed.keys])
     end, end_log = time.perf_counter(), written()
-    return Turn(
+    return ChunkTimes(
         (claim_at - at - asked) / chunk * 1e6,
         (end - at - 2 * asked) / chunk * 1e6,
         (claim_log - log) / chunk,
@@ -45,13 +47,13 @@ def turn(store: TimeoutStore, chunk: int, written: Callable[[], int] = lambda: 0
     )
 
 
-def of(turns: list[Turn], figure: str) -> float:
-    """Return the median of a figure of *turns*."""
-    return median(getattr(turn, figure) for turn in turns)
+def of(runs: list[ChunkTimes], figure: str) -> float:
+    """Return the median of a figure of *runs*."""
+    return median(getattr(run, figure) for run in runs)
 
 
 def log_position(connection: Any) -> Callable[[], int]:
-    """Return what tells how many bytes of log a PostgreSQL server has written."""
+    """Return a function for the bytes of log that a PostgreSQL server has written."""
     query = "SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint"
     return lambda: connection.execute(query).fetchone()[0]
 

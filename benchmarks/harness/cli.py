@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from timeoutmgr.routing import DISPATCHER, TIMEOUTS
+from timeoutmgr.message.routes import DISPATCHER, TIMEOUTS
 
 from . import share
 from .bare import broker

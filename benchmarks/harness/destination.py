@@ -1,4 +1,4 @@
-"""The end of the way: a process that takes what arrives, notes when, and does nothing with it."""
+"""The destination: a process that receives messages and records the times."""
 
 import multiprocessing
 import time
@@ -7,9 +7,9 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Self
 
-from timeoutmgr import headers
-from timeoutmgr.config import transport_from_url
-from timeoutmgr.instants import from_wire
+from timeoutmgr.endpoint.configuration import transport_from_url
+from timeoutmgr.message import headers
+from timeoutmgr.message.instants import from_wire
 
 from .bare import broker
 
@@ -59,7 +59,7 @@ class Destination:
         self._process.join()
 
     def arrivals(self, seconds: float = 300) -> Arrivals:
-        """Wait for the end and return what came."""
+        """Wait for the end and return the arrivals."""
         if not self._pipe.poll(seconds):
             raise TimeoutError(f"not all has arrived within {seconds} s")
         arrivals: Arrivals = self._pipe.recv()
@@ -72,9 +72,9 @@ def _consume(pipe: Any, transport: str, queue: str, count: int, linger: float) -
     dues: list[str] = []
     different: set[str] = set()
     with broker(transport) as connection:
-        # Of a run before this one, whose messages nobody took.
+        # An earlier run may have left messages.
         connection.channel().queue_purge(queue)
-    # As an endpoint receives: it shares the cores with what is measured.
+    # As an endpoint receives: it shares the cores with the measured process.
     with (
         closing(transport_from_url(transport)) as ours,
         closing(ours.session()) as session,

@@ -1,4 +1,4 @@
-"""Interleaved runs: A B A B A B, so that what slows the machine slows both sides alike."""
+"""Interleaved runs: A B A B A B, so that a slow machine slows both sides alike."""
 
 import sys
 import time
@@ -11,9 +11,9 @@ from . import machine
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One run: how many in how many seconds, and the processor seconds of what is measured.
+    """A run: count, seconds, and processor seconds of the measured processes.
 
-    *parts* are the processor seconds by name of process, where there are several.
+    *parts* are the processor seconds by name of process, if there are several.
     """
 
     count: int

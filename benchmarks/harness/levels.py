@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 
 from timeoutmgr.clock import SystemClock
-from timeoutmgr.message import Message, Outgoing
+from timeoutmgr.message.message import Message, Outgoing
 from timeoutmgr.native.infrastructure import DelayLevels
 from timeoutmgr.native.names import OURS
 from timeoutmgr.native.routes import to_levels
@@ -26,7 +26,7 @@ def levels(broker: str, queue: str) -> DelayLevels:
 
 @contextmanager
 def emptied(broker: str, queue: str) -> Iterator[None]:
-    """Make the levels anew in the end: the next run begins with empty ones."""
+    """Make the levels anew in the end: the next run begins with empty levels."""
     yield
     made = levels(broker, queue)
     with made.session() as session:

@@ -1,4 +1,4 @@
-"""What the figures depend on: load, versions, settings of the servers; and a process' memory."""
+"""Conditions of the figures: load, versions, settings of the servers; and a process' memory."""
 
 import os
 import platform
@@ -25,7 +25,7 @@ SETTINGS = (
 
 
 def load() -> float:
-    """Return the load average of the last minute: what others do to the figures."""
+    """Return the load average of the last minute: the influence of other programs."""
     return round(os.getloadavg()[0], 1)
 
 
@@ -39,7 +39,7 @@ def rss(pid: int | str = "self", *, peak: bool = False) -> float:
 
 
 def reset_peak(pid: int) -> None:
-    """Let the peak of *pid* begin again from what it holds now."""
+    """Reset the peak memory of *pid* to its present memory."""
     Path(f"/proc/{pid}/clear_refs").write_text("5")
 
 

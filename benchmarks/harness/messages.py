@@ -6,10 +6,10 @@ import time
 import uuid
 from contextlib import closing
 
-from timeoutmgr.config import transport_from_url
 from timeoutmgr.contracts import SendResult, Transport
-from timeoutmgr.message import Message, Outgoing
-from timeoutmgr.routing import TIMEOUTS, to_timeout_manager
+from timeoutmgr.endpoint.configuration import transport_from_url
+from timeoutmgr.message.message import Message, Outgoing
+from timeoutmgr.message.routes import TIMEOUTS, to_timeout_manager
 
 BODY = random.Random(512).randbytes(512)  # random: compression must not flatter the figures
 HEADERS = {f"header-{number}": f"value number {number}" for number in range(5)}
@@ -52,6 +52,6 @@ def create_queues(transport: str, *names: str) -> None:
 
 
 def delete_queues(transport: str, *names: str) -> None:
-    """Delete queues and what is in them."""
+    """Delete queues with their messages."""
     with closing(transport_of(transport).session()) as session:
         session.delete_queues(list(names))

@@ -5,7 +5,7 @@ import sqlite3
 from contextlib import closing
 from dataclasses import dataclass
 
-from timeoutmgr import headers
+from timeoutmgr.message import headers
 
 from .figures import say
 from .messages import BODY, DAY, HEADERS, micros

@@ -1,4 +1,4 @@
-"""A PostgreSQL server of our own, whose write-ahead log and statements are nobody else's."""
+"""A PostgreSQL server of our own: only we write its write-ahead log and statements."""
 
 import secrets
 import tempfile
@@ -10,7 +10,7 @@ from tests.services.postgres import PrivatePostgres, create
 
 
 class Measured(PrivatePostgres):
-    """Syncs like a real one, and has no checkpoint of its own accord."""
+    """Syncs like a real server, and has no checkpoint of its own accord."""
 
     def __init__(self, folder: Path, settings: Mapping[str, str]) -> None:
         self._settings = {
@@ -27,7 +27,7 @@ class Measured(PrivatePostgres):
 
     @property
     def pid(self) -> int:
-        """The server's first process, which all its others descend from."""
+        """The server's first process, the ancestor of all its processes."""
         return int((self.folder / "data" / "postmaster.pid").read_text().split()[0])
 
     def create(self, name: str) -> str:
@@ -38,12 +38,12 @@ class Measured(PrivatePostgres):
         """Return the statements that were logged so far; needs ``log_statement=all``."""
         marks = ("statement: ", "execute ")
         lines = (self.folder / "output.txt").read_text(errors="replace").splitlines()
-        return [line for line in lines if any(mark in line for mark in marks)]
+        return [line for line in lines if any(marker in line for marker in marks)]
 
 
 @contextmanager
 def private_postgres(**settings: str) -> Iterator[Measured]:
-    """Start one with *settings*, and remove it with all its files at the end."""
+    """Start a server with *settings*; remove it with all its files at the end."""
     folder = Path(tempfile.gettempdir(), f"tmbench-{secrets.token_hex(4)}")
     server = Measured(folder, settings)
     try:

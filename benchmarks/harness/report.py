@@ -1,4 +1,4 @@
-"""What a program prints: a table of its runs, a table of its claims, and JSON on request."""
+"""Output of a program: a table of its runs, a table of its claims, and JSON on request."""
 
 import argparse
 import json
@@ -14,7 +14,7 @@ from .messages import QUEUE_TYPE
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A claim: a figure, and what it has to be at least (or at most)."""
+    """A claim: a figure with its minimum or maximum."""
 
     figure: str
     value: float
@@ -42,7 +42,7 @@ class Bar:
 
 @dataclass(slots=True)
 class Report:
-    """Collects what one program measured; *quick* figures are too small to be judged."""
+    """Collects the figures of a program; *quick* figures are too small to be judged."""
 
     title: str
     settings: dict[str, Any]
@@ -70,7 +70,7 @@ class Report:
         """Add the claim that *above* is at least *bar* times as fast as *below*."""
         beside = f"spread {apart(ratios(above, below)):.0%}"
         if all(sample.cpu for sample in (*above, *below)):
-            # Processor time is what the neighbours on a shared machine disturb least.
+            # On a shared machine, neighbours disturb processor time least.
             beside = f"by CPU {median(cpu_ratios(below, above)):.2f}, {beside}"
         self.bar(figure, ratio(above, below), bar, beside=beside)
 
@@ -122,7 +122,7 @@ def options(doc: str | None) -> argparse.ArgumentParser:
 
 
 def parsed(parser: argparse.ArgumentParser, *, count: int, quick: int) -> argparse.Namespace:
-    """Return the options with what depends on ``--quick`` filled in."""
+    """Return the options, with the defaults for ``--quick`` filled in."""
     given = parser.parse_args()
     if given.queue_type:
         os.environ[QUEUE_TYPE] = given.queue_type  # the processes of a run inherit it

@@ -22,7 +22,7 @@ VARIABLE = "BENCH_{}_URL"
 
 @dataclass(frozen=True, slots=True)
 class Servers:
-    """The URLs of what is ours, and the settings that belong to the figures."""
+    """URLs of our databases and brokers, and the settings that belong to the figures."""
 
     urls: dict[str, str]
     settings: dict[str, str]
@@ -41,9 +41,9 @@ class Servers:
 
 @contextmanager
 def servers(*names: str) -> Iterator[Servers]:
-    """Make what is needed on the servers called *names* (``postgres``, ``rabbitmq``, ``redis``).
+    """Create our databases on the servers *names* (``postgres``, ``rabbitmq``, ``redis``).
 
-    A server is the one that BENCH_<NAME>_URL names, or one on its standard port.
+    BENCH_<NAME>_URL names a server; the default is its standard port.
     ``sqlite`` is a file in a folder of our own.
     """
     # Here, and not in every worker, which loads this module with the program.

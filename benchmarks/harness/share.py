@@ -1,7 +1,7 @@
 """A part of a core for a process, by the kernel's control groups: root on Linux only.
 
-What is held to so little leaves the cores free, whatever the machine: so two processes can be
-measured beside one where broker, database and consumer have but two cores with them.
+Such limits leave cores free on any machine: two processes can be compared with a single process
+although broker, database and consumer share the two cores with them.
 """
 
 import os
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 _PERIOD_US = 10_000
-"""Short, so that whoever has had its part does not sit on a lock for long."""
+"""Short: a process that used up its share does not keep a lock for long."""
 _OLD, _NEW = Path("/sys/fs/cgroup/cpu"), Path("/sys/fs/cgroup")
 
 

@@ -1,4 +1,4 @@
-"""What Spark's work costs: the JVM, its Python workers and the database's backends together."""
+"""Cost of Spark's work: the JVM, its Python workers and the database's backends together."""
 
 import os
 import threading
@@ -11,12 +11,12 @@ from .figures import Sample
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _CHILD_SIGNAL = 1 << 16
-_LOOK_EVERY = 0.5
+_SAMPLE_INTERVAL = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Process:
-    """What one process took so far: by itself, and by the children that it has waited for."""
+    """Processor time of a process so far, with the children that it has waited for."""
 
     name: str
     parent: int
@@ -26,10 +26,10 @@ class Process:
 
 
 class Cost:
-    """Measures whole trees of processes, those that ended meanwhile included.
+    """Measures whole trees of processes, with ended processes.
 
-    Spark's daemon does not wait for its workers: what a worker took is nowhere once it has ended.
-    So those are looked at now and then, and what they had at last counts.
+    Spark's daemon does not wait for its workers: the time of an ended worker is recorded nowhere.
+    So the workers are sampled, and the last sample of each counts.
     """
 
     def __init__(self, *roots: int) -> None:
@@ -37,12 +37,12 @@ class Cost:
 
     def of(self, count: int, work: Callable[[], object]) -> Sample:
         """Run *work*, which is about *count* rows."""
-        before = self._look()
+        before = self._sample()
         last, done = dict(before), threading.Event()
 
         def watch() -> None:
-            while not done.wait(_LOOK_EVERY):
-                last.update(self._look())
+            while not done.wait(_SAMPLE_INTERVAL):
+                last.update(self._sample())
 
         watcher, began = threading.Thread(target=watch), time.perf_counter()
         watcher.start()
@@ -52,18 +52,18 @@ class Cost:
             took = time.perf_counter() - began
             done.set()
             watcher.join()
-        after = self._look()
+        after = self._sample()
         vanished = {
             pid: one for pid, one in last.items() if pid not in after and not one.of_one_that_waits
         }
         parts: dict[str, float] = {}
         for one in (after | vanished).values():
             parts[one.name] = parts.get(one.name, 0.0) + one.seconds
-        for one in before.values():  # of one that its parent waited for, all is in its parent's now
+        for one in before.values():  # the parent of an ended child has its time now
             parts[one.name] = parts.get(one.name, 0.0) - one.seconds
         return Sample(count, took, sum(parts.values()), parts)
 
-    def _look(self) -> dict[int, Process]:
+    def _sample(self) -> dict[int, Process]:
         there = _processes()
         found: dict[int, Process] = {}
         waiting = [(root, True) for root in self._roots]

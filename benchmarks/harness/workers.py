@@ -1,4 +1,4 @@
-"""An endpoint in a process of its own, which tells what it did, how fast, and at what cost."""
+"""An endpoint in a process of its own, which reports counts, rates and cost."""
 
 import multiprocessing
 import os
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from timeoutmgr import DelayedDeliverySettings, Endpoint, EndpointConfiguration
-from timeoutmgr.config import persistence_from_url
+from timeoutmgr.endpoint.configuration import persistence_from_url
 from timeoutmgr.persistence import SqlDelayedMessageStore
 from timeoutmgr.persistence.sql import SqlSettings
 from timeoutmgr.satellites import TimeoutManager
@@ -37,7 +37,7 @@ class Spec:
     chunk: int | None = None
     store_batch: int | None = None
     portable: bool = False
-    """Whether the store is to go without what only PostgreSQL can."""
+    """Whether the store does without features that only PostgreSQL has."""
     delayed: bool = False
     """Whether a delayed message store in *persistence* takes the place of the timeout manager."""
     profile: str | None = None
@@ -71,7 +71,7 @@ def configuration(spec: Spec, telemetry: Telemetry | None = None) -> EndpointCon
 
 @contextmanager
 def installed(transport: str, persistence: str, **settings: Any) -> Iterator[Spec]:
-    """Yield an endpoint that nobody had before, with its queues and tables; remove the queues."""
+    """Yield a new endpoint, with its queues and tables; remove the queues."""
     name = f"bench{secrets.token_hex(3)}"
     spec = Spec(name=name, transport=transport, persistence=persistence, **settings)
     endpoint = Endpoint(configuration(spec))
@@ -91,7 +91,7 @@ def usual(setting: str) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Mark:
+class Progress:
     """When an event was counted, at which total."""
 
     total: int
@@ -105,7 +105,7 @@ class Meter(Counters):
     def __init__(self) -> None:
         super().__init__()
         self._changed = threading.Condition()
-        self._marks: dict[str, list[Mark]] = {}
+        self._marks: dict[str, list[Progress]] = {}
 
     def count(self, event: str, amount: int = 1) -> None:
         super().count(event, amount)
@@ -113,7 +113,7 @@ class Meter(Counters):
         with self._changed:
             marks = self._marks.setdefault(event, [])
             total = amount + (marks[-1].total if marks else 0)
-            marks[1:] = [Mark(total, now, cpu)]
+            marks[1:] = [Progress(total, now, cpu)]
             self._changed.notify_all()
 
     def wait_for(self, event: str, total: int, seconds: float) -> Sample:

@@ -1,1 +1,1 @@
-"""The parts of pipeline.py: a question each, a file each, and what they share."""
+"""The parts of pipeline.py: a question each, a file each, and shared parts."""

@@ -1,4 +1,4 @@
-"""History into Parquet by day and endpoint, beside what JDBC reads and Spark writes."""
+"""History into Parquet by day and endpoint, beside a read by JDBC and a write by Spark."""
 
 import shutil
 from datetime import timedelta
@@ -12,7 +12,8 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as f
 
 from timeoutmgr.clock import SystemClock
-from timeoutmgr.pipeline.jobs.archive import ArchiveOptions, archive
+from timeoutmgr.pipeline.jobs.archive import archive
+from timeoutmgr.pipeline.options import ArchiveOptions
 
 from .bench import HISTORY, Bench, Cases, measured
 

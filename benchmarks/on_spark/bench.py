@@ -1,4 +1,4 @@
-"""What every part runs on: a database server, sessions of Spark, a folder, and its scales."""
+"""Resources of every part: a database server, sessions of Spark, a folder, and its scales."""
 
 import argparse
 import tempfile
@@ -97,7 +97,7 @@ def noop(frame: DataFrame) -> None:
 def in_a_session(
     part: Callable[[Bench, SparkSession, Report], None],
 ) -> Callable[[Bench, Report], None]:
-    """Return *part* as one that begins its own session."""
+    """Return *part*, changed to begin its own session."""
 
     def run(bench: Bench, report: Report) -> None:
         with bench.session() as spark:

@@ -9,10 +9,10 @@ from harness.report import Report
 from harness.servers import servers
 from pyspark.sql import SparkSession
 
-from timeoutmgr.migration.places import Place
-from timeoutmgr.migration.starting import move_all
+from timeoutmgr.migration.places import LocationSpec
+from timeoutmgr.migration.run import move_all
 from timeoutmgr.pipeline.jobs.migrate import MigrateOptions, migrate
-from timeoutmgr.pipeline.moving import Ends, opened
+from timeoutmgr.pipeline.migration_task import Ends, opened
 
 from .bench import Bench, Cases, measured
 
@@ -27,7 +27,7 @@ def migrating(bench: Bench, spark: SparkSession, report: Report) -> None:
         levels(broker, queue).install()
         settings = bench.folder / "levels.toml"
         settings.write_text(f'endpoint = "bench"\ntransport = "{broker}"\npersistence = "{url}"\n')
-        ends = Ends(settings=str(settings), target=Place(url="native"))
+        ends = Ends(settings=str(settings), target=LocationSpec(url="native"))
 
         def filled() -> None:
             pending.clear(url)

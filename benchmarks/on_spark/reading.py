@@ -1,4 +1,4 @@
-"""Reading a store: whole rows and two columns of them, and what ten million take of memory."""
+"""Reading a store: whole rows and two columns of them, and the memory for ten million rows."""
 
 from harness import pending
 from harness.figures import Sample, interleave, say

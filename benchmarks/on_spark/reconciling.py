@@ -11,11 +11,12 @@ from harness.report import Report
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from timeoutmgr.pipeline.transforms.prints import about, tallied
-from timeoutmgr.pipeline.transforms.reconciling import (
+from timeoutmgr.pipeline.transforms.verdicts import (
     Bounds,
+    about,
     of_history,
     of_pending,
+    tallied,
     together,
     verdicts,
     verdicts_by_print,

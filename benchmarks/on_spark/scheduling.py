@@ -85,7 +85,7 @@ def copied(bench: Bench, url: str) -> dict[str, Path]:
 
 
 def copy_in(url: str, files: dict[str, Path]) -> None:
-    """Store what :func:`copied` wrote, by psql."""
+    """Store the files of :func:`copied`, by psql."""
     address = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
     for table, path in files.items():
         command = f"\\copy {table} FROM '{path}' (FORMAT binary)"

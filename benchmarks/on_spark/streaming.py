@@ -11,7 +11,8 @@ from harness.report import Report
 from harness.servers import connect
 from pyspark.sql import SparkSession
 
-from timeoutmgr.pipeline.jobs.stream import StreamOptions, stream
+from timeoutmgr.pipeline.jobs.stream import stream
+from timeoutmgr.pipeline.options import StreamOptions
 
 from .bench import HISTORY, Bench
 

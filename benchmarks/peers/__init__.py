@@ -1,4 +1,4 @@
-"""Others that hold jobs until a time, each given the same job: one small program each.
+"""Other schedulers of jobs, each with the same job: a small program each.
 
 ``python -m peers.NAME accept URL COUNT DUE TALLY`` schedules COUNT jobs at the instant DUE (seconds
 since 1970); ``python -m peers.NAME work …`` executes them until it is killed. A job has 512 bytes

@@ -25,7 +25,7 @@ def work(given: job.Given) -> None:
 def made(given: job.Given) -> BackgroundScheduler:
     return BackgroundScheduler(
         jobstores={"default": SQLAlchemyJobStore(given.url)},
-        # The default of a second would discard what is late; ten threads are its default.
+        # The default of a second would discard late jobs; ten threads are its default.
         job_defaults={"misfire_grace_time": None},
         timezone="UTC",
     )

@@ -1,4 +1,4 @@
-"""What all peers share: the job, its tally, and the two ways to call a peer."""
+"""Shared parts of all peers: the job, its tally, and the two ways to call a peer."""
 
 import os
 import struct
@@ -26,7 +26,7 @@ def noted(tally: Path) -> list[float]:
 
 @dataclass(frozen=True)
 class Given:
-    """What a peer is asked to do."""
+    """The order to a peer."""
 
     url: str
     count: int
@@ -47,13 +47,13 @@ class Given:
 
 
 def given() -> Given:
-    """Return what this process was asked to do."""
+    """Return the order to this process."""
     _, _, url, count, due, _ = sys.argv
     return Given(url, int(count), float(due))
 
 
 def main(accept: Callable[[Given], None], work: Callable[[Given], None]) -> None:
-    """Do what the command line asks for."""
+    """Carry out the order of the command line."""
     (accept if sys.argv[1] == "accept" else work)(given())
 
 

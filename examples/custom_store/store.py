@@ -9,14 +9,14 @@ from uuid import uuid4
 from timeoutmgr import TransactionMode
 from timeoutmgr.contracts import Timeout
 from timeoutmgr.errors import ConfigurationError, StorageUnavailable
-from timeoutmgr.instants import Micros
-from timeoutmgr.message import Message
+from timeoutmgr.message.instants import Micros
+from timeoutmgr.message.message import Message
 
-HOLDS_FOR = 60_000_000  # microseconds; who has fetched a message and is gone loses it then
+HOLDS_FOR = 60_000_000  # microseconds; then another process may fetch the message
 
 
 class FileStore:
-    """One endpoint's delayed messages. What was fetched is marked: SQLite has no row locks."""
+    """One endpoint's delayed messages. A flag stands for a row lock, which SQLite lacks."""
 
     def __init__(self, path: str) -> None:
         self._path = path
@@ -32,11 +32,11 @@ class FileStore:
 
     @contextmanager
     def transaction(self) -> Iterator[str]:
-        mark = uuid4().hex
+        owner = uuid4().hex
         try:
-            yield mark
+            yield owner
         finally:
-            self._run("UPDATE delayed SET held = NULL, until = 0 WHERE held = ?", mark)
+            self._run("UPDATE delayed SET held = NULL, until = 0 WHERE held = ?", owner)
 
     def store(self, timeout: Timeout, *, transaction: str | None = None) -> None:
         it = timeout.message
@@ -46,8 +46,8 @@ class FileStore:
 
     def fetch_next_due_timeout(self, at: Micros, *, transaction: str) -> Timeout | None:
         first = "SELECT id FROM delayed WHERE try_at <= ? AND until <= ? ORDER BY try_at LIMIT 1"
-        hold = f"UPDATE delayed SET held = ?, until = ? WHERE id = ({first}) RETURNING *"
-        rows = self._run(hold, transaction, at + HOLDS_FOR, at, at)
+        statement = f"UPDATE delayed SET held = ?, until = ? WHERE id = ({first}) RETURNING *"
+        rows = self._run(statement, transaction, at + HOLDS_FOR, at, at)
         for id_, due, _, failures, destination, message, body, *_ in rows:
             name, headers, kind, encoding = json.loads(message)
             kept = Message(

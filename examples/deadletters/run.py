@@ -1,8 +1,8 @@
-"""Messages that die for seven reasons, on two nodes: where each lies, and how they are sent again.
+"""Dead letters of seven classes, on two nodes: their queues, and their retry.
 
 Everything is in one SQLite file. ``shop`` sends; ``warehouse`` is on another node and receives.
-When all are dead their reasons are mended, and the command line retries them. Exit code 1: one did
-not die as it should, or did not arrive after all.
+When all are dead letters, the causes are removed and the command line retries them. Exit code 1: a
+message became no dead letter, or did not arrive after the retry.
 """
 
 import argparse
@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from timeoutmgr import Endpoint, EndpointConfiguration, HandlerContext, RecoverabilitySettings
-from timeoutmgr.config import transport_from_url
 from timeoutmgr.deadletter import DeadLetterQueues, Delivery, Died, JournalLevel, MessageClass
+from timeoutmgr.endpoint.configuration import transport_from_url
 from timeoutmgr.errors import MessageRejected
 from timeoutmgr.satellites import TimeoutManager
 
@@ -36,7 +36,7 @@ def main() -> int:
         description=__doc__, epilog="example: make demo DEMO=deadletters"
     )
     parser.parse_args()
-    logging.basicConfig(level=logging.CRITICAL)  # what the endpoints warn of is in the table
+    logging.basicConfig(level=logging.CRITICAL)  # the table below has the same facts
     with tempfile.TemporaryDirectory(prefix="deadletters-") as folder:
         return _demo(f"sqlite:///{Path(folder, 'timeoutmgr.db')}")
 
@@ -49,7 +49,7 @@ def _demo(url: str) -> int:
             endpoint.install()
         _create(url, "asleep", "old")
         expected = _send(shop)
-        time.sleep(0.3)  # until one has been waiting for longer than it may
+        time.sleep(0.3)  # until a message exceeds its time to be received
         shop.start()
         warehouse.start()
         _command(url, "shop", "deadletters", "purge", "old")
@@ -132,8 +132,8 @@ def _letters(url: str) -> list[dict[str, Any]]:
     for endpoint, node in NODES.items():
         for queue in ("deadletter", "deadxact"):
             listed = _command(url, endpoint, "--json", "deadletters", "list", "--queue", queue)
-            for letter in json.loads(listed)["letters"]:
-                found.append({**letter, "node": node, "queue": queue, "endpoint": endpoint})
+            for dead_letter in json.loads(listed)["letters"]:
+                found.append({**dead_letter, "node": node, "queue": queue, "endpoint": endpoint})
     return found
 
 
@@ -145,7 +145,7 @@ def _show(died: list[dict[str, Any]]) -> None:
 
 
 def _retry(url: str, expected: dict[str, str]) -> int:
-    """Mend what was wrong, have the command line retry, and see that all arrive."""
+    """Remove the causes, retry by the command line, and wait for all messages."""
     arrived: list[str] = []
 
     def note(_body: Any, context: HandlerContext) -> None:

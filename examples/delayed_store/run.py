@@ -1,7 +1,7 @@
 """Reminders in a delayed message store; the process that keeps them is killed half-way.
 
-Everything is in one SQLite file, so that each step is one transaction. Ends with one line that says
-what became of every accepted message. Exit code 1: a promise was broken.
+Everything is in one SQLite file, so that each step is one transaction. The last line counts
+accepted, lost, early and repeated messages. Exit code 1: a promise was broken.
 """
 
 import argparse
@@ -17,10 +17,11 @@ from pathlib import Path
 
 from sqlalchemy import create_engine
 
-from timeoutmgr import DelayedDeliverySettings, Endpoint, EndpointConfiguration, headers
-from timeoutmgr.config import transport_from_url
+from timeoutmgr import DelayedDeliverySettings, Endpoint, EndpointConfiguration
 from timeoutmgr.contracts import Receiver
-from timeoutmgr.instants import from_wire
+from timeoutmgr.endpoint.configuration import transport_from_url
+from timeoutmgr.message import headers
+from timeoutmgr.message.instants import from_wire
 from timeoutmgr.persistence import SqlDelayedMessageStore
 
 BOARD = "board"

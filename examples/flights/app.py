@@ -7,9 +7,10 @@ from typing import Any
 
 from scene import Scene
 
-from timeoutmgr import EndpointConfiguration, HandlerContext, headers
-from timeoutmgr.instants import from_wire
-from timeoutmgr.testing.chaos.deliveries import Deliveries, Delivery
+from chaos.consumer_ledger import ConsumerLedger, Delivery
+from timeoutmgr import EndpointConfiguration, HandlerContext
+from timeoutmgr.message import headers
+from timeoutmgr.message.instants import from_wire
 
 
 def board() -> EndpointConfiguration:
@@ -19,7 +20,7 @@ def board() -> EndpointConfiguration:
     """
     scene = Scene.load(os.environ["FLIGHTS_SCENE"])
     config = scene.endpoint(scene.board)
-    ledger = Deliveries(scene)
+    ledger = ConsumerLedger(scene)
     beside = scene.one_database
 
     @config.handler()

@@ -88,7 +88,7 @@ class Squeeze:
         return self.begin + timedelta(seconds=share * self.seconds)
 
     def clock(self, now: datetime) -> datetime:
-        """Return what time it is in New York, for a now of the squeezed day."""
+        """Return the time in New York for an instant of the squeezed day."""
         share = (now - self.begin) / timedelta(seconds=self.seconds)
         return self.first + min(max(share, 0.0), 1.0) * (self.last - self.first)
 

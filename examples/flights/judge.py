@@ -1,25 +1,25 @@
-"""The verdict of the demo: the judge of the chaos run, and what one kill may have repeated."""
+"""The verdict of the demo: the judge of the chaos run, and the repeats of a kill."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from timeoutmgr.instants import Micros
-from timeoutmgr.testing.chaos import judge as chaos
-from timeoutmgr.testing.chaos.deliveries import Delivery
-from timeoutmgr.testing.chaos.incidents import SERVERS, Incident
-from timeoutmgr.testing.chaos.judge import Evidence, Percentiles
-from timeoutmgr.testing.chaos.plan import FaultKind
-from timeoutmgr.testing.chaos.promises import Promise
+from chaos import judge as chaos
+from chaos.consumer_ledger import Delivery
+from chaos.incidents import SERVERS, Incident
+from chaos.judge import Evidence, Percentiles
+from chaos.plan import FaultKind
+from chaos.producer_ledger import Promise
+from timeoutmgr.message.instants import Micros
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Verdict:
-    """What became of the accepted notices.
+    """Verdict on the accepted notices.
 
-    *repeated* are second deliveries under one message id that no crash explains, *by_the_kill*
-    those that the killed process does. *redelivered* is what the board's own broker handed out
-    once more. *strangers* arrived and were never accepted, *renamed* came under another id.
+    *repeated* counts second deliveries under the same message id that no crash explains,
+    *by_the_kill* the second deliveries by the kill. *redelivered* counts redeliveries by the
+    board's own broker. *strangers* were never accepted, *renamed* arrived under another id.
     """
 
     accepted: int
@@ -56,12 +56,12 @@ def judge(
     killed_at: Micros | None,
     allowed_by_the_kill: int,
 ) -> Verdict:
-    """Compare both records. *left* is what was found where nothing should be.
+    """Compare both ledgers. *left* counts leftovers by place.
 
     A repeat is the kill's if the kill lies between the two dispatches.
     """
     kills = [
-        # The workers do not sign what they send, so that it may have been any of them.
+        # The workers add no trace headers: any of them may have sent a repeat.
         Incident(kind=FaultKind.KILL, process=SERVERS, begin=at, end=at)
         for at in (killed_at,)
         if at is not None

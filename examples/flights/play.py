@@ -8,32 +8,32 @@ from typing import Final, TypeVar
 from day import EASTERN, Squeeze, notices, read_flights
 from judge import Verdict, judge
 from scene import Scene
-from screen import Look
+from screen import Progress
 from stage import Stage
 from troupe import Process, Server, board, producer, worker
 
-from timeoutmgr.instants import Micros
-from timeoutmgr.testing.chaos import ChaosFailed, Percentiles
-from timeoutmgr.testing.chaos.deliveries import Deliveries, Delivery
-from timeoutmgr.testing.chaos.promises import Promise, Promises
-from timeoutmgr.testing.chaos.screen import Screen
+from chaos import ChaosFailed, Percentiles
+from chaos.consumer_ledger import ConsumerLedger, Delivery
+from chaos.producer_ledger import ProducerLedger, Promise
+from chaos.screen import Screen
+from timeoutmgr.message.instants import Micros
 
 Running = TypeVar("Running", bound=Process)
 
-LOOK_EVERY: Final = 0.25
+SHOW_EVERY: Final = 0.25
 AFTERWARDS: Final = timedelta(seconds=30)
 """How long after the day's end a notice may still arrive before it counts as lost."""
 
 
 class Play:
-    """One run on a stage that nobody else uses."""
+    """A run on queues and tables of its own."""
 
-    def __init__(self, scene: Scene, stage: Stage, screen: Screen[Look]) -> None:
+    def __init__(self, scene: Scene, stage: Stage, screen: Screen[Progress]) -> None:
         self._scene = scene
         self._stage = stage
         self._screen = screen
-        self._ledger = Deliveries(scene)
-        self._promises = Promises([scene.file("promises.jsonl")])
+        self._ledger = ConsumerLedger(scene)
+        self._promises = ProducerLedger([scene.file("promises.jsonl")])
         self._day = notices(read_flights())
         self._deliveries: list[Delivery] = []
         self._killed_at: Micros | None = None
@@ -92,7 +92,7 @@ class Play:
             outstanding = {promise.name for promise in self._accepted()} - arrived
             if all_sent and self._killed_at and not pending and not outstanding:
                 return
-            time.sleep(LOOK_EVERY)
+            time.sleep(SHOW_EVERY)
 
     def _accepted(self) -> list[Promise]:
         return [promise for promise in self._promises.by_name.values() if promise.accepted]
@@ -107,7 +107,7 @@ class Play:
             if delivery.name in due
         ]
         self._screen.show(
-            Look(
+            Progress(
                 clock=clock.astimezone(EASTERN).strftime("%d %b %H:%M"),
                 accepted=len(accepted),
                 pending=statistics.pending,
@@ -121,7 +121,7 @@ class Play:
         return statistics.pending
 
     def _wait_for_the_board(self) -> None:
-        """Let the board take what is still in its queue: a repeat would be there."""
+        """Wait until the board's queue is empty: it may hold a repeat."""
         deadline = time.monotonic() + AFTERWARDS.total_seconds()
         while self._stage.waiting() and time.monotonic() < deadline:
             time.sleep(0.05)

@@ -8,10 +8,10 @@ from typing import Final
 from day import Squeeze, notices, read_flights
 from scene import Scene
 
+from chaos.producer_ledger import ProducerLedgerWriter
 from timeoutmgr import Endpoint
 from timeoutmgr.errors import DeliveryUnknown, TransportUnavailable
-from timeoutmgr.instants import to_micros
-from timeoutmgr.testing.chaos.promises import PromiseFile
+from timeoutmgr.message.instants import to_micros
 
 LEAD: Final = timedelta(seconds=2.5)
 """From the first send to the first due, so that every notice is accepted before it is due."""
@@ -29,7 +29,7 @@ def main(scene: Scene) -> None:
     squeeze = Squeeze.of(day, datetime.now(UTC) + LEAD, scene.seconds)
     print(squeeze.begin.isoformat(), flush=True)
 
-    promises = PromiseFile(scene.file("promises.jsonl"), sync_every=SYNC_EVERY)
+    promises = ProducerLedgerWriter(scene.file("promises.jsonl"), sync_every=SYNC_EVERY)
     for notice in day:
         due = squeeze.due(notice)
         promises.trying(notice.id, to_micros(due))

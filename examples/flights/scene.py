@@ -4,16 +4,16 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from chaos.environment import is_database, settings_text, write_privately
 from timeoutmgr import EndpointConfiguration
-from timeoutmgr.config import persistence_from_url, transport_from_url
 from timeoutmgr.contracts import Persistence, Transport
 from timeoutmgr.database import same_database
-from timeoutmgr.testing.chaos.scene import is_database, settings_text, write_privately
+from timeoutmgr.endpoint.configuration import persistence_from_url, transport_from_url
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scene:
-    """One run. *suffix* keeps its queues and tables apart from all others on a shared server."""
+    """A run. *suffix* separates its queues and tables on a shared server."""
 
     folder: str
     broker: str
@@ -26,7 +26,7 @@ class Scene:
         return cls(**json.loads(Path(path).read_text(encoding="utf-8")))
 
     def save(self) -> None:
-        """Write down what the processes of the run read."""
+        """Write the files that the processes of the run read."""
         write_privately(self.file("scene.json"), json.dumps(asdict(self)))
         write_privately(self.file("flights.toml"), self._settings())
 
@@ -82,7 +82,7 @@ class Scene:
         return config
 
     def _settings(self) -> str:
-        """Return the settings file of the workers, who need no code."""
+        """Return the settings file of the workers; they need no code."""
         options = {"prefix": self.prefix}
         tables = {"persistence_options": options}
         if is_database(self.broker):

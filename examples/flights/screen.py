@@ -1,4 +1,4 @@
-"""What is seen while the day runs: a live table, or plain lines where there is no terminal."""
+"""Display of the day: a live table, or plain lines without a terminal."""
 
 import os
 from collections.abc import Sequence
@@ -9,15 +9,15 @@ from rich.console import Console
 from rich.live import Live
 from rich.table import Table
 
-from timeoutmgr.testing.chaos import Percentiles
-from timeoutmgr.testing.chaos.screen import Lines, Screen
+from chaos import Percentiles
+from chaos.screen import Lines, Screen
 
 LINE_EVERY: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Look:
-    """The run at one moment. *clock* is the time of the real day, *processes* name and state."""
+class Progress:
+    """Progress of the run. *clock* is the time of the real day, *processes* name and state."""
 
     clock: str
     accepted: int
@@ -37,7 +37,7 @@ class Look:
         )
 
 
-def screen() -> Screen[Look]:
+def screen() -> Screen[Progress]:
     """Return a live table on a terminal, else plain lines; all of it goes to standard error."""
     console = Console(stderr=True)
     if console.is_terminal and not os.environ.get("CI"):
@@ -52,14 +52,20 @@ class LiveTable:
         self._live = Live(console=console, refresh_per_second=8)
         self._live.start()
 
-    def show(self, look: Look) -> None:
-        table = Table(title=f"Departures from New York, 2013-12-23, {look.clock}", min_width=60)
+    def show(self, progress: Progress) -> None:
+        table = Table(title=f"Departures from New York, 2013-12-23, {progress.clock}", min_width=60)
         for title in ("accepted", "pending", "due", "dispatched", "delivered"):
             table.add_column(title, justify="right")
-        numbers = (look.accepted, look.pending, look.due, look.dispatched, look.delivered)
+        numbers = (
+            progress.accepted,
+            progress.pending,
+            progress.due,
+            progress.dispatched,
+            progress.delivered,
+        )
         table.add_row(*(str(number) for number in numbers))
-        states = ", ".join(_coloured(name, state) for name, state in look.processes)
-        table.caption = f"lateness {look.lateness}\n{states}"
+        states = ", ".join(_coloured(name, state) for name, state in progress.processes)
+        table.caption = f"lateness {progress.lateness}\n{states}"
         self._live.update(table)
 
     def say(self, line: str) -> None:

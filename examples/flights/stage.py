@@ -5,10 +5,10 @@ from typing import Final
 
 from scene import Scene
 
+from chaos.resources import delete_queues, drop_tables
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import TimeoutStore
 from timeoutmgr.satellites import TimeoutManager
-from timeoutmgr.testing.chaos.stage import delete_queues, drop_tables
 
 
 class Stage:
@@ -35,7 +35,7 @@ class Stage:
         return self._count(self._scene.board)
 
     def left(self) -> dict[str, int]:
-        """Return what is left where nothing should be, after the run."""
+        """Return counts of leftovers after the run, by place."""
         return {
             "still stored": self.store.statistics().pending,
             "left in the board's queue": self.waiting(),
@@ -43,11 +43,11 @@ class Stage:
         }
 
     def clear(self) -> None:
-        """Delete the queues and tables of this run, and only those."""
+        """Delete the queues and tables of this run."""
         try:
             delete_queues(self._transport, self._scene.queues)
         finally:
-            # Also when the broker is away; what cannot be removed there is named by the error.
+            # Also if the broker is down: the error names the queues that remain.
             self._transport.close()
             self._persistence.close()
             drop_tables(self._scene.urls, self._scene.prefix)

@@ -1,6 +1,5 @@
 """The processes of a run: started, awaited, killed, stopped."""
 
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -8,8 +7,8 @@ from typing import IO, Final
 
 from scene import Scene
 
-from timeoutmgr.testing.chaos import ChaosFailed
-from timeoutmgr.testing.chaos.processes import environment, last_lines, stop, wait_for
+from chaos import ChaosFailed
+from chaos.processes import clean_variables, last_lines, stop, wait_for
 
 HERE: Final = Path(__file__).parent
 
@@ -55,7 +54,7 @@ class Process:
         self._child.wait()
 
     def stop(self) -> None:
-        """Ask it to stop cleanly; kill what does not. Being dead already is fine."""
+        """Ask it to stop cleanly; kill it after our patience. A dead process is fine."""
         stop(self._child)
         if self._child.stdout is not None:
             self._child.stdout.close()
@@ -84,7 +83,7 @@ class Server(Process):
 
 
 def worker(scene: Scene, number: int) -> Server:
-    """Start one of the processes that compete for the endpoint of the timeout manager."""
+    """Start a worker; workers compete for the endpoint of the timeout manager."""
     return Server(scene, f"flights-{number}", ["--config", str(scene.file("flights.toml"))])
 
 
@@ -100,8 +99,4 @@ def producer(scene: Scene) -> Process:
 
 
 def _environment(scene: Scene) -> dict[str, str]:
-    kept = environment()
-    if path := kept.get("PYTHONPATH"):
-        folders = [str(Path(folder).resolve()) for folder in path.split(os.pathsep) if folder]
-        kept["PYTHONPATH"] = os.pathsep.join(folders)
-    return {**kept, "FLIGHTS_SCENE": str(scene.file("scene.json"))}
+    return {**clean_variables(), "FLIGHTS_SCENE": str(scene.file("scene.json"))}

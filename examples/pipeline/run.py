@@ -1,7 +1,6 @@
 """A year of flights through the data pipeline: scheduled, run, forecast, archived and reconciled.
 
-Ends with what became of every message, and with pictures. Exit code 1: something is not as it has
-to be.
+Ends with counts of all messages, and with pictures. Exit code 1: a check failed.
 """
 
 import argparse
@@ -21,14 +20,20 @@ from flights import Calendar, fetch, write
 from timeoutmgr import Endpoint, HandlerContext
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.pipeline import SessionOptions, spark_session
-from timeoutmgr.pipeline.jobs.archive import ArchiveOptions, archive
-from timeoutmgr.pipeline.jobs.forecast import ForecastOptions, forecast
-from timeoutmgr.pipeline.jobs.lateness import LatenessOptions, lateness
-from timeoutmgr.pipeline.jobs.reconcile import ReconcileOptions, ReconcileReport, reconcile
-from timeoutmgr.pipeline.jobs.schedule import ScheduleOptions, schedule
-from timeoutmgr.pipeline.pages import forecast_page, lateness_page
-from timeoutmgr.pipeline.transforms.reconciling import Verdict
-from timeoutmgr.settings_file import configuration_from
+from timeoutmgr.pipeline.jobs.archive import archive
+from timeoutmgr.pipeline.jobs.forecast import forecast, forecast_page
+from timeoutmgr.pipeline.jobs.lateness import lateness, lateness_page
+from timeoutmgr.pipeline.jobs.reconcile import ReconcileReport, reconcile
+from timeoutmgr.pipeline.jobs.schedule import schedule
+from timeoutmgr.pipeline.options import (
+    ArchiveOptions,
+    ForecastOptions,
+    LatenessOptions,
+    ReconcileOptions,
+    ScheduleOptions,
+)
+from timeoutmgr.pipeline.transforms.verdicts import Verdict
+from timeoutmgr.settings.file import configuration_from
 
 BOARD: Final = "departures"
 SETTINGS: Final = """
@@ -58,7 +63,7 @@ class Board:
 
 
 class Play:
-    """The steps, one after the other; what is wrong is collected, and told in the end."""
+    """The steps in their order; failures are collected and printed at the end."""
 
     def __init__(self, given: argparse.Namespace, folder: Path, out: Path) -> None:
         self._given, self._folder, self._out = given, folder, out
@@ -119,7 +124,7 @@ class Play:
 
     def _wait(self, board: Board, until: datetime) -> int:
         which = ForecastOptions(
-            stores=self._stores, bucket=timedelta(seconds=1), horizon=timedelta(days=1)
+            stores=self._stores, bucket=timedelta(seconds=1), ahead=timedelta(days=1)
         )
         ahead = forecast(which, clock=self._clock)
         last = int(until.timestamp()) * 1_000_000
@@ -136,7 +141,7 @@ class Play:
         options = ForecastOptions(
             stores=self._stores,
             bucket=timedelta(minutes=1),
-            horizon=timedelta(days=370),
+            ahead=timedelta(days=370),
             capacity=1,
         )
         report = forecast(options, clock=self._clock)

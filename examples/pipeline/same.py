@@ -1,7 +1,7 @@
-"""Whether a job found the same everywhere: same.py FILE FILE ..., each what one --json printed.
+"""Compare outputs of a job: same.py FILE FILE ..., each the output of a run with --json.
 
-Says what differs from the first, and ends with exit code 1 if anything does. What a run is called
-and when it was is its own.
+Prints each difference from the first file; exit code 1 if there is any. Name and time of a run may
+differ.
 """
 
 import json

@@ -2,9 +2,9 @@
 
 SQLite has one writer: a transaction that is open while a message is sent would keep everybody
 from storing, or, where the queue is in the same file, wait for itself. So fetching commits a mark
-on the rows, and removing misses what somebody else has marked since. A mark names the life of its
-process (``timeoutmgr.database.owners``), and is void when that has ended; its time-out is for a
-process that is stopped and not dead.
+on the rows, and removing misses rows that another process has marked since. A mark names the owner
+of its process (``timeoutmgr.database.session_locks``), and is void when that has ended; its
+time-out is for a process that is stopped and not dead.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from uuid import uuid4
 from timeoutmgr.contracts import Timeout
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database import Database
-from timeoutmgr.instants import Micros
-from timeoutmgr.persistence.sql.lives import Lives
+from timeoutmgr.database.session_locks import Liveness
+from timeoutmgr.message.instants import Micros
 
 from .rows import DelayedRows
 
@@ -26,24 +26,26 @@ CLAIM_TIME: Final = 60_000_000
 """Microseconds for which a mark holds whose process neither ends it nor dies."""
 
 
-class Fence:
-    """What one fetch has in hand; used by one thread."""
+class FencingToken:
+    """The rows of one fetch; used by one thread."""
 
-    def __init__(self, database: Database, rows: DelayedRows, lives: Lives, owner: str) -> None:
+    def __init__(
+        self, database: Database, rows: DelayedRows, liveness: Liveness, owner: str
+    ) -> None:
         self._database = database
         self._rows = rows
-        self._lives = lives
+        self._liveness = liveness
         self._owner = owner
         self._claim = ""
         self._held: set[str] = set()
 
     def due(self, at: Micros, limit: int) -> Sequence[Any]:
         """Return up to *limit* that are due, and hold them."""
-        life = self._lives.name_of(self._owner)
-        self._claim = f"{uuid4().hex}@{life}"
+        owner = self._liveness.name_of(self._owner)
+        self._claim = f"{uuid4().hex}@{owner}"
         claims = self._others()
-        gone = self._lives.gone({_life(claim) for claim in claims})
-        freed = [claim for claim in claims if _life(claim) in gone]
+        dead = self._liveness.dead_owners({_owner_of(claim) for claim in claims})
+        freed = [claim for claim in claims if _owner_of(claim) in dead]
 
         def work(connection: Any) -> Sequence[Any]:
             self._rows.free(connection, freed)
@@ -51,7 +53,7 @@ class Fence:
             found = self._rows.due(connection, at, limit).rows
             ids = [row.id for row in found]
             if ids:
-                self._rows.hold(connection, ids, self._claim, at + CLAIM_TIME)
+                self._rows.reserve(connection, ids, self._claim, at + CLAIM_TIME)
                 reach("fencing.held")
             return found
 
@@ -60,7 +62,7 @@ class Fence:
         return found
 
     def remove(self, timeouts: Sequence[Timeout]) -> int:
-        """Remove what is still held; return how many that were."""
+        """Remove the rows that are still ours; return how many that were."""
         ids = [timeout.id for timeout in timeouts]
         removed = self._database.run(
             lambda connection: self._rows.remove(connection, ids, self._claim)
@@ -69,7 +71,7 @@ class Fence:
         return removed
 
     def close(self) -> None:
-        """Give back what was not removed."""
+        """Free the rows that were not removed."""
         if self._held:
             ids, self._held = sorted(self._held), set()
             self._database.run(lambda connection: self._rows.let_go(connection, ids, self._claim))
@@ -80,14 +82,16 @@ class Fence:
 
 
 @contextmanager
-def fenced(database: Database, rows: DelayedRows, lives: Lives, owner: str) -> Iterator[Fence]:
-    """Lend a fence; what it still holds in the end is given back."""
-    fence = Fence(database, rows, lives, owner)
+def fenced(
+    database: Database, rows: DelayedRows, liveness: Liveness, owner: str
+) -> Iterator[FencingToken]:
+    """Lend a token; rows that it still holds in the end are freed."""
+    token = FencingToken(database, rows, liveness, owner)
     try:
-        yield fence
+        yield token
     finally:
-        fence.close()
+        token.close()
 
 
-def _life(claim: str) -> str:
+def _owner_of(claim: str) -> str:
     return claim.partition("@")[2]

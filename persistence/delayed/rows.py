@@ -6,9 +6,14 @@ from typing import Any, Final, NamedTuple
 
 from sqlalchemy import (
     BigInteger,
+    Column,
     Connection,
     Integer,
+    LargeBinary,
+    MetaData,
     Row,
+    SmallInteger,
+    Table,
     Text,
     any_,
     bindparam,
@@ -22,18 +27,85 @@ from sqlalchemy import (
 )
 
 from timeoutmgr.contracts import Key, Timeout
-from timeoutmgr.database import Database
+from timeoutmgr.database import Database, checked_identifier
 from timeoutmgr.database.arrays import TextArray
-from timeoutmgr.instants import Micros
-from timeoutmgr.persistence.sql.bodies import columns_with_size, fitting
-from timeoutmgr.persistence.sql.horizon import FROM_THE_BEGINNING
-from timeoutmgr.persistence.sql.inserting import insert_missing
+from timeoutmgr.database.texts import KeyText
+from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.message.instants import Micros
+from timeoutmgr.persistence.sql.batch_writes import insert_missing
+from timeoutmgr.persistence.sql.claim.hints import FROM_THE_BEGINNING
+from timeoutmgr.persistence.sql.dispatch.bodies import columns_with_size, fitting
 from timeoutmgr.persistence.sql.rows import to_row
 
-from .table import delayed_table
+SUFFIX: Final = ".delayed"
+NAME_BYTES: Final = 55
+"""The longest name of a table; with the suffix of its version it fits PostgreSQL's 63."""
 
-# The start of the statement, unlike the store's own clock: what moves on while a statement runs
-# cannot be compared by an index. It is behind that clock, so nothing is early for it.
+
+def table_name(endpoint: str, given: str | None) -> str:
+    """Return the table's name: the one *given*, or that of *endpoint*.
+
+    Any printable text will do, as it is quoted. Raises ConfigurationError for a name that some
+    database would cut off: two endpoints would share a table.
+    """
+    name = endpoint + SUFFIX if given is None else given
+    size = len(name.encode("utf-8", "surrogatepass"))
+    if not 0 < size <= NAME_BYTES or not name.isprintable():
+        raise ConfigurationError(
+            f"a delayed message store's table is printable text of 1 to {NAME_BYTES} bytes, got "
+            f"{name!r:.120}; name another one with table="
+        )
+    return name
+
+
+# ``next_try`` is when a row may be fetched: its due time, moved on by each failed attempt. The key
+# begins with it, so that the next rows stand together, however much is behind them.
+def delayed_table(schema: str | None, name: str) -> Table:
+    """Return the table *name* in *schema* (None: the connection's own)."""
+    if schema is not None:
+        checked_identifier("schema", schema)
+    return Table(
+        name,
+        MetaData(schema=schema),
+        _instant("next_try", key=True),
+        _text("id", key=True),
+        _instant("due"),
+        _text("destination"),
+        _text("saga_id"),
+        _text("message_id"),
+        Column("headers", Text),
+        Column("body", LargeBinary),
+        _text("content_type"),
+        _text("content_encoding"),
+        _instant("created"),
+        Column("attempts", Integer),
+        _text("claimed_by"),
+        _instant("claimed_until"),
+    )
+
+
+def marker_table(schema: str | None, name: str) -> Table:
+    """Return the table with the marker of the store whose messages are in the table *name*."""
+    return Table(
+        f"{name}.marker",
+        MetaData(schema=schema),
+        _text("endpoint", key=True),
+        _text("marker"),
+        Column("broker", Text),
+        Column("marker_confirmed", SmallInteger),
+    )
+
+
+def _text(name: str, *, key: bool = False) -> Column[Any]:
+    return Column(name, KeyText(255), primary_key=key)
+
+
+def _instant(name: str, *, key: bool = False) -> Column[Any]:
+    return Column(name, BigInteger, primary_key=key, autoincrement=False)
+
+
+# The start of the statement, unlike the store's own clock: an index cannot compare a value that
+# changes while a statement runs. It is behind that clock, so nothing is early for it.
 _STATEMENT_NOW: Final = {
     "postgresql": "CAST(floor(extract(epoch FROM statement_timestamp()) * 1000000) AS bigint)",
     "mysql": "CAST(UNIX_TIMESTAMP(NOW(6)) * 1000000 AS SIGNED)",
@@ -52,7 +124,7 @@ class Due(NamedTuple):
 
 
 class DelayedRows:
-    """What is done to the rows of one table, on a connection of the caller's."""
+    """Reads and writes of one table, on a connection of the caller."""
 
     def __init__(self, database: Database, schema: str | None, name: str) -> None:
         self._table: Final = delayed_table(schema, name)
@@ -77,7 +149,7 @@ class DelayedRows:
             .limit(bindparam("limit", type_=Integer))
             .with_for_update(skip_locked=True)
         )
-        # Until the table has statistics, PostgreSQL takes what is due for a few rows, and would
+        # Until the table has statistics, PostgreSQL estimates few due rows, and would
         # read and sort all of them for the first batch.
         self._in_order = (
             select(func.set_config("enable_sort", "off", True)) if dialect == "postgresql" else None
@@ -106,7 +178,7 @@ class DelayedRows:
             .where(by_id)
             .values(attempts=rows.attempts + 1, next_try=bindparam("next_try_"))
         )
-        self._hold = (
+        self._claim_rows = (
             update(self._table)
             .where(by_id)
             .values(claimed_by=bindparam("claim_"), claimed_until=bindparam("until_"))
@@ -124,7 +196,7 @@ class DelayedRows:
         )
 
     def insert(self, connection: Connection, timeouts: Sequence[Timeout]) -> None:
-        """Insert those whose id is not stored yet."""
+        """Insert the rows whose id is not stored yet."""
         insert_missing(connection, self._table, [_row(timeout) for timeout in timeouts])
 
     def due(
@@ -187,10 +259,12 @@ class DelayedRows:
         found = connection.execute(self._destinations, {"most": most})
         return {destination: count for destination, count in found}
 
-    def hold(self, connection: Connection, ids: Sequence[str], claim: str, until: Micros) -> None:
+    def reserve(
+        self, connection: Connection, ids: Sequence[str], claim: str, until: Micros
+    ) -> None:
         """Mark rows as held by *claim*."""
         given = [{"id_": one, "claim_": claim, "until_": until} for one in ids]
-        connection.execute(self._hold, given)
+        connection.execute(self._claim_rows, given)
 
     def let_go(self, connection: Connection, ids: Sequence[str], claim: str) -> None:
         """Free those of *ids* that *claim* still holds."""

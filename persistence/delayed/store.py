@@ -11,19 +11,26 @@ from sqlalchemy import Connection
 from sqlalchemy.engine import URL
 
 from timeoutmgr.clock import SystemClock
-from timeoutmgr.contracts import Clock, Key, StoreCapabilities, Timeout, TransactionMode
+from timeoutmgr.contracts import (
+    Clock,
+    Key,
+    StoreCapabilities,
+    StoreMarker,
+    Timeout,
+    TransactionMode,
+)
 from timeoutmgr.database import Database, checked_identifier
 from timeoutmgr.database import upgrade as migrations
+from timeoutmgr.database.session_locks import Liveness
 from timeoutmgr.database.soundness import refusals
 from timeoutmgr.errors import CombinationRefused, ConfigurationError
-from timeoutmgr.instants import LATEST, Micros
-from timeoutmgr.persistence.sql.horizon import Horizon
-from timeoutmgr.persistence.sql.lives import Lives
+from timeoutmgr.message.instants import LATEST, Micros
+from timeoutmgr.persistence.sql.claim.hints import KeyCursor
+from timeoutmgr.persistence.sql.markers import Markers
 from timeoutmgr.persistence.sql.rows import from_row, refused_value, sound_timeout
 
-from .fencing import Fence, fenced
-from .rows import DelayedRows
-from .table import table_name
+from .fencing_token import FencingToken, fenced
+from .rows import DelayedRows, marker_table, table_name
 
 _MIGRATIONS: Final = "timeoutmgr.persistence:delayed/migrations"
 
@@ -31,9 +38,9 @@ _MIGRATIONS: Final = "timeoutmgr.persistence:delayed/migrations"
 class SqlDelayedMessageStore:
     """Keeps delayed messages in SQLite, PostgreSQL, MySQL or MariaDB; one store per endpoint.
 
-    *url* may be a Database that is used elsewhere too; with a URL, the process' shared one is
-    taken. *table* is the endpoint's name with ``.delayed`` if it is not given. Both names are
-    quoted. See :class:`timeoutmgr.contracts.DelayedMessageStore` for the methods.
+    *url* may be a Database that is used elsewhere too; with a URL, the shared Database of the
+    process is used. *table* is the endpoint's name with ``.delayed`` if it is not given. Both names
+    are quoted. See :class:`timeoutmgr.contracts.DelayedMessageStore` for the methods.
     """
 
     def __init__(
@@ -59,9 +66,9 @@ class SqlDelayedMessageStore:
             table_name("", table)
         self._schema, self._table = schema, table
         self._clock: Final = clock or SystemClock()
-        self._lives: Final = Lives(self._database)
+        self._liveness: Final = Liveness(self._database)
         self._me: Final = uuid4().hex
-        self._horizon: Final = Horizon(SystemClock())
+        self._cursor: Final = KeyCursor(SystemClock())
         self._mode: TransactionMode | None = None
         self._endpoint: str | None = None
         self._bound: DelayedRows | None = None
@@ -73,7 +80,7 @@ class SqlDelayedMessageStore:
 
     @property
     def capabilities(self) -> StoreCapabilities:
-        """What the database can keep."""
+        """Capabilities of the database."""
         row_locks = self._database.dialect.row_locks
         return StoreCapabilities(
             name=self._database.dialect.name,
@@ -96,11 +103,23 @@ class SqlDelayedMessageStore:
         """Return the statements that ``setup_infrastructure`` would run on an empty database."""
         return migrations.ddl(self._database, *self._tables(endpoint_name), self._attributes())
 
+    def marker(self, endpoint: str) -> StoreMarker | None:
+        """Return the marker of *endpoint*, if there is one."""
+        return self._markers(endpoint).read(endpoint)
+
+    def propose_marker(self, endpoint: str, word: str, broker: str) -> StoreMarker:
+        """Keep *word*, unconfirmed, unless a marker is kept; return the marker that is kept."""
+        return self._markers(endpoint).propose(endpoint, word, broker)
+
+    def confirm_marker(self, endpoint: str, word: str, broker: str) -> None:
+        """Keep *word* as the marker that *broker* bears."""
+        self._markers(endpoint).confirm(endpoint, word, broker)
+
     def transaction(self) -> AbstractContextManager[Any]:
-        """Open a transaction; on SQLite, which has no row locks, a fence on what is fetched."""
+        """Open a transaction; on SQLite, without row locks, fence the fetched rows."""
         if self._database.dialect.row_locks:
             return self._database.begin()
-        return fenced(self._database, self._rows, self._lives, self._me)
+        return fenced(self._database, self._rows, self._liveness, self._me)
 
     def store(self, timeout: Timeout, *, transaction: Connection | None = None) -> None:
         """Store a message; an id that is stored already is left as it is."""
@@ -109,7 +128,7 @@ class SqlDelayedMessageStore:
     def store_many(
         self, timeouts: Sequence[Timeout], *, transaction: Connection | None = None
     ) -> None:
-        """Store all or none; raises MessageRejected for what cannot be stored."""
+        """Store all or none; raises MessageRejected for a message that cannot be stored."""
 
         def insert_sound_row(connection: Connection) -> None:
             self._rows.insert(connection, [sound_timeout(timeouts[0].due)])
@@ -120,34 +139,36 @@ class SqlDelayedMessageStore:
             else:
                 self._database.run(lambda connection: self._rows.insert(connection, timeouts))
         if transaction is None:
-            self.expect(min((timeout.due for timeout in timeouts), default=LATEST))
+            self.notify_stored(min((timeout.due for timeout in timeouts), default=LATEST))
 
     def fetch_next_due_timeout(
-        self, at: Micros, *, transaction: Connection | Fence
+        self, at: Micros, *, transaction: Connection | FencingToken
     ) -> Timeout | None:
         """Return the oldest that is due and in nobody's hands."""
         return next(iter(self.fetch_due(at, 1, transaction=transaction)), None)
 
     def fetch_due(
-        self, at: Micros, limit: int, *, transaction: Connection | Fence
+        self, at: Micros, limit: int, *, transaction: Connection | FencingToken
     ) -> list[Timeout]:
         """Return up to *limit* that are due and in nobody's hands, oldest first."""
-        if isinstance(transaction, Fence):
+        if isinstance(transaction, FencingToken):
             found = transaction.due(at, limit)
         else:
             found = self._due(transaction, at, limit)
         return [from_row(row) for row in found]
 
-    def remove(self, timeout: Timeout, *, transaction: Connection | Fence | None = None) -> bool:
+    def remove(
+        self, timeout: Timeout, *, transaction: Connection | FencingToken | None = None
+    ) -> bool:
         """Remove a message; return whether it was there."""
         return self.remove_many([timeout], transaction=transaction) == 1
 
     def remove_many(
-        self, timeouts: Sequence[Timeout], *, transaction: Connection | Fence | None = None
+        self, timeouts: Sequence[Timeout], *, transaction: Connection | FencingToken | None = None
     ) -> int:
         """Remove messages; return how many were there."""
         ids = [timeout.id for timeout in timeouts]
-        if isinstance(transaction, Fence):
+        if isinstance(transaction, FencingToken):
             return transaction.remove(timeouts)
         if transaction is not None:
             return self._rows.remove(transaction, ids)
@@ -161,7 +182,7 @@ class SqlDelayedMessageStore:
         return counted == 1
 
     def next(self) -> Micros | None:
-        """Return when the earliest is to be fetched, whoever has it in hand."""
+        """Return when the earliest is to be fetched, locked or not."""
         with self._database.read() as connection:
             return self._rows.next(connection)
 
@@ -181,22 +202,22 @@ class SqlDelayedMessageStore:
 
     def close(self) -> None:
         """End the life of this process here, and let go of idle connections."""
-        self._lives.end_all()
+        self._liveness.release_all()
         self._database.leave(self)
 
-    def expect(self, due: Micros) -> None:
+    def notify_stored(self, due: Micros) -> None:
         """Hear that a message of *due* was stored in a caller's transaction, and is committed."""
-        self._horizon.expect(due)
+        self._cursor.notify_stored(due)
 
     def _due(self, connection: Connection, at: Micros, limit: int) -> Sequence[Any]:
         """Look from where rows begin; from the very beginning before saying that no more is due."""
-        view = self._horizon.view()
-        found, is_cut = self._rows.due(connection, at, limit, view.start)
-        if len(found) < limit and not is_cut and self._horizon.retreat():
-            # What is locked by now is ours, and found again.
+        position = self._cursor.position()
+        found, is_cut = self._rows.due(connection, at, limit, position.start)
+        if len(found) < limit and not is_cut and self._cursor.retreat():
+            # Rows locked by now are ours, and found again.
             return self._rows.due(connection, at, limit).rows
         if found:
-            self._horizon.reach(view, Key(found[0].next_try, found[0].id))
+            self._cursor.advance(position, Key(found[0].next_try, found[0].id))
         return found
 
     @property
@@ -208,7 +229,7 @@ class SqlDelayedMessageStore:
         return self._bound
 
     def _tables(self, endpoint: str) -> tuple[str, str, str | None]:
-        """Return what migrations ask for, and bind the store to *endpoint*."""
+        """Return the tables for migrations, and bind the store to *endpoint*."""
         if self._endpoint is not None and self._endpoint != endpoint:
             raise ConfigurationError(
                 f"this delayed message store is that of endpoint {self._endpoint!r}; make another "
@@ -219,6 +240,10 @@ class SqlDelayedMessageStore:
             self._endpoint = endpoint
             self._bound = DelayedRows(self._database, self._schema, name)
         return _MIGRATIONS, f"{name}.version", self._schema
+
+    def _markers(self, endpoint: str) -> Markers:
+        name = table_name(endpoint, self._table)
+        return Markers(self._database, marker_table(self._schema, name))
 
     def _attributes(self) -> dict[str, str]:
         assert self._endpoint is not None, "bound by _tables"

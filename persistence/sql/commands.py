@@ -17,15 +17,14 @@ from timeoutmgr.contracts import (
     TimeoutState,
 )
 from timeoutmgr.crashpoints import reach
-from timeoutmgr.instants import Micros
+from timeoutmgr.message.instants import Micros
 from timeoutmgr.persistence.remembered import AWAITED, Remembered, unpack
 
-from .claims import claims_of, may_have_sent
+from .batch_writes import insert_missing
+from .claim.rows import claims_of, may_have_sent
 from .context import StoreContext
-from .history import entry, record
-from .inserting import insert_missing
 from .locks import lock_endpoint
-from .rows import due_of
+from .rows import due_of, entry, record
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,14 +35,14 @@ class _Held:
     maybe_sent: bool
 
 
-class Changing:
+class TimeoutCommands:
     """Cancels and reschedules timeouts of one endpoint."""
 
     def __init__(self, context: StoreContext) -> None:
         self._context = context
         timeouts, keys = context.tables.timeouts, context.tables.keys
         one_key = (keys.c.endpoint == context.endpoint, keys.c.id == bindparam("id"))
-        self._glance = select(keys).where(*one_key)
+        self._peek = select(keys).where(*one_key)
         self._key = select(keys).where(*one_key).with_for_update()
         one_row = (
             timeouts.c.endpoint == context.endpoint,
@@ -56,12 +55,14 @@ class Changing:
             keys.c.endpoint == context.endpoint, keys.c.id == bindparam("id_")
         )
 
-    def cancel(self, timeout_id: str) -> CancelResult:
-        """Cancel one, or leave a tombstone for one that was never seen."""
-        return self._context.database.run(lambda connection: self._cancel(connection, timeout_id))
+    def cancel(self, timeout_id: str, channel: str | None) -> CancelResult:
+        """Cancel a timeout, or leave a tombstone for an id that was never seen."""
+        return self._context.database.run(
+            lambda connection: self._cancel(connection, timeout_id, channel)
+        )
 
     def reschedule(self, timeout_id: str, due: Micros) -> ChangeResult:
-        """Move one to *due*, with all that it is."""
+        """Move a timeout to *due*, with all its columns."""
         return self._context.database.run(
             lambda connection: self._reschedule(connection, timeout_id, due)
         )
@@ -79,7 +80,7 @@ class Changing:
         key = connection.execute(self._key, {"id": timeout.id}).first()
         if key is None or key.state != TimeoutState.PENDING:
             return None
-        held = self._hold(connection, Key(key.due, timeout.id))
+        held = self._lock_pending(connection, Key(key.due, timeout.id))
         if held is None or timeout.created == held.row.created:
             return None
         if timeout.created < held.row.created:
@@ -89,11 +90,11 @@ class Changing:
         self._change_key_of(connection, key, timeout.due, content=packed)
         self._put_in_place(connection, held, row)
         at = self._context.now(connection)
-        told = entry(timeout.key, at, timeout.destination, 0, None)
-        record(connection, self._context, "replaced", [told])
+        replaced = entry(timeout.key, at, timeout.destination, 0, None)
+        record(connection, self._context, "replaced", [replaced])
         return RepeatKind.REPLACED
 
-    def _cancel(self, connection: Connection, timeout_id: str) -> CancelResult:
+    def _cancel(self, connection: Connection, timeout_id: str, channel: str | None) -> CancelResult:
         if self._is_in_other_hands(connection, timeout_id):
             return CancelResult.TOO_LATE
         key = connection.execute(self._key, {"id": timeout_id}).first()
@@ -106,7 +107,7 @@ class Changing:
             return _cancelled_before(key)
         if key.state != TimeoutState.PENDING:
             return CancelResult.TOO_LATE
-        held = self._hold(connection, Key(key.due, timeout_id))
+        held = self._lock_pending(connection, Key(key.due, timeout_id))
         if held is None:
             return CancelResult.TOO_LATE
         at = self._context.now(connection)
@@ -117,9 +118,10 @@ class Changing:
             {"id_": timeout_id},
         )
         reach("changing.key_cancelled")
-        self._take_out(connection, held)
+        self._remove_row(connection, held)
         reach("changing.row_cancelled")
-        self._tell(connection, "cancelled", held, Key(due_of(held.row), timeout_id), at)
+        key_then = Key(due_of(held.row), timeout_id)
+        self._record_event(connection, "cancelled", held, key_then, at, channel)
         reach("changing.cancelled")
         return CancelResult.MAYBE_SENT if held.maybe_sent else CancelResult.CANCELLED
 
@@ -131,14 +133,14 @@ class Changing:
             return ChangeResult.UNKNOWN
         if key.state != TimeoutState.PENDING:
             return ChangeResult.TOO_LATE
-        held = self._hold(connection, Key(key.due, timeout_id))
+        held = self._lock_pending(connection, Key(key.due, timeout_id))
         if held is None:
             return ChangeResult.TOO_LATE
         self._change_key_of(connection, key, due)
         placed = {"due": due, "original_due": None}
         self._put_in_place(connection, held, {**held.row._mapping, **placed})
         at = self._context.now(connection)
-        self._tell(connection, "rescheduled", held, Key(due, timeout_id), at)
+        self._record_event(connection, "rescheduled", held, Key(due, timeout_id), at)
         return ChangeResult.MAYBE_SENT if held.maybe_sent else ChangeResult.CHANGED
 
     def _change_key_of(self, connection: Connection, key: Any, due: Micros, **more: Any) -> None:
@@ -147,8 +149,8 @@ class Changing:
         reach("changing.key_moved")
 
     def _put_in_place(self, connection: Connection, held: _Held, row: dict[str, Any]) -> None:
-        """Put *row* in the place of the *held* one; what may have been sent stays in doubt."""
-        self._take_out(connection, held)
+        """Put *row* in the place of the *held* one; a maybe-sent timeout stays in doubt."""
+        self._remove_row(connection, held)
         reach("changing.row_taken_out")
         moved = {**row, "version": held.row.version + 1, "maybe_sent": int(held.maybe_sent)}
         connection.execute(insert(self._context.tables.timeouts), moved)
@@ -160,18 +162,19 @@ class Changing:
         There SKIP LOCKED stands in the row's line for a moment before it passes by. Held
         meanwhile, the key would close a circle with a dispatcher that closes, and it is the
         dispatcher that the server may then pick to fail, with its message sent. Behind the
-        endpoint's lock there is no other change and no claim: who holds the row dispatches it.
+        endpoint's lock there is no other change and no claim: the owner of the row lock dispatches
+        it.
         """
         if not self._context.locks_what_it_reads:
             return False
         lock_endpoint(connection, self._context)
-        seen = connection.execute(self._glance, {"id": timeout_id}).first()
+        seen = connection.execute(self._peek, {"id": timeout_id}).first()
         if seen is None or seen.state != TimeoutState.PENDING:
             return False
         if self._lock_row(connection, Key(seen.due, timeout_id)) is not None:
             return False
-        # Gone, or held: what its dispatcher says of it counts, once that is committed.
-        again = connection.execute(self._glance, {"id": timeout_id}).first()
+        # Gone, or held: the outcome of its dispatcher counts, once it is committed.
+        again = connection.execute(self._peek, {"id": timeout_id}).first()
         return again is not None and again.state == TimeoutState.PENDING
 
     def _bar(self, connection: Connection, timeout_id: str) -> bool:
@@ -188,15 +191,15 @@ class Changing:
         }
         return insert_missing(connection, self._context.tables.keys, [tombstone]) == 1
 
-    def _hold(self, connection: Connection, key: Key) -> _Held | None:
+    def _lock_pending(self, connection: Connection, key: Key) -> _Held | None:
         """Return the pending timeout of *key*, locked, or None while it is dispatched or moved.
 
-        Its key is locked already, so that its row cannot go away: a row that is not to be had
-        is held by somebody.
+        Its key is locked already, so that its row cannot go away: another transaction holds a row
+        that cannot be locked.
         """
         row = self._lock_row(connection, key)
         if row is None and self._context.database.dialect.row_locks:
-            # Whoever claims holds rows too, for a moment, to mark them. Behind the endpoint's
+            # A claim locks rows too, for a moment, to flag them. Behind the endpoint's
             # lock it is done with that, and a row that is still held is a dispatcher's.
             lock_endpoint(connection, self._context)
             row = self._lock_row(connection, key)
@@ -209,21 +212,29 @@ class Changing:
         ]
         if claims and not self._context.database.dialect.row_locks:
             now = self._context.now(connection)
-            gone = self._context.lives.gone({claim.owner for claim in claims})
-            if any(claim.claimed_until > now and claim.owner not in gone for claim in claims):
+            dead = self._context.liveness.dead_owners({claim.owner for claim in claims})
+            if any(claim.claimed_until > now and claim.owner not in dead for claim in claims):
                 return None
         return _Held(row, bool(row.maybe_sent or claims))
 
     def _lock_row(self, connection: Connection, key: Key) -> Any:
         return connection.execute(self._row, {"due_": key.due, "id_": key.id}).first()
 
-    def _take_out(self, connection: Connection, held: _Held) -> None:
+    def _remove_row(self, connection: Connection, held: _Held) -> None:
         connection.execute(self._remove, {"due_": held.row.due, "id_": held.row.id})
 
-    def _tell(self, connection: Connection, event: str, held: _Held, key: Key, at: Micros) -> None:
+    def _record_event(
+        self,
+        connection: Connection,
+        event: str,
+        held: _Held,
+        key: Key,
+        at: Micros,
+        channel: str | None = None,
+    ) -> None:
         row = held.row
         rows: Sequence[dict[str, Any]] = [entry(key, at, row.destination, row.attempts, row.run_id)]
-        record(connection, self._context, event, rows)
+        record(connection, self._context, event, rows, channel)
 
 
 def _cancelled_before(key: Any) -> CancelResult:

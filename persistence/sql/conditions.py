@@ -33,6 +33,11 @@ def after(due: Col, id_: Col, from_due: Any, from_id: Any) -> ColumnElement[bool
     return and_(due >= from_due, or_(due > from_due, id_ > from_id))
 
 
+def up_to(due: Col, id_: Col, last_due: Any, last_id: Any) -> ColumnElement[bool]:
+    """Return the condition that the key is (*last_due*, *last_id*), or before it."""
+    return and_(due <= last_due, or_(due < last_due, id_ <= last_id))
+
+
 def from_key(context: StoreContext, due: Col, id_: Col, first: Any) -> ColumnElement[bool]:
     """Return the condition that the key is the pair *first*, or behind it.
 
@@ -72,7 +77,7 @@ def within(due: Col, id_: Col, first: Any, last: Any) -> ColumnElement[bool]:
 
 
 def among(context: StoreContext, id_: ColumnElement[Any]) -> ColumnElement[bool]:
-    """Return the condition that the id is one of the parameter ``ids``.
+    """Return the condition that the id is among the parameter ``ids``.
 
     PostgreSQL gets them as one array, so that its plan serves any number of them. It would compare
     with the elements of an array one after the other, and makes a hash of a subquery; of which it
@@ -123,10 +128,10 @@ def _these(context: StoreContext, keys: Sequence[Key]) -> dict[str, Any]:
 def _keyed(context: StoreContext) -> ColumnElement[bool]:
     """Return the condition that a row's key is one of some keys, with false hits.
 
-    It reads the interval of the keys in the order of the primary key, which is what a claim
-    covers: of ten thousand that are due at one instant a hundred, and not all of them. An id that
-    was moved within the interval is found too: the caller compares the key. MySQL would read, and
-    lock, whatever its plan makes of an interval, and is given the pairs.
+    It reads the interval of the keys in the order of the primary key, which a claim covers: of ten
+    thousand that are due at one instant a hundred, and not all of them. An id that was moved within
+    the interval is found too: the caller compares the key. MySQL would read, and lock, the rows
+    that its plan makes of an interval, and gets the pairs.
     """
     timeouts = context.tables.timeouts
     mine = timeouts.c.endpoint == bindparam("endpoint")

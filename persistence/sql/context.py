@@ -1,4 +1,4 @@
-"""What every part of one endpoint's store knows."""
+"""The context that the parts of one endpoint's store share."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -9,14 +9,13 @@ from sqlalchemy.sql.selectable import Select
 
 from timeoutmgr.contracts import Clock, Key
 from timeoutmgr.database import Database
-from timeoutmgr.database.copying import can_copy
-from timeoutmgr.instants import Micros
+from timeoutmgr.database.binary_copy import can_copy
+from timeoutmgr.database.session_locks import Liveness
+from timeoutmgr.message.instants import Micros
 
-from .lives import Lives
+from .batch_writes import BatchWrites, PostgreSQLBatchWrites
 from .settings import SqlSettings
-from .tables import Tables
-from .writing import Writing
-from .writing_postgresql import PostgreSQLWriting
+from .tables import TimeoutTables
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,24 +28,24 @@ class StoreContext:
 
     endpoint: str
     database: Database
-    tables: Tables
+    tables: TimeoutTables
     settings: SqlSettings
     clock: Clock
-    lives: Lives
+    liveness: Liveness
     atomic: bool
     node: str
     me: str
 
     @cached_property
-    def writing(self) -> Writing:
+    def writing(self) -> BatchWrites:
         """How batches are written here."""
         if self.settings.copy and can_copy(self.database.engine):
-            return PostgreSQLWriting(self.tables, self.endpoint)
-        return Writing(self.tables, self.endpoint, locks_what_it_reads=self.locks_what_it_reads)
+            return PostgreSQLBatchWrites(self.tables, self.endpoint)
+        return BatchWrites(self.tables, self.endpoint, locks_what_it_reads=self.locks_what_it_reads)
 
     @cached_property
     def claims(self) -> Select[tuple[Any, ...]]:
-        """All claims of the endpoint, also those that have ended; made once, for it is hot.
+        """All claims of the endpoint, also ended claims; made once, for it is hot.
 
         Their columns are in the order in which ``claims_of`` reads them.
         """
@@ -64,8 +63,8 @@ class StoreContext:
     def locks_what_it_reads(self) -> bool:
         """Whether an UPDATE or DELETE locks, and waits for, each row that its plan reads.
 
-        So it is in MySQL, and the plan is not ours to choose: where others hold rows, only
-        statements on one whole primary key are free of deadlocks.
+        So it is in MySQL, and the plan is not ours to choose: while other transactions lock rows,
+        only statements on a whole primary key are free of deadlocks.
         """
         return self.database.dialect.name in {"mysql", "mariadb"}
 

@@ -1,4 +1,4 @@
-"""Storing timeouts: the key first, so that each id is stored once in its life."""
+"""Insert timeouts: the key first, so that each id is stored once in its life."""
 
 from __future__ import annotations
 
@@ -8,17 +8,16 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection
 
-from timeoutmgr.content import content_of
 from timeoutmgr.contracts import Repeat, Timeout, Transaction
+from timeoutmgr.contracts.content import content_of
+from timeoutmgr.contracts.refusals import refuse
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database.soundness import refusals
-from timeoutmgr.refusing import refuse
 
+from .batch_writes import require_fit
 from .context import StoreContext
-from .history import entry, record
-from .inserting import require_fit
 from .repeats import Repeats, may_replace
-from .rows import refused_value, sound_timeout, to_row
+from .rows import entry, record, refused_value, sound_timeout, to_row
 
 Result = TypeVar("Result")
 
@@ -32,7 +31,7 @@ class _Item:
     content: bytes
 
 
-class Storing:
+class TimeoutInsert:
     """Stores batches of timeouts of one endpoint."""
 
     def __init__(self, context: StoreContext, repeats: Repeats) -> None:
@@ -42,7 +41,7 @@ class Storing:
     def store_many(
         self, timeouts: Sequence[Timeout], transaction: Transaction | None
     ) -> Sequence[Repeat]:
-        """Store all or none; return those whose id was ever stored, cancelled or dispatched.
+        """Store all or none; return the timeouts whose id was ever stored, cancelled or dispatched.
 
         Raises MessageRejected for a message that the database cannot hold, and IdInUse.
         """
@@ -91,12 +90,13 @@ class Storing:
         timeouts = [item.timeout for item in batch]
         self._repeats.prepare(connection, timeouts)
         require_fit(connection, [item.row for item in batch])
-        # First what locks rows, before any key is locked for good; of one id in the given order.
+        # First the writes that lock rows, before any key is locked for good; of one id in the given
+        # order.
         replaced = {timeout.id for timeout in timeouts if may_replace(timeout)}
         found: list[Repeat] = []
         for item in sorted(batch, key=lambda one: (one.timeout.id not in replaced, _id(one))):
             # The key's row is there from the first store to the end of the tombstone's
-            # retention, whatever happens in between. So a free key is a new id.
+            # retention, through every change in between. So a free key is a new id.
             if not self._is_stored_anew(connection, item):
                 kind = self._repeats.settle(connection, item.timeout, item.row, item.content)
                 reach("storing.repeat_settled")
@@ -126,8 +126,8 @@ class Storing:
         if self._context.settings.history == "full":
             at = self._context.now(connection)
             timeouts = [item.timeout for item in batch]
-            told = [entry(t.key, at, t.destination, t.attempts, None) for t in timeouts]
-            record(connection, self._context, "scheduled", told)
+            entries = [entry(t.key, at, t.destination, t.attempts, None) for t in timeouts]
+            record(connection, self._context, "scheduled", entries)
 
 
 class _NotAllNew(Exception):

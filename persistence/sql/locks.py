@@ -1,14 +1,14 @@
-"""Who may touch what, and in which order.
+"""The order in which transactions lock keys and rows.
 
 A dispatcher locks *rows* of ``timeouts`` with ``FOR UPDATE SKIP LOCKED``: a row in other hands is
 passed by, not waited for, so that many dispatchers run side by side. It holds them over the
-publish and locks their *keys* (``timeout_keys``) only to close. Whoever else changes a timeout
-(cancel, reschedule) locks its key first, waiting, and then its row without waiting. So nobody
-ever waits for a row, and there is no circle to wait in. (MySQL's SKIP LOCKED does wait, for a
-moment. There a change takes the endpoint's lock, then its row, then its key, like a dispatcher.)
-SQLite has no row locks: its one writer is the lock, and SQLAlchemy leaves these clauses out there.
+publish and locks their *keys* (``timeout_keys``) only to close. A change of a timeout (cancel,
+reschedule) locks its key first, waiting, and then its row without waiting. So no transaction ever
+waits for a row, and there is no circle to wait in. (MySQL's SKIP LOCKED does wait, for a moment.
+There a change takes the endpoint's lock, then its row, then its key, like a dispatcher.) SQLite has
+no row locks: its one writer is the lock, and SQLAlchemy leaves these clauses out there.
 
-Claims of one endpoint are made one at a time, under the endpoint's lock.
+Claims of one endpoint are made in turn, under the endpoint's lock.
 """
 
 import hashlib
@@ -17,15 +17,15 @@ from typing import Final
 from sqlalchemy import BigInteger, Connection, bindparam, func, select, text
 from sqlalchemy.dialects import mysql
 
-from timeoutmgr.instants import Micros
+from timeoutmgr.message.instants import Micros
 
 from .context import StoreContext
 
 PATIENCE: Final = "5s"
-"""How long a claim may be without any sign of its process, while all others wait for it."""
+"""How long a claim may be without any sign of its process, while all other claims wait for it."""
 
 BY_KEY: Final = {"enable_sort": "off", "plan_cache_mode": "force_generic_plan"}
-"""What has PostgreSQL read in the order of the key.
+"""Settings that have PostgreSQL read in the order of the key.
 
 Until a table has statistics the planner takes an endpoint's rows for a few, and would read and
 sort them all for the first hundred. And to plan over dozens of partitions takes longer than to
@@ -40,9 +40,9 @@ class ClaimLock:
 
     def __init__(self, context: StoreContext) -> None:
         self._context = context
-        # PostgreSQL does with one statement what claiming wants, since claiming is nothing but
-        # round trips: it locks, reads from now on in the order of the key, and lets go of the
-        # lock for a process that is stopped while it holds it, as all others wait for it.
+        # PostgreSQL prepares a claim by a single statement, since a claim is nothing but round
+        # trips: it locks, reads from now on in the order of the key, and lets go of the lock for a
+        # process that is stopped while it holds it, as all other claims wait for it.
         self._at_once = select(
             func.pg_advisory_xact_lock(bindparam("key", type_=BigInteger)),
             *(func.set_config(name, value, True) for name, value in BY_KEY.items()),
@@ -74,8 +74,9 @@ def lock_endpoint(connection: Connection, context: StoreContext) -> None:
         endpoints = context.tables.endpoints
         row = select(endpoints.c.endpoint).where(endpoints.c.endpoint == context.endpoint)
         if connection.execute(row.with_for_update()).first() is None:
-            # The first ever. Who meets another's row here must wait for it exclusively: IGNORE
-            # would leave all who waited with a shared lock each, in a circle when they want more.
+            # The first ever. An insert that meets another's row must wait for it exclusively:
+            # IGNORE would leave each waiting insert a shared lock, and a deadlock when they want
+            # more.
             first = mysql.insert(endpoints).values(endpoint=context.endpoint)
             connection.execute(first.on_duplicate_key_update(endpoint=endpoints.c.endpoint))
 

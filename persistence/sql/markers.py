@@ -1,20 +1,19 @@
-"""The markers beside the endpoints: which broker bears the queues of each."""
+"""The markers of endpoints in a table: which broker bears the queues of each."""
 
-from sqlalchemy import Connection, select, update
+from sqlalchemy import Connection, Table, select, update
 
 from timeoutmgr.contracts import StoreMarker
 from timeoutmgr.database import Database
 
-from .inserting import insert_missing
-from .tables import Tables
+from .batch_writes import insert_missing
 
 
 class Markers:
-    """The columns of ``endpoints`` that are about markers."""
+    """The columns about markers of *table*, which has a row for each endpoint."""
 
-    def __init__(self, database: Database, tables: Tables) -> None:
+    def __init__(self, database: Database, table: Table) -> None:
         self._database = database
-        self._table = tables.endpoints
+        self._table = table
 
     def read(self, endpoint: str) -> StoreMarker | None:
         """Return the marker of *endpoint*, if there is one."""

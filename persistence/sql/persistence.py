@@ -2,6 +2,8 @@
 
 from typing import TYPE_CHECKING, Final
 
+from sqlalchemy import Connection, func, select
+
 from timeoutmgr.contracts import (
     BulkTables,
     Clock,
@@ -13,20 +15,19 @@ from timeoutmgr.contracts import (
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database import Database
 from timeoutmgr.database import upgrade as migrations
+from timeoutmgr.database.session_locks import Liveness
 from timeoutmgr.errors import CombinationRefused
 
-from . import endpoints
-from .forgetting import all_tables, forget
-from .lives import Lives
+from .maintenance import all_tables, forget
 from .markers import Markers
-from .partitions import first_ranges, lay_out, layout
-from .ranged import Whole
+from .partitions.catalog import Whole
+from .partitions.upkeep import first_ranges, lay_out, layout
 from .settings import SqlSettings
 from .store import SqlTimeoutStore
-from .tables import tables
+from .tables import TimeoutTables, tables
 
 if TYPE_CHECKING:
-    from timeoutmgr.migration import Ledger, Source, Target
+    from timeoutmgr.migration import MigrationLedger, Source, Target
 
 _MIGRATIONS: Final = "timeoutmgr.persistence:sql/migrations"
 
@@ -34,8 +35,8 @@ _MIGRATIONS: Final = "timeoutmgr.persistence:sql/migrations"
 class SqlPersistence:
     """Keeps timeouts in SQLite, PostgreSQL, MySQL or MariaDB.
 
-    *url* may be a Database that is used elsewhere too; with a URL, the process' shared one is
-    taken. *schema* and *prefix* keep installations apart in one database. Raises
+    *url* may be a Database that is used elsewhere too; with a URL, the shared Database of the
+    process is taken. *schema* and *prefix* keep installations apart in one database. Raises
     ConfigurationError where they are no plain identifiers.
     """
 
@@ -50,11 +51,11 @@ class SqlPersistence:
         self._database: Final = url if isinstance(url, Database) else Database.shared(url)
         self._database.used_by(self)
         self._tables: Final = tables(schema, prefix)
-        self._markers: Final = Markers(self._database, self._tables)
+        self._markers: Final = Markers(self._database, self._tables.endpoints)
         self._schema, self._prefix = schema, prefix
         self._version_table: Final = f"{prefix}timeouts_version"
         self._settings: Final = settings or SqlSettings()
-        self._lives: Final = Lives(self._database)
+        self._liveness: Final = Liveness(self._database)
         self._whole: Final = Whole(self._database, self._tables.timeouts)
         if schema is not None and self._database.is_sqlite:
             raise CombinationRefused(
@@ -65,7 +66,7 @@ class SqlPersistence:
 
     @property
     def capabilities(self) -> StoreCapabilities:
-        """What the database can keep."""
+        """Capabilities of the database."""
         row_locks = self._database.dialect.row_locks
         return StoreCapabilities(
             name=self._database.dialect.name,
@@ -146,7 +147,7 @@ class SqlPersistence:
 
     def endpoints(self) -> list[EndpointReport]:
         """Return the endpoints that have pending timeouts in these tables, by name."""
-        return endpoints.with_pending(self._database, self._tables)
+        return with_pending(self._database, self._tables)
 
     def timeouts(
         self, endpoint: str, clock: Clock, *, atomic_dispatch: bool = False
@@ -158,31 +159,31 @@ class SqlPersistence:
             database=self._database,
             tables=self._tables,
             settings=self._settings,
-            lives=self._lives,
+            liveness=self._liveness,
             atomic_dispatch=atomic_dispatch,
         )
 
     def migration_source(self, endpoint: str, clock: Clock) -> "Source":
-        """Return what is pending of *endpoint*, as the source of a migration."""
-        from timeoutmgr.persistence.migrating import SqlSource
+        """Return the pending timeouts of *endpoint*, as the source of a migration."""
+        from .migration import SqlSource
 
         return SqlSource(self.timeouts(endpoint, clock).context, self._name)
 
     def migration_target(self, endpoint: str, clock: Clock) -> "Target":
         """Return the store of *endpoint*, as the target of a migration."""
-        from timeoutmgr.persistence.migrating import SqlTarget
+        from .migration import SqlTarget
 
         return SqlTarget(self.timeouts(endpoint, clock).context, self._name)
 
-    def migration_ledger(self, endpoint: str, clock: Clock) -> "Ledger":
+    def migration_ledger(self, endpoint: str, clock: Clock) -> "MigrationLedger":
         """Return the ledger of the migrations of *endpoint*."""
-        from timeoutmgr.persistence.migrating import SqlLedger
+        from .migration import SqlMigrationLedger
 
-        return SqlLedger(self.timeouts(endpoint, clock).context)
+        return SqlMigrationLedger(self.timeouts(endpoint, clock).context)
 
     def close(self) -> None:
         """End the lives of the owners that claimed here, and let go of idle connections."""
-        self._lives.end_all()
+        self._liveness.release_all()
         self._database.leave(self)
 
     @property
@@ -200,3 +201,30 @@ class SqlPersistence:
 
     def _attributes(self) -> dict[str, str]:
         return {"prefix": self._prefix}
+
+
+def with_pending(database: Database, tables: TimeoutTables) -> list[EndpointReport]:
+    """Return the endpoints that have pending timeouts, by name.
+
+    One probe of the primary key finds the next endpoint: a DISTINCT would read every row.
+    """
+    timeouts, processes = tables.timeouts, tables.processes
+    found: list[EndpointReport] = []
+    with database.read() as connection:
+        name = _next(connection, tables, "")
+        while name is not None:
+            earliest = select(func.min(timeouts.c.due)).where(timeouts.c.endpoint == name)
+            seen = select(func.max(processes.c.heartbeat)).where(processes.c.endpoint == name)
+            due = connection.execute(earliest).scalar()
+            if due is not None:  # the last of its timeouts may just have been sent
+                last = connection.execute(seen).scalar() or 0
+                found.append(EndpointReport(endpoint=name, earliest=due, last_heartbeat=last))
+            name = _next(connection, tables, name)
+    return found
+
+
+def _next(connection: Connection, tables: TimeoutTables, behind: str) -> str | None:
+    endpoint = tables.timeouts.c.endpoint
+    statement = select(endpoint).where(endpoint > behind).order_by(endpoint).limit(1)
+    name: str | None = connection.execute(statement).scalar()
+    return name

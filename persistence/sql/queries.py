@@ -1,28 +1,43 @@
-"""Looking at what is stored: by id, by filter, and as numbers."""
+"""Queries of stored timeouts: by id, by filter, and as numbers."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
+from typing import Any, Final
 
 from sqlalchemy import (
     ColumnElement,
     Connection,
+    Integer,
+    Select,
     bindparam,
     case,
     func,
+    literal_column,
     select,
 )
 
-from timeoutmgr.contracts import Count, Key, StoreStatistics, Timeout, TimeoutFilter, TimeoutState
-from timeoutmgr.contracts.reports import COUNTED, LOOKED_AT
-from timeoutmgr.instants import Micros
-from timeoutmgr.persistence.lateness import DAY, RECENT, percentile
+from timeoutmgr.contracts import (
+    Count,
+    HistoryEntry,
+    Key,
+    Page,
+    StoreStatistics,
+    Timeout,
+    TimeoutFilter,
+    TimeoutState,
+)
+from timeoutmgr.contracts.reports import COUNTED, DAY, LOOKED_AT, RECENT, percentile
+from timeoutmgr.message.instants import Micros
 
-from .conditions import after
+from . import conditions
+from .conditions import up_to
 from .context import StoreContext
 from .rows import from_placed_row
 
+_OF_AN_EVENT: Final = tuple(each.name for each in fields(HistoryEntry))
 
-class Looking:
-    """Reads the timeouts of one endpoint; it locks nothing and waits for nobody."""
+
+class TimeoutQueries:
+    """Reads the timeouts of one endpoint; it locks nothing and waits for no transaction."""
 
     def __init__(self, context: StoreContext) -> None:
         self._context = context
@@ -43,14 +58,25 @@ class Looking:
             keys.c.id == bindparam("wanted"),
             keys.c.state == TimeoutState.PENDING.value,
         )
+        self._history = _history_of_one(context)
 
     def find(self, timeout_id: str) -> tuple[TimeoutState, Timeout | None] | None:
-        """Return what became of an id; state and row are of one moment."""
+        """Return the state of an id; state and row are of one moment."""
         with self._context.database.read() as connection:
             row = connection.execute(self._find, {"wanted": timeout_id}).first()
         if row is None:
             return None
         return TimeoutState(row.state), from_placed_row(row) if row.due is not None else None
+
+    def history(self, timeout_id: str, *, limit: int = 100) -> list[HistoryEntry]:
+        """Return the newest *limit* events of an id, oldest first.
+
+        A dispatch is among them as long as the id's tombstone is kept, which says when it was.
+        """
+        given = {"wanted": timeout_id, "limit": limit}
+        with self._context.database.read() as connection:
+            rows = connection.execute(self._history, given).all()
+        return [HistoryEntry(**row._mapping) for row in reversed(rows)]
 
     def key_of(self, timeout_id: str) -> Key | None:
         """Return the key of a pending timeout."""
@@ -60,18 +86,56 @@ class Looking:
 
     def page(self, which: TimeoutFilter, limit: int, behind: Key | None) -> list[Timeout]:
         """Return a page in the order of keys, those behind *behind*."""
-        timeouts = self._context.tables.timeouts
         found: list[Timeout] = []
         with self._context.database.read() as connection:
-            for matching in self._matching(which):
-                statement = select(timeouts).where(*matching)
-                if behind is not None:
-                    statement = statement.where(
-                        after(timeouts.c.due, timeouts.c.id, behind.due, behind.id)
-                    )
-                statement = statement.order_by(timeouts.c.due, timeouts.c.id).limit(limit)
-                found += map(from_placed_row, connection.execute(statement))
+            for matching in self._matching(which, behind):
+                found += self._first(connection, matching, limit)
         return sorted(found, key=lambda timeout: _in_order(timeout.key))[:limit]
+
+    def list_in_bounds(
+        self, which: TimeoutFilter, *, limit: int = 100, after: Key | None = None
+    ) -> Page:
+        """Return a page as ``page`` does; no more rows are read than LOOKED_AT."""
+        if _has_index(which):
+            return Page(self.page(which, limit, after))
+        destination = self._context.tables.timeouts.c.destination == which.destination
+        found: list[Timeout] = []
+        with self._context.database.read() as connection:
+            # In the order of keys: the second list, if there are two, begins behind the first.
+            for matching in self._matching(replace(which, destination=None), after):
+                # Before the rows: rows that are dispatched meanwhile must not move the end on.
+                end = self._end_of_search(connection, matching)
+                within = [*matching, destination, *self._up_to(end)]
+                found += self._first(connection, within, limit - len(found))
+                if len(found) == limit:
+                    return Page(found)
+                if end is not None:
+                    return Page(found, searched_to=end)
+        return Page(found)
+
+    def _first(
+        self, connection: Connection, matching: list[ColumnElement[bool]], limit: int
+    ) -> list[Timeout]:
+        timeouts = self._context.tables.timeouts
+        statement = select(timeouts).where(*matching).order_by(timeouts.c.due, timeouts.c.id)
+        return [from_placed_row(row) for row in connection.execute(statement.limit(limit))]
+
+    def _end_of_search(
+        self, connection: Connection, matching: list[ColumnElement[bool]]
+    ) -> Key | None:
+        """Return the key of the last row to look at; None if there are no rows behind it."""
+        timeouts = self._context.tables.timeouts
+        in_order = (
+            select(timeouts.c.due, timeouts.c.id)
+            .where(*matching)
+            .order_by(timeouts.c.due, timeouts.c.id)
+        )
+        last = connection.execute(in_order.offset(LOOKED_AT - 1).limit(2)).all()
+        return Key(*last[0]) if len(last) > 1 else None
+
+    def _up_to(self, end: Key | None) -> list[ColumnElement[bool]]:
+        timeouts = self._context.tables.timeouts
+        return [] if end is None else [up_to(timeouts.c.due, timeouts.c.id, end.due, end.id)]
 
     def count(self, which: TimeoutFilter) -> int:
         """Return how many match."""
@@ -90,10 +154,9 @@ class Looking:
             return self._count_in_bounds(connection, which)
 
     def _count_in_bounds(self, connection: Connection, which: TimeoutFilter) -> Count:
-        is_known = which.destination is None or which.saga_id is not None or which.id is not None
-        if is_known:
+        if _has_index(which):
             counts = [self._counted(connection, each) for each in self._matching(which)]
-        else:  # by no index
+        else:
             others = self._matching(replace(which, destination=None))
             counts = [self._sent_to(connection, each, which.destination) for each in others]
         number = sum(count.number for count in counts)
@@ -125,7 +188,7 @@ class Looking:
         return Count(int(found), exact=read <= LOOKED_AT)
 
     def statistics(self) -> StoreStatistics:
-        """Return the numbers of ``timeoutmgr status``; outcomes are those of the last 24 hours."""
+        """Return the numbers of ``timeoutmgr status``; outcomes are of the last 24 hours."""
         claims, history = self._context.tables.claims, self._context.tables.history
         ours = history.c.endpoint == self._context.endpoint
         latest = (
@@ -181,14 +244,20 @@ class Looking:
         )
         return min((due for due in found if due is not None), default=None)
 
-    def _matching(self, which: TimeoutFilter) -> list[list[ColumnElement[bool]]]:
+    def _matching(
+        self, which: TimeoutFilter, behind: Key | None = None
+    ) -> list[list[ColumnElement[bool]]]:
         """Return the conditions of *which*, whose matches are those of each list together.
+
+        Only keys behind *behind* match, if it is given.
 
         A timeout that waits for another try matches by when it was due. It stands elsewhere, and
         the end of a span of due times would not bound the search: such timeouts are found apart.
         """
         timeouts = self._context.tables.timeouts
         same = [*self._same(which), timeouts.c.endpoint == self._context.endpoint]
+        if behind is not None:
+            same.append(conditions.after(timeouts.c.due, timeouts.c.id, behind.due, behind.id))
         first = func.coalesce(timeouts.c.original_due, timeouts.c.due)
         if which.due_from is not None:
             same += [timeouts.c.due >= which.due_from, first >= which.due_from]
@@ -214,9 +283,46 @@ class Looking:
         return conditions
 
 
+def _has_index(which: TimeoutFilter) -> bool:
+    """Return whether an index finds the matches: none knows a destination."""
+    return which.destination is None or which.saga_id is not None or which.id is not None
+
+
 def _in_order(key: Key) -> tuple[Micros, bytes]:
     return key.due, key.id.encode()  # as every database compares ids
 
 
 def _up_to(most: int, found: int) -> Count:
     return Count(min(found, most), exact=found <= most)
+
+
+def _history_of_one(context: StoreContext) -> Select[Any]:
+    """Return the statement that reads the newest events of one id.
+
+    Revision 0007 says which of them an index on ids has. The other outcomes are dispatches, and
+    stand in the index on instants at the instant of their tombstone. Without statistics a plan may
+    walk all of the endpoint, or all of the table from its end: the expressions leave these indexes
+    alone.
+    """
+    keys, events = context.tables.keys.c, context.tables.history.c
+    is_wanted = events.id == bindparam("wanted")
+    is_indexed = events.run_id.is_not(None) | (events.event != literal_column("'dispatched'"))
+    closed_at = (
+        select(keys.closed_at)
+        .where(keys.endpoint == context.endpoint, keys.id == bindparam("wanted"))
+        .scalar_subquery()
+    )
+    columns = [events[name] for name in (*_OF_AN_EVENT, "sequence")]
+    indexed = select(*columns).where(
+        is_wanted, is_indexed, events.endpoint.concat("") == context.endpoint
+    )
+    dispatches = select(*columns).where(
+        *(events.endpoint == context.endpoint, events.at == closed_at),
+        *(events.id.concat("") == bindparam("wanted"), ~is_indexed),
+    )
+    found = indexed.union_all(dispatches).subquery()
+    return (
+        select(*(found.c[name] for name in _OF_AN_EVENT))
+        .order_by(found.c.sequence.desc())
+        .limit(bindparam("limit", type_=Integer))
+    )

@@ -7,27 +7,28 @@ from typing import Any
 
 from sqlalchemy import Connection, bindparam, select, update
 
-from timeoutmgr.content import content_of
 from timeoutmgr.contracts import OnConflict, Repeat, RepeatKind, Timeout, TimeoutState, Transaction
+from timeoutmgr.contracts.content import content_of
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import StorageConflict
+from timeoutmgr.message.channels import EARLY_CANCEL
 from timeoutmgr.persistence.remembered import AWAITED, kind_of
 
-from .changing import Changing
+from .commands import TimeoutCommands
 from .context import StoreContext
-from .history import entry, record
 from .locks import lock_endpoint
+from .rows import entry, record
 
 
 class Repeats:
-    """Tells what becomes of timeouts of one endpoint whose keys are taken."""
+    """Decides repeats: timeouts of one endpoint whose ids are in use."""
 
-    def __init__(self, context: StoreContext, changing: Changing) -> None:
+    def __init__(self, context: StoreContext, changing: TimeoutCommands) -> None:
         self._context = context
         self._changing = changing
         keys = context.tables.keys
         one_key = (keys.c.endpoint == context.endpoint, keys.c.id == bindparam("id"))
-        self._look = select(keys.c.state, keys.c.content).where(*one_key)
+        self._read_keys = select(keys.c.state, keys.c.content).where(*one_key)
         self._known = select(keys.c.state, keys.c.content).where(*one_key)
         if context.locks_what_it_reads:
             # The insert that met the key has locked it for reading already; a transaction that
@@ -52,12 +53,12 @@ class Repeats:
 
     def is_known(self, connection: Connection, timeout: Timeout) -> bool:
         """Return whether the id of *timeout* was used before, without a lock on its key."""
-        return connection.execute(self._look, {"id": timeout.id}).first() is not None
+        return connection.execute(self._read_keys, {"id": timeout.id}).first() is not None
 
     def settle(
         self, connection: Connection, timeout: Timeout, row: dict[str, Any], content: bytes
     ) -> RepeatKind:
-        """Return what becomes of *timeout*, whose row would be *row*; it has become so then."""
+        """Settle the repeat *timeout*, whose row would be *row*, and return its kind."""
         if may_replace(timeout):
             kind = self._changing.replace(connection, timeout, row, content)
             if kind is not None:
@@ -74,10 +75,10 @@ class Repeats:
         return kind
 
     def examine(self, timeouts: Sequence[Timeout], transaction: Transaction) -> Sequence[Repeat]:
-        """Return what would become of those of *timeouts* whose id is known; change nothing."""
+        """Return the repeats among *timeouts*, without storing; change nothing."""
         found: list[Repeat] = []
         for timeout in timeouts:
-            key = transaction.execute(self._look, {"id": timeout.id}).first()
+            key = transaction.execute(self._read_keys, {"id": timeout.id}).first()
             if key is not None:
                 found.append(Repeat(timeout, _examined(key, timeout)))
         return found
@@ -89,8 +90,8 @@ class Repeats:
         if connection.execute(self._arrive, came).rowcount == 0:
             return RepeatKind.DUPLICATE
         reach("repeats.arrival_noted")
-        told = entry(timeout.key, at, timeout.destination, timeout.attempts, None)
-        record(connection, self._context, TimeoutState.CANCELLED.value, [told])
+        cancelled = entry(timeout.key, at, timeout.destination, timeout.attempts, None)
+        record(connection, self._context, TimeoutState.CANCELLED.value, [cancelled], EARLY_CANCEL)
         return RepeatKind.CANCELLED
 
 

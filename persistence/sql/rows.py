@@ -1,26 +1,27 @@
-"""Timeouts as rows and back."""
+"""Timeouts as rows and back; rows of their history, written with the change that they record."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from operator import attrgetter
 from typing import Any, Final
 from uuid import uuid4
 
-from sqlalchemy import Row
+from sqlalchemy import Connection, Row
 
-from timeoutmgr.contracts import Timeout
+from timeoutmgr.contracts import Key, Timeout
 from timeoutmgr.errors import MessageRejected
-from timeoutmgr.instants import Micros
-from timeoutmgr.message import Message
+from timeoutmgr.message.instants import Micros
+from timeoutmgr.message.message import Message
 
+from .context import StoreContext
 from .tables import TEXT_LENGTH
 
 COLUMNS: Final = (
     *("due", "id", "destination", "saga_id", "created", "attempts"),
     *("message_id", "headers", "body", "content_type", "content_encoding"),
 )
-"""The columns of ``timeouts`` that hold what was stored."""
+"""The columns of ``timeouts`` of a stored message."""
 
 PLACED: Final = (*COLUMNS, "original_due")
 """These, and when a timeout was due that waits for another try: its place is that of the try."""
@@ -57,7 +58,7 @@ def to_row(endpoint: str, timeout: Timeout, *, version: int = 0) -> dict[str, An
         *(timeout.id, timeout.destination, timeout.saga_id or ""),
         *(message.id, message.content_type, message.content_encoding),
     )
-    if not _is_plain("".join(texts)):  # all at once; what is wrong is looked for then
+    if not _is_plain("".join(texts)):  # all at once; a refusal starts the search for the fault
         for what, text in zip(_TEXTS, texts, strict=True):
             _check(what, text)
     return {
@@ -152,3 +153,46 @@ def _is_utf8(value: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+_ONLY_IN_FULL: Final = frozenset({"scheduled", "rescheduled", "replaced"})
+
+
+def record(
+    connection: Connection,
+    context: StoreContext,
+    event: str,
+    rows: Iterable[dict[str, Any]],
+    channel: str | None = None,
+) -> None:
+    """Write *rows*, made by :func:`entry`, as far as the ``history`` setting wants *event*.
+
+    *channel* is the way by which the order came that caused them.
+    """
+    if not is_wanted(context, event):
+        return
+    fixed = {"event": event, "endpoint": context.endpoint, "node": context.node}
+    if channel is not None:  # a dispatch has none, and writes no column for it
+        fixed["channel"] = channel
+    entries = [row | fixed for row in rows]
+    context.writing.insert_rows(connection, context.tables.history, entries)
+
+
+def is_wanted(context: StoreContext, event: str) -> bool:
+    """Return whether the ``history`` setting wants *event*."""
+    wanted = context.settings.history
+    return wanted == "full" or (wanted != "none" and event not in _ONLY_IN_FULL)
+
+
+def entry(
+    key: Key, at: Micros, destination: str, attempt: int, run_id: str | None
+) -> dict[str, Any]:
+    """Return the history row of one timeout."""
+    return {
+        "id": key.id,
+        "due": key.due,
+        "at": at,
+        "destination": destination,
+        "attempt": attempt,
+        "run_id": run_id,
+    }

@@ -23,13 +23,12 @@ from timeoutmgr.contracts import Key, TimeoutState, Transaction
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database.arrays import TextArray
 from timeoutmgr.database.engine import execute_many
-from timeoutmgr.instants import Micros
+from timeoutmgr.message.instants import Micros
 
-from .claims import Claim, claims_of, may_have_sent
+from .claim.rows import Claim, claims_of, may_have_sent
 from .context import StoreContext
-from .history import entry, record
 from .locks import lock_endpoint
-from .rows import due_of
+from .rows import due_of, entry, record
 
 AT_ONCE: Final = 500
 """Timeouts that one transaction cancels, where it is not a caller's."""
@@ -37,15 +36,19 @@ AT_ONCE: Final = 500
 
 @dataclass(frozen=True, slots=True)
 class _Saga:
-    """Which timeouts are meant: of *saga*, sent *until* an instant, and not among *keeping*."""
+    """Which timeouts are meant: of *saga*, sent *until* an instant, and not among *keeping*.
+
+    *channel* is the way by which the order came.
+    """
 
     saga: str
     until: Micros
     keeping: Collection[str]
+    channel: str | None
 
 
-class SagaCancelling:
-    """Cancels the timeouts of sagas; who may touch which row first is told in ``locks``."""
+class SagaCommands:
+    """Cancels the timeouts of sagas; ``locks`` explains the order of locks."""
 
     def __init__(self, context: StoreContext) -> None:
         self._context = context
@@ -104,9 +107,10 @@ class SagaCancelling:
         until: Micros,
         keeping: Collection[str],
         transaction: Transaction | None,
+        channel: str | None,
     ) -> int:
-        """Cancel those of a saga, sent *until* then, that nobody holds; return how many."""
-        saga, after, cancelled = _Saga(saga_id, until, keeping), "", 0
+        """Cancel the timeouts of a saga, sent *until* then, that are free; return how many."""
+        saga, after, cancelled = _Saga(saga_id, until, keeping, channel), "", 0
         while True:
 
             def work(connection: Connection, after: str = after) -> tuple[Sequence[str], int]:
@@ -127,7 +131,7 @@ class SagaCancelling:
         wanted = [each for each in ids if each not in saga.keeping]
         free = self._free(connection, self._lock(connection, given, wanted)) if wanted else {}
         if free:
-            self._end(connection, given, free)
+            self._end(connection, given, free, saga.channel)
         return ids, len(free)
 
     def _lock(
@@ -142,7 +146,7 @@ class SagaCancelling:
         missing = set(ids).difference(row.id for row in rows)
         if not missing or not self._context.database.dialect.row_locks:
             return rows
-        # Whoever claims holds rows too, for a moment, to mark them: see ``Changing``.
+        # A claim locks rows too, for a moment, to mark them: see ``TimeoutCommands``.
         lock_endpoint(connection, self._context)
         more = connection.execute(self._rows, {**given, "ids": sorted(missing)}).all()
         return [*rows, *more]
@@ -163,10 +167,16 @@ class SagaCancelling:
         if not claims:
             return []
         now = self._context.now(connection)
-        gone = self._context.lives.gone({claim.owner for claim in claims})
-        return [one for one in claims if one.claimed_until > now and one.owner not in gone]
+        dead = self._context.liveness.dead_owners({claim.owner for claim in claims})
+        return [one for one in claims if one.claimed_until > now and one.owner not in dead]
 
-    def _end(self, connection: Connection, given: dict[str, Any], free: dict[Key, Any]) -> None:
+    def _end(
+        self,
+        connection: Connection,
+        given: dict[str, Any],
+        free: dict[Key, Any],
+        channel: str | None,
+    ) -> None:
         at = self._context.now(connection)
         for sent in (False, True):
             ids = sorted(key.id for key, (_, maybe_sent) in free.items() if maybe_sent is sent)
@@ -178,11 +188,11 @@ class SagaCancelling:
         else:
             connection.execute(self._remove, {**given, "ids": [key.id for key in free]})
         reach("changing.row_cancelled")
-        told = [
+        entries = [
             entry(Key(due_of(row), row.id), at, row.destination, row.attempts, row.run_id)
             for row, _ in free.values()
         ]
-        record(connection, self._context, "cancelled", told)
+        record(connection, self._context, "cancelled", entries, channel)
         reach("changing.cancelled")
 
     def _each(

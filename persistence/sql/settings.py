@@ -19,13 +19,13 @@ class SqlSettings:
     *claim_time* is how long a claim holds whose owner neither closes it nor dies. *history* says
     which events are recorded: ``outcomes``, ``full`` (also scheduled and rescheduled) or
     ``none``. *tombstone_retention* is how long a dispatched or cancelled id is remembered, so
-    that a redelivered store message cannot bring it back. *clock* is what due times are compared
-    with; SQLite has no clock but the host's. *max_in_flight* bounds the ids that are claimed and
-    not yet dispatched: what a crash leaves behind, and what waits in the dispatcher's queue.
-    *copy* has PostgreSQL take batches by COPY and as arrays; without it they are written
-    statement by statement, as on every database. *partitions* is PostgreSQL's too: with ``off``
-    one partition holds all pending timeouts, ``auto`` keeps those of a new installation in ranges
-    of due times, ``convert`` also cuts the one partition into them while it is in use.
+    that a redelivered store message cannot bring it back. *clock* decides about due times; SQLite
+    has no clock but the host's. *max_in_flight* bounds the ids that are claimed and not yet
+    dispatched: the ids that a crash leaves behind, and that wait in the dispatcher's queue. *copy*
+    has PostgreSQL take batches by COPY and as arrays; without it they are written statement by
+    statement, as on every database. *partitions* is PostgreSQL's too: with ``off`` one partition
+    holds all pending timeouts, ``auto`` keeps pending timeouts of a new installation in ranges of
+    due times, ``convert`` also cuts an existing partition into ranges while it is in use.
     """
 
     claim_time: timedelta = timedelta(seconds=60)

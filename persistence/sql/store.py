@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
 from typing import Final
 from uuid import uuid4
@@ -13,42 +13,36 @@ from timeoutmgr.contracts import (
     ChangeResult,
     Chunk,
     Clock,
-    Count,
     Key,
+    LockedTimeouts,
     MessageRows,
     Move,
-    ProcessRecord,
     Repeat,
-    StoreStatistics,
-    Taken,
     Timeout,
     TimeoutFilter,
-    TimeoutState,
     Transaction,
 )
 from timeoutmgr.database import Database
-from timeoutmgr.instants import LATEST, Micros
+from timeoutmgr.database.session_locks import Liveness
+from timeoutmgr.message.instants import LATEST, Micros
 
-from . import heartbeats
-from .cancelling import SagaCancelling
-from .changing import Changing
-from .claiming import Claiming, Wish
-from .closing_at_once import is_for
+from .claim.claimer import Claimer, ClaimRequest
+from .commands import TimeoutCommands
 from .context import StoreContext
-from .lives import Lives
-from .looking import Looking
-from .moving import Moving
-from .partitions import Partitions
-from .purging import Purging
+from .dispatch.bulk_close import supports_bulk_close
+from .dispatch.in_database import InDatabaseDispatch
+from .dispatch.lock import DispatchLock
+from .insert import TimeoutInsert
+from .maintenance import StoreMaintenance
+from .queries import TimeoutQueries
 from .repeats import Repeats
+from .saga_commands import SagaCommands
 from .settings import SqlSettings
-from .storing import Storing
-from .tables import Tables
-from .taking import Taking
+from .tables import TimeoutTables
 
 
-class SqlTimeoutStore:
-    """See :class:`timeoutmgr.contracts.TimeoutStore`; each method's work has its own module.
+class SqlTimeoutStore(TimeoutQueries, StoreMaintenance):
+    """Implements :class:`timeoutmgr.contracts.TimeoutStore`; each part has its own module.
 
     *atomic_dispatch* says that timeouts are sent in the transaction in which they are closed.
     """
@@ -59,9 +53,9 @@ class SqlTimeoutStore:
         clock: Clock,
         *,
         database: Database,
-        tables: Tables,
+        tables: TimeoutTables,
         settings: SqlSettings,
-        lives: Lives,
+        liveness: Liveness,
         atomic_dispatch: bool = False,
     ) -> None:
         self.context: Final = StoreContext(
@@ -70,20 +64,19 @@ class SqlTimeoutStore:
             tables=tables,
             settings=settings,
             clock=clock,
-            lives=lives,
+            liveness=liveness,
             atomic=atomic_dispatch,
             node=socket.gethostname()[:255],
             me=uuid4().hex,
         )
-        self._claiming = Claiming(self.context)
-        self._taking = Taking(self.context, self._claiming.expect)
-        self._changing = Changing(self.context)
-        self._repeats = Repeats(self.context, self._changing)
-        self._storing = Storing(self.context, self._repeats)
-        self._sagas = SagaCancelling(self.context)
-        self._looking = Looking(self.context)
-        self._purging = Purging(self.context)
-        self._partitions = Partitions(self.context)
+        TimeoutQueries.__init__(self, self.context)
+        StoreMaintenance.__init__(self, self.context)
+        self.claimer = Claimer(self.context)
+        self._dispatch_lock = DispatchLock(self.context, self.notify_stored)
+        self._commands = TimeoutCommands(self.context)
+        self._saga_commands = SagaCommands(self.context)
+        self._repeats = Repeats(self.context, self._commands)
+        self._insert = TimeoutInsert(self.context, self._repeats)
 
     @property
     def endpoint(self) -> str:
@@ -110,17 +103,17 @@ class SqlTimeoutStore:
     def store_many(
         self, timeouts: Sequence[Timeout], *, transaction: Transaction | None = None
     ) -> Sequence[Repeat]:
-        """Store all or none; return those whose id was used before.
+        """Store all or none; return the timeouts whose id was used before.
 
-        Raises MessageRejected for what cannot be stored, and IdInUse.
+        Raises MessageRejected for a message that cannot be stored, and IdInUse.
         """
-        repeats = self._storing.store_many(timeouts, transaction)
+        repeats = self._insert.store_many(timeouts, transaction)
         if timeouts and transaction is None:
-            self.expect(min(timeout.due for timeout in timeouts))
+            self.notify_stored(min(timeout.due for timeout in timeouts))
         return repeats
 
     def examine(self, timeouts: Sequence[Timeout], *, transaction: Transaction) -> Sequence[Repeat]:
-        """Return what would become of those of *timeouts* whose id was used before."""
+        """Return the repeats among *timeouts*, without storing."""
         return self._repeats.examine(timeouts, transaction)
 
     def claim(
@@ -134,61 +127,49 @@ class SqlTimeoutStore:
         transaction: Transaction | None = None,
     ) -> Chunk:
         """Hand out at most *chunks* times *limit* keys that are due, or soon, to *owner*."""
-        wish = Wish(now=now, size=limit, owner=owner, chunks=chunks, ahead=ahead)
-        return self._claiming.claim(wish, transaction)
+        request = ClaimRequest(now=now, size=limit, owner=owner, chunks=chunks, ahead=ahead)
+        return self.claimer.claim(request, transaction)
 
-    def take_many(
+    def lock_for_dispatch(
         self,
         token: str,
         keys: Sequence[Key],
         *,
         ahead: Micros = 0,
         transaction: Transaction | None = None,
-    ) -> AbstractContextManager[Taken]:
+    ) -> AbstractContextManager[LockedTimeouts]:
         """Take the timeouts of *keys* that are due, or are *ahead* from now, in hand."""
-        return self._taking.take_many(token, keys, ahead, transaction)
+        return self._dispatch_lock.lock_for_dispatch(token, keys, ahead, transaction)
 
     def mover(self, into: MessageRows, allows: Callable[[str], bool]) -> Move | None:
-        """Return what moves timeouts *into* queues of this very database; PostgreSQL's only."""
-        return Moving(self.context, into, allows).move_many if is_for(self.context) else None
+        """Return the move of timeouts *into* queues of this very PostgreSQL database, if any."""
+        return (
+            InDatabaseDispatch(self.context, into, allows).move_many
+            if supports_bulk_close(self.context)
+            else None
+        )
 
-    def release(self, token: str, *, maybe_handed_on: bool = False) -> None:
+    def release(self, token: str, *, maybe_sent: bool = False) -> None:
         """Give a claim back that was not, or perhaps not, handed on."""
-        self._claiming.release(token, maybe_handed_on)
+        self.claimer.release(token, maybe_sent)
 
-    def expect(self, due: Micros) -> None:
+    def notify_stored(self, due: Micros) -> None:
         """Hear that a timeout of *due* was stored, and is committed."""
-        self._claiming.expect(due)
+        self.claimer.notify_stored(due)
 
     def next_due(self) -> Micros | None:
         """Return the earliest due instant stored, or None."""
-        return self._claiming.next_due()
-
-    def find(self, timeout_id: str) -> tuple[TimeoutState, Timeout | None] | None:
-        """Return the state of an id, and its row while it is pending."""
-        return self._looking.find(timeout_id)
-
-    def key_of(self, timeout_id: str) -> Key | None:
-        """Return the key of a pending timeout."""
-        return self._looking.key_of(timeout_id)
+        return self.claimer.next_due()
 
     def list(
         self, which: TimeoutFilter, *, limit: int = 100, after: Key | None = None
     ) -> list[Timeout]:
         """Return a page of pending timeouts."""
-        return self._looking.page(which, limit, after)
+        return self.page(which, limit, after)
 
-    def count(self, which: TimeoutFilter) -> int:
-        """Return how many pending timeouts match."""
-        return self._looking.count(which)
-
-    def count_in_bounds(self, which: TimeoutFilter) -> Count:
-        """Return how many pending timeouts match, exact while that costs little."""
-        return self._looking.count_in_bounds(which)
-
-    def cancel(self, timeout_id: str) -> CancelResult:
+    def cancel(self, timeout_id: str, *, channel: str | None = None) -> CancelResult:
         """Cancel one."""
-        return self._changing.cancel(timeout_id)
+        return self._commands.cancel(timeout_id, channel)
 
     def cancel_saga(
         self,
@@ -197,41 +178,14 @@ class SqlTimeoutStore:
         sent_until: Micros | None = None,
         keeping: Collection[str] = (),
         transaction: Transaction | None = None,
+        channel: str | None = None,
     ) -> int:
         """Cancel all of a saga that are not in other hands; return how many."""
         until = LATEST if sent_until is None else sent_until
-        return self._sagas.cancel(saga_id, until, frozenset(keeping), transaction)
+        return self._saga_commands.cancel(saga_id, until, frozenset(keeping), transaction, channel)
 
     def reschedule(self, timeout_id: str, due: Micros) -> ChangeResult:
-        """Move one to another due time."""
-        result = self._changing.reschedule(timeout_id, due)
-        self.expect(due)
+        """Move a timeout to another due time."""
+        result = self._commands.reschedule(timeout_id, due)
+        self.notify_stored(due)
         return result
-
-    def statistics(self) -> StoreStatistics:
-        """Return what ``timeoutmgr status`` shows."""
-        return self._looking.statistics()
-
-    def purge(self) -> int:
-        """Remove a bounded number of rows past retention; return how many."""
-        return self._purging.purge()
-
-    def purge_lag(self) -> Micros:
-        """Return for how long the oldest row past retention should have been removed; 0: none."""
-        return self._purging.lag()
-
-    def tend(self) -> bool:
-        """Do the next short step for the partitions, if there is one; return whether more is."""
-        return self._partitions.step()
-
-    def heartbeat(self, owner: str, state: Mapping[str, str]) -> Micros | None:
-        """Write a heartbeat of this process; about once a minute is enough."""
-        return heartbeats.heartbeat(self.context, owner, state)
-
-    def farewell(self, owner: str) -> None:
-        """Take the heartbeat of a process away that stopped cleanly."""
-        heartbeats.farewell(self.context, owner)
-
-    def processes(self) -> Sequence[ProcessRecord]:
-        """Return what the endpoint's processes last said, the latest first."""
-        return heartbeats.processes(self.context)

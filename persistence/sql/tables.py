@@ -1,8 +1,8 @@
 """The tables as queries see them; the migrations create them.
 
 Two tables share the work. ``timeout_keys`` is the one authority on an id: it is inserted once,
-never deleted before its retention, and says whether the id is pending or what became of it.
-``timeouts`` holds the message itself in the order in which it is due.
+never deleted before its retention, and says whether the id is pending, dispatched, cancelled or
+failed. ``timeouts`` holds the message itself in the order in which it is due.
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ TEXT_LENGTH = 255
 
 
 @dataclass(frozen=True, slots=True)
-class Tables:
+class TimeoutTables:
     """The tables of one schema and prefix."""
 
     timeouts: Table
@@ -38,9 +38,11 @@ class Tables:
     processes: Table
     runs: Table
     batches: Table
+    batch_claims: Table
+    fencing_tokens: Table
 
 
-def tables(schema: str | None, prefix: str) -> Tables:
+def tables(schema: str | None, prefix: str) -> TimeoutTables:
     """Return the tables in *schema* (None: the connection's own) whose names begin with *prefix*.
 
     Raises ConfigurationError where either is no plain identifier.
@@ -53,7 +55,7 @@ def tables(schema: str | None, prefix: str) -> Tables:
     def table(name: str, *columns: Column[Any]) -> Table:
         return Table(prefix + name, metadata, *columns)
 
-    return Tables(
+    return TimeoutTables(
         timeouts=table(
             "timeouts",
             _text("endpoint", key=True),
@@ -99,6 +101,7 @@ def tables(schema: str | None, prefix: str) -> Tables:
             _text("node"),
             _text("run_id"),
             _text("body_sha256"),
+            _long("channel"),
         ),
         claims=table(
             "claims",
@@ -154,6 +157,21 @@ def tables(schema: str | None, prefix: str) -> Tables:
             _instant("to_due"),
             _text("to_id"),
             *(_number(name) for name in ("taken", "arrived", "known", "returned", "repeated")),
+        ),
+        batch_claims=table(
+            "batch_claims",
+            _text("run_id", key=True),
+            Column("no", Integer, primary_key=True),
+            _text("endpoint"),
+            _text("owner"),
+            _instant("claimed_at"),
+        ),
+        fencing_tokens=table(
+            "fencing_tokens",
+            _text("run_id", key=True),
+            _text("endpoint"),
+            _text("state"),
+            _instant("created"),
         ),
     )
 

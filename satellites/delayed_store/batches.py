@@ -13,7 +13,7 @@ from timeoutmgr.contracts import (
     Timeout,
 )
 from timeoutmgr.crashpoints import reach
-from timeoutmgr.instants import Micros
+from timeoutmgr.message.instants import Micros
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +34,9 @@ class Batches:
         own = getattr(self.store, "now", None)
         return self.clock.now() if own is None else int(own())
 
-    def expect(self, due: Micros) -> None:
+    def notify_stored(self, due: Micros) -> None:
         """Tell the store, if it wants to hear it, that a message of *due* is committed."""
-        tell = getattr(self.store, "expect", None)
+        tell = getattr(self.store, "notify_stored", None)
         if tell is not None:
             tell(due)
 

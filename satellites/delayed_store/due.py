@@ -22,18 +22,23 @@ from timeoutmgr.errors import (
     TimeoutManagerError,
     TransportUnavailable,
 )
-from timeoutmgr.instants import Micros, to_wire
-from timeoutmgr.message import Outgoing
-from timeoutmgr.redaction import on_one_line
+from timeoutmgr.message.instants import Micros, to_wire
+from timeoutmgr.message.message import Outgoing
+from timeoutmgr.message.redaction import on_one_line
+from timeoutmgr.message.validation import Limits
 from timeoutmgr.resilience.breakers import OutageBreaker, RateBreaker
+from timeoutmgr.satellites.delivery.forwarder import Onward
+from timeoutmgr.satellites.delivery.message import back_off, delivered
+from timeoutmgr.satellites.delivery.undeliverable import (
+    Undeliverable,
+    move_to_error_queue,
+    send_each,
+)
 from timeoutmgr.telemetry import Telemetry
-from timeoutmgr.transport.work import tell_each
-from timeoutmgr.validation import Limits
+from timeoutmgr.transport.error_queue import ErrorQueue
+from timeoutmgr.transport.work import notify_best_effort
 
 from .batches import Batches
-from .delivering import back_off, delivered
-from .onward import Onward
-from .undeliverable import ErrorQueue, Undeliverable, send_each
 
 logger = logging.getLogger(__name__)
 
@@ -64,9 +69,9 @@ class _Sending:
     def send_isolated(self, outgoing: Sequence[Outgoing]) -> list[SendResult]:
         return self.session.send(outgoing, transaction=self.scope) if outgoing else []
 
-    def tell(self, outgoing: Sequence[Outgoing], *, isolated: bool) -> None:
+    def notify(self, outgoing: Sequence[Outgoing], *, isolated: bool) -> None:
         assert isolated, "nothing was received here that it could be sent with"
-        tell_each(self.send_isolated, outgoing)
+        notify_best_effort(self.send_isolated, outgoing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,12 +194,13 @@ class DispatchDue:
         """Copy each; return those that the error queue has taken, and those that it has not."""
         given_up: list[Timeout] = []
         kept: list[_Again] = []
-        copies = ErrorQueue(self.error_queue, self.endpoint, self.clock.now())
-        for one, result in zip(failed, copies.take(failed, sending), strict=True):
+        error_queue = ErrorQueue(self.error_queue, self.endpoint, self.clock.now())
+        results = move_to_error_queue(error_queue, failed, sending)
+        for one, result in zip(failed, results, strict=True):
             if result is SendResult.CONFIRMED:
                 reach("due.error_copy_confirmed")
                 logger.error(
-                    "delayed message %.80r goes to the error queue: %s",
+                    "dispatcher moves delayed message %.80r to the error queue: %s",
                     one.timeout.id,
                     on_one_line(one.error),
                 )
@@ -232,7 +238,10 @@ class DispatchDue:
         """Deal with an error that no answer of broker or storage explains."""
         if len(batch) > 1:
             # One bad message must not sink its neighbours: each on its own.
-            logger.warning("a batch failed, its messages are tried alone: %s", on_one_line(error))
+            logger.warning(
+                "dispatcher could not send a batch and tries each message alone: %s",
+                on_one_line(error),
+            )
             self.alone = len(batch)
             return Round(0, full=True)
         [timeout] = batch
@@ -274,18 +283,24 @@ class DispatchDue:
         reach("due.counted")
         self.telemetry.count("delayed_retries")
         logger.info(
-            "delayed message %.80r is tried again later: %s", timeout.id, on_one_line(again.error)
+            "dispatcher retries delayed message %.80r later: %s",
+            timeout.id,
+            on_one_line(again.error),
         )
         return True
 
     def _broker_is_away(self, error: TimeoutManagerError) -> float:
         self.telemetry.count("transport_failures")
-        logger.warning("due messages stay stored, the broker is away: %s", on_one_line(error))
+        logger.warning(
+            "dispatcher leaves due messages stored, the broker is away: %s", on_one_line(error)
+        )
         return max(self.dispatch.failure(error), _LEAST_PAUSE)
 
     def _recovery_failed(self, timeout: Timeout, error: Exception) -> None:
         self.telemetry.count("recovery_failures")
-        logger.error("delayed message %.80r stays stored: %s", timeout.id, on_one_line(error))
+        logger.error(
+            "dispatcher leaves delayed message %.80r stored: %s", timeout.id, on_one_line(error)
+        )
         self.recovery.failure(error)
 
     def _count(self, dealt: _Dealt) -> None:

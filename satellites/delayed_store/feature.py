@@ -4,25 +4,27 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from threading import Lock
-from typing import Final
+from typing import ClassVar, Final
 
-from timeoutmgr.config import EndpointSettings
 from timeoutmgr.contracts import Clock, TransactionMode
-from timeoutmgr.delayed_delivery import DelayedDeliverySettings, StoreStart
-from timeoutmgr.features import FeatureContext, Prerequisite, Satellite
+from timeoutmgr.features.delayed_delivery import DelayedDeliverySettings, StoreStart
+from timeoutmgr.features.feature import USUAL, FeatureContext, FeatureSettings, Prerequisite
+from timeoutmgr.features.markers import check_pair
+from timeoutmgr.features.parts import FeatureParts, ManagerRoute, Satellite
+from timeoutmgr.message.routes import DELAYED, TIMEOUTS, to_delayed_store
 from timeoutmgr.resilience.breakers import OutageBreaker
 from timeoutmgr.resilience.recovery import RecoverabilitySettings
-from timeoutmgr.routing import DELAYED, TIMEOUTS, to_delayed_store
-from timeoutmgr.sending import SessionPool
+from timeoutmgr.satellites.clock_difference import report_clock_offset
+from timeoutmgr.satellites.poller import Poller
+from timeoutmgr.satellites.timeout_manager.sender_clocks import SenderClocks
+from timeoutmgr.sender.sender import SessionPool
+from timeoutmgr.transport.direct_storage import DirectStorage
 from timeoutmgr.transport.pump import Consumption, Outage
 
 from .batches import Batches
-from .clocks import report_clock_offset
-from .delayed import StoreDelayed
 from .due import DispatchDue
-from .poller import Poller
+from .receiver import StoreDelayed
 from .rounds import DueRounds
-from .sender_clocks import SenderClocks
 
 STORE_SENTENCE: Final = "Failed to store delayed message"
 FETCH_SENTENCE: Final = "Failed to fetch due delayed messages from the storage"
@@ -36,10 +38,12 @@ _MEASURE_EVERY: Final = 60.0
 class DelayedDelivery:
     """The satellite on ``<endpoint>.timeouts`` and the due poller."""
 
+    priority: ClassVar[int] = USUAL
+
     settings: DelayedDeliverySettings
     name: str = field(default="delayed-delivery", init=False)
 
-    def prerequisites(self, settings: EndpointSettings) -> Iterable[Prerequisite]:
+    def prerequisites(self, settings: FeatureSettings) -> Iterable[Prerequisite]:
         """Return what must hold."""
         yield Prerequisite(
             all(feature.name != "timeout-manager" for feature in settings.features),
@@ -53,8 +57,8 @@ class DelayedDelivery:
             "timeouts to that endpoint. Use one of the two.",
         )
 
-    def set_up(self, context: FeatureContext) -> None:
-        """Hand the satellite, the poller and the route for delays to the endpoint."""
+    def set_up(self, context: FeatureContext) -> FeatureParts:
+        """Return the satellite, the poller and the route for delays."""
         ours, settings = self.settings, context.settings
         start = StoreStart(
             ours.store,
@@ -62,6 +66,7 @@ class DelayedDelivery:
             context.mode,
             install=settings.install,
             accept_loss=settings.accept_loss,
+            check_pair=lambda: check_pair(settings),
         )
         batches = Batches(ours.store, context.clock, ours.batch)
         sessions = SessionPool(context.transport)
@@ -79,24 +84,29 @@ class DelayedDelivery:
             dead_letters=context.dead_letters,
             senders=SenderClocks(lambda: poller.offset, context.clock, context.telemetry),
         )
-        breaker = context.breaker(
+        breaker = context.breakers.over_outages(
             "DelayedStore",
             ours.time_to_trigger_store_circuit_breaker,
             STORE_SENTENCE,
-            context.outage_in(ours.database),
+            context.breakers.outage_in(ours.database),
         )
         address = settings.name + DELAYED
-        context.delayed = start
-        context.store_directly = step.store_directly
-        context.inside_database = ours.database
-        context.add_satellite(_satellite(address, step, ours, breaker, start))
-        # What a timeout manager of this endpoint has left unstored.
-        context.add_satellite(
-            _satellite(settings.name + TIMEOUTS, step, ours, breaker, start, where_found=True)
+        left_by_a_manager = _satellite(
+            settings.name + TIMEOUTS, step, ours, breaker, start, optional_queue=True
         )
-        context.add_task(poller)
-        context.route_delays(
-            address, lambda outgoing, due: to_delayed_store(outgoing, due, address)
+        return FeatureParts(
+            delayed=start,
+            direct=DirectStorage(
+                database=ours.database,
+                store=step.store_directly,
+                # Another connection; so not the installers, which would wait for the caller.
+                start=lambda: start.start(install=False),
+            ),
+            satellites=(_satellite(address, step, ours, breaker, start), left_by_a_manager),
+            tasks=(poller,),
+            manager=ManagerRoute(
+                address, lambda outgoing, due: to_delayed_store(outgoing, due, address)
+            ),
         )
 
     def _poller(
@@ -112,13 +122,13 @@ class DelayedDelivery:
             attempts=ours.attempts,
             clock=context.clock,
             telemetry=context.telemetry,
-            dispatch=context.breaker(
+            dispatch=context.breakers.over_outages(
                 "DelayedDispatch",
                 ours.time_to_trigger_dispatch_circuit_breaker,
                 DISPATCH_SENTENCE,
-                context.outage_in(settings.transport.database),
+                context.breakers.outage_in(settings.transport.database),
             ),
-            recovery=context.rate_breaker(
+            recovery=context.breakers.over_rates(
                 "DelayedRecovery", ours.maximum_recovery_failures_per_second, RECOVERY_SENTENCE
             ),
             turn=Lock(),
@@ -129,10 +139,10 @@ class DelayedDelivery:
             context.mode is TransactionMode.TRANSACTION_SCOPE and not ours.capabilities.row_locks
         )
         wait = ours.time_to_trigger_fetch_circuit_breaker
-        fetch = context.breaker(
-            "DelayedFetch", wait, FETCH_SENTENCE, context.outage_in(ours.database)
+        fetch = context.breakers.over_outages(
+            "DelayedFetch", wait, FETCH_SENTENCE, context.breakers.outage_in(ours.database)
         )
-        context.watch_silence(ours.database, fetch, wait)
+        context.breakers.watch_silence(ours.database, fetch, wait)
         poller: Poller
         poller = Poller(
             DueRounds(step, sessions=sessions, lanes=1 if is_one_writer else 2),
@@ -173,7 +183,7 @@ def _satellite(
     breaker: OutageBreaker,
     start: StoreStart,
     *,
-    where_found: bool = False,
+    optional_queue: bool = False,
 ) -> Satellite:
     return Satellite(
         consumption=Consumption(
@@ -184,5 +194,5 @@ def _satellite(
             policy=RecoverabilitySettings(immediate=settings.attempts, delayed=0),
             storage=Outage(breaker=breaker, probe=start.probe),
         ),
-        where_found=where_found,
+        optional_queue=optional_queue,
     )

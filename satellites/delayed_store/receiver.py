@@ -4,7 +4,6 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from timeoutmgr import headers
 from timeoutmgr.contracts import (
     Clock,
     DeadLetters,
@@ -20,19 +19,22 @@ from timeoutmgr.errors import (
     StorageUnavailable,
     TransportUnavailable,
 )
-from timeoutmgr.instants import Micros
-from timeoutmgr.message import Message, Received
-from timeoutmgr.redaction import on_one_line
+from timeoutmgr.message import headers
+from timeoutmgr.message.instants import Micros
+from timeoutmgr.message.message import Message, Received
+from timeoutmgr.message.redaction import on_one_line
+from timeoutmgr.message.validation import Limits
+from timeoutmgr.resilience.channel_log import ChannelLog
+from timeoutmgr.satellites.delivery.forwarder import Onward
+from timeoutmgr.satellites.delivery.undeliverable import move_to_error_queue, send_each
+from timeoutmgr.satellites.timeout_manager.sender_clocks import SenderClocks
+from timeoutmgr.satellites.timeout_manager.timeouts import Wake, read_timeout, read_wake
+from timeoutmgr.satellites.timeout_manager.wake_limit import WakeLimit
 from timeoutmgr.telemetry import Telemetry
+from timeoutmgr.transport.error_queue import ErrorQueue
 from timeoutmgr.transport.work import Work
-from timeoutmgr.validation import Limits
 
 from .batches import Batches
-from .onward import Onward
-from .sender_clocks import SenderClocks
-from .timeouts import Wake, read_timeout, read_wake
-from .undeliverable import ErrorQueue, send_each
-from .wake_limit import WakeLimit
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +60,7 @@ class StoreDelayed:
     dead_letters: DeadLetters | None = None
     senders: SenderClocks | None = None
     wake_limit: WakeLimit = field(default_factory=WakeLimit)
+    wake_log: ChannelLog = field(default_factory=lambda: ChannelLog("wakes"))
 
     def __call__(self, batch: Sequence[Received], work: Work) -> None:
         """Store *batch*; raises MessageRejected for one that is no delayed message."""
@@ -74,10 +77,16 @@ class StoreDelayed:
         reach("delayed.sent_on")
         self._put(left, work)
         dues = [one.due for one in (*timeouts, *left)]
-        wakes = [order.due for order in orders if isinstance(order, Wake)]
+        wakes = [
+            (received, order.due)
+            for received, order in zip(batch, orders, strict=True)
+            if isinstance(order, Wake)
+        ]
         if wakes:
             self.telemetry.count("wakes_received", len(wakes))
-            dues.append(self.wake_limit.at(min(wakes), self.clock.now()))
+            newest, _ = wakes[-1]
+            self.wake_log.note(newest, self.clock.monotonic(), len(wakes))
+            dues.append(self.wake_limit.at(min(due for _, due in wakes), self.clock.now()))
         if dues:
             earliest = min(dues)
             # Not before: a poller woken by a row that it cannot see yet would sleep past it.
@@ -129,7 +138,9 @@ class StoreDelayed:
         except (StorageUnavailable, TransportUnavailable):
             raise
         except Exception as error:
-            logger.warning("what is due is stored, it could not be sent: %s", on_one_line(error))
+            logger.warning(
+                "receiver stores due messages that it could not send: %s", on_one_line(error)
+            )
             return list(due)
         reach("delayed.sent")
         ended = onward.ended(going, results, work)
@@ -140,8 +151,9 @@ class StoreDelayed:
             for one, result in ended.again
         ]
         left += [one.timeout for one in ended.later]
-        copies = ErrorQueue(self.error_queue, self.endpoint, at).take(ended.failed, work)
-        for one, result in zip(ended.failed, copies, strict=True):
+        error_queue = ErrorQueue(self.error_queue, self.endpoint, at)
+        results = move_to_error_queue(error_queue, ended.failed, work)
+        for one, result in zip(ended.failed, results, strict=True):
             if result is SendResult.CONFIRMED:
                 self.telemetry.count("delayed_failed")
             else:
@@ -151,8 +163,8 @@ class StoreDelayed:
     def _read(self, message: Message) -> Timeout | Wake:
         if headers.CLEAR_TIMEOUTS in message.headers:
             raise MessageRejected(
-                "a delayed message store cannot clear timeouts: it does not look into what it "
-                "holds. Use TimeoutManager, or send a time to be received"
+                "a delayed message store cannot clear timeouts: it does not read its "
+                "messages. Use TimeoutManager, or send a time to be received"
             )
         if headers.WAKE in message.headers:
             return read_wake(message)

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from timeoutmgr.contracts import TransportSession
-from timeoutmgr.instants import Micros
-from timeoutmgr.sending import SessionPool
+from timeoutmgr.message.instants import Micros
+from timeoutmgr.sender.sender import SessionPool
 
 from .due import DispatchDue, Round
 
@@ -53,9 +53,9 @@ class DueRounds:
         """Return the time of the store's clock."""
         return self._batches.now()
 
-    def expect(self, due: Micros) -> None:
+    def notify_stored(self, due: Micros) -> None:
         """Hear that a message of *due* was stored, and is committed."""
-        self._batches.expect(due)
+        self._batches.notify_stored(due)
 
     def __call__(self, session: TransportSession) -> Micros | None:
         """Deal with all that is due; return the store's instant of the next look, None for none.

@@ -9,10 +9,9 @@ from dataclasses import dataclass, field
 
 from timeoutmgr.contracts import DeadLetters, SendResult
 from timeoutmgr.crashpoints import reach
-from timeoutmgr.deadletter.usage import NodeFull
-from timeoutmgr.errors import MessageRejected, StorageUnavailable, TransportUnavailable
-from timeoutmgr.message import Outgoing
-from timeoutmgr.redaction import on_one_line
+from timeoutmgr.errors import MessageRejected, NodeFull, StorageUnavailable, TransportUnavailable
+from timeoutmgr.message.message import Outgoing
+from timeoutmgr.message.redaction import on_one_line
 
 from .undeliverable import Joins, Undeliverable, send_each
 
@@ -36,12 +35,14 @@ def note_arrivals(dead_letters: DeadLetters, sent: Sequence[Outgoing], work: Joi
     try:
         told = dead_letters.after_sending(sent, work.scope)
         reach("dispatch.arrivals_noted")
-        work.tell(told, isolated=True)
+        work.notify(told, isolated=True)
     except (StorageUnavailable, TransportUnavailable) as error:
         if work.scope is not None:
             raise  # all of it is undone together
         logger.warning(
-            "it is not noted that %d messages arrived: %s", len(sent), on_one_line(error)
+            "dispatcher could not record the arrival of %d messages: %s",
+            len(sent),
+            on_one_line(error),
         )
 
 
@@ -53,7 +54,9 @@ def bury_each(dead_letters: DeadLetters, failed: Sequence[Undeliverable], work: 
             is_dead = _bury(dead_letters, one, work)
         except MessageRejected as error:
             logger.warning(
-                "no dead letter of timeout %.80r: %s", one.timeout.id, on_one_line(error)
+                "dispatcher keeps no dead letter of timeout %.80r: %s",
+                one.timeout.id,
+                on_one_line(error),
             )
             found.others.append(one)
         except (StorageUnavailable, TransportUnavailable) as error:
@@ -61,7 +64,7 @@ def bury_each(dead_letters: DeadLetters, failed: Sequence[Undeliverable], work: 
             if work.scope is not None and not isinstance(error, NodeFull):
                 raise
             logger.error(
-                "timeout %.80r stays, its dead letter has no place: %s",
+                "timeout %.80r stays stored, the node has no room for its dead letter: %s",
                 one.timeout.id,
                 on_one_line(error),
             )
@@ -73,7 +76,7 @@ def bury_each(dead_letters: DeadLetters, failed: Sequence[Undeliverable], work: 
 
 
 def _bury(dead_letters: DeadLetters, one: Undeliverable, work: Joins) -> bool:
-    burial = dead_letters.bury(
+    burial = dead_letters.dead_letter(
         one.message,
         one.error,
         queue=one.timeout.destination,
@@ -86,7 +89,7 @@ def _bury(dead_letters: DeadLetters, one: Undeliverable, work: Joins) -> bool:
     if set(send_each(burial.needed, work)) - {SendResult.CONFIRMED}:
         return False
     reach("dispatch.source_told")
-    work.tell(burial.told, isolated=True)
+    work.notify(burial.notifications, isolated=True)
     if burial.report:
         logger.error("%s", burial.report)
     return True

@@ -5,14 +5,15 @@ from dataclasses import dataclass, replace
 
 from timeoutmgr.contracts import DeadLetters, SendResult, Timeout
 from timeoutmgr.errors import InvalidMessage, TimeoutManagerError
-from timeoutmgr.instants import Micros, to_wire
-from timeoutmgr.message import Message, Outgoing
-from timeoutmgr.validation import Limits, check_destination
+from timeoutmgr.message.instants import Micros, to_wire
+from timeoutmgr.message.message import Message, Outgoing
+from timeoutmgr.message.validation import Limits, check_destination
+from timeoutmgr.transport.error_queue import SendAnswer
 
-from .burying import bury_each, note_arrivals
-from .delivering import delivered, waited
-from .sorting import SortedOut, sort_out
-from .undeliverable import Joins, Sent, Undeliverable
+from .dead_letters import bury_each, note_arrivals
+from .message import delivered, waited
+from .results import SortedOut, sort_out
+from .undeliverable import Joins, Undeliverable
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +61,7 @@ class Onward:
             return None
         return self.dead_letters.refusal(timeout.message, waited(timeout.attempts))
 
-    def ended(self, going: Going, results: Sequence[Sent], work: Joins) -> SortedOut:
+    def ended(self, going: Going, results: Sequence[SendAnswer], work: Joins) -> SortedOut:
         """Return what became of a batch by the *results* of its sending.
 
         What arrived is noted, and what leaves a dead letter is buried; ``failed`` is then what

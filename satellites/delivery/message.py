@@ -2,10 +2,10 @@
 
 from typing import Final
 
-from timeoutmgr import headers
 from timeoutmgr.contracts import Timeout
-from timeoutmgr.instants import Micros
-from timeoutmgr.message import Message, with_headers
+from timeoutmgr.message import headers
+from timeoutmgr.message.instants import Micros
+from timeoutmgr.message.message import Message, with_headers
 
 _FIRST_BACK_OFF: Final = 1_000_000
 _LONGEST_BACK_OFF: Final = 60_000_000

@@ -5,9 +5,10 @@ from dataclasses import dataclass, field
 
 from timeoutmgr.contracts import SendResult, Timeout
 from timeoutmgr.errors import DeliveryFailed, InvalidMessage, Unroutable
-from timeoutmgr.message import Outgoing
+from timeoutmgr.message.message import Outgoing
+from timeoutmgr.transport.error_queue import SendAnswer
 
-from .undeliverable import Sent, Undeliverable
+from .undeliverable import Undeliverable
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +20,7 @@ class SortedOut:
 
     taken: list[Timeout] = field(default_factory=list)
     failed: list[Undeliverable] = field(default_factory=list)
-    again: list[tuple[Timeout, Sent]] = field(default_factory=list)
+    again: list[tuple[Timeout, SendAnswer]] = field(default_factory=list)
     dead: list[Undeliverable] = field(default_factory=list)
     later: list[Undeliverable] = field(default_factory=list)
 
@@ -27,7 +28,7 @@ class SortedOut:
 def sort_out(
     timeouts: Sequence[Timeout],
     outgoing: Sequence[Outgoing],
-    results: Sequence[Sent],
+    results: Sequence[SendAnswer],
     attempts: int,
 ) -> SortedOut:
     """Sort *timeouts*, sent as *outgoing*, by their *results*.

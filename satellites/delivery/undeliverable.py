@@ -2,16 +2,12 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeAlias, TypedDict
+from typing import Protocol
 
 from timeoutmgr.contracts import Sending, SendResult, Timeout, Transaction
 from timeoutmgr.errors import InvalidMessage, TimeoutManagerError
-from timeoutmgr.instants import Micros
-from timeoutmgr.message import Message, Outgoing
-from timeoutmgr.resilience.error_copy import bare_error_copy, error_copy, minimal_error_copy
-
-Sent: TypeAlias = SendResult | InvalidMessage
-"""What became of a message; an InvalidMessage where the transport cannot carry it at all."""
+from timeoutmgr.message.message import Message, Outgoing
+from timeoutmgr.transport.error_queue import ErrorQueue, FailedMessage, SendAnswer
 
 
 class Sends(Protocol):
@@ -38,7 +34,7 @@ class Joins(Sends, Protocol):
         """That transaction, in ``transaction_scope``; else None."""
         ...
 
-    def tell(self, outgoing: Sequence[Outgoing], *, isolated: bool) -> None:
+    def notify(self, outgoing: Sequence[Outgoing], *, isolated: bool) -> None:
         """Send what nobody here depends on."""
         ...
 
@@ -51,8 +47,20 @@ class Undeliverable:
     message: Message
     error: TimeoutManagerError
 
+    @property
+    def failed(self) -> FailedMessage:
+        """The message as it goes into the error queue; a retry sends it to its destination."""
+        return FailedMessage(self.message, self.error, self.timeout.destination)
 
-def send_each(outgoing: Sequence[Outgoing], work: Sends) -> list[Sent]:
+
+def move_to_error_queue(
+    error_queue: ErrorQueue, failed: Sequence[Undeliverable], work: Sends
+) -> list[SendAnswer]:
+    """Copy each of *failed* into *error_queue*; return the answers to the copies."""
+    return error_queue.move([one.failed for one in failed], lambda copies: send_each(copies, work))
+
+
+def send_each(outgoing: Sequence[Outgoing], work: Sends) -> list[SendAnswer]:
     """Send all in one go; where one cannot be sent at all, it must not keep the others back."""
     try:
         return list(work.send_isolated(outgoing))
@@ -63,7 +71,7 @@ def send_each(outgoing: Sequence[Outgoing], work: Sends) -> list[Sent]:
         return [result for one in outgoing for result in send_each([one], work)]
 
 
-def start_each(outgoing: Sequence[Outgoing], work: Starts) -> Callable[[], list[Sent]]:
+def start_each(outgoing: Sequence[Outgoing], work: Starts) -> Callable[[], list[SendAnswer]]:
     """Send as ``send_each`` does; return what waits for what became of each."""
     try:
         sending = work.start_isolated(outgoing)
@@ -71,38 +79,3 @@ def start_each(outgoing: Sequence[Outgoing], work: Starts) -> Callable[[], list[
         results = send_each(outgoing, work)
         return lambda: results
     return lambda: list(sending.results())
-
-
-@dataclass(frozen=True, slots=True)
-class ErrorQueue:
-    """The error queue of *endpoint*, at the instant *at*."""
-
-    name: str
-    endpoint: str
-    at: Micros
-
-    def take(self, failed: Sequence[Undeliverable], work: Sends) -> list[Sent]:
-        """Copy each into the queue; return what became of the copies.
-
-        A copy's FailedQ is the destination, so that retrying sends the message there.
-        """
-        results = send_each([Outgoing(self.name, self._whole(one)) for one in failed], work)
-        for place, one in enumerate(failed):
-            what: _Where = {"queue": one.timeout.destination, "reason": str(one.error)}
-            if results[place] is SendResult.REFUSED or isinstance(results[place], InvalidMessage):
-                smaller = minimal_error_copy(one.message, **what)
-                [results[place]] = send_each([Outgoing(self.name, smaller)], work)
-            if isinstance(results[place], InvalidMessage):
-                # What came in cannot go out as it is.
-                bare = bare_error_copy(one.message, **what)
-                [results[place]] = send_each([Outgoing(self.name, bare)], work)
-        return results
-
-    def _whole(self, one: Undeliverable) -> Message:
-        queue = one.timeout.destination
-        return error_copy(one.message, one.error, queue=queue, endpoint=self.endpoint, at=self.at)
-
-
-class _Where(TypedDict):
-    queue: str
-    reason: str

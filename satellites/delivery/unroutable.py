@@ -8,7 +8,6 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from timeoutmgr import headers
 from timeoutmgr.contracts import Clock, DeadLetters, SendResult, Timeout
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import (
@@ -18,17 +17,19 @@ from timeoutmgr.errors import (
     TimeoutManagerError,
     TransportUnavailable,
 )
-from timeoutmgr.instants import Micros, from_wire
-from timeoutmgr.message import Outgoing, Received
+from timeoutmgr.message import headers
+from timeoutmgr.message.instants import Micros, from_wire
+from timeoutmgr.message.message import Outgoing, Received
+from timeoutmgr.message.redaction import on_one_line
+from timeoutmgr.message.validation import Limits, check_destination
 from timeoutmgr.native.levels import read_routing_key
-from timeoutmgr.redaction import on_one_line
 from timeoutmgr.telemetry import Telemetry
+from timeoutmgr.transport.error_queue import ErrorQueue
 from timeoutmgr.transport.work import Work
-from timeoutmgr.validation import Limits, check_destination
 
-from .burying import bury_each
-from .sorting import sort_out
-from .undeliverable import ErrorQueue, Undeliverable, send_each
+from .dead_letters import bury_each
+from .results import sort_out
+from .undeliverable import Undeliverable, move_to_error_queue, send_each
 
 logger = logging.getLogger(__name__)
 
@@ -115,11 +116,13 @@ class SettleUnroutable:
         return buried.others
 
     def _to_error_queue(self, failed: list[Undeliverable], at: Micros, work: Work) -> None:
-        copies = ErrorQueue(self.error_queue, self.endpoint, at)
-        results = copies.take(failed, work)
+        error_queue = ErrorQueue(self.error_queue, self.endpoint, at)
+        results = move_to_error_queue(error_queue, failed, work)
         for one, result in zip(failed, results, strict=True):
             logger.error(
-                "message %.80r goes to the error queue: %s", one.message.id, on_one_line(one.error)
+                "satellite moves message %.80r to the error queue: %s",
+                one.message.id,
+                on_one_line(one.error),
             )
             if result is not SendResult.CONFIRMED:
                 raise TransportUnavailable(

@@ -11,27 +11,31 @@ from timeoutmgr.contracts import (
     Clock,
     DeadLetters,
     Key,
+    LockedTimeouts,
     Move,
     Outcome,
     OutcomeKind,
     SendResult,
-    Taken,
     Timeout,
     TimeoutStore,
 )
 from timeoutmgr.crashpoints import reach
-from timeoutmgr.instants import Micros
-from timeoutmgr.message import Received
-from timeoutmgr.redaction import on_one_line
+from timeoutmgr.message.instants import Micros
+from timeoutmgr.message.message import Received
+from timeoutmgr.message.redaction import on_one_line
+from timeoutmgr.message.validation import Limits
+from timeoutmgr.satellites.control import ChunkOrder, read_control
+from timeoutmgr.satellites.delivery.forwarder import Onward
+from timeoutmgr.satellites.delivery.message import back_off
+from timeoutmgr.satellites.delivery.overlap import Line, Stages, lead
+from timeoutmgr.satellites.delivery.undeliverable import (
+    Undeliverable,
+    move_to_error_queue,
+    start_each,
+)
 from timeoutmgr.telemetry import Telemetry
+from timeoutmgr.transport.error_queue import ErrorQueue, SendAnswer
 from timeoutmgr.transport.work import Work
-from timeoutmgr.validation import Limits
-
-from .control import ChunkOrder, read_control
-from .delivering import back_off
-from .line import Line, Stages, lead
-from .onward import Onward
-from .undeliverable import ErrorQueue, Sent, Undeliverable, start_each
 
 logger = logging.getLogger(__name__)
 
@@ -104,7 +108,9 @@ class DispatchTimeouts:
     ) -> Generator[None, None, Sequence[Key]]:
         """Dispatch those of *keys* that may be in hand together; return what is left."""
         ahead = self.ahead if work.scope is None else 0
-        with self.store.take_many(token, keys, ahead=ahead, transaction=work.scope) as taken:
+        with self.store.lock_for_dispatch(
+            token, keys, ahead=ahead, transaction=work.scope
+        ) as taken:
             left: Sequence[Key] = getattr(taken, "left", ())
             # Cancelled, rescheduled, or sent by another dispatcher: nothing is left to do.
             self.telemetry.count("timeouts_gone", len(keys) - len(taken.timeouts) - len(left))
@@ -125,7 +131,7 @@ class DispatchTimeouts:
             self._late(at - min(key.due for key in moved))
         return set(moved)
 
-    def _send_and_close(self, taken: Taken, work: Work) -> Stages:
+    def _send_and_close(self, taken: LockedTimeouts, work: Work) -> Stages:
         told = _now_of(taken)
         at = self.clock.now() if told is None else told
         onward = Onward(ATTEMPTS, self.limits, self.dead_letters)
@@ -150,7 +156,7 @@ class DispatchTimeouts:
         reach("dispatch.closed")
         self._count(taken.timeouts, outcomes, at)
 
-    def _wait_until_due(self, taken: Taken) -> None:
+    def _wait_until_due(self, taken: LockedTimeouts) -> None:
         """Let the time pass until all of *taken* is due."""
         now = _now_of(taken)
         if now is not None and taken.timeouts:
@@ -161,16 +167,17 @@ class DispatchTimeouts:
 
     def _to_error_queue(
         self, failed: Sequence[Undeliverable], at: Micros, work: Work
-    ) -> tuple[list[Undeliverable], list[tuple[Timeout, Sent]]]:
+    ) -> tuple[list[Undeliverable], list[tuple[Timeout, SendAnswer]]]:
         """Copy each; return those that may be removed, and those that it has not taken."""
         given_up: list[Undeliverable] = []
-        kept: list[tuple[Timeout, Sent]] = []
-        copies = ErrorQueue(self.error_queue, self.store.endpoint, at)
-        for one, result in zip(failed, copies.take(failed, work), strict=True):
+        kept: list[tuple[Timeout, SendAnswer]] = []
+        error_queue = ErrorQueue(self.error_queue, self.store.endpoint, at)
+        results = move_to_error_queue(error_queue, failed, work)
+        for one, result in zip(failed, results, strict=True):
             if result is SendResult.CONFIRMED:
                 reach("dispatch.error_copy_confirmed")
                 logger.error(
-                    "timeout %.80r goes to the error queue: %s",
+                    "dispatcher moves timeout %.80r to the error queue: %s",
                     one.timeout.id,
                     on_one_line(one.error),
                 )
@@ -199,7 +206,7 @@ class DispatchTimeouts:
         self.telemetry.value("lateness_seconds", by / 1_000_000)
 
 
-def _now_of(taken: Taken) -> Micros | None:
+def _now_of(taken: LockedTimeouts) -> Micros | None:
     """Return the time of the store's clock where *taken* tells it."""
     tell = getattr(taken, "now", None)
     return None if tell is None else int(tell())
@@ -209,7 +216,7 @@ def _ended(one: Undeliverable, at: Micros) -> Outcome:
     return Outcome(key=one.timeout.key, kind=OutcomeKind.FAILED, at=at, reason=str(one.error)[:200])
 
 
-def _again(timeout: Timeout, at: Micros, result: Sent) -> Outcome:
+def _again(timeout: Timeout, at: Micros, result: SendAnswer) -> Outcome:
     return Outcome(
         key=timeout.key,
         kind=OutcomeKind.RETRY,

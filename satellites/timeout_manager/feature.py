@@ -4,16 +4,18 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from typing import ClassVar
 
-from timeoutmgr.config import EndpointSettings
 from timeoutmgr.contracts import (
     ExaminesIds,
     KeepsRows,
+    KeepsTimeouts,
     Move,
     MovesRows,
     Persistence,
     TimeoutStore,
     TransactionMode,
+    WakesProcesses,
 )
 from timeoutmgr.database.durability import require_durable
 from timeoutmgr.errors import (
@@ -23,21 +25,25 @@ from timeoutmgr.errors import (
     TransportUnavailable,
     WrongPair,
 )
-from timeoutmgr.features import FeatureContext, Prerequisite, Satellite
-from timeoutmgr.markers import check_pair
-from timeoutmgr.redaction import on_one_line
+from timeoutmgr.features.feature import USUAL, FeatureContext, FeatureSettings, Prerequisite
+from timeoutmgr.features.markers import check_pair
+from timeoutmgr.features.parts import FeatureParts, ManagerRoute, Satellite
+from timeoutmgr.message.instants import Micros
+from timeoutmgr.message.redaction import on_one_line
+from timeoutmgr.message.routes import DELAYED, DISPATCHER, TIMEOUTS, to_timeout_manager
+from timeoutmgr.message.validation import is_allowed
 from timeoutmgr.resilience.breakers import OutageBreaker
-from timeoutmgr.routing import DELAYED, DISPATCHER, TIMEOUTS, to_timeout_manager
-from timeoutmgr.sending import SessionPool
+from timeoutmgr.satellites.clock_difference import report_clock_offset
+from timeoutmgr.satellites.housekeeping import Housekeeping
+from timeoutmgr.satellites.poller import LEAD, Poller, PollTimeouts
+from timeoutmgr.sender.sender import SessionPool
+from timeoutmgr.transport.direct_storage import DirectStorage
 from timeoutmgr.transport.pump import Consumption, Outage
-from timeoutmgr.validation import is_allowed
 
-from .clocks import report_clock_offset
 from .dispatcher import ORDERS, DispatchTimeouts
-from .housekeeping import Housekeeping
-from .poller import LEAD, Poller, PollTimeouts
 from .sender_clocks import SenderClocks
 from .timeouts import StoreTimeouts
+from .wakeups import OtherPollers
 
 logger = logging.getLogger(__name__)
 
@@ -58,6 +64,8 @@ class TimeoutManager:
     noticed in time). *chunk* timeouts travel in one control message: a crash while a chunk is
     sent repeats at most that many. *store_batch* messages are stored in one transaction.
     """
+
+    priority: ClassVar[int] = USUAL
 
     time_to_wait_before_critical_error: timedelta = timedelta(minutes=2)
     poll_interval: timedelta = timedelta(minutes=1)
@@ -92,7 +100,7 @@ class TimeoutManager:
         wait = self.time_to_wait_before_critical_error
         return min(self.poll_interval, max(wait, timedelta(seconds=1)))
 
-    def prerequisites(self, settings: EndpointSettings) -> Iterable[Prerequisite]:
+    def prerequisites(self, settings: FeatureSettings) -> Iterable[Prerequisite]:
         """Return what must hold."""
         yield Prerequisite(
             not settings.send_only,
@@ -105,14 +113,14 @@ class TimeoutManager:
             "timeouts to that endpoint. Use one of the two.",
         )
         yield Prerequisite(
-            settings.persistence is not None and hasattr(settings.persistence, "timeouts"),
+            isinstance(settings.persistence, KeepsTimeouts),
             "The selected persistence doesn't have support for timeout storage. Select another "
             "persistence or disable the timeout manager feature using "
             "config.disable_feature('timeout-manager')",
         )
 
-    def set_up(self, context: FeatureContext) -> None:
-        """Hand the satellites, the poller and the route for delays to the endpoint."""
+    def set_up(self, context: FeatureContext) -> FeatureParts:
+        """Return the satellites, the poller and the route for delays."""
         settings = context.settings
         persistence = settings.persistence
         assert persistence is not None, "a prerequisite"
@@ -131,7 +139,7 @@ class TimeoutManager:
         )
         wait = self.time_to_wait_before_critical_error
         breakers = _breakers(context, wait)
-        context.watch_silence(persistence.database, breakers.fetch, wait)
+        context.breakers.watch_silence(persistence.database, breakers.fetch, wait)
 
         dispatch = DispatchTimeouts(
             store=store,
@@ -164,20 +172,27 @@ class TimeoutManager:
             on_clock_offset=lambda seconds: report_clock_offset(context.critical, seconds),
         )
         senders = SenderClocks(lambda: poller.offset, context.clock, context.telemetry)
+        others = OtherPollers(
+            store.wakeups(poller.look) if isinstance(store, WakesProcesses) else None,
+            endpoint=settings.name,
+            interval=self.interval,
+            now=lambda: context.clock.now() + (poller.offset or 0),
+        )
+
+        def wake(due: Micros) -> None:
+            poller.wake(due)
+            others.stored(due)
+
         storing_step = StoreTimeouts(
             store=store,
             limits=settings.limits,
             clock=context.clock,
             telemetry=context.telemetry,
-            wake=poller.wake,
+            wake=wake,
             dispatch_now=dispatch.dispatch_now,
             senders=senders,
         )
 
-        context.store = store
-        context.store_directly = storing_step.store_directly
-        context.examine = storing_step.examine if isinstance(store, ExaminesIds) else None
-        context.inside_database = persistence.database
         storing = Consumption(
             name="Timeout Message Processor",
             queue=address,
@@ -185,39 +200,40 @@ class TimeoutManager:
             batch=self.store_batch,
             storage=Outage(breaker=breakers.store, probe=ready.probe),
         )
-        context.add_satellite(Satellite(consumption=storing, concurrency=self.concurrency))
-        # What a delayed message store of this endpoint has left unstored.
+        # Messages that a delayed message store of this endpoint has left unstored.
         left = replace(storing, queue=settings.name + DELAYED)
-        context.add_satellite(Satellite(consumption=left, where_found=True))
-        context.add_satellite(
-            Satellite(
-                consumption=Consumption(
-                    name="Timeout Dispatcher Processor",
-                    queue=control,
-                    step=dispatch,
-                    batch=ORDERS,
-                    storage=Outage(breaker=breakers.look_up, probe=ready.probe),
-                    broker=breakers.dispatch,
-                ),
-                concurrency=self.concurrency,
-            )
+        dispatching = Consumption(
+            name="Timeout Dispatcher Processor",
+            queue=control,
+            step=dispatch,
+            batch=ORDERS,
+            storage=Outage(breaker=breakers.look_up, probe=ready.probe),
+            broker=breakers.dispatch,
         )
-        context.add_task(poller)
-        context.add_task(
-            Housekeeping(
-                store,
-                owner=context.owner,
-                ready=ready,
-                measure_offset=poller.measure_offset,
-                state=lambda: {
-                    **{each.name: each.state.value for each in context.breakers},
-                    **senders.report(),
-                },
-                telemetry=context.telemetry,
-            )
+        housekeeping = Housekeeping(
+            store,
+            owner=context.owner,
+            ready=ready,
+            measure_offset=poller.measure_offset,
+            state=lambda: {**context.breakers.states, **senders.report()},
+            telemetry=context.telemetry,
         )
-        context.route_delays(
-            address, lambda outgoing, due: to_timeout_manager(outgoing, due, address)
+        return FeatureParts(
+            store=store,
+            direct=DirectStorage(
+                database=persistence.database,
+                store=storing_step.store_directly,
+                examine=storing_step.examine if isinstance(store, ExaminesIds) else None,
+            ),
+            satellites=(
+                Satellite(consumption=storing, concurrency=self.concurrency),
+                Satellite(consumption=left, optional_queue=True),
+                Satellite(consumption=dispatching, concurrency=self.concurrency),
+            ),
+            tasks=(poller, others, housekeeping),
+            manager=ManagerRoute(
+                address, lambda outgoing, due: to_timeout_manager(outgoing, due, address)
+            ),
         )
 
 
@@ -246,13 +262,15 @@ class _Breakers:
 
 def _breakers(context: FeatureContext, wait: timedelta) -> _Breakers:
     persistence = context.settings.persistence
-    stored = context.outage_in(None if persistence is None else persistence.database)
-    queued = context.outage_in(context.settings.transport.database)
+    stored = context.breakers.outage_in(None if persistence is None else persistence.database)
+    queued = context.breakers.outage_in(context.settings.transport.database)
     return _Breakers(
-        fetch=context.breaker("TimeoutStorageConnectivity", wait, FETCH_SENTENCE, stored),
-        look_up=context.breaker("TimeoutLookUp", wait, FETCH_SENTENCE, stored),
-        store=context.breaker("TimeoutStorage", wait, STORE_SENTENCE, stored),
-        dispatch=context.breaker("TimeoutDispatch", wait, DISPATCH_SENTENCE, queued),
+        fetch=context.breakers.over_outages(
+            "TimeoutStorageConnectivity", wait, FETCH_SENTENCE, stored
+        ),
+        look_up=context.breakers.over_outages("TimeoutLookUp", wait, FETCH_SENTENCE, stored),
+        store=context.breakers.over_outages("TimeoutStorage", wait, STORE_SENTENCE, stored),
+        dispatch=context.breakers.over_outages("TimeoutDispatch", wait, DISPATCH_SENTENCE, queued),
     )
 
 
@@ -297,7 +315,7 @@ class Readiness:
             raise StorageUnavailable(str(error)) from error
         except TransportUnavailable as error:
             logger.info(
-                "store and broker are not compared while the broker is away: %s",
+                "endpoint compares store and broker later, the broker is away: %s",
                 on_one_line(error),
             )
             return

@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from timeoutmgr import headers
 from timeoutmgr.contracts import Clock, Timeout
 from timeoutmgr.contracts.reports import SENDERS_AHEAD
-from timeoutmgr.instants import Micros
-from timeoutmgr.redaction import on_one_line
+from timeoutmgr.message import headers
+from timeoutmgr.message.instants import Micros
+from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.telemetry import Telemetry
 
 logger = logging.getLogger(__name__)

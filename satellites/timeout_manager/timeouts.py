@@ -4,12 +4,13 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Final
 
-from timeoutmgr import headers
 from timeoutmgr.contracts import (
     Clock,
     ExaminesIds,
+    KeepsHistory,
     Key,
     OnConflict,
     Repeat,
@@ -18,17 +19,15 @@ from timeoutmgr.contracts import (
     TimeoutStore,
     Transaction,
 )
+from timeoutmgr.contracts.refusals import refuse
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import ContentConflict, InvalidMessage, MessageRejected
-from timeoutmgr.instants import Micros, from_wire
-from timeoutmgr.message import Message, Received, with_headers
-from timeoutmgr.refusing import refuse
-from timeoutmgr.routing import id_of_timeout
-from timeoutmgr.short_keys import remembers_short
-from timeoutmgr.telemetry import Telemetry
-from timeoutmgr.transport.envelope import SHORT_STRING
-from timeoutmgr.transport.work import Work
-from timeoutmgr.validation import (
+from timeoutmgr.message import channels, headers
+from timeoutmgr.message.headers import remembers_short
+from timeoutmgr.message.instants import Micros, from_wire
+from timeoutmgr.message.message import Message, Received, with_headers
+from timeoutmgr.message.routes import id_of_timeout, is_delayed_retry
+from timeoutmgr.message.validation import (
     CLOCK_ALLOWANCE,
     ID_CHARACTERS,
     Limits,
@@ -38,6 +37,10 @@ from timeoutmgr.validation import (
     check_due,
     check_headers,
 )
+from timeoutmgr.resilience.channel_log import ChannelLog
+from timeoutmgr.telemetry import Telemetry
+from timeoutmgr.transport.envelope import SHORT_STRING
+from timeoutmgr.transport.work import Work
 
 from .sender_clocks import SenderClocks
 from .wake_limit import WakeLimit
@@ -90,6 +93,7 @@ class StoreTimeouts:
     dispatch_now: Callable[[Sequence[Key], Work], None]
     senders: SenderClocks | None = None
     wake_limit: WakeLimit = field(default_factory=WakeLimit)
+    wake_log: ChannelLog = field(default_factory=lambda: ChannelLog("wakes"))
 
     def __call__(self, batch: Sequence[Received], work: Work) -> None:
         """Store *batch*; raises MessageRejected for one that is no timeout."""
@@ -103,25 +107,24 @@ class StoreTimeouts:
                 self._settle(batch, orders, repeats, work)
             if self.senders is not None:
                 self.senders.compare(timeouts)
-        for order in orders:
+        for received, order in zip(batch, orders, strict=True):
             if isinstance(order, ClearTimeouts):
-                # By the time of sending, not of arrival: a batch, and still more a redelivery,
-                # brings an order to clear together with what was sent after it.
-                cleared = self.store.cancel_saga(
-                    order.saga_id,
-                    sent_until=order.sent,
-                    keeping=order.kept,
-                    transaction=work.scope,
-                )
+                cleared = self._clear(order, channels.of_message(received), work)
                 reach("timeouts.cleared")
                 self.telemetry.count("timeouts_cleared", cleared)
         if work.scope is not None:
             timeouts = self._straight_on(timeouts, work)
-        wakes = [order.due for order in orders if isinstance(order, Wake)]
+        wakes = [
+            (received, order.due)
+            for received, order in zip(batch, orders, strict=True)
+            if isinstance(order, Wake)
+        ]
         dues = [timeout.due for timeout in timeouts]
         if wakes:
             self.telemetry.count("wakes_received", len(wakes))
-            dues.append(self.wake_limit.at(min(wakes), self.clock.now()))
+            newest, _ = wakes[-1]
+            self.wake_log.note(newest, self.clock.monotonic(), len(wakes))
+            dues.append(self.wake_limit.at(min(due for _, due in wakes), self.clock.now()))
         self._wake_after_commit(dues, work)
 
     def store_directly(
@@ -146,6 +149,17 @@ class StoreTimeouts:
         repeats = self.store.examine([self._timeout_of(message)], transaction=transaction)
         refuse(repeats)
         return repeats[0].kind if repeats else None
+
+    def _clear(self, order: ClearTimeouts, channel: str, work: Work) -> int:
+        """Cancel what *order* means, in the history as ordered by *channel*; return how many."""
+        cancel_saga = self.store.cancel_saga
+        if isinstance(self.store, KeepsHistory):
+            cancel_saga = partial(self.store.cancel_saga, channel=channel)
+        # By the time of sending, not of arrival: a batch, and still more a redelivery,
+        # brings an order to clear together with what was sent after it.
+        return cancel_saga(
+            order.saga_id, sent_until=order.sent, keeping=order.kept, transaction=work.scope
+        )
 
     def _count_stored(self, timeouts: Sequence[Timeout], repeats: Sequence[Repeat]) -> None:
         unstored = sum(repeat.kind is not RepeatKind.REPLACED for repeat in repeats)
@@ -269,7 +283,7 @@ def read_timeout(message: Message, endpoint: str, limits: Limits, now: Micros) -
         due=due,
         destination=destination,
         message=_without_routing(message),
-        saga_id=_saga(message),
+        saga_id=_saga_of_timeout(message),
         created=_sent_at(message, now),
         due_given=headers.DELIVER_AT_GIVEN in message.headers,
         on_conflict=_on_conflict(message),
@@ -332,6 +346,11 @@ def _saga(message: Message) -> str | None:
     if not 0 < len(saga) <= 200 or not saga.isprintable():
         raise MessageRejected(f"malformed saga id {saga!r:.60}; expected 1 to 200 printable signs")
     return saga
+
+
+def _saga_of_timeout(message: Message) -> str | None:
+    """Return the saga whose timeout *message* is; its header stays on the message in any case."""
+    return None if is_delayed_retry(message.headers) else _saga(message)
 
 
 def _kept(message: Message) -> tuple[str, ...]:

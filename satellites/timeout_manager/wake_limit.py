@@ -3,7 +3,7 @@
 from threading import Lock
 from typing import Final
 
-from timeoutmgr.instants import Micros
+from timeoutmgr.message.instants import Micros
 
 EVERY: Final[Micros] = 100_000
 

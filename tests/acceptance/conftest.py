@@ -29,13 +29,13 @@ def party(place: Place) -> Party:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register what the tests here are marked with."""
+    """Register the marks of the tests here."""
     config.addinivalue_line("markers", "matrix(needs, pairs): on which pairs a test runs")
     config.addinivalue_line("markers", "behaviour(*numbers): the behaviours that a test holds")
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Make one test of each pair that has what the test needs."""
+    """Make a test of each pair that has the parts that the test needs."""
     mark = metafunc.definition.get_closest_marker("matrix")
     if mark is None or "place" not in metafunc.fixturenames:
         return

@@ -13,8 +13,8 @@ from timeoutmgr import (
     RecoverabilitySettings,
 )
 from timeoutmgr.contracts import DelayedMessageStore
+from timeoutmgr.message.routes import DELAYED
 from timeoutmgr.persistence import SqlDelayedMessageStore
-from timeoutmgr.routing import DELAYED
 from timeoutmgr.testing import Inbox, RecordingTelemetry, configure
 from timeoutmgr.testing.signals import eventually
 

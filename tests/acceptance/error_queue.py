@@ -7,12 +7,12 @@ from types import TracebackType
 from typing import Self
 
 from timeoutmgr.contracts import Receiver, Transport, TransportSession
-from timeoutmgr.message import Message, Received
+from timeoutmgr.message.message import Message, Received
 from timeoutmgr.testing.signals import PATIENCE
 
 
 class ErrorQueue:
-    """Takes what comes and keeps it. For one thread."""
+    """Takes each message and keeps it. For one thread."""
 
     def __init__(self, transport: Transport, queue: str) -> None:
         self._transport = transport
@@ -40,11 +40,11 @@ class ErrorQueue:
 
     @property
     def messages(self) -> list[Message]:
-        """What came so far."""
+        """The arrivals so far."""
         return [received.message for received in self.received]
 
     def of(self, message_id: str) -> list[Message]:
-        """Return what came so far under an id."""
+        """Return the arrivals so far under an id."""
         return [message for message in self.messages if message.id == message_id]
 
     def wait_for(self, count: int, timeout: float = PATIENCE) -> list[Message]:

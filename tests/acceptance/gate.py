@@ -1,4 +1,4 @@
-"""A store that can be away, or be held, on command; everything else is the real one."""
+"""A store that can be away, or be held, on command; everything else is real."""
 
 from __future__ import annotations
 
@@ -10,7 +10,17 @@ from timeoutmgr.database import Database
 from timeoutmgr.errors import StorageUnavailable
 
 _CALLS = frozenset(
-    {"now", "ping", "store_many", "claim", "take_many", "release", "next_due", "key_of", "find"}
+    {
+        "now",
+        "ping",
+        "store_many",
+        "claim",
+        "lock_for_dispatch",
+        "release",
+        "next_due",
+        "key_of",
+        "find",
+    }
     | {
         "heartbeat",
         "processes",
@@ -91,7 +101,7 @@ class Gate:
         return store
 
     def close(self) -> None:
-        """Close the real one."""
+        """Close the real session."""
         self._inner.close()
 
 

@@ -1,4 +1,4 @@
-"""Every supported pair of transport and store, what each can keep, and which tests it is for.
+"""Every supported pair of transport and store, its promises, and the tests that run on it.
 
 A test names what it needs: ``@matrix(needs={"processes"})``. Pairs that cannot are no part of it:
 they are counted as n/a, never skipped, for nothing is missing there.
@@ -44,7 +44,7 @@ class Pair:
 
     @property
     def capabilities(self) -> frozenset[str]:
-        """What it can keep, as tests ask for it."""
+        """Its promises, as tests ask for them."""
         one_database = self.transport == self.store and self.transport in _SQL
         claims = {
             "durable": self.transport not in ("redis", "memory") and self.store != "memory",

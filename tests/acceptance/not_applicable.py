@@ -25,7 +25,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Hand what a worker found to the controller."""
+    """Send the findings of a worker to the controller."""
     output = getattr(session.config, "workeroutput", None)
     if output is not None:
         found: set[str] = session.config.stash[_FOUND]
@@ -34,7 +34,7 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_testnodedown(node: pytest.Item, error: object) -> None:
-    """Take what a worker found."""
+    """Receive the findings of a worker."""
     node.config.stash[_FOUND].update(getattr(node, "workeroutput", {}).get(_OUTPUT, []))
 
 

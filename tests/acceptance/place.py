@@ -10,12 +10,12 @@ from typing import Any, Final
 from tests.acceptance.error_queue import ErrorQueue
 from tests.acceptance.matrix import Pair
 from timeoutmgr import Endpoint, EndpointConfiguration, TimeoutState
-from timeoutmgr.config import persistence_from_url, transport_from_url
 from timeoutmgr.contracts import Persistence, SendResult, Transport, TransportSession
-from timeoutmgr.features import Feature
-from timeoutmgr.handlers import Handler
-from timeoutmgr.message import Message, Outgoing
-from timeoutmgr.routing import DISPATCHER, TIMEOUTS
+from timeoutmgr.endpoint.configuration import persistence_from_url, transport_from_url
+from timeoutmgr.endpoint.handlers import Handler
+from timeoutmgr.features.feature import Feature
+from timeoutmgr.message.message import Message, Outgoing
+from timeoutmgr.message.routes import DISPATCHER, TIMEOUTS
 from timeoutmgr.satellites import TimeoutManager
 from timeoutmgr.testing import Inbox, RecordingTelemetry, configure
 from timeoutmgr.testing.signals import eventually
@@ -113,7 +113,7 @@ class Place:
 
     @property
     def session(self) -> TransportSession:
-        """A session of the test's own, for what a stranger could do."""
+        """A session of the test's own, to act as a stranger."""
         if self._session is None:
             transport = self.transport()
             self.closing.callback(transport.close)

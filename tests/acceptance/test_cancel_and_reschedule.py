@@ -8,18 +8,13 @@ import pytest
 
 from tests.acceptance.matrix import EACH_ONCE, REPRESENTATIVE, SERVED, matrix
 from tests.acceptance.place import LATER, PROMPT, SOON, Party, Place
-from timeoutmgr import (
-    CancelResult,
-    ChangeResult,
-    RecoverabilitySettings,
-    TimeoutState,
-    headers,
-)
+from timeoutmgr import CancelResult, ChangeResult, RecoverabilitySettings, TimeoutState
 from timeoutmgr.clock import SystemClock
+from timeoutmgr.endpoint.handlers import HandlerContext
 from timeoutmgr.errors import InvalidMessage
-from timeoutmgr.handlers import HandlerContext
-from timeoutmgr.instants import to_wire
-from timeoutmgr.message import Message
+from timeoutmgr.message import headers
+from timeoutmgr.message.instants import to_wire
+from timeoutmgr.message.message import Message
 from timeoutmgr.testing.signals import eventually
 
 
@@ -110,7 +105,7 @@ def test_an_empty_saga_id_clears_nothing(party: Party) -> None:
 
 @matrix(pairs=REPRESENTATIVE)
 @pytest.mark.behaviour(31)
-def test_a_saga_cleared_before_its_timeout_is_stored_does_not_keep_later_ones_out(
+def test_a_clear_before_a_timeout_is_stored_keeps_no_later_timeout_of_the_saga_out(
     party: Party,
 ) -> None:
     with party.telemetry.expect("timeouts_cleared", 0):
@@ -193,7 +188,7 @@ def test_a_redelivered_store_message_undoes_no_reschedule_and_no_cancel(party: P
 
 @matrix(pairs=EACH_ONCE)
 @pytest.mark.behaviour(138)
-def test_pending_timeouts_are_listed_and_counted_by_what_they_are(party: Party) -> None:
+def test_list_and_count_select_pending_timeouts_by_their_fields(party: Party) -> None:
     other = party.place.queue(f"{party.name}-other")
     due = datetime.now(UTC).replace(microsecond=123_457) + LATER
     sent = [
@@ -223,14 +218,14 @@ def test_pending_timeouts_are_listed_and_counted_by_what_they_are(party: Party) 
 
 
 def _id_of(party: Party, message_id: str) -> str:
-    from timeoutmgr.routing import timeout_id
+    from timeoutmgr.message.routes import timeout_id
 
     return timeout_id(party.name, message_id)
 
 
 @matrix(pairs=SERVED)
 @pytest.mark.behaviour(30)
-def test_a_handler_clears_its_saga_with_what_it_sends_and_only_if_it_succeeds(
+def test_a_handler_clears_its_saga_with_its_sends_and_only_if_it_succeeds(
     place: Place,
 ) -> None:
     party = Party(place, recoverability=RecoverabilitySettings(immediate=1, delayed=0))

@@ -9,7 +9,7 @@ import pytest
 
 from timeoutmgr import Endpoint
 from timeoutmgr.clock import SystemClock
-from timeoutmgr.instants import Micros
+from timeoutmgr.message.instants import Micros
 from timeoutmgr.satellites import TimeoutManager
 from timeoutmgr.testing.endpoints import configure
 from timeoutmgr.testing.inbox import Inbox
@@ -29,7 +29,7 @@ class MovedClock(SystemClock):
 
 @pytest.mark.parametrize("start", [timedelta(0), FORTNIGHT, -FORTNIGHT])
 @pytest.mark.parametrize("parts", ["memory", "file"])
-def test_a_clock_that_is_moved_on_delivers_what_is_due_by_it(
+def test_moving_the_clock_forward_delivers_due_messages(
     parts: str, start: timedelta, tmp_path: Path, unique: str
 ) -> None:
     clock, inbox = MovedClock(start), Inbox()

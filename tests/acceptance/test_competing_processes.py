@@ -11,12 +11,12 @@ import pytest
 from tests.acceptance.matrix import REFERENCE, REPRESENTATIVE, Pair, matrix
 from tests.acceptance.place import Party, Place
 from tests.acceptance.process import Child
-from timeoutmgr import headers
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import Timeout
-from timeoutmgr.instants import from_wire, to_micros
-from timeoutmgr.message import Message
-from timeoutmgr.routing import timeout_id
+from timeoutmgr.message import headers
+from timeoutmgr.message.instants import from_wire, to_micros
+from timeoutmgr.message.message import Message
+from timeoutmgr.message.routes import timeout_id
 from timeoutmgr.testing.signals import eventually
 
 FEW, MANY = 200, 10_000

@@ -18,7 +18,7 @@ CHUNK = 10
 
 @matrix(pairs=REPRESENTATIVE)
 @pytest.mark.behaviour(48, 62, 63)
-def test_of_two_processes_one_is_killed_and_nothing_is_lost(place: Place) -> None:
+def test_a_killed_process_beside_another_loses_no_message(place: Place) -> None:
     party = Party(place)
     party.endpoint.install()
     target = place.queue(f"{place.name}-target")
@@ -45,7 +45,7 @@ def test_of_two_processes_one_is_killed_and_nothing_is_lost(place: Place) -> Non
 
 @matrix(pairs=REPRESENTATIVE)
 @pytest.mark.behaviour(49, 141)
-def test_what_became_due_while_nobody_ran_is_delivered_at_the_next_start(place: Place) -> None:
+def test_the_next_start_delivers_messages_that_became_due_during_a_pause(place: Place) -> None:
     party = Party(place)
     party.endpoint.install()
     with Child(place).running() as only:

@@ -9,9 +9,10 @@ import pytest
 
 from tests.acceptance.matrix import EACH_ONCE, EMBEDDED, REPRESENTATIVE, SERVED, matrix
 from tests.acceptance.place import LATER, PROMPT, SOON, Party, Place
-from timeoutmgr import HandlerContext, SendOptions, headers
+from timeoutmgr import HandlerContext, SendOptions
 from timeoutmgr.errors import InvalidMessage, Unroutable
-from timeoutmgr.instants import from_wire, to_micros, to_wire
+from timeoutmgr.message import headers
+from timeoutmgr.message.instants import from_wire, to_micros, to_wire
 from timeoutmgr.testing import Inbox
 
 BODY = bytes(range(256)) * 4
@@ -97,7 +98,7 @@ def test_options_serve_for_many_sends(party: Party) -> None:
 
 @matrix(pairs=SERVED)
 @pytest.mark.behaviour(12, 24)
-def test_what_a_handler_sends_and_replies_may_be_delayed(place: Place) -> None:
+def test_sends_and_replies_of_a_handler_may_be_delayed(place: Place) -> None:
     answers, party = Inbox(), Party(place)
 
     @party.config.handler("Ask")
@@ -169,7 +170,9 @@ def test_a_destination_that_does_not_exist_is_refused_when_it_is_sent(party: Par
     ],
     ids=str,
 )
-def test_what_cannot_be_sent_is_refused_at_the_door(party: Party, options: dict[str, Any]) -> None:
+def test_an_unsendable_message_is_refused_at_the_door(
+    party: Party, options: dict[str, Any]
+) -> None:
     with pytest.raises(InvalidMessage):
         party.endpoint.send_local("Ping", {}, **options)
 

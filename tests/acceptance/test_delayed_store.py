@@ -12,12 +12,13 @@ from sqlalchemy import create_engine
 from tests.acceptance.delayed import DelayedParty
 from tests.acceptance.matrix import REFERENCE, REPRESENTATIVE, Pair, matrix
 from tests.acceptance.place import LATER, Place
-from timeoutmgr import RecoverabilitySettings, TransactionMode, headers
+from timeoutmgr import RecoverabilitySettings, TransactionMode
 from timeoutmgr.errors import SchemaMissing, StorageUnavailable
-from timeoutmgr.instants import to_wire
-from timeoutmgr.message import Message, Outgoing
+from timeoutmgr.message import headers
+from timeoutmgr.message.instants import to_wire
+from timeoutmgr.message.message import Message, Outgoing
+from timeoutmgr.message.routes import DELAYED, to_delayed_store
 from timeoutmgr.persistence import SqlDelayedMessageStore
-from timeoutmgr.routing import DELAYED, to_delayed_store
 from timeoutmgr.testing.signals import eventually
 
 SOON = timedelta(seconds=0.4)
@@ -80,7 +81,7 @@ _OF_ONE_FILE = tuple(pair for pair in EVERY_MODE if pair.transport == pair.store
 
 @matrix(pairs=REPRESENTATIVE)
 @pytest.mark.behaviour(38)
-def test_an_earlier_message_comes_on_time_while_a_later_one_is_pending(place: Place) -> None:
+def test_an_earlier_message_comes_on_time_while_a_later_message_is_pending(place: Place) -> None:
     party = DelayedParty(place).start()
     party.endpoint.send_local("Ping", "late", delay=timedelta(seconds=120))
     party.wait_until_stored(1)
@@ -93,7 +94,7 @@ def test_an_earlier_message_comes_on_time_while_a_later_one_is_pending(place: Pl
 
 @matrix(pairs=REPRESENTATIVE)
 @pytest.mark.behaviour(25)
-def test_what_is_due_already_comes_at_once_and_is_never_stored(place: Place) -> None:
+def test_a_message_due_already_comes_at_once_and_is_never_stored(place: Place) -> None:
     party = DelayedParty(place).start()
 
     sent = party.endpoint.send_local("Ping", 1, delay=0)
@@ -156,7 +157,7 @@ def test_without_destination_and_error_queue_the_message_stays_stored(place: Pla
 
 @matrix(pairs=REPRESENTATIVE)
 @pytest.mark.behaviour(49)
-def test_what_is_stored_outlives_the_endpoint(place: Place) -> None:
+def test_a_stored_message_outlives_the_endpoint(place: Place) -> None:
     first = DelayedParty(place)
     target = place.queue(f"{place.name}-target")
     first.endpoint.start()
@@ -171,7 +172,7 @@ def test_what_is_stored_outlives_the_endpoint(place: Place) -> None:
 
 @matrix(pairs=REPRESENTATIVE)
 @pytest.mark.behaviour(47)
-def test_of_two_that_compete_each_message_goes_to_one(place: Place) -> None:
+def test_two_competing_endpoints_deliver_each_message_once(place: Place) -> None:
     target = place.queue(f"{place.name}-target")
     parties = [DelayedParty(place, delayed={"batch": 7}).start() for _ in range(2)]
     due = parties[0].config.clock.now() + 1_500_000
@@ -245,7 +246,7 @@ def test_without_installers_a_missing_table_ends_the_start(place: Place) -> None
 
 
 class Failing(SqlDelayedMessageStore):
-    """Fails in what is named, with what is given."""
+    """Fails in the named method, with the given error."""
 
     failing: tuple[str, ...] = ()
     error: Exception = StorageUnavailable("the test wants it so")
@@ -334,7 +335,7 @@ def test_error_handling_that_keeps_failing_is_told_and_loses_nothing(place: Plac
 
 @matrix(pairs=REPRESENTATIVE)
 @pytest.mark.behaviour(90)
-def test_what_cannot_be_stored_goes_to_the_error_queue(place: Place) -> None:
+def test_an_unstorable_message_goes_to_the_error_queue(place: Place) -> None:
     store = Failing(place.store_url)
     store.error = RuntimeError("the test wants it so")
     store.failing = ("store",)

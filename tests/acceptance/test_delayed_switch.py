@@ -7,10 +7,10 @@ from datetime import timedelta
 from tests.acceptance.delayed import DelayedParty
 from tests.acceptance.matrix import REPRESENTATIVE, matrix
 from tests.acceptance.place import Party, Place
-from timeoutmgr import headers
-from timeoutmgr.instants import to_wire
-from timeoutmgr.message import Message, Outgoing
-from timeoutmgr.routing import DELAYED, TIMEOUTS, to_delayed_store, to_timeout_manager
+from timeoutmgr.message import headers
+from timeoutmgr.message.instants import to_wire
+from timeoutmgr.message.message import Message, Outgoing
+from timeoutmgr.message.routes import DELAYED, TIMEOUTS, to_delayed_store, to_timeout_manager
 from timeoutmgr.testing.signals import eventually
 
 PENDING = timedelta(seconds=4)
@@ -62,7 +62,7 @@ def test_from_a_store_to_a_timeout_manager_nothing_is_lost_or_repeated(place: Pl
 
 
 @matrix(pairs=REPRESENTATIVE)
-def test_the_new_pump_alone_drains_the_others_queue(place: Place) -> None:
+def test_the_new_pump_alone_drains_the_queue_of_the_other_manager(place: Place) -> None:
     target = place.queue(f"{place.name}-target")
     old = Party(place)
     old.endpoint.install()

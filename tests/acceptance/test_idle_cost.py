@@ -1,4 +1,4 @@
-"""What an endpoint costs while nothing is due: statements a minute, and memory."""
+"""The cost of an endpoint while nothing is due: statements a minute, and memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.acceptance.process import Child
 from timeoutmgr import TimeoutState
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.database import Database
-from timeoutmgr.instants import Micros
+from timeoutmgr.message.instants import Micros
 
 MILLION = 1_000_000
 

@@ -37,7 +37,7 @@ def caller(place: Place) -> Iterator[Connection]:
 
 @matrix(pairs=WITH_A_DATABASE, all_modes=True)
 @pytest.mark.behaviour(41)
-def test_what_is_committed_is_delivered_and_what_is_rolled_back_never_was(place: Place) -> None:
+def test_a_committed_send_is_delivered_and_a_rolled_back_send_is_not(place: Place) -> None:
     party = Party(place).start()
 
     with caller(place) as connection:

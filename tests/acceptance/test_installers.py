@@ -1,4 +1,4 @@
-"""Installers make what the enabled features need, once, whoever else does it at the same time."""
+"""Installers make the needs of the enabled features once, also beside other installers."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_a_start_without_tables_says_which_command_makes_them(
 
 @matrix(pairs=REPRESENTATIVE)
 @pytest.mark.behaviour(126)
-def test_endpoints_on_one_store_do_not_see_each_others_timeouts(place: Place) -> None:
+def test_endpoints_on_a_shared_store_see_only_their_own_timeouts(place: Place) -> None:
     one, other = Party(place).start(), place.run(place.configuration(f"{place.name}-b"))
 
     sent = one.endpoint.send_local("Ping", 1, delay=LATER, saga_id="same")

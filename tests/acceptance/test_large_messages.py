@@ -8,7 +8,7 @@ from typing import Final
 from tests.acceptance.matrix import EMBEDDED, REFERENCE, Pair, matrix
 from tests.acceptance.place import PROMPT, SOON, Party
 from timeoutmgr import TransactionMode
-from timeoutmgr.persistence.sql import bodies
+from timeoutmgr.persistence.sql.dispatch import bodies
 
 SIZE: Final = 3 * 1024 * 1024
 COUNT: Final = 7

@@ -1,4 +1,4 @@
-"""A destination that is gone when its message is due costs that message its place, nobody else."""
+"""A destination that is gone when its message is due costs that message its place, and no other."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import pytest
 
 from tests.acceptance.matrix import REPRESENTATIVE, SERVED, matrix
 from tests.acceptance.place import PROMPT, Party, Place
-from timeoutmgr import TimeoutState, headers
+from timeoutmgr import TimeoutState
+from timeoutmgr.message import headers
 from timeoutmgr.resilience.error_copy import without_failure
 from timeoutmgr.testing.signals import eventually
 

@@ -24,7 +24,7 @@ LONG = timedelta(minutes=2)
 
 
 class Alarm:
-    """A critical error hook that keeps what it was told."""
+    """A critical error hook that keeps its errors."""
 
     def __init__(self) -> None:
         self.told: list[tuple[float, CriticalErrorContext]] = []
@@ -36,7 +36,7 @@ class Alarm:
         self._rang.release()
 
     def wait(self, timeout: float = 15) -> CriticalErrorContext:
-        """Return what it was told next."""
+        """Return its next error."""
         assert self._rang.acquire(timeout=timeout), "no critical error was raised"
         return self.told[-1][1]
 
@@ -254,7 +254,7 @@ def test_one_database_for_all_that_is_killed_comes_back_with_everything(
 
 
 @matrix(pairs=[EMBEDDED, REFERENCE])
-def test_the_gate_does_not_change_what_is_tested(place: Place) -> None:
+def test_the_gate_leaves_the_tested_behaviour_unchanged(place: Place) -> None:
     _gate, _alarm, party = gated(place, LONG)
     party.start()
 

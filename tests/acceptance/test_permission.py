@@ -8,15 +8,15 @@ import pytest
 
 from tests.acceptance.matrix import MAIN, SERVED, matrix
 from tests.acceptance.place import LATER, Party, Place
-from timeoutmgr import headers
 from timeoutmgr.errors import DestinationNotAllowed
-from timeoutmgr.instants import to_micros, to_wire
-from timeoutmgr.message import Message
-from timeoutmgr.validation import Limits
+from timeoutmgr.message import headers
+from timeoutmgr.message.instants import to_micros, to_wire
+from timeoutmgr.message.message import Message
+from timeoutmgr.message.validation import Limits
 
 
 @matrix(pairs=SERVED, all_modes=True)
-def test_a_narrower_allow_list_holds_for_what_is_stored_already(place: Place) -> None:
+def test_a_narrower_allow_list_applies_to_timeouts_stored_already(place: Place) -> None:
     party = Party(place).start()
     other = place.queue(f"{place.name}-other")
     sent = party.endpoint.send(other, "Ping", 1, delay=LATER)

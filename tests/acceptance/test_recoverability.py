@@ -19,16 +19,17 @@ from tests.acceptance.matrix import (
     matrix,
 )
 from tests.acceptance.place import LATER, SOON, Party, Place
-from timeoutmgr import HandlerContext, RecoverabilitySettings, headers
+from timeoutmgr import HandlerContext, RecoverabilitySettings
 from timeoutmgr.errors import ConfigurationError
-from timeoutmgr.instants import from_wire
+from timeoutmgr.message import headers
+from timeoutmgr.message.instants import from_wire
 from timeoutmgr.testing.signals import eventually
 
 QUICK = RecoverabilitySettings(immediate=2, delayed=2, increase=timedelta(milliseconds=100))
 
 
 class Broken(Exception):
-    """What a handler raises here."""
+    """The error of a handler here."""
 
 
 class Flaky:
@@ -112,7 +113,7 @@ def test_a_message_that_keeps_failing_is_in_the_error_queue_whole(place: Place) 
 
 
 @matrix(pairs=(REFERENCE, Pair("rabbitmq", "sqlite"), Pair("sqlite", "sqlite", RECEIVE_ONLY)))
-def test_what_a_handler_had_sent_when_another_send_failed_comes_once(place: Place) -> None:
+def test_earlier_sends_of_a_handler_come_once_when_a_later_send_failed(place: Place) -> None:
     party = Party(place, recoverability=RecoverabilitySettings(immediate=3, delayed=0))
 
     def send_two(_body: Any, context: HandlerContext) -> None:
@@ -132,7 +133,7 @@ def test_what_a_handler_had_sent_when_another_send_failed_comes_once(place: Plac
 
 @matrix(pairs=REPRESENTATIVE)
 @pytest.mark.behaviour(27)
-def test_a_message_that_nobody_handles_is_in_the_error_queue_at_once(place: Place) -> None:
+def test_a_message_without_a_handler_goes_to_the_error_queue_at_once(place: Place) -> None:
     party = Party(place)
     config = place.configuration(f"{place.name}-b", handler=None)
     config.add_handler("Known", party.inbox)
@@ -228,7 +229,7 @@ def test_no_more_messages_are_handled_at_once_than_configured(place: Place) -> N
 
 @matrix(pairs=REPRESENTATIVE)
 @pytest.mark.behaviour(97)
-def test_stop_waits_for_what_is_being_handled(place: Place) -> None:
+def test_stop_waits_for_running_handlers(place: Place) -> None:
     party = Party(place)
     begun, finish = threading.Event(), threading.Event()
 

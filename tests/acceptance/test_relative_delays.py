@@ -13,11 +13,11 @@ from sqlalchemy.orm import Session
 from timeoutmgr import Endpoint, EndpointConfiguration, RecoverabilitySettings, SendOptions, ToSend
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.database import Database
-from timeoutmgr.handlers import HandlerContext
-from timeoutmgr.instants import Micros, to_micros
-from timeoutmgr.outgoing import Sent
+from timeoutmgr.endpoint.handlers import HandlerContext
+from timeoutmgr.message.instants import Micros, to_micros
 from timeoutmgr.persistence import SqlPersistence, SqlSettings
 from timeoutmgr.satellites import TimeoutManager
+from timeoutmgr.sender.composer import Sent
 from timeoutmgr.testing.signals import eventually
 
 MINUTE = 60_000_000

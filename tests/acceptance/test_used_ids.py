@@ -9,10 +9,11 @@ import pytest
 from tests.acceptance.matrix import EACH_ONCE, REFERENCE, Pair, matrix
 from tests.acceptance.place import LATER, SOON, Party, Place
 from tests.acceptance.test_inside_a_transaction import ONE_DATABASE, WITH_A_DATABASE, caller
-from timeoutmgr import CancelResult, SendOptions, TimeoutState, ToSend, headers
+from timeoutmgr import CancelResult, SendOptions, TimeoutState, ToSend
 from timeoutmgr.contracts import RepeatKind
 from timeoutmgr.errors import IdInUse
-from timeoutmgr.routing import TIMEOUTS, timeout_id
+from timeoutmgr.message import headers
+from timeoutmgr.message.routes import TIMEOUTS, timeout_id
 
 
 @matrix(pairs=EACH_ONCE)
@@ -86,13 +87,13 @@ def test_the_message_of_an_early_cancel_leaves_a_history_row(place: Place) -> No
     assert answer is CancelResult.WILL_BE_CANCELLED
     assert party.endpoint.timeouts.show(doomed) == (TimeoutState.CANCELLED, None)
     assert party.endpoint.timeouts.cancel(doomed) is CancelResult.CANCELLED
-    store = party.endpoint._parts.context.store
+    store = party.endpoint._parts.features.store
     assert store is not None
     assert store.statistics().outcomes == {"cancelled": 1}
 
 
 @matrix(pairs=WITH_A_DATABASE)
-def test_who_sends_in_a_transaction_gets_the_answer(place: Place) -> None:
+def test_a_send_in_a_transaction_gets_the_answer_about_a_used_id(place: Place) -> None:
     party = Party(place).start()
     first = party.endpoint.send_local("Ping", "first", delay=LATER, message_id="used")
     party.wait_until_stored(first.id)

@@ -12,9 +12,9 @@ from tests.acceptance.matrix import EACH_ONCE, REFERENCE, REPRESENTATIVE, SERVED
 from tests.acceptance.place import LATER, PROMPT, SOON, Party, Place
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import Timeout
-from timeoutmgr.instants import to_micros
-from timeoutmgr.message import Message
-from timeoutmgr.routing import timeout_id
+from timeoutmgr.message.instants import to_micros
+from timeoutmgr.message.message import Message
+from timeoutmgr.message.routes import timeout_id
 from timeoutmgr.satellites import TimeoutManager
 
 
@@ -69,7 +69,7 @@ def test_a_later_message_causes_no_poll(party: Party) -> None:
 
 @matrix(pairs=REPRESENTATIVE)
 @pytest.mark.behaviour(44, 53)
-def test_a_row_that_nobody_told_of_is_found_at_the_next_poll(place: Place) -> None:
+def test_the_next_poll_finds_a_row_inserted_without_notice(place: Place) -> None:
     party = Party(place, manager=TimeoutManager(poll_interval=timedelta(milliseconds=400)))
     party.start()
     store = place.persistence().timeouts(party.name, SystemClock())

@@ -1,4 +1,4 @@
-"""What an NServiceBus endpoint sends is understood; what nobody understands does no harm."""
+"""Messages of an NServiceBus endpoint are understood; what nobody understands does no harm."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ import pytest
 from tests.acceptance.gate import Gate
 from tests.acceptance.matrix import EACH_ONCE, REFERENCE, REPRESENTATIVE, SERVED, Pair, matrix
 from tests.acceptance.place import LATER, PROMPT, SOON, Party, Place
-from timeoutmgr import headers
-from timeoutmgr.instants import to_micros, to_wire
-from timeoutmgr.message import Message
+from timeoutmgr.message import headers
+from timeoutmgr.message.instants import to_micros, to_wire
+from timeoutmgr.message.message import Message
+from timeoutmgr.message.routes import id_of_timeout
 from timeoutmgr.testing.signals import eventually
 
 NO_SAGA = "00000000-0000-0000-0000-000000000000"
@@ -125,7 +126,7 @@ def test_a_control_message_with_a_single_id_dispatches_it(place: Place) -> None:
 
 @matrix(pairs=REPRESENTATIVE, all_modes=True)
 @pytest.mark.behaviour(26, 57)
-def test_a_control_message_for_what_is_not_due_sends_nothing_early(party: Party) -> None:
+def test_a_control_message_for_a_later_timeout_sends_nothing_early(party: Party) -> None:
     sent = party.endpoint.send_local("Ping", 1, delay=12 * SOON)
     party.wait_until_stored(sent.id)
     assert sent.id is not None
@@ -154,6 +155,29 @@ def test_clearing_by_a_foreign_saga_clears_only_that(party: Party) -> None:
     assert [view.id for view in party.endpoint.timeouts.list()] == [kept.id]
 
 
+@matrix(pairs=REPRESENTATIVE)
+@pytest.mark.behaviour(30)
+def test_clearing_a_saga_leaves_a_delayed_retry_which_keeps_its_saga(party: Party) -> None:
+    saga = "7c1fdb1c-8f8a-4b4b-9d5d-b1c40094b1f5"
+    gone = party.endpoint.send_local("Ping", 1, delay=LATER, saga_id=saga)
+    again = {**foreign(party.name, wire(LATER)), "NServiceBus.SagaId": saga}
+    again |= {
+        "NServiceBus.MessageId": "retried",
+        "NServiceBus.Retries.Timestamp": wire(timedelta()),
+    }
+    retry = Message(id="retried", headers=again, body=b"2")
+    party.place.put(f"{party.name}.Timeouts", retry)
+    retry_id = id_of_timeout(party.name, retry)
+    party.wait_until_stored(gone.id, retry_id)
+
+    clear = {"NServiceBus.ClearTimeouts": "True", "NServiceBus.SagaId": saga}
+    party.place.put(f"{party.name}.Timeouts", Message(id="clear", headers=clear))
+
+    eventually(lambda: party.endpoint.timeouts.count() == 1, "the saga's timeout is cleared")
+    party.endpoint.timeouts.send_now(retry_id)
+    assert party.inbox.wait_for_id("retried").headers["NServiceBus.SagaId"] == saga
+
+
 HOSTILE: dict[str, dict[str, str | None]] = {
     "no-expire": {"NServiceBus.Timeout.Expire": None},
     "empty-expire": {"NServiceBus.Timeout.Expire": ""},
@@ -175,7 +199,9 @@ HOSTILE: dict[str, dict[str, str | None]] = {
 
 @matrix(pairs=SERVED, all_modes=True)
 @pytest.mark.behaviour(27, 28, 29, 35)
-def test_what_is_no_timeout_goes_to_the_error_queue_and_the_rest_goes_on(party: Party) -> None:
+def test_a_message_that_is_not_a_timeout_goes_to_the_error_queue_and_the_rest_goes_on(
+    party: Party,
+) -> None:
     for name, changed in HOSTILE.items():
         given: dict[str, str | None] = {**foreign(party.name, wire(SOON)), **changed}
         given["NServiceBus.MessageId"] = name
@@ -259,7 +285,7 @@ def stranger(rabbitmq_url: str) -> Iterator[amqp.Channel]:
 
 @matrix(pairs=[REFERENCE, Pair("rabbitmq", "sqlite")])
 @pytest.mark.behaviour(21)
-def test_what_a_stranger_puts_into_the_brokers_queues_does_no_harm(
+def test_foreign_messages_in_the_brokers_queues_do_no_harm(
     party: Party, stranger: amqp.Channel
 ) -> None:
     given = foreign(party.name, wire(SOON))
@@ -303,7 +329,7 @@ def single(timeout_id: str) -> Message:
 
 
 @matrix(pairs=[Pair("sqlite", "sqlite")])
-def test_names_of_headers_are_what_nservicebus_calls_them(place: Place) -> None:
+def test_headers_have_the_names_that_nservicebus_gives_them(place: Place) -> None:
     assert headers.EXPIRE == "NServiceBus.Timeout.Expire"
     assert headers.DESTINATION == "NServiceBus.Timeout.RouteExpiredTimeoutTo"
     assert headers.CLEAR_TIMEOUTS == "NServiceBus.ClearTimeouts"

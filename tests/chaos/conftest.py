@@ -1,4 +1,4 @@
-"""A process and the nursery it is born in; a broker in whose delay levels nobody else is."""
+"""A process and its fork server; a broker with empty delay levels."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from pathlib import Path
 
 import pytest
 
+from chaos.forkserver_client import ForkServer
+from chaos.supervisor import SupervisedProcess
 from timeoutmgr.native.infrastructure import with_exchanges
 from timeoutmgr.native.names import OURS
 from timeoutmgr.native.topology import delay_topology, unroutable_topology
-from timeoutmgr.testing.chaos.births import Nursery
-from timeoutmgr.testing.chaos.troupe import Part
 from timeoutmgr.transport.kombu_transport import KombuTransport
 
 
 @pytest.fixture
-def nursery(tmp_path: Path) -> Iterator[Nursery]:
-    made = Nursery(tmp_path / "nursery.log")
+def fork_server(tmp_path: Path) -> Iterator[ForkServer]:
+    made = ForkServer(tmp_path / "forkserver.log")
     yield made
     made.close()
 
 
 @pytest.fixture
-def part(tmp_path: Path, nursery: Nursery) -> Iterator[Part]:
-    made = Part(
+def process(tmp_path: Path, fork_server: ForkServer) -> Iterator[SupervisedProcess]:
+    made = SupervisedProcess(
         name="worker-1",
-        nursery=nursery,
+        fork_server=fork_server,
         entry="signal:pause",
-        scene=tmp_path / "scene.json",
+        environment=tmp_path / "environment.json",
         log=tmp_path / "worker-1.log",
         ready=tmp_path,
     )
@@ -41,7 +41,7 @@ def part(tmp_path: Path, nursery: Nursery) -> Iterator[Part]:
 
 @pytest.fixture
 def broker_with_empty_levels(rabbitmq_url: str) -> str:
-    """This worker's broker without what other tests have left in its delay levels."""
+    """This worker's broker; messages of other tests are removed from its delay levels."""
     with (
         closing(KombuTransport(rabbitmq_url)) as transport,
         closing(transport.session()) as session,

@@ -1,15 +1,15 @@
-"""What a judge is given: deliveries, incidents, and all that a run has shown."""
+"""Input of the judge: deliveries, incidents, and all that a run has shown."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
-from timeoutmgr.testing.chaos import FaultKind
-from timeoutmgr.testing.chaos.deliveries import Delivery
-from timeoutmgr.testing.chaos.incidents import Incident
-from timeoutmgr.testing.chaos.judge import Evidence
-from timeoutmgr.testing.chaos.promises import Promise
+from chaos import FaultKind
+from chaos.consumer_ledger import Delivery
+from chaos.incidents import Incident
+from chaos.judge import Evidence
+from chaos.producer_ledger import Promise
 
 DUE = 10_000_000
 

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from timeoutmgr.testing.chaos import Fault, FaultKind
-from timeoutmgr.testing.chaos.connections import Cutter
-from timeoutmgr.testing.chaos.trouble import Trouble
-from timeoutmgr.testing.chaos.troupe import Part
+from chaos import Fault, FaultKind
+from chaos.connections import Cutter
+from chaos.fault_injector import FaultInjector
+from chaos.supervisor import SupervisedProcess
 
 
-def trouble(
+def injector(
     *faults: Fault,
-    part: Part,
+    process: SupervisedProcess,
     restart: Callable[[], None] | None = None,
     store: Cutter | None = None,
-) -> Trouble:
+) -> FaultInjector:
     restarts = {} if restart is None else {FaultKind.RESTART_STORE: restart}
     cutters = {} if store is None else {FaultKind.LOSE_COMMIT: store}
-    return Trouble(faults, [part], [part], cutters, restarts)
+    return FaultInjector(faults, [process], [process], cutters, restarts)

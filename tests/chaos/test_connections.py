@@ -1,4 +1,4 @@
-"""One process loses its connections, or the answer to its commit; the others notice nothing."""
+"""A process loses its connections, or the answer to its commit; no other process notices."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from sqlalchemy import Connection, create_engine, text
 from sqlalchemy.exc import OperationalError
 from sqlalchemy.pool import NullPool
 
-from tests.testing.chaos.troubling import trouble
-from timeoutmgr.testing.chaos import Fault, FaultKind
-from timeoutmgr.testing.chaos.connections import Cutter, PostgresCutter, ProxyCutter, cutter
-from timeoutmgr.testing.chaos.troupe import Part
+from chaos import Fault, FaultKind
+from chaos.connections import Cutter, PostgresCutter, ProxyCutter, cutter
+from chaos.supervisor import SupervisedProcess
+from tests.chaos.injector import injector
 
 
 @pytest.mark.parametrize(
@@ -63,10 +63,10 @@ def test_only_the_connections_of_the_process_are_cut(database: Cutter) -> None:
 
 
 def test_a_commit_whose_answer_is_lost_has_happened(
-    database: Cutter, part: Part, unique: str
+    database: Cutter, process: SupervisedProcess, unique: str
 ) -> None:
-    happening = trouble(Fault(0.0, FaultKind.LOSE_COMMIT, 0.5), part=part, store=database)
-    with connected(database, part.name) as connection:
+    happening = injector(Fault(0.0, FaultKind.LOSE_COMMIT, 0.5), process=process, store=database)
+    with connected(database, process.name) as connection:
         connection.execute(text(f"CREATE TABLE {unique} (n INT)"))
         connection.commit()
         happening.step(0.0)
@@ -81,15 +81,15 @@ def test_a_commit_whose_answer_is_lost_has_happened(
 
     [lost] = happening.incidents
     assert (lost.kind, lost.process) == (FaultKind.LOSE_COMMIT, "worker-1#1")
-    with connected(database, part.name) as connection:
+    with connected(database, process.name) as connection:
         assert connection.execute(text(f"SELECT count(*) FROM {unique}")).scalar() == 1
         connection.execute(text(f"DROP TABLE {unique}"))
         connection.commit()
 
 
-def test_no_answer_is_lost_after_the_chaos(database: Cutter, part: Part) -> None:
-    happening = trouble(Fault(0.0, FaultKind.LOSE_COMMIT, 0.5), part=part, store=database)
-    with connected(database, part.name) as connection:
+def test_no_answer_is_lost_after_the_chaos(database: Cutter, process: SupervisedProcess) -> None:
+    happening = injector(Fault(0.0, FaultKind.LOSE_COMMIT, 0.5), process=process, store=database)
+    with connected(database, process.name) as connection:
         happening.step(0.0)
         happening.calm()
 

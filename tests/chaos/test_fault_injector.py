@@ -1,4 +1,4 @@
-"""Each fault happens at its time to its process, and what became of it is told."""
+"""Each fault happens at its time to its process, and leaves an incident."""
 
 from __future__ import annotations
 
@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from tests.testing.chaos.troubling import trouble
-from timeoutmgr.testing.chaos import ChaosFailed, Fault, FaultKind
-from timeoutmgr.testing.chaos.births import Nursery
-from timeoutmgr.testing.chaos.troupe import Part
+from chaos import ChaosFailed, Fault, FaultKind
+from chaos.forkserver_client import ForkServer
+from chaos.supervisor import SupervisedProcess
+from tests.chaos.injector import injector
 from timeoutmgr.testing.signals import eventually
 
 
-def test_a_killed_process_lives_again_under_another_name(part: Part) -> None:
-    first = part.pid
-    happening = trouble(Fault(1.0, FaultKind.KILL, 0.5), part=part)
+def test_a_killed_process_lives_again_under_another_name(process: SupervisedProcess) -> None:
+    first = process.pid
+    happening = injector(Fault(1.0, FaultKind.KILL, 0.5), process=process)
 
     happening.step(0.9)
     assert happening.incidents == []
@@ -25,54 +25,56 @@ def test_a_killed_process_lives_again_under_another_name(part: Part) -> None:
 
     [killed] = happening.incidents
     assert (killed.kind, killed.process) == (FaultKind.KILL, "worker-1#1")
-    assert part.life == "worker-1#2"
-    assert part.pid != first
-    assert part.code is None
+    assert process.incarnation == "worker-1#2"
+    assert process.pid != first
+    assert process.code is None
 
 
-def test_a_pause_is_an_incident_once_it_is_over(part: Part) -> None:
-    happening = trouble(Fault(0.0, FaultKind.PAUSE, 0.5, length=60), part=part)
+def test_a_pause_is_an_incident_once_it_is_over(process: SupervisedProcess) -> None:
+    happening = injector(Fault(0.0, FaultKind.PAUSE, 0.5, length=60), process=process)
 
     happening.step(0.0)
-    assert part.is_paused
+    assert process.is_paused
     assert happening.incidents == []
     happening.calm()
 
     [paused] = happening.incidents
     assert (paused.kind, paused.process) == (FaultKind.PAUSE, "worker-1#1")
     assert paused.begin < paused.end
-    assert not part.is_paused
+    assert not process.is_paused
 
 
-def test_a_pause_ends_with_the_life_of_the_process(part: Part) -> None:
+def test_a_pause_ends_with_the_life_of_the_process(process: SupervisedProcess) -> None:
     faults = (Fault(0.0, FaultKind.PAUSE, 0.5, length=60), Fault(0.0, FaultKind.KILL, 0.5))
 
-    happening = trouble(*faults, part=part)
+    happening = injector(*faults, process=process)
     happening.step(0.0)
 
     assert [one.kind for one in happening.incidents] == [FaultKind.PAUSE, FaultKind.KILL]
-    assert not part.is_paused
+    assert not process.is_paused
 
 
-def test_a_process_that_ends_by_itself_is_counted_and_no_incident(part: Part) -> None:
-    happening = trouble(part=part)
-    os.kill(part.pid, signal.SIGTERM)
+def test_a_process_that_ends_by_itself_is_counted_and_no_incident(
+    process: SupervisedProcess,
+) -> None:
+    happening = injector(process=process)
+    os.kill(process.pid, signal.SIGTERM)
 
     def counted() -> bool:
         happening.step(0.0)
-        return part.lives == 2
+        return process.incarnations == 2
 
     eventually(counted, "it is started again")
 
-    assert part.ended == 1
+    assert process.ended == 1
     assert happening.incidents == []
 
 
-def test_a_server_that_cannot_be_restarted_ends_the_run(part: Part) -> None:
+def test_a_server_that_cannot_be_restarted_ends_the_run(process: SupervisedProcess) -> None:
     def restart() -> None:
         raise OSError("no such server")
 
-    happening = trouble(Fault(0.0, FaultKind.RESTART_STORE, 0.5), part=part, restart=restart)
+    happening = injector(Fault(0.0, FaultKind.RESTART_STORE, 0.5), process=process, restart=restart)
     happening.step(0.0)
     happening.calm()
 
@@ -81,18 +83,18 @@ def test_a_server_that_cannot_be_restarted_ends_the_run(part: Part) -> None:
 
 
 def test_a_process_that_does_not_start_is_told_with_its_last_words(
-    tmp_path: Path, nursery: Nursery
+    tmp_path: Path, fork_server: ForkServer
 ) -> None:
-    part = Part(
+    process = SupervisedProcess(
         name="worker-1",
-        nursery=nursery,
+        fork_server=fork_server,
         entry="json.tool:main",
         arguments=["/no/such/database"],
-        scene=tmp_path / "scene.json",
+        environment=tmp_path / "environment.json",
         log=tmp_path / "worker-1.log",
         ready=tmp_path / "ready",
     )
-    part.start()
+    process.start()
 
     with pytest.raises(ChaosFailed, match="/no/such/database"):
-        part.wait_until_ready()
+        process.wait_until_ready()

@@ -1,4 +1,4 @@
-"""Each life is a process of its own, and none outlives the nursery or the run."""
+"""Each incarnation is a process of its own, and no process outlives the fork server or the run."""
 
 from __future__ import annotations
 
@@ -10,41 +10,47 @@ from pathlib import Path
 
 import pytest
 
+from chaos import ChaosFailed
+from chaos.environment import Environment
+from chaos.forkserver_client import ForkServer, Streams
+from chaos.processes import PATIENCE
 from tests.testing.projects import ROOT
-from timeoutmgr.testing.chaos import ChaosFailed
-from timeoutmgr.testing.chaos.births import Nursery
-from timeoutmgr.testing.chaos.processes import PATIENCE
-from timeoutmgr.testing.chaos.scene import Scene
 from timeoutmgr.testing.signals import eventually
 
 
-def test_each_life_is_a_process_with_its_own_name_and_log(tmp_path: Path, nursery: Nursery) -> None:
-    scene = Scene(folder=str(tmp_path), broker="", store="", suffix="", claim_time=5, seed=1).save(
-        "other"
-    )
-    child = nursery.start(
-        "json.tool:main", [str(scene)], tmp_path / "child.log", {"CHAOS_PROCESS": "worker-1#1"}
+def test_a_child_is_a_process_with_its_own_variables_and_log(
+    tmp_path: Path, fork_server: ForkServer
+) -> None:
+    environment = Environment(
+        folder=str(tmp_path), broker="", store="", suffix="", claim_time=5, seed=1
+    ).save("other")
+    child = fork_server.start(
+        "json.tool:main",
+        [str(environment)],
+        Streams(tmp_path / "child.log"),
+        {"CHAOS_PROCESS": "worker-1#1"},
     )
 
     assert child.wait(PATIENCE) == 0
     assert '"claim_time": 5' in (tmp_path / "child.log").read_text()
 
 
-def test_nobody_outlives_the_nursery_when_it_is_closed(tmp_path: Path, nursery: Nursery) -> None:
-    child = nursery.start("signal:pause", [], tmp_path / "child.log", {})
+def test_closing_the_fork_server_ends_its_children(tmp_path: Path, fork_server: ForkServer) -> None:
+    child = fork_server.start("signal:pause", [], Streams(tmp_path / "child.log"), {})
     child.send_signal(signal.SIGSTOP)
 
-    nursery.close()
+    fork_server.close()
 
     eventually(lambda: not is_running(child.pid), "the child is gone")
 
 
-def test_nobody_outlives_a_run_that_is_killed(tmp_path: Path) -> None:
+def test_children_end_when_the_run_is_killed(tmp_path: Path) -> None:
     program = (
         "import pathlib, sys\n"
-        "from timeoutmgr.testing.chaos.births import Nursery\n"
+        "from chaos.forkserver_client import ForkServer, Streams\n"
         "folder = pathlib.Path(sys.argv[1])\n"
-        "child = Nursery(folder / 'nursery.log').start('signal:pause', [], folder / 'log', {})\n"
+        "server = ForkServer(folder / 'forkserver.log')\n"
+        "child = server.start('signal:pause', [], Streams(folder / 'log'), {})\n"
         "print(child.pid, flush=True)\n"
         "sys.stdin.readline()\n"
     )
@@ -63,11 +69,11 @@ def test_nobody_outlives_a_run_that_is_killed(tmp_path: Path) -> None:
     eventually(lambda: not is_running(child), "the child is gone")
 
 
-def test_the_end_of_the_nursery_ends_the_run(tmp_path: Path, nursery: Nursery) -> None:
-    os.kill(nursery.pid, signal.SIGKILL)
+def test_the_end_of_the_fork_server_ends_the_run(tmp_path: Path, fork_server: ForkServer) -> None:
+    os.kill(fork_server.pid, signal.SIGKILL)
 
-    with pytest.raises(ChaosFailed, match="nursery"):
-        nursery.start("signal:pause", [], tmp_path / "child.log", {})
+    with pytest.raises(ChaosFailed, match="fork server"):
+        fork_server.start("signal:pause", [], Streams(tmp_path / "child.log"), {})
 
 
 def is_running(pid: int) -> bool:

@@ -1,4 +1,4 @@
-"""The judge names what was lost, early, left behind, or repeated without a cause."""
+"""The judge names lost and early messages, leftovers, and repeats without a cause."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from tests.testing.chaos.judging import DUE, TWICE, delivery, evidence, incident
-from timeoutmgr.testing.chaos import FaultKind
-from timeoutmgr.testing.chaos.incidents import SERVERS
-from timeoutmgr.testing.chaos.judge import Evidence, judge
-from timeoutmgr.testing.chaos.promises import Promise
+from chaos import FaultKind
+from chaos.incidents import SERVERS
+from chaos.judge import Evidence, judge
+from chaos.producer_ledger import Promise
+from tests.chaos.evidence import DUE, TWICE, delivery, evidence, incident
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_the_judge_names_each_promise_that_was_broken(given: Evidence, broken: l
         (None, False, []),
     ],
 )
-def test_what_a_cancel_answered_is_held_to(
+def test_the_answer_of_a_cancel_binds(
     answer: str | None, is_delivered: bool, broken: list[str]
 ) -> None:
     promise = Promise(name="b", due=DUE, accepted=True, cancelling=True, cancel=answer)
@@ -104,7 +104,7 @@ def test_what_a_cancel_answered_is_held_to(
         (False, {"b": DUE}, []),
     ],
 )
-def test_what_is_for_no_queue_has_to_lie_in_a_dead_letter_queue(
+def test_a_message_for_no_queue_has_to_be_a_dead_letter(
     accepted: bool, dead: dict[str, int], broken: list[str]
 ) -> None:
     promise = Promise(name="b", due=DUE, dies=True, accepted=accepted)
@@ -147,7 +147,7 @@ def test_a_run_without_messages_is_no_success() -> None:
     assert judge(nothing).broken == ("nothing was accepted",)
 
 
-def test_what_is_left_behind_is_named() -> None:
+def test_leftovers_are_named() -> None:
     left = replace(evidence([delivery("a", 11)]), left={"in the error queue": 2})
 
     assert judge(left).broken == ("2 in the error queue",)

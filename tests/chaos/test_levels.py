@@ -6,17 +6,17 @@ from contextlib import closing
 
 import pytest
 
+from chaos import ChaosFailed
+from chaos.levels import Levels
 from timeoutmgr.clock import SystemClock
-from timeoutmgr.message import Message, Outgoing
+from timeoutmgr.message.message import Message, Outgoing
 from timeoutmgr.native.names import OURS
 from timeoutmgr.native.routes import to_levels
-from timeoutmgr.testing.chaos import ChaosFailed
-from timeoutmgr.testing.chaos.levels import Levels
 from timeoutmgr.testing.signals import eventually
 from timeoutmgr.transport.kombu_transport import KombuTransport
 
 
-def test_levels_that_hold_messages_of_others_are_refused_and_left_alone(
+def test_levels_with_messages_of_other_programs_are_refused_and_stay(
     broker_with_empty_levels: str,
 ) -> None:
     message = Message(id="other", headers={}, body=b"", content_type="text/plain")

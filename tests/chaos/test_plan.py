@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from timeoutmgr.testing.chaos import ChaosSettings, FaultKind, plan
+from chaos import ChaosSettings, FaultKind, plan
 
 
 def test_one_seed_is_one_plan() -> None:
@@ -13,7 +13,7 @@ def test_one_seed_is_one_plan() -> None:
     assert plan(settings) == plan(settings) != plan(replace(settings, seed=8))
 
 
-def test_a_fault_that_is_left_out_does_not_move_the_others() -> None:
+def test_leaving_a_fault_out_does_not_move_the_other_faults() -> None:
     settings = ChaosSettings(seed=7)
 
     without = plan(settings, set(FaultKind) - {FaultKind.KILL})

@@ -1,4 +1,4 @@
-"""What delay levels repeat has an explanation, or the judge names it."""
+"""A repeat of delay levels has an explanation, or the judge names it."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from tests.testing.chaos.judging import DUE, delivery, evidence, incident
-from timeoutmgr.testing.chaos.deliveries import Delivery
-from timeoutmgr.testing.chaos.judge import Evidence, judge
-from timeoutmgr.testing.chaos.promises import Promise
+from chaos.consumer_ledger import Delivery
+from chaos.judge import Evidence, judge
+from chaos.producer_ledger import Promise
+from tests.chaos.evidence import DUE, delivery, evidence, incident
 
 NATIVE = Promise(
     name="a", due=DUE, accepted=True, natively=True, by="producer-2#1", since=1_000_000
@@ -93,5 +93,5 @@ def out_of_levels(sent: float, by: str, received: float = 11) -> Delivery:
         ),
     ],
 )
-def test_the_judge_knows_what_delay_levels_repeat(given: Evidence, broken: list[str]) -> None:
+def test_the_judge_explains_repeats_of_delay_levels(given: Evidence, broken: list[str]) -> None:
     assert list(judge(given).broken) == broken

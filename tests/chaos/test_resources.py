@@ -1,11 +1,11 @@
-"""The stage is looked at again when a connection turns out dead, but not for ever."""
+"""A dead connection is tried again, but not for ever."""
 
 from __future__ import annotations
 
 import pytest
 
+from chaos.resources import retry_read
 from timeoutmgr.errors import StorageUnavailable
-from timeoutmgr.testing.chaos.stage import looked
 
 
 def test_a_look_goes_on_past_connections_that_a_restart_left_dead() -> None:
@@ -16,7 +16,7 @@ def test_a_look_goes_on_past_connections_that_a_restart_left_dead() -> None:
             raise failures.pop()
         return 7
 
-    assert looked(look) == 7
+    assert retry_read(look) == 7
     failures += [StorageUnavailable("away")] * 9
     with pytest.raises(StorageUnavailable):
-        looked(look)
+        retry_read(look)

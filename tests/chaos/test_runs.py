@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from chaos import ChaosSettings, run_chaos
 from tests.services.private import PrivateServer
 from tests.testing.projects import ROOT
-from timeoutmgr.testing.chaos import ChaosSettings, run_chaos
 
 Chaos = Callable[..., dict[str, Any]]
 
@@ -22,7 +22,7 @@ Chaos = Callable[..., dict[str, Any]]
 @pytest.fixture
 def chaos(tmp_path: Path) -> Chaos:
     def run(*arguments: str) -> dict[str, Any]:
-        module = ["-m", "timeoutmgr.testing.chaos"]
+        module = ["-m", "chaos"]
         path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
         ended = subprocess.run(
             [sys.executable, *module, "--json", *arguments],

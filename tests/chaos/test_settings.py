@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from chaos import ChaosSettings
 from timeoutmgr.errors import ConfigurationError
-from timeoutmgr.testing.chaos import ChaosSettings
 
 
 @pytest.mark.parametrize(
@@ -34,6 +34,8 @@ def test_a_setting_that_makes_no_sense_is_refused(setting: str, value: Any) -> N
         ({"native": True, "broker": "amqp://localhost", "producers": 1}, "producers"),
     ],
 )
-def test_what_delay_levels_cannot_do_is_refused(given: dict[str, Any], named: str) -> None:
+def test_settings_that_delay_levels_cannot_serve_are_refused(
+    given: dict[str, Any], named: str
+) -> None:
     with pytest.raises(ConfigurationError, match=named):
         ChaosSettings(**given)

@@ -1,4 +1,4 @@
-"""A message bears the name of the process that sent it, whatever way it leaves."""
+"""A message bears the name of the process that sent it, on every way out."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import cast
 import amqp
 import pytest
 
+from chaos.trace_headers import SENT_BY, signed
 from timeoutmgr.contracts import StartsSending
-from timeoutmgr.message import Message, Outgoing
-from timeoutmgr.testing.chaos.signatures import SENT_BY, signed
+from timeoutmgr.message.message import Message, Outgoing
 from timeoutmgr.transport.kombu_transport import KombuTransport
 
 
 @pytest.mark.parametrize("opened", ["session", "session_of_batches", "start_sending"])
-def test_whatever_way_a_message_leaves_it_is_signed(
+def test_a_message_has_trace_headers_on_every_way_out(
     opened: str, rabbitmq_url: str, raw_channel: amqp.Channel
 ) -> None:
     message = Message(id="m", headers={}, body=b"", content_type="text/plain")

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.programs import Folder, Nursery
+from chaos.forkserver_client import ForkServer
+from tests.cli.programs import MODULES, Folder
 
 SETTINGS = """\
 endpoint = "{endpoint}"
@@ -42,17 +43,17 @@ def logging():
 
 
 @pytest.fixture(scope="session")
-def nursery() -> Iterator[Nursery]:
-    """What runs commands."""
-    made = Nursery()
+def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
+    """The process from which commands are forked."""
+    made = ForkServer(tmp_path_factory.mktemp("forkserver") / "log", MODULES)
     yield made
     made.close()
 
 
 @pytest.fixture
-def folder(tmp_path: Path, unique: str, nursery: Nursery) -> Iterator[Folder]:
+def folder(tmp_path: Path, unique: str, fork_server: ForkServer) -> Iterator[Folder]:
     """A folder with ``timeoutmgr.toml`` and ``app.py``; its programs are ended with the test."""
-    made = Folder(tmp_path, unique, nursery)
+    made = Folder(tmp_path, unique, fork_server)
     made.write("timeoutmgr.toml", SETTINGS.format(endpoint=unique))
     made.write("app.py", APP.format(endpoint=unique))
     yield made

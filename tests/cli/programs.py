@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import select
 import signal
 import subprocess
 import sys
@@ -15,20 +13,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from timeoutmgr.testing.crashing import VARIABLE
+from chaos.crash_command import VARIABLE
+from chaos.forkserver_client import ForkServer, Streams
+from chaos.processes import clean_variables
 
-ROOT = Path(__file__).parent.parent.parent
 PATIENCE = 40.0
+COMMAND_LINE = "timeoutmgr.cli.main:main"
+MODULES = (
+    *("sqlalchemy.orm", "sqlalchemy.dialects.sqlite", "sqlalchemy.dialects.postgresql", "psycopg"),
+    *("alembic.command", "alembic.runtime.environment", "sqlite3", "kombu.transport.pyamqp"),
+)
+"""Modules that the fork server imports ahead."""
 
 
 def environment(**more: str) -> dict[str, str]:
     """The environment of a program: no settings but *more*, and the test run's own mark."""
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith("TIMEOUTMGR_") or name.startswith("TIMEOUTMGR_TEST_")
-    }
-    return {**kept, "PYTHONPATH": str(ROOT), **more}
+    return {**clean_variables(), **more}
 
 
 def wait_until(claim: Callable[[], bool], what: str) -> None:
@@ -44,7 +44,7 @@ class Ended(subprocess.CompletedProcess[str]):
     """A program that has ended."""
 
     def json(self) -> Any:
-        """What it printed, which must be one JSON document."""
+        """Its output, which must be a single JSON document."""
         return json.loads(self.stdout)
 
 
@@ -103,45 +103,13 @@ class Program:
                     self._came.notify_all()
 
 
-class Nursery:
-    """Runs commands that have nothing to import any more; see ``tests.cli.nursery``."""
-
-    def __init__(self) -> None:
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.cli.nursery"],
-            cwd=ROOT,
-            env=environment(),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-            process_group=0,
-        )
-
-    def run(self, order: dict[str, Any]) -> int:
-        """Return the exit code of the command that *order* describes."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        print(json.dumps(order), file=self._process.stdin, flush=True)
-        ready, _, _ = select.select([self._process.stdout], [], [], PATIENCE)
-        if not ready:
-            self.close()  # what hangs is a child of it
-        assert ready, f"{order['arguments']} has not ended within {PATIENCE:g} s"
-        return int(self._process.stdout.readline())
-
-    def close(self) -> None:
-        """End it and what it runs; twice is fine."""
-        if self._process.returncode is None:
-            os.killpg(self._process.pid, signal.SIGKILL)
-            self._process.communicate()
-
-
 class Folder:
     """A working folder with a settings file and an app, where programs are run."""
 
-    def __init__(self, path: Path, endpoint: str, nursery: Nursery) -> None:
+    def __init__(self, path: Path, endpoint: str, fork_server: ForkServer) -> None:
         self.path = path
         self.endpoint = endpoint
-        self._nursery = nursery
+        self._fork_server = fork_server
         self.variables: dict[str, str] = {}
         self._started: list[Program] = []
 
@@ -152,35 +120,21 @@ class Folder:
 
     def run(self, *arguments: str, stdin: bytes = b"") -> Ended:
         """Run a command to its end, in a process of its own."""
-        if VARIABLE in self.variables:
-            return self._run_until_it_dies(arguments, stdin)
+        entry = "chaos.crash_command:main" if VARIABLE in self.variables else COMMAND_LINE
         with tempfile.TemporaryDirectory() as streams:
             inp, out, err = (Path(streams, name) for name in ("in", "out", "err"))
             inp.write_bytes(stdin)
-            code = self._nursery.run(
-                {
-                    "arguments": arguments,
-                    "folder": str(self.path),
-                    "environment": environment(**self.variables),
-                    "streams": [str(inp), str(out), str(err)],
-                }
+            child = self._fork_server.start(
+                entry, arguments, Streams(out, err, inp), self.variables, self.path
             )
+            try:
+                code = child.wait(PATIENCE)
+            finally:
+                child.kill()  # a child that hangs; an ended child gets no signal
             return Ended(arguments, code, out.read_text(), err.read_text())
 
-    def _run_until_it_dies(self, arguments: tuple[str, ...], stdin: bytes) -> Ended:
-        """Run a command with a crash point armed, which the command itself never does."""
-        done = subprocess.run(
-            [sys.executable, "-m", "timeoutmgr.testing.crashing", *arguments],
-            cwd=self.path,
-            env=environment(**self.variables),
-            input=stdin,
-            capture_output=True,
-            timeout=PATIENCE,
-        )
-        return Ended(arguments, done.returncode, done.stdout.decode(), done.stderr.decode())
-
     def start(self, *arguments: str) -> Program:
-        """Start one as a user does; it runs until it is stopped, or the test ends."""
+        """Start a program as a user does; it runs until it is stopped, or the test ends."""
         process = subprocess.Popen(
             [sys.executable, "-m", "timeoutmgr", *arguments],
             cwd=self.path,

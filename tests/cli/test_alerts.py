@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from tests.cli.programs import Folder, wait_until
-from timeoutmgr.cli.alerts import alerts
-from timeoutmgr.cli.findings import Level
-from timeoutmgr.cli.thresholds import Thresholds
-from timeoutmgr.cli.vitals import QueueVitals, StoreVitals
+from timeoutmgr.cli.doctor.alerts import alerts
+from timeoutmgr.cli.doctor.thresholds import Thresholds
+from timeoutmgr.cli.doctor.vitals import QueueVitals, StoreVitals
 from timeoutmgr.contracts import Count, EndpointReport
-from timeoutmgr.message import Message, Outgoing
+from timeoutmgr.contracts.findings import Level
+from timeoutmgr.message.message import Message, Outgoing
 from timeoutmgr.transport.sql import SqlTransport
 
 NOW = 1_800_000_000_000_000
@@ -62,7 +62,7 @@ def test_processes_without_heartbeats_are_not_counted_as_missing() -> None:
     found = {each.check: each for each in alerts(delayed_store, None, Thresholds())}
 
     assert found["processes"].level is Level.OK
-    assert found["processes"].text.startswith("not looked at")
+    assert found["processes"].text.startswith("not checked")
 
 
 def test_a_breaker_that_is_armed_warns_and_a_breaker_that_has_triggered_fails() -> None:

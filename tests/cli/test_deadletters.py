@@ -13,15 +13,15 @@ import pytest
 from tests.cli.programs import Folder
 from tests.deadletter.making import a_letter
 from tests.support.makers import a_message
-from timeoutmgr.cli.letters import Chosen
-from timeoutmgr.config import transport_from_url
+from timeoutmgr.cli.deadletters.selection import CopySelection
 from timeoutmgr.contracts import TransportSession
 from timeoutmgr.database import Database
 from timeoutmgr.deadletter import Box, DeadLetterStore, JournalLevel, MessageClass
 from timeoutmgr.deadletter.manager import QueueManager
 from timeoutmgr.deadletter.queues import LetterFilter, LetterQueue
-from timeoutmgr.instants import Micros, from_micros
-from timeoutmgr.message import Outgoing
+from timeoutmgr.endpoint.configuration import transport_from_url
+from timeoutmgr.message.instants import Micros, from_micros
+from timeoutmgr.message.message import Outgoing
 
 SETTINGS = """\
 endpoint = "{endpoint}"
@@ -157,14 +157,14 @@ def test_a_retried_letter_keeps_its_id_and_leaves_the_queue(
     assert received.message.id == "m0"
 
 
-def test_letters_are_read_as_they_are_needed_and_those_that_come_meanwhile_are_not(
+def test_letters_are_read_page_by_page_and_later_arrivals_are_left_out(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("timeoutmgr.deadletter.queues.AT_ONCE", 1)
     queue = LetterQueue(shop.manager, Box.DEADLETTER)
     for number in range(3):
         shop.manager.place(a_letter(f"m{number}", kept=OLD + number))
-    letters = Chosen().letters(queue, None)
+    letters = CopySelection().copies(queue, None)
 
     first = next(letters)
     shop.manager.place(a_letter("m0", kept=OLD + 3))  # it was retried, and died again
@@ -173,7 +173,7 @@ def test_letters_are_read_as_they_are_needed_and_those_that_come_meanwhile_are_n
     assert [first.message.id, *(letter.message.id for letter in letters)] == ["m0", "m2"]
 
 
-def test_an_export_that_cannot_begin_leaves_the_last_one_as_it_is(shop: Shop) -> None:
+def test_an_export_that_cannot_begin_leaves_the_last_export_unchanged(shop: Shop) -> None:
     shop.manager.place(a_letter("m1"))
     shop.dead("export", "--output", "dead.jsonl")
     (shop.folder.path / "timeoutmgr.db").rename(shop.folder.path / "elsewhere.db")
@@ -184,7 +184,7 @@ def test_an_export_that_cannot_begin_leaves_the_last_one_as_it_is(shop: Shop) ->
     assert "m1" in (shop.folder.path / "dead.jsonl").read_text()
 
 
-def test_a_letter_that_cannot_be_sent_at_all_does_not_keep_the_others_back(shop: Shop) -> None:
+def test_a_letter_that_cannot_be_sent_does_not_block_other_letters(shop: Shop) -> None:
     shop.session.create_queues(["there"])
     for name in ("", "m1"):
         shop.manager.place(a_letter(name, "there"))
@@ -196,7 +196,7 @@ def test_a_letter_that_cannot_be_sent_at_all_does_not_keep_the_others_back(shop:
     assert (done.returncode, shop.listed()) == (1, [""])
 
 
-def test_what_is_to_be_done_must_be_said(shop: Shop) -> None:
+def test_a_change_without_a_selection_is_refused(shop: Shop) -> None:
     shop.manager.place(a_letter("m1"))
 
     for command in ("retry", "delete"):
@@ -222,7 +222,7 @@ def test_letters_are_deleted_by_choice_after_a_dry_run(shop: Shop) -> None:
     assert shop.listed() == ["new"]
 
 
-def test_letters_are_exported_one_a_line_and_stay(shop: Shop) -> None:
+def test_letters_are_exported_as_json_lines_and_stay(shop: Shop) -> None:
     for number in range(3):
         shop.manager.place(a_letter(f"m{number}", body=bytes([number])))
 
@@ -314,7 +314,7 @@ def test_status_and_doctor_tell_how_the_node_stands(shop: Shop) -> None:
     assert "dead letters of node n1" in text
     lying = _found(after, "dead letters")
     assert lying["level"] == "warn"
-    assert lying["text"].startswith("3 lie here, the oldest since 2023-11-14T22:13:19")
+    assert lying["text"].startswith("3 dead letters, the oldest since 2023-11-14T22:13:19")
     assert full.returncode == 1
     assert _found(full, "quota of dead letters")["level"] == "fail"
 

@@ -56,7 +56,7 @@ def test_the_ddl_that_is_printed_makes_its_table(delayed: Folder) -> None:
     connection.close()
 
 
-def test_a_running_endpoint_stores_what_is_sent_and_status_counts_it(delayed: Folder) -> None:
+def test_a_running_endpoint_stores_delayed_messages_and_status_counts_them(delayed: Folder) -> None:
     delayed.run("install")
     program = delayed.start("run")
     delayed.run("send", delayed.endpoint, "Hello", "{}", "--delay", "1h")
@@ -70,7 +70,7 @@ def test_a_running_endpoint_stores_what_is_sent_and_status_counts_it(delayed: Fo
     assert program is not None
 
 
-def test_the_doctor_looks_for_the_destinations_of_what_is_stored(delayed: Folder) -> None:
+def test_the_doctor_checks_the_destinations_of_stored_messages(delayed: Folder) -> None:
     delayed.run("install")
     store = SqlDelayedMessageStore(f"sqlite:///{delayed.path / 'timeoutmgr.db'}")
     with closing(store):

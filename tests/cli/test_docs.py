@@ -13,13 +13,13 @@ from typing import Any
 
 import click
 
-from timeoutmgr import settings_keys as keys
 from timeoutmgr.cli.exits import MEANINGS
 from timeoutmgr.cli.main import cli
 from timeoutmgr.deadletter import DeadLetterQueues
 from timeoutmgr.native import NativeDelayedDelivery
 from timeoutmgr.persistence import SqlPersistence
 from timeoutmgr.satellites import TimeoutManager
+from timeoutmgr.settings import schema as keys
 from timeoutmgr.transport.kombu_transport import KombuTransport
 from timeoutmgr.transport.sql import SqlTransport
 
@@ -38,7 +38,7 @@ ROW = re.compile(
 )
 
 
-def test_the_command_reference_is_what_the_commands_say() -> None:
+def test_the_command_reference_matches_the_help_of_the_commands() -> None:
     path = DOCS / "cli.md"
     now = "\n".join(_reference()) + "\n"
 

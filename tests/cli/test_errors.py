@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.cli.programs import Folder, wait_until
-from timeoutmgr import headers
 from timeoutmgr.contracts import SendResult, TransportSession
-from timeoutmgr.message import Message, Outgoing
+from timeoutmgr.message import headers
+from timeoutmgr.message.message import Message, Outgoing
 from timeoutmgr.transport.kombu_transport import KombuTransport
 from timeoutmgr.transport.sql import SqlTransport
 

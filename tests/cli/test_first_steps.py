@@ -6,7 +6,7 @@ import pytest
 
 from tests.cli.programs import Folder
 from timeoutmgr import Endpoint, EndpointConfiguration
-from timeoutmgr.config import persistence_from_url, transport_from_url
+from timeoutmgr.endpoint.configuration import persistence_from_url, transport_from_url
 from timeoutmgr.errors import ConfigurationError, UnknownPart
 from timeoutmgr.satellites import TimeoutManager
 

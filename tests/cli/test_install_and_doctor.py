@@ -18,7 +18,7 @@ def findings(folder: Folder) -> dict[str, dict[str, str]]:
     return {each["check"]: each for each in found}
 
 
-def test_install_says_what_is_there_and_twice_is_fine(folder: Folder) -> None:
+def test_install_prints_the_parts_and_may_run_twice(folder: Folder) -> None:
     name = folder.endpoint
 
     first, second = folder.run("--json", "install"), folder.run("--json", "install")
@@ -142,7 +142,7 @@ def test_on_mariadb_a_body_needs_twice_its_size_in_a_packet(
     assert levels == ["ok", "fail"]
 
 
-def test_the_packet_that_is_asked_for_is_one_that_the_server_can_be_set_to(
+def test_the_server_accepts_the_packet_size_that_the_doctor_asks_for(
     folder: Folder, mysql_url: str, unique: str
 ) -> None:
     folder.variables |= {

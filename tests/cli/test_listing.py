@@ -7,6 +7,7 @@ import json
 import os
 import pty
 import signal
+import sqlite3
 import struct
 import subprocess
 import sys
@@ -17,15 +18,16 @@ import pytest
 
 from tests.cli.programs import Folder, environment
 from timeoutmgr import EndpointConfiguration, SendOptions, ToSend
-from timeoutmgr.cli.spans import distance
-from timeoutmgr.cli.tables import cells, table_lines
-from timeoutmgr.endpoint import Endpoint
+from timeoutmgr.cli.output import cells, distance, table_lines
+from timeoutmgr.contracts.reports import COUNTED, LOOKED_AT
+from timeoutmgr.endpoint.endpoint import Endpoint
 from timeoutmgr.persistence import SqlPersistence
 from timeoutmgr.satellites import TimeoutManager
 from timeoutmgr.transport.sql import SqlTransport
 
 ID = "5f0c2a1e-8a44-5b7a-9d0e-3c1f2b7a6d55"
 SECOND = 1_000_000
+LATER = 4_000_000_000 * SECOND
 
 
 @pytest.fixture
@@ -164,6 +166,52 @@ def test_timeouts_are_counted_by_type_and_by_destination(folder: Folder, ids: li
         ["3", "pending"],
     ]
     assert some.splitlines()[-1] == "3 pending, the earliest 2 counted (--limit)"
+
+
+@pytest.fixture
+def many(folder: Folder, ids: list[str]) -> int:
+    """More timeouts for ``other`` than a search looks at, behind *ids*; return how many of all."""
+    insert = """
+        WITH RECURSIVE numbers (n) AS
+            (SELECT 1 UNION ALL SELECT n + 1 FROM numbers WHERE n < :count)
+        INSERT INTO timeoutmgr_timeouts
+            (endpoint, due, id, destination, message_id, headers, body, content_type,
+            content_encoding, created, version, attempts)
+        SELECT :endpoint, :due + n, 'id' || n, 'other', 'm', '{}', x'', '', '', 0, 0, 0
+        FROM numbers
+    """
+    given = {"count": LOOKED_AT, "endpoint": folder.endpoint, "due": LATER}
+    with closing(sqlite3.connect(folder.path / "timeoutmgr.db")) as connection, connection:
+        connection.execute(insert, given)
+    return LOOKED_AT + len(ids)
+
+
+def test_a_total_is_exact_only_on_count(folder: Folder, many: int) -> None:
+    bounded = folder.run("--json", "list", "--limit", "1").json()
+    exact = folder.run("--json", "list", "--limit", "1", "--count").json()
+    shown = folder.run("list", "--limit", "1").stdout
+    shown_exactly = folder.run("list", "--limit", "1", "--count").stdout
+
+    assert (bounded["total"], bounded["total_is_exact"]) == (COUNTED, False)
+    assert exact["total"] == many
+    assert "total_is_exact" not in exact
+    assert f"{COUNTED}+ pending, 1 shown (--limit)" in shown
+    assert f"{many} pending, 1 shown (--limit)" in shown_exactly
+
+
+def test_a_search_for_a_destination_ends_and_says_how_to_go_on(folder: Folder, many: int) -> None:
+    nothing = folder.run("--json", "list", "--destination", "nobody").json()
+    shown = folder.run("list", "--destination", "nobody").stdout
+    cursor = shown.splitlines()[1].rpartition(" ")[2]
+    rest = folder.run("--json", "list", "--destination", "nobody", "--after", cursor).json()
+    refused = folder.run("list", "--after", "nonsense")
+
+    assert nothing["timeouts"] == rest["timeouts"] == []
+    assert nothing["searched_to"] == cursor
+    assert "0+ pending" in shown
+    assert "searched_to" not in rest
+    assert refused.returncode == 2
+    assert "not a cursor" in refused.stderr
 
 
 def test_status_is_shown_again_until_it_is_interrupted(folder: Folder, ids: list[str]) -> None:

@@ -17,12 +17,12 @@ from tests.cli.programs import Folder
 from tests.persistence.making import SECOND, timeout
 from timeoutmgr import EndpointConfiguration
 from timeoutmgr.cli.main import cli
-from timeoutmgr.cli.migrating import on_the_way, sites
+from timeoutmgr.cli.migrate.shared import on_the_way, sites
 from timeoutmgr.cli.shared import Shared
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.errors import ConfigurationError
-from timeoutmgr.migration.places import Asked, Place, Site
-from timeoutmgr.migration.starting import move_all
+from timeoutmgr.migration.places import LocationSpec, MigrationContext, MigrationRequest
+from timeoutmgr.migration.run import move_all
 from timeoutmgr.native.names import OURS
 from timeoutmgr.persistence import SqlPersistence
 from timeoutmgr.transport.kombu_transport import KombuTransport
@@ -223,12 +223,13 @@ def test_every_command_has_an_example(name: str) -> None:
 def test_levels_go_into_levels_of_the_same_broker_only(rabbitmq_url: str, unique: str) -> None:
     config = EndpointConfiguration(unique)
     config.use_transport(rabbitmq_url)
-    asked = Asked(
-        source=Place(url="native", names="nservicebus-v1"), target=Place(url="amqps://elsewhere//")
+    asked = MigrationRequest(
+        source=LocationSpec(url="native", names="nservicebus-v1"),
+        target=LocationSpec(url="amqps://elsewhere//"),
     )
     settings = config.settings()
     with (
-        closing(Site(settings, asked, unique)) as site,
+        closing(MigrationContext(settings, asked, unique)) as site,
         pytest.raises(ConfigurationError, match="on the same broker only"),
     ):
         site.parts()
@@ -238,7 +239,7 @@ def test_levels_go_into_levels_of_the_same_broker_only(rabbitmq_url: str, unique
 def test_people_at_a_terminal_see_how_far_it_is(
     filled: Filled, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = Asked(target=Place(url=NEW), batch=1)
+    asked = MigrationRequest(target=LocationSpec(url=NEW), batch=1)
     shared = Shared()
     monkeypatch.setattr("sys.stderr.isatty", lambda: True)
     monkeypatch.setenv("TERM", "xterm")

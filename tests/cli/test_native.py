@@ -92,7 +92,9 @@ def test_from_a_timeout_manager_to_native_delays_by_the_commands(endpoint: OnRab
     assert "perhaps of other endpoints too" in levels.stderr
 
 
-def test_what_native_delays_cannot_do_is_said_with_the_alternative(endpoint: OnRabbitMQ) -> None:
+def test_an_unsupported_command_on_native_delays_names_the_alternative(
+    endpoint: OnRabbitMQ,
+) -> None:
     endpoint.enable("native-delayed-delivery")
 
     listed = endpoint.run("list")

@@ -16,9 +16,9 @@ from freezegun import freeze_time
 from timeoutmgr import errors
 from timeoutmgr.cli import output
 from timeoutmgr.cli.exits import Exit, exit_of
-from timeoutmgr.cli.logs import MaskingFormatter
 from timeoutmgr.cli.main import cli
 from timeoutmgr.cli.options import Duration, HeaderPair, Instant
+from timeoutmgr.cli.output import MaskingFormatter
 
 
 @pytest.fixture(autouse=True)
@@ -64,7 +64,7 @@ def test_a_time_without_a_zone_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "soon", "2030-02-30T00:00Z", "10000-01-01T00:00Z"])
-def test_what_is_no_time_is_refused(text: str) -> None:
+def test_a_text_that_is_not_a_time_is_refused(text: str) -> None:
     with pytest.raises(click.BadParameter, match="expected ISO 8601"):
         Instant().convert(text, None, None)
 
@@ -144,7 +144,7 @@ def test_json_may_stand_before_or_behind_the_command(
 
     assert result.exit_code == 2
     assert json.loads(result.stdout) == {
-        "error": "give one of --delay and --at",
+        "error": "give either --delay or --at",
         "kind": "UsageError",
         "exit_code": 2,
     }
@@ -158,7 +158,7 @@ def test_a_usage_error_is_one_error_line_on_standard_error(runner: CliRunner) ->
     assert result.stderr.splitlines()[-1].startswith("error: say which: --all, --id or --limit")
 
 
-def test_what_is_not_expected_shows_its_traceback_without_its_secrets(
+def test_an_unexpected_error_shows_its_traceback_without_its_secrets(
     runner: CliRunner, tmp_path: Path
 ) -> None:
     (tmp_path / "broken_app.py").write_text(

@@ -7,12 +7,13 @@ from contextlib import closing
 
 import pytest
 
-from timeoutmgr import headers
-from timeoutmgr.cli.retrying import Choice, ErrorQueueOf, retry_from
+from timeoutmgr.cli.error_queue import prepared_for_retry
 from timeoutmgr.contracts import SendResult, TransportSession
-from timeoutmgr.message import Message, Outgoing
+from timeoutmgr.message import headers
+from timeoutmgr.message.message import Message, Outgoing
+from timeoutmgr.message.validation import Limits
+from timeoutmgr.transport.error_queue_retry import EndpointErrorQueue, RetryRequest, retry
 from timeoutmgr.transport.kombu_transport import KombuTransport
-from timeoutmgr.validation import Limits
 
 
 @pytest.fixture
@@ -39,20 +40,20 @@ def fail(session: TransportSession, unique: str, number: int, queue: str) -> Non
     assert session.send([Outgoing(f"{unique}.error", message)]) == [SendResult.CONFIRMED]
 
 
-def errors_of(name: str, limits: Limits | None = None) -> ErrorQueueOf:
+def errors_of(name: str, limits: Limits | None = None) -> EndpointErrorQueue:
     limits = (limits or Limits()).of_endpoint(name, f"{name}.error")
-    return ErrorQueueOf(name=f"{name}.error", endpoint=name, limits=limits)
+    return EndpointErrorQueue(name=f"{name}.error", endpoint=name, limits=limits)
 
 
-def test_what_is_chosen_goes_home_and_the_rest_stays(
+def test_selected_messages_go_back_and_the_rest_stays(
     transport: KombuTransport, session: TransportSession, unique: str
 ) -> None:
     for number in range(4):
         fail(session, unique, number, unique)
 
-    results = retry_from(transport, errors_of(unique), Choice(ids=frozenset({"m1", "m3"})))
+    results = retry(transport, errors_of(unique), RetryRequest(ids=frozenset({"m1", "m3"})))
 
-    assert [(each.message_id, each.what) for each in results] == [
+    assert [(each.message_id, each.result) for each in results] == [
         ("m0", "left"),
         ("m1", "retried"),
         ("m2", "left"),
@@ -77,9 +78,9 @@ def test_a_message_whose_queue_is_gone_stays_whole(
 ) -> None:
     fail(session, unique, 1, f"{unique}.gone")
 
-    (result,) = retry_from(transport, errors_of(unique), Choice())
+    (result,) = retry(transport, errors_of(unique), RetryRequest())
 
-    assert result.what == "unroutable"
+    assert result.result == "unroutable"
     with closing(session.receiver(f"{unique}.error", prefetch=10)) as receiver:
         (received,) = receiver.receive(1, 10.0)
     assert (received.message.id, received.message.body) == ("m1", b"1")
@@ -91,14 +92,14 @@ def test_a_limit_takes_the_oldest_and_a_dry_run_takes_none(
     for number in range(3):
         fail(session, unique, number, unique)
 
-    looked = retry_from(transport, errors_of(unique), Choice(limit=2, dry_run=True))
-    taken = retry_from(transport, errors_of(unique), Choice(limit=1))
+    looked = retry(transport, errors_of(unique), RetryRequest(limit=2, dry_run=True))
+    taken = retry(transport, errors_of(unique), RetryRequest(limit=1))
 
-    assert [(each.message_id, each.what) for each in looked] == [
+    assert [(each.message_id, each.result) for each in looked] == [
         ("m0", "would_retry"),
         ("m1", "would_retry"),
     ]
-    assert [(each.message_id, each.what) for each in taken] == [("m0", "retried")]
+    assert [(each.message_id, each.result) for each in taken] == [("m0", "retried")]
 
 
 @pytest.mark.parametrize("queue", ["{0}.error", "victim.Timeouts", "amq.direct", "victim"])
@@ -108,9 +109,9 @@ def test_a_message_is_not_retried_into_a_queue_that_it_may_not_go_to(
     fail(session, unique, 1, queue.format(unique))
     errors = errors_of(unique, Limits(allowed_destinations=("billing",)))
 
-    [result] = retry_from(transport, errors, Choice())
+    [result] = retry(transport, errors, RetryRequest())
 
-    assert result.what == "not_allowed"
+    assert result.result == "not_allowed"
     assert result.reason is not None
     assert queue.format(unique) in result.reason
     with closing(session.receiver(f"{unique}.error", prefetch=10)) as receiver:
@@ -118,16 +119,16 @@ def test_a_message_is_not_retried_into_a_queue_that_it_may_not_go_to(
     assert received.message.id == "m1"
 
 
-def test_what_failed_at_a_satellite_is_retried_by_its_endpoint(
+def test_a_message_that_failed_at_a_satellite_is_retried_by_its_endpoint(
     transport: KombuTransport, session: TransportSession, unique: str
 ) -> None:
     session.create_queues([f"{unique}.Timeouts"])
     fail(session, unique, 1, f"{unique}.Timeouts")
 
-    [result] = retry_from(transport, errors_of(unique), Choice())
+    [result] = retry(transport, errors_of(unique), RetryRequest())
 
     session.delete_queues([f"{unique}.Timeouts"])
-    assert result.what == "retried"
+    assert result.result == "retried"
 
 
 def test_a_retry_takes_off_the_limits_that_are_over(
@@ -142,7 +143,7 @@ def test_a_retry_takes_off_the_limits_that_are_over(
     message = Message(id="m1", headers={**limits, "own": "kept"})
     assert session.send([Outgoing(f"{unique}.error", message)]) == [SendResult.CONFIRMED]
 
-    retry_from(transport, errors_of(unique), Choice())
+    retry(transport, errors_of(unique), RetryRequest(), prepare=prepared_for_retry)
 
     with closing(session.receiver(unique, prefetch=10)) as receiver:
         (received,) = receiver.receive(1, 10.0)

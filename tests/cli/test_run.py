@@ -66,7 +66,7 @@ def test_a_signal_stops_it_cleanly_with_exit_code_0(folder: Folder, number: sign
     assert "Traceback" not in "\n".join(program.err)
 
 
-def test_an_app_handles_what_is_sent_from_the_shell(folder: Folder) -> None:
+def test_an_app_handles_a_message_that_the_shell_sends(folder: Folder) -> None:
     program = folder.start("run", "--app", "app:config")
     program.wait_for("runs")
 
@@ -137,7 +137,7 @@ def test_two_processes_are_started_again_when_killed_and_stopped_together(
 
     os.kill(first, signal.SIGKILL)
 
-    program.wait_for("was ended by signal 9; another follows in 1 s")
+    program.wait_for("restarts process 1 in 1 s: ended by signal 9")
     wait_until(lambda: len(pids()) == 2 and first not in pids(), "another process")
     assert second in pids()
     assert read_health(path)["processes"][0]["restarts"] == 1
@@ -147,7 +147,7 @@ def test_two_processes_are_started_again_when_killed_and_stopped_together(
     assert list(folder.path.glob("*health*")) == []
 
 
-def test_a_critical_error_in_one_of_two_processes_stops_all_and_is_the_last_line(
+def test_a_critical_error_in_either_of_two_processes_stops_all_and_is_the_last_line(
     folder: Folder,
 ) -> None:
     program = folder.start("run", "--app", "app:config", "--processes", "2")

@@ -8,7 +8,12 @@ from contextlib import closing
 import pytest
 
 from tests.cli.programs import Folder, Program, wait_until
-from timeoutmgr.message import Message, Outgoing
+from timeoutmgr.clock import SystemClock
+from timeoutmgr.endpoint.timeouts import Timeouts
+from timeoutmgr.message.instants import LATEST
+from timeoutmgr.message.message import Message, Outgoing
+from timeoutmgr.message.routes import clear_timeouts
+from timeoutmgr.persistence import SqlPersistence
 from timeoutmgr.transport.sql import SqlTransport
 
 
@@ -84,6 +89,37 @@ def test_all_timeouts_of_a_saga_are_cancelled(folder: Folder, running: Program) 
     assert none.returncode == 3
     left = folder.run("--json", "list").json()["timeouts"]
     assert [each["id"] for each in left] == [other]
+    assert running.process.poll() is None
+
+
+def test_show_names_the_channel_of_a_cancel(folder: Folder, running: Program) -> None:
+    by_command = send(folder, "--delay", "1h")
+    by_saga = send(folder, "--delay", "1h", "--saga", "s1")
+    by_message = send(folder, "--delay", "1h", "--saga", "s2")
+    by_api = send(folder, "--delay", "1h")
+    order = clear_timeouts("s2", f"{folder.endpoint}.Timeouts", "forged", LATEST)
+    url = f"sqlite:///{folder.path / 'timeoutmgr.db'}"
+    with closing(SqlTransport(url)) as transport, closing(transport.session()) as session:
+        session.send([order])
+    with closing(SqlPersistence(url)) as persistence:
+        store = persistence.timeouts(folder.endpoint, SystemClock())
+        Timeouts(store, lambda _due: None).cancel(by_api)
+
+    folder.run("cancel", by_command)
+    folder.run("cancel-saga", "s1")
+
+    def channel(timeout_id: str) -> str | None:
+        history = folder.run("--json", "show", timeout_id).json()["history"]
+        found: str | None = history[-1]["channel"] if history else None
+        return found
+
+    wait_until(lambda: channel(by_message) is not None, "the saga is cleared")
+    queue = f"queue '{folder.endpoint}.Timeouts', message 'forged'"
+    assert channel(by_message) == queue
+    assert (channel(by_command), channel(by_saga), channel(by_api)) == ("cli", "cli", "api")
+    shown = folder.run("show", by_message).stdout
+    assert "cancelled" in shown
+    assert f"by {queue}" in shown
     assert running.process.poll() is None
 
 

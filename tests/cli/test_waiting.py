@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from tests.cli.programs import Folder
-from timeoutmgr.routing import timeout_id
+from timeoutmgr.message.routes import timeout_id
 
 NO_BROKER = "amqp://guest:guest@127.0.0.1:1//"
 

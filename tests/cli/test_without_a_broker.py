@@ -6,7 +6,7 @@ import pytest
 
 from tests.cli.programs import Folder
 from timeoutmgr import EndpointConfiguration, SendOptions, ToSend
-from timeoutmgr.endpoint import Endpoint
+from timeoutmgr.endpoint.endpoint import Endpoint
 from timeoutmgr.persistence import SqlPersistence
 from timeoutmgr.satellites import TimeoutManager
 from timeoutmgr.transport.sql import SqlTransport
@@ -82,4 +82,4 @@ def test_timeouts_are_moved_while_the_broker_is_away_and_the_poller_is_said_not_
     assert (moved.returncode, moved.json()["result"]) == (0, "changed")
     assert (sent.returncode, sent.json()["result"]) == (0, "changed")
     assert shown["due"] == "2090-01-01T00:00:00+00:00"
-    assert "cannot wake its poller, which looks within a minute" in moved.stderr
+    assert "could not wake its poller, which polls within a minute" in moved.stderr

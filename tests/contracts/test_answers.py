@@ -5,8 +5,8 @@ import threading
 
 import pytest
 
-from timeoutmgr import answers as module
-from timeoutmgr.answers import LONGEST, SHORTEST, Answers
+from timeoutmgr.contracts import answers as module
+from timeoutmgr.contracts.answers import LONGEST, SHORTEST, Answers
 
 
 class Time:

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from tests.core.test_handlers import Desk, bill
+from tests.endpoint.test_handlers import Desk, bill
 from timeoutmgr import EndpointConfiguration
-from timeoutmgr.callables import unrun
+from timeoutmgr.contracts.callables import unrun
 from timeoutmgr.errors import ConfigurationError, HandlerFailed
 from timeoutmgr.resilience.critical import CriticalErrors
 

@@ -7,9 +7,10 @@ from contextlib import closing
 
 import pytest
 
+from chaos.forkserver_client import ForkServer
 from tests.crash.cases import matrix
+from tests.crash.forked import MODULES
 from tests.crash.mover import PREFIXES
-from tests.crash.site import Nursery
 from tests.marks import leave_out
 from timeoutmgr.persistence import SqlPersistence
 
@@ -38,9 +39,10 @@ def pytest_terminal_summary(
 
 
 @pytest.fixture(scope="module")
-def nursery() -> Iterator[Nursery]:
-    """Where workers come from."""
-    with closing(Nursery()) as made:
+def fork_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ForkServer]:
+    """The process from which workers are forked."""
+    log = tmp_path_factory.mktemp("forkserver") / "log"
+    with closing(ForkServer(log, MODULES)) as made:
         yield made
 
 

@@ -22,7 +22,7 @@ CLEAN: Final[State] = frozenset({None})
 
 EFFECTS: Final = {
     # ports: stores, sessions, receivers, transports
-    *("store_many", "claim", "release", "take_many", "cancel_saga", "heartbeat", "purge"),
+    *("store_many", "claim", "release", "lock_for_dispatch", "cancel_saga", "heartbeat", "purge"),
     *(
         "send",
         "send_isolated",
@@ -34,15 +34,23 @@ EFFECTS: Final = {
         "install",
     ),
     *("store", "remove_many", "increment_failure_count", "setup_infrastructure"),
-    *("hold", "free", "let_go"),
+    *("reserve", "free", "let_go"),
     # between modules of the SQL store and of the SQL queue
     *("move_many", "announce"),
-    *("insert_missing", "execute_many", "mark", "mark_free_rows", "forget", "add_claims", "record"),
-    *("insert_keys", "insert_rows", "close_keys", "lapse", "send_each"),
+    *(
+        "insert_missing",
+        "execute_many",
+        "flag_maybe_sent",
+        "flag_free_rows",
+        "forget",
+        "add_claims",
+        "record",
+    ),
+    *("insert_keys", "insert_rows", "close_keys", "lapse", "send_each", "move_to_error_queue"),
     # dead letters
-    *("bury", "tell", "try_send", "place", "keep", "acknowledge", "arrived", "journal"),
+    *("dead_letter", "try_send", "place", "keep", "acknowledge", "arrived", "journal"),
     *("before_sending", "after_sending", "save"),
-    *("notify", "put", "take", "free_of_gone", "create_table", "create_index"),
+    *("notify", "put", "take", "lease_rows", "free_dead_owners", "create_table", "create_index"),
 }
 _EFFECTS_OF: Final = frozenset(
     {
@@ -50,7 +58,9 @@ _EFFECTS_OF: Final = frozenset(
         ("channel", "queue_declare"),
         *(("source", name) for name in ("prepare", "hide", "remove", "restore")),
         *(("target", name) for name in ("open", "deliver", "shut")),
-        *(("ledger", name) for name in ("create", "take", "move_run", "move_batch")),
+        *(("ledger", name) for name in ("create", "acquire", "move_run", "move_batch")),
+        ("sink", "accept"),
+        *(("_rows", name) for name in ("insert", "change")),
         *(("store", "remove"), ("_rows", "remove"), ("batches", "remove")),
     }
 )
@@ -167,6 +177,8 @@ class Reading:
             if isinstance(given, ast.Lambda):
                 return self._expression(given.body, state)
             return self._follow(_name(given), state) or self._happens(place, state)
+        if name == "move" and _name(getattr(node.func, "value", node)) == "error_queue":
+            return self._moves(node.args[-1], state) or self._happens(place, state)
         if name == "execute":
             statement = ast.unparse(node.args[0])
             return state if self._is_read(statement) else self._happens(place, state)
@@ -178,6 +190,13 @@ class Reading:
             if followed is not None:
                 return followed
         return self._happens(place, state) if name in EFFECTS else state
+
+    def _moves(self, send: ast.expr, state: State) -> State | None:
+        """Follow what sends the copies of a failed message, which is called up to three times."""
+        if not isinstance(send, ast.Lambda) or not isinstance(send.body, ast.Call):
+            return None
+        once = self._follow(_name(send.body.func), state)
+        return once and once | self._expression(send.body, once)
 
     def _follow(self, name: str, state: State) -> State | None:
         for scope in (*reversed(self._local), self.functions):

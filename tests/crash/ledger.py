@@ -10,10 +10,11 @@ from typing import Final
 from tests.acceptance.error_queue import ErrorQueue
 from tests.crash.site import Site, Worker
 from tests.crash.workload import Due, Round
-from timeoutmgr import headers
-from timeoutmgr.deadletter import Box, marks
-from timeoutmgr.instants import Micros
-from timeoutmgr.message import Message
+from timeoutmgr.deadletter import Box
+from timeoutmgr.deadletter import delivery_headers as marks
+from timeoutmgr.message import headers
+from timeoutmgr.message.instants import Micros
+from timeoutmgr.message.message import Message
 
 _OURS: Final = {
     *(headers.DELIVER_AT, headers.RELATED_TO_TIMEOUT, headers.DISPATCHED_AT, marks.HOPS),

@@ -10,16 +10,16 @@ from typing import Any, Final
 
 from tests.migration.levels import names_of
 from timeoutmgr.clock import SystemClock
-from timeoutmgr.migration import Ledger, Parts, Source, Target, Terms
-from timeoutmgr.migration.draining import DrainParts
+from timeoutmgr.message.validation import Limits
+from timeoutmgr.migration import MigrationLedger, Participants, Source, Target, Terms
 from timeoutmgr.migration.foreign.rows import layout_called
 from timeoutmgr.migration.foreign.table import ForeignTable
-from timeoutmgr.migration.levels import LevelsOrigin
-from timeoutmgr.migration.sinks import StoreSink
-from timeoutmgr.migration.starting import AnyParts, give_up, move_all
+from timeoutmgr.migration.levels.drain import DrainParticipants
+from timeoutmgr.migration.levels.origin import LevelsOrigin
+from timeoutmgr.migration.levels.sinks import StoreSink
+from timeoutmgr.migration.run import AnyParticipants, give_up, move_all
 from timeoutmgr.persistence import SqlPersistence, SqlSettings
 from timeoutmgr.transport.kombu_transport import KombuTransport
-from timeoutmgr.validation import Limits
 
 PREFIXES: Final = ("crash_from_", "crash_into_")
 """How the tables of the two stores begin."""
@@ -50,15 +50,17 @@ def main(given: dict[str, Any]) -> int:
     return 0
 
 
-def _parts(given: dict[str, Any], source: SqlPersistence, target: SqlPersistence) -> AnyParts:
+def _parts(
+    given: dict[str, Any], source: SqlPersistence, target: SqlPersistence
+) -> AnyParticipants:
     clock, endpoint = SystemClock(), given["endpoint"]
     runner = f"{endpoint}-{os.getpid()}"
     into: Target = target.migration_target(endpoint, clock)
     # Where the source is no store of ours, the target keeps the ledger.
-    ledger: Ledger = target.migration_ledger(endpoint, clock)
+    ledger: MigrationLedger = target.migration_ledger(endpoint, clock)
     if "broker" in given:
         names = names_of(given["stem"])
-        return DrainParts(
+        return DrainParticipants(
             source=LevelsOrigin(KombuTransport(given["broker"]), names, clock),
             sink=StoreSink(into, endpoint, Limits(), clock),
             ledger=ledger,
@@ -69,8 +71,8 @@ def _parts(given: dict[str, Any], source: SqlPersistence, target: SqlPersistence
         rows: Source = ForeignTable(
             source.database, layout_called("nservicebus"), endpoint, clock, table=given["table"]
         )
-        return Parts(source=rows, target=into, ledger=ledger, runner=runner)
-    return Parts(
+        return Participants(source=rows, target=into, ledger=ledger, runner=runner)
+    return Participants(
         source=source.migration_source(endpoint, clock),
         target=into,
         ledger=source.migration_ledger(endpoint, clock),

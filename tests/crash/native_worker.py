@@ -7,13 +7,13 @@ import sys
 from contextlib import closing
 from typing import Any
 
+from chaos.crash_command import arm_from_environment
 from timeoutmgr import Endpoint, EndpointConfiguration
+from timeoutmgr.endpoint.removal import uninstall_timeout_manager
 from timeoutmgr.native import NativeDelayedDelivery
 from timeoutmgr.native.infrastructure import DelayLevels
 from timeoutmgr.native.names import OURS, NameSet
-from timeoutmgr.testing.crashing import arm_from_environment
 from timeoutmgr.transport.kombu_transport import KombuTransport
-from timeoutmgr.uninstalling import uninstall_timeout_manager
 
 
 def own_names(stem: str) -> NameSet:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -15,29 +12,29 @@ from typing import Any, Final
 
 from sqlalchemy import MetaData, create_engine, text
 
+from chaos.crash_command import VARIABLE
+from chaos.forkserver_client import ForkServer, Streams
 from tests.acceptance.error_queue import ErrorQueue
 from tests.crash.cases import DELAYED_FENCED, Crash, Pair, more
+from tests.crash.forked import ENTRY
 from tests.persistence.making import timeout
 from tests.persistence.ranging import coarsen
 from timeoutmgr.clock import SystemClock
-from timeoutmgr.config import persistence_from_url, transport_from_url
 from timeoutmgr.contracts import Persistence, SendResult, TimeoutStore, Transport, TransportSession
 from timeoutmgr.deadletter import Box, DeadLetterStore, LetterQueue
-from timeoutmgr.deadletter.acknowledging import ACKNOWLEDGEMENTS
+from timeoutmgr.deadletter.acknowledgements import ACKNOWLEDGEMENTS
 from timeoutmgr.deadletter.feature import InstalledNode
 from timeoutmgr.deadletter.manager import QueueManager
+from timeoutmgr.endpoint.configuration import persistence_from_url, transport_from_url
 from timeoutmgr.errors import StorageConflict
-from timeoutmgr.message import Outgoing
+from timeoutmgr.message.message import Outgoing
+from timeoutmgr.message.routes import DELAYED, DISPATCHER, TIMEOUTS
 from timeoutmgr.persistence import SqlDelayedMessageStore
-from timeoutmgr.persistence.sql import replacing
-from timeoutmgr.persistence.sql.ranged import Whole
-from timeoutmgr.persistence.sql.ranges import ALL, DAY, Change, fresh
+from timeoutmgr.persistence.sql.partitions import conversion as replacing
+from timeoutmgr.persistence.sql.partitions.catalog import Whole
+from timeoutmgr.persistence.sql.partitions.ranges import ALL, DAY, Change, fresh
 from timeoutmgr.persistence.sql.tables import tables
-from timeoutmgr.routing import DELAYED, DISPATCHER, TIMEOUTS
-from timeoutmgr.testing.crashing import VARIABLE
 from timeoutmgr.testing.signals import eventually
-
-_ROOT: Final = Path(__file__).parents[2]
 
 
 def _prepared(whole: Whole, change: Change) -> bool:
@@ -49,60 +46,28 @@ def _prepared(whole: Whole, change: Change) -> bool:
     return True
 
 
-class Nursery:
-    """The process that workers are forked from."""
-
-    def __init__(self) -> None:
-        environment = {**os.environ, "PYTHONPATH": str(_ROOT)}
-        environment.pop(VARIABLE, None)
-        self._process = subprocess.Popen(
-            [sys.executable, str(Path(__file__).with_name("nursery.py"))],
-            env=environment,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-
-    def ask(self, **order: Any) -> Any:
-        """Return its answer."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(json.dumps(order) + "\n")
-        self._process.stdin.flush()
-        return json.loads(self._process.stdout.readline())
-
-    def close(self) -> None:
-        """End it."""
-        self._process.communicate()
-
-
 class Worker:
     """A process with the endpoint."""
 
     def __init__(
-        self, nursery: Nursery, given: Mapping[str, Any], output: Path, crash: Crash | None
+        self, fork_server: ForkServer, given: Mapping[str, Any], output: Path, crash: Crash | None
     ) -> None:
         output.touch()
         self._output = output
-        self._nursery = nursery
-        self._pid: Final[int] = nursery.ask(
-            start=given,
-            output=str(output),
-            environment={VARIABLE: str(crash)} if crash is not None else {},
+        variables = {VARIABLE: str(crash)} if crash is not None else {}
+        self._child: Final = fork_server.start(
+            ENTRY, [json.dumps(given)], Streams(output), variables
         )
-        self._code: int | None = None
 
     @property
     def ended(self) -> bool:
         """Whether it has ended, however."""
-        if self._code is None:
-            self._code = self._nursery.ask(ended=self._pid)
-        return self._code is not None
+        return self._child.poll() is not None
 
     @property
     def was_killed(self) -> bool:
         """Whether SIGKILL was its end."""
-        return self.ended and self._code == -signal.SIGKILL
+        return self._child.poll() == -signal.SIGKILL
 
     @property
     def said(self) -> str:
@@ -119,14 +84,14 @@ class Worker:
 
     def terminate(self) -> int | None:
         """Send SIGTERM; return the exit code."""
-        os.kill(self._pid, signal.SIGTERM)
+        self._child.send_signal(signal.SIGTERM)
         self.wait_until_it_ends()
-        return self._code
+        return self._child.poll()
 
     def kill(self) -> None:
         """Send SIGKILL; fine if it has ended."""
         if not self.ended:
-            os.kill(self._pid, signal.SIGKILL)
+            self._child.kill()
             self.wait_until_it_ends()
 
 
@@ -139,7 +104,7 @@ class Site:
         urls: Mapping[str, str],
         name: str,
         folder: Path,
-        nursery: Nursery,
+        fork_server: ForkServer,
         *,
         fresh: bool,
     ) -> None:
@@ -152,7 +117,7 @@ class Site:
         self.closing: Final = contextlib.ExitStack()
         self._urls = urls
         self._folder = folder
-        self._nursery = nursery
+        self._fork_server = fork_server
         on_postgres = fresh and pair.store == "postgres"
         self._queue_schema = (
             {"schema": f"{name}q"} if on_postgres and pair.queue == "postgres" else {}
@@ -290,7 +255,7 @@ class Site:
             "delayed": self.pair.delayed and ("single" if self.pair is DELAYED_FENCED else "all"),
             **(more(crash.point, self.name, self.target) if crash else {}),
         }
-        made = Worker(self._nursery, given, self._folder / f"worker-{self._workers}", crash)
+        made = Worker(self._fork_server, given, self._folder / f"worker-{self._workers}", crash)
         self.closing.callback(made.kill)
         return made
 

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from chaos.forkserver_client import ForkServer
 from tests.crash.cases import ON_THE_WAY, SAMPLED, Case, matrix, pairs_of, sample
 from tests.crash.ledger import Ledger
-from tests.crash.site import Nursery, Site
+from tests.crash.site import Site
 from tests.crash.workload import Round
 
 
@@ -19,13 +20,13 @@ def site(
     request: pytest.FixtureRequest,
     tmp_path: Path,
     unique: str,
-    nursery: Nursery,
+    fork_server: ForkServer,
 ) -> Iterator[Site]:
     """The case's queue and store."""
     urls = {"sqlite": f"sqlite:///{tmp_path / 'timeoutmgr.db'}"}
     for server in {case.pair.queue, case.pair.store} - {"sqlite"}:
         urls[server] = request.getfixturevalue(f"{server}_url")
-    made = Site(case.pair, urls, unique, tmp_path, nursery, fresh=case.fresh)
+    made = Site(case.pair, urls, unique, tmp_path, fork_server, fresh=case.fresh)
     with made.closing:
         made.closing.callback(made.clean_up)
         yield made

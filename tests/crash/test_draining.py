@@ -12,15 +12,16 @@ from typing import Any, Final
 import amqp
 import pytest
 
+from chaos.forkserver_client import ForkServer
 from tests.crash.cases import Crash
-from tests.crash.site import Nursery, Worker
+from tests.crash.site import Worker
 from tests.migration.levels import names_of, queues_of
 from tests.persistence.making import SECOND
 from tests.support.makers import a_message
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import TimeoutFilter
 from timeoutmgr.crashpoints import POINTS
-from timeoutmgr.message import Outgoing
+from timeoutmgr.message.message import Outgoing
 from timeoutmgr.native.names import NameSet
 from timeoutmgr.native.routes import to_levels
 from timeoutmgr.native.topology import delay_topology, unroutable_topology
@@ -72,13 +73,13 @@ class Scene:
     """Messages in the levels, a store, and the processes that move the one into the other."""
 
     def __init__(
-        self, broker: Broker, url: str, endpoint: str, folder: Path, nursery: Nursery
+        self, broker: Broker, url: str, endpoint: str, folder: Path, fork_server: ForkServer
     ) -> None:
         self.broker = broker
         self.url = url
         self.endpoint = endpoint
         self._folder = folder
-        self._nursery = nursery
+        self._fork_server = fork_server
         self._processes = 0
         with closing(SqlPersistence(url)) as persistence:
             persistence.install()
@@ -114,7 +115,7 @@ class Scene:
             "batch": CHUNK,
             "aborts": aborts,
         }
-        worker = Worker(self._nursery, given, self._folder / f"{self._processes}.txt", crash)
+        worker = Worker(self._fork_server, given, self._folder / f"{self._processes}.txt", crash)
         worker.wait_until_it_ends()
         assert worker.was_killed is (crash is not None), f"{crash}: {worker.said}"
         assert "Traceback" not in worker.said, worker.said
@@ -142,13 +143,13 @@ def scene(
     sqlite_url: str,
     unique: str,
     tmp_path: Path,
-    nursery: Nursery,
+    fork_server: ForkServer,
     raw_channel: amqp.Channel,
 ) -> Iterator[Scene]:
     """Levels with five messages, and an empty store."""
     for name in queues_of(broker.names):
         raw_channel.queue_purge(name)
-    made = Scene(broker, sqlite_url, unique, tmp_path, nursery)
+    made = Scene(broker, sqlite_url, unique, tmp_path, fork_server)
     yield made
     broker.session.delete_queues([unique])
 

@@ -11,13 +11,13 @@ from typing import Final
 import pytest
 from sqlalchemy import Column, DateTime, LargeBinary, MetaData, String, Table, Text, insert, select
 
+from chaos.forkserver_client import ForkServer
 from tests.crash.cases import Crash
 from tests.crash.mover import PREFIXES
-from tests.crash.site import Nursery
 from tests.crash.test_migrations import Scene
-from timeoutmgr import headers
 from timeoutmgr.crashpoints import POINTS
-from timeoutmgr.instants import from_micros
+from timeoutmgr.message import headers
+from timeoutmgr.message.instants import from_micros
 from timeoutmgr.persistence import SqlPersistence
 
 RUNNING: Final = ("foreign.copied", "foreign.shifted", "foreign.moved_aside")
@@ -34,8 +34,8 @@ ASIDE: Final = Crash("foreign.moved_aside", 2)
 class TableScene(Scene):
     """Rows of another product, beside our store in one database."""
 
-    def __init__(self, url: str, endpoint: str, folder: Path, nursery: Nursery) -> None:
-        super().__init__(url, endpoint, folder, nursery)
+    def __init__(self, url: str, endpoint: str, folder: Path, fork_server: ForkServer) -> None:
+        super().__init__(url, endpoint, folder, fork_server)
         self.more = {"table": f"{endpoint}_TimeoutData"}
         self._table = Table(
             self.more["table"],
@@ -85,10 +85,10 @@ class TableScene(Scene):
 
 @pytest.fixture
 def scene(
-    migrating_url: Callable[[str], str], unique: str, tmp_path: Path, nursery: Nursery
+    migrating_url: Callable[[str], str], unique: str, tmp_path: Path, fork_server: ForkServer
 ) -> TableScene:
     """A table with eight rows."""
-    made = TableScene(migrating_url("sqlite"), unique, tmp_path, nursery)
+    made = TableScene(migrating_url("sqlite"), unique, tmp_path, fork_server)
     made.fill()
     return made
 

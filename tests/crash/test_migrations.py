@@ -9,14 +9,15 @@ from typing import Any, Final
 
 import pytest
 
+from chaos.forkserver_client import ForkServer
 from tests.crash.cases import MIGRATIONS, Crash
 from tests.crash.mover import PREFIXES
-from tests.crash.site import Nursery, Worker
+from tests.crash.site import Worker
 from tests.persistence.making import SECOND, timeout
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import Timeout, TimeoutFilter, TimeoutStore
 from timeoutmgr.crashpoints import POINTS
-from timeoutmgr.migration import RunState
+from timeoutmgr.migration import MigrationRunState
 from timeoutmgr.persistence import SqlPersistence
 
 BATCH: Final = 1
@@ -61,11 +62,11 @@ ONCE: Final = {
 class Scene:
     """The timeouts of one endpoint, in two stores, and the processes that move them."""
 
-    def __init__(self, url: str, endpoint: str, folder: Path, nursery: Nursery) -> None:
+    def __init__(self, url: str, endpoint: str, folder: Path, fork_server: ForkServer) -> None:
         self.url = url
         self.endpoint = endpoint
         self._folder = folder
-        self._nursery = nursery
+        self._fork_server = fork_server
         self._processes = 0
         self.more: dict[str, Any] = {}
         self.given = _timeouts()
@@ -96,7 +97,7 @@ class Scene:
             ledger = persistence.migration_ledger(self.endpoint, SystemClock())
             assert ledger.open_run() is None
             for run in ledger.runs():
-                assert run.state is (RunState.COMPLETED if moved else run.state)
+                assert run.state is (MigrationRunState.COMPLETED if moved else run.state)
                 assert run.report is not None
                 assert run.report["verified"]
             timeouts = persistence.timeouts(self.endpoint, SystemClock()).context.tables.timeouts
@@ -121,15 +122,19 @@ class Scene:
             "aborts": aborts,
             **self.more,
         }
-        return Worker(self._nursery, given, self._folder / f"{self._processes}.txt", crash)
+        return Worker(self._fork_server, given, self._folder / f"{self._processes}.txt", crash)
 
 
 @pytest.fixture
 def scene(
-    kind: str, migrating_url: Callable[[str], str], unique: str, tmp_path: Path, nursery: Nursery
+    kind: str,
+    migrating_url: Callable[[str], str],
+    unique: str,
+    tmp_path: Path,
+    fork_server: ForkServer,
 ) -> Scene:
     """A fresh endpoint in a database of this *kind*."""
-    made = Scene(migrating_url(kind), unique, tmp_path, nursery)
+    made = Scene(migrating_url(kind), unique, tmp_path, fork_server)
     made.fill()
     return made
 

@@ -14,25 +14,25 @@ from typing import Any, Final
 
 import pytest
 
+from chaos.crash_command import VARIABLE
 from tests.crash.cases import NATIVE
 from tests.crash.native_worker import configuration, own_names
 from tests.support.makers import a_message
 from timeoutmgr import Endpoint, EndpointConfiguration
 from timeoutmgr.clock import SystemClock
-from timeoutmgr.config import persistence_from_url
 from timeoutmgr.contracts import SendResult, TransportSession
 from timeoutmgr.crashpoints import POINTS
+from timeoutmgr.endpoint.configuration import persistence_from_url
+from timeoutmgr.endpoint.removal import uninstall_timeout_manager
 from timeoutmgr.errors import SchemaMissing
-from timeoutmgr.message import Outgoing
+from timeoutmgr.features.leftovers import find_leftovers
+from timeoutmgr.message.message import Outgoing
 from timeoutmgr.native.infrastructure import DelayLevels
-from timeoutmgr.native.leftovers import look
 from timeoutmgr.native.names import OURS, UNROUTABLE
 from timeoutmgr.native.routes import to_levels
 from timeoutmgr.satellites import TimeoutManager
-from timeoutmgr.testing.crashing import VARIABLE
 from timeoutmgr.testing.signals import eventually
 from timeoutmgr.transport.kombu_transport import KombuTransport
-from timeoutmgr.uninstalling import uninstall_timeout_manager
 
 WORKER: Final = Path(__file__).with_name("native_worker.py")
 ROOT: Final = Path(__file__).parents[2]
@@ -128,7 +128,7 @@ def test_a_broken_off_declaration_is_finished_by_the_next_start(point: str, site
 
 
 @pytest.mark.parametrize("point", SETTLING)
-def test_what_came_out_unroutable_is_settled_by_the_next_process(point: str, site: Site) -> None:
+def test_the_next_process_settles_unroutable_messages(point: str, site: Site) -> None:
     *_, error, late = site.queues("", ".error", ".late")
     DelayLevels(transport=site.transport, names=OURS, queue_type="quorum").install()
     clock = SystemClock()
@@ -167,6 +167,6 @@ def test_a_broken_off_uninstallation_is_finished_by_the_next(
     settings = configuration(given).settings()
     uninstall_timeout_manager(settings)
 
-    assert look(settings).queues == {}
+    assert find_leftovers(settings).queues == {}
     with closing(persistence_from_url(sqlite_url)) as persistence, pytest.raises(SchemaMissing):
         persistence.check()

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from chaos.crash_command import VARIABLE
 from timeoutmgr import crashpoints
-from timeoutmgr.testing.crashing import VARIABLE
 
-ARM = "from timeoutmgr.testing.crashing import arm_from_environment; arm_from_environment()\n"
+ARM = "from chaos.crash_command import arm_from_environment; arm_from_environment()\n"
 _ROOT = Path(__file__).parents[2]
 
 
@@ -39,7 +39,7 @@ def test_the_variable_does_not_arm_the_product() -> None:
 def test_the_crashing_program_is_the_command_with_a_point_armed(tmp_path: Path) -> None:
     (tmp_path / "timeoutmgr.toml").write_text('endpoint = "sales"\n')
     ended = subprocess.run(
-        [sys.executable, "-m", "timeoutmgr.testing.crashing", "install"],
+        [sys.executable, "-m", "chaos.crash_command", "install"],
         cwd=tmp_path,
         env={
             **os.environ,
@@ -99,7 +99,7 @@ def test_a_setting_that_means_nothing_is_refused_at_once(setting: str, sentence:
     assert sentence in ended.stderr
 
 
-def test_an_unregistered_point_is_an_error_where_one_is_set() -> None:
+def test_an_unregistered_point_is_an_error_if_a_point_is_set() -> None:
     program = f"{ARM}from timeoutmgr.crashpoints import reach; reach('no.such')"
     ended = _run(program, "pump.received")
 

@@ -13,19 +13,15 @@ from timeoutmgr.crashpoints import POINTS
 
 ROOT: Final = Path(__file__).parents[2]
 STEPS: Final = (
-    *(
-        f"satellites/{name}.py"
-        for name in (
-            *("timeouts", "dispatcher", "undeliverable", "poller", "burying"),
-            *("delayed", "due", "batches", "unroutable"),
-        )
-    ),
-    *(f"timeoutmgr/deadletter/{name}.py" for name in ("manager", "desk", "acknowledging")),
-    *(f"timeoutmgr/{name}.py" for name in ("sending", "sending_window", "handlers")),
-    *(
-        f"timeoutmgr/transport/{name}.py"
-        for name in ("pump", "work", "dispatch", "rabbitmq", "topology")
-    ),
+    "satellites/poller.py",
+    *(f"satellites/timeout_manager/{name}.py" for name in ("timeouts", "dispatcher")),
+    *(f"satellites/delayed_store/{name}.py" for name in ("receiver", "due", "batches")),
+    *(f"satellites/delivery/{name}.py" for name in ("undeliverable", "dead_letters", "unroutable")),
+    *(f"timeoutmgr/deadletter/{name}.py" for name in ("manager", "service", "acknowledgements")),
+    *(f"timeoutmgr/sender/{name}.py" for name in ("sender", "window")),
+    "timeoutmgr/endpoint/handlers.py",
+    *(f"timeoutmgr/transport/{name}.py" for name in ("pump", "work", "error_queue")),
+    *(f"timeoutmgr/transport/amqp/{name}.py" for name in ("dispatch", "session", "topology")),
     *(
         f"timeoutmgr/transport/sql/{name}.py"
         for name in ("leases", "session", "receiver", "queues")
@@ -33,30 +29,21 @@ STEPS: Final = (
     *(
         f"persistence/sql/{name}.py"
         for name in (
-            *(
-                "storing",
-                "repeats",
-                "inserting",
-                "claiming",
-                "marking",
-                "taking",
-                "closing",
-                "changing",
-                "cancelling",
-            ),
-            *("history", "heartbeats", "purging", "locks", "replacing", "partitions"),
-            "forgetting",
+            *("insert", "repeats", "batch_writes", "claim/claimer", "claim/rows"),
+            *("dispatch/lock", "dispatch/outcomes", "commands", "saga_commands", "rows"),
+            *("maintenance", "locks", "partitions/conversion", "partitions/upkeep"),
+            *("migration/ledger", "migration/source"),
+            "migration/target",
         )
     ),
-    *(f"persistence/migrating/{name}.py" for name in ("ledger", "leaving", "arriving")),
     *(
         f"timeoutmgr/migration/{name}.py"
-        for name in ("preparing", "moving", "returning", "running", "draining", "foreign/table")
+        for name in ("plan", "batch_step", "abort_step", "loops", "levels/drain", "foreign/table")
     ),
-    "persistence/delayed/fencing.py",
-    "timeoutmgr/delayed_delivery.py",
-    "timeoutmgr/installation.py",
-    "timeoutmgr/uninstalling.py",
+    "persistence/delayed/fencing_token.py",
+    "timeoutmgr/features/delayed_delivery.py",
+    "timeoutmgr/endpoint/installation.py",
+    "timeoutmgr/endpoint/removal.py",
     "timeoutmgr/database/upgrade.py",
 )
 
@@ -71,54 +58,62 @@ _CALLED = "the point is in the function called: handler.sent"
 _REFUSED_AGAIN = "nothing was moved, and whoever takes the run over refuses it for the same reason"
 _ALONE = "as between two messages of one batch: what was sent is repeated, the rest is sent"
 _GIVEN_BACK = "a crash gives back what is in hand just the same"
+_IN_PROCESS = "what it notifies is in this process, and dies with it"
 _PARTS = "parts of one insert, in one transaction: a crash undoes all of them"
 
-_DISPATCHER = "satellites/dispatcher.py"
+_DISPATCHER = "satellites/timeout_manager/dispatcher.py"
 _PUMP = "timeoutmgr/transport/pump.py"
 _RECEIVER = "timeoutmgr/transport/sql/receiver.py"
 _STORE = "persistence/sql"
 
 ALLOWED: Final = {
-    (f"{_DISPATCHER}:_send_and_close", "take", "close"): _REFUSED,
-    ("satellites/burying.py:_bury", "bury", "bury"): _NOT_BURIED,
-    ("satellites/burying.py:_bury", "send_each", "bury"): _NOT_BURIED,
-    ("satellites/burying.py:_bury", "tell", "bury"): _ALONE,
-    ("timeoutmgr/handlers.py:finish", "send", "after_sending"): _CALLED,
-    (f"{_PUMP}:_bury", "ack", "bury"): _MODE_NONE,
-    (f"{_PUMP}:_bury", "bury", "bury"): _NOT_BURIED,
-    (f"{_PUMP}:_bury", "try_send", "bury"): _NOT_BURIED,
-    (f"{_PUMP}:pump_once", "bury", "ack"): _NOT_BURIED,
+    (f"{_DISPATCHER}:_send_and_close", "move_to_error_queue", "close"): _REFUSED,
+    ("satellites/delivery/dead_letters.py:_bury", "dead_letter", "dead_letter"): _NOT_BURIED,
+    ("satellites/delivery/dead_letters.py:_bury", "send_each", "dead_letter"): _NOT_BURIED,
+    ("satellites/delivery/dead_letters.py:_bury", "notify", "dead_letter"): _ALONE,
+    ("timeoutmgr/endpoint/handlers.py:finish", "send", "after_sending"): _CALLED,
+    (f"{_PUMP}:_place_dead_letter", "ack", "dead_letter"): _MODE_NONE,
+    (f"{_PUMP}:_place_dead_letter", "dead_letter", "dead_letter"): _NOT_BURIED,
+    (f"{_PUMP}:_place_dead_letter", "try_send", "dead_letter"): _NOT_BURIED,
+    (f"{_PUMP}:pump_once", "dead_letter", "ack"): _NOT_BURIED,
     (f"{_PUMP}:pump_once", "try_send", "ack"): _NOT_BURIED,
-    (f"{_PUMP}:_replace", "bury", "send"): _NOT_BURIED,
+    (f"{_PUMP}:_replace", "dead_letter", "send"): _NOT_BURIED,
     (f"{_PUMP}:_replace", "try_send", "send"): _NOT_BURIED,
-    ("satellites/due.py:_remove", "take", "remove"): _REFUSED,
-    ("satellites/due.py:_put_off", "increment_failure_count", "increment_failure_count"): _NOTHING,
-    ("satellites/undeliverable.py:send_each", "send_isolated", "send_isolated"): _ALONE,
-    ("satellites/undeliverable.py:send_each", "start_isolated", "send_isolated"): _NOTHING,
+    ("satellites/delayed_store/due.py:_remove", "move_to_error_queue", "remove"): _REFUSED,
+    (
+        "satellites/delayed_store/due.py:_put_off",
+        "increment_failure_count",
+        "increment_failure_count",
+    ): _NOTHING,
+    ("timeoutmgr/transport/error_queue.py:_move_smaller", "send", "send"): _ALONE,
+    ("satellites/delivery/undeliverable.py:send_each", "send_isolated", "send_isolated"): _ALONE,
+    ("satellites/delivery/undeliverable.py:send_each", "start_isolated", "send_isolated"): _NOTHING,
     (f"{_PUMP}:pump_once", "ack", "ack"): _MODE_NONE,
     (f"{_PUMP}:_replace", "ack", "send"): _MODE_NONE,
     (f"{_PUMP}:_leave", "ack", "release"): _GIVEN_BACK,
-    (f"{_PUMP}:_leave", "bury", "release"): _GIVEN_BACK,
+    (f"{_PUMP}:_leave", "dead_letter", "release"): _GIVEN_BACK,
     (f"{_PUMP}:_leave", "release", "release"): _GIVEN_BACK,
     (f"{_PUMP}:_leave", "try_send", "release"): _GIVEN_BACK,
     (f"{_PUMP}:pump_once", "release", "ack"): _GIVEN_BACK,
-    (f"{_PUMP}:_bury", "release", "bury"): _GIVEN_BACK,
+    (f"{_PUMP}:_place_dead_letter", "release", "dead_letter"): _GIVEN_BACK,
     (f"{_PUMP}:_replace", "release", "send"): _GIVEN_BACK,
-    (f"{_RECEIVER}:_look", "free_of_gone", "free_of_gone"): _WITHIN,
-    (f"{_RECEIVER}:_take", "free_of_gone", "take"): _WITHIN,
-    (f"{_RECEIVER}:_look", "take", "free_of_gone"): _NOTHING,
-    (f"{_RECEIVER}:_take", "take", "take"): _NOTHING,
+    (f"{_RECEIVER}:_lease", "free_dead_owners", "free_dead_owners"): _WITHIN,
+    (f"{_RECEIVER}:_lease_rows", "free_dead_owners", "lease_rows"): _WITHIN,
+    (f"{_RECEIVER}:release_tags", "release", "notify"): _IN_PROCESS,
+    (f"{_RECEIVER}:_lease", "lease_rows", "free_dead_owners"): _NOTHING,
+    (f"{_RECEIVER}:_lease_rows", "lease_rows", "lease_rows"): _NOTHING,
     ("timeoutmgr/transport/sql/queues.py:_insert_each", "execute_many", "execute_many"): _PARTS,
-    (f"{_STORE}/inserting.py:insert_missing", "execute", "execute"): _PARTS,
-    (f"{_STORE}/storing.py:_insert_keys", "insert_keys", "insert_keys"): _NOTHING,
-    (f"{_STORE}/claiming.py:_may_be_dropped", "mark_free_rows", "mark_free_rows"): _NOTHING,
-    (f"{_STORE}/claiming.py:_drop_ended", "mark_free_rows", "forget"): _NOTHING,
-    (f"{_STORE}/claiming.py:work", "mark_free_rows", "forget"): _NOTHING,
-    ("timeoutmgr/migration/preparing.py:begin", "shut", "move_run"): _REFUSED_AGAIN,
-    (f"{_STORE}/changing.py:_cancel", "insert_missing", "execute"): _NOTHING,
-    (f"{_STORE}/heartbeats.py:work", "execute", "insert_missing"): _NOTHING,
-    (f"{_STORE}/purging.py:_remove", "execute", "execute_many"): _LOCKED,
-    (f"{_STORE}/purging.py:_remove", "execute", "execute"): _LOCKED,
+    ("timeoutmgr/transport/sql/session.py:put", "execute", "execute"): _PARTS,
+    (f"{_STORE}/batch_writes.py:insert_missing", "execute", "execute"): _PARTS,
+    (f"{_STORE}/insert.py:_insert_keys", "insert_keys", "insert_keys"): _NOTHING,
+    (f"{_STORE}/claim/claimer.py:_may_be_dropped", "flag_free_rows", "flag_free_rows"): _NOTHING,
+    (f"{_STORE}/claim/claimer.py:_drop_ended", "flag_free_rows", "forget"): _NOTHING,
+    (f"{_STORE}/claim/claimer.py:work", "flag_free_rows", "forget"): _NOTHING,
+    ("timeoutmgr/migration/plan.py:begin", "shut", "move_run"): _REFUSED_AGAIN,
+    (f"{_STORE}/commands.py:_cancel", "insert_missing", "execute"): _NOTHING,
+    (f"{_STORE}/maintenance.py:_write_heartbeat", "execute", "insert_missing"): _NOTHING,
+    (f"{_STORE}/maintenance.py:_remove", "execute", "execute_many"): _LOCKED,
+    (f"{_STORE}/maintenance.py:_remove", "execute", "execute"): _LOCKED,
 }
 """Pairs of side effects that need no point between them, and why."""
 

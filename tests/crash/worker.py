@@ -1,4 +1,4 @@
-"""What the process does that is killed, and the one that goes on; started by ``nursery``."""
+"""The endpoint of a process that is killed, and of the next; forked by ``tests.crash.forked``."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from timeoutmgr import DelayedDeliverySettings, Endpoint, EndpointConfiguration, headers
-from timeoutmgr.config import persistence_from_url, transport_from_url
+from timeoutmgr import DelayedDeliverySettings, Endpoint, EndpointConfiguration
 from timeoutmgr.contracts import ChangeResult, SendResult, Transport, TransportSession
 from timeoutmgr.deadletter import DeadLetterQueues, DeadLetterStore, Delivery, JournalLevel
+from timeoutmgr.endpoint.configuration import persistence_from_url, transport_from_url
+from timeoutmgr.endpoint.handlers import HandlerContext
 from timeoutmgr.errors import MessageRejected, TransportUnavailable
-from timeoutmgr.handlers import HandlerContext
-from timeoutmgr.instants import from_micros
-from timeoutmgr.message import Outgoing
+from timeoutmgr.message import headers
+from timeoutmgr.message.instants import from_micros
+from timeoutmgr.message.message import Outgoing
 from timeoutmgr.persistence import SqlDelayedMessageStore, SqlSettings
-from timeoutmgr.persistence.sql import replacing
+from timeoutmgr.persistence.sql.partitions import conversion as replacing
 from timeoutmgr.resilience.recovery import RecoverabilitySettings
 from timeoutmgr.satellites import TimeoutManager
 from timeoutmgr.transport.sql import SqlQueueSettings

@@ -9,13 +9,13 @@ from typing import Any, Final
 
 from tests.crash.cases import FENCED, RABBITMQ
 from tests.crash.site import Site
-from timeoutmgr import headers
 from timeoutmgr.contracts import Timeout
-from timeoutmgr.deadletter import marks
-from timeoutmgr.deadletter.acknowledging import acknowledgement
-from timeoutmgr.instants import Micros, to_wire
-from timeoutmgr.message import Message, Outgoing
-from timeoutmgr.routing import (
+from timeoutmgr.deadletter import delivery_headers as marks
+from timeoutmgr.deadletter.acknowledgements import acknowledgement
+from timeoutmgr.message import headers
+from timeoutmgr.message.instants import Micros, to_wire
+from timeoutmgr.message.message import Message, Outgoing
+from timeoutmgr.message.routes import (
     DISPATCHER,
     clear_timeouts,
     timeout_id,

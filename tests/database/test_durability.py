@@ -13,11 +13,11 @@ from timeoutmgr import Endpoint, EndpointConfiguration
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.database import Database
 from timeoutmgr.database.durability import durability_doubts, require_durable
-from timeoutmgr.delayed_delivery import DelayedDeliverySettings
 from timeoutmgr.errors import CombinationRefused
+from timeoutmgr.features.delayed_delivery import DelayedDeliverySettings
 from timeoutmgr.persistence import SqlDelayedMessageStore, SqlPersistence
 from timeoutmgr.satellites import TimeoutManager
-from timeoutmgr.satellites.feature import Readiness
+from timeoutmgr.satellites.timeout_manager.feature import Readiness
 from timeoutmgr.transport.sql import SqlTransport
 
 

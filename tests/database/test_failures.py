@@ -8,7 +8,14 @@ import pymysql
 import pytest
 from sqlalchemy import create_engine, exc, text
 
-from timeoutmgr.database.failures import Failure, classify, fails_again, is_refusal, unavailable
+from timeoutmgr.database.failures import (
+    Failure,
+    classify,
+    fails_again,
+    is_login_refused,
+    is_refusal,
+    unavailable,
+)
 from timeoutmgr.errors import StorageUnavailable
 
 
@@ -170,6 +177,42 @@ def test_the_callers_error_names_place_and_cause() -> None:
 
     assert isinstance(error, StorageUnavailable)
     assert str(error).startswith("mysql://h/d cannot be used now: OperationalError: (2003")
+
+
+@pytest.mark.parametrize(
+    "original",
+    [
+        psycopg.OperationalError('FATAL:  password authentication failed for user "clerk"'),
+        psycopg.OperationalError('FATAL:  role "clerk" does not exist'),
+        psycopg.OperationalError('FATAL:  database "sales" does not exist'),
+        psycopg.OperationalError('FATAL:  no pg_hba.conf entry for host "10.0.0.1"'),
+        psycopg.OperationalError("fe_sendauth: no password supplied"),
+        psycopg.OperationalError("FATAL:  no such user: clerk"),
+        psycopg.errors.InvalidPassword("localised"),
+        pymysql.OperationalError(1044, "Access denied to database"),
+        pymysql.OperationalError(1045, "Access denied"),
+        pymysql.OperationalError(1049, "Unknown database"),
+    ],
+)
+def test_a_refused_login_names_the_url_as_its_remedy(original: Exception) -> None:
+    refused = exc.OperationalError(None, None, original)
+
+    assert is_login_refused(refused)
+    assert "correct user, password and database in its URL" in str(unavailable(refused, "x://h"))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        exc.OperationalError(None, None, psycopg.OperationalError("FATAL:  too many clients")),
+        exc.OperationalError(None, None, psycopg.OperationalError("FATAL:  starting up")),
+        exc.OperationalError(None, None, pymysql.OperationalError(2003, "refused")),
+        exc.OperationalError(None, None, sqlite3.OperationalError("unable to open database file")),
+        wrapped(exc.OperationalError, pymysql.OperationalError(1044, "Access denied: DROP")),
+    ],
+)
+def test_an_outage_is_no_refused_login(error: exc.DBAPIError) -> None:
+    assert not is_login_refused(error)
 
 
 def test_a_real_missing_table_is_away(sqlite_url: str) -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from timeoutmgr.database import Database
 from timeoutmgr.database.files import make_private, refuse_network_file_system
-from timeoutmgr.database.owners import OwnerLives
+from timeoutmgr.database.session_locks import SessionLocks
 from timeoutmgr.errors import CombinationRefused
 
 MOUNTS = """\
@@ -68,10 +68,10 @@ def test_an_embedded_file_and_its_companions_are_their_owners_alone(tmp_path: Pa
     try:
         database = Database(f"sqlite:///{tmp_path / 'timeoutmgr.db'}")
         database.run(lambda connection: connection.exec_driver_sql("CREATE TABLE t (n INTEGER)"))
-        lives = OwnerLives(database)
-        lives.begin("owner")
+        lives = SessionLocks(database)
+        lives.acquire("owner")
         found = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*")}
-        lives.end("owner")
+        lives.release("owner")
         database.dispose()
     finally:
         os.umask(before)

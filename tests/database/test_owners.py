@@ -14,14 +14,14 @@ from sqlalchemy import event
 
 from tests.support.session_locks import end_session_of
 from timeoutmgr.database import Database, DatabaseSettings
-from timeoutmgr.database.owners import OwnerLives, _FileLife, _SessionLife
+from timeoutmgr.database.session_locks import SessionLocks, _FileLock, _ServerLock
 from timeoutmgr.errors import StorageUnavailable
 
 HOLD = """
 import sys
 from timeoutmgr.database import Database
-from timeoutmgr.database.owners import OwnerLives
-OwnerLives(Database(sys.argv[1])).begin(sys.argv[2])
+from timeoutmgr.database.session_locks import SessionLocks
+SessionLocks(Database(sys.argv[1])).acquire(sys.argv[2])
 print("held", flush=True)
 sys.stdin.read()
 """
@@ -35,41 +35,41 @@ def database(request: pytest.FixtureRequest) -> Iterator[Database]:
 
 
 @pytest.fixture
-def mine(database: Database) -> OwnerLives:
-    return OwnerLives(database)
+def mine(database: Database) -> SessionLocks:
+    return SessionLocks(database)
 
 
 @pytest.fixture
-def others(database: Database) -> OwnerLives:
+def others(database: Database) -> SessionLocks:
     """What another process would see: it has none of our owners in its memory."""
-    return OwnerLives(database)
+    return SessionLocks(database)
 
 
 @pytest.mark.behaviour(48)
-def test_a_living_owner_is_not_gone(mine: OwnerLives, others: OwnerLives, unique: str) -> None:
-    mine.begin(unique)
+def test_a_living_owner_is_not_gone(mine: SessionLocks, others: SessionLocks, unique: str) -> None:
+    mine.acquire(unique)
 
-    assert others.gone([unique]) == set()
-    mine.end(unique)
+    assert others.dead_owners([unique]) == set()
+    mine.release(unique)
 
 
 @pytest.mark.behaviour(48)
-def test_an_owner_that_ended_is_gone(mine: OwnerLives, others: OwnerLives, unique: str) -> None:
+def test_an_owner_that_ended_is_gone(mine: SessionLocks, others: SessionLocks, unique: str) -> None:
     for _ in range(30):  # a server that only hears of it is late now and then
-        mine.begin(unique)
-        mine.end(unique)
+        mine.acquire(unique)
+        mine.release(unique)
 
-        assert others.gone([unique]) == {unique}
+        assert others.dead_owners([unique]) == {unique}
 
 
 @pytest.mark.behaviour(48)
-def test_an_owner_that_never_lived_is_gone(others: OwnerLives, unique: str) -> None:
-    assert others.gone([unique]) == {unique}
+def test_an_owner_that_never_lived_is_gone(others: SessionLocks, unique: str) -> None:
+    assert others.dead_owners([unique]) == {unique}
 
 
 @pytest.mark.behaviour(48)
 def test_an_owner_of_a_killed_process_is_gone(
-    database: Database, others: OwnerLives, unique: str
+    database: Database, others: SessionLocks, unique: str
 ) -> None:
     url = database.url.render_as_string(hide_password=False)
     with subprocess.Popen(
@@ -80,7 +80,7 @@ def test_an_owner_of_a_killed_process_is_gone(
     ) as process:
         assert process.stdout is not None
         assert process.stdout.readline() == "held\n"
-        assert others.gone([unique]) == set()
+        assert others.dead_owners([unique]) == set()
 
         process.kill()
         process.wait()
@@ -89,51 +89,53 @@ def test_an_owner_of_a_killed_process_is_gone(
 
 
 def test_only_the_dead_of_several_are_gone(
-    mine: OwnerLives, others: OwnerLives, unique: str
+    mine: SessionLocks, others: SessionLocks, unique: str
 ) -> None:
-    mine.begin(f"{unique}-a")
-    mine.begin(f"{unique}-b")
-    mine.end(f"{unique}-b")
+    mine.acquire(f"{unique}-a")
+    mine.acquire(f"{unique}-b")
+    mine.release(f"{unique}-b")
 
-    assert others.gone([f"{unique}-a", f"{unique}-b"]) == {f"{unique}-b"}
-    mine.end(f"{unique}-a")
-
-
-def test_our_own_owners_are_never_gone(mine: OwnerLives, unique: str) -> None:
-    mine.begin(unique)
-
-    assert mine.gone([unique]) == set()
-    mine.end(unique)
+    assert others.dead_owners([f"{unique}-a", f"{unique}-b"]) == {f"{unique}-b"}
+    mine.release(f"{unique}-a")
 
 
-def test_nobody_asked_for_is_nobody_gone(mine: OwnerLives) -> None:
-    assert mine.gone([]) == set()
+def test_our_own_owners_are_never_gone(mine: SessionLocks, unique: str) -> None:
+    mine.acquire(unique)
+
+    assert mine.dead_owners([unique]) == set()
+    mine.release(unique)
 
 
-def test_begin_and_end_twice_is_fine(mine: OwnerLives, unique: str) -> None:
-    mine.begin(unique)
-    mine.begin(unique)
+def test_nobody_asked_for_is_nobody_gone(mine: SessionLocks) -> None:
+    assert mine.dead_owners([]) == set()
+
+
+def test_begin_and_end_twice_is_fine(mine: SessionLocks, unique: str) -> None:
+    mine.acquire(unique)
+    mine.acquire(unique)
     assert mine.holds(unique)
 
-    mine.end(unique)
-    mine.end(unique)
+    mine.release(unique)
+    mine.release(unique)
     assert not mine.holds(unique)
 
 
-def test_a_renewed_life_is_held(mine: OwnerLives, others: OwnerLives, unique: str) -> None:
-    mine.begin(unique)
+def test_a_renewed_life_is_held(mine: SessionLocks, others: SessionLocks, unique: str) -> None:
+    mine.acquire(unique)
     mine.renew(unique)
 
     assert mine.holds(unique)
-    assert others.gone([unique]) == set()
-    mine.end(unique)
+    assert others.dead_owners([unique]) == set()
+    mine.release(unique)
 
 
-def test_an_owner_is_told_by_its_bytes(mine: OwnerLives, others: OwnerLives, unique: str) -> None:
-    mine.begin(unique.upper())
+def test_an_owner_is_told_by_its_bytes(
+    mine: SessionLocks, others: SessionLocks, unique: str
+) -> None:
+    mine.acquire(unique.upper())
 
-    assert others.gone([unique.lower()]) == {unique.lower()}
-    mine.end(unique.upper())
+    assert others.dead_owners([unique.lower()]) == {unique.lower()}
+    mine.release(unique.upper())
 
 
 @pytest.mark.parametrize("url", ["postgres_url", "mysql_url"])
@@ -142,14 +144,14 @@ def test_a_life_does_not_wait_for_the_pool(
 ) -> None:
     settings = DatabaseSettings(pool_size=1, connect_timeout=1)
     database = Database(request.getfixturevalue(url), settings)
-    lives = OwnerLives(database)
+    lives = SessionLocks(database)
 
     # The pool may grow to twice its size, and a wait for it ends with an error.
     with database.begin(), database.begin(), suppress(StorageUnavailable):
-        lives.begin(unique)
+        lives.acquire(unique)
 
     assert lives.holds(unique)
-    lives.end(unique)
+    lives.release(unique)
     database.dispose()
 
 
@@ -158,13 +160,13 @@ def test_a_life_that_ended_leaves_no_connection_behind(
     url: str, unique: str, request: pytest.FixtureRequest
 ) -> None:
     database = Database(request.getfixturevalue(url))
-    lives = OwnerLives(database)
+    lives = SessionLocks(database)
     ended: list[object] = []
     event.listen(database.apart.pool, "close", lambda driver, _record: ended.append(driver))
 
-    lives.begin(unique)
+    lives.acquire(unique)
     before = len(ended)
-    lives.end(unique)
+    lives.release(unique)
 
     assert (before, len(ended)) == (0, 1)
     database.dispose()
@@ -175,8 +177,8 @@ def test_an_owner_sees_that_its_session_was_ended(
     url: str, unique: str, request: pytest.FixtureRequest
 ) -> None:
     database = Database(request.getfixturevalue(url))
-    lives = OwnerLives(database)
-    lives.begin(unique)
+    lives = SessionLocks(database)
+    lives.acquire(unique)
     before = (lives.is_unbroken(unique), lives.holds(unique))
 
     end_session_of(database, unique)
@@ -184,7 +186,7 @@ def test_an_owner_sees_that_its_session_was_ended(
     assert before == (True, True)
     assert not lives.is_unbroken(unique)
     assert not lives.holds(unique)
-    lives.end(unique)
+    lives.release(unique)
     database.dispose()
 
 
@@ -194,17 +196,17 @@ def test_an_owner_behind_a_pooler_sees_that_its_session_has_lost_the_lock(
 ) -> None:
     settings = DatabaseSettings(pooler="session")
     database = Database(request.getfixturevalue(url), settings)
-    lives = OwnerLives(database)
-    lives.begin(unique)
+    lives = SessionLocks(database)
+    lives.acquire(unique)
     life = lives._mine[unique]
-    assert isinstance(life, _SessionLife)
+    assert isinstance(life, _ServerLock)
 
     before = lives.is_unbroken(unique)
     life._connection.execute(life._release)  # as a pooler does that resets a session
 
     assert before
     assert not lives.is_unbroken(unique)
-    lives.end(unique)
+    lives.release(unique)
     database.dispose()
 
 
@@ -244,41 +246,41 @@ def test_the_file_of_a_killed_process_goes_when_the_next_life_begins(file: Datab
         assert process.stdout.readline() == "held\n"
         process.kill()
     [left] = owner_files(file)
-    lives = OwnerLives(file)
+    lives = SessionLocks(file)
 
-    lives.begin("next")
+    lives.acquire("next")
 
     assert left not in owner_files(file)
     assert len(owner_files(file)) == 1
-    assert OwnerLives(file).gone(["killed", "next"]) == {"killed"}
-    lives.end("next")
+    assert SessionLocks(file).dead_owners(["killed", "next"]) == {"killed"}
+    lives.release("next")
 
 
 def test_a_life_that_begins_leaves_the_living_alone(file: Database) -> None:
-    ours, theirs = OwnerLives(file), OwnerLives(file)
-    theirs.begin("theirs")
+    ours, theirs = SessionLocks(file), SessionLocks(file)
+    theirs.acquire("theirs")
 
-    ours.begin("one")
-    ours.begin("two")
+    ours.acquire("one")
+    ours.acquire("two")
 
-    assert ours.gone(["theirs"]) == theirs.gone(["one", "two"]) == set()
+    assert ours.dead_owners(["theirs"]) == theirs.dead_owners(["one", "two"]) == set()
     for lives, owner in ((theirs, "theirs"), (ours, "one"), (ours, "two")):
-        lives.end(owner)
+        lives.release(owner)
     assert owner_files(file) == []
 
 
 def test_a_beginning_removes_a_bounded_number_of_files(file: Database) -> None:
     left_by_the_dead(file, 250)
-    lives = OwnerLives(file)
+    lives = SessionLocks(file)
 
     there = []
     for owner in "abc":
-        lives.begin(owner)
+        lives.acquire(owner)
         there.append(len(owner_files(file)))
 
     assert there == [151, 52, 3]
     for owner in "abc":
-        lives.end(owner)
+        lives.release(owner)
 
 
 def test_what_is_no_life_is_not_swept(file: Database) -> None:
@@ -286,10 +288,10 @@ def test_what_is_no_life_is_not_swept(file: Database) -> None:
     others = {left.with_suffix(".new"), left.with_name("timeoutmgr-notes"), left.with_name("x")}
     for each in others:
         each.touch()
-    lives = OwnerLives(file)
+    lives = SessionLocks(file)
 
-    lives.begin("a")
-    lives.end("a")
+    lives.acquire("a")
+    lives.release("a")
 
     assert set(owner_files(file)) == others
 
@@ -297,12 +299,12 @@ def test_what_is_no_life_is_not_swept(file: Database) -> None:
 def test_a_life_by_the_name_of_a_dead_one_does_not_lose_its_file_to_who_removes_that(
     file: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first, again, other = OwnerLives(file), OwnerLives(file), OwnerLives(file)
-    first.begin("name")
+    first, again, other = SessionLocks(file), SessionLocks(file), SessionLocks(file)
+    first.acquire("name")
     life = first._mine["name"]
-    assert isinstance(life, _FileLife)
+    assert isinstance(life, _FileLock)
     os.close(life._descriptor)  # as the end of its process does
-    begins = threading.Thread(target=again.begin, args=("name",))
+    begins = threading.Thread(target=again.acquire, args=("name",))
     unlink = os.unlink
 
     def unlink_late(path: str) -> None:
@@ -312,27 +314,27 @@ def test_a_life_by_the_name_of_a_dead_one_does_not_lose_its_file_to_who_removes_
         unlink(path)
 
     monkeypatch.setattr(os, "unlink", unlink_late)
-    other.begin("other")
+    other.acquire("other")
     begins.join()
 
-    assert other.gone(["name"]) == set()
-    again.end("name")
-    other.end("other")
+    assert other.dead_owners(["name"]) == set()
+    again.release("name")
+    other.release("other")
 
 
 def test_who_only_looks_is_no_holder(file: Database) -> None:
-    lives = OwnerLives(file)
-    lives.begin("dead")
+    lives = SessionLocks(file)
+    lives.acquire("dead")
     [path] = owner_files(file)
-    lives.end("dead")
+    lives.release("dead")
     path.touch()
 
     with path.open() as looking:
         fcntl.flock(looking, fcntl.LOCK_SH)
 
-        assert OwnerLives(file).gone(["dead"]) == {"dead"}
+        assert SessionLocks(file).dead_owners(["dead"]) == {"dead"}
 
 
-def _eventually_gone(lives: OwnerLives, owner: str) -> bool:
+def _eventually_gone(lives: SessionLocks, owner: str) -> bool:
     # A server notices the end of a connection a moment after the kernel does.
-    return any(lives.gone([owner]) == {owner} for _ in range(2000))
+    return any(lives.dead_owners([owner]) == {owner} for _ in range(2000))

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from timeoutmgr.database import Database, DatabaseSettings
-from timeoutmgr.database.owners import OwnerLives
+from timeoutmgr.database.session_locks import SessionLocks
 from timeoutmgr.errors import CombinationRefused, ConfigurationError
 from timeoutmgr.persistence import SqlPersistence
 from timeoutmgr.transport.sql import SqlTransport
@@ -65,15 +65,15 @@ def test_a_pooler_that_keeps_sessions_is_admitted_once_it_is_named(
 ) -> None:
     database = behind("session", pooler="session")
     persistence = SqlPersistence(database, prefix=f"{unique}_")
-    lives = OwnerLives(database)
+    lives = SessionLocks(database)
 
     persistence.install()
     persistence.check()
-    lives.begin(unique)
+    lives.acquire(unique)
 
     assert lives.holds(unique)
-    assert OwnerLives(database).gone([unique]) == set()
-    lives.end(unique)
+    assert SessionLocks(database).dead_owners([unique]) == set()
+    lives.release(unique)
 
 
 def test_a_direct_connection_passes_under_either_setting(postgres_url: str, unique: str) -> None:

@@ -1,4 +1,4 @@
-"""Letters and nodes with just what a test is about."""
+"""Dead letters and nodes with just the fields that a test is about."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from dataclasses import replace
 from typing import Any
 
 from tests.support.clock import START, FakeClock
+from timeoutmgr.contracts.message_classes import JournalLevel, MessageClass
 from timeoutmgr.database import Database
-from timeoutmgr.deadletter.classes import JournalLevel, MessageClass
-from timeoutmgr.deadletter.letters import Box, Letter
 from timeoutmgr.deadletter.manager import QueueManager
 from timeoutmgr.deadletter.queues import LetterQueue
+from timeoutmgr.deadletter.quotas import Quotas
 from timeoutmgr.deadletter.store import DeadLetterStore
-from timeoutmgr.deadletter.usage import Quotas
-from timeoutmgr.message import Message
+from timeoutmgr.deadletter.stored_copy import Box, Letter
+from timeoutmgr.message.message import Message
 
 
 def a_letter(message_id: str = "m1", destination: str = "billing", **given: Any) -> Letter:

@@ -14,13 +14,13 @@ from timeoutmgr import (
     EndpointConfiguration,
     RecoverabilitySettings,
 )
-from timeoutmgr.config import transport_from_url
 from timeoutmgr.contracts import SendResult, TransactionMode
 from timeoutmgr.database import Database
 from timeoutmgr.deadletter import DeadLetterQueues, DeadLetterStore, Letter, LetterQueue
-from timeoutmgr.deadletter.letters import Box
 from timeoutmgr.deadletter.manager import QueueManager
-from timeoutmgr.message import Message, Outgoing
+from timeoutmgr.deadletter.stored_copy import Box
+from timeoutmgr.endpoint.configuration import transport_from_url
+from timeoutmgr.message.message import Message, Outgoing
 from timeoutmgr.persistence import SqlDelayedMessageStore
 from timeoutmgr.satellites import TimeoutManager
 from timeoutmgr.testing.signals import eventually
@@ -29,7 +29,7 @@ PATIENCE = 15
 
 
 class Scene:
-    """Endpoints that are closed in the end, and what lies in their nodes' queues."""
+    """Endpoints that are closed in the end, and the contents of their nodes' queues."""
 
     def __init__(
         self, url: str, stack: ExitStack, mode: TransactionMode | None = None, error: str = "error"

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from timeoutmgr.deadletter.addressing import BoxAddress, QueueAddress, destination, resolve
-from timeoutmgr.deadletter.letters import Box
+from timeoutmgr.deadletter.addresses import BoxAddress, QueueAddress, destination, resolve
+from timeoutmgr.deadletter.stored_copy import Box
 from timeoutmgr.errors import InvalidMessage, InvalidQueueName
 
 GUID = "0b3d0c5e-7f0a-4a39-9d7e-0a1b2c3d4e5f"
@@ -48,7 +48,7 @@ def test_names_of_a_queue_are_that_queue(text: str, queue: str) -> None:
         ("N2\\Journal$", BoxAddress("n2", Box.JOURNAL)),
     ],
 )
-def test_names_of_what_a_node_has_of_itself_are_for_reading(text: str, address: BoxAddress) -> None:
+def test_names_of_a_nodes_own_queues_are_readable(text: str, address: BoxAddress) -> None:
     assert resolve(text, "n1", nodes) == address
     with pytest.raises(InvalidMessage, match="read-only"):
         destination(text, "n1", nodes)
@@ -67,7 +67,7 @@ def test_names_of_what_a_node_has_of_itself_are_for_reading(text: str, address: 
         (f"DL={GUID}", "directory service"),
     ],
 )
-def test_what_is_no_queue_here_is_refused_with_a_sentence(text: str, why: str) -> None:
+def test_a_name_without_a_queue_is_refused_with_a_sentence(text: str, why: str) -> None:
     with pytest.raises(InvalidMessage, match=why):
         destination(text, "n1", nodes)
 
@@ -79,7 +79,7 @@ def test_a_broken_name_points_at_the_character() -> None:
     assert caught.value.at == 19
 
 
-def test_plain_names_ask_nobody() -> None:
+def test_plain_names_need_no_lookup() -> None:
     def never() -> Mapping[str, str]:
         raise AssertionError("asked for nodes")
 

@@ -1,10 +1,10 @@
-"""Numbers that others read: classes, journaling levels and acknowledgement levels."""
+"""Numbers that other products read: classes, journaling levels and acknowledgement levels."""
 
 from __future__ import annotations
 
 import pytest
 
-from timeoutmgr.deadletter.classes import (
+from timeoutmgr.contracts.message_classes import (
     ORDER_ACK,
     AcknowledgeLevel,
     JournalLevel,
@@ -76,7 +76,7 @@ def test_journaling_levels_are_bits() -> None:
     assert [int(level) for level in (JournalLevel.NONE, JournalLevel.BOTH)] == [0, 3]
 
 
-def test_acknowledgement_levels_are_sums_of_what_they_ask_for() -> None:
+def test_acknowledgement_levels_are_sums_of_their_parts() -> None:
     level = AcknowledgeLevel
 
     assert level.FULL_REACH_QUEUE == level.POS_ARRIVAL | level.NEG_ARRIVAL == 5

@@ -50,7 +50,7 @@ def test_a_message_of_level_none_goes_to_the_error_queue_as_ever(scene: Scene) -
 
 
 @pytest.mark.behaviour(101)
-def test_what_is_to_be_delayed_always_uses_the_dead_letter_queue(scene: Scene) -> None:
+def test_a_delayed_message_in_a_store_always_uses_the_dead_letter_queue(scene: Scene) -> None:
     scene.endpoint("sales", "n1", {}, delayed=True)
 
     scene.put("sales.timeouts", a_message("m1", expire="soon", destination="billing"))

@@ -28,7 +28,7 @@ def nodes(
 
 @pytest.fixture
 def operators(nodes: Nodes, unique: str) -> Iterator[QueueManager]:
-    """The node as a user has it to whom just what the page says is granted."""
+    """The node of a user with just the grants of the page."""
     database = nodes.database
     is_postgres = database.dialect.name == "postgresql"
     user = unique if is_postgres else f"{unique}@'%'"

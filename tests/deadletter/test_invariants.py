@@ -1,4 +1,4 @@
-"""Invariants I1 to I8, held to a model over any order of what can happen to messages."""
+"""Invariants I1 to I8, held to a model over any order of events."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from tests.deadletter.making import Nodes, a_letter, queues
-from timeoutmgr.deadletter.classes import JournalLevel, MessageClass
-from timeoutmgr.deadletter.letters import Letter, Placed
+from timeoutmgr.contracts.message_classes import JournalLevel, MessageClass
 from timeoutmgr.deadletter.store import DeadLetterStore
+from timeoutmgr.deadletter.stored_copy import Letter, Placed
 
 _QUOTA: Final = 400
 _NUMBERS: Final = itertools.count()
@@ -28,7 +28,7 @@ SIZES: Final = st.sampled_from([1, 50, 150])
 
 @dataclass(slots=True)
 class Kept:
-    """What the model holds of one copy."""
+    """The state of a copy in the model."""
 
     letter: Letter
     size: int
@@ -50,7 +50,7 @@ class Node(RuleBasedStateMachine):
         self.dead: dict[str, Kept] = {}
         self.journal: dict[str, int] = {}
 
-    # --- what happens to messages
+    # --- events of messages
 
     @rule(name=IDS, level=LEVELS, ended=NEGATIVE, xact=st.booleans(), size=SIZES)
     def a_message_fails_here(
@@ -64,7 +64,7 @@ class Node(RuleBasedStateMachine):
             assert placed is Placed.NOT_ASKED
             self.awaiting.pop(name, None)
         elif not self._fits(letter):
-            assert placed is Placed.OVER_QUOTA  # I7: the new one is discarded
+            assert placed is Placed.OVER_QUOTA  # I7: the new copy is discarded
         else:
             assert placed is Placed.PLACED
             self.awaiting.pop(name, None)
@@ -132,7 +132,7 @@ class Node(RuleBasedStateMachine):
                 if letter is not None:
                     del self.dead[letter.message.id]
 
-    # --- what must hold
+    # --- invariants
 
     @invariant()
     def a_node_has_one_copy_where_the_model_has_it(self) -> None:

@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timeoutmgr import headers
-from timeoutmgr.deadletter import marks
-from timeoutmgr.deadletter.classes import AcknowledgeLevel, JournalLevel, MessageClass
+from timeoutmgr.contracts.message_classes import AcknowledgeLevel, JournalLevel, MessageClass
+from timeoutmgr.deadletter import delivery_headers as marks
+from timeoutmgr.deadletter.delivery_headers import Marks, one_hop_more, read_marks
 from timeoutmgr.deadletter.levels import JournalingRules, Takes
-from timeoutmgr.deadletter.marks import Marks, one_hop_more, read_marks
-from timeoutmgr.instants import to_timespan
+from timeoutmgr.message import headers
+from timeoutmgr.message.instants import to_timespan
 
 NONE, DEAD, JOURNAL, BOTH = map(JournalLevel, range(4))
 
@@ -68,11 +68,11 @@ def test_a_message_built_by_hand_has_level_none() -> None:
         dead_letter_queue=st.none() | st.just("sales.dead"),
     )
 )
-def test_what_a_message_says_of_itself_survives_its_headers(given_marks: Marks) -> None:
+def test_levels_of_a_message_survive_its_headers(given_marks: Marks) -> None:
     assert read_marks(given_marks.as_headers()) == given_marks
 
 
-def test_the_time_to_be_received_is_the_header_that_others_write_too() -> None:
+def test_the_time_to_be_received_uses_the_header_of_other_products() -> None:
     limit = timedelta(minutes=2)
 
     found = read_marks({headers.TIME_TO_BE_RECEIVED: to_timespan(limit)})

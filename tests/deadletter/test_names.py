@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from timeoutmgr.deadletter.name_parser import is_format_name, parse_format_name, parse_path_name
 from timeoutmgr.deadletter.names import (
     ConnectorName,
     DirectName,
@@ -25,7 +26,6 @@ from timeoutmgr.deadletter.names import (
     is_many,
     is_read_only,
 )
-from timeoutmgr.deadletter.parsing import is_format_name, parse_format_name, parse_path_name
 from timeoutmgr.errors import InvalidMessage, InvalidQueueName
 
 GUID = "0b3d0c5e-7f0a-4a39-9d7e-0a1b2c3d4e5f"
@@ -223,7 +223,7 @@ def _shown(sign: str) -> str:
     return sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}"
 
 
-def test_an_error_is_one_of_the_messages_at_the_door() -> None:
+def test_a_parse_error_has_the_text_that_the_door_uses() -> None:
     with pytest.raises(InvalidMessage, match="expected the end of the name, got"):
         parse_format_name("DIRECT=OS:h\\SYSTEM$;DEADXACT\0")
 
@@ -304,7 +304,7 @@ _all: st.SearchStrategy[FormatName] = _elements | st.builds(
 
 @pytest.mark.behaviour(104)
 @given(_all)
-def test_reading_what_was_printed_gives_the_same_name(name: FormatName) -> None:
+def test_parsing_a_printed_name_gives_the_same_name(name: FormatName) -> None:
     assert parse_format_name(str(name)) == name
     assert is_format_name(str(name))
 

@@ -1,4 +1,4 @@
-"""What RabbitMQ gives up comes to the dead-letter queue with the broker's reason as its class."""
+"""Messages that RabbitMQ drops become dead letters with the broker's reason as class."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from kombu.utils.url import parse_url
 from tests.deadletter.making import queues
 from timeoutmgr import Endpoint, EndpointConfiguration
 from timeoutmgr.deadletter import DeadLetterQueues, DeadLetterStore, JournalLevel, MessageClass
-from timeoutmgr.deadletter.acknowledging import ACKNOWLEDGEMENTS
+from timeoutmgr.deadletter.acknowledgements import ACKNOWLEDGEMENTS
+from timeoutmgr.deadletter.delivery_headers import CLASS, TARGET_QUEUE, Marks
 from timeoutmgr.deadletter.manager import QueueManager
-from timeoutmgr.deadletter.marks import CLASS, TARGET_QUEUE, Marks
 from timeoutmgr.deadletter.native import class_of_death
 from timeoutmgr.errors import FeatureRefused
-from timeoutmgr.message import Death
+from timeoutmgr.message.message import Death
 from timeoutmgr.testing.signals import eventually
 
 
@@ -72,7 +72,7 @@ def collecting(rabbitmq_url: str, sqlite_url: str, unique: str) -> Iterator[Queu
         session.delete_queues([f"{unique}{name}" for name in names])
 
 
-def test_what_a_broker_gives_up_is_collected_with_its_reason(
+def test_a_message_dropped_by_the_broker_is_collected_with_its_reason(
     collecting: QueueManager, channel: Any, unique: str
 ) -> None:
     doomed = f"{unique}.doomed"
@@ -100,7 +100,7 @@ def test_what_a_broker_gives_up_is_collected_with_its_reason(
     assert found["late"].message.body == b"late"
 
 
-def test_what_was_sent_there_by_hand_is_no_dead_letter(
+def test_a_message_sent_by_hand_to_the_collecting_queue_is_no_dead_letter(
     collecting: QueueManager, channel: Any, unique: str
 ) -> None:
     channel.basic_publish(amqp.Message(b"x", message_id="m1"), routing_key=f"{unique}.deadletter")

@@ -10,10 +10,10 @@ import pytest
 
 from tests.support.clock import FakeClock
 from tests.support.graveyard import Graveyard, an_asking
-from timeoutmgr.deadletter.desk import DeadLetterDesk
+from timeoutmgr.deadletter.service import DeadLetterDesk
 from timeoutmgr.errors import MessageRejected
-from timeoutmgr.message import Message
-from timeoutmgr.validation import Limits
+from timeoutmgr.message.message import Message
+from timeoutmgr.message.validation import Limits
 
 
 @pytest.fixture
@@ -38,13 +38,13 @@ def test_a_source_that_may_not_be_sent_to_is_not_acknowledged(
     rejected = MessageRejected("no")
 
     assert desk.received(of_source(queue), "sales") == []
-    assert desk.bury(of_source(queue), rejected, queue="sales") is None
+    assert desk.dead_letter(of_source(queue), rejected, queue="sales") is None
     assert "does not acknowledge message 'm1'" in caplog.text
 
 
 def test_an_allowed_source_is_acknowledged(desk: DeadLetterDesk) -> None:
     [final] = desk.received(of_source("billing"), "sales")
-    burial = desk.bury(of_source("billing"), MessageRejected("no"), queue="sales")
+    burial = desk.dead_letter(of_source("billing"), MessageRejected("no"), queue="sales")
 
     assert burial is not None
     [needed] = burial.needed

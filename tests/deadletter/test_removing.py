@@ -10,7 +10,7 @@ import pytest
 from tests.deadletter.making import ids
 from tests.deadletter.scene import Scene
 from timeoutmgr.deadletter import Box, Delivery, JournalLevel, MessageClass
-from timeoutmgr.deadletter.removing import remove_messages
+from timeoutmgr.deadletter.removal import remove_messages
 from timeoutmgr.errors import InvalidMessage, QueueMissing, TransportUnavailable
 from timeoutmgr.transport.sql.receiver import SqlReceiver
 
@@ -25,11 +25,11 @@ def scene(sqlite_url: str) -> Iterator[Scene]:
     ("delete", "ended"),
     [(False, MessageClass.NACK_Q_PURGED), (True, MessageClass.NACK_Q_DELETED)],
 )
-def test_what_was_in_the_queue_dies_with_its_class(
+def test_messages_of_a_removed_queue_become_dead_letters_with_its_class(
     scene: Scene, delete: bool, ended: MessageClass
 ) -> None:
     sales = scene.endpoint("sales", "n1", {})
-    desk = sales._parts.context.dead_letters
+    desk = sales._parts.features.dead_letters
     assert desk is not None
     scene.session.create_queues(["asleep"])
     sales.send("asleep", "A", 1, message_id="plain")
@@ -52,7 +52,7 @@ def test_what_was_in_the_queue_dies_with_its_class(
 
 def test_with_a_full_dead_letter_queue_nothing_is_removed(scene: Scene) -> None:
     sales = scene.endpoint("sales", "n1", {}, dead_letter_quota=0)
-    desk = sales._parts.context.dead_letters
+    desk = sales._parts.features.dead_letters
     assert desk is not None
     scene.session.create_queues(["asleep"])
     sales.send("asleep", "A", 1)
@@ -64,9 +64,9 @@ def test_with_a_full_dead_letter_queue_nothing_is_removed(scene: Scene) -> None:
 
 
 @pytest.mark.parametrize("queue", ["sales.Timeouts", "amq.gen-x"])
-def test_queues_of_others_are_not_touched(scene: Scene, queue: str) -> None:
+def test_removal_leaves_queues_of_other_endpoints(scene: Scene, queue: str) -> None:
     sales = scene.endpoint("sales", "n1", {})
-    desk = sales._parts.context.dead_letters
+    desk = sales._parts.features.dead_letters
     assert desk is not None
 
     with pytest.raises(InvalidMessage, match="belongs to"):
@@ -75,11 +75,11 @@ def test_queues_of_others_are_not_touched(scene: Scene, queue: str) -> None:
         remove_messages(scene.transport, desk, "nowhere")
 
 
-def test_what_comes_before_its_queue_is_deleted_is_not_deleted_with_it(
+def test_a_message_that_arrives_before_the_deletion_is_not_deleted(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sales = scene.endpoint("sales", "n1", {})
-    desk = sales._parts.context.dead_letters
+    desk = sales._parts.features.dead_letters
     assert desk is not None
     scene.session.create_queues(["asleep"])
     coming = ["late"]

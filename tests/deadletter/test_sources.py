@@ -13,20 +13,14 @@ import pytest
 from tests.deadletter.making import ids
 from tests.deadletter.scene import PATIENCE, Scene
 from tests.support.makers import a_message
-from timeoutmgr import Limits, headers
+from timeoutmgr import Limits
 from timeoutmgr.contracts import TransactionMode
-from timeoutmgr.deadletter import (
-    AcknowledgeLevel,
-    Box,
-    Delivery,
-    Died,
-    JournalLevel,
-    MessageClass,
-    marks,
-)
+from timeoutmgr.deadletter import AcknowledgeLevel, Box, Delivery, Died, JournalLevel, MessageClass
+from timeoutmgr.deadletter import delivery_headers as marks
+from timeoutmgr.endpoint.handlers import HandlerContext
 from timeoutmgr.errors import InvalidMessage, MessageRejected
-from timeoutmgr.handlers import HandlerContext
-from timeoutmgr.instants import to_wire
+from timeoutmgr.message import headers
+from timeoutmgr.message.instants import to_wire
 from timeoutmgr.testing.signals import eventually
 
 MODES = [
@@ -128,7 +122,7 @@ def test_a_bug_in_a_handler_is_the_error_queues_business(one_scene: Scene) -> No
 
 
 @pytest.mark.behaviour(100, 103)
-def test_what_is_received_too_late_leaves_a_dead_letter_where_that_was_asked_for(
+def test_a_message_received_too_late_leaves_a_dead_letter_if_its_sender_asked(
     one_scene: Scene,
 ) -> None:
     handled: list[object] = []
@@ -201,7 +195,7 @@ def test_in_one_transaction_each_message_keeps_its_own_time_to_be_received(
         ("transactional", False, "n2", Box.DEADLETTER, MessageClass.NACK_NOT_TRANSACTIONAL_MSG),
     ],
 )
-def test_what_a_queue_is_not_for_dies_and_the_other_kind_is_handled(
+def test_a_message_of_the_wrong_kind_becomes_a_dead_letter_and_the_right_kind_is_handled(
     one_scene: Scene, takes: str, transactional: bool, node: str, box: Box, dies_of: MessageClass
 ) -> None:
     handled: list[object] = []
@@ -218,7 +212,7 @@ def test_what_a_queue_is_not_for_dies_and_the_other_kind_is_handled(
 
 
 @pytest.mark.behaviour(104)
-def test_format_names_are_queues_wherever_one_is_named(one_scene: Scene) -> None:
+def test_every_setting_of_a_queue_accepts_a_format_name(one_scene: Scene) -> None:
     told: list[str] = []
 
     def delay(_body: Any, context: HandlerContext) -> None:
@@ -250,7 +244,7 @@ def test_format_names_are_queues_wherever_one_is_named(one_scene: Scene) -> None
 
 
 @pytest.mark.behaviour(101)
-def test_what_is_to_be_delayed_always_uses_the_dead_letter_queue(one_scene: Scene) -> None:
+def test_a_delayed_message_always_uses_the_dead_letter_queue(one_scene: Scene) -> None:
     one_scene.endpoint("sales", "n1", {})
 
     one_scene.put("sales.Timeouts", a_message("stranger"))
@@ -259,10 +253,10 @@ def test_what_is_to_be_delayed_always_uses_the_dead_letter_queue(one_scene: Scen
     [letter] = one_scene.until_dead("n1")
     one_scene.until_failed()
     assert (letter.destination, letter.message.id) == ("sales.Timeouts", "m1")
-    assert one_scene.session.count("error") == 1  # what was no delayed message at all
+    assert one_scene.session.count("error") == 1  # a message that was not delayed at all
 
 
-def test_a_destination_outside_what_is_allowed_is_denied(
+def test_a_destination_outside_the_allow_list_is_denied(
     one_scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from timeoutmgr import EndpointConfiguration
@@ -357,7 +351,7 @@ def test_a_transactional_message_that_is_rejected_dies_at_its_source_alone(scene
 
 
 @pytest.mark.behaviour(104)
-def test_a_transactional_message_that_nobody_receives_dies_one_sweep_after_its_time(
+def test_an_unreceived_transactional_message_becomes_a_dead_letter_at_the_sweep_after_its_time(
     one_scene: Scene,
 ) -> None:
     sales = one_scene.endpoint("sales", "n1", {})
@@ -415,7 +409,7 @@ def test_an_application_has_a_dead_letter_queue_of_its_own(one_scene: Scene) -> 
     assert one_scene.box("n1", Box.DEADXACT).count() == 0
 
 
-def test_who_asks_is_told_how_each_message_ended(scene: Scene) -> None:
+def test_a_sender_that_asks_learns_how_each_message_ended(scene: Scene) -> None:
     told: list[tuple[str, int]] = []
 
     def note(_body: Any, context: HandlerContext) -> None:
@@ -443,7 +437,7 @@ def test_who_asks_is_told_how_each_message_ended(scene: Scene) -> None:
     assert set(told) == expected
 
 
-def test_a_missing_admin_queue_hurts_nobody(scene: Scene) -> None:
+def test_a_missing_admin_queue_stops_no_message(scene: Scene) -> None:
     handled = threading.Event()
     sales = scene.endpoint("sales", "n1", {"Hello": lambda _body, _: handled.set()})
     asks = Delivery(acknowledge=AcknowledgeLevel.FULL_RECEIVE, admin_queue="nobody")
@@ -455,7 +449,7 @@ def test_a_missing_admin_queue_hurts_nobody(scene: Scene) -> None:
     assert scene.session.count("error") == 0
 
 
-def test_journals_hold_copies_of_what_was_sent_and_of_what_was_received(scene: Scene) -> None:
+def test_journals_keep_copies_of_sent_and_of_received_messages(scene: Scene) -> None:
     scene.endpoint("billing", "n2", {"Hello": accept}, journaled=("billing",))
     sales = scene.endpoint("sales", "n1", {}, journal=True)
 
@@ -473,7 +467,7 @@ def test_journals_hold_copies_of_what_was_sent_and_of_what_was_received(scene: S
 @pytest.mark.behaviour(100)
 def test_without_the_feature_nothing_changes(sqlite_url: str) -> None:
     from timeoutmgr import Endpoint, EndpointConfiguration
-    from timeoutmgr.config import transport_from_url
+    from timeoutmgr.endpoint.configuration import transport_from_url
 
     config = EndpointConfiguration("sales")
     config.use_transport(transport_from_url(sqlite_url))

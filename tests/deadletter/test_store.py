@@ -13,21 +13,21 @@ from alembic.migration import MigrationContext
 
 from tests.deadletter.making import Nodes, a_letter, ids, queues
 from tests.support.clock import START
-from timeoutmgr.deadletter.classes import JournalLevel, MessageClass
+from timeoutmgr.contracts.message_classes import JournalLevel, MessageClass
 from timeoutmgr.deadletter.feature import InstalledNode
-from timeoutmgr.deadletter.letters import Box, Placed
 from timeoutmgr.deadletter.manager import QueueManager
 from timeoutmgr.deadletter.queues import LetterFilter, LetterQueue
+from timeoutmgr.deadletter.quotas import Quotas
 from timeoutmgr.deadletter.store import DeadLetterStore, checked_node
-from timeoutmgr.deadletter.usage import NodeFull, Quotas
-from timeoutmgr.errors import ConfigurationError, MessageRejected, SchemaMissing
-from timeoutmgr.message import Message
+from timeoutmgr.deadletter.stored_copy import Box, Placed
+from timeoutmgr.errors import ConfigurationError, MessageRejected, NodeFull, SchemaMissing
+from timeoutmgr.message.message import Message
 
 BOTH = JournalLevel.BOTH
 SECOND = 1_000_000
 
 
-def test_what_is_placed_is_found_again_whole(nodes: Nodes) -> None:
+def test_a_placed_dead_letter_is_found_unchanged(nodes: Nodes) -> None:
     manager = nodes.manager()
     dead, xact, journal = queues(manager)
     letter = a_letter(
@@ -123,7 +123,7 @@ def test_of_an_empty_queue_nothing_is_received(nodes: Nodes) -> None:
         assert letter is None
 
 
-def test_two_who_receive_at_once_get_different_letters(nodes: Nodes) -> None:
+def test_two_concurrent_receives_get_different_dead_letters(nodes: Nodes) -> None:
     manager = nodes.manager()
     dead = queues(manager)[0]
     for number in range(20):
@@ -205,7 +205,7 @@ def test_groups_count_by_class_and_reason(nodes: Nodes) -> None:
     ]
 
 
-def test_over_its_quota_the_dead_letter_queue_discards_the_new_one(nodes: Nodes) -> None:
+def test_a_dead_letter_queue_over_its_quota_discards_the_new_copy(nodes: Nodes) -> None:
     manager = nodes.manager(dead_letters=3000)
     dead = queues(manager)[0]
 
@@ -226,7 +226,7 @@ def test_over_its_quota_the_journal_takes_no_copy(nodes: Nodes) -> None:
     assert ids(queues(manager)[2]) == ["m0"]
 
 
-def test_a_full_node_takes_nothing_and_says_what_to_do(nodes: Nodes) -> None:
+def test_a_full_node_refuses_every_copy_and_names_the_remedy(nodes: Nodes) -> None:
     manager = nodes.manager(node=2000)
     manager.place(a_letter("m1", body=b"x" * 1500))
 
@@ -255,7 +255,7 @@ def test_the_journals_of_queues_are_apart_from_the_nodes_own(nodes: Nodes) -> No
     assert ids(queues(manager)[2]) == ["m1"]
 
 
-def test_deleting_tells_how_many_there_were_and_spares_what_has_moved(nodes: Nodes) -> None:
+def test_deleting_counts_its_copies_and_spares_moved_copies(nodes: Nodes) -> None:
     manager = nodes.manager()
     dead, xact, _ = queues(manager)
     manager.place(a_letter("m1"))
@@ -267,7 +267,7 @@ def test_deleting_tells_how_many_there_were_and_spares_what_has_moved(nodes: Nod
     assert xact.delete(seen) == 0
 
 
-def test_what_no_database_holds_is_refused_whole(nodes: Nodes) -> None:
+def test_text_that_no_database_stores_is_refused(nodes: Nodes) -> None:
     manager = nodes.manager()
     lone = a_letter("m1", reason="\ud800 \0")
 
@@ -310,7 +310,7 @@ def test_many_add_one_node_at_once(nodes: Nodes) -> None:
     assert len(set(found)) == 1
 
 
-def test_the_tables_are_those_that_the_queries_see(nodes: Nodes) -> None:
+def test_the_tables_match_the_columns_of_the_queries(nodes: Nodes) -> None:
     store = nodes.store
     with store.database.read() as connection:
         ours = {table.name for table in store.tables.metadata.tables.values()}
@@ -344,7 +344,7 @@ def test_a_quota_is_no_negative_number() -> None:
         Quotas(journal=-1)
 
 
-def test_nobody_but_the_queue_manager_inserts_letters() -> None:
+def test_only_the_queue_manager_inserts_stored_copies() -> None:
     folder = Path(__file__).parents[2] / "timeoutmgr" / "deadletter"
     inserting = {
         path.name
@@ -401,7 +401,7 @@ def test_the_printed_statements_install_a_node(nodes: Nodes, unique: str) -> Non
     assert node.manager.place(a_letter()) is Placed.PLACED
 
 
-def test_a_letter_that_was_placed_anew_is_not_deleted_for_the_old_one(nodes: Nodes) -> None:
+def test_deleting_an_old_dead_letter_spares_its_new_copy(nodes: Nodes) -> None:
     manager = nodes.manager()
     dead, _, _ = queues(manager)
     manager.place(a_letter())

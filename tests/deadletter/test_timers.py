@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timeoutmgr.deadletter.classes import MessageClass
+from timeoutmgr.contracts.message_classes import MessageClass
 from timeoutmgr.deadletter.timers import REACH_QUEUE_DEFAULT, Timers
 from timeoutmgr.errors import InvalidMessage
 
@@ -60,7 +60,7 @@ def test_a_message_that_never_left_and_was_to_be_received_by_now_says_so() -> No
 
 
 @given(spans, st.none() | spans, spans, spans)
-def test_hops_add_up_whatever_the_clocks_of_their_hosts(
+def test_hops_add_up_with_wrong_clocks_of_their_hosts(
     reach: timedelta, received: timedelta | None, first: timedelta, second: timedelta
 ) -> None:
     timers = Timers(reach_queue=reach, be_received=received)

@@ -1,25 +1,26 @@
-"""What its source keeps of a transactional message until it knows how the delivery ended."""
+"""Copies that a source keeps of transactional messages until it knows their ends."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from tests.deadletter.making import Nodes, a_letter, ids, queues
 from tests.support.clock import START
 from tests.support.makers import a_received
-from timeoutmgr.deadletter.acknowledging import SettleKept
-from timeoutmgr.deadletter.classes import JournalLevel, MessageClass
-from timeoutmgr.deadletter.letters import Box, Letter, Placed
+from timeoutmgr.contracts.message_classes import JournalLevel, MessageClass
+from timeoutmgr.deadletter.acknowledgements import SettleKept
+from timeoutmgr.deadletter.delivery_headers import CLASS, TARGET_QUEUE
 from timeoutmgr.deadletter.manager import SWEEP, QueueManager
-from timeoutmgr.deadletter.marks import CLASS, TARGET_QUEUE
 from timeoutmgr.deadletter.queues import LetterQueue
+from timeoutmgr.deadletter.stored_copy import Box, Letter, Placed
 from timeoutmgr.errors import MessageRejected
-from timeoutmgr.headers import CORRELATION_ID
-from timeoutmgr.message import Message
+from timeoutmgr.message.headers import CORRELATION_ID
+from timeoutmgr.message.message import Message, Received
 from timeoutmgr.telemetry import Counters
+from timeoutmgr.transport.work import Work
 
 DAY = 86_400_000_000
 
@@ -67,7 +68,7 @@ def test_a_negative_acknowledgement_moves_the_copy_at_once(nodes: Nodes) -> None
     assert manager.sweep(START + 9 * DAY) == 0
 
 
-def test_journal_alone_leaves_nothing_of_what_failed(nodes: Nodes) -> None:
+def test_a_journal_alone_keeps_no_failed_message(nodes: Nodes) -> None:
     manager = nodes.manager()
     manager.keep([sent(level=JournalLevel.JOURNAL)], START, None)
 
@@ -84,7 +85,7 @@ def test_journal_alone_leaves_nothing_of_what_failed(nodes: Nodes) -> None:
         (True, MessageClass.NACK_RECEIVE_TIMEOUT),
     ],
 )
-def test_what_nobody_acknowledges_dies_with_the_next_sweep_after_its_time(
+def test_an_unacknowledged_message_becomes_a_dead_letter_at_the_sweep_after_its_time(
     nodes: Nodes, arrives: bool, ended: MessageClass
 ) -> None:
     manager = nodes.manager()
@@ -101,7 +102,9 @@ def test_what_nobody_acknowledges_dies_with_the_next_sweep_after_its_time(
     assert letter.kept == deadline
 
 
-def test_what_never_arrived_and_was_to_be_received_by_now_died_at_its_sender(nodes: Nodes) -> None:
+def test_a_message_that_never_arrived_in_time_becomes_a_dead_letter_of_its_sender(
+    nodes: Nodes,
+) -> None:
     manager = nodes.manager()
     timers: dict[str, Any] = {"time_to_be_received": 1, "time_to_reach_queue": 5}
     manager.keep([sent("never", **timers), sent("there", **timers)], START + 1, START + 1)
@@ -115,7 +118,7 @@ def test_what_never_arrived_and_was_to_be_received_by_now_died_at_its_sender(nod
     }
 
 
-def test_what_has_arrived_and_may_be_received_whenever_is_kept_for_ever(nodes: Nodes) -> None:
+def test_an_arrived_message_without_a_time_limit_is_kept_for_ever(nodes: Nodes) -> None:
     manager = nodes.manager()
     manager.keep([sent()], START + 1, None)
     manager.arrived([sent().key])
@@ -158,7 +161,7 @@ def test_an_acknowledgement_of_nothing_that_is_known_changes_nothing(nodes: Node
     assert not queues(manager)[0].peek()[0].late
 
 
-def test_sent_again_a_dead_letter_is_moved_back_to_what_awaits(nodes: Nodes) -> None:
+def test_a_dead_letter_sent_again_awaits_its_acknowledgement_again(nodes: Nodes) -> None:
     manager = nodes.manager()
     manager.keep([sent()], START, None)
     manager.sweep(START)
@@ -215,7 +218,7 @@ def test_a_copy_that_is_discarded_is_logged_and_counted(
     assert "message 'm1' for 'billing'" in caplog.text
 
 
-def test_a_node_that_is_over_its_quota_still_moves_what_it_has(nodes: Nodes) -> None:
+def test_a_node_over_its_quota_still_moves_its_copies(nodes: Nodes) -> None:
     nodes.manager().keep([sent()], START, None)
     manager = nodes.manager(node=1)  # lowered since
 
@@ -225,10 +228,82 @@ def test_a_node_that_is_over_its_quota_still_moves_what_it_has(nodes: Nodes) -> 
 
 
 @pytest.mark.parametrize("code", ["", "x", "-1", "65536", "000000001" + "9" * 20, "\u0663"])
-def test_what_has_no_class_is_no_acknowledgement(nodes: Nodes, code: str) -> None:
+def test_a_message_without_a_class_is_no_acknowledgement(nodes: Nodes, code: str) -> None:
     given = {CLASS: code, CORRELATION_ID: "m1", TARGET_QUEUE: "billing"}
     received = a_received(Message(id="a1", headers=given))
     step = SettleKept(manager=nodes.manager(), telemetry=Counters(), joins=False)
 
     with pytest.raises(MessageRejected, match="no acknowledgement"):
         step([received], None)  # type: ignore[arg-type]  # it is refused before that
+
+
+def acknowledging(message_class: MessageClass, message_id: str = "a1") -> Received:
+    given = {CLASS: str(int(message_class)), CORRELATION_ID: "m1", TARGET_QUEUE: "billing"}
+    return a_received(Message(id=message_id, headers=given), "sales.Acknowledgements")
+
+
+CHANNEL = "queue 'sales.Acknowledgements', message 'a1'"
+
+
+@pytest.mark.parametrize(
+    ("message_class", "box"), [(MessageClass.NACK_PURGED, 1), (MessageClass.ACK_RECEIVE, 2)]
+)
+def test_a_copy_names_the_acknowledgement_that_settled_it(
+    nodes: Nodes, message_class: MessageClass, box: int
+) -> None:
+    manager = nodes.manager()
+    manager.keep([sent(level=JournalLevel.BOTH)], START + DAY, None)
+    step = SettleKept(manager=manager, telemetry=Counters(), joins=False)
+
+    step([acknowledging(message_class)], cast(Work, None))
+
+    [letter] = queues(manager)[box].peek()
+    assert letter.channel == CHANNEL
+
+
+def test_a_dead_letter_names_the_acknowledgement_that_came_too_late(nodes: Nodes) -> None:
+    manager = nodes.manager()
+    manager.keep([sent()], START, None)
+    manager.sweep(START)
+    [swept] = queues(manager)[1].peek()
+
+    SettleKept(manager=manager, telemetry=Counters(), joins=False)(
+        [acknowledging(MessageClass.ACK_RECEIVE)], cast(Work, None)
+    )
+
+    [late] = queues(manager)[1].peek()
+    assert (swept.channel, late.channel, late.late) == (None, CHANNEL, True)
+
+
+def test_a_copy_that_is_sent_again_forgets_the_acknowledgement(nodes: Nodes) -> None:
+    manager = nodes.manager()
+    manager.keep([sent()], START + DAY, None)
+    manager.acknowledge(sent().key, MessageClass.NACK_PURGED, channel=CHANNEL)
+    [dead] = queues(manager)[1].peek()
+
+    manager.keep([dead], START, None)
+    manager.sweep(START)
+
+    [again] = queues(manager)[1].peek()
+    assert again.channel is None
+
+
+def test_acknowledgements_that_leave_no_row_are_logged_with_their_channel_once_a_minute(
+    nodes: Nodes, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    manager = nodes.manager()
+    manager.keep([sent()], START + DAY, None)
+    step = SettleKept(manager=manager, telemetry=Counters(), joins=False)
+    arrived = [acknowledging(MessageClass.ACK_RECEIVE, f"a{n}") for n in range(1, 4)]
+
+    step(arrived[:2], cast(Work, None))
+    nodes.clock.advance(60)
+    step(arrived[2:], cast(Work, None))
+
+    told = [each.getMessage() for each in caplog.records if "satellite" in each.getMessage()]
+    assert told == [
+        f"satellite received 1 acknowledgements without a copy; the newest by {CHANNEL}",
+        "satellite received 2 acknowledgements without a copy; the newest by "
+        "queue 'sales.Acknowledgements', message 'a3'",
+    ]

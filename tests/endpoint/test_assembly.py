@@ -6,10 +6,10 @@ import pytest
 
 from tests.support.ports import FakeTransport
 from timeoutmgr import EndpointConfiguration, RecoverabilitySettings, SendOptions, TransactionMode
-from timeoutmgr.assembly import assemble
+from timeoutmgr.endpoint.assembly import assemble
 from timeoutmgr.errors import CombinationRefused, ConfigurationError, DelayedDeliveryDisabled
+from timeoutmgr.message.routes import timeout_id
 from timeoutmgr.persistence import MemoryPersistence
-from timeoutmgr.routing import timeout_id
 from timeoutmgr.satellites import TimeoutManager
 
 
@@ -98,7 +98,7 @@ def test_delayed_retries_that_nothing_can_delay_are_refused_when_asked_for() -> 
 
 
 @pytest.mark.behaviour(129)
-def test_default_retries_do_without_delayed_ones_where_nothing_can_delay() -> None:
+def test_default_retries_are_immediate_only_if_nothing_can_delay() -> None:
     [satellite] = assemble(a_config().settings()).satellites
 
     assert satellite.consumption.retry_later is None
@@ -119,7 +119,7 @@ def test_concurrency_is_that_of_the_handlers_alone() -> None:
     threads = {
         one.consumption.queue: one.concurrency
         for one in assemble(config.settings()).satellites
-        if not one.where_found
+        if not one.optional_queue
     }
 
     assert threads == {"sales": 7, "sales.Timeouts": 1, "sales.TimeoutsDispatcher": 1}
@@ -148,7 +148,7 @@ def test_queue_and_store_that_look_into_other_schemas_share_no_connection(
     assert assemble(config.settings()).mode is mode
 
 
-def test_what_may_lose_messages_is_refused_without_consent() -> None:
+def test_a_lossy_part_is_refused_without_consent() -> None:
     config = EndpointConfiguration("sales")
     config.use_transport(FakeTransport(durable=False))
 
@@ -157,6 +157,6 @@ def test_what_may_lose_messages_is_refused_without_consent() -> None:
 
 
 def test_each_endpoint_has_an_owner_of_its_own() -> None:
-    owners = {assemble(a_config().settings()).context.owner for _ in range(3)}
+    owners = {assemble(a_config().settings()).owner for _ in range(3)}
 
     assert len(owners) == 3

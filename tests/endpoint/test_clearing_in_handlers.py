@@ -7,17 +7,16 @@ from datetime import timedelta
 
 import pytest
 
-from tests.core.test_handlers import Desk, bill
+from tests.endpoint.test_handlers import Desk, bill
 from tests.support.clock import START
 from tests.support.makers import SECOND
-from timeoutmgr import headers
-from timeoutmgr.clearing import Clearing
 from timeoutmgr.contracts import TransactionMode
+from timeoutmgr.endpoint.handlers import HandlerContext
 from timeoutmgr.errors import ConfigurationError, InvalidMessage, Unsupported
-from timeoutmgr.handlers import HandlerContext
-from timeoutmgr.instants import to_wire
-from timeoutmgr.message import Message
-from timeoutmgr.routing import timeout_id
+from timeoutmgr.message import headers
+from timeoutmgr.message.instants import to_wire
+from timeoutmgr.message.message import Message
+from timeoutmgr.message.routes import Clearing, timeout_id
 
 ATOMIC = TransactionMode.SENDS_ATOMIC_WITH_RECEIVE
 RECEIVE = TransactionMode.RECEIVE_ONLY
@@ -37,7 +36,7 @@ def kept(order: Message) -> list[str]:
 
 @pytest.mark.behaviour(30)
 @pytest.mark.parametrize("mode", [RECEIVE, ATOMIC])
-def test_a_clear_leaves_with_what_the_handler_sends(mode: TransactionMode) -> None:
+def test_a_clear_leaves_with_the_sends_of_its_handler(mode: TransactionMode) -> None:
     def clear(_body: object, context: HandlerContext) -> None:
         context.send("billing", "Bill", 1)
         context.clear_timeouts("order-7")
@@ -77,7 +76,7 @@ def begin_anew(_body: object, context: HandlerContext) -> None:
     context.send("billing", "At once", 1, saga_id="order-7", message_id="at once")
 
 
-def test_a_clear_keeps_what_its_handler_sends_after_it() -> None:
+def test_a_clear_keeps_the_later_sends_of_its_handler() -> None:
     desk = Desk(Bill=[begin_anew])
 
     desk.handle(bill())

@@ -8,12 +8,17 @@ import pytest
 
 from tests.support.ports import FakeTransport
 from timeoutmgr import EndpointConfiguration, TransactionMode
-from timeoutmgr.config import DATA, embedded_url, persistence_from_url, transport_from_url
+from timeoutmgr.endpoint.configuration import (
+    DATA,
+    embedded_url,
+    persistence_from_url,
+    transport_from_url,
+)
 from timeoutmgr.errors import ConfigurationError, UnknownPart
+from timeoutmgr.message.validation import Limits
 from timeoutmgr.persistence import MemoryPersistence
 from timeoutmgr.resilience.recovery import RecoverabilitySettings
 from timeoutmgr.satellites import TimeoutManager
-from timeoutmgr.validation import Limits
 
 
 @pytest.fixture
@@ -43,7 +48,7 @@ def test_a_printable_name_that_leaves_room_for_the_suffixes_is_an_endpoints(name
         "\ud800",
     ],
 )
-def test_what_cannot_name_queues_is_no_endpoints_name(name: Any) -> None:
+def test_a_name_unfit_for_queues_is_refused_as_endpoint_name(name: Any) -> None:
     with pytest.raises(ConfigurationError, match="endpoint"):
         EndpointConfiguration(name)
 
@@ -73,16 +78,14 @@ def test_an_empty_timeout_manager_address_is_refused(
 
 @pytest.mark.behaviour(16)
 @pytest.mark.parametrize("concurrency", [0, -1])
-def test_a_concurrency_below_one_is_refused(
-    config: EndpointConfiguration, concurrency: int
-) -> None:
+def test_a_concurrency_below_1_is_refused(config: EndpointConfiguration, concurrency: int) -> None:
     config.concurrency = concurrency
 
     with pytest.raises(ConfigurationError, match="at least 1"):
         config.settings()
 
 
-def test_an_unknown_transaction_mode_is_refused_with_those_that_there_are(
+def test_the_refusal_of_an_unknown_transaction_mode_names_the_known_modes(
     config: EndpointConfiguration,
 ) -> None:
     config.transaction_mode = "receive-only"
@@ -98,7 +101,7 @@ def test_a_transaction_mode_may_be_named_by_text(config: EndpointConfiguration) 
 
 
 @pytest.mark.behaviour(81)
-def test_an_unknown_critical_error_action_is_refused_with_those_that_there_are(
+def test_the_refusal_of_an_unknown_critical_error_action_names_the_known_actions(
     config: EndpointConfiguration,
 ) -> None:
     config.critical_error_action = "explode"
@@ -243,7 +246,7 @@ def test_queues_and_timeouts_rest_in_the_embedded_file_by_default(
     assert settings.transport.database is settings.persistence.database is not None
 
 
-def test_no_store_is_made_where_no_feature_needs_one(config: EndpointConfiguration) -> None:
+def test_an_endpoint_makes_no_store_if_no_feature_needs_it(config: EndpointConfiguration) -> None:
     assert config.settings().persistence is None
 
 

@@ -12,10 +12,10 @@ import pytest
 
 from tests.support.ports import FakeTransport
 from timeoutmgr import Endpoint, EndpointConfiguration, ToSend
-from timeoutmgr.config import EndpointSettings
 from timeoutmgr.errors import ConfigurationError, EndpointClosed, TransportUnavailable
-from timeoutmgr.features import FeatureContext, Prerequisite, Satellite
-from timeoutmgr.message import Received
+from timeoutmgr.features.feature import USUAL, FeatureContext, FeatureSettings, Prerequisite
+from timeoutmgr.features.parts import FeatureParts, Satellite
+from timeoutmgr.message.message import Received
 from timeoutmgr.transport.pump import Consumption
 from timeoutmgr.transport.work import Work
 
@@ -42,21 +42,21 @@ class Noting:
 
 
 class Tasks:
-    """A feature of two tasks, and a satellite that drains what is found."""
+    """A feature of two tasks, and a satellite that drains found queues."""
 
     name = "tasks"
+    priority = USUAL
 
     def __init__(self, *tasks: Noting) -> None:
         self._tasks = tasks
 
-    def prerequisites(self, settings: EndpointSettings) -> Sequence[Prerequisite]:
+    def prerequisites(self, settings: FeatureSettings) -> Sequence[Prerequisite]:
         return ()
 
-    def set_up(self, context: FeatureContext) -> None:
-        for task in self._tasks:
-            context.add_task(task)
+    def set_up(self, context: FeatureContext) -> FeatureParts:
         left = Consumption(name="Left", queue="sales.Left", step=self.nothing)
-        context.add_satellite(Satellite(consumption=left, where_found=True))
+        satellite = Satellite(consumption=left, optional_queue=True)
+        return FeatureParts(tasks=self._tasks, satellites=(satellite,))
 
     @staticmethod
     def nothing(batch: Sequence[Received], work: Work) -> None:
@@ -90,7 +90,7 @@ def the_broker_goes_away(stage: Stage) -> None:
 
 
 @pytest.mark.parametrize("trouble", [a_task_fails, the_broker_goes_away])
-def test_a_start_that_fails_half_way_stops_what_was_started(
+def test_a_start_that_fails_half_way_stops_the_started_parts(
     trouble: Callable[[Stage], None],
 ) -> None:
     stage = Stage()
@@ -106,7 +106,7 @@ def test_a_start_that_fails_half_way_stops_what_was_started(
 
 
 @pytest.mark.parametrize("trouble", [a_task_fails, the_broker_goes_away])
-def test_the_start_after_one_that_failed_starts(trouble: Callable[[Stage], None]) -> None:
+def test_an_endpoint_starts_after_a_failed_start(trouble: Callable[[Stage], None]) -> None:
     stage = Stage()
     trouble(stage)
 
@@ -127,7 +127,7 @@ def test_a_thread_that_cannot_be_started_is_the_error_that_is_told(
         raise RuntimeError("can't start new thread")
 
     stage = Stage()
-    monkeypatch.setattr("timeoutmgr.runner.threading.Thread.start", full)
+    monkeypatch.setattr("timeoutmgr.endpoint.runner.threading.Thread.start", full)
 
     with closing(stage.endpoint):
         with pytest.raises(RuntimeError, match="can't start new thread"):
@@ -136,7 +136,7 @@ def test_a_thread_that_cannot_be_started_is_the_error_that_is_told(
         assert stage.journal[-2:] == ["stop first", "stop second"]
 
 
-def test_nobody_waits_for_an_endpoint_whose_start_was_refused() -> None:
+def test_waiting_for_an_endpoint_whose_start_was_refused_ends() -> None:
     stage = Stage()
     stage.transport.fail("missing_queues", TransportUnavailable("gone"))
 

@@ -1,4 +1,4 @@
-"""What a handler raises that could be taken for something else than its failure."""
+"""Errors of a handler that could be mistaken for something else than its failure."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ import pymysql
 import pytest
 from sqlalchemy import exc
 
-from tests.core.test_handlers import Desk, bill
+from tests.endpoint.test_handlers import Desk, bill
 from timeoutmgr.contracts import TransactionMode
+from timeoutmgr.endpoint.handlers import HandlerContext
 from timeoutmgr.errors import HandlerFailed
-from timeoutmgr.handlers import HandlerContext
 
 ATOMIC = TransactionMode.SENDS_ATOMIC_WITH_RECEIVE
 RECEIVE = TransactionMode.RECEIVE_ONLY

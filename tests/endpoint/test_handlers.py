@@ -9,22 +9,21 @@ import pytest
 from tests.support.clock import START, FakeClock
 from tests.support.makers import SECOND, a_composer, a_message, a_received
 from tests.support.ports import FakeReceiver, FakeTransport
-from timeoutmgr import headers
 from timeoutmgr.contracts import TransactionMode
-from timeoutmgr.errors import InvalidMessage, MessageRejected
-from timeoutmgr.handlers import (
+from timeoutmgr.endpoint.handlers import (
     ANY,
     Handler,
     HandlerContext,
     HandlerStep,
-    enclosed_types,
     retry_later,
 )
-from timeoutmgr.instants import Micros, to_wire
-from timeoutmgr.message import Message, Outgoing
-from timeoutmgr.outgoing import SendOptions
+from timeoutmgr.errors import InvalidMessage, MessageRejected
+from timeoutmgr.message import headers
+from timeoutmgr.message.instants import Micros, to_wire
+from timeoutmgr.message.message import Message, Outgoing, enclosed_types
+from timeoutmgr.message.routes import to_timeout_manager
 from timeoutmgr.resilience.recovery import RecoverabilitySettings
-from timeoutmgr.routing import to_timeout_manager
+from timeoutmgr.sender.composer import SendOptions
 from timeoutmgr.telemetry import Counters
 from timeoutmgr.transport.work import Work
 
@@ -114,7 +113,7 @@ def test_all_handlers_of_a_type_run_in_order() -> None:
     assert ran == [1, 2]
 
 
-def test_the_catch_all_handler_gets_what_no_other_is_for() -> None:
+def test_the_catch_all_handler_gets_messages_without_a_handler_of_their_own() -> None:
     seen: list[str] = []
     desk = Desk(any=[lambda _, context: seen.append(context.message_type)], Other=[lambda *_: None])
 
@@ -123,7 +122,7 @@ def test_the_catch_all_handler_gets_what_no_other_is_for() -> None:
     assert seen == ["Bill"]
 
 
-def test_a_message_that_nobody_handles_is_rejected_by_its_type() -> None:
+def test_a_message_without_a_handler_is_rejected_by_its_type() -> None:
     with pytest.raises(
         MessageRejected, match="no handler for message type 'Bill'; handlers here: Other"
     ):
@@ -131,12 +130,12 @@ def test_a_message_that_nobody_handles_is_rejected_by_its_type() -> None:
 
 
 @pytest.mark.parametrize("body", [b"{", b"\xff\xfe", b"[" * 200_000])
-def test_a_body_that_is_not_what_it_says_is_rejected(body: bytes) -> None:
+def test_a_body_that_contradicts_its_content_type_is_rejected(body: bytes) -> None:
     with pytest.raises(MessageRejected, match="body is no application/json"):
         Desk(Bill=[lambda *_: None]).handle(bill(body))
 
 
-def test_what_a_handler_sends_leaves_when_all_handlers_have_returned() -> None:
+def test_sends_of_a_handler_leave_after_all_handlers_returned() -> None:
     desk = Desk(Bill=[])
 
     def send(_: object, context: HandlerContext) -> None:
@@ -155,7 +154,7 @@ def test_what_a_handler_sends_leaves_when_all_handlers_have_returned() -> None:
     assert desk.transport.ids("billing") == ["new-1"]
 
 
-def test_what_a_failing_handler_sent_does_not_leave() -> None:
+def test_sends_of_a_failing_handler_do_not_leave() -> None:
     def send_and_fail(_: object, context: HandlerContext) -> None:
         context.send("billing", "Paid", {})
         raise RuntimeError("after the send")
@@ -168,7 +167,7 @@ def test_what_a_failing_handler_sent_does_not_leave() -> None:
     assert desk.transport.ids("billing") == []
 
 
-def test_what_a_handler_sends_joins_the_transaction_of_an_atomic_mode() -> None:
+def test_sends_of_a_handler_join_the_transaction_of_an_atomic_mode() -> None:
     desk = Desk(Bill=[lambda _, context: context.send("billing", "Paid", {})])
 
     desk.handle(bill(), TransactionMode.SENDS_ATOMIC_WITH_RECEIVE)
@@ -203,14 +202,14 @@ def test_a_reply_goes_to_the_reply_address() -> None:
     assert desk.transport.ids("billing") == ["new-1"]
 
 
-def test_a_reply_to_nobody_is_an_error() -> None:
+def test_a_reply_without_a_reply_address_is_an_error() -> None:
     desk = Desk(Bill=[lambda _, context: context.reply("Paid", {})])
 
     with pytest.raises(InvalidMessage, match="no reply address"):
         desk.handle(bill())
 
 
-def test_an_unknown_option_of_a_send_names_those_that_there_are() -> None:
+def test_the_refusal_of_an_unknown_option_names_the_known_options() -> None:
     desk = Desk(Bill=[lambda _, context: context.send("billing", "Paid", {}, dleay=5)])
 
     with pytest.raises(InvalidMessage, match=r"dleay.*options of a send are delay, deliver_at"):
@@ -354,7 +353,7 @@ def test_the_increase_of_delayed_retries_is_a_setting() -> None:
     assert retried.message.headers[headers.EXPIRE] == to_wire(START + 120 * SECOND)
 
 
-def test_a_context_tells_what_its_message_says() -> None:
+def test_a_context_shows_the_headers_of_its_message() -> None:
     seen: list[HandlerContext] = []
     desk = Desk(Bill=[lambda _, context: seen.append(context)])
 

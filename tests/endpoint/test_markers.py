@@ -1,4 +1,4 @@
-"""Store and broker of an endpoint know each other by a marker, whatever they are called."""
+"""Store and broker of an endpoint know each other by a marker, under any name."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ import amqp
 import pytest
 
 from timeoutmgr import Endpoint, EndpointConfiguration
-from timeoutmgr.assembly import Parts, assemble
-from timeoutmgr.config import EndpointSettings
 from timeoutmgr.contracts import BearsMarkers
+from timeoutmgr.endpoint.assembly import AssembledEndpoint, assemble
+from timeoutmgr.endpoint.configuration import EndpointSettings
+from timeoutmgr.endpoint.installation import install, prepare
+from timeoutmgr.endpoint.removal import uninstall_timeout_manager
 from timeoutmgr.errors import StorageUnavailable, WrongPair
-from timeoutmgr.installation import install, prepare
-from timeoutmgr.markers import check_pair, compare_markers
+from timeoutmgr.features.markers import check_pair, compare_markers
 from timeoutmgr.persistence.sql import SqlPersistence
 from timeoutmgr.satellites import TimeoutManager
-from timeoutmgr.satellites.feature import Readiness
-from timeoutmgr.transport import marker_exchanges
+from timeoutmgr.satellites.timeout_manager.feature import Readiness
+from timeoutmgr.transport.amqp import marker_exchanges
 from timeoutmgr.transport.kombu_transport import KombuTransport
 from timeoutmgr.transport.sql import SqlTransport
-from timeoutmgr.uninstalling import uninstall_timeout_manager
 
 BROKERS = ["rabbitmq", "redis", "sqlite", "postgres", "mysql"]
 
@@ -49,7 +49,7 @@ class Scene:
         prefix = f"{self.name}q{number}_"
         return self._stack.enter_context(closing(SqlTransport(self._url, prefix=prefix)))
 
-    def parts(self, broker: Any, store: str = "one", *, install: bool = True) -> Parts:
+    def parts(self, broker: Any, store: str = "one", *, install: bool = True) -> AssembledEndpoint:
         """Return the endpoint on *broker* with the store in the file called *store*."""
         config = EndpointConfiguration(self.name)
         config.accept_loss()
@@ -194,7 +194,7 @@ def test_many_starts_at_once_agree_on_one_marker(scene: Scene) -> None:
     together = Barrier(4)
     failures: list[Exception] = []
 
-    def start(parts: Parts) -> None:
+    def start(parts: AssembledEndpoint) -> None:
         try:
             together.wait(10)
             prepare(parts)
@@ -300,7 +300,7 @@ def test_a_wrong_pair_is_found_when_a_store_that_was_away_at_start_is_there(
         endpoint.install()
     parts = assemble(stranger.settings())
     parts.settings.transport.install()
-    store = parts.context.store
+    store = parts.features.store
     persistence = parts.settings.persistence
     assert store is not None
     assert persistence is not None

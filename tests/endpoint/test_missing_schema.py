@@ -9,11 +9,12 @@ from sqlalchemy import Engine, create_engine, text
 from sqlalchemy.orm import Session
 
 from timeoutmgr import Endpoint, EndpointConfiguration, SendOptions, ToSend
-from timeoutmgr.bulk import BulkInterrupted
 from timeoutmgr.database import Database
-from timeoutmgr.database.absence import tells_of_absence
+from timeoutmgr.database.failures import tells_of_absence
+from timeoutmgr.endpoint.timeouts import Timeouts
 from timeoutmgr.errors import SchemaMissing, StorageUnavailable, TransportUnavailable
 from timeoutmgr.satellites import TimeoutManager
+from timeoutmgr.sender.bulk import BulkInterrupted
 
 
 @pytest.fixture(params=["sqlite_url", "postgres_url", "mysql_url"])
@@ -56,6 +57,29 @@ def test_a_send_before_the_installer_names_the_command(
         send(endpoint)
 
     assert isinstance(missing.value.__cause__, TransportUnavailable)
+    endpoint.close()
+
+
+ASKS: list[Callable[[Timeouts], object]] = [
+    lambda timeouts: timeouts.cancel("m1"),
+    lambda timeouts: timeouts.cancel_saga("order-7"),
+    lambda timeouts: timeouts.reschedule("m1", delay=60),
+    lambda timeouts: timeouts.send_now("m1"),
+    lambda timeouts: timeouts.show("m1"),
+    lambda timeouts: list(timeouts.list()),
+    lambda timeouts: timeouts.count(),
+    lambda timeouts: timeouts.count_in_bounds(),
+]
+
+
+@pytest.mark.parametrize("ask", ASKS)
+def test_a_look_at_timeouts_before_the_installer_names_the_command(
+    url: str, unique: str, ask: Callable[[Timeouts], object]
+) -> None:
+    endpoint = Endpoint(sales(url, unique))
+
+    with pytest.raises(SchemaMissing, match="run `timeoutmgr install`"):
+        ask(endpoint.timeouts)
     endpoint.close()
 
 

@@ -9,9 +9,9 @@ import pytest
 from tests.support.makers import a_message
 from tests.support.ports import FakeTransport
 from timeoutmgr import CriticalErrorContext, Endpoint, EndpointConfiguration
-from timeoutmgr.config import EndpointSettings
-from timeoutmgr.features import FeatureContext, Prerequisite, Satellite
-from timeoutmgr.message import Received
+from timeoutmgr.features.feature import USUAL, FeatureContext, FeatureSettings, Prerequisite
+from timeoutmgr.features.parts import FeatureParts, Satellite
+from timeoutmgr.message.message import Received
 from timeoutmgr.transport.pump import Consumption
 from timeoutmgr.transport.work import Work
 
@@ -23,13 +23,14 @@ class Leaving:
     """A feature whose satellite ends its thread at the first message."""
 
     name = "leaving"
+    priority = USUAL
 
-    def prerequisites(self, settings: EndpointSettings) -> Sequence[Prerequisite]:
+    def prerequisites(self, settings: FeatureSettings) -> Sequence[Prerequisite]:
         return ()
 
-    def set_up(self, context: FeatureContext) -> None:
-        satellite = Consumption(name="Leaving", queue="sales.Leaving", step=self.leave)
-        context.add_satellite(Satellite(consumption=satellite))
+    def set_up(self, context: FeatureContext) -> FeatureParts:
+        consumption = Consumption(name="Leaving", queue="sales.Leaving", step=self.leave)
+        return FeatureParts(satellites=(Satellite(consumption=consumption),))
 
     @staticmethod
     def leave(batch: Sequence[Received], work: Work) -> None:
@@ -37,7 +38,7 @@ class Leaving:
 
 
 class Stage:
-    """An endpoint with that feature, and what its critical error hook is told."""
+    """An endpoint with that feature, and the errors of its critical error hook."""
 
     def __init__(self) -> None:
         self.transport = FakeTransport("sales.Leaving")
@@ -63,7 +64,7 @@ class Stage:
 
 @pytest.fixture
 def stage(monkeypatch: pytest.MonkeyPatch) -> Iterator[Stage]:
-    monkeypatch.setattr("timeoutmgr.runner._WATCH_EVERY", 0.01)
+    monkeypatch.setattr("timeoutmgr.endpoint.runner._WATCH_EVERY", 0.01)
     stage = Stage()
     with closing(stage.endpoint):
         yield stage
@@ -90,7 +91,7 @@ def test_a_pump_that_runs_or_was_stopped_is_no_error(stage: Stage) -> None:
     assert stage.endpoint.critical_error is None
 
 
-def test_what_ends_a_thread_does_not_end_the_watch(stage: Stage) -> None:
+def test_an_error_that_ends_a_thread_does_not_end_the_watch(stage: Stage) -> None:
     left = threading.Event()
 
     def leave() -> None:

@@ -9,9 +9,9 @@ from tests.support.clock import START, FakeClock
 from tests.support.makers import SECOND, a_timeout
 from tests.support.store import ScriptedStore
 from timeoutmgr import CancelResult, ChangeResult, TimeoutState
+from timeoutmgr.endpoint.timeouts import Timeouts
 from timeoutmgr.errors import InvalidMessage
-from timeoutmgr.instants import from_micros
-from timeoutmgr.timeouts import Timeouts
+from timeoutmgr.message.instants import from_micros
 
 
 class Book:
@@ -43,12 +43,12 @@ def test_a_cancelled_timeout_is_gone_and_remembered(book: Book) -> None:
 
 
 @pytest.mark.behaviour(138)
-def test_cancelling_what_is_being_dispatched_is_too_late(book: Book) -> None:
+def test_a_cancel_during_the_dispatch_is_too_late(book: Book) -> None:
     one = book.put(due=START)
     key = book.store.key_of(one)
     assert key is not None
 
-    with book.store.take_many("", [key]):
+    with book.store.lock_for_dispatch("", [key]):
         assert book.timeouts.cancel(one) is CancelResult.TOO_LATE
 
 
@@ -57,13 +57,13 @@ def test_cancelling_after_a_claim_that_was_never_closed_says_maybe_sent(book: Bo
     one = book.put(due=START)
     key = book.store.key_of(one)
     assert key is not None
-    with book.store.take_many("", [key]):
+    with book.store.lock_for_dispatch("", [key]):
         pass
 
     assert book.timeouts.cancel(one) is CancelResult.MAYBE_SENT
 
 
-def test_cancelling_what_was_never_stored_is_unknown(book: Book) -> None:
+def test_a_cancel_of_a_timeout_never_stored_is_unknown(book: Book) -> None:
     assert book.timeouts.cancel("nobody") is CancelResult.WILL_BE_CANCELLED
 
 
@@ -119,7 +119,7 @@ def test_a_reschedule_needs_a_time(book: Book) -> None:
         book.timeouts.reschedule(book.put())
 
 
-def test_a_reschedule_of_nobody_wakes_nobody(book: Book) -> None:
+def test_a_reschedule_of_an_unknown_timeout_wakes_no_poller(book: Book) -> None:
     assert book.timeouts.reschedule("nobody", delay=1) is ChangeResult.UNKNOWN
     assert book.woken == []
 

@@ -9,15 +9,15 @@ import pytest
 
 from tests.support.ports import FakeTransport
 from timeoutmgr import Endpoint, EndpointConfiguration
-from timeoutmgr.config import DATA, embedded_path, transport_from_url
 from timeoutmgr.contracts import Transport
-from timeoutmgr.delayed_delivery import DelayedDeliverySettings
+from timeoutmgr.endpoint.configuration import DATA, embedded_path, transport_from_url
+from timeoutmgr.endpoint.host_files import host_file_beside_broker
 from timeoutmgr.errors import CombinationRefused, FeatureRefused
-from timeoutmgr.host_files import host_file_beside_broker
+from timeoutmgr.features.delayed_delivery import DelayedDeliverySettings
 from timeoutmgr.native import NativeDelayedDelivery
 from timeoutmgr.persistence import SqlDelayedMessageStore
 from timeoutmgr.satellites import TimeoutManager
-from timeoutmgr.settings_file import configuration_from
+from timeoutmgr.settings.file import configuration_from
 
 AMQP = "amqp://guest:guest@localhost//"
 IN_MEMORY = transport_from_url("memory://", accept_loss=True)

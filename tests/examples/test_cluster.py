@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from tests.pipeline.conftest import SETTINGS
-from tests.pipeline.making import batch, row
-from timeoutmgr.pipeline.loading import Loader
+from tests.pipeline.rows import batch, row
 from timeoutmgr.pipeline.stores import open_store
+from timeoutmgr.pipeline.writers.loader import Loader
 
 PIPELINE = Path(__file__).parents[2] / "examples" / "pipeline"
 FOUND: dict[str, Any] = {"run_id": "a", "at": "noon", "messages": 2, "groups": [{"most": 1.5}]}

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from timeoutmgr.testing.chaos.deliveries import Delivery
-from timeoutmgr.testing.chaos.promises import Promise
+from chaos.consumer_ledger import Delivery
+from chaos.producer_ledger import Promise
 
 ROOT = Path(__file__).parents[2]
 FLIGHTS = ROOT / "examples" / "flights"

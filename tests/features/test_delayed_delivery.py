@@ -15,9 +15,8 @@ from timeoutmgr import (
     EndpointConfiguration,
     TransactionMode,
 )
-from timeoutmgr.assembly import Parts, assemble
 from timeoutmgr.contracts import Transport
-from timeoutmgr.delayed_delivery import StoreStart
+from timeoutmgr.endpoint.assembly import AssembledEndpoint, assemble
 from timeoutmgr.errors import (
     CombinationRefused,
     ConfigurationError,
@@ -27,10 +26,11 @@ from timeoutmgr.errors import (
     StorageUnavailable,
     UnknownSetting,
 )
-from timeoutmgr.features import Satellite
+from timeoutmgr.features.delayed_delivery import StoreStart
+from timeoutmgr.features.parts import Satellite
 from timeoutmgr.persistence import SqlDelayedMessageStore
 from timeoutmgr.satellites import TimeoutManager
-from timeoutmgr.settings_file import configuration_from
+from timeoutmgr.settings.file import configuration_from
 
 RECEIVE = TransactionMode.RECEIVE_ONLY
 
@@ -53,7 +53,7 @@ def a_config(store: object | None = None, **settings: Any) -> EndpointConfigurat
     return config
 
 
-def parts_of(config: EndpointConfiguration) -> Parts:
+def parts_of(config: EndpointConfiguration) -> AssembledEndpoint:
     return assemble(config.settings())
 
 
@@ -96,7 +96,7 @@ def test_a_wrong_value_is_refused_by_its_name(wrong: dict[str, Any]) -> None:
     assert repr(value) in str(refused.value)
 
 
-def test_what_is_no_store_is_told_what_it_lacks() -> None:
+def test_the_refusal_of_an_incomplete_store_names_the_missing_methods() -> None:
     with pytest.raises(ConfigurationError, match=r"no .*fetch_next_due_timeout"):
         DelayedDeliverySettings(cast(Any, object()))
 
@@ -111,10 +111,12 @@ def test_the_store_alone_is_no_settings() -> None:
 # --- assembly
 
 
-def test_it_consumes_its_queue_and_drains_a_timeout_managers_where_there_is_one() -> None:
+def test_the_feature_consumes_its_queue_and_drains_the_queue_of_an_existing_timeout_manager() -> (
+    None
+):
     parts = parts_of(a_config())
 
-    consumed = {one.consumption.queue: one.where_found for one in parts.satellites}
+    consumed = {one.consumption.queue: one.optional_queue for one in parts.satellites}
     assert consumed == {"sales.timeouts": False, "sales.Timeouts": True}
     assert parts.queues == ["sales", "sales.timeouts", "error"]
 
@@ -122,8 +124,8 @@ def test_it_consumes_its_queue_and_drains_a_timeout_managers_where_there_is_one(
 def test_a_delay_goes_to_its_queue() -> None:
     parts = parts_of(a_config())
 
-    assert parts.context.delays is not None
-    assert parts.context.manager_address == "sales.timeouts"
+    assert parts.features.delays is not None
+    assert parts.features.manager_address == "sales.timeouts"
 
 
 def test_an_endpoint_that_only_sends_keeps_its_delayed_messages_all_the_same() -> None:
@@ -202,12 +204,12 @@ def test_the_store_satellite_has_one_attempt_and_the_retries() -> None:
 @pytest.mark.behaviour(78, 93)
 def test_each_breaker_has_its_own_sentence(breaker: str, sentence: str) -> None:
     parts = parts_of(a_config())
-    [one] = [each for each in parts.context.breakers if each.name == breaker]
+    [one] = [each for each in parts.breakers if each.name == breaker]
 
     one._on_trigger(RuntimeError("x"))
 
-    assert parts.context.critical.raised is not None
-    assert parts.context.critical.raised[0] == sentence
+    assert parts.critical.raised is not None
+    assert parts.critical.raised[0] == sentence
 
 
 def test_clearing_a_saga_is_refused_at_the_door() -> None:
@@ -339,7 +341,7 @@ def test_the_environment_can_say_it_too(tmp_path: Path) -> None:
         ('store = "oracle://x"', "oracle"),
     ],
 )
-def test_what_is_wrong_in_a_file_is_told(tmp_path: Path, table: str, sentence: str) -> None:
+def test_a_refusal_names_the_defect_in_the_file(tmp_path: Path, table: str, sentence: str) -> None:
     file = tmp_path / "timeoutmgr.toml"
     file.write_text(f'endpoint = "sales"\n[delayed_delivery]\n{table}\n')
 

@@ -6,28 +6,39 @@ import pytest
 
 from tests.support.ports import FakeTransport
 from timeoutmgr import EndpointConfiguration
-from timeoutmgr.assembly import assemble
-from timeoutmgr.config import EndpointSettings
+from timeoutmgr.endpoint.assembly import assemble
 from timeoutmgr.errors import ConfigurationError, FeatureRefused
-from timeoutmgr.features import FeatureContext, Prerequisite, Satellite, check_prerequisites
-from timeoutmgr.message import Outgoing
+from timeoutmgr.features.feature import (
+    USUAL,
+    FeatureContext,
+    FeatureSettings,
+    Prerequisite,
+    check_prerequisites,
+)
+from timeoutmgr.features.parts import FeatureParts, ManagerRoute, Satellite
+from timeoutmgr.message.message import Outgoing
 from timeoutmgr.transport.pump import Consumption
 
 
 class Asking:
     """A feature with given prerequisites, which routes delays to *address*."""
 
+    priority = USUAL
+
     def __init__(self, name: str, *asked: Prerequisite, address: str | None = None) -> None:
         self.name = name
         self._asked = asked
         self._address = address
 
-    def prerequisites(self, settings: EndpointSettings) -> Iterable[Prerequisite]:
+    def prerequisites(self, settings: FeatureSettings) -> Iterable[Prerequisite]:
         return self._asked
 
-    def set_up(self, context: FeatureContext) -> None:
-        if self._address is not None:
-            context.route_delays(self._address, lambda outgoing, _: Outgoing("x", outgoing.message))
+    def set_up(self, context: FeatureContext) -> FeatureParts:
+        if self._address is None:
+            return FeatureParts()
+        return FeatureParts(
+            manager=ManagerRoute(self._address, lambda outgoing, _: Outgoing("x", outgoing.message))
+        )
 
 
 @pytest.fixture

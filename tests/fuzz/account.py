@@ -18,7 +18,7 @@ COUNTS: Final = {Fate.KEPT: {1}, Fate.DROPPED: {0}, Fate.EITHER: {0, 1}}
 
 
 class Account:
-    """One endpoint with a queue *sink* for what it dispatches."""
+    """One endpoint with a queue *sink* for its dispatches."""
 
     def __init__(self, party: Party, sink: str, bystander: str) -> None:
         self._party = party

@@ -15,7 +15,7 @@ from tests.fuzz.account import Account
 from tests.fuzz.corpus import CASES
 from tests.fuzz.ways import Insert, Way, amqp_way
 from timeoutmgr.database import Database
-from timeoutmgr.routing import DISPATCHER, TIMEOUTS
+from timeoutmgr.message.routes import DISPATCHER, TIMEOUTS
 
 PAIRS = (REFERENCE, EMBEDDED)
 

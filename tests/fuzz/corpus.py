@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from tests.fuzz.letters import BROKEN_CHUNKS, PAST, Fate, Letter
 from tests.fuzz.ways import RAW_HEADERS
-from timeoutmgr import headers as names
-from timeoutmgr.routing import DISPATCHER, TIMEOUTS
+from timeoutmgr.message import headers as names
+from timeoutmgr.message.routes import DISPATCHER, TIMEOUTS
 
 AMQP: Final = "rabbitmq"
 ROWS: Final = "sqlite"

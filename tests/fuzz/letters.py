@@ -1,4 +1,4 @@
-"""Hostile messages to the satellites' queues, and what has to come of each."""
+"""Hostile messages to the satellites' queues, and the required fate of each."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from typing import Any, Final, TypeVar
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from timeoutmgr import headers as names
-from timeoutmgr.headers import BROKER_HEADERS
-from timeoutmgr.instants import to_micros, to_wire
+from timeoutmgr.message import headers as names
+from timeoutmgr.message.headers import BROKER_HEADERS
+from timeoutmgr.message.instants import to_micros, to_wire
 
 Pairs = tuple[tuple[str | bytes, Any], ...]
 T = TypeVar("T")
 
 
 class Fate(Enum):
-    """What has to come of a message."""
+    """Required fate of a message."""
 
     KEPT = "kept"
     """It is stored, dispatched or in the error queue: its body is somewhere, once."""
@@ -87,7 +87,7 @@ def _numbered(letter: Letter, number: int) -> Letter:
     return replace(letter, body=letter.body + tail, headers=headers, properties=properties)
 
 
-# --- what is in headers and properties ---
+# --- headers and properties ---
 
 _STRANGE: Final = [
     "",
@@ -137,7 +137,7 @@ def _is_free(name: str) -> bool:
 
 
 def header_names(longest: int) -> st.SearchStrategy[str]:
-    """Return names of headers that nobody looks at."""
+    """Return names of headers that have no meaning."""
     long = [name for name in ("n" * 255, "ü" * 127, "n" * 300, "") if len(name.encode()) <= longest]
     return st.sampled_from([*long, "\0", "Grüße", "a.b", "constructor"]) | st.text(
         st.characters(exclude_categories=["Cs"]), max_size=30
@@ -147,13 +147,13 @@ def header_names(longest: int) -> st.SearchStrategy[str]:
 SOUND_VALUES: Final = st.sampled_from(
     ["", "x", "Ω", "\0", True, 0, -(2**31), 2**63 - 1, 0.5]
 ) | st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
-"""Values that are text, or can be read as one."""
+"""Values that are text, or can be read as text."""
 
 AMQP_VALUES: Final = st.recursive(
     st.none()
     | st.booleans()
     | st.integers(-(2**63), 2**63 - 1)
-    | st.floats(allow_nan=False, allow_infinity=False)  # the broker itself takes no others
+    | st.floats(allow_nan=False, allow_infinity=False)  # the broker itself takes no other types
     | st.text(max_size=30)
     | st.binary(max_size=30)
     | st.just(Decimal("1.5"))

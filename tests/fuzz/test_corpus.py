@@ -1,4 +1,4 @@
-"""Each nasty message that we know of comes to its end, and stops nobody."""
+"""Each known nasty message comes to its end, and stops no other."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests.fuzz.conftest import Fuzzed
 from tests.fuzz.corpus import CASES, UNSENDABLE, Case
 from tests.fuzz.letters import Letter
 from tests.fuzz.ways import RAW_HEADERS
-from timeoutmgr.routing import DISPATCHER, TIMEOUTS
+from timeoutmgr.message.routes import DISPATCHER, TIMEOUTS
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
@@ -27,7 +27,7 @@ def test_the_satellites_live_after_all_of_it(after_the_corpus: tuple[str, Fuzzed
 
 
 @pytest.mark.parametrize("queue", [TIMEOUTS, DISPATCHER])
-def test_headers_that_are_nested_too_deep_stop_nobody(embedded: Fuzzed, queue: str) -> None:
+def test_headers_nested_too_deep_stop_no_other_message(embedded: Fuzzed, queue: str) -> None:
     deep = Letter(b"deep", (), {RAW_HEADERS: f'{{"a": {"[" * 5_000}{"]" * 5_000}}}'})
 
     embedded.way.put(embedded.party.name + queue, [deep])
@@ -37,7 +37,9 @@ def test_headers_that_are_nested_too_deep_stop_nobody(embedded: Fuzzed, queue: s
 
 
 @pytest.mark.parametrize("case", UNSENDABLE, ids=lambda case: case.name)
-def test_what_can_be_stored_and_not_sent_stops_nobody(brokered: Fuzzed, case: Case) -> None:
+def test_a_timeout_that_can_be_stored_and_not_sent_stops_no_other_message(
+    brokered: Fuzzed, case: Case
+) -> None:
     brokered.way.put(brokered.party.name + case.queue, [case.letter])
     brokered.account.settle(patience=15)
 

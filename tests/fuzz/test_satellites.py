@@ -1,4 +1,4 @@
-"""Whatever is put into a satellite's queue: the satellite goes on, and the message is not lost."""
+"""Any message in a satellite's queue: the satellite goes on, and the message is not lost."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import random
 from tests.fuzz.conftest import Fuzzed
 from tests.fuzz.letters import controls, generated, numbered, orders_to_timeouts, timeouts
 from tests.fuzz.ways import Insert
-from timeoutmgr.routing import DISPATCHER, TIMEOUTS
+from timeoutmgr.message.routes import DISPATCHER, TIMEOUTS
 
 
 def test_no_message_ends_a_satellite_or_is_lost(fuzzed: Fuzzed) -> None:

@@ -24,7 +24,7 @@ class Way(Protocol):
     """How letters get into queues."""
 
     def manner(self, bystander: str) -> Manner:
-        """Return what can be hostile here; *bystander* is a queue that copies may go to."""
+        """Return the kinds of hostile message; *bystander* is a queue that copies may go to."""
         ...
 
     def put(self, queue: str, letters: Iterable[Letter]) -> None:
@@ -44,7 +44,7 @@ class _Doubled(dict[Any, Any]):
 
 
 class Amqp:
-    """py-amqp, which writes what it is given."""
+    """py-amqp, which writes any bytes."""
 
     def __init__(self, channel: amqp.Channel) -> None:
         self._channel = channel
@@ -106,7 +106,7 @@ def amqp_way(url: str) -> Iterator[Amqp]:
 
 
 class Insert:
-    """Rows of the SQL queue's table, whatever is in them."""
+    """Rows of the SQL queue's table, with any content."""
 
     def __init__(self, database: Database) -> None:
         self._database = database

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from timeoutmgr.ids import RepeatableIds, random_id, uuid_text
+from timeoutmgr.message.ids import RepeatableIds, random_id, uuid_text
 
 
 def test_a_random_id_is_a_uuid_of_version_4_and_another_each_time() -> None:
@@ -25,7 +25,7 @@ def test_an_id_is_spelled_as_uuid_spells_it(number: int, version: int) -> None:
     assert uuid_text(number, version) == str(uuid.UUID(int=number, version=version))
 
 
-def test_what_is_sent_again_gets_its_ids_again_in_whatever_order() -> None:
+def test_repeated_sends_get_their_ids_again_in_any_order() -> None:
     sent = [("billing", "Bill", b"1"), ("billing", "Bill", b"1"), ("mail", "Bill", b"1")]
     first, again = RepeatableIds("sales", "m1", "noon"), RepeatableIds("sales", "m1", "noon")
 

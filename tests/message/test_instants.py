@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.errors import InvalidMessage
-from timeoutmgr.instants import (
+from timeoutmgr.message.instants import (
     EARLIEST,
     LATEST,
     from_micros,

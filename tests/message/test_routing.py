@@ -8,10 +8,10 @@ from hypothesis import strategies as st
 
 from tests.support.clock import START
 from tests.support.makers import a_message
-from timeoutmgr import headers
-from timeoutmgr.instants import to_wire
-from timeoutmgr.message import Outgoing
-from timeoutmgr.routing import (
+from timeoutmgr.message import headers
+from timeoutmgr.message.instants import to_wire
+from timeoutmgr.message.message import Outgoing
+from timeoutmgr.message.routes import (
     clear_timeouts,
     manager_endpoint,
     timeout_id,

@@ -1,8 +1,8 @@
-"""A cache of names holds few and short ones."""
+"""A cache of names keeps few names, and short names only."""
 
 from __future__ import annotations
 
-from timeoutmgr.short_keys import MOST_CHARACTERS, MOST_NAMES, remembers_short
+from timeoutmgr.message.headers import MOST_CHARACTERS, MOST_NAMES, remembers_short
 
 
 def calls_of(names: tuple[str, ...]) -> int:

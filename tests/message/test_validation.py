@@ -10,17 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.clock import START
-from timeoutmgr import headers
 from timeoutmgr.clock import SystemClock
-from timeoutmgr.destinations import SATELLITES
 from timeoutmgr.errors import (
     ConfigurationError,
     DestinationNotAllowed,
     InvalidMessage,
     MessageTooLarge,
 )
-from timeoutmgr.instants import LATEST, to_micros
-from timeoutmgr.validation import (
+from timeoutmgr.message import headers
+from timeoutmgr.message.instants import LATEST, to_micros
+from timeoutmgr.message.validation import (
+    SATELLITES,
     Limits,
     check_ahead,
     check_body,
@@ -50,7 +50,7 @@ def test_a_printable_name_of_up_to_199_bytes_is_a_destination(name: str) -> None
     "name",
     ["", None, 7, "x" * 200, "ü" * 100, "a\nb", "a\0", "\ud800", "amq.direct"],
 )
-def test_what_is_no_queue_name_is_no_destination(name: Any) -> None:
+def test_text_that_is_not_a_queue_name_is_refused_as_destination(name: Any) -> None:
     with pytest.raises(InvalidMessage, match=r"destination"):
         check_destination(name, ANY)
 
@@ -81,7 +81,7 @@ def test_the_allow_list_is_of_case_sensitive_shell_patterns(name: str, allowed: 
             check_destination(name, limits)
 
 
-def test_a_refused_destination_is_refused_whatever_is_allowed() -> None:
+def test_a_refused_destination_stays_refused_on_every_allow_list() -> None:
     limits = Limits(allowed_destinations=("*",), refused_destinations=("secret.*",))
 
     check_destination("billing", limits)
@@ -222,7 +222,7 @@ def test_printable_ascii_of_up_to_200_characters_is_a_message_id(message_id: str
 
 
 @pytest.mark.parametrize("message_id", ["", "x" * 201, "ü", "a\n", None, 5, "\0"])
-def test_what_not_every_store_keeps_is_no_message_id(message_id: Any) -> None:
+def test_an_id_that_some_store_cannot_keep_is_refused(message_id: Any) -> None:
     with pytest.raises(InvalidMessage, match="message id"):
         check_id(message_id)
 
@@ -393,7 +393,7 @@ def test_a_delay_in_seconds_is_never_cut_and_grows_by_less_than_two_microseconds
 
 @pytest.mark.behaviour(26)
 @pytest.mark.parametrize(("seconds", "micros"), [(1e-7, 1), (0.0000015, 2), (1.0000001, 1_000_001)])
-def test_a_part_of_a_microsecond_counts_as_a_whole_one(seconds: float, micros: int) -> None:
+def test_a_part_of_a_microsecond_counts_as_a_whole_microsecond(seconds: float, micros: int) -> None:
     assert due_of(seconds, None, START) == START + micros
 
 

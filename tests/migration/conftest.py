@@ -15,8 +15,7 @@ from tests.migration.levels import names_of, queues_of
 from tests.migration.place import Broker, Place
 from tests.persistence.making import NOW, SECOND, SetClock, timeout
 from timeoutmgr.contracts import Timeout, TimeoutFilter, TimeoutStore
-from timeoutmgr.migration import Parts, Report, Run, Terms, Window, begin, migrate
-from timeoutmgr.migration import abort as abort_run
+from timeoutmgr.migration import MigrationRun, Participants, Report, Terms, Window, begin
 from timeoutmgr.native.names import CELERY
 from timeoutmgr.native.topology import delay_topology
 from timeoutmgr.persistence import SqlPersistence, SqlSettings
@@ -68,9 +67,9 @@ class Move:
         self.target = pair[1].timeouts(endpoint, self.clock)
         self._names = count()
 
-    def parts(self, runner: str = "") -> Parts:
+    def parts(self, runner: str = "") -> Participants:
         """What another process would have: nothing in common but the databases."""
-        return Parts(
+        return Participants(
             source=self.source_persistence.migration_source(self.endpoint, self.clock),
             target=self.target_persistence.migration_target(self.endpoint, self.clock),
             ledger=self.source_persistence.migration_ledger(self.endpoint, self.clock),
@@ -78,7 +77,7 @@ class Move:
             clock=self.clock,
         )
 
-    def terms(self, parts: Parts, **more: Any) -> Terms:
+    def terms(self, parts: Participants, **more: Any) -> Terms:
         """Batches of three, and the usual window."""
         given = {"window": Window(), "batch": 3, **more}
         return Terms(
@@ -88,7 +87,7 @@ class Move:
             **given,
         )
 
-    def begin(self, parts: Parts, **more: Any) -> Run:
+    def begin(self, parts: Participants, **more: Any) -> MigrationRun:
         """Begin a run, or go on with the open one."""
         return begin(
             parts, self.terms(parts, **more), lambda: f"{self.endpoint}{secrets.token_hex(4)}"
@@ -98,7 +97,7 @@ class Move:
         """Move all, as one process does."""
         parts = self.parts()
         try:
-            return migrate(parts, self.begin(parts, **more))
+            return parts.migrate(self.begin(parts, **more))
         finally:
             parts.close()
 
@@ -108,7 +107,7 @@ class Move:
         try:
             run = parts.ledger.open_run()
             assert run is not None
-            return abort_run(parts, parts.ledger.take(run.id, parts.runner))
+            return parts.abort(parts.ledger.acquire(run.id, parts.runner))
         finally:
             parts.close()
 

@@ -23,15 +23,15 @@ from sqlalchemy import (
 
 from tests.migration.conftest import HOUR, Pair
 from tests.persistence.making import NOW
-from timeoutmgr import headers
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import Timeout
 from timeoutmgr.database import Database
-from timeoutmgr.instants import from_micros, to_wire
-from timeoutmgr.migration import Parts, Report, Source, Terms, Window, begin, migrate
+from timeoutmgr.message import headers
+from timeoutmgr.message.instants import from_micros, to_wire
+from timeoutmgr.message.validation import Limits
+from timeoutmgr.migration import Participants, Report, Source, Terms, Window, begin
 from timeoutmgr.migration.foreign.rows import LAYOUTS, translated
 from timeoutmgr.migration.foreign.table import ForeignTable
-from timeoutmgr.validation import Limits
 
 SAGA: Final = UUID("9d0f1b9e-57ce-4a0f-9c3a-0a8f6c7c1a11")
 AT: Final = from_micros(NOW + HOUR)
@@ -104,9 +104,9 @@ class Foreign:
             found = connection.execute(select(self.table.c.Id)).scalars()
             return sorted(str(one) for one in found)
 
-    def parts(self, source: Source | None = None) -> Parts:
+    def parts(self, source: Source | None = None) -> Participants:
         """From the table, or another source, into our store."""
-        return Parts(
+        return Participants(
             source=source
             or ForeignTable(
                 Database(self.url),
@@ -120,7 +120,7 @@ class Foreign:
             runner=f"{self.endpoint}-{uuid4().hex}",
         )
 
-    def terms(self, parts: Parts, window: Window | None = None) -> Terms:
+    def terms(self, parts: Participants, window: Window | None = None) -> Terms:
         """Batches of three."""
         return Terms(
             endpoint=self.endpoint,
@@ -130,10 +130,10 @@ class Foreign:
             batch=3,
         )
 
-    def run(self, parts: Parts, window: Window | None = None) -> Report:
+    def run(self, parts: Participants, window: Window | None = None) -> Report:
         """Move all."""
         run = begin(parts, self.terms(parts, window), lambda: f"{self.endpoint}r")
-        made = migrate(parts, run)
+        made = parts.migrate(run)
         parts.close()
         return made
 

@@ -7,22 +7,22 @@ from typing import Any, Final
 
 from tests.migration.levels import queues_of
 from tests.persistence.making import SECOND, timeout
-from timeoutmgr import headers
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import Timeout, TopologySession
-from timeoutmgr.instants import Micros, to_wire
-from timeoutmgr.migration import Parts, Report, Run, Terms, Window, begin, migrate
-from timeoutmgr.migration.draining import DrainParts, drain
-from timeoutmgr.migration.into_levels import LevelsTarget
-from timeoutmgr.migration.levels import LevelsOrigin
-from timeoutmgr.migration.sinks import Sink, StoreSink
+from timeoutmgr.message import headers
+from timeoutmgr.message.instants import Micros, to_wire
+from timeoutmgr.message.routes import timeout_id
+from timeoutmgr.message.validation import Limits
+from timeoutmgr.migration import MigrationRun, Participants, Report, Terms, Window, begin
+from timeoutmgr.migration.levels.drain import DrainParticipants
+from timeoutmgr.migration.levels.origin import LevelsOrigin
+from timeoutmgr.migration.levels.sinks import Sink, StoreSink
+from timeoutmgr.migration.levels.target import LevelsTarget
 from timeoutmgr.native.names import NameSet
 from timeoutmgr.native.topology import delay_topology, unroutable_topology
 from timeoutmgr.persistence import SqlPersistence
-from timeoutmgr.routing import timeout_id
 from timeoutmgr.testing.signals import eventually
 from timeoutmgr.transport.kombu_transport import KombuTransport
-from timeoutmgr.validation import Limits
 
 HOUR: Final = 3600 * SECOND
 
@@ -64,9 +64,9 @@ class Place:
         """Our levels, as a target."""
         return LevelsTarget(self.transport, self.names, Limits(), self.clock)
 
-    def into_levels(self, names: str = "run") -> Parts:
+    def into_levels(self, names: str = "run") -> Participants:
         """From the store into our levels."""
-        return Parts(
+        return Participants(
             source=self.persistence.migration_source(self.name, self.clock),
             target=self.target(),
             ledger=self.persistence.migration_ledger(self.name, self.clock),
@@ -75,10 +75,10 @@ class Place:
 
     def out_of(
         self, names: NameSet, sink: Sink | None = None, *, chunk: int = 2, **more: Any
-    ) -> DrainParts:
+    ) -> DrainParticipants:
         """From levels into the store, or into *sink*, two at a time."""
         into = self.persistence.migration_target(self.name, self.clock)
-        return DrainParts(
+        return DrainParticipants(
             source=LevelsOrigin(self.transport, names, self.clock, **more),
             sink=sink or StoreSink(into, self.name, Limits(), self.clock),
             ledger=self.persistence.migration_ledger(self.name, self.clock),
@@ -86,7 +86,7 @@ class Place:
             chunk=chunk,
         )
 
-    def begin(self, parts: Parts | DrainParts, safety: int = 0) -> Run:
+    def begin(self, parts: Participants | DrainParticipants, safety: int = 0) -> MigrationRun:
         """Begin a run, or go on with the open one."""
         terms = Terms(
             endpoint=self.name,
@@ -102,13 +102,13 @@ class Place:
     def migrate(self) -> Report:
         """All of the store into our levels."""
         parts = self.into_levels()
-        made = migrate(parts, self.begin(parts))
+        made = parts.migrate(self.begin(parts))
         parts.close()
         return made
 
-    def drain(self, parts: DrainParts) -> Report:
+    def drain(self, parts: DrainParticipants) -> Report:
         """All of the levels into the sink."""
-        made = drain(parts, self.begin(parts))
+        made = parts.migrate(self.begin(parts))
         parts.close()
         return made
 

@@ -10,8 +10,8 @@ from tests.migration.conftest import HOUR, Move, names, pending, some
 from tests.persistence.making import NOW
 from timeoutmgr.contracts import TimeoutState
 from timeoutmgr.errors import MigrationFailed, MigrationRefused
-from timeoutmgr.migration import Batch, BatchState, RunState
-from timeoutmgr.migration.moving import hide, send
+from timeoutmgr.migration import Batch, BatchState, MigrationRunState
+from timeoutmgr.migration.batch_step import hide, send
 
 
 @pytest.mark.behaviour(134)
@@ -31,7 +31,7 @@ def test_an_abort_puts_back_what_is_not_at_the_target_and_leaves_what_is(moves: 
 
     assert names(pending(moves.target)) == ["t000", "t001", "t002", "t003"]
     assert names(pending(moves.source)) == ["t004", "t005", "t006", "t007", "t008"]
-    assert (report.taken, report.new, report.returned, report.verified) == (6, 4, 2, True)
+    assert (report.collected, report.new, report.returned, report.verified) == (6, 4, 2, True)
     moves.clock.at = NOW + 2 * HOUR
     assert len(moves.source.claim(moves.clock.at, 10, "poller").keys) == 5  # visible again
     assert moves.source.find("t003") == (TimeoutState.MIGRATED, None)
@@ -45,7 +45,7 @@ def test_after_an_abort_the_target_takes_nothing_from_a_late_process(moves: Move
     hidden = hide(late, run, batch)
     items = late.source.read(run.id, hidden)
     late.ledger.move_batch(run.id, _with_state(hidden, BatchState.SENDING))
-    late.ledger.give_up(late.runner)  # its life is lost, and it does not know
+    late.ledger.release(late.runner)  # its life is lost, and it does not know
     moves.abort()
 
     with pytest.raises(MigrationFailed, match="is shut"):
@@ -61,7 +61,7 @@ def test_a_run_that_is_being_aborted_is_not_gone_on_with(move: Move) -> None:
     move.source.store_many(some(3))
     parts = move.parts()
     run = move.begin(parts)
-    parts.ledger.move_run(run.id, RunState.ABORTING)
+    parts.ledger.move_run(run.id, MigrationRunState.ABORTING)
     parts.close()
 
     with pytest.raises(MigrationRefused, match="is being aborted"):

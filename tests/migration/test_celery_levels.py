@@ -10,14 +10,13 @@ import pytest
 from kombu.transport.native_delayed_delivery import calculate_routing_key
 
 from tests.migration.place import HOUR, Place
-from timeoutmgr import headers
-from timeoutmgr.instants import from_micros, to_wire
+from timeoutmgr.message import headers
+from timeoutmgr.message.instants import from_micros, to_wire
+from timeoutmgr.message.validation import Limits
 from timeoutmgr.migration import BatchState
-from timeoutmgr.migration.draining import abort_drain
-from timeoutmgr.migration.sinks import LevelsSink, StoreSink
+from timeoutmgr.migration.levels.sinks import LevelsSink, StoreSink
 from timeoutmgr.native.levels import routing_key
 from timeoutmgr.testing.signals import eventually
-from timeoutmgr.validation import Limits
 
 
 @pytest.mark.behaviour(117)
@@ -52,7 +51,7 @@ def test_celerys_levels_go_into_ours_whole_and_keep_their_due_time(
 
     report = place.drain(place.out_of(place.celerys, LevelsSink(place.target())))
 
-    assert (report.taken, report.new, report.returned) == (1, 1, 0)
+    assert (report.collected, report.new, report.returned) == (1, 1, 0)
     place.hold(place.names, 1)
     levels = place.names.level_names
     eventually(lambda: any(map(place.session.count, levels)), "it is in its level", 5)
@@ -99,7 +98,7 @@ def test_what_cannot_be_moved_stays_where_it_is_and_is_counted(
 
     report = place.drain(parts)
 
-    assert (report.taken, report.new, report.returned, report.verified) == (3, 1, 2, True)
+    assert (report.collected, report.new, report.returned, report.verified) == (3, 1, 2, True)
     place.hold(place.celerys, 2)
     place.hold(place.names, 1)
     assert "message 'no time' stays in" in caplog.text
@@ -123,10 +122,10 @@ def test_a_drain_into_levels_that_is_given_up_leaves_the_rest_where_it_is(
     for state in (BatchState.HIDDEN, BatchState.SENDING):
         parts.ledger.move_batch(run.id, replace(batch, state=state))
 
-    report = abort_drain(parts, run)
+    report = parts.abort(run)
 
     parts.close()
-    assert (report.state, report.taken, report.verified) == ("aborted", 0, True)
+    assert (report.state, report.collected, report.verified) == ("aborted", 0, True)
     place.hold(place.celerys, 3)
     assert parts.ledger.open_run() is None
 

@@ -9,10 +9,10 @@ from sqlalchemy import select
 
 from tests.migration.conftest import Move, names, pending, some
 from timeoutmgr.errors import MigrationFailed, MigrationRefused
-from timeoutmgr.migration import Batch, BatchState, Parts, Run, abort, migrate
-from timeoutmgr.migration.claiming import in_hand, next_in_hand
-from timeoutmgr.migration.moving import hide, move, send
-from timeoutmgr.migration.states import RunState
+from timeoutmgr.migration import Batch, BatchState, MigrationRun, Participants
+from timeoutmgr.migration.batch_claim import claim_batch, claim_next_batch
+from timeoutmgr.migration.batch_step import hide, move, send
+from timeoutmgr.migration.states import MigrationRunState
 
 
 class Scene:
@@ -24,13 +24,13 @@ class Scene:
         self.driver = move_.parts()
         self.run = move_.begin(self.driver)
 
-    def worker(self) -> Parts:
+    def worker(self) -> Participants:
         """Another process, which does not hold the run."""
         return self.move.parts()
 
-    def claimed(self, worker: Parts) -> Batch:
+    def claimed(self, worker: Participants) -> Batch:
         """What the worker gets next."""
-        found = next_in_hand(worker, self.run)
+        found = claim_next_batch(worker, self.run)
         assert found is not None
         return found
 
@@ -40,14 +40,12 @@ class Scene:
 
     def claims(self) -> int:
         """How many batches the tables say are in somebody's hands."""
-        runs = self.move.source.context.tables.runs
-        statement = select(runs.c.run_id).where(
-            runs.c.kind == "batch", runs.c.endpoint == self.move.endpoint
-        )
+        claims = self.move.source.context.tables.batch_claims
+        statement = select(claims.c.run_id).where(claims.c.endpoint == self.move.endpoint)
         with self.move.source_persistence.database.read() as connection:
             return len(connection.execute(statement).all())
 
-    def close(self, *workers: Parts) -> None:
+    def close(self, *workers: Participants) -> None:
         """End all."""
         for one in (*workers, self.driver):
             one.close()
@@ -73,7 +71,7 @@ def test_workers_get_different_batches_the_nearest_due_first(scene: Scene) -> No
 
     assert given == [0, 1]
     assert refused is None
-    assert scene.driver.ledger.in_hand(scene.run.id) == {0, 1}
+    assert scene.driver.ledger.claimed(scene.run.id) == {0, 1}
     scene.close(one, other)
 
 
@@ -83,7 +81,7 @@ def test_when_all_are_in_others_hands_or_over_there_is_none(scene: Scene) -> Non
     scene.claimed(one)
     scene.claimed(other)
 
-    assert next_in_hand(scene.driver, scene.run) is None
+    assert claim_next_batch(scene.driver, scene.run) is None
     over = scene.driver.ledger.claim(scene.run, 0, scene.driver.runner)
     assert over is not None
     assert (over.state, over.claim) == (BatchState.DONE, None)
@@ -97,7 +95,7 @@ def test_what_a_dead_worker_had_is_the_next_as_it_left_it(scene: Scene) -> None:
 
     found = scene.claimed(other)
 
-    assert (found.no, found.state, found.taken) == (0, BatchState.HIDDEN, 3)
+    assert (found.no, found.state, found.collected) == (0, BatchState.HIDDEN, 3)
     assert move(other, scene.run, found).new == 3
     scene.close(other)
 
@@ -105,10 +103,10 @@ def test_what_a_dead_worker_had_is_the_next_as_it_left_it(scene: Scene) -> None:
 def test_who_lost_a_batch_and_does_not_know_writes_nothing_more_of_it(scene: Scene) -> None:
     late, other = scene.worker(), scene.worker()
     hidden = hide(late, scene.run, scene.claimed(late))
-    late.ledger.give_up(late.runner)  # its connection broke
+    late.ledger.release(late.runner)  # its connection broke
     found = scene.claimed(other)
 
-    with pytest.raises(MigrationFailed, match="is in other hands"):
+    with pytest.raises(MigrationFailed, match="is claimed by another process"):
         send(late, scene.run, hidden)
 
     assert pending(scene.move.target) == []
@@ -120,12 +118,12 @@ def test_who_lost_a_batch_and_does_not_know_writes_nothing_more_of_it(scene: Sce
 def test_nobody_claims_for_a_runner_that_another_has_followed(scene: Scene) -> None:
     worker, follower = scene.worker(), scene.worker()
     scene.driver.close()
-    followed = follower.ledger.take(scene.run.id, follower.runner)
+    followed = follower.ledger.acquire(scene.run.id, follower.runner)
 
     with pytest.raises(MigrationRefused, match="another process works at run"):
-        next_in_hand(worker, scene.run)
+        claim_next_batch(worker, scene.run)
 
-    assert next_in_hand(follower, followed) is not None
+    assert claim_next_batch(follower, followed) is not None
     scene.close(worker, follower)
 
 
@@ -152,10 +150,10 @@ def test_the_one_that_goes_on_waits_for_a_worker_that_outlived_its_runner(small:
         send(worker, small.run, hidden)
 
     follower = replace(small.worker(), pause=the_worker_ends)
-    report = migrate(follower, small.move.begin(follower))
+    report = follower.migrate(small.move.begin(follower))
 
     assert len(waits) == 1
-    assert (report.taken, report.new, report.known, report.verified) == (9, 9, 0, True)
+    assert (report.collected, report.new, report.known, report.verified) == (9, 9, 0, True)
     small.close(worker, follower)
 
 
@@ -164,7 +162,7 @@ def test_it_does_not_wait_for_ever(small: Scene) -> None:
     claimed = small.claimed(worker)
 
     with pytest.raises(MigrationRefused, match=r"batch 0 of run .* is in the hands of another"):
-        in_hand(follower, small.run, claimed)
+        claim_batch(follower, small.run, claimed)
 
     small.close(worker, follower)
 
@@ -173,10 +171,10 @@ def test_it_does_not_wait_for_ever(small: Scene) -> None:
 def test_after_an_abort_a_late_worker_hides_nothing(scene: Scene) -> None:
     late = scene.worker()
     claimed = scene.claimed(late)
-    late.ledger.give_up(late.runner)
-    aborted = abort(scene.driver, _taken(scene.driver, scene.run))
+    late.ledger.release(late.runner)
+    aborted = scene.driver.abort(_taken(scene.driver, scene.run))
 
-    with pytest.raises(MigrationFailed, match="is in other hands"):
+    with pytest.raises(MigrationFailed, match="is claimed by another process"):
         hide(late, scene.run, claimed)
 
     assert aborted.returned == 0
@@ -195,9 +193,9 @@ def test_an_abort_waits_for_a_worker_and_puts_back_what_it_left(scene: Scene) ->
         late.close()
 
     aborting = replace(scene.driver, pause=the_worker_dies)
-    report = abort(aborting, _taken(aborting, scene.run))
+    report = aborting.abort(_taken(aborting, scene.run))
 
-    assert (report.state, report.taken, report.returned) == (RunState.ABORTED, 3, 3)
+    assert (report.state, report.collected, report.returned) == (MigrationRunState.ABORTED, 3, 3)
     assert scene.states()[0] is BatchState.RETURNED
     assert scene.driver.source.hidden(scene.run.id) == 0
     scene.close()
@@ -209,11 +207,11 @@ def test_a_run_that_is_over_leaves_no_claims(scene: Scene) -> None:
     dead.close()
     during = scene.claims()
 
-    migrate(scene.driver, scene.run)
+    scene.driver.migrate(scene.run)
 
     assert (during, scene.claims()) == (1, 0)
     scene.close()
 
 
-def _taken(parts: Parts, run: Run) -> Run:
-    return parts.ledger.take(run.id, parts.runner)
+def _taken(parts: Participants, run: MigrationRun) -> MigrationRun:
+    return parts.ledger.acquire(run.id, parts.runner)

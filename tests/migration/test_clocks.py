@@ -21,19 +21,19 @@ from tests.support.clock import START, FakeClock
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import Timeout
 from timeoutmgr.errors import MigrationRefused
-from timeoutmgr.instants import Micros
-from timeoutmgr.migration import BatchState, Parts, preview
+from timeoutmgr.message.instants import Micros
+from timeoutmgr.migration import BatchState, Participants, preview
 from timeoutmgr.migration import places as named
+from timeoutmgr.migration.batch_step import hide
 from timeoutmgr.migration.clocks import OriginClock
-from timeoutmgr.migration.draining import DrainParts
-from timeoutmgr.migration.moving import hide
-from timeoutmgr.migration.places import Asked, Site
-from timeoutmgr.migration.starting import give_up, move_all
+from timeoutmgr.migration.levels.drain import DrainParticipants
+from timeoutmgr.migration.places import MigrationContext, MigrationRequest
+from timeoutmgr.migration.run import give_up, move_all
 from timeoutmgr.native.levels import read_routing_key
 from timeoutmgr.native.names import CELERY, NameSet
 from timeoutmgr.native.topology import delay_topology
-from timeoutmgr.pipeline.moving import Ends, opened, pull
-from timeoutmgr.settings_file import configuration_from
+from timeoutmgr.pipeline.migration_task import Ends, opened, pull
+from timeoutmgr.settings.file import configuration_from
 
 AHEAD: Final = 20 * SECOND
 FAR_AHEAD: Final = 600 * SECOND
@@ -61,15 +61,19 @@ class Stand:
     def __init__(self, place: Place, file: Path, broker: str, onward: NameSet) -> None:
         self.place = place
         self.file = file
-        self.levels = named.Place(url=broker, names="celery", names_prefix=_prefix(place.celerys))
-        self.onward = named.Place(url=broker, names="celery", names_prefix=_prefix(onward))
+        self.levels = named.LocationSpec(
+            url=broker, names="celery", names_prefix=_prefix(place.celerys)
+        )
+        self.onward = named.LocationSpec(url=broker, names="celery", names_prefix=_prefix(onward))
         self.names_onward = onward
 
     @contextmanager
-    def parts(self, asked: Asked, ahead: Micros) -> Iterator[tuple[Site, Parts | DrainParts]]:
+    def parts(
+        self, asked: MigrationRequest, ahead: Micros
+    ) -> Iterator[tuple[MigrationContext, Participants | DrainParticipants]]:
         """What the command opens on a host whose clock is *ahead*."""
         settings = replace(configuration_from(self.file).settings(), clock=HostClock(ahead))
-        site = Site(settings, asked, self.place.name)
+        site = MigrationContext(settings, asked, self.place.name)
         parts = site.parts()
         try:
             yield site, parts
@@ -78,7 +82,7 @@ class Stand:
             site.close()
             settings.transport.close()
 
-    def run(self, asked: Asked, ahead: Micros) -> None:
+    def run(self, asked: MigrationRequest, ahead: Micros) -> None:
         """Move all, as the command does on such a host."""
         with self.parts(asked, ahead) as (site, parts):
             move_all(parts, site.terms(parts))
@@ -147,7 +151,7 @@ def test_a_host_that_is_ahead_moves_nothing_early_into_levels(
     given = stored(stand)
 
     with caplog.at_level(logging.WARNING):
-        stand.run(Asked(target=stand.levels), AHEAD)
+        stand.run(MigrationRequest(target=stand.levels), AHEAD)
 
     assert pending(stand.place.store) == []
     assert_not_early(stand, stand.left(raw_channel, stand.place.celerys, 2), given)
@@ -157,10 +161,10 @@ def test_a_host_that_is_ahead_moves_nothing_early_into_levels(
 
 def test_a_host_that_is_ahead_drains_nothing_early(stand: Stand, raw_channel: amqp.Channel) -> None:
     given = stored(stand)
-    stand.run(Asked(target=stand.levels), 0)
+    stand.run(MigrationRequest(target=stand.levels), 0)
     stand.place.hold(stand.place.celerys, 2)
 
-    stand.run(Asked(source=stand.levels, target=stand.onward, all_senders=True), AHEAD)
+    stand.run(MigrationRequest(source=stand.levels, target=stand.onward, all_senders=True), AHEAD)
 
     assert_not_early(stand, stand.left(raw_channel, stand.names_onward, 2), given)
 
@@ -171,10 +175,12 @@ def test_a_task_of_the_pipeline_on_a_host_that_is_ahead_moves_nothing_early(
     given = stored(stand)
     monkeypatch.setenv("TIMEOUTMGR_STORE_LEVELS", str(stand.levels.url))
     ends = Ends(settings=str(stand.file), target=replace(stand.levels, url="levels"))
-    with stand.parts(Asked(target=stand.levels), 0) as (_site, parts):
-        assert isinstance(parts, Parts)
+    with stand.parts(MigrationRequest(target=stand.levels), 0) as (_site, parts):
+        assert isinstance(parts, Participants)
         run = stand.place.begin(parts)
-        monkeypatch.setattr("timeoutmgr.config.SystemClock", lambda: HostClock(FAR_AHEAD))
+        monkeypatch.setattr(
+            "timeoutmgr.endpoint.configuration.SystemClock", lambda: HostClock(FAR_AHEAD)
+        )
         with opened(ends) as [one]:
             assert one.parts.clock.now() > parts.clock.now() + FAR_AHEAD // 2
             pulled = pull(one.parts, run)
@@ -185,7 +191,7 @@ def test_a_task_of_the_pipeline_on_a_host_that_is_ahead_moves_nothing_early(
 
 def test_a_host_that_is_far_ahead_moves_nothing(stand: Stand) -> None:
     given = stored(stand)
-    asked = Asked(target=stand.levels)
+    asked = MigrationRequest(target=stand.levels)
 
     with pytest.raises(MigrationRefused) as refused:
         stand.run(asked, FAR_AHEAD)
@@ -200,9 +206,9 @@ def test_a_run_is_not_gone_on_with_on_a_host_that_is_far_ahead_and_can_be_aborte
     stand: Stand, raw_channel: amqp.Channel
 ) -> None:
     given = stored(stand)
-    asked = Asked(target=stand.levels)
+    asked = MigrationRequest(target=stand.levels)
     with stand.parts(asked, 0) as (site, parts):
-        assert isinstance(parts, Parts)
+        assert isinstance(parts, Participants)
         run = stand.place.begin(parts)
         [batch] = parts.ledger.batches(run.id)
         sending = replace(hide(parts, run, batch), state=BatchState.SENDING)

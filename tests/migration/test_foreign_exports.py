@@ -15,7 +15,8 @@ from tests.migration.conftest import Pair, pending
 from tests.migration.foreign import SAGA, Foreign, expected, row, rows
 from tests.persistence.making import SetClock
 from timeoutmgr.errors import ConfigurationError, MigrationRefused
-from timeoutmgr.migration import Parts, Window, begin, cutting
+from timeoutmgr.migration import Participants, Window, begin
+from timeoutmgr.migration import runs as cutting
 from timeoutmgr.migration.foreign.rows import LAYOUTS
 from timeoutmgr.migration.foreign.spool import ExportFile
 
@@ -98,7 +99,7 @@ def test_a_run_goes_on_with_the_very_same_file_only(
 ) -> None:
     path = export(tmp_path / "timeouts.csv", rows(4))
 
-    def parts() -> Parts:
+    def parts() -> Participants:
         endpoint, clock = sqlite_foreign.endpoint, sqlite_foreign.clock
         return sqlite_foreign.parts(ExportFile(path, LAYOUTS["nservicebus"], endpoint, clock))
 

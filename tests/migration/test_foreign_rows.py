@@ -11,9 +11,11 @@ import pytest
 from tests.migration.conftest import HOUR
 from tests.migration.foreign import SAGA, row
 from tests.persistence.making import NOW, SECOND
-from timeoutmgr import headers
 from timeoutmgr.errors import ConfigurationError
-from timeoutmgr.instants import from_micros, to_wire
+from timeoutmgr.message import headers
+from timeoutmgr.message.instants import from_micros, to_wire
+from timeoutmgr.message.routes import timeout_id
+from timeoutmgr.message.validation import Limits
 from timeoutmgr.migration.foreign.rows import (
     LAYOUTS,
     Untranslatable,
@@ -24,8 +26,6 @@ from timeoutmgr.migration.foreign.rows import (
     time_of,
     translated,
 )
-from timeoutmgr.routing import timeout_id
-from timeoutmgr.validation import Limits
 
 XML: Final = (
     '<?xml version="1.0" encoding="utf-8"?><ArrayOfHeaderInfo>'
@@ -54,6 +54,17 @@ def test_a_row_becomes_the_timeout_that_it_is() -> None:
         headers.DELIVER_AT: to_wire(made.due),
         "NServiceBus.NonDurableMessage": "",
     }
+
+
+def test_a_row_of_a_delayed_retry_is_no_timeout_of_its_saga() -> None:
+    given = row()
+    retried = {**json.loads(given["Headers"]), headers.RETRIES_TIMESTAMP: to_wire(NOW)}
+
+    made = translated(
+        row(Headers=json.dumps(retried)), LAYOUTS["nservicebus"], "sales", {}, Limits()
+    )
+
+    assert made.saga_id is None
 
 
 def test_a_row_of_the_msmq_store_has_its_headers_in_xml() -> None:

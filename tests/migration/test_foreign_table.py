@@ -12,8 +12,9 @@ from sqlalchemy import MetaData, Table, func, select
 from tests.migration.conftest import Pair, pending
 from tests.migration.foreign import AT, Foreign, expected, row, rows
 from timeoutmgr.errors import MigrationRefused, SchemaMissing
-from timeoutmgr.migration import BatchState, Window, abort, begin, cutting, migrate
-from timeoutmgr.migration.moving import hide
+from timeoutmgr.migration import BatchState, Window, begin
+from timeoutmgr.migration import runs as cutting
+from timeoutmgr.migration.batch_step import hide
 
 
 @pytest.fixture(params=("sqlite", "postgres", "mysql"))
@@ -34,7 +35,7 @@ def test_a_table_moves_in_and_its_own_manager_sees_it_no_more(foreign: Foreign) 
 
     assert pending(foreign.store) == expected(given, foreign.endpoint)
     assert foreign.left() == []
-    assert (report.batches, report.taken, report.new, report.verified) == (3, 7, 7, True)
+    assert (report.batches, report.collected, report.new, report.verified) == (3, 7, 7, True)
 
 
 def test_an_abort_gives_the_table_back_what_is_not_here(foreign: Foreign) -> None:
@@ -49,12 +50,12 @@ def test_an_abort_gives_the_table_back_what_is_not_here(foreign: Foreign) -> Non
     parts.ledger.move_batch(run.id, replace(hidden, state=BatchState.SENDING))
     parts.target.deliver(run.id, hidden, parts.source.read(run.id, hidden)[:1])
 
-    report = abort(parts, run)
+    report = parts.abort(run)
 
     parts.close()
     assert len(pending(foreign.store)) == 1
     assert foreign.left() == sorted(str(one["Id"]) for one in given[1:])
-    assert (report.taken, report.new, report.returned, report.verified) == (3, 1, 2, True)
+    assert (report.collected, report.new, report.returned, report.verified) == (3, 1, 2, True)
 
 
 def test_every_row_that_cannot_be_read_is_a_problem_and_nothing_moves(foreign: Foreign) -> None:
@@ -82,7 +83,7 @@ def test_a_batch_that_is_aside_is_in_a_table_of_the_runs_own(foreign: Foreign) -
     aside = Table(f"timeoutmgr_{run.id}_{foreign.table.name}", MetaData())
     with foreign.persistence.database.read() as connection:
         assert connection.execute(select(func.count()).select_from(aside)).scalar_one() == 3
-    abort(parts, run)
+    parts.abort(run)
     parts.close()
     assert len(foreign.left()) == 4
 
@@ -102,7 +103,7 @@ def test_a_batch_of_large_bodies_has_as_many_as_fit_into_memory(
     ranges = [*parts.source.ranges(Window(), 3)]
 
     assert [one.count for one in ranges] == [2, 1, 1, 3]
-    assert foreign.run(parts).taken == 7
+    assert foreign.run(parts).collected == 7
 
 
 def test_a_run_that_was_planned_and_no_more_is_aborted(foreign: Foreign) -> None:
@@ -111,10 +112,10 @@ def test_a_run_that_was_planned_and_no_more_is_aborted(foreign: Foreign) -> None
     terms, ranges = foreign.terms(parts), parts.source.ranges(Window(), 3)
     run = parts.ledger.create(f"{foreign.endpoint}r", terms, ranges, parts.runner)
 
-    report = abort(parts, run)
+    report = parts.abort(run)
 
     parts.close()
-    assert (report.state, report.taken) == ("aborted", 0)
+    assert (report.state, report.collected) == ("aborted", 0)
     assert len(foreign.left()) == 4
 
 
@@ -128,10 +129,10 @@ def test_a_row_that_came_since_the_survey_and_cannot_be_read_stays_where_it_is(
     bad = row(Destination="sales.Timeouts", Time=given[1]["Time"])
     foreign.add([bad])
 
-    report = migrate(parts, run)
+    report = parts.migrate(run)
 
     parts.close()
-    assert (report.taken, report.new, foreign.left()) == (4, 4, [str(bad["Id"])])
+    assert (report.collected, report.new, foreign.left()) == (4, 4, [str(bad["Id"])])
 
 
 def test_a_table_that_is_not_there_is_named(foreign: Foreign) -> None:

@@ -7,7 +7,7 @@ import pytest
 from tests.migration.conftest import HOUR, Move, names, pending, some
 from tests.persistence.making import NOW, dispatch, ids, timeout
 from timeoutmgr.contracts import CancelResult, ChangeResult, TimeoutState
-from timeoutmgr.migration.moving import hide, send
+from timeoutmgr.migration.batch_step import hide, send
 
 
 @pytest.mark.behaviour(132)
@@ -63,7 +63,7 @@ def test_what_is_cancelled_or_stored_before_its_turn_is_not_missed(moves: Move) 
     report = moves.run()
 
     assert names(pending(moves.target)) == ["t000", "new", "t001", "t002", "t003", "t005"]
-    assert (report.planned, report.taken, report.verified) == (6, 6, True)
+    assert (report.planned, report.collected, report.verified) == (6, 6, True)
     assert report.run == run.id
 
 

@@ -11,29 +11,27 @@ import pytest
 from tests.migration.conftest import pending
 from tests.migration.place import HOUR, Place
 from tests.persistence.making import SECOND, timeout
-from timeoutmgr import headers
 from timeoutmgr.contracts import Key, TimeoutState
 from timeoutmgr.errors import MigrationFailed, MigrationRefused
-from timeoutmgr.instants import from_micros, to_wire
+from timeoutmgr.message import headers
+from timeoutmgr.message.instants import from_micros, to_wire
+from timeoutmgr.message.validation import Limits
 from timeoutmgr.migration import (
     Batch,
     BatchState,
     Item,
-    Range,
+    KeyRange,
     Terms,
     Window,
-    abort,
     begin,
-    migrate,
 )
-from timeoutmgr.migration.into_levels import LevelsTarget
-from timeoutmgr.migration.moving import hide
+from timeoutmgr.migration.batch_step import hide
+from timeoutmgr.migration.levels.target import LevelsTarget
 from timeoutmgr.native.levels import MAX_DELAY
 from timeoutmgr.native.topology import delay_topology
 from timeoutmgr.testing.signals import eventually
-from timeoutmgr.transport import dispatch
+from timeoutmgr.transport.amqp import dispatch
 from timeoutmgr.transport.kombu_transport import KombuTransport
-from timeoutmgr.validation import Limits
 
 
 @pytest.mark.behaviour(136)
@@ -43,7 +41,7 @@ def test_a_store_goes_into_the_levels_with_the_delay_that_is_left(place: Place) 
 
     report = place.migrate()
 
-    assert (report.taken, report.new, report.repeated, report.verified) == (5, 5, 0, True)
+    assert (report.collected, report.new, report.repeated, report.verified) == (5, 5, 0, True)
     assert pending(place.store) == []
     assert place.store.find(given[0].id) == (TimeoutState.MIGRATED, None)
     place.hold(place.names, 5)
@@ -59,7 +57,7 @@ def test_a_batch_is_written_whole_before_its_confirms_are_waited_for(
     with closing(KombuTransport(rabbitmq_url, confirm_window=1)) as transport:
         target = LevelsTarget(transport, place.names, Limits(), place.clock)
         parts = replace(place.into_levels(), target=target)
-        report = migrate(parts, place.begin(parts))
+        report = parts.migrate(place.begin(parts))
         parts.close()
 
     assert (report.batches, report.new) == (2, 4)
@@ -132,7 +130,7 @@ def test_beyond_the_levels_stays_in_the_store_when_it_is_left_out(place: Place) 
         window=Window(until=now + 2 * HOUR),
     )
 
-    migrate(parts, begin(parts, terms, lambda: place.name))
+    parts.migrate(begin(parts, terms, lambda: place.name))
 
     parts.close()
     assert [one.id for one in pending(place.store)] == ["far"]
@@ -155,15 +153,15 @@ def test_a_batch_that_may_have_been_sent_is_sent_to_its_end(place: Place, aborts
     parts = place.into_levels("another")
 
     if aborts:
-        report = abort(parts, parts.ledger.take(run.id, parts.runner))
+        report = parts.abort(parts.ledger.acquire(run.id, parts.runner))
     else:
-        report = migrate(parts, place.begin(parts))
+        report = parts.migrate(place.begin(parts))
 
     parts.close()
     left = [] if not aborts else [one.id for one in given[2:]]
     assert [one.id for one in pending(place.store)] == left
     assert report.repeated == 2
-    assert (report.taken, report.new, report.returned) == ((4, 2, 2) if aborts else (6, 6, 0))
+    assert (report.collected, report.new, report.returned) == ((4, 2, 2) if aborts else (6, 6, 0))
     assert report.verified
     place.hold(place.names, report.new + 1)  # one of the first batch twice, under one id
 
@@ -176,7 +174,7 @@ def test_a_queue_is_not_asked_what_it_has(place: Place) -> None:
 
 def test_a_queue_that_went_away_stops_the_batch_before_anything_is_sent(place: Place) -> None:
     place.session.delete_queues([place.queue])
-    batch = Batch(no=0, range=Range(Key(0, ""), Key(0, ""), 1))
+    batch = Batch(no=0, range=KeyRange(Key(0, ""), Key(0, ""), 1))
 
     with pytest.raises(MigrationFailed, match="are gone"):
         place.target().deliver("r", batch, [Item(timeout=place.some(1)[0])])

@@ -12,17 +12,16 @@ import pytest
 
 from tests.migration.conftest import pending
 from tests.migration.place import HOUR, Place
-from timeoutmgr import headers
 from timeoutmgr.errors import ConfigurationError
-from timeoutmgr.instants import Micros, to_wire
+from timeoutmgr.message import headers
+from timeoutmgr.message.instants import Micros, to_wire
+from timeoutmgr.message.validation import Limits
 from timeoutmgr.migration import Batch, BatchState, Item, Window
-from timeoutmgr.migration.draining import abort_drain, drain
-from timeoutmgr.migration.levels import LevelsOrigin
-from timeoutmgr.migration.sinks import StoreSink, part
+from timeoutmgr.migration.levels.origin import LevelsOrigin
+from timeoutmgr.migration.levels.sinks import StoreSink, part
 from timeoutmgr.native.levels import routing_key
 from timeoutmgr.testing.signals import eventually
-from timeoutmgr.transport.relay import Relay, Relayed
-from timeoutmgr.validation import Limits
+from timeoutmgr.transport.amqp.relay import Relay, Relayed
 
 
 def test_levels_go_back_into_the_store_as_they_came_from_it(place: Place) -> None:
@@ -34,7 +33,7 @@ def test_levels_go_back_into_the_store_as_they_came_from_it(place: Place) -> Non
     report = place.drain(place.out_of(place.names, sender=place.name))
 
     assert pending(place.store) == given
-    assert (report.taken, report.new, report.known, report.verified) == (5, 5, 0, True)
+    assert (report.collected, report.new, report.known, report.verified) == (5, 5, 0, True)
     place.hold(place.names, 0)
 
 
@@ -71,16 +70,16 @@ def test_a_chunk_that_is_stored_and_not_acknowledged_is_in_one_place_in_the_end(
         received = list(relay.receive(2, 5))
         while len(received) < 2:  # they come one by one where the broker has more to do
             received += relay.receive(2 - len(received), 5)
-        hands, _unfit = part(received, {}, parts.sink, None)
-        parts.sink.take(run.id, level, relay, hands)
+        messages, _unfit = part(received, {}, parts.sink, None)
+        parts.sink.accept(run.id, level, relay, messages)
     parts.close()
     place.hold(place.names, 3)
     parts = place.out_of(place.names)
 
     if aborts:
-        report = abort_drain(parts, parts.ledger.take(run.id, parts.runner))
+        report = parts.abort(parts.ledger.acquire(run.id, parts.runner))
     else:
-        report = drain(parts, place.begin(parts))
+        report = parts.migrate(place.begin(parts))
 
     parts.close()
     assert len(pending(place.store)) == (2 if aborts else 3)
@@ -122,7 +121,7 @@ def test_what_others_have_sent_is_left_to_them(place: Place) -> None:
 
     report = place.drain(place.out_of(place.names, sender=place.name))
 
-    assert report.taken == 1
+    assert report.collected == 1
     assert pending(place.store) == [mine]
     place.hold(place.names, 1)
 
@@ -130,7 +129,7 @@ def test_what_others_have_sent_is_left_to_them(place: Place) -> None:
 def test_levels_are_taken_whole(place: Place) -> None:
     parts = place.out_of(place.names)
 
-    with pytest.raises(ConfigurationError, match="taken whole"):
+    with pytest.raises(ConfigurationError, match="moved whole"):
         parts.source.survey(Window(until=1))
     parts.close()
 
@@ -175,7 +174,7 @@ def test_an_abort_looks_at_all_of_a_level_for_what_is_in_both(place: Place) -> N
     back = [Item(timeout=given[-1])]  # the last one of the level
     parts.target.deliver(run.id, batch, back)
 
-    abort_drain(replace(parts, source=Slow(place.transport, place.names, place.clock)), run)
+    replace(parts, source=Slow(place.transport, place.names, place.clock)).abort(run)
 
     parts.close()
     assert pending(place.store) == given[-1:]

@@ -64,7 +64,7 @@ def test_a_run_is_resumed_on_its_own_terms_only(
         move.run(**{"window": Window(cutoff=NOW), **more})
 
     assert refused.value.reasons == [difference]
-    assert move.run(window=Window(cutoff=NOW)).taken == 3
+    assert move.run(window=Window(cutoff=NOW)).collected == 3
 
 
 def test_a_run_that_another_process_works_at_is_left_alone(moves: Move) -> None:

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.persistence.making import NOW, SECOND
-from timeoutmgr import headers
-from timeoutmgr.instants import from_micros, to_wire
-from timeoutmgr.message import Message
-from timeoutmgr.migration.reading_levels import (
+from timeoutmgr.message import headers
+from timeoutmgr.message.instants import from_micros, to_wire
+from timeoutmgr.message.message import Message
+from timeoutmgr.migration.levels.waiting_message import (
     DELAY_IN_SECONDS,
     Unreadable,
     Waiting,
@@ -62,8 +62,8 @@ def test_the_absolute_instant_counts_before_what_has_to_be_added_up(
         ({"eta": "9999-12-31T23:59:59-12:00"}, KEY, "outside the years 1 to 9999"),
         ({**SENT, DELAY_IN_SECONDS: 10**30}, KEY, "outside the years 1 to 9999"),
         ({**SENT, DELAY_IN_SECONDS: float("inf")}, KEY, "DelayInSeconds is inf"),
-        (SENT, "billing", "not one of delay levels"),
-        (SENT, None, "not one of delay levels"),
+        (SENT, "billing", "not a key of delay levels"),
+        (SENT, None, "not a key of delay levels"),
     ],
 )
 def test_what_does_not_say_it_stays(found: dict[str, Any], key: str | None, why: str) -> None:
@@ -99,6 +99,14 @@ def test_a_delayed_retry_of_the_same_message_is_another_timeout() -> None:
     found = Waiting("billing", NOW)
 
     assert as_timeout(first, found, "e", NOW).id != as_timeout(retry, found, "e", NOW).id
+
+
+def test_a_delayed_retry_is_no_timeout_of_the_saga_that_it_names() -> None:
+    given = {headers.RETRIES_TIMESTAMP: to_wire(NOW), headers.SAGA_ID: "s"}
+
+    made = as_timeout(Message(id="m", headers=given), Waiting("billing", NOW), "e", NOW)
+
+    assert (made.saga_id, made.message.headers[headers.SAGA_ID]) == (None, "s")
 
 
 @pytest.mark.parametrize(

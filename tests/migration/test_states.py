@@ -6,7 +6,7 @@ import pytest
 
 from timeoutmgr.migration.states import (
     BatchState,
-    RunState,
+    MigrationRunState,
     batch_may_become,
     run_may_become,
 )
@@ -28,9 +28,11 @@ BATCH_STEPS = {
 }
 
 
-@pytest.mark.parametrize("now", RunState)
-@pytest.mark.parametrize("then", RunState)
-def test_a_run_takes_the_drawn_steps_and_no_others(now: RunState, then: RunState) -> None:
+@pytest.mark.parametrize("now", MigrationRunState)
+@pytest.mark.parametrize("then", MigrationRunState)
+def test_a_run_takes_the_drawn_steps_and_no_others(
+    now: MigrationRunState, then: MigrationRunState
+) -> None:
     drawn = now is then or (now.value, then.value) in RUN_STEPS
 
     assert run_may_become(now, then) is drawn

@@ -12,8 +12,8 @@ from tests.migration.conftest import HOUR, Move, Pair, names, pending, some
 from tests.persistence.making import NOW, timeout
 from timeoutmgr.contracts import CancelResult, Key, Outcome, OutcomeKind, TimeoutState
 from timeoutmgr.errors import MigrationFailed
-from timeoutmgr.migration import Batch, Item, Range
-from timeoutmgr.migration.moving import hide, send
+from timeoutmgr.migration import Batch, Item, KeyRange
+from timeoutmgr.migration.batch_step import hide, send
 from timeoutmgr.persistence import SqlPersistence, SqlSettings
 
 
@@ -28,7 +28,7 @@ def test_all_arrive_with_all_that_they_are_and_the_counts_agree(moves: Move) -> 
     assert pending(moves.target) == given
     assert pending(moves.source) == []
     assert (report.batches, report.batches_done) == (4, 4)
-    assert (report.planned, report.taken, report.new, report.known) == (10, 10, 10, 0)
+    assert (report.planned, report.collected, report.new, report.known) == (10, 10, 10, 0)
     assert report.verified
     [saved] = moves.parts().ledger.runs()
     assert saved.report == report.document()
@@ -38,7 +38,7 @@ def test_all_arrive_with_all_that_they_are_and_the_counts_agree(moves: Move) -> 
 def test_nothing_to_move_is_a_run_that_is_complete(move: Move) -> None:
     report = move.run()
 
-    assert (report.batches, report.taken, report.verified) == (0, 0, True)
+    assert (report.batches, report.collected, report.verified) == (0, 0, True)
 
 
 def test_a_redelivered_store_message_does_not_bring_it_back_here(moves: Move) -> None:
@@ -135,14 +135,14 @@ def test_what_ended_at_the_target_before_is_known_there_and_does_not_rise_again(
 def test_a_mark_of_maybe_sent_goes_with_it(moves: Move) -> None:
     moves.source.store_many([timeout("a", NOW - 1)])
     chunk = moves.source.claim(NOW, 1, "poller")
-    with moves.source.take_many(chunk.token, chunk.keys) as taken:
+    with moves.source.lock_for_dispatch(chunk.token, chunk.keys) as collected:
         again = Outcome(
             key=chunk.keys[0],
             kind=OutcomeKind.RETRY,
             at=NOW,
             maybe_sent=True,
         )
-        taken.close([again])
+        collected.close([again])
     moves.source.reschedule("a", NOW + HOUR)
 
     moves.run()
@@ -177,5 +177,5 @@ def test_what_cannot_be_stored_is_named(move: Move) -> None:
     item = Item(timeout=timeout("x" * 300, NOW + HOUR))
 
     with pytest.raises(MigrationFailed, match="cannot be stored: the id has 300 characters"):
-        parts.target.deliver("r", Batch(no=0, range=Range(Key(0, ""), Key(0, ""), 1)), [item])
+        parts.target.deliver("r", Batch(no=0, range=KeyRange(Key(0, ""), Key(0, ""), 1)), [item])
     parts.close()

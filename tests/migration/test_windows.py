@@ -46,9 +46,9 @@ def test_the_overdue_is_taken_only_when_asked_and_when_nobody_dispatches(moves: 
     moves.source.store_many([timeout("late", NOW - HOUR), timeout("later", NOW + HOUR)])
     chunk = moves.source.claim(NOW, 10, "poller")
 
-    with pytest.raises(MigrationFailed, match="is dispatching what is overdue"):
+    with pytest.raises(MigrationFailed, match="is dispatching overdue timeouts"):
         moves.run(window=Window(overdue=True))
 
     moves.source.release(chunk.token)
-    assert moves.run(window=Window(overdue=True)).taken == 2
+    assert moves.run(window=Window(overdue=True)).collected == 2
     assert names(pending(moves.target)) == ["late", "later"]

@@ -18,15 +18,15 @@ from timeoutmgr.errors import (
     StorageUnavailable,
     TransportUnavailable,
 )
-from timeoutmgr.instants import Micros, to_wire
+from timeoutmgr.message.instants import Micros, to_wire
+from timeoutmgr.message.routes import timeout_id
+from timeoutmgr.message.validation import Limits
 from timeoutmgr.resilience.breakers import OutageBreaker
-from timeoutmgr.routing import timeout_id
-from timeoutmgr.satellites.dispatcher import DispatchTimeouts
 from timeoutmgr.satellites.poller import PollTimeouts
-from timeoutmgr.satellites.timeouts import StoreTimeouts
+from timeoutmgr.satellites.timeout_manager.dispatcher import DispatchTimeouts
+from timeoutmgr.satellites.timeout_manager.timeouts import StoreTimeouts
 from timeoutmgr.transport.pump import Consumption, Pump, PumpSurroundings
 from timeoutmgr.transport.work import Step
-from timeoutmgr.validation import Limits
 
 from .broker import (
     CONTROL,

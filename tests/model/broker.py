@@ -9,7 +9,7 @@ from typing import cast
 
 from timeoutmgr.contracts import Receiver, SendResult, Transaction, TransportSession
 from timeoutmgr.errors import LeaseLost, StorageUnavailable, TransportUnavailable
-from timeoutmgr.message import Message, Outgoing, Received
+from timeoutmgr.message.message import Message, Outgoing, Received
 
 from .explorer import Player
 from .letters import letter, message

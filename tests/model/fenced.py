@@ -11,16 +11,16 @@ from timeoutmgr.contracts import (
     ChangeResult,
     Chunk,
     Key,
+    LockedTimeouts,
     Outcome,
     Repeat,
-    Taken,
     Timeout,
     Transaction,
 )
-from timeoutmgr.instants import Micros
+from timeoutmgr.message.instants import Micros
 
 from . import tables
-from .store import Rows, SimStore, TakenRows, as_simulated, cancel_by, change_by, in_order
+from .store import LockedRows, Rows, SimStore, as_simulated, cancel_by, change_by, in_order
 from .tables import HandedOut
 from .world import Claim, World
 
@@ -61,23 +61,23 @@ class FencedStore(SimStore):
         )
         return Chunk(given.token, given.keys, None)
 
-    def take_many(
+    def lock_for_dispatch(
         self,
         token: str,
         keys: Sequence[Key],
         *,
         ahead: Micros = 0,
         transaction: Transaction | None = None,
-    ) -> AbstractContextManager[Taken]:
+    ) -> AbstractContextManager[LockedTimeouts]:
         if transaction is not None:
             return self._take_in(transaction, token, keys)
         return self._take(token, keys)
 
-    def release(self, token: str, *, maybe_handed_on: bool = False) -> None:
+    def release(self, token: str, *, maybe_sent: bool = False) -> None:
         def change(world: World, _: object) -> World:
             claim = world.claims.get(token)
             taken = claim is not None and claim.taken
-            return world if taken and maybe_handed_on else tables.forgotten(world, token)
+            return world if taken and maybe_sent else tables.forgotten(world, token)
 
         self._run("release", lambda world: None, change)
 
@@ -127,13 +127,13 @@ class FencedStore(SimStore):
     @contextmanager
     def _take_in(
         self, transaction: Transaction, token: str, keys: Sequence[Key]
-    ) -> Iterator[Taken]:
+    ) -> Iterator[LockedTimeouts]:
         rows: Rows = self._run(
             "take", lambda world: self._rows(world, keys), lambda world, _: world, transaction
         )
         joined = as_simulated(transaction)
         assert joined is not None
-        yield TakenRows(
+        yield LockedRows(
             rows,
             lambda outcomes: joined.changes.append(
                 lambda world: tables.forgotten(tables.closed(world, outcomes), token)
@@ -141,9 +141,9 @@ class FencedStore(SimStore):
         )
 
     @contextmanager
-    def _take(self, token: str, keys: Sequence[Key]) -> Iterator[Taken]:
+    def _take(self, token: str, keys: Sequence[Key]) -> Iterator[LockedTimeouts]:
         fenced, rows = self._run("take", lambda world: self._fence(world, token, keys), self._taken)
-        taken = TakenRows(rows, lambda outcomes: self._close(fenced, outcomes))
+        taken = LockedRows(rows, lambda outcomes: self._close(fenced, outcomes))
         try:
             yield taken
         finally:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable
 
 from timeoutmgr.contracts import Timeout
-from timeoutmgr.message import Message
+from timeoutmgr.message.message import Message
 
 _messages: list[Message] = []
 _timeouts: list[Timeout] = []

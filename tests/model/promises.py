@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from timeoutmgr import headers
 from timeoutmgr.contracts import CancelResult, ChangeResult, TimeoutState
-from timeoutmgr.instants import Micros
-from timeoutmgr.message import Message
+from timeoutmgr.message import headers
+from timeoutmgr.message.instants import Micros
+from timeoutmgr.message.message import Message
 
 from .world import World
 

@@ -15,18 +15,18 @@ from timeoutmgr.contracts import (
     ChangeResult,
     Chunk,
     Key,
+    LockedTimeouts,
     Outcome,
     OutcomeKind,
     Repeat,
-    Taken,
     Timeout,
     Transaction,
 )
 from timeoutmgr.errors import StorageUnavailable
-from timeoutmgr.instants import Micros
+from timeoutmgr.message.instants import Micros
 
 from . import tables
-from .store import AWAY, Rows, SimStore, TakenRows, as_simulated, cancel_by, change_by, in_order
+from .store import AWAY, LockedRows, Rows, SimStore, as_simulated, cancel_by, change_by, in_order
 from .tables import HandedOut
 from .world import Claim, Op, Outcomes, World
 
@@ -103,20 +103,20 @@ class RowLockStore(SimStore):
             given = self._commit("hand out", hand_out)
         return Chunk(given.token, given.keys, None)
 
-    def take_many(
+    def lock_for_dispatch(
         self,
         token: str,
         keys: Sequence[Key],
         *,
         ahead: Micros = 0,
         transaction: Transaction | None = None,
-    ) -> AbstractContextManager[Taken]:
+    ) -> AbstractContextManager[LockedTimeouts]:
         return self._take(token, keys, transaction)
 
-    def release(self, token: str, *, maybe_handed_on: bool = False) -> None:
+    def release(self, token: str, *, maybe_sent: bool = False) -> None:
         def work(world: World) -> tuple[World, None] | None:
             claim = world.claims.get(token)
-            if claim is None or not maybe_handed_on:
+            if claim is None or not maybe_sent:
                 return tables.forgotten(world, token), None
             if world.held_by_other(ENDPOINT, self._who):
                 return None
@@ -168,7 +168,7 @@ class RowLockStore(SimStore):
     @contextmanager
     def _take(
         self, token: str, keys: Sequence[Key], transaction: Transaction | None
-    ) -> Iterator[Taken]:
+    ) -> Iterator[LockedTimeouts]:
         joined = as_simulated(transaction)
         see = joined.seen() if joined is not None else _as_it_is
         rows, claimed, others = self._ask("lock the rows", self._lock_rows(see, token, keys))
@@ -193,7 +193,7 @@ class RowLockStore(SimStore):
 
             self._commit("remove the rows", work)
 
-        taken = TakenRows(rows, close)
+        taken = LockedRows(rows, close)
         try:
             yield taken
         finally:

@@ -16,7 +16,7 @@ from timeoutmgr.contracts import (
     Transaction,
 )
 from timeoutmgr.errors import StorageUnavailable
-from timeoutmgr.instants import Micros
+from timeoutmgr.message.instants import Micros
 
 from . import letters
 from .broker import SimTransaction
@@ -28,7 +28,7 @@ Rows = tuple[tuple[Key, Row], ...]
 AWAY = Raised(StorageUnavailable, "no answer from the database")
 
 
-class TakenRows:
+class LockedRows:
     """Timeouts in hand; ``close`` is the given function."""
 
     def __init__(self, rows: Rows, close: Callable[[Sequence[Outcome]], None]) -> None:
@@ -57,7 +57,7 @@ class SimStore:
     def now(self, *, transaction: Transaction | None = None) -> Micros:
         return cast(Micros, self._look("clock", lambda world: world.now))
 
-    def expect(self, due: Micros) -> None:
+    def notify_stored(self, due: Micros) -> None:
         return
 
     def next_due(self) -> Micros | None:

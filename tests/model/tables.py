@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from timeoutmgr.contracts import Key, Outcome, OutcomeKind, Timeout, TimeoutState
-from timeoutmgr.instants import Micros
+from timeoutmgr.message.instants import Micros
 
 from .letters import content
 from .world import Claim, KeyRow, Map, Row, World

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeVar
 
 from tests.support.clock import START
 from timeoutmgr.contracts import Key, TimeoutState
-from timeoutmgr.instants import Micros
+from timeoutmgr.message.instants import Micros
 
 K = TypeVar("K")
 V = TypeVar("V")

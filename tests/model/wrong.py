@@ -11,20 +11,20 @@ from timeoutmgr.contracts import (
     CancelResult,
     Chunk,
     Key,
+    LockedTimeouts,
     Outcome,
     OutcomeKind,
     Repeat,
     Sending,
     SendResult,
-    Taken,
     Timeout,
     Transaction,
 )
-from timeoutmgr.instants import Micros, to_wire
-from timeoutmgr.message import Outgoing
-from timeoutmgr.satellites.delivering import delivered
-from timeoutmgr.satellites.dispatcher import DispatchTimeouts
-from timeoutmgr.satellites.line import Stages
+from timeoutmgr.message.instants import Micros, to_wire
+from timeoutmgr.message.message import Outgoing
+from timeoutmgr.satellites.delivery.message import delivered
+from timeoutmgr.satellites.delivery.overlap import Stages
+from timeoutmgr.satellites.timeout_manager.dispatcher import DispatchTimeouts
 from timeoutmgr.transport.work import Work
 
 from . import tables
@@ -36,7 +36,7 @@ from .world import Row, World
 
 
 class DeleteBeforePublish(DispatchTimeouts):
-    def _send_and_close(self, taken: Taken, work: Work) -> Stages:
+    def _send_and_close(self, taken: LockedTimeouts, work: Work) -> Stages:
         at = self.clock.now()
         ended = [Outcome(key=t.key, kind=OutcomeKind.DISPATCHED, at=at) for t in taken.timeouts]
         taken.close(ended)
@@ -46,17 +46,17 @@ class DeleteBeforePublish(DispatchTimeouts):
 
 
 class ConfirmNotAwaited(DispatchTimeouts):
-    def _send_and_close(self, taken: Taken, work: Work) -> Stages:
+    def _send_and_close(self, taken: LockedTimeouts, work: Work) -> Stages:
         yield from super()._send_and_close(taken, _Trusting(work))
 
 
 class NewIdPerDispatch(DispatchTimeouts):
-    def _send_and_close(self, taken: Taken, work: Work) -> Stages:
+    def _send_and_close(self, taken: LockedTimeouts, work: Work) -> Stages:
         yield from super()._send_and_close(taken, _Renaming(work))
 
 
 class ErrorQueueAfterRemoval(DispatchTimeouts):
-    def _send_and_close(self, taken: Taken, work: Work) -> Stages:
+    def _send_and_close(self, taken: LockedTimeouts, work: Work) -> Stages:
         late = _Late(work, self.error_queue)
         yield from super()._send_and_close(taken, late)
         work.send_isolated(late.kept)
@@ -238,12 +238,12 @@ class EndedClaimLeavesNoMark(RowLockStore):
 class UnknownLeavesNoMark(DispatchTimeouts):
     """Tries again what was not confirmed, and does not note that it may have been sent."""
 
-    def _send_and_close(self, taken: Taken, work: Work) -> Stages:
+    def _send_and_close(self, taken: LockedTimeouts, work: Work) -> Stages:
         yield from super()._send_and_close(_Forgetful(taken), work)
 
 
 class _Forgetful:
-    def __init__(self, taken: Taken) -> None:
+    def __init__(self, taken: LockedTimeouts) -> None:
         self._taken = taken
         self.timeouts = taken.timeouts
 
@@ -268,5 +268,5 @@ class EndsOthersClaim(RowLockStore):
 class ReleasesTakenClaim(FencedStore):
     """A poller that does not know whether its ids went out takes the claim back."""
 
-    def release(self, token: str, *, maybe_handed_on: bool = False) -> None:
+    def release(self, token: str, *, maybe_sent: bool = False) -> None:
         self._run("release", lambda world: None, lambda world, _: tables.forgotten(world, token))

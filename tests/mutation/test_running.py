@@ -41,7 +41,7 @@ def a_mutant(after: str) -> Mutant:
         ("        return undefined\n", Verdict.BROKEN),
     ],
 )
-def test_a_wrong_change_is_killed_a_harmless_one_survives_a_broken_one_is_told(
+def test_a_wrong_change_is_killed_a_harmless_change_survives_a_broken_change_is_reported(
     clean: Path, tmp_path: Path, after: str, verdict: Verdict
 ) -> None:
     before = (ROOT / FILE).read_text()
@@ -52,7 +52,7 @@ def test_a_wrong_change_is_killed_a_harmless_one_survives_a_broken_one_is_told(
     assert (ROOT / FILE).read_text() == (clean / FILE).read_text() == before
 
 
-def test_a_run_refuses_what_is_not_the_copy(clean: Path, tmp_path: Path) -> None:
+def test_a_run_refuses_a_folder_that_is_not_the_copy(clean: Path, tmp_path: Path) -> None:
     copy = copy_to(tmp_path / "copy", clean)
     shutil.rmtree(copy / "satellites")  # an installation, if there is one, has it
 

@@ -7,13 +7,13 @@ from contextlib import ExitStack, closing
 from typing import Any, Final
 
 from timeoutmgr import Endpoint, EndpointConfiguration, RecoverabilitySettings
-from timeoutmgr.features import Feature
-from timeoutmgr.message import Message
+from timeoutmgr.features.feature import Feature
+from timeoutmgr.message.message import Message
 from timeoutmgr.native import NativeDelayedDelivery
 from timeoutmgr.satellites import TimeoutManager
 from timeoutmgr.testing import Inbox, RecordingTelemetry
+from timeoutmgr.transport.amqp.session import RabbitMQSession
 from timeoutmgr.transport.kombu_transport import KombuTransport
-from timeoutmgr.transport.rabbitmq import RabbitMQSession
 
 SAY: Final = RecoverabilitySettings(immediate=1, delayed=0)
 

@@ -14,9 +14,9 @@ from tests.acceptance.place import PROMPT
 from tests.native.fleet import Fleet, names
 from timeoutmgr import Endpoint, RecoverabilitySettings, SendOptions, ToSend
 from timeoutmgr.clock import SystemClock
+from timeoutmgr.endpoint.handlers import HandlerContext
 from timeoutmgr.errors import DelayTooLong, InvalidMessage, Unroutable, Unsupported
-from timeoutmgr.handlers import HandlerContext
-from timeoutmgr.instants import from_micros, from_wire
+from timeoutmgr.message.instants import from_micros, from_wire
 from timeoutmgr.native.levels import LEVELS
 from timeoutmgr.native.names import OURS
 from timeoutmgr.testing import Inbox
@@ -140,7 +140,7 @@ def test_a_destination_that_nobody_bound_is_bound_when_sent(sales: Endpoint, fle
 def test_a_destination_with_a_wildcard_for_a_word_is_refused_when_sent(
     sales: Endpoint, fleet: Fleet
 ) -> None:
-    with pytest.raises(InvalidMessage, match="what is for others"):
+    with pytest.raises(InvalidMessage, match="messages for other queues"):
         sales.send(f"{fleet.stem}.#", "Remind", {}, delay=1)
 
 

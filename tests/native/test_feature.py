@@ -10,8 +10,7 @@ import pytest
 
 from tests.native.fleet import Fleet
 from timeoutmgr import EndpointConfiguration, SendOptions
-from timeoutmgr.assembly import assemble
-from timeoutmgr.delayed_delivery import DelayedDeliverySettings
+from timeoutmgr.endpoint.assembly import assemble
 from timeoutmgr.errors import (
     CombinationRefused,
     ConfigurationError,
@@ -19,13 +18,14 @@ from timeoutmgr.errors import (
     FeatureRefused,
     QueueMissing,
 )
+from timeoutmgr.features.delayed_delivery import DelayedDeliverySettings
 from timeoutmgr.native import NativeDelayedDelivery
 from timeoutmgr.native.infrastructure import DelayLevels, check_broker
 from timeoutmgr.native.names import OURS, UNROUTABLE, NameSet
 from timeoutmgr.persistence import SqlDelayedMessageStore
-from timeoutmgr.settings_file import configuration_from
+from timeoutmgr.settings.file import configuration_from
+from timeoutmgr.transport.amqp.session import RabbitMQSession
 from timeoutmgr.transport.kombu_transport import KombuTransport
-from timeoutmgr.transport.rabbitmq import RabbitMQSession
 
 BROKER = "amqp://guest:guest@127.0.0.1:1//"  # nobody answers there, and nobody is asked
 
@@ -94,7 +94,7 @@ def test_without_the_feature_a_delay_is_refused_and_nothing_is_declared() -> Non
     config.use_transport(BROKER)
     parts = assemble(config.settings())
 
-    assert parts.context.installed == []
+    assert parts.features.installed == ()
     assert UNROUTABLE not in parts.queues
     with pytest.raises(DelayedDeliveryDisabled, match="NativeDelayedDelivery"):
         parts.composer.compose("billing", "Remind", {}, SendOptions(delay=1))
@@ -106,7 +106,7 @@ def test_a_send_only_endpoint_sends_delays_and_receives_nothing() -> None:
     parts = assemble(config.settings())
 
     assert parts.queues == []
-    assert parts.context.delays is not None
+    assert parts.features.delays is not None
 
 
 def test_a_settings_file_enables_it_and_disables_the_timeout_manager(tmp_path: Path) -> None:

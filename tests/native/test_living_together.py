@@ -9,14 +9,14 @@ import pytest
 from tests.acceptance.place import PROMPT
 from tests.native.fleet import Fleet
 from timeoutmgr import Endpoint, EndpointConfiguration
-from timeoutmgr.config import persistence_from_url
 from timeoutmgr.contracts import CanUninstall
+from timeoutmgr.endpoint.configuration import persistence_from_url
+from timeoutmgr.endpoint.removal import uninstall_timeout_manager
 from timeoutmgr.errors import ConfigurationError, FeatureRefused, SchemaMissing
-from timeoutmgr.native.leftovers import advice, look, stored_of
+from timeoutmgr.features.leftovers import advice, find_leftovers, stored_of
 from timeoutmgr.satellites import TimeoutManager
 from timeoutmgr.testing import Inbox
 from timeoutmgr.testing.signals import eventually
-from timeoutmgr.uninstalling import uninstall_timeout_manager
 
 FAR = 3600
 
@@ -80,7 +80,7 @@ def test_with_fallback_the_store_takes_what_the_levels_cannot_hold(fleet: Fleet)
     assert both.timeouts.cancel(kept.id or "").value == "cancelled"
     assert [one.id for one in both.timeouts.list()] == [beyond.id]
     settings = config.settings()
-    assert "will not drain" in advice(settings, look(settings), falls_back=True)
+    assert "will not drain" in advice(settings, find_leftovers(settings), falls_back=True)
 
 
 # --- the end of a timeout manager -------------------------------------------------------------
@@ -111,7 +111,7 @@ def test_without_a_store_nobody_says_that_nothing_is_left_in_it(fleet: Fleet) ->
     config.disable_timeout_manager()
     settings = config.settings()
 
-    assert "cannot be seen" in advice(settings, look(settings), falls_back=False)
+    assert "cannot be seen" in advice(settings, find_leftovers(settings), falls_back=False)
     with pytest.raises(FeatureRefused, match="name the store in `persistence` until"):
         fleet.start(config)
     with pytest.raises(FeatureRefused, match="name the store in `persistence` until"):
@@ -127,7 +127,7 @@ def test_once_drained_it_can_be_disabled_and_its_queues_and_tables_removed(fleet
         fleet.start(without_manager(fleet))
     config = without_manager(fleet, force=False)
     settings = config.settings()
-    assert "can go" in advice(settings, look(settings), falls_back=False)
+    assert "can go" in advice(settings, find_leftovers(settings), falls_back=False)
 
     done = uninstall_timeout_manager(settings)
 
@@ -139,7 +139,7 @@ def test_once_drained_it_can_be_disabled_and_its_queues_and_tables_removed(fleet
     assert settings.persistence is not None
     with pytest.raises(SchemaMissing):
         settings.persistence.check()
-    assert look(settings).queues == {}
+    assert find_leftovers(settings).queues == {}
     fleet.start(without_manager(fleet, force=False))
     assert uninstall_timeout_manager(settings).tables == "there were no tables"
 
@@ -154,7 +154,7 @@ def test_while_a_process_of_it_runs_nothing_is_removed(fleet: Fleet) -> None:
     with pytest.raises(FeatureRefused, match="restart them without it first"):
         uninstall_timeout_manager(settings)
 
-    assert len(look(settings).queues) == 2
+    assert len(find_leftovers(settings).queues) == 2
 
 
 def test_while_anything_is_pending_nothing_is_removed(fleet: Fleet) -> None:
@@ -171,9 +171,9 @@ def test_while_anything_is_pending_nothing_is_removed(fleet: Fleet) -> None:
         uninstall_timeout_manager(running)
 
     assert uninstall_timeout_manager(settings, dry_run=True, force=True).queues
-    assert look(settings).stored == 1
+    assert find_leftovers(settings).stored == 1
     uninstall_timeout_manager(settings, force=True)
-    assert look(settings).stored is None
+    assert find_leftovers(settings).stored is None
 
 
 def test_the_tables_stay_while_another_endpoint_is_in_them(fleet: Fleet) -> None:

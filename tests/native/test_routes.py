@@ -11,16 +11,17 @@ from hypothesis import strategies as st
 
 from tests.support.clock import START, FakeClock
 from tests.support.makers import SECOND, a_composer, a_message
-from timeoutmgr import SendOptions, headers
+from timeoutmgr import SendOptions
 from timeoutmgr.errors import DelayTooLong, Unsupported
-from timeoutmgr.headers import DELIVER_AT
-from timeoutmgr.instants import Micros, to_wire
-from timeoutmgr.message import Outgoing
+from timeoutmgr.message import headers
+from timeoutmgr.message.headers import DELIVER_AT
+from timeoutmgr.message.instants import Micros, to_wire
+from timeoutmgr.message.message import Outgoing
 from timeoutmgr.native.levels import MAX_SECONDS, held_by, read_routing_key, routing_key
 from timeoutmgr.native.names import CELERY, NSERVICEBUS_V1, NSERVICEBUS_V2, OURS, NameSet
 from timeoutmgr.native.routes import NativeRoute, to_levels
 from timeoutmgr.native.topology import delay_topology
-from timeoutmgr.outgoing import Composer
+from timeoutmgr.sender.composer import Composer
 
 
 def to_store(outgoing: Outgoing, _due: Micros) -> Outgoing:
@@ -33,7 +34,7 @@ def clock() -> FakeClock:
 
 
 def a_route(clock: FakeClock, *, falls_back: bool) -> NativeRoute:
-    return NativeRoute(names=OURS, clock=clock, falls_back=falls_back, stored=lambda: to_store)
+    return NativeRoute(names=OURS, clock=clock, falls_back=falls_back, stored=to_store)
 
 
 @pytest.mark.parametrize(

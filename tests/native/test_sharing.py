@@ -15,7 +15,7 @@ from tests.native.fleet import Fleet
 from timeoutmgr.native.infrastructure import DelayLevels
 from timeoutmgr.native.names import CELERY, NSERVICEBUS_V1, NSERVICEBUS_V2, NameSet
 from timeoutmgr.native.topology import delay_topology
-from timeoutmgr.transport.rabbitmq import RabbitMQSession
+from timeoutmgr.transport.amqp.session import RabbitMQSession
 
 kombu: Any = kombu_package  # its annotations are too few to check against
 helper: Any = kombus_helper

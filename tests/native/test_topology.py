@@ -11,11 +11,11 @@ import pytest
 
 from timeoutmgr.contracts import SendResult, Topology
 from timeoutmgr.errors import ConfigurationError, QueueMissing, TopologyMismatch
-from timeoutmgr.message import Message, Outgoing
+from timeoutmgr.message.message import Message, Outgoing
 from timeoutmgr.native.levels import binding_key, routing_key
 from timeoutmgr.native.names import CELERY, NAME_SETS, OURS, NameSet, name_set
 from timeoutmgr.native.topology import delay_topology, unroutable_topology
-from timeoutmgr.transport.rabbitmq import RabbitMQSession
+from timeoutmgr.transport.amqp.session import RabbitMQSession
 
 GOLDEN = Path(__file__).parent / "golden.json"
 

@@ -1,4 +1,4 @@
-"""A critical error hook that keeps what it was told, and when."""
+"""A critical error hook that keeps its errors and their times."""
 
 from __future__ import annotations
 

@@ -15,8 +15,8 @@ from datetime import timedelta
 from typing import Any, SupportsIndex
 
 from timeoutmgr import CriticalErrorContext, Endpoint, EndpointConfiguration, HandlerContext
-from timeoutmgr.headers import DELIVER_AT
-from timeoutmgr.instants import from_wire
+from timeoutmgr.message.headers import DELIVER_AT
+from timeoutmgr.message.instants import from_wire
 from timeoutmgr.satellites import TimeoutManager
 from timeoutmgr.telemetry import Counters
 
@@ -62,7 +62,7 @@ def configuration(given: dict[str, Any], counters: Counters) -> EndpointConfigur
 
 
 def obey(endpoint: Endpoint, counters: Counters) -> None:
-    """Do what standard input says, until it ends."""
+    """Obey standard input until it ends."""
     for line in sys.stdin:
         word, *more = line.split()
         if word == "send":

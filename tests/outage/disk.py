@@ -50,7 +50,7 @@ class SmallDisk:
                     block = block[: len(block) // 2]
 
     def free(self) -> None:
-        """Give back what ``fill`` took."""
+        """Free the space that ``fill`` took."""
         self._ballast.unlink()
 
     def _mount(self, options: str) -> None:

@@ -53,7 +53,7 @@ def test_a_conflict_in_the_database_is_tried_again_and_is_no_outage(
 
 
 @pytest.mark.behaviour(32, 125)
-def test_a_file_that_others_write_to_is_waited_for_and_is_no_outage(
+def test_a_writer_waits_for_a_file_in_use_and_reports_no_outage(
     make_place: MakePlace, sqlite_url: str
 ) -> None:
     party = Party(make_place(transport=sqlite_url, store=sqlite_url)).start()

@@ -49,7 +49,7 @@ def send_until_full(party: Party) -> tuple[list[str], str]:
 
 
 @pytest.mark.behaviour(32, 56, 61)
-def test_a_full_disk_refuses_sends_and_delivers_what_was_accepted_once_it_has_room(
+def test_a_full_disk_refuses_sends_and_delivers_accepted_messages_once_it_has_room(
     make_place: MakePlace, small_disk: Callable[[int], SmallDisk]
 ) -> None:
     disk = small_disk(8)

@@ -12,13 +12,16 @@ import pytest
 
 from tests.acceptance.place import Party
 from tests.outage.conftest import MakePlace
-from timeoutmgr import CriticalErrorContext, answers
+from tests.services.private import PrivateServer
+from timeoutmgr import CriticalErrorContext
+from timeoutmgr.contracts import answers
 from timeoutmgr.satellites import TimeoutManager
 from timeoutmgr.testing import Inbox
 from timeoutmgr.testing.faultproxy import FaultProxy
 from timeoutmgr.testing.signals import eventually
 
 HOUR = 3600.0
+BROKERS = ("rabbitmq", "redis")
 
 
 @pytest.mark.parametrize("kind", ["postgres", "mysql"])
@@ -66,11 +69,11 @@ def before() -> Iterator[Callable[[str], FaultProxy]]:
         yield lambda url: stack.enter_context(FaultProxy.before(url))
 
 
-@pytest.mark.parametrize("hanging", ["postgres", "mysql", "rabbitmq"])
+@pytest.mark.parametrize("hanging", ["postgres", "mysql", "rabbitmq", "redis"])
 def test_an_endpoint_stops_without_a_server_that_hangs(
+    private_server: Callable[[str], PrivateServer],
     before: Callable[[str], FaultProxy],
     make_place: MakePlace,
-    rabbitmq_url: str,
     hanging: str,
     request: pytest.FixtureRequest,
     monkeypatch: pytest.MonkeyPatch,
@@ -79,11 +82,18 @@ def test_an_endpoint_stops_without_a_server_that_hangs(
     for bound in ("SHORTEST", "LONGEST"):
         monkeypatch.setattr(answers, bound, HOUR)
     monkeypatch.setattr("timeoutmgr.database.deadlines.ANSWER", HOUR)
-    kind = "postgres" if hanging == "rabbitmq" else hanging
-    urls = {"rabbitmq": rabbitmq_url, kind: request.getfixturevalue(f"{kind}_url")}
+    broker = hanging if hanging in BROKERS else "rabbitmq"
+    store = "postgres" if hanging in BROKERS else hanging
+    urls = {
+        # A private Redis: what was in hand stays behind in it.
+        kind: private_server(kind).url
+        if kind == "redis"
+        else request.getfixturevalue(f"{kind}_url")
+        for kind in (broker, store)
+    }
     proxy = before(urls[hanging])
     urls[hanging] = proxy.url(urls[hanging])
-    party = Party(make_place(transport=urls["rabbitmq"], store=urls[kind])).start()
+    party = Party(make_place(transport=urls[broker], store=urls[store])).start()
     later = [party.endpoint.send_local("Ping", n, delay=n / 2) for n in range(40)]
     party.inbox.wait_for(1)
 

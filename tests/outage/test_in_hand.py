@@ -1,4 +1,4 @@
-"""What a consumer had in hand when its database went away is delivered soon after it is back."""
+"""Messages leased when the database went away are delivered soon after its return."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from datetime import timedelta
 import pytest
 
 from timeoutmgr.errors import TransportUnavailable
-from timeoutmgr.message import Message, Outgoing
+from timeoutmgr.message.message import Message, Outgoing
 from timeoutmgr.testing.faultproxy import FaultProxy
 from timeoutmgr.testing.signals import eventually
 from timeoutmgr.transport.sql import SqlTransport

@@ -99,5 +99,5 @@ def seconds_ahead(url: str) -> float:
         row = connection.execute("SELECT extract(epoch FROM clock_timestamp())").fetchone()
         assert row is not None
         ahead = timedelta(seconds=float(row[0]) - (before + time.time()) / 2)
-        # What is less than the measurement's own error is none.
+        # A value below the measurement's own error counts as zero.
         return ahead.total_seconds() if abs(ahead) > timedelta(seconds=0.1) else 0.0

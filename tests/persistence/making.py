@@ -15,8 +15,8 @@ from timeoutmgr.contracts import (
     Transaction,
 )
 from timeoutmgr.database import Database
-from timeoutmgr.instants import Micros
-from timeoutmgr.message import Message
+from timeoutmgr.message.instants import Micros
+from timeoutmgr.message.message import Message
 
 NOW: Micros = 1_900_000_000_000_000
 SECOND = 1_000_000
@@ -65,7 +65,7 @@ def outcomes(
 
 def dispatch(store: TimeoutStore, chunk: Chunk, at: Micros = NOW) -> list[str]:
     """Take all of *chunk*, close it as dispatched, and return the ids that were there."""
-    with store.take_many(chunk.token, chunk.keys) as taken:
+    with store.lock_for_dispatch(chunk.token, chunk.keys) as taken:
         taken.close(outcomes([one.key for one in taken.timeouts], at=at))
         return [one.id for one in taken.timeouts]
 

@@ -8,11 +8,11 @@ from sqlalchemy import text
 
 from tests.persistence.making import NOW, SetClock, timeout
 from timeoutmgr.contracts import TimeoutStore
-from timeoutmgr.instants import Micros
+from timeoutmgr.message.instants import Micros
 from timeoutmgr.persistence import SqlPersistence, SqlTimeoutStore
-from timeoutmgr.persistence.sql.partitions import lay_out
-from timeoutmgr.persistence.sql.ranged import Ranged, Whole, look
-from timeoutmgr.persistence.sql.ranges import DAY, Range
+from timeoutmgr.persistence.sql.partitions.catalog import Ranged, Whole, read_ranges
+from timeoutmgr.persistence.sql.partitions.ranges import DAY, DueRange
+from timeoutmgr.persistence.sql.partitions.upkeep import lay_out
 from timeoutmgr.persistence.sql.tables import tables
 
 TODAY: Micros = NOW - NOW % DAY
@@ -32,24 +32,24 @@ class Installation:
 
     def look(self) -> Ranged:
         with self.persistence.database.read() as connection:
-            found = look(connection, self.whole)
+            found = read_ranges(connection, self.whole)
         assert found is not None
         return found
 
     @property
-    def ranges(self) -> Sequence[Range]:
+    def ranges(self) -> Sequence[DueRange]:
         return self.look().ranges
 
     def lay_out(self) -> None:
         lay_out(self.whole)
 
-    def holds(self, one: Range) -> int:
+    def holds(self, one: DueRange) -> int:
         """Return how many rows the partition of the range *one* holds."""
         with self.persistence.database.read() as connection:
             table = self.look().of(one)
             return int(connection.execute(text(f"SELECT count(*) FROM {table}")).scalar_one())
 
-    def of(self, due: Micros) -> Range:
+    def of(self, due: Micros) -> DueRange:
         """Return the range that holds *due*."""
         return next(
             one
@@ -86,7 +86,7 @@ class Installation:
 def coarsen(whole: Whole) -> None:
     """Put all into one partition, as in an installation of before."""
     with whole.database.begin() as connection:
-        ranged = look(connection, whole)
+        ranged = read_ranges(connection, whole)
         assert ranged is not None
         parts = [ranged.of(one) for one in ranged.ranges]
         connection.execute(text(f"LOCK TABLE {ranged.whole}"))
@@ -110,7 +110,9 @@ def tend(store: TimeoutStore, most: int = 2_000) -> int:
     assert isinstance(store, SqlTimeoutStore)
     partitions = store._partitions
     for steps in range(most):
-        if not store.tend() and (partitions.rests or store.context.settings.partitions == "off"):
+        if not store.run_maintenance() and (
+            partitions.rests or store.context.settings.partitions == "off"
+        ):
             return steps
     raise AssertionError(f"there is more to do after {most} steps")
 

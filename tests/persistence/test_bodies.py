@@ -20,12 +20,12 @@ from timeoutmgr.contracts import (
     TimeoutStore,
     TransactionMode,
 )
-from timeoutmgr.persistence.sql import bodies
-from timeoutmgr.satellites.dispatcher import DispatchTimeouts
+from timeoutmgr.message.validation import Limits
+from timeoutmgr.persistence.sql.dispatch import bodies
+from timeoutmgr.satellites.timeout_manager.dispatcher import DispatchTimeouts
 from timeoutmgr.telemetry import Counters
 from timeoutmgr.transport.sql import SqlTransport
 from timeoutmgr.transport.work import Work
-from timeoutmgr.validation import Limits
 
 MIB = 1024 * 1024
 NUMBERS = itertools.count()
@@ -35,7 +35,7 @@ def portions(store: TimeoutStore, token: str, keys: Sequence[Key]) -> list[list[
     """Take and close until nothing is left; return what was in hand each time."""
     found = []
     while keys:
-        with store.take_many(token, keys) as taken:
+        with store.lock_for_dispatch(token, keys) as taken:
             found.append([(one.id, one.message.body) for one in taken.timeouts])
             taken.close(outcomes([one.key for one in taken.timeouts]))
         token, keys = "", getattr(taken, "left", ())
@@ -75,7 +75,7 @@ def test_what_is_left_can_still_be_cancelled(sql: Stores) -> None:
     store.store_many([timeout(name, body=name.encode() * (5 * MIB)) for name in "ab"])
     chunk = store.claim(NOW, 10, "o")
 
-    with store.take_many(chunk.token, chunk.keys) as taken:
+    with store.lock_for_dispatch(chunk.token, chunk.keys) as taken:
         taken.close(outcomes([one.key for one in taken.timeouts]))
     cancelled = store.cancel("b")
 
@@ -88,7 +88,7 @@ def test_what_is_left_by_a_dispatcher_that_died_is_claimed_again(sql: Stores) ->
     store = sql()
     store.store_many([timeout(name, body=name.encode() * (5 * MIB)) for name in "ab"])
     chunk = store.claim(NOW, 10, "o")
-    with store.take_many(chunk.token, chunk.keys) as taken:
+    with store.lock_for_dispatch(chunk.token, chunk.keys) as taken:
         taken.close(outcomes([one.key for one in taken.timeouts]))
 
     again = store.claim(NOW, 10, "another")

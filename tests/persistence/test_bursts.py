@@ -9,7 +9,7 @@ from tests.persistence.conftest import Stores
 from tests.persistence.making import NOW, SECOND, dispatch, ids, outcomes, rolled_back, timeout
 from timeoutmgr.contracts import Outcome, OutcomeKind
 from timeoutmgr.persistence import SqlPersistence
-from timeoutmgr.persistence.sql.claiming import LONGEST_BURST
+from timeoutmgr.persistence.sql.claim.hints import LONGEST_BURST
 
 
 @pytest.mark.behaviour(124)
@@ -103,7 +103,7 @@ def test_a_retry_that_waited_behind_a_burst_is_handed_out(sql: Stores) -> None:
     store.store_many([timeout(f"{n}") for n in range(6)])
     chunk = store.claim(NOW, 2, "o")
     later = NOW + SECOND
-    with store.take_many(chunk.token, chunk.keys) as taken:
+    with store.lock_for_dispatch(chunk.token, chunk.keys) as taken:
         again = Outcome(key=chunk.keys[0], kind=OutcomeKind.RETRY, at=NOW, next_try=later)
         taken.close([again, *outcomes(chunk.keys[1:])])
     while rest := dispatch(store, store.claim(NOW, 2, "o")):

@@ -38,7 +38,7 @@ def test_a_pending_timeout_is_cancelled_for_good(store: TimeoutStore) -> None:
 def test_what_was_dispatched_or_failed_is_too_late(store: TimeoutStore, kind: OutcomeKind) -> None:
     store.store_many([timeout("a")])
     chunk = store.claim(NOW, 1, "o")
-    with store.take_many(chunk.token, chunk.keys) as taken:
+    with store.lock_for_dispatch(chunk.token, chunk.keys) as taken:
         taken.close(outcomes(chunk.keys, kind))
 
     assert store.cancel("a") is CancelResult.TOO_LATE
@@ -49,7 +49,7 @@ def test_what_is_in_a_dispatchers_hands_is_too_late(store: TimeoutStore) -> None
     store.store_many([timeout("a", saga="s")])
     chunk = store.claim(NOW, 1, "o")
 
-    with store.take_many(chunk.token, chunk.keys) as taken:
+    with store.lock_for_dispatch(chunk.token, chunk.keys) as taken:
         results = [store.cancel("a"), store.reschedule("a", NOW + 1), store.cancel_saga("s")]
         taken.close(outcomes(chunk.keys))
 
@@ -69,7 +69,7 @@ def test_a_claim_that_lapsed_leaves_maybe_sent(stores: Stores) -> None:
     store = stores()
     store.store_many([timeout("a"), timeout("b")])
     chunk = store.claim(NOW, 1, "o")
-    manager = store.take_many(chunk.token, chunk.keys)
+    manager = store.lock_for_dispatch(chunk.token, chunk.keys)
     if stores.persistence.capabilities.name == "sqlite":
         manager.__enter__()  # and never left: what a killed dispatcher leaves behind
     stores.clock.at += 60 * SECOND
@@ -204,7 +204,7 @@ def test_a_sagas_cancel_passes_by_what_a_dispatcher_has_in_hand(stores: Stores) 
     store.store_many([timeout(f"{n}", NOW + n, saga="s") for n in range(3)])
     chunk = store.claim(NOW, 1, "o")
 
-    with store.take_many(chunk.token, chunk.keys) as taken:
+    with store.lock_for_dispatch(chunk.token, chunk.keys) as taken:
         assert store.cancel_saga("s") == 2
         taken.close(outcomes(chunk.keys))
 

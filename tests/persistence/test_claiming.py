@@ -13,9 +13,9 @@ from sqlalchemy import event
 from tests.persistence.conftest import Stores
 from tests.persistence.making import NOW, SECOND, SetClock, dispatch, ids, outcomes, timeout
 from timeoutmgr.contracts import Chunk, OutcomeKind, TimeoutFilter, TimeoutStore
-from timeoutmgr.instants import Micros
+from timeoutmgr.message.instants import Micros
 from timeoutmgr.persistence import SqlPersistence, SqlSettings, SqlTimeoutStore
-from timeoutmgr.persistence.sql.claiming import SOONEST
+from timeoutmgr.persistence.sql.claim.claimer import SOONEST
 
 ALL = TimeoutFilter()
 
@@ -78,7 +78,7 @@ def test_what_was_handed_out_ahead_is_not_taken_before_it_is_due(
     store.store_many([timeout("a", NOW + 2_000)])
     chunk = store.claim(NOW, 10, "o", ahead=2_000)
 
-    with store.take_many(chunk.token, chunk.keys) as early:
+    with store.lock_for_dispatch(chunk.token, chunk.keys) as early:
         early.close([])
     clock.at = NOW + 2_000
     again = store.claim(clock.at, 10, "o")
@@ -227,7 +227,7 @@ def test_a_retry_waits_for_its_instant_and_holds_up_nobody(
 ) -> None:
     store.store_many([timeout(f"{n:02}") for n in range(40)])
     chunk = store.claim(NOW, 30, "o")
-    with store.take_many(chunk.token, chunk.keys) as taken:
+    with store.lock_for_dispatch(chunk.token, chunk.keys) as taken:
         first = outcomes(chunk.keys, OutcomeKind.RETRY)
         taken.close([replace(outcome, next_try=NOW + SECOND) for outcome in first])
 
@@ -239,7 +239,7 @@ def test_a_retry_waits_for_its_instant_and_holds_up_nobody(
 
     assert idle == Chunk("", (), NOW + SECOND)
     assert len(again.keys) == 30
-    with store.take_many(again.token, again.keys) as taken:
+    with store.lock_for_dispatch(again.token, again.keys) as taken:
         assert {one.attempts for one in taken.timeouts} == {1}
 
 

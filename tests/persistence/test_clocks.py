@@ -10,19 +10,19 @@ import pytest
 
 from tests.persistence.making import SECOND, SetClock, dispatch, ids, outcomes, timeout
 from tests.support.ports import FakeReceiver, FakeTransport
-from timeoutmgr import headers
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import Chunk, Clock, Key, SendResult, TimeoutStore, TransactionMode
 from timeoutmgr.database import Database
-from timeoutmgr.instants import from_wire
+from timeoutmgr.message import headers
+from timeoutmgr.message.instants import from_wire
+from timeoutmgr.message.validation import Limits
 from timeoutmgr.persistence import SqlPersistence
+from timeoutmgr.persistence.sql.dispatch.lock import LockedRows
 from timeoutmgr.persistence.sql.store import SqlTimeoutStore
-from timeoutmgr.persistence.sql.taking import TakenRows
-from timeoutmgr.satellites.dispatcher import DispatchTimeouts
+from timeoutmgr.satellites.timeout_manager.dispatcher import DispatchTimeouts
 from timeoutmgr.telemetry import Counters
 from timeoutmgr.transport.sql import SqlTransport
 from timeoutmgr.transport.work import Work
-from timeoutmgr.validation import Limits
 
 HOUR = 3_600 * SECOND
 
@@ -48,7 +48,7 @@ def test_a_wrong_host_clock_makes_nothing_early_or_late(
     store.store_many([timeout("due", due), timeout("later", later)])
 
     chunk = store.claim(wrong.now(), 10, "o")
-    with store.take_many(chunk.token, [*chunk.keys, Key(later, "later")]) as taken:
+    with store.lock_for_dispatch(chunk.token, [*chunk.keys, Key(later, "later")]) as taken:
         in_hand = [one.id for one in taken.timeouts]
         taken.close(outcomes(chunk.keys, at=right.now()))
 
@@ -112,8 +112,8 @@ def test_what_is_in_hand_knows_how_the_databases_time_goes_on(persistence: SqlPe
     store.store_many([timeout("a", 1)])
     chunk = store.claim(0, 10, "o")
 
-    with store.take_many(chunk.token, chunk.keys) as taken:
-        assert isinstance(taken, TakenRows)
+    with store.lock_for_dispatch(chunk.token, chunk.keys) as taken:
+        assert isinstance(taken, LockedRows)
         at_first = taken.now()
         wrong.at += 7 * SECOND
         later = taken.now()
@@ -162,7 +162,7 @@ def test_a_heartbeat_tells_how_far_ahead_the_databases_clock_is(
         store = persistence.timeouts("e", wrong)
 
         first, second = store.heartbeat("o", {}), store.heartbeat("o", {})
-        store.farewell("o")
+        store.unregister_process("o")
 
     assert first is None
     assert second == pytest.approx(HOUR, abs=60 * SECOND)

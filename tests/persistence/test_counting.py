@@ -1,13 +1,22 @@
-"""Counting is exact while it is cheap, and says so where it is not."""
+"""Counts and lists are complete while they are cheap, and say so where they are not."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import pytest
 
 from tests.persistence.conftest import Stores
-from tests.persistence.making import NOW, SECOND, dispatch, timeout
-from timeoutmgr.contracts import Count, CountsInBounds, TimeoutFilter
-from timeoutmgr.persistence.sql import looking
+from tests.persistence.making import NOW, SECOND, dispatch, outcomes, timeout
+from timeoutmgr.contracts import (
+    Count,
+    CountsInBounds,
+    Key,
+    ListsInBounds,
+    OutcomeKind,
+    TimeoutFilter,
+)
+from timeoutmgr.persistence.sql import queries as looking
 
 ALL = TimeoutFilter()
 
@@ -53,6 +62,66 @@ def test_where_no_index_helps_only_the_first_rows_are_read(sql: Stores) -> None:
 
     assert store.count_in_bounds(other) == Count(1, exact=False)
     assert store.count_in_bounds(TimeoutFilter(destination="other", due_from=NOW + 3)) == Count(1)
+
+
+def test_a_search_for_a_destination_ends_behind_so_many_rows(sql: Stores) -> None:
+    store = sql()
+    store.store_many([timeout(f"{n:02}", NOW + n) for n in range(10)])
+    store.store_many([timeout("other", NOW + 10, destination="other")])
+    store.store_many([timeout(f"{n}", NOW + n) for n in range(11, 25)])
+    assert isinstance(store, ListsInBounds)
+    other = TimeoutFilter(destination="other")
+
+    first = store.list_in_bounds(other)
+    second = store.list_in_bounds(other, after=first.searched_to)
+    third = store.list_in_bounds(other, after=second.searched_to)
+
+    assert (first.timeouts, first.searched_to) == ([], Key(NOW + 9, "09"))
+    assert [one.id for one in second.timeouts] == ["other"]
+    assert second.searched_to == Key(NOW + 19, "19")
+    assert (third.timeouts, third.searched_to) == ([], None)
+
+
+def test_a_full_page_goes_on_behind_its_last_timeout(sql: Stores) -> None:
+    store = sql()
+    store.store_many([timeout(f"{n:02}", NOW + n) for n in range(25)])
+    assert isinstance(store, ListsInBounds)
+    billing = TimeoutFilter(destination="billing")
+
+    page = store.list_in_bounds(billing, limit=3)
+
+    assert [one.id for one in page.timeouts] == ["00", "01", "02"]
+    assert page.searched_to is None
+    assert store.list_in_bounds(billing, limit=10).searched_to is None
+    assert store.list_in_bounds(billing, limit=11).searched_to == Key(NOW + 9, "09")
+
+
+def test_a_search_with_an_index_has_no_end(sql: Stores) -> None:
+    store = sql()
+    store.store_many([timeout(f"{n:02}", NOW + n, saga="s") for n in range(25)])
+    assert isinstance(store, ListsInBounds)
+
+    for which in (ALL, TimeoutFilter(saga_id="s", destination="billing")):
+        page = store.list_in_bounds(which)
+        assert (len(page.timeouts), page.searched_to) == (25, None)
+
+
+def test_a_timeout_that_waits_for_another_try_is_searched_by_its_first_due_time(
+    sql: Stores,
+) -> None:
+    store = sql()
+    store.store_many([timeout("waits", NOW, destination="other")])
+    chunk = store.claim(NOW, 1, "o")
+    with store.lock_for_dispatch(chunk.token, chunk.keys) as taken:
+        retry = outcomes(chunk.keys, OutcomeKind.RETRY)
+        taken.close([replace(one, next_try=NOW + SECOND) for one in retry])
+    store.store_many([timeout(f"{n}", NOW + 1 + n) for n in range(9)])
+    assert isinstance(store, ListsInBounds)
+
+    page = store.list_in_bounds(TimeoutFilter(destination="other", due_before=NOW + 20))
+
+    assert [one.id for one in page.timeouts] == ["waits"]
+    assert page.searched_to is None
 
 
 def test_statistics_name_what_may_be_more(sql: Stores) -> None:

@@ -7,16 +7,16 @@ from typing import cast
 
 from tests.persistence.making import NOW, SECOND, SetClock, outcomes, timeout
 from timeoutmgr.contracts import CancelResult, Key, TimeoutState, TimeoutStore
-from timeoutmgr.instants import Micros
+from timeoutmgr.message.instants import Micros
 from timeoutmgr.persistence.sql.context import StoreContext
-from timeoutmgr.persistence.sql.taking import Found, TakenRows
+from timeoutmgr.persistence.sql.dispatch.lock import DispatchRows, LockedRows
 
 
 def test_what_is_not_due_is_not_taken_although_it_is_asked_for(store: TimeoutStore) -> None:
     store.store_many([timeout("a"), timeout("b", NOW + 1)])
     chunk = store.claim(NOW, 10, "o")
 
-    with store.take_many(chunk.token, [*chunk.keys, Key(NOW + 1, "b")]) as taken:
+    with store.lock_for_dispatch(chunk.token, [*chunk.keys, Key(NOW + 1, "b")]) as taken:
         taken_ids = [one.id for one in taken.timeouts]
 
     assert taken_ids == ["a"]
@@ -28,7 +28,7 @@ def test_what_is_due_in_a_moment_is_taken_where_that_is_asked_for(
     store.store_many([timeout("a", NOW + 2_000), timeout("b", NOW + 2_001)])
     chunk = store.claim(NOW, 10, "o", ahead=3_000)
 
-    with store.take_many(chunk.token, chunk.keys, ahead=2_000) as taken:
+    with store.lock_for_dispatch(chunk.token, chunk.keys, ahead=2_000) as taken:
         taken_ids = [one.id for one in taken.timeouts]
 
     assert [key.id for key in chunk.keys] == ["a", "b"]
@@ -41,7 +41,7 @@ def test_whoever_holds_what_is_not_due_is_told_the_time_that_it_waits_for(
     store.store_many([timeout("a", NOW + 2_000)])
     chunk = store.claim(NOW, 10, "o", ahead=2_000)
 
-    with store.take_many(chunk.token, chunk.keys, ahead=2_000) as taken:
+    with store.lock_for_dispatch(chunk.token, chunk.keys, ahead=2_000) as taken:
         told = getattr(taken, "now", None)  # what it need not have, and then holds nothing early
         assert told is not None
         before = told()
@@ -66,7 +66,7 @@ def test_a_process_that_does_not_run_for_a_while_takes_it_for_earlier_and_never_
     clock = Interrupted()
     context = cast(StoreContext, SimpleNamespace(clock=clock, has_database_clock=False))
 
-    told = TakenRows(context, Found(), lambda outcomes: None).now()
+    told = LockedRows(context, DispatchRows(), lambda outcomes: None).now()
 
     assert told <= clock.at - 5_000
 
@@ -75,7 +75,7 @@ def test_what_is_held_until_it_is_due_cannot_be_cancelled_any_more(store: Timeou
     store.store_many([timeout("a", NOW + 2_000)])
     chunk = store.claim(NOW, 10, "o", ahead=2_000)
 
-    with store.take_many(chunk.token, chunk.keys, ahead=2_000) as taken:
+    with store.lock_for_dispatch(chunk.token, chunk.keys, ahead=2_000) as taken:
         cancelled = store.cancel("a")
         taken.close(outcomes([one.key for one in taken.timeouts]))
 

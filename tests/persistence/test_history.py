@@ -7,8 +7,9 @@ from collections.abc import Callable
 import pytest
 
 from tests.persistence.conftest import Stores
-from tests.persistence.making import NOW, outcomes, rolled_back, timeout
-from timeoutmgr.contracts import OutcomeKind
+from tests.persistence.making import NOW, SECOND, outcomes, rolled_back, timeout
+from timeoutmgr.contracts import HistoryEntry, KeepsHistory, OutcomeKind, TimeoutStore
+from timeoutmgr.message.channels import EARLY_CANCEL
 from timeoutmgr.persistence import SqlPersistence
 
 
@@ -23,7 +24,68 @@ def test_history_is_undone_with_what_it_tells_of(
 
     with rolled_back(persistence.database) as transaction:
         chunk = store.claim(NOW, 1, "o", transaction=transaction)
-        with store.take_many(chunk.token, chunk.keys, transaction=transaction) as taken:
+        with store.lock_for_dispatch(chunk.token, chunk.keys, transaction=transaction) as taken:
             taken.close(outcomes(chunk.keys, kind))
 
     assert kind.value not in store.statistics().outcomes
+
+
+def told(store: TimeoutStore, timeout_id: str) -> list[tuple[str, str | None]]:
+    """Return how a timeout ended, with the channels."""
+    return [(entry.event, entry.channel) for entry in ends(store, timeout_id)]
+
+
+def ends(store: TimeoutStore, timeout_id: str) -> list[HistoryEntry]:
+    """Return the events of a timeout but its beginning, which few settings record."""
+    assert isinstance(store, KeepsHistory)
+    return [entry for entry in store.history(timeout_id) if entry.event != "scheduled"]
+
+
+def test_the_history_of_a_cancelled_timeout_names_the_channel(store: TimeoutStore) -> None:
+    assert isinstance(store, KeepsHistory)
+    store.store_many([timeout("a"), timeout("b", saga="s"), timeout("c", saga="s"), timeout("d")])
+
+    store.cancel("a", channel="cli")
+    store.cancel_saga("s", channel="queue 'sales.Timeouts', message 'forged'")
+    store.cancel("d")
+
+    assert told(store, "a") == [("cancelled", "cli")]
+    assert told(store, "b") == [("cancelled", "queue 'sales.Timeouts', message 'forged'")]
+    assert told(store, "c") == told(store, "b")
+    assert told(store, "d") == [("cancelled", None)]
+
+
+def test_a_history_has_what_became_of_the_timeout_and_of_no_other(store: TimeoutStore) -> None:
+    assert isinstance(store, KeepsHistory)
+    store.store_many([timeout("a", NOW - SECOND), timeout("b")])
+
+    chunk = store.claim(NOW, 1, "o")
+    with store.lock_for_dispatch(chunk.token, chunk.keys) as taken:
+        taken.close(outcomes(chunk.keys))
+
+    [entry] = ends(store, "a")
+    assert (entry.id, entry.event, entry.channel) == ("a", "dispatched", None)
+    assert (entry.due, entry.destination, entry.attempt) == (NOW - SECOND, "billing", 0)
+    assert entry.node
+    assert (ends(store, "b"), store.history("nobody")) == ([], [])
+
+
+def test_a_message_that_was_cancelled_before_it_came_says_so(store: TimeoutStore) -> None:
+    assert isinstance(store, KeepsHistory)
+    store.cancel("a", channel="cli")
+
+    store.store_many([timeout("a")])
+
+    assert told(store, "a") == [("cancelled", EARLY_CANCEL)]
+
+
+def test_a_long_history_is_cut_to_its_newest_events(sqlite: Stores) -> None:
+    store = sqlite()
+    assert isinstance(store, KeepsHistory)
+    store.store_many([timeout("a")])
+    store.reschedule("a", NOW + SECOND)
+    store.cancel("a", channel="cli")
+
+    events = [entry.event for entry in store.history("a", limit=2)]
+
+    assert events == ["rescheduled", "cancelled"]

@@ -17,7 +17,7 @@ from timeoutmgr.contracts import (
     TimeoutStore,
 )
 from timeoutmgr.persistence import MemoryTimeoutStore, SqlTimeoutStore
-from timeoutmgr.persistence.sql.purging import Purging
+from timeoutmgr.persistence.sql.maintenance import StoreMaintenance
 
 DAY = 86_400 * SECOND
 
@@ -137,7 +137,7 @@ def test_two_processes_never_purge_the_same_rows(row_locking: Stores) -> None:
     assert isinstance(first, SqlTimeoutStore)
 
     with rolled_back(first.context.database) as transaction:
-        ours = Purging(first.context)._purge(transaction)
+        ours = StoreMaintenance(first.context)._purge(transaction)
         theirs = second.purge()  # it waits for nobody
 
     assert (ours, theirs) == (1_000, 700)
@@ -177,8 +177,8 @@ def test_a_process_that_stopped_cleanly_leaves_no_heartbeat(stores: Stores) -> N
     store.heartbeat("here", {})
     store.heartbeat("stopped", {})
 
-    store.farewell("stopped")
-    store.farewell("stopped")
+    store.unregister_process("stopped")
+    store.unregister_process("stopped")
 
     assert [each.owner for each in store.processes()] == ["here"]
 

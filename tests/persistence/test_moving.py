@@ -13,14 +13,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.persistence.making import NOW, SECOND, SetClock, rolled_back, timeout
-from timeoutmgr import headers
 from timeoutmgr.contracts import Key, Move, Outcome, OutcomeKind, Timeout, TimeoutState
 from timeoutmgr.database import Database
-from timeoutmgr.instants import to_wire
-from timeoutmgr.message import Message, Outgoing
+from timeoutmgr.message import headers
+from timeoutmgr.message.instants import to_wire
+from timeoutmgr.message.message import Message, Outgoing
 from timeoutmgr.persistence import SqlPersistence, SqlSettings
 from timeoutmgr.persistence.sql.store import SqlTimeoutStore
-from timeoutmgr.satellites.delivering import delivered
+from timeoutmgr.satellites.delivery.message import delivered
 from timeoutmgr.transport.sql import SqlTransport
 
 AT = NOW + SECOND
@@ -132,7 +132,7 @@ def test_what_is_moved_is_received_as_if_it_had_been_sent(
 def test_what_is_moved_is_recorded_as_what_is_sent_and_closed(place: Place) -> None:
     moved, closed = place.stored(place.timeout("moved"), place.timeout("closed"))
     place.moved([moved])
-    with place.store.take_many("", [closed]) as taken:
+    with place.store.lock_for_dispatch("", [closed]) as taken:
         taken.close([Outcome(key=closed, kind=OutcomeKind.DISPATCHED, at=AT)])
 
     first, second = place.history()
@@ -188,7 +188,7 @@ def test_a_header_that_only_speaks_of_such_a_header_is_no_reason_to_stay(place: 
 def test_what_others_have_in_hand_is_left_and_not_waited_for(place: Place) -> None:
     free, held = place.stored(place.timeout("free"), place.timeout("held"))
 
-    with place.store.take_many("", [held]):
+    with place.store.lock_for_dispatch("", [held]):
         assert place.moved([free, held]) == [free]
 
     assert place.store.find("held") == (TimeoutState.PENDING, place.timeout("held"))
@@ -217,7 +217,7 @@ def test_a_claim_ends_with_the_last_of_its_timeouts_and_not_before(place: Place)
     whole = place.store.claim(AT, 10, "o")
     place.moved(whole.keys, whole.token)
     assert place.store.statistics().claimed == 2
-    with place.store.take_many(chunk.token, [bad.key]) as taken:
+    with place.store.lock_for_dispatch(chunk.token, [bad.key]) as taken:
         taken.close([Outcome(key=bad.key, kind=OutcomeKind.FAILED, at=AT)])
     assert place.store.statistics().claimed == 0
 
@@ -234,14 +234,14 @@ def test_a_transaction_that_comes_to_nothing_has_moved_nothing(place: Place) -> 
 
 def test_a_receiver_that_waits_is_woken_by_what_is_moved(place: Place) -> None:
     keys = place.stored(place.timeout("a"))
-    bell = place.transport.bells.bell(place.queue)
+    wakeup = place.transport.wakeups.wakeup(place.queue)
     with closing(place.transport.session().receiver(place.queue, prefetch=10)) as receiver:
         assert receiver.receive(1, 0.0) == []
-        before = bell.rings
+        before = wakeup.count
 
         place.moved(keys)
 
-        assert bell.rings > before
+        assert wakeup.count > before
 
 
 def test_only_postgresql_moves_rows(sqlite_url: str) -> None:

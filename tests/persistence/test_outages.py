@@ -63,7 +63,7 @@ def test_a_dispatch_whose_commit_failed_goes_out_again(row_locking: Stores) -> N
     store.store_many([timeout("a")])
     chunk = store.claim(NOW, 1, "o")
 
-    manager = store.take_many(chunk.token, chunk.keys)
+    manager = store.lock_for_dispatch(chunk.token, chunk.keys)
     taken = manager.__enter__()
     _cut_transactions(persistence)
     with pytest.raises(StorageUnavailable):

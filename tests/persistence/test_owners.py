@@ -34,7 +34,7 @@ persistence = SqlPersistence(url, prefix="suite_", settings=settings)
 store = persistence.timeouts(endpoint, SystemClock())
 chunk = store.claim(SystemClock().now(), 10, "owner of " + endpoint)
 if step == "taken":
-    taken = store.take_many(chunk.token, chunk.keys)
+    taken = store.lock_for_dispatch(chunk.token, chunk.keys)
     taken.__enter__()
 print(*(key.id for key in chunk.keys), flush=True)
 sys.stdin.read()
@@ -145,7 +145,7 @@ def test_a_claim_after_a_lost_session_lock_belongs_to_a_living_owner(
     mine, theirs = one.timeouts("e", clock), other.timeouts("e", clock)
     mine.store_many([timeout("a"), timeout("b")])
     first = mine.claim(NOW, 1, "o")
-    end_session_of(one.database, mine.context.lives.name_of("o"))
+    end_session_of(one.database, mine.context.liveness.name_of("o"))
 
     again = mine.claim(NOW, 9, "o")
 

@@ -9,7 +9,7 @@ from tests.persistence.installations import Make
 from tests.persistence.making import NOW, timeout
 from tests.persistence.ranging import Installation, fill, tend
 from timeoutmgr.contracts import TimeoutFilter
-from timeoutmgr.persistence.sql.ranges import ALL, DAY, fresh
+from timeoutmgr.persistence.sql.partitions.ranges import ALL, DAY, fresh
 
 
 @pytest.mark.parametrize("steps", range(1, 7))
@@ -19,7 +19,7 @@ def test_copies_that_somebody_left_behind_are_gone_on_with(
     store = old.store()
     names = fill(store, 2_500, NOW + DAY, 400 * DAY)
     for _ in range(steps):  # and then it dies
-        store.tend()
+        store.run_maintenance()
     store.cancel(names[0])
     store.cancel(names[-1])
     store.store_many([timeout("late", NOW + 44 * DAY)])
@@ -38,7 +38,7 @@ def test_copies_for_another_day_are_made_anew(old: Installation, make: Make) -> 
     store = old.store()
     names = fill(store, 2_500, NOW + DAY, 400 * DAY)
     while not (old.copies()):
-        store.tend()
+        store.run_maintenance()
     later = make("convert")
     later.clock.at = NOW + DAY
 
@@ -55,13 +55,13 @@ def test_copies_that_do_not_agree_never_take_the_place_of_what_they_are_copies_o
     store = old.store()
     names = fill(store, 2_500, NOW + DAY, 400 * DAY)
     while not (old.copies()):
-        store.tend()
+        store.run_maintenance()
     with old.persistence.database.begin() as connection:
         connection.execute(text(f"DELETE FROM {old.look().table('_copies')} WHERE id LIKE '%7'"))
 
     tend(store)
 
-    assert "not all there" in caplog.text
+    assert "copies missing" in caplog.text
     assert list(old.ranges) == fresh(NOW)
     assert sorted(one.id for one in store.list(TimeoutFilter(), limit=9_999)) == sorted(names)
 
@@ -70,7 +70,7 @@ def test_copies_that_nobody_needs_are_removed(old: Installation, make: Make) -> 
     store = old.store()
     fill(store, 2_500, NOW + DAY, 400 * DAY)
     while not (old.copies()):
-        store.tend()
+        store.run_maintenance()
     made = make("auto")  # it is not wanted any more
 
     tend(made.store())
@@ -94,7 +94,7 @@ def test_a_step_that_takes_too_long_is_tried_with_fewer_rows(
         )
     slow = "CREATE TRIGGER {0}slow BEFORE INSERT ON {1} FOR EACH ROW EXECUTE FUNCTION {0}slow()"
     while not old.leftovers():
-        store.tend()
+        store.run_maintenance()
     with old.persistence.database.begin() as connection:
         for one in fresh(NOW):
             part = old.look().of(one)

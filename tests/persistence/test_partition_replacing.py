@@ -14,8 +14,8 @@ from tests.persistence.making import NOW, SECOND, dispatch, timeout
 from tests.persistence.ranging import Installation, fill, tend
 from timeoutmgr.contracts import CancelResult, ChangeResult, TimeoutFilter
 from timeoutmgr.errors import StorageConflict
-from timeoutmgr.persistence.sql import replacing
-from timeoutmgr.persistence.sql.ranges import ALL, DAY, Change, fresh
+from timeoutmgr.persistence.sql.partitions import conversion as replacing
+from timeoutmgr.persistence.sql.partitions.ranges import ALL, DAY, Change, fresh
 
 
 def test_everybody_goes_on_while_ranges_are_copied(old: Installation, make: Make) -> None:
@@ -79,8 +79,8 @@ def test_a_dispatcher_at_work_is_not_waited_for(new: Installation) -> None:
     chunk = store.claim(NOW, 9, "o")
     new.clock.at = far.start - DAY
 
-    with store.take_many(chunk.token, chunk.keys) as taken:
-        store.tend()
+    with store.lock_for_dispatch(chunk.token, chunk.keys) as taken:
+        store.run_maintenance()
         assert far in new.ranges
         assert [one.id for one in taken.timeouts] == ["a"]
 
@@ -111,7 +111,7 @@ def test_a_table_that_is_never_free_is_left_in_peace_after_a_few_tries(new: Inst
 
     with new.persistence.database.begin() as connection:
         connection.execute(text(f"LOCK TABLE {new.look().whole} IN SHARE MODE"))
-        tries = [store.tend() for _ in range(10)]
+        tries = [store.run_maintenance() for _ in range(10)]
 
     assert tries == [True] * 9 + [False]
     tend(store)
@@ -125,7 +125,7 @@ def _conversion() -> Change:
 def _tend_until_fresh(installation: Installation) -> None:
     store = installation.store()
     while list(installation.ranges) != fresh(NOW):
-        store.tend()
+        store.run_maintenance()
     tend(store)
 
 

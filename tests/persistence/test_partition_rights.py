@@ -15,7 +15,7 @@ from tests.persistence.making import NOW, SECOND, timeout
 from tests.persistence.ranging import Installation, fill, tend
 from timeoutmgr.contracts import CancelResult, TimeoutFilter
 from timeoutmgr.persistence import SqlPersistence, SqlSettings
-from timeoutmgr.persistence.sql.ranges import ALL, DAY
+from timeoutmgr.persistence.sql.partitions.ranges import ALL, DAY
 
 
 def test_partitions_of_somebody_else_are_left_alone(old: Installation) -> None:
@@ -49,7 +49,7 @@ def test_a_user_without_the_right_to_make_tables_goes_on_and_is_warned_once(
         assert sorted(dispatch_all(made)) == ["a", "b"]
         assert not made.look().may_change
         assert [
-            one.levelname for one in caplog.records if "cannot be kept" in one.getMessage()
+            one.levelname for one in caplog.records if "cannot maintain" in one.getMessage()
         ] == ["WARNING"]
         made.persistence.close()
 
@@ -60,7 +60,7 @@ def test_a_user_without_rights_writes_while_another_copies(
     store = old.store()
     fill(store, 2_500, NOW + DAY, 400 * DAY)
     while not old.copies():
-        store.tend()
+        store.run_maintenance()
     with _plain_user(old, unique, postgres_url) as url:
         made = make(url=url)
 

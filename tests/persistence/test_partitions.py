@@ -8,8 +8,8 @@ from tests.persistence.installations import dispatch_all
 from tests.persistence.making import NOW, SECOND, dispatch, ids, timeout
 from tests.persistence.ranging import TODAY, Installation, fill, tend
 from timeoutmgr.contracts import TimeoutFilter, TimeoutState
-from timeoutmgr.instants import EARLIEST, LATEST
-from timeoutmgr.persistence.sql.ranges import DAY, Range
+from timeoutmgr.message.instants import EARLIEST, LATEST
+from timeoutmgr.persistence.sql.partitions.ranges import DAY, DueRange
 
 
 def test_days_are_made_a_week_ahead_as_time_goes_on(new: Installation) -> None:
@@ -55,7 +55,7 @@ def test_a_day_that_is_over_is_dropped_when_it_is_empty(new: Installation) -> No
     tend(store)
 
     assert today not in new.ranges
-    assert new.ranges[0] == Range(None, TODAY + DAY)
+    assert new.ranges[0] == DueRange(None, TODAY + DAY)
 
 
 def test_a_day_that_is_over_is_kept_while_it_holds_many(new: Installation) -> None:
@@ -65,7 +65,7 @@ def test_a_day_that_is_over_is_kept_while_it_holds_many(new: Installation) -> No
     new.clock.at = TODAY + 5 * DAY
     tend(store)
 
-    assert new.holds(Range(TODAY, TODAY + DAY)) == 1_500
+    assert new.holds(DueRange(TODAY, TODAY + DAY)) == 1_500
     assert len(dispatch_all(new)) == 1_500
 
 

@@ -106,7 +106,7 @@ def test_sqlite_goes_by_both_ends_of_an_interval_and_not_by_its_instants(
         ran.append((statement, parameters[0] if many else parameters))
 
     first, _second = store.claim(NOW, 100, "o"), store.claim(NOW, 100, "o")
-    store.expect(NOW)  # all gaps are looked at again
+    store.notify_stored(NOW)  # all gaps are looked at again
     event.listen(database.engine, "before_cursor_execute", note)
     try:
         store.claim(NOW, 100, "o")
@@ -143,11 +143,11 @@ def test_at_one_instant_postgresql_reads_no_further_than_a_chunk(
             ran.append((statement, parameters))
 
     first, _second, _third = (store.claim(NOW, 100, "o") for _ in range(3))
-    store.expect(NOW)  # all gaps are looked at again
+    store.notify_stored(NOW)  # all gaps are looked at again
     event.listen(database.engine, "before_cursor_execute", note)
     try:
         store.claim(NOW, 100, "o")
-        with store.take_many(first.token, first.keys) as taken:
+        with store.lock_for_dispatch(first.token, first.keys) as taken:
             found = len(taken.timeouts)
     finally:
         event.remove(database.engine, "before_cursor_execute", note)

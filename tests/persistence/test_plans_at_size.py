@@ -20,7 +20,7 @@ from tests.persistence.making import NOW, SECOND, dispatch, rolled_back, timeout
 from tests.persistence.ranging import Installation
 from tests.services.private import PrivateServer
 from timeoutmgr.persistence import SqlPersistence, SqlSettings
-from timeoutmgr.persistence.sql.ranges import DAY
+from timeoutmgr.persistence.sql.partitions.ranges import DAY
 from timeoutmgr.persistence.sql.store import SqlTimeoutStore
 from timeoutmgr.transport.sql import SqlTransport
 
@@ -106,9 +106,9 @@ def _use(installation: Installation, store: SqlTimeoutStore) -> None:
     chunk = store.claim(NOW, _DUE, "o")
     second = store.claim(NOW, _DUE, "o")  # beside the claim in force
     dispatch(store, chunk)
-    with store.take_many(second.token, second.keys):
+    with store.lock_for_dispatch(second.token, second.keys):
         pass  # given back
-    store.expect(NOW - SECOND)
+    store.notify_stored(NOW - SECOND)
     store.claim(NOW, _DUE, "o")  # all gaps are looked at again
     installation.store().claim(NOW, _DUE, "o")  # it knows of nothing due, and looks first
     _move(installation, store)

@@ -6,14 +6,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timeoutmgr.instants import EARLIEST, LATEST, Micros, to_micros
-from timeoutmgr.persistence.sql.ranges import ALL, DAY, Range, fresh, joined, over, split
+from timeoutmgr.message.instants import EARLIEST, LATEST, Micros, to_micros
+from timeoutmgr.persistence.sql.partitions.ranges import (
+    ALL,
+    DAY,
+    DueRange,
+    fresh,
+    joined,
+    over,
+    split,
+)
 
 NOW = to_micros(datetime(2026, 11, 21, 15, 30, tzinfo=UTC))
 INSTANTS = st.integers(min_value=400 * DAY, max_value=to_micros(datetime(2200, 1, 1, tzinfo=UTC)))
 
 
-def settled(ranges: list[Range], now: Micros) -> list[Range]:
+def settled(ranges: list[DueRange], now: Micros) -> list[DueRange]:
     """Return what becomes of *ranges*, all of them empty, by *now*."""
     while (change := split(ranges, now)) is not None:
         at = ranges.index(change.old[0])
@@ -22,7 +30,7 @@ def settled(ranges: list[Range], now: Micros) -> list[Range]:
     return [*joined(past).new, *ranges[len(past) :]] if len(past) > 1 else ranges
 
 
-def covers_all(ranges: list[Range]) -> bool:
+def covers_all(ranges: list[DueRange]) -> bool:
     ends = [one.end for one in ranges]
     return [None, *ends[:-1]] == [one.start for one in ranges] and ends[-1] is None
 

@@ -21,7 +21,7 @@ from timeoutmgr.database import Database
 from timeoutmgr.database.upgrade import folder_of
 from timeoutmgr.errors import CombinationRefused, ConfigurationError, SchemaMissing
 from timeoutmgr.persistence import MemoryPersistence, SqlPersistence, SqlSettings
-from timeoutmgr.persistence.sql.tables import Tables, tables
+from timeoutmgr.persistence.sql.tables import TimeoutTables, tables
 
 Made = Callable[..., SqlPersistence]
 
@@ -65,7 +65,7 @@ def test_queries_and_migrations_know_the_same_columns(
 
     inspector = inspect(persistence.database.engine)
 
-    for field in Tables.__slots__:
+    for field in TimeoutTables.__slots__:
         table = getattr(known, field)
         there = {column["name"] for column in inspector.get_columns(table.name)} - {"xid"}
         assert there == set(table.columns.keys()), table.name

@@ -17,8 +17,8 @@ from timeoutmgr.contracts import (
     TimeoutStore,
 )
 from timeoutmgr.errors import MessageRejected
-from timeoutmgr.instants import LATEST
-from timeoutmgr.message import Message
+from timeoutmgr.message.instants import LATEST
+from timeoutmgr.message.message import Message
 from timeoutmgr.persistence import SqlPersistence
 
 ALL = TimeoutFilter()
@@ -184,7 +184,7 @@ def test_a_redelivery_that_meets_the_dispatch_does_not_resurrect(sql: Stores) ->
 
     with (
         persistence.database.begin() as transaction,
-        store.take_many(chunk.token, chunk.keys, transaction=transaction) as taken,
+        store.lock_for_dispatch(chunk.token, chunk.keys, transaction=transaction) as taken,
     ):
         # On SQLite it can only begin when we have committed; elsewhere it runs at once.
         redelivered.start()

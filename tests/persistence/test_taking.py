@@ -37,7 +37,7 @@ def test_what_is_taken_is_whole_and_in_order(store: TimeoutStore) -> None:
     store.store_many(stored)
     chunk = store.claim(NOW, 10, "o")
 
-    with store.take_many(chunk.token, chunk.keys) as taken:
+    with store.lock_for_dispatch(chunk.token, chunk.keys) as taken:
         assert list(taken.timeouts) == [stored[2], stored[1], stored[0]]
 
 
@@ -45,7 +45,7 @@ def test_dispatched_and_failed_are_gone_for_good(store: TimeoutStore) -> None:
     store.store_many([timeout("a"), timeout("b")])
     chunk = store.claim(NOW, 10, "o")
 
-    with store.take_many(chunk.token, chunk.keys) as taken:
+    with store.lock_for_dispatch(chunk.token, chunk.keys) as taken:
         taken.close(outcomes(chunk.keys[:1]) + outcomes(chunk.keys[1:], OutcomeKind.FAILED))
 
     assert store.count(ALL) == 0
@@ -58,7 +58,7 @@ def test_what_is_left_out_of_the_outcomes_stays_and_can_be_claimed(store: Timeou
     store.store_many([timeout("a"), timeout("b")])
     chunk = store.claim(NOW, 10, "o")
 
-    with store.take_many(chunk.token, chunk.keys) as taken:
+    with store.lock_for_dispatch(chunk.token, chunk.keys) as taken:
         taken.close(outcomes(chunk.keys[:1]))
 
     assert ids(store.claim(NOW, 10, "o")) == ["b"]
@@ -68,10 +68,10 @@ def test_what_is_in_hand_is_left_out_for_others(store: TimeoutStore) -> None:
     store.store_many([timeout("a"), timeout("b")])
     chunk = store.claim(NOW, 10, "o")
 
-    with store.take_many(chunk.token, chunk.keys) as taken:
-        with store.take_many(chunk.token, chunk.keys) as other:
+    with store.lock_for_dispatch(chunk.token, chunk.keys) as taken:
+        with store.lock_for_dispatch(chunk.token, chunk.keys) as other:
             assert list(other.timeouts) == []
-        with store.take_many("", chunk.keys[:1]) as other:
+        with store.lock_for_dispatch("", chunk.keys[:1]) as other:
             assert list(other.timeouts) == []
         taken.close(outcomes(chunk.keys))
 
@@ -84,7 +84,7 @@ def test_keys_that_are_gone_moved_or_not_due_are_left_out(store: TimeoutStore) -
     store.cancel("a")
     store.reschedule("b", NOW - 5)
 
-    with store.take_many(chunk.token, [*chunk.keys, Key(NOW + 1, "d")]) as taken:
+    with store.lock_for_dispatch(chunk.token, [*chunk.keys, Key(NOW + 1, "d")]) as taken:
         assert [one.id for one in taken.timeouts] == ["c"]
         taken.close(outcomes([one.key for one in taken.timeouts]))
 
@@ -98,11 +98,11 @@ def test_a_control_message_with_an_id_alone_claims_on_the_spot(
     key = store.key_of("a")
     assert key == Key(NOW + 1, "a")
 
-    with store.take_many("", [key]) as taken:
+    with store.lock_for_dispatch("", [key]) as taken:
         early = list(taken.timeouts)
         taken.close([])
     clock.at = NOW + 1
-    with store.take_many("", [key]) as taken:
+    with store.lock_for_dispatch("", [key]) as taken:
         taken.close(outcomes([one.key for one in taken.timeouts]))
 
     assert early == []
@@ -115,7 +115,7 @@ def test_a_control_message_that_comes_again_finds_nothing(store: TimeoutStore) -
     chunk = store.claim(NOW, 10, "o")
     dispatch(store, chunk)
 
-    with store.take_many(chunk.token, chunk.keys) as taken:
+    with store.lock_for_dispatch(chunk.token, chunk.keys) as taken:
         assert list(taken.timeouts) == []
         taken.close([])
 
@@ -124,7 +124,7 @@ def test_leaving_without_close_gives_back_and_says_maybe_sent(store: TimeoutStor
     store.store_many([timeout("a"), timeout("b")])
     chunk = store.claim(NOW, 10, "o")
 
-    with pytest.raises(ZeroDivisionError), store.take_many(chunk.token, chunk.keys):
+    with pytest.raises(ZeroDivisionError), store.lock_for_dispatch(chunk.token, chunk.keys):
         raise ZeroDivisionError
     again = store.claim(NOW, 10, "o")
     store.release(again.token)
@@ -139,7 +139,7 @@ def test_closing_twice_is_an_error(store: TimeoutStore) -> None:
     store.store_many([timeout("a")])
     chunk = store.claim(NOW, 10, "o")
 
-    with store.take_many(chunk.token, chunk.keys) as taken:
+    with store.lock_for_dispatch(chunk.token, chunk.keys) as taken:
         taken.close(outcomes(chunk.keys))
         with pytest.raises(RuntimeError):
             taken.close([])
@@ -152,7 +152,7 @@ def test_an_attempt_is_counted_and_nothing_else_changes(
     for attempt in range(3):
         chunk = store.claim(clock.at, 10, "o")
         clock.at += SECOND
-        with store.take_many(chunk.token, chunk.keys) as taken:
+        with store.lock_for_dispatch(chunk.token, chunk.keys) as taken:
             assert [one.attempts for one in taken.timeouts] == [attempt]
             retry = outcomes(chunk.keys, OutcomeKind.RETRY)
             taken.close([replace(one, next_try=clock.at) for one in retry])
@@ -167,12 +167,12 @@ def test_in_a_transaction_taking_comes_and_goes_with_it(sql: Stores) -> None:
 
     with rolled_back(persistence.database) as transaction:
         chunk = store.claim(NOW, 1, "o", transaction=transaction)
-        with store.take_many(chunk.token, chunk.keys, transaction=transaction) as taken:
+        with store.lock_for_dispatch(chunk.token, chunk.keys, transaction=transaction) as taken:
             taken.close(outcomes(chunk.keys))
     undone = store.find("a")
     with persistence.database.begin() as transaction:
         chunk = store.claim(NOW, 1, "o", transaction=transaction)
-        with store.take_many(chunk.token, chunk.keys, transaction=transaction) as taken:
+        with store.lock_for_dispatch(chunk.token, chunk.keys, transaction=transaction) as taken:
             taken.close(outcomes(chunk.keys))
 
     assert undone == (TimeoutState.PENDING, timeout("a"))
@@ -184,7 +184,7 @@ def test_a_lapsed_claim_is_not_taken_over_while_its_rows_are_held(row_locking: S
     store.store_many([timeout("a"), timeout("b")])
     chunk = store.claim(NOW, 10, "o")
 
-    with store.take_many(chunk.token, chunk.keys[:1]) as taken:
+    with store.lock_for_dispatch(chunk.token, chunk.keys[:1]) as taken:
         row_locking.clock.at += 120 * SECOND
         meanwhile = store.claim(row_locking.clock.at, 10, "p")
         taken.close(outcomes(chunk.keys[:1]))
@@ -209,7 +209,7 @@ def test_on_sqlite_sent_is_sent_even_if_the_claim_lapsed_meanwhile(sqlite: Store
     store.store_many([timeout("a"), timeout("b")])
     chunk = store.claim(NOW, 10, "o")
 
-    with store.take_many(chunk.token, chunk.keys) as taken:
+    with store.lock_for_dispatch(chunk.token, chunk.keys) as taken:
         sqlite.clock.at += 120 * SECOND
         later = store.claim(sqlite.clock.at, 10, "p")
         store.reschedule("b", NOW + 999 * SECOND)
@@ -228,7 +228,7 @@ def test_where_dispatch_is_atomic_nothing_is_maybe_sent(sql: Stores) -> None:
     chunk = store.claim(NOW, 10, "o")
     with (
         rolled_back(persistence.database) as transaction,
-        store.take_many(chunk.token, chunk.keys, transaction=transaction) as taken,
+        store.lock_for_dispatch(chunk.token, chunk.keys, transaction=transaction) as taken,
     ):
         assert len(taken.timeouts) == 1
     sql.clock.at += 120 * SECOND
@@ -243,7 +243,10 @@ def test_a_control_message_whose_claim_is_gone_still_leaves_a_trace(row_locking:
     chunk = store.claim(NOW, 10, "o")
     store.release(chunk.token)
 
-    with store.take_many(chunk.token, chunk.keys[:1]) as taken, store.take_many("", chunk.keys[1:]):
+    with (
+        store.lock_for_dispatch(chunk.token, chunk.keys[:1]) as taken,
+        store.lock_for_dispatch("", chunk.keys[1:]),
+    ):
         claimed = store.statistics().claimed
         taken.close([])
 
@@ -260,8 +263,8 @@ def test_a_dispatcher_that_is_passed_by_leaves_the_claim_to_its_holder(
     first.store_many([timeout("a")])
     chunk = first.claim(NOW, 10, "o")
 
-    with first.take_many(chunk.token, chunk.keys) as holder:
-        with second.take_many(chunk.token, chunk.keys) as late:
+    with first.lock_for_dispatch(chunk.token, chunk.keys) as holder:
+        with second.lock_for_dispatch(chunk.token, chunk.keys) as late:
             assert not late.timeouts
             late.close([])
         again = second.claim(NOW, 10, "p")
@@ -277,10 +280,10 @@ def test_a_dispatcher_may_have_two_chunks_in_hand_and_be_told_of_one_twice(
     store.store_many([timeout(name) for name in "abcdef"])
     one, other = store.claim(NOW, 3, "o"), store.claim(NOW, 3, "o")
 
-    with store.take_many(one.token, one.keys) as first:
-        with store.take_many(one.token, one.keys) as again:
+    with store.lock_for_dispatch(one.token, one.keys) as first:
+        with store.lock_for_dispatch(one.token, one.keys) as again:
             again.close([])
-        with store.take_many(other.token, other.keys) as second:
+        with store.lock_for_dispatch(other.token, other.keys) as second:
             first.close(outcomes(one.keys))
             second.close(outcomes(other.keys))
 
@@ -317,7 +320,7 @@ def test_a_claim_on_a_row_that_a_change_held_ends_with_the_change(row_locking: S
 
     with rolled_back(persistence.database) as change:
         change.execute(lock, {"due": NOW})
-        with store.take_many(chunk.token, chunk.keys) as taken:
+        with store.lock_for_dispatch(chunk.token, chunk.keys) as taken:
             assert not taken.timeouts
             taken.close([])
         meanwhile = store.claim(NOW, 10, "o")
@@ -330,7 +333,7 @@ def test_what_no_confirm_came_for_may_have_been_sent(store: TimeoutStore) -> Non
     store.store_many([timeout("a")])
     chunk = store.claim(NOW, 10, "o")
 
-    with store.take_many(chunk.token, chunk.keys) as taken:
+    with store.lock_for_dispatch(chunk.token, chunk.keys) as taken:
         [key] = chunk.keys
         taken.close(
             [
@@ -347,8 +350,8 @@ def test_a_release_in_doubt_leaves_a_dispatcher_at_work(store: TimeoutStore) -> 
     store.store_many([timeout("a")])
     chunk = store.claim(NOW, 10, "o")
 
-    with store.take_many(chunk.token, chunk.keys) as taken:
-        store.release(chunk.token, maybe_handed_on=True)
+    with store.lock_for_dispatch(chunk.token, chunk.keys) as taken:
+        store.release(chunk.token, maybe_sent=True)
         again = store.claim(NOW, 10, "p")
         taken.close(outcomes(chunk.keys))
 
@@ -359,7 +362,7 @@ def test_what_a_release_in_doubt_frees_may_have_been_sent(row_locking: Stores) -
     store = row_locking()
     store.store_many([timeout("a")])
 
-    store.release(store.claim(NOW, 10, "o").token, maybe_handed_on=True)
+    store.release(store.claim(NOW, 10, "o").token, maybe_sent=True)
 
     assert ids(store.claim(NOW, 10, "p")) == ["a"]
     assert store.cancel("a") is CancelResult.MAYBE_SENT

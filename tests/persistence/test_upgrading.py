@@ -38,6 +38,9 @@ def old(
             f"DROP TABLE {name}_all",
             f"CREATE TABLE {name}_past PARTITION OF {name} FOR VALUES FROM (MINVALUE) TO ({NOW})",
             f"CREATE TABLE {name}_far PARTITION OF {name} FOR VALUES FROM ({NOW}) TO (MAXVALUE)",
+            f"INSERT INTO {unique}_timeout_history (id, event, at, due, endpoint, destination,"
+            " attempt, node) SELECT 'i', 'dispatched', 0, 0, 'e', 'd', 0, 'n'"
+            " FROM generate_series(1, 2)",
         ):
             connection.execute(text(statement))
     timeouts = [timeout(f"{n}", NOW - 10 + n, saga="s") for n in range(20)]
@@ -88,7 +91,8 @@ def test_indexes_of_large_tables_are_built_beside_their_writers(
 
     builds = [one for one in ran if one.startswith("CREATE INDEX")]
     on_parts = [one for one in builds if " ON ONLY " not in one]
-    assert len(on_parts) == 4  # two indexes of two partitions
+    assert len([one for one in on_parts if f"{unique}_timeouts" in one]) == 4  # two of two parts
+    assert len([one for one in on_parts if f"{unique}_timeout_history" in one]) == 1
     assert all("CONCURRENTLY" in one for one in on_parts)
     assert _indexes(old, unique) == {
         f"{unique}_timeouts_{part}_{name}": True
@@ -114,8 +118,28 @@ def test_what_was_left_of_an_index_that_was_cut_off_is_built_anew(
     assert all(_indexes(old, unique).values())
 
 
-def _indexes(persistence: SqlPersistence, unique: str) -> dict[str, bool]:
-    """Return the indexes of the timeouts but for the primary keys, and whether each is valid."""
+def test_what_was_left_of_the_index_of_a_plain_table_is_built_anew(
+    old: SqlPersistence, unique: str
+) -> None:
+    table = f"{unique}_timeout_history"
+    with (
+        old.database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as one,
+        pytest.raises(IntegrityError),
+    ):
+        one.execute(text(f"CREATE UNIQUE INDEX CONCURRENTLY {table}_few ON {table} (endpoint)"))
+    assert _indexes(old, unique, table)[f"{table}_few"] is False
+
+    old.install()
+
+    assert _indexes(old, unique, table) == {f"{table}_at": True, f"{table}_few": True}
+
+
+def _indexes(persistence: SqlPersistence, unique: str, table: str = "") -> dict[str, bool]:
+    """Return the indexes but for the primary keys, and whether each is valid.
+
+    They are those of *table*; if it is empty, those of the timeouts.
+    """
+    like = table.replace("_", r"\_") or f"{unique}\\_timeouts%"
     with persistence.database.read() as connection:
         rows = connection.execute(
             text(
@@ -124,7 +148,7 @@ def _indexes(persistence: SqlPersistence, unique: str) -> dict[str, bool]:
                 " WHERE t.relname LIKE :like AND NOT x.indisprimary"
                 " AND t.relname NOT LIKE '%version'"
             ),
-            {"like": f"{unique}\\_timeouts%"},
+            {"like": like},
         )
         return {name: valid for name, valid in rows}
 

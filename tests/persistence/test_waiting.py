@@ -33,7 +33,7 @@ ALL = TimeoutFilter()
 def put_off(store: TimeoutStore, *, until: int, limit: int = 1_000) -> None:
     """Claim what is due, and have none of it delivered; it is to be tried again at *until*."""
     while (chunk := store.claim(NOW, limit, "o")).keys:
-        with store.take_many(chunk.token, chunk.keys) as taken:
+        with store.lock_for_dispatch(chunk.token, chunk.keys) as taken:
             retries = outcomes(chunk.keys, OutcomeKind.RETRY)
             taken.close([replace(one, next_try=until) for one in retries])
 
@@ -146,7 +146,7 @@ def test_what_waits_and_what_does_not_are_told_alike_by_a_dispatch_in_part(store
     store.store_many([timeout("given up", NOW)])
     stores.clock.at += 1
     chunk = store.claim(stores.clock.at, 9, "o")
-    with store.take_many(chunk.token, chunk.keys) as taken:
+    with store.lock_for_dispatch(chunk.token, chunk.keys) as taken:
         ends = {"waits": OutcomeKind.DISPATCHED, "given up": OutcomeKind.FAILED}
         taken.close([one for key in chunk.keys for one in outcomes([key], ends[key.id])])
 
@@ -174,7 +174,7 @@ def test_a_second_try_keeps_the_first_due_time(stores: Stores) -> None:
     put_off(store, until=NOW + 1)
     stores.clock.at += 1
     chunk = store.claim(stores.clock.at, 9, "o")
-    with store.take_many(chunk.token, chunk.keys) as taken:
+    with store.lock_for_dispatch(chunk.token, chunk.keys) as taken:
         [again] = outcomes(chunk.keys, OutcomeKind.RETRY)
         taken.close([replace(again, next_try=NOW + SECOND)])
 
@@ -187,7 +187,7 @@ def test_a_dispatch_that_comes_back_late_does_not_move_what_was_cancelled(sqlite
     store = sqlite()
     store.store_many([timeout("a")])
     chunk = store.claim(NOW, 9, "o")
-    with store.take_many(chunk.token, chunk.keys) as taken:
+    with store.lock_for_dispatch(chunk.token, chunk.keys) as taken:
         sqlite.clock.at = NOW + 61 * SECOND  # the fence has fallen
         assert store.cancel("a") is CancelResult.MAYBE_SENT
         [again] = outcomes(chunk.keys, OutcomeKind.RETRY)

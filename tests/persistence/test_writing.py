@@ -11,7 +11,7 @@ from sqlalchemy import event
 from tests.persistence.making import NOW, SetClock, dispatch, ids, timeout
 from timeoutmgr.contracts import TimeoutState
 from timeoutmgr.persistence import SqlPersistence, SqlSettings
-from timeoutmgr.settings_keys import arguments
+from timeoutmgr.settings.schema import arguments
 
 Made = Callable[..., SqlPersistence]
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from sqlalchemy import insert, select
 
-from timeoutmgr.instants import to_micros
+from timeoutmgr.message.instants import to_micros
 from timeoutmgr.pipeline.jobs.archived import ROW, Archive, ArchivedRow, Manifest
 from timeoutmgr.pipeline.stores import Store
 from timeoutmgr.pipeline.views import INSTANT
@@ -46,7 +46,7 @@ def rows_of(store: Store) -> list[ArchivedRow]:
 def publish(
     archive: Archive, run_id: str, named: str, rows: Sequence[ArchivedRow], **options: Any
 ) -> None:
-    """Have *rows* count in *archive*, as what the run wrote of the store *named*."""
+    """Have *rows* count in *archive*, as the rows that the run wrote of the store *named*."""
     folder = archive.data_of(run_id) / "endpoint=sales" / "event_date=2024-03-01"
     folder.mkdir(parents=True)
     columns = [pa.array([row[at] for row in rows]) for at in range(len(ROW))]

@@ -1,4 +1,4 @@
-"""Two stores with timeouts to move from one to the other, and a task of Spark that is killed."""
+"""A source and a target of timeouts, and a task of Spark that is killed."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 from tests.persistence.making import SECOND, timeout
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import Timeout, TimeoutFilter, TimeoutStore
-from timeoutmgr.migration.places import Place
-from timeoutmgr.pipeline.moving import Ends, Mover, Outcome
+from timeoutmgr.migration.places import LocationSpec
+from timeoutmgr.pipeline.migration_task import Ends, Mover, Outcome
 from timeoutmgr.pipeline.stores import Store
 
 ENDPOINT = "sales"
@@ -19,7 +19,7 @@ DAY = 86_400 * SECOND
 
 
 def due_tomorrow(amount: int, **changed: Any) -> list[Timeout]:
-    """Timeouts due one after the other, from a day ahead on."""
+    """Timeouts due in sequence, from a day ahead on."""
     first = SystemClock().now() + DAY
     return [
         timeout(f"t{number:03}", first + number * SECOND, **changed) for number in range(amount)
@@ -40,7 +40,9 @@ def pending(store: Store) -> list[Timeout]:
 def ends(source: Store, target: Store | str, **more: Any) -> Ends:
     """From one store into another, or into a place that is named; small batches."""
     into = target if isinstance(target, str) else target.name
-    return Ends(**{"settings": source.name, "target": Place(url=into), "batch": BATCH, **more})
+    return Ends(
+        **{"settings": source.name, "target": LocationSpec(url=into), "batch": BATCH, **more}
+    )
 
 
 def dying(mover: Mover, point: str, marker: Path | None) -> Callable[[int], Outcome]:
@@ -52,7 +54,8 @@ def dying(mover: Mover, point: str, marker: Path | None) -> Callable[[int], Outc
         import os
         import signal
 
-        from timeoutmgr.migration import claiming, moving
+        from timeoutmgr.migration import batch_claim as claiming
+        from timeoutmgr.migration import batch_step as moving
 
         def reach(name: str) -> None:
             if name != point:

@@ -1,4 +1,4 @@
-"""Rows to store, and what is stored."""
+"""Rows to store, and stored rows."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 import pyarrow as pa
 from sqlalchemy import func, select, text
 
-from timeoutmgr.pipeline.fetching import fetch
-from timeoutmgr.pipeline.following import horizon
-from timeoutmgr.pipeline.loading import Loader
+from timeoutmgr.message.routes import timeout_id
+from timeoutmgr.pipeline.readers.arrow_batches import fetch
+from timeoutmgr.pipeline.readers.history_stream import oldest_transaction
 from timeoutmgr.pipeline.stores import Store, open_store
 from timeoutmgr.pipeline.views import TO_STORE, Selection, projected
-from timeoutmgr.routing import timeout_id
+from timeoutmgr.pipeline.writers.loader import Loader
 
 DUE = datetime(2031, 5, 1, 12, tzinfo=UTC)
 
@@ -60,16 +60,16 @@ def read(store: Store, view: str, **which: Any) -> list[dict[str, Any]]:
 
 
 def settle(store: Store) -> None:
-    """Return once nothing that was open when the last event was written is open any more.
+    """Return once all transactions that were open at the last event have ended.
 
-    The server is not ours alone, and what others have open holds everybody's stream back.
+    The server is not ours alone, and transactions of other databases hold every stream back.
     """
     last = text(f"SELECT CAST(CAST(max(xid) AS text) AS bigint) FROM {store.tables.history.name}")
     deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         with store.database.read() as connection:
             newest = connection.execute(last).scalar_one()
-        if newest is None or horizon(store)[0] > int(newest):
+        if newest is None or oldest_transaction(store)[0] > int(newest):
             return
         time.sleep(0.02)
-    raise AssertionError("somebody keeps a transaction open on this server")
+    raise AssertionError("another session keeps a transaction open on this server")

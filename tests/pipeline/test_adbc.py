@@ -10,16 +10,16 @@ from psycopg import sql
 from psycopg.conninfo import conninfo_to_dict
 from sqlalchemy import URL, make_url, text
 
-from tests.pipeline.making import batch, row
+from tests.pipeline.rows import batch, row
 from timeoutmgr.database import Database
 from timeoutmgr.errors import StorageUnavailable
-from timeoutmgr.pipeline import connecting
-from timeoutmgr.pipeline.connecting import keep_connections, reading_connection
-from timeoutmgr.pipeline.fetching import fetch
-from timeoutmgr.pipeline.loading import Loader
+from timeoutmgr.pipeline import adbc as connecting
+from timeoutmgr.pipeline.adbc import keep_connections, reading_connection
+from timeoutmgr.pipeline.readers.arrow_batches import fetch
 from timeoutmgr.pipeline.snapshots import SharedSnapshot, snapshot
 from timeoutmgr.pipeline.stores import Store
 from timeoutmgr.pipeline.views import Selection, projected
+from timeoutmgr.pipeline.writers.loader import Loader
 
 ASK_PID = "SELECT pg_backend_pid()"
 STRANGE = "my secret word+100%/it's@home?a=b&c#d:é"

@@ -10,9 +10,14 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql.types import StructType
 
-from timeoutmgr.pipeline import writing
 from timeoutmgr.pipeline.views import HISTORY
-from timeoutmgr.pipeline.writing import ArchiveFiles, ArchiveFilesWriter, escaped, runs
+from timeoutmgr.pipeline.writers import archive_files as writing
+from timeoutmgr.pipeline.writers.archive_files import (
+    ArchiveFiles,
+    ArchiveFilesWriter,
+    escaped,
+    runs,
+)
 
 DAY = date(2024, 3, 1)
 NOON = datetime(2024, 3, 1, 12, tzinfo=UTC)
@@ -42,7 +47,7 @@ def writer(folder: Path) -> ArchiveFilesWriter:
 
 
 def that_count(folder: Path) -> dict[str, list[int]]:
-    """Return the sequences in each folder's files, of those whose names are read."""
+    """Return the sequences in each folder's files, of files whose names are read."""
     return {
         str(path.parent.relative_to(folder)): pq.ParquetFile(path).read()["sequence"].to_pylist()
         for path in sorted(folder.rglob("part-*.parquet"))
@@ -72,7 +77,7 @@ def test_a_day_that_comes_back_is_a_second_file(tmp_path: Path) -> None:
     assert sum(pq.read_metadata(one).num_rows for one in files) == 3
 
 
-def test_only_what_a_task_reported_counts(tmp_path: Path) -> None:
+def test_only_files_that_a_task_reported_count(tmp_path: Path) -> None:
     ours = writer(tmp_path)
     rows = batch([("e", 0), ("f", 0)])
 

@@ -1,4 +1,4 @@
-"""Whose a run is, and what is removed from whose store; nothing of it needs Spark."""
+"""The owner of a run, and the rows that it removes from its store; without Spark."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ import pyarrow as pa
 import pytest
 from sqlalchemy import delete, text
 
-from tests.pipeline.archiving import DAY, publish, rows_of, tell
+from tests.pipeline.archives import DAY, publish, rows_of, tell
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.errors import ConfigurationError
-from timeoutmgr.instants import to_micros
-from timeoutmgr.pipeline.errors import RunInTheWay
-from timeoutmgr.pipeline.identity import identity
-from timeoutmgr.pipeline.jobs.archive import ArchiveOptions, archive
-from timeoutmgr.pipeline.jobs.archive_runs import KIND, ArchiveRuns, Removed
+from timeoutmgr.message.instants import to_micros
+from timeoutmgr.pipeline.errors import RunConflict
+from timeoutmgr.pipeline.jobs.archive import archive
+from timeoutmgr.pipeline.jobs.archive_runs import KIND, ArchiveRuns, RemovedRows
 from timeoutmgr.pipeline.jobs.archived import Archive
-from timeoutmgr.pipeline.jobs.running import silent
+from timeoutmgr.pipeline.jobs.run_context import silent
 from timeoutmgr.pipeline.jobs.stream_runs import StreamRuns
-from timeoutmgr.pipeline.ledger import Ledger, Run, RunState
-from timeoutmgr.pipeline.stores import Store
+from timeoutmgr.pipeline.ledger import JobLedger, JobRun, JobRunState
+from timeoutmgr.pipeline.options import ArchiveOptions
+from timeoutmgr.pipeline.stores import Store, identity
 from timeoutmgr.pipeline.views import HISTORY
-from timeoutmgr.pipeline.writing import ArchiveFilesWriter, Written
+from timeoutmgr.pipeline.writers.archive_files import ArchiveFilesWriter, WrittenFiles
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,7 +37,7 @@ NO_SPARK = cast("SparkSession", None)
 
 
 def of(store: Store, folder: Path) -> ArchiveRuns:
-    return ArchiveRuns(store, Archive(folder), Ledger(store))
+    return ArchiveRuns(store, Archive(folder), JobLedger(store))
 
 
 @pytest.fixture
@@ -56,7 +56,9 @@ def west(store_of: Callable[[str], Store], tmp_path: Path) -> ArchiveRuns:
     return of(store, tmp_path / "lake")
 
 
-def begun_before(runs: ArchiveRuns, state: RunState = RunState.RUNNING, **terms: Any) -> Run:
+def begun_before(
+    runs: ArchiveRuns, state: JobRunState = JobRunState.RUNNING, **terms: Any
+) -> JobRun:
     """Return the run NIGHT as a version that knew no claims left it in the ledger."""
     given = {"to": str(runs.target.folder), "batch": 3, "purge": True} | terms
     runs.ledger.begin(NIGHT, KIND, given)
@@ -67,7 +69,7 @@ def begun_before(runs: ArchiveRuns, state: RunState = RunState.RUNNING, **terms:
 
 
 def publish_all(runs: ArchiveRuns) -> None:
-    """Have all that the store has count, as what the run NIGHT wrote."""
+    """Have all rows of the store count, as rows that the run NIGHT wrote."""
     publish(runs.target, NIGHT, identity(runs.store), rows_of(runs.store))
 
 
@@ -83,9 +85,9 @@ def tree(folder: Path) -> set[Path]:
     return set(folder.rglob("*"))
 
 
-@pytest.mark.parametrize("state", [RunState.RUNNING, RunState.PUBLISHED])
+@pytest.mark.parametrize("state", [JobRunState.RUNNING, JobRunState.PUBLISHED])
 def test_a_run_that_died_is_not_taken_for_that_of_its_id_which_another_store_published(
-    east: ArchiveRuns, west: ArchiveRuns, state: RunState
+    east: ArchiveRuns, west: ArchiveRuns, state: JobRunState
 ) -> None:
     begun_before(west, state)
     publish_all(east)
@@ -96,10 +98,10 @@ def test_a_run_that_died_is_not_taken_for_that_of_its_id_which_another_store_pub
     assert west.left_in_store(NOW) == []
     assert len(rows_of(west.store)) == 6
     assert list(west.target.rows(NIGHT)) == rows_of(east.store)  # its files are left alone
-    assert west.ledger.runs(KIND, RunState.ABORTED)[0].run_id == NIGHT
+    assert west.ledger.runs(KIND, JobRunState.ABORTED)[0].run_id == NIGHT
 
 
-def test_what_another_store_is_writing_under_an_id_is_not_swept(
+def test_files_that_another_store_writes_under_an_id_are_not_swept(
     east: ArchiveRuns, west: ArchiveRuns
 ) -> None:
     begun_before(west)
@@ -114,10 +116,10 @@ def test_what_another_store_is_writing_under_an_id_is_not_swept(
 
 
 @pytest.mark.parametrize("is_claimed", [True, False])
-def test_what_was_kept_is_not_removed_for_another_stores_run_of_that_id(
+def test_kept_rows_are_not_removed_for_another_stores_run_of_that_id(
     east: ArchiveRuns, west: ArchiveRuns, is_claimed: bool
 ) -> None:
-    begun_before(west, RunState.COMPLETED, purge=False)
+    begun_before(west, JobRunState.COMPLETED, purge=False)
     if is_claimed:
         east.begin(NIGHT, batch=3, purge=True)
     publish_all(east)
@@ -145,13 +147,13 @@ def test_an_id_that_another_store_took_is_refused_before_anything_is_done(
         run_id=NIGHT,
     )
 
-    with pytest.raises(RunInTheWay, match=f"such as {NIGHT}-NAME"):
+    with pytest.raises(RunConflict, match=f"such as {NIGHT}-NAME"):
         archive(NO_SPARK, options, clock=SystemClock())
 
     assert tree(east.target.folder) == before
     assert len(rows_of(west.store)) == 6
     assert west.ledger.find(NIGHT) is None
-    assert west.ledger.runs(KIND, RunState.RUNNING)[0].run_id == "earlier"
+    assert west.ledger.runs(KIND, JobRunState.RUNNING)[0].run_id == "earlier"
 
 
 def test_of_two_stores_that_ask_for_an_id_at_once_one_gets_it(
@@ -161,10 +163,10 @@ def test_of_two_stores_that_ask_for_an_id_at_once_one_gets_it(
         runs.require_own(NIGHT)
     run = east.begin(NIGHT, batch=3, purge=True)
 
-    with pytest.raises(RunInTheWay, match="is taken in the archive"):
+    with pytest.raises(RunConflict, match="is taken in the archive"):
         west.begin(NIGHT, batch=3, purge=True)
 
-    assert west.ledger.runs(KIND, RunState.ABORTED)[0].run_id == NIGHT
+    assert west.ledger.runs(KIND, JobRunState.ABORTED)[0].run_id == NIGHT
     assert east.begin(NIGHT, batch=3, purge=True) == run
     east.require_own(NIGHT)
 
@@ -178,7 +180,7 @@ def test_a_run_of_before_there_were_claims_is_put_right(east: ArchiveRuns) -> No
     (left,) = east.left_in_store(None)
     removed = east.remove(left, silent)
 
-    assert (swept, removed, rows_of(east.store)) == ([], Removed(4), [])
+    assert (swept, removed, rows_of(east.store)) == ([], RemovedRows(4), [])
     assert east.target.purged() == {NIGHT}
 
 
@@ -194,14 +196,14 @@ def test_a_run_that_was_swept_and_begun_anew_is_put_right_again(east: ArchiveRun
     assert [one.run_id for one in east.left_in_store(None)] == [run.run_id]
 
 
-def test_what_a_write_left_that_failed_as_its_files_were_to_count_is_swept(
+def test_files_of_a_write_that_failed_at_their_commit_are_swept(
     east: ArchiveRuns,
 ) -> None:
     east.begin(NIGHT, batch=3, purge=True)
     data = east.target.data_of(NIGHT)
     writer = ArchiveFilesWriter(data)
     written = writer.write(iter([of_two_days()]))
-    assert isinstance(written, Written)
+    assert isinstance(written, WrittenFiles)
     Path(written.files[-1]).unlink()
     with pytest.raises(FileNotFoundError):
         writer.commit([written])
@@ -219,7 +221,7 @@ def test_while_the_archive_is_away_no_run_is_given_up(east: ArchiveRuns, tmp_pat
     east.target.folder.rename(tmp_path / "unmounted")
 
     assert east.sweep(but="next") == []
-    assert east.ledger.runs(KIND, RunState.RUNNING) == [run]
+    assert east.ledger.runs(KIND, JobRunState.RUNNING) == [run]
 
 
 def test_rows_whose_manifest_is_away_are_not_removed(east: ArchiveRuns, tmp_path: Path) -> None:
@@ -242,7 +244,7 @@ def test_an_id_is_not_used_again_though_its_archive_was_thrown_away(east: Archiv
     assert not east.has_ended("next")
 
 
-def test_exactly_what_is_archived_is_removed(store: Store, tmp_path: Path) -> None:
+def test_exactly_the_archived_rows_are_removed(store: Store, tmp_path: Path) -> None:
     tell(store, range(7))
     archived = rows_of(store)
     tell(store, range(7, 10))
@@ -252,7 +254,7 @@ def test_exactly_what_is_archived_is_removed(store: Store, tmp_path: Path) -> No
 
     removed = runs.remove(run, silent)
 
-    assert removed == Removed(7)
+    assert removed == RemovedRows(7)
     assert [row[1] for row in rows_of(store)] == ["id7", "id8", "id9"]
     assert runs.ledger.counted(NIGHT) == 7
 
@@ -264,7 +266,7 @@ def newest_transaction(store: Store) -> int:
         return int(connection.execute(newest).scalar_one())
 
 
-def test_what_a_stream_has_not_read_stays_in_the_store_until_it_has(
+def test_unread_events_of_a_stream_stay_in_the_store_until_it_reads_them(
     postgres: Store, tmp_path: Path
 ) -> None:
     runs = of(postgres, tmp_path)
@@ -286,12 +288,12 @@ def test_what_a_stream_has_not_read_stays_in_the_store_until_it_has(
     (left,) = runs.left_in_store(None)
     rest = runs.remove(left, silent)
 
-    assert (before, half, rest) == (Removed(0, held=7), Removed(4, held=3), Removed(3))
+    assert (before, half, rest) == (RemovedRows(0, held=7), RemovedRows(4, held=3), RemovedRows(3))
     assert f"the stream into {tmp_path}/live, which is at transaction {read}" in told[-1]
     assert told[-1].startswith("3 archived rows stay in the store")
     assert purged == frozenset()
     assert rows_of(postgres) == []
-    assert runs.ledger.runs(KIND, RunState.PUBLISHED) == []
+    assert runs.ledger.runs(KIND, JobRunState.PUBLISHED) == []
 
 
 def test_a_stream_that_was_given_up_holds_nothing(postgres: Store, tmp_path: Path) -> None:
@@ -307,7 +309,7 @@ def test_a_stream_that_was_given_up_holds_nothing(postgres: Store, tmp_path: Pat
     removed = runs.remove(run, silent)
 
     assert (given_up, streams.abort(*folders)) == (True, False)
-    assert removed == Removed(4)
+    assert removed == RemovedRows(4)
 
 
 @pytest.mark.parametrize(
@@ -317,7 +319,7 @@ def test_a_stream_that_was_given_up_holds_nothing(postgres: Store, tmp_path: Pat
         ((2, 3), {"at": to_micros(DAY + timedelta(days=90))}),  # of the same, another time
     ],
 )
-def test_a_row_that_got_the_sequence_of_an_archived_one_is_not_removed(
+def test_a_row_with_the_sequence_of_an_archived_row_is_not_removed(
     east: ArchiveRuns, ids: tuple[int, int], at: dict[str, Any]
 ) -> None:
     run = east.begin(NIGHT, batch=3, purge=True)
@@ -330,7 +332,7 @@ def test_a_row_that_got_the_sequence_of_an_archived_one_is_not_removed(
 
     removed = east.remove(run, silent)
 
-    assert removed == Removed(2)
+    assert removed == RemovedRows(2)
     assert [row[1] for row in rows_of(east.store)] == [f"id{number}" for number in ids]
 
 
@@ -340,13 +342,13 @@ def test_a_batch_of_more_rows_than_a_statement_takes_values_is_removed(
     tell(postgres, range(3))
     there, gone = rows_of(postgres), [(n, f"id{n}", n) for n in range(100, 70_100)]
     runs = of(postgres, tmp_path)
-    begun_before(runs, RunState.PUBLISHED, batch=100_000)  # as one that was stuck has left it
+    begun_before(runs, JobRunState.PUBLISHED, batch=100_000)  # as a stuck task has left it
     publish(runs.target, NIGHT, identity(postgres), [*there, *gone])
 
     (left,) = runs.left_in_store(None)
     removed = runs.remove(left, silent)
 
-    assert (removed, rows_of(postgres)) == (Removed(3), [])
+    assert (removed, rows_of(postgres)) == (RemovedRows(3), [])
 
 
 @pytest.mark.parametrize(

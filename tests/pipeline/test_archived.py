@@ -1,4 +1,4 @@
-"""What of an archive needs no Spark."""
+"""The parts of an archive that need no Spark."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any
 
 import pytest
 
-from tests.pipeline.archiving import publish
+from tests.pipeline.archives import publish
 from timeoutmgr.errors import ConfigurationError
-from timeoutmgr.pipeline.errors import RunInTheWay
-from timeoutmgr.pipeline.jobs.archived import Archive, Claim
+from timeoutmgr.pipeline.errors import RunConflict
+from timeoutmgr.pipeline.jobs.archived import Archive, ArchiveOwner
 
 MANIFEST = {
     **{"run_id": "old", "store": "sqlite:////x/a.db timeout_history", "cutoff": 17},
     **{"rows": 1, "checksum": "-3", "files": ["data/run=old/part-0.parquet"]},
 }
 ROWS = [(1, "a", 1_709_251_200_000_001), (2, "ü", 1_709_251_200_000_002)]
-OURS = Claim(store="sqlite /x/a.db timeout_history", begun=17)
+OURS = ArchiveOwner(store="sqlite /x/a.db timeout_history", begun=17)
 
 
 def write(folder: Path, text: str) -> Archive:
@@ -41,7 +41,7 @@ def test_where_no_archive_is_nothing_is_read_as_if_it_were_empty(
         look(Archive(tmp_path / name))
 
 
-def test_an_archive_that_nothing_was_written_into_is_one(tmp_path: Path) -> None:
+def test_an_empty_archive_is_an_archive(tmp_path: Path) -> None:
     archive = Archive(tmp_path / "new" / "lake")
     archive.create()
     archive.create()
@@ -76,7 +76,7 @@ def test_a_manifest_of_another_version_is_named(tmp_path: Path, text: str, got: 
 
 
 @pytest.mark.parametrize("options", [{}, {"use_deprecated_int96_timestamps": True}])
-def test_rows_are_read_as_the_store_has_them_whoever_wrote_them(
+def test_rows_are_read_as_the_store_has_them_from_files_of_any_writer(
     tmp_path: Path, options: dict[str, Any]
 ) -> None:
     archive = Archive(tmp_path)
@@ -91,7 +91,7 @@ def test_a_run_id_is_claimed_by_one_run_however_often_it_asks(tmp_path: Path) ->
     archive.claim("2024-03-01", OURS)
 
     # The same path on another machine is another store's.
-    with pytest.raises(RunInTheWay, match=r"a run of sqlite /x/a\.db .* such as 2024-03-01-NAME"):
+    with pytest.raises(RunConflict, match=r"a run of sqlite /x/a\.db .* such as 2024-03-01-NAME"):
         archive.claim("2024-03-01", replace(OURS, begun=18))
 
     assert archive.claimed("2024-03-01") == OURS
@@ -104,5 +104,5 @@ def test_a_claim_that_is_half_written_is_a_claim(tmp_path: Path, text: str) -> N
     archive.create()
     (tmp_path / "manifests" / "r.claim").write_text(text)
 
-    with pytest.raises(RunInTheWay, match="another store"):
+    with pytest.raises(RunConflict, match="another store"):
         archive.claim("r", OURS)

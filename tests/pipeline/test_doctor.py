@@ -4,9 +4,9 @@ from importlib.metadata import PackageNotFoundError
 
 import pytest
 
-from timeoutmgr.cli.findings import Level
+from timeoutmgr.contracts.findings import Level
 from timeoutmgr.pipeline import doctor
-from timeoutmgr.pipeline.session import SessionOptions
+from timeoutmgr.pipeline.spark.session import SessionOptions
 
 
 @pytest.mark.parametrize("there", ["pyspark", "pyspark-client"])

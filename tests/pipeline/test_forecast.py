@@ -12,15 +12,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.pipeline.making import batch, row
+from tests.pipeline.rows import batch, row
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.errors import ConfigurationError
-from timeoutmgr.instants import to_micros
-from timeoutmgr.pipeline.jobs.forecast import ForecastOptions, forecast, report
-from timeoutmgr.pipeline.loading import Loader
-from timeoutmgr.pipeline.pages import Bar, bars, forecast_page, page, table
+from timeoutmgr.message.instants import to_micros
+from timeoutmgr.pipeline.jobs.forecast import forecast, forecast_page, report
+from timeoutmgr.pipeline.load import Bucket, by_time, coarser, drain, peaks
+from timeoutmgr.pipeline.options import ForecastOptions
+from timeoutmgr.pipeline.pages import Bar, bars, page, table
 from timeoutmgr.pipeline.stores import Store
-from timeoutmgr.pipeline.transforms.load import Bucket, by_time, coarser, drain, peaks
+from timeoutmgr.pipeline.writers.loader import Loader
 
 MINUTE = timedelta(minutes=1)
 AT = to_micros(datetime(2030, 1, 1, 12, 0, 30, tzinfo=UTC))
@@ -42,7 +43,7 @@ def test_the_load_ahead_is_that_of_the_store(store: Store) -> None:
     options = ForecastOptions(
         stores=(store.name,),
         bucket=timedelta(hours=1),
-        horizon=timedelta(hours=3.5),
+        ahead=timedelta(hours=3.5),
         capacity=0.001,
     )
 
@@ -106,7 +107,7 @@ def test_a_forecast_needs_nothing_of_the_extra(sqlite: Store, tmp_path: Path) ->
     assert "the pipeline needs pyspark, install it with: pip install 'timeou" in refused.stdout
 
 
-def test_what_is_overdue_counts_as_due_now() -> None:
+def test_an_overdue_message_counts_as_due_now() -> None:
     options = ForecastOptions(stores=("s",))
 
     found = report([bucket(-5, 3), bucket(0, 2), bucket(9, 4)], AT, options)
@@ -130,7 +131,7 @@ def test_each_bucket_of_each_destination_is_one_line_whichever_stores_it_is_in()
     ]
 
 
-def test_peaks_name_who_is_most_of_them() -> None:
+def test_peaks_name_their_largest_destination() -> None:
     found = peaks([bucket(1, 30), bucket(1, 90, "mail"), bucket(2, 60), bucket(3, 10)], MINUTE, 2)
 
     assert [(one.messages, one.per_second, one.most, one.share) for one in found] == [
@@ -140,7 +141,7 @@ def test_peaks_name_who_is_most_of_them() -> None:
 
 
 def test_a_backlog_is_worked_off_at_the_capacity() -> None:
-    # 120 at once, one a second: after a minute 60 are left, and 30 more come.
+    # 120 at once, at a message a second: after a minute 60 are left, and 30 more come.
     found = drain(by_time([bucket(0, 120), bucket(1, 30), bucket(9, 100)]), MINUTE, 1.0)
 
     assert (found.backlog, found.latest, found.needed) == (120, timedelta(seconds=120), 2.0)
@@ -152,7 +153,7 @@ def test_a_backlog_is_worked_off_at_the_capacity() -> None:
     loads=st.dictionaries(st.integers(0, 500), st.integers(1, 1_000), min_size=1),
     capacity=st.floats(0.01, 1_000),
 )
-def test_no_backlog_is_shorter_than_what_one_bucket_brings(
+def test_no_backlog_is_shorter_than_the_largest_bucket(
     loads: dict[int, int], capacity: float
 ) -> None:
     totals = {minute * 60 * SECOND: messages for minute, messages in loads.items()}
@@ -181,7 +182,7 @@ def test_a_coarser_curve_holds_every_message(loads: dict[int, int], most: int) -
 
 
 class _Reader(HTMLParser):
-    """Notes which elements there are, and complains of those that are not closed."""
+    """Notes the elements of a page, and complains of elements that are not closed."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -232,7 +233,7 @@ def test_an_empty_forecast_is_a_page_too() -> None:
     assert "Nothing to show." in found.said
 
 
-def test_what_a_stranger_wrote_is_text_in_a_page() -> None:
+def test_foreign_names_are_text_in_a_page() -> None:
     evil = '"><script>alert(1)</script>'
 
     found = read(page(evil, [table(["a"], [[evil]]), bars(evil, [Bar(evil, 1, evil)])]))
@@ -244,7 +245,7 @@ def test_what_a_stranger_wrote_is_text_in_a_page() -> None:
     ("options", "sentence"),
     [
         ({"stores": ()}, "no store"),
-        ({"horizon": timedelta(seconds=1)}, "at least one bucket"),
+        ({"ahead": timedelta(seconds=1)}, "at least one bucket"),
         ({"capacity": 0.0}, "must be positive"),
     ],
 )

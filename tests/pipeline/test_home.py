@@ -7,7 +7,7 @@ import py4j
 import pyspark
 import pytest
 
-from timeoutmgr.pipeline.home import unpacked_home
+from timeoutmgr.pipeline.spark.startup import unpacked_home
 
 INSTALLED = Path(pyspark.__file__).parent
 
@@ -44,7 +44,7 @@ def test_where_it_cannot_be_made_spark_keeps_its_home_and_it_is_told(
 ) -> None:
     (tmp_path / "spark").touch()
 
-    with caplog.at_level(logging.INFO, "timeoutmgr.pipeline.home"):
+    with caplog.at_level(logging.INFO, "timeoutmgr.pipeline.spark.startup"):
         assert unpacked_home(tmp_path) is None
 
     assert "are read from Spark's archives" in caplog.text

@@ -7,8 +7,7 @@ import pytest
 from sqlalchemy import text
 from sqlalchemy.engine import URL, make_url
 
-from timeoutmgr.pipeline.identity import identity, those_of
-from timeoutmgr.pipeline.stores import Store, open_store
+from timeoutmgr.pipeline.stores import Store, identity, names_of_store, open_store
 
 
 def opened(url: URL, prefix: str, schema: str | None = None) -> Store:
@@ -16,7 +15,7 @@ def opened(url: URL, prefix: str, schema: str | None = None) -> Store:
     return open_store("it", environ, prefix=prefix, schema=schema)
 
 
-def test_who_names_the_schema_means_the_one_where_the_table_is_found(
+def test_a_named_schema_is_the_schema_where_the_table_is_found(
     postgres_url: str, unique: str
 ) -> None:
     url, here, table = make_url(postgres_url), f"{unique}_here", f"{unique}_timeout_history"
@@ -75,11 +74,11 @@ def test_a_name_of_before_is_known_by_its_database_and_table(
         f"{store.database.describe()} {table}",
     }
 
-    assert those_of(store, theirs | ours) == ours
+    assert names_of_store(store, theirs | ours) == ours
 
 
 @pytest.mark.parametrize("is_relative", [True, False])
-def test_a_path_of_before_that_says_no_folder_is_known_only_by_who_would_say_it_so_again(
+def test_an_old_relative_path_is_known_only_to_a_store_with_the_same_path(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_relative: bool
 ) -> None:
     urls = ("sqlite:///a.db", f"sqlite:///{tmp_path}/a.db")
@@ -87,7 +86,7 @@ def test_a_path_of_before_that_says_no_folder_is_known_only_by_who_would_say_it_
     monkeypatch.chdir(tmp_path)
     store = opened(make_url(urls[0] if is_relative else urls[1]), "t_")
 
-    found = those_of(store, [relative, absolute])
+    found = names_of_store(store, [relative, absolute])
 
     store.persistence.close()
     assert found == ({relative, absolute} if is_relative else {absolute})

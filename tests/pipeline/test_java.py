@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from timeoutmgr.pipeline.errors import PipelineUnavailable
-from timeoutmgr.pipeline.java import find_java
+from timeoutmgr.pipeline.spark.java import find_java
 
 
 def says(versions: dict[str, str]) -> object:

@@ -2,20 +2,20 @@ from __future__ import annotations
 
 import pytest
 
-from timeoutmgr.pipeline.errors import RunInTheWay
-from timeoutmgr.pipeline.ledger import Ledger, RunState, at_work
+from timeoutmgr.pipeline.errors import RunConflict
+from timeoutmgr.pipeline.ledger import JobLedger, JobRunState, at_work
 from timeoutmgr.pipeline.stores import Store
 
 TERMS = {"dataset": "spring", "paths": ["a"]}
 
 
-def test_the_first_run_of_the_same_parameters_is_found_in_whatever_state(store: Store) -> None:
-    ledger = Ledger(store)
+def test_the_first_run_of_the_same_parameters_is_found_in_any_state(store: Store) -> None:
+    ledger = JobLedger(store)
     ledger.begin("other", "schedule", TERMS | {"dataset": "Spring"}, 1)
     ledger.begin("archive", "archive", TERMS, 2)
     ledger.begin("first", "schedule", TERMS, 3)
     ledger.begin("again", "schedule", TERMS, 3)
-    ledger.move("first", RunState.COMPLETED)
+    ledger.move("first", JobRunState.COMPLETED)
 
     found = ledger.first("schedule", TERMS)
 
@@ -25,25 +25,25 @@ def test_the_first_run_of_the_same_parameters_is_found_in_whatever_state(store: 
 
 
 def test_two_runs_of_the_same_parameters_cannot_be_of_two_instants(store: Store) -> None:
-    ledger = Ledger(store)
+    ledger = JobLedger(store)
     ledger.begin("first", "schedule", TERMS, 3)
 
     for name in ("first", "second"):
-        with pytest.raises(RunInTheWay, match=r"'first' of the same .* run it again"):
+        with pytest.raises(RunConflict, match=r"'first' of the same .* run it again"):
             ledger.begin(name, "schedule", TERMS, 4)
 
     assert ledger.find("second") is None
     assert ledger.begin("first", "schedule", TERMS, 3).created == 3
 
 
-def test_a_run_that_ended_tells_when_and_what_it_did(store: Store) -> None:
-    ledger = Ledger(store)
+def test_an_ended_run_has_its_end_and_its_report(store: Store) -> None:
+    ledger = JobLedger(store)
     ledger.begin("first", "schedule", TERMS)
     ledger.note("first", {"new": 7})
-    ledger.move("first", RunState.COMPLETED)
+    ledger.move("first", JobRunState.COMPLETED)
 
     ended = ledger.find("first")
-    ledger.move("first", RunState.RUNNING)
+    ledger.move("first", JobRunState.RUNNING)
     again = ledger.find("first")
 
     assert ended is not None
@@ -55,17 +55,17 @@ def test_a_run_that_ended_tells_when_and_what_it_did(store: Store) -> None:
 
 
 def test_a_run_whose_process_died_is_noted_as_ended_and_can_be_taken_up(store: Store) -> None:
-    ledger = Ledger(store)
+    ledger = JobLedger(store)
     for name in ("dead", "alive", "unknown"):
         ledger.begin(name, "schedule", TERMS | {"dataset": name})
-    ledger.take("dead", "of a process that died")
+    ledger.acquire("dead", "of a process that died")
     with at_work(store, ledger, "alive"):
         aborted = ledger.abort_the_dead("schedule")
-        running = [run.run_id for run in ledger.runs("schedule", RunState.RUNNING)]
+        running = [run.run_id for run in ledger.runs("schedule", JobRunState.RUNNING)]
     found = ledger.find("dead")
 
     assert (aborted, sorted(running)) == (["dead"], ["alive", "unknown"])
     assert found is not None
-    assert (found.state, found.ended is not None) == (RunState.ABORTED, True)
+    assert (found.state, found.ended is not None) == (JobRunState.ABORTED, True)
     with at_work(store, ledger, "dead"):
         assert ledger.abort_the_dead("schedule") == ["alive"]

@@ -11,18 +11,19 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from tests.pipeline.making import DUE, batch, count, read, row
+from tests.pipeline.rows import DUE, batch, count, read, row
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import CancelResult, Outcome, OutcomeKind
 from timeoutmgr.errors import ConfigurationError, InvalidMessage
-from timeoutmgr.instants import to_micros
-from timeoutmgr.pipeline.connecting import postgresql_connection
-from timeoutmgr.pipeline.copying import CopyPut
+from timeoutmgr.message.instants import to_micros
+from timeoutmgr.pipeline.adbc import postgresql_connection
 from timeoutmgr.pipeline.errors import ContentDiffers
-from timeoutmgr.pipeline.loading import CHUNK_BYTES, Loaded, Loader, chunks
 from timeoutmgr.pipeline.stores import Store
-from timeoutmgr.pipeline.storing import StorePut
 from timeoutmgr.pipeline.views import TO_STORE
+from timeoutmgr.pipeline.writers.conflicts import COMPARED, KnownIdRule
+from timeoutmgr.pipeline.writers.copy_writer import CopyWriter
+from timeoutmgr.pipeline.writers.loader import CHUNK_BYTES, Loader, LoadResult, chunks
+from timeoutmgr.pipeline.writers.store_writer import StoreWriter
 
 ROOT = Path(__file__).parents[2]
 LONG_AGO = DUE - timedelta(days=9_000)
@@ -32,7 +33,7 @@ def dispatch(store: Store, some: int) -> None:
     """Dispatch *some* that are due."""
     timeouts = store.persistence.timeouts("sales", SystemClock())
     chunk = timeouts.claim(timeouts.now(), some, "me")
-    with timeouts.take_many(chunk.token, chunk.keys) as taken:
+    with timeouts.lock_for_dispatch(chunk.token, chunk.keys) as taken:
         assert len(taken.timeouts) == some
         taken.close(
             [
@@ -42,18 +43,20 @@ def dispatch(store: Store, some: int) -> None:
         )
 
 
-def test_what_this_run_has_sent_is_found_by_ids_alone_without_statistics(postgres: Store) -> None:
+def test_timeouts_sent_by_this_run_are_found_by_ids_alone_without_statistics(
+    postgres: Store,
+) -> None:
     rows = [row(number, due=LONG_AGO) for number in range(1_000)]
     Loader(postgres, run_id="r").load([batch(rows)])
     dispatch(postgres, len(rows))
-    put = CopyPut(postgres, "r", "error")
+    put = CopyWriter(postgres, "r", KnownIdRule.ERROR)
     ids = pa.table({name: [one[name] for one in rows] for name in ("endpoint", "id")})
     staged = ids.append_column("run_id", pa.array(["r"] * len(rows)))
 
     with postgresql_connection(postgres.database) as connection, connection.cursor() as cursor:
         cursor.adbc_ingest("timeoutmgr_stage", staged, mode="create", temporary=True)
         cursor.adbc_statement.set_options(**{"adbc.postgresql.use_copy": "false"})
-        cursor.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {put.known_of_others()}")
+        cursor.execute(f"EXPLAIN (ANALYZE, BUFFERS, FORMAT JSON) {put.known_to_others()}")
         [found] = json.loads(cursor.fetchone()[0])
 
     assert found["Plan"]["Actual Rows"] == 0
@@ -61,22 +64,22 @@ def test_what_this_run_has_sent_is_found_by_ids_alone_without_statistics(postgre
     assert found["Plan"]["Shared Hit Blocks"] < 10 * len(rows)
 
 
-def test_what_this_run_has_sent_is_found_by_ids_on_sqlite(sqlite: Store) -> None:
-    wanted = StorePut(sqlite, "r", "error").told_of("sales", ["a", "b"])
+def test_timeouts_sent_by_this_run_are_found_by_ids_on_sqlite(sqlite: Store) -> None:
+    wanted = StoreWriter(sqlite, "r", KnownIdRule.ERROR).in_history("sales", ["a", "b"])
     as_text = wanted.compile(sqlite.database.engine, compile_kwargs={"literal_binds": True})
 
     with sqlite.database.read() as connection:
         [plan] = connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {as_text}").all()
 
-    assert "_history_id (id=?)" in plan.detail
+    assert "_history_few (id=?)" in plan.detail
 
 
-def test_what_is_loaded_is_what_the_store_would_have_stored(store: Store) -> None:
+def test_loaded_timeouts_equal_timeouts_stored_by_an_endpoint(store: Store) -> None:
     loaded = Loader(store, run_id="r1").load([batch([row(1), row(2)])])
 
     timeouts = store.persistence.timeouts("sales", SystemClock())
     found = timeouts.find(row(2)["id"])
-    assert loaded == Loaded(rows=2, new=2)
+    assert loaded == LoadResult(rows=2, new=2)
     assert found is not None
     assert found[1] is not None
     assert found[1].due == to_micros(DUE + timedelta(seconds=2))
@@ -91,32 +94,32 @@ def test_loading_again_stores_nothing(store: Store) -> None:
 
     again = Loader(store).load(rows)
 
-    assert again == Loaded(rows=20, new=0)
+    assert again == LoadResult(rows=20, new=0)
     assert (count(store, "timeouts"), count(store, "keys"), count(store, "history")) == (20,) * 3
 
 
-def test_what_is_missing_is_stored_and_what_is_there_stays_as_it_is(store: Store) -> None:
+def test_missing_rows_are_stored_and_present_rows_stay_as_they_are(store: Store) -> None:
     Loader(store, run_id="first").load([batch([row(1), row(3)])])
 
     changed = [row(n, destination="elsewhere") for n in range(5)]
     loaded = Loader(store, run_id="second").load([batch(changed)])
 
     found = {each["message_id"]: each for each in read(store, "pending")}
-    assert loaded == Loaded(rows=5, new=3)
+    assert loaded == LoadResult(rows=5, new=3)
     assert sorted(found) == ["m0", "m1", "m2", "m3", "m4"]
     assert (found["m1"]["destination"], found["m1"]["run_id"]) == ("billing", "first")
     assert (found["m2"]["destination"], found["m2"]["run_id"]) == ("elsewhere", "second")
     assert count(store, "history") == 5
 
 
-def test_what_was_cancelled_is_not_loaded_again(store: Store) -> None:
+def test_a_cancelled_timeout_is_not_loaded_again(store: Store) -> None:
     Loader(store).load([batch([row(1)])])
     cancelled = store.persistence.timeouts("sales", SystemClock()).cancel(row(1)["id"])
 
     loaded = Loader(store).load([batch([row(1), row(2)])])
 
     assert cancelled is CancelResult.CANCELLED
-    assert loaded == Loaded(rows=2, new=1)
+    assert loaded == LoadResult(rows=2, new=1)
     assert [each["message_id"] for each in read(store, "pending")] == ["m2"]
 
 
@@ -125,7 +128,7 @@ def test_of_two_rows_of_one_id_the_earlier_is_stored(store: Store) -> None:
 
     loaded = Loader(store).load([batch(twice)])
 
-    assert loaded == Loaded(rows=2, new=1)
+    assert loaded == LoadResult(rows=2, new=1)
     assert [each["due"] for each in read(store, "pending")] == [DUE]
 
 
@@ -136,21 +139,29 @@ def test_rows_that_are_the_same_pass_a_verification(store: Store) -> None:
     # Headers tell when it was sent, which is another time in each run.
     given = '{"b":"2","NServiceBus.TimeSent":"now","NServiceBus.DeliverAt":"soon","a":"1"}'
     same = [row(1, headers=given), row(2), row(3)]
-    assert Loader(store, on_conflict="verify").load([batch(same)]) == Loaded(rows=3, new=1)
+    assert Loader(store, on_conflict="verify").load([batch(same)]) == LoadResult(rows=3, new=1)
 
 
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"body": b"other"},
-        {"destination": "other"},
-        {"due": DUE},
-        {"saga_id": "other"},
-        {"content_type": "text/plain"},
-        {"headers": '{"NServiceBus.MessageId":"m1","Tenant":"other"}'},
-        {"headers": '{"NServiceBus.EnclosedMessageTypes":"Other"}'},
-    ],
-)
+OTHER_CONTENTS: list[dict[str, object]] = [
+    {"body": b"other"},
+    {"destination": "other"},
+    {"due": DUE},
+    {"saga_id": "other"},
+    {"content_type": "text/plain"},
+    {"content_encoding": "latin-1"},
+    {"headers": '{"NServiceBus.MessageId":"m1","Tenant":"other"}'},
+    {"headers": '{"NServiceBus.EnclosedMessageTypes":"Other"}'},
+]
+"""Changes that make a row another content for both writers: in SQL and in Python."""
+
+
+def test_other_contents_cover_every_compared_column() -> None:
+    changed = {name for change in OTHER_CONTENTS for name in change}
+
+    assert changed == {*COMPARED, "due", "headers"}
+
+
+@pytest.mark.parametrize("changed", OTHER_CONTENTS)
 def test_a_verification_refuses_another_content(
     postgres: Store, sqlite: Store, changed: dict[str, object]
 ) -> None:
@@ -172,7 +183,7 @@ def test_a_verification_refuses_another_content(
         {"headers": '{"NServiceBus.MessageId":"m1","Tenant":"other"}'},
     ],
 )
-def test_two_rows_of_one_chunk_conflict_as_if_one_were_stored(
+def test_two_rows_of_a_chunk_conflict_as_if_the_first_were_stored(
     sqlite: Store, on_conflict: str, changed: dict[str, object]
 ) -> None:
     rows = [row(1), row(2), row(1, **changed), row(1)]
@@ -190,20 +201,20 @@ def test_one_row_that_is_given_twice_is_no_conflict(sqlite: Store, on_conflict: 
 
     loaded = Loader(sqlite, on_conflict=on_conflict).load([batch(rows)])
 
-    assert loaded == Loaded(rows=2, new=1)
+    assert loaded == LoadResult(rows=2, new=1)
 
 
-def test_a_loader_refuses_what_no_conflict_is_met_by(sqlite: Store) -> None:
+def test_a_loader_refuses_an_unknown_rule_for_conflicts(sqlite: Store) -> None:
     with pytest.raises(ConfigurationError, match="one of ignore, error, verify, got 'fail'"):
         Loader(sqlite, on_conflict="fail")
 
 
-def test_a_rescheduled_one_is_no_other_content(store: Store) -> None:
+def test_a_rescheduled_timeout_is_not_another_content(store: Store) -> None:
     Loader(store).load([batch([row(1)])])
     later = to_micros(DUE + timedelta(days=9))
     store.persistence.timeouts("sales", SystemClock()).reschedule(row(1)["id"], later)
 
-    assert Loader(store, on_conflict="verify").load([batch([row(1)])]) == Loaded(rows=1, new=0)
+    assert Loader(store, on_conflict="verify").load([batch([row(1)])]) == LoadResult(rows=1, new=0)
 
 
 def test_on_conflict_error_stores_nothing_of_the_chunk(store: Store) -> None:
@@ -222,7 +233,7 @@ def test_rows_of_the_same_run_are_no_conflict(store: Store) -> None:
 
     again = Loader(store, run_id="r", on_conflict="error").load([batch([*past, row(5)])])
 
-    assert again == Loaded(rows=5, new=1)
+    assert again == LoadResult(rows=5, new=1)
     with pytest.raises(ContentDiffers, match=r"4 rows are stored already, .* wants none"):
         Loader(store, run_id="another", on_conflict="error").load([batch(past)])
 
@@ -242,7 +253,7 @@ def test_another_row_of_an_id_is_a_conflict_in_another_chunk_of_its_run(
 def test_two_that_load_the_same_rows_at_once_store_each_once(store: Store) -> None:
     rows = [batch([row(number) for number in range(400)])]
 
-    def load(number: int) -> Loaded:
+    def load(number: int) -> LoadResult:
         return Loader(store, run_id=f"r{number}").load(rows, chunk_rows=50)
 
     with ThreadPoolExecutor(3) as pool:
@@ -254,7 +265,7 @@ def test_two_that_load_the_same_rows_at_once_store_each_once(store: Store) -> No
 
 def test_a_load_that_is_killed_is_ended_by_running_it_again(postgres: Store, sqlite: Store) -> None:
     for store in (postgres, sqlite):
-        program = f"from tests.pipeline.making import load; load({store.name!r}, 3_000, 10)"
+        program = f"from tests.pipeline.rows import load; load({store.name!r}, 3_000, 10)"
         with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT) as child:
             while count(store, "timeouts") < 100:
                 assert child.poll() is None
@@ -278,7 +289,7 @@ def test_a_load_that_is_killed_is_ended_by_running_it_again(postgres: Store, sql
         ({"headers": '{"a":"\0"}'}, "NUL"),
     ],
 )
-def test_what_no_store_could_hold_is_refused(
+def test_values_that_no_store_could_hold_are_refused(
     sqlite: Store, changed: dict[str, object], sentence: str
 ) -> None:
     with pytest.raises(InvalidMessage, match=sentence):

@@ -1,4 +1,4 @@
-"""What a task of ``migrate`` does, without Spark, after the round trip by which Spark sends it."""
+"""A task of ``migrate`` without Spark, after the round trip by which Spark sends it."""
 
 from __future__ import annotations
 
@@ -11,27 +11,42 @@ from typing import Any
 import pytest
 from pyspark import cloudpickle
 
-from tests.pipeline.moving import BATCH, due_tomorrow, ends, fill, pending
+from tests.pipeline.migrations import BATCH, due_tomorrow, ends, fill, pending
 from timeoutmgr.errors import ConfigurationError, MigrationFailed, MigrationRefused
-from timeoutmgr.migration import Batch, BatchState, Item, Run, RunState, Source, begin, migrate
-from timeoutmgr.migration.places import Place
+from timeoutmgr.migration import (
+    Batch,
+    BatchState,
+    Item,
+    MigrationRun,
+    MigrationRunState,
+    Source,
+    begin,
+)
+from timeoutmgr.migration.places import LocationSpec
 from timeoutmgr.pipeline.jobs.migrate import MigrateOptions, refuse_errors
-from timeoutmgr.pipeline.moving import Ends, Mover, Opened, Pulled, opened, pull
+from timeoutmgr.pipeline.migration_task import (
+    Ends,
+    MovedBatches,
+    Mover,
+    TaskMigration,
+    opened,
+    pull,
+)
 from timeoutmgr.pipeline.stores import Store
 
 StoreOf = Callable[[str], Store]
 KINDS = ("sqlite", "postgres", "mysql")
 
 
-def begun(given: Ends, one: Opened) -> Mover:
-    """Begin a run; return what a worker of Spark unpacks for it."""
+def begun(given: Ends, one: TaskMigration) -> Mover:
+    """Begin a run; return the task as a worker of Spark unpacks it."""
     run = begin(one.parts, one.terms, lambda: secrets.token_hex(6))
     made: Mover = cloudpickle.loads(packed(Mover(given, run)))
     return made
 
 
 def packed(mover: Mover) -> bytes:
-    """Return what goes to the workers."""
+    """Return the bytes that go to the workers."""
     made: bytes = cloudpickle.dumps(mover)  # type: ignore[no-untyped-call]  # has no types
     return made
 
@@ -47,17 +62,17 @@ def test_tasks_side_by_side_move_each_timeout_once(store_of: StoreOf, kind: str)
         with ThreadPoolExecutor(3) as tasks:
             found = [*tasks.map(lambda _task: mover.pull(), range(3))]
         refuse_errors(mover.run, found)
-        report = migrate(one.parts, mover.run)
+        report = one.parts.migrate(mover.run)
 
     assert sum(each.batches for each in found) == 8
     assert sum(each.timeouts for each in found) == len(stored)
     assert pending(target) == stored
     assert pending(source) == []
-    assert (report.state, report.new, report.known) == (RunState.COMPLETED, len(stored), 0)
+    assert (report.state, report.new, report.known) == (MigrationRunState.COMPLETED, len(stored), 0)
     assert report.verified
 
 
-def test_a_task_answers_with_what_it_moved(store_of: StoreOf) -> None:
+def test_a_task_answers_with_the_batches_that_it_moved(store_of: StoreOf) -> None:
     source, target = store_of("sqlite"), store_of("sqlite")
     fill(source, due_tomorrow(BATCH + 1))
     given = ends(source, target)
@@ -89,7 +104,7 @@ def test_one_task_takes_the_nearest_due_first(store_of: StoreOf) -> None:
     assert order == [0, 1, 2]
 
 
-def test_what_fails_is_an_answer_and_no_other_task_tries_it_again(store_of: StoreOf) -> None:
+def test_a_failed_batch_is_an_answer_and_no_other_task_repeats_it(store_of: StoreOf) -> None:
     source, target = store_of("sqlite"), store_of("sqlite")
     fill(source, due_tomorrow(3 * BATCH))
     given = ends(source, target)
@@ -103,7 +118,7 @@ def test_what_fails_is_an_answer_and_no_other_task_tries_it_again(store_of: Stor
         states = [each.state for each in one.parts.ledger.batches(mover.run.id)]
         with pytest.raises(MigrationFailed, match=r"1 of 2 tasks of run .* 5 timeouts were hidden"):
             refuse_errors(mover.run, [first, second])
-        report = migrate(one.parts, mover.run)  # as the next run does
+        report = one.parts.migrate(mover.run)  # as the next run does
 
     assert (first.batches, first.error) == (0, "MigrationFailed")
     assert (second.batches, second.error) == (2, None)
@@ -133,7 +148,7 @@ def test_a_task_of_a_run_that_another_took_over_moves_nothing(store_of: StoreOf)
     with opened(given) as [one]:
         mover = begun(given, one)
     with opened(given) as [other]:
-        other.parts.ledger.take(mover.run.id, other.parts.runner)
+        other.parts.ledger.acquire(mover.run.id, other.parts.runner)
         found = mover.pull()
 
     assert found.error == "MigrationRefused"
@@ -149,7 +164,7 @@ def test_a_worker_without_the_variable_of_a_store_says_so(
     stored = fill(source, due_tomorrow(BATCH))
     prefix = target.tables.timeouts.name.removesuffix("timeouts")
     monkeypatch.setenv("TIMEOUTMGR_STORE_NEW_ONE", str(target.database.url))
-    given = replace(ends(source, target), target=Place(url="new-one", prefix=prefix))
+    given = replace(ends(source, target), target=LocationSpec(url="new-one", prefix=prefix))
 
     with opened(given) as [one]:
         mover = begun(given, one)
@@ -163,7 +178,7 @@ def test_a_worker_without_the_variable_of_a_store_says_so(
     assert pending(target) == stored
 
 
-def test_no_address_is_in_what_goes_to_the_workers(
+def test_no_address_is_sent_to_the_workers(
     store_of: StoreOf, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source = store_of("sqlite")
@@ -176,22 +191,22 @@ def test_no_address_is_in_what_goes_to_the_workers(
     assert b"s3cret" not in sent
 
 
-def _planned(one: Opened) -> Run:
+def _planned(one: TaskMigration) -> MigrationRun:
     return one.parts.ledger.create("r", one.terms, [], one.parts.runner)
 
 
 @pytest.mark.parametrize(
     ("given", "why"),
     [
-        ({"source": Place(url="native")}, "drained by one process"),
-        ({"target": Place(url="sqlite:///x.db")}, "a store is named by a word"),
-        ({"target": Place(url="nowhere")}, "TIMEOUTMGR_STORE_NOWHERE is not set"),
-        ({"target": Place()}, "source and target are the same"),
-        ({"target": Place(url="other.toml", prefix="x_")}, "leave prefix and schema out"),
+        ({"source": LocationSpec(url="native")}, "drained by one process"),
+        ({"target": LocationSpec(url="sqlite:///x.db")}, "a store is named by a word"),
+        ({"target": LocationSpec(url="nowhere")}, "TIMEOUTMGR_STORE_NOWHERE is not set"),
+        ({"target": LocationSpec()}, "source and target are the same"),
+        ({"target": LocationSpec(url="other.toml", prefix="x_")}, "leave prefix and schema out"),
     ],
 )
 def test_ends_that_do_not_fit_are_refused(
-    store_of: StoreOf, given: dict[str, Place], why: str
+    store_of: StoreOf, given: dict[str, LocationSpec], why: str
 ) -> None:
     source = store_of("sqlite")
     wrong = replace(ends(source, source), **given)  # type: ignore[arg-type]  # of all fields
@@ -208,4 +223,4 @@ def test_no_tasks_are_refused() -> None:
 def test_of_tasks_that_all_ended_well_nothing_is_raised(store_of: StoreOf) -> None:
     source, target = store_of("sqlite"), store_of("sqlite")
     with opened(ends(source, target)) as [one]:
-        refuse_errors(_planned(one), [Pulled(batches=1, timeouts=1)])
+        refuse_errors(_planned(one), [MovedBatches(batches=1, timeouts=1)])

@@ -1,4 +1,4 @@
-"""What of stores and an archive is looked at; nothing of it needs Spark."""
+"""Moments of stores and of an archive; without Spark."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import delete
 
-from tests.pipeline.archiving import publish, rows_of, tell
+from tests.pipeline.archives import publish, rows_of, tell
 from timeoutmgr.clock import SystemClock
-from timeoutmgr.instants import Micros
-from timeoutmgr.pipeline.identity import identity
+from timeoutmgr.message.instants import Micros
 from timeoutmgr.pipeline.jobs.archived import ROW, Archive
 from timeoutmgr.pipeline.jobs.moments import Moments, moments
 from timeoutmgr.pipeline.snapshots import CopiedSnapshot
-from timeoutmgr.pipeline.stores import Store
+from timeoutmgr.pipeline.stores import Store, identity
 
 
 class Meanwhile(SystemClock):
-    """A clock that is looked at before each snapshot; others do something just before that."""
+    """A clock that is read before each snapshot, and lets tests act just before."""
 
     def __init__(self, *acts: Callable[[], None]) -> None:
         self._acts = iter(acts)
@@ -40,12 +39,12 @@ def seen(held: Moments, archive: Archive) -> list[str]:
     """Return the ids of all events that ``history`` reads, each as often as it does."""
     found = [row[1] for run in held.archived for row in archive.rows(run.run_id)]
     for one in held.stores:
-        told_of = {row for run in one.in_both for row in archive.rows(run.run_id)}
+        in_history = {row for run in one.in_both for row in archive.rows(run.run_id)}
         assert isinstance(one.snapshot, CopiedSnapshot)
         table = pq.read_table(one.snapshot.folder / "history").select(list(ROW))
         columns = [*table.columns[:2], table["at"].cast(pa.int64())]
         rows = zip(*(column.to_pylist() for column in columns), strict=True)
-        found += [row[1] for row in rows if row not in told_of]
+        found += [row[1] for row in rows if row not in in_history]
     return sorted(found)
 
 
@@ -62,9 +61,9 @@ def west(store_of: Callable[[str], Store]) -> Store:
 
 
 def seen_when(times: Sequence[int], east: Store, west: Store, folder: Path) -> list[str]:
-    """Return what is seen if the east is archived meanwhile: published, removed, and marked.
+    """Return the events seen if the east is archived meanwhile: published, removed, and noted.
 
-    Each of that at one of *times*: before all, before the snapshot of the east, after it, and
+    Each step at its time of *times*: before all, before the snapshot of the east, after it, and
     after the manifests were read.
     """
     lake = Archive(folder)
@@ -80,7 +79,7 @@ def seen_when(times: Sequence[int], east: Store, west: Store, folder: Path) -> l
         if when == times[1]:
             removed()
         if when == times[2]:
-            lake.mark_purged("run")
+            lake.note_purged("run")
 
     do(0)
     clock = Meanwhile(lambda: do(1), lambda: do(2))
@@ -102,7 +101,7 @@ def test_an_event_counts_once_whenever_it_is_archived(
         assert found == ["id0", "id1", "id10", "id11", "id12", "id2", "id3"], times
 
 
-def test_of_an_archive_counts_what_is_of_the_stores_that_are_given(
+def test_an_archive_counts_for_the_given_stores_only(
     east: Store, west: Store, tmp_path: Path
 ) -> None:
     lake = Archive(tmp_path / "lake")

@@ -8,7 +8,7 @@ import pytest
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.pipeline import SessionOptions, spark_session
 from timeoutmgr.pipeline.errors import PipelineUnavailable
-from timeoutmgr.pipeline.reaching import addresses, require_answer
+from timeoutmgr.pipeline.spark.reachability import addresses, require_answer
 
 
 @pytest.fixture
@@ -19,7 +19,7 @@ def open_port() -> Iterator[int]:
 
 @pytest.fixture
 def closed_port() -> Iterator[int]:
-    with socket.socket() as held:  # bound, so that nobody else gets it, and not listening
+    with socket.socket() as held:  # bound, so that no other process gets it, and not listening
         held.bind(("127.0.0.1", 0))
         yield held.getsockname()[1]
 
@@ -32,7 +32,7 @@ def closed_port() -> Iterator[int]:
     ],
     ids=["master", "remote"],
 )
-def test_where_nobody_answers_it_is_said_before_java_starts(
+def test_a_silent_server_is_reported_before_java_starts(
     options_of: Callable[[str], SessionOptions], closed_port: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from pyspark.sql import SparkSession
@@ -41,7 +41,7 @@ def test_where_nobody_answers_it_is_said_before_java_starts(
         raise AssertionError("Java was looked for")
 
     monkeypatch.setattr(SparkSession, "getActiveSession", staticmethod(lambda: None))
-    monkeypatch.setattr("timeoutmgr.pipeline.session.find_java", starts)
+    monkeypatch.setattr("timeoutmgr.pipeline.spark.session.find_java", starts)
 
     with (
         pytest.raises(PipelineUnavailable, match=f"127.0.0.1:{closed_port}.*refused.*Start it"),
@@ -50,7 +50,7 @@ def test_where_nobody_answers_it_is_said_before_java_starts(
         pass
 
 
-def test_of_several_masters_one_will_do(open_port: int, closed_port: int) -> None:
+def test_any_of_several_masters_will_do(open_port: int, closed_port: int) -> None:
     require_answer(f"spark://127.0.0.1:{closed_port},127.0.0.1:{open_port}")
 
 

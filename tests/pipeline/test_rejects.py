@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from timeoutmgr.errors import ConfigurationError
-from timeoutmgr.pipeline.jobs.rejects import require_ours
+from timeoutmgr.pipeline.jobs.folders import require_own_rejects
 
 REJECT = '{"reasons":["due has passed"],"input":"{}"}\n'
 PARTS = {
@@ -28,8 +28,8 @@ def written(folder: Path, files: dict[str, str]) -> Path:
 def test_rejects_of_an_earlier_run_may_be_written_over(
     tmp_path: Path, files: dict[str, str]
 ) -> None:
-    require_ours(written(tmp_path / "bad", files))
-    require_ours(tmp_path / "new")
+    require_own_rejects(written(tmp_path / "bad", files))
+    require_own_rejects(tmp_path / "new")
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_a_folder_with_anything_else_is_refused(tmp_path: Path, name: str, text:
     folder = written(tmp_path / "bad", PARTS | {name: text})
 
     with pytest.raises(ConfigurationError, match=f"holds '{name}'.* new or empty"):
-        require_ours(folder)
+        require_own_rejects(folder)
 
 
 def test_a_file_is_no_folder(tmp_path: Path) -> None:
@@ -56,4 +56,4 @@ def test_a_file_is_no_folder(tmp_path: Path) -> None:
     path.write_text(REJECT)
 
     with pytest.raises(ConfigurationError, match="is a file; name another"):
-        require_ours(path)
+        require_own_rejects(path)

@@ -1,4 +1,4 @@
-"""What a snapshot holds, without a JVM."""
+"""The contents of a snapshot, without a JVM."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import select
 
 from sqlalchemy import text
 
-from tests.pipeline.making import batch, row
-from timeoutmgr.pipeline.fetching import fetch
-from timeoutmgr.pipeline.loading import Loader
+from tests.pipeline.rows import batch, row
+from timeoutmgr.pipeline.readers.arrow_batches import fetch
 from timeoutmgr.pipeline.snapshots import SharedSnapshot, snapshot
 from timeoutmgr.pipeline.stores import Store, open_store
 from timeoutmgr.pipeline.views import Selection, projected
+from timeoutmgr.pipeline.writers.loader import Loader
 
 
 def impatient(store: Store) -> Store:
@@ -22,7 +22,7 @@ def impatient(store: Store) -> Store:
     return open_store("it", {"TIMEOUTMGR_STORE_IT": url}, prefix=prefix)
 
 
-def test_a_snapshot_outlives_what_the_server_lets_a_transaction_be_idle(postgres: Store) -> None:
+def test_a_snapshot_outlives_the_servers_limit_for_idle_transactions(postgres: Store) -> None:
     Loader(postgres).load([batch([row(1)])])
     store = impatient(postgres)
 

@@ -18,19 +18,18 @@ from pyspark.sql.types import StructField, StructType, TimestampType
 from sqlalchemy import update
 
 from tests.pipeline.conftest import KINDS, installed
-from tests.pipeline.making import DUE, batch, count, read, row
+from tests.pipeline.rows import DUE, batch, count, read, row
 from timeoutmgr.errors import ConfigurationError, SchemaMissing
-from timeoutmgr.instants import to_micros
-from timeoutmgr.pipeline import source as source_module
-from timeoutmgr.pipeline.errors import SnapshotGone, WrongColumns
+from timeoutmgr.message.instants import to_micros
+from timeoutmgr.pipeline import stores as stores_module
+from timeoutmgr.pipeline.errors import SnapshotEnded, WrongColumns
 from timeoutmgr.pipeline.frames import options_of
-from timeoutmgr.pipeline.loading import Loader
-from timeoutmgr.pipeline.parts import as_option, cut
+from timeoutmgr.pipeline.readers.statements import Part, as_option, cut
 from timeoutmgr.pipeline.snapshots import SharedSnapshot, snapshot
-from timeoutmgr.pipeline.source import NamedStore, TimeoutsDataSource
-from timeoutmgr.pipeline.statements import Part
-from timeoutmgr.pipeline.stores import Store, open_store
+from timeoutmgr.pipeline.source import TimeoutsDataSource
+from timeoutmgr.pipeline.stores import NamedStore, Store, open_store
 from timeoutmgr.pipeline.views import VIEWS, Selection, projected
+from timeoutmgr.pipeline.writers.loader import Loader
 
 NEW_YORK = timezone(timedelta(hours=-5))
 
@@ -110,7 +109,7 @@ def test_an_empty_store_has_no_rows(store: Store) -> None:
         assert rows_of(source(store, view=view)) == []
 
 
-def test_history_and_keys_tell_of_what_was_loaded(filled: Store) -> None:
+def test_history_and_keys_have_the_loaded_timeouts(filled: Store) -> None:
     history = rows_of(source(filled, view="history"))
     keys = rows_of(source(filled, view="keys"))
 
@@ -191,10 +190,10 @@ def test_parts_that_are_given_are_read_without_asking_the_store() -> None:
 def test_a_worker_keeps_a_store_until_its_file_is_another(
     sqlite: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(source_module, "_kept", None)
+    monkeypatch.setattr(stores_module, "_kept", None)
     named = NamedStore(sqlite.name)
     before = named.open()
-    source_module.keep_stores()
+    stores_module.keep_stores()
     first, second = named.open(), over_there(named).open()
     path = Path(sqlite.name)
     os.utime(path, ns=(path.stat().st_atime_ns, path.stat().st_mtime_ns + 1))
@@ -210,7 +209,7 @@ def test_a_snapshot_that_has_ended_is_named(postgres: Store) -> None:
         assert isinstance(held, SharedSnapshot)
     reader = source(postgres, snapshot=held.name).reader(struct("pending", "id"))
 
-    with pytest.raises(SnapshotGone, match="run it again"):
+    with pytest.raises(SnapshotEnded, match="run it again"):
         list(reader.read(reader.partitions()[0]))
 
 
@@ -256,7 +255,7 @@ def written(store: Store, batches: Iterator[pa.RecordBatch], **options: object) 
     over_there(writer).commit(messages)
 
 
-def test_a_task_that_is_tried_again_stores_what_is_missing(store: Store) -> None:
+def test_a_repeated_task_stores_the_missing_rows(store: Store) -> None:
     def fails_half_way() -> Iterator[pa.RecordBatch]:
         yield batch([row(n) for n in range(10)])
         raise ConnectionResetError("the executor is killed here")
@@ -311,7 +310,7 @@ def test_a_write_whose_commit_failed_is_made_good_by_the_same_write(store: Store
         ({"prefix": "own_"}, r"\.toml says itself .* leave prefix and schema out"),
     ],
 )
-def test_wrong_options_are_refused_with_what_is_right(
+def test_wrong_options_are_refused_with_the_right_values(
     sqlite: Store, options: dict[str, str], sentence: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=sentence) as refused:
@@ -330,7 +329,7 @@ def test_timeouts_are_never_overwritten(sqlite: Store) -> None:
         source(sqlite).writer(struct("pending", "id"), overwrite=True)
 
 
-def test_a_write_is_refused_at_the_door_for_what_no_conflict_is_met_by(sqlite: Store) -> None:
+def test_a_write_with_an_unknown_rule_for_conflicts_is_refused_at_the_door(sqlite: Store) -> None:
     with pytest.raises(ConfigurationError, match="one of ignore, error, verify, got 'fail'"):
         source(sqlite, on_conflict="fail").writer(struct(), overwrite=False)
 
@@ -342,7 +341,7 @@ def test_a_write_is_refused_at_the_door_for_what_no_conflict_is_met_by(sqlite: S
         *(("snapshot", "x"), ("on_conflict", "ignore")),
     ],
 )
-def test_a_stream_refuses_what_it_would_not_choose_by(
+def test_a_stream_refuses_options_that_it_would_not_obey(
     sqlite: Store, option: str, value: object
 ) -> None:
     with pytest.raises(ConfigurationError, match=rf"no option '{option}', only .*\.where\("):

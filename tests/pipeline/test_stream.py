@@ -15,17 +15,16 @@ from pyspark import cloudpickle
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from sqlalchemy import Connection, event, insert, text
 
-from tests.pipeline.making import batch, row, settle
+from tests.pipeline.rows import batch, row, settle
 from timeoutmgr.database import deadlines
 from timeoutmgr.errors import CombinationRefused, ConfigurationError, StorageUnavailable
-from timeoutmgr.pipeline.errors import RunInTheWay
-from timeoutmgr.pipeline.following import HistoryStream, index_transactions
-from timeoutmgr.pipeline.jobs.batches import require_pair
-from timeoutmgr.pipeline.jobs.stream import StreamOptions
-from timeoutmgr.pipeline.loading import Loader
-from timeoutmgr.pipeline.source import NamedStore
-from timeoutmgr.pipeline.stores import Store
+from timeoutmgr.pipeline.errors import RunConflict
+from timeoutmgr.pipeline.jobs.stream import require_pair
+from timeoutmgr.pipeline.options import StreamOptions
+from timeoutmgr.pipeline.readers.history_stream import HistoryStream, index_transactions
+from timeoutmgr.pipeline.stores import NamedStore, Store
 from timeoutmgr.pipeline.views import projected
+from timeoutmgr.pipeline.writers.loader import Loader
 from timeoutmgr.testing.signals import eventually
 
 ALL = ReadAllAvailable()
@@ -60,7 +59,7 @@ class Follower:
         self.offset = end
 
 
-def test_what_is_committed_late_is_seen_and_nothing_twice(postgres: Store) -> None:
+def test_a_late_commit_is_seen_and_no_event_twice(postgres: Store) -> None:
     follower = Follower(postgres)
     history = postgres.tables.history
     with open_transaction(postgres) as slow:
@@ -124,7 +123,7 @@ def test_a_checkpoint_of_another_database_is_refused(postgres: Store) -> None:
         ({"xid": here["xid"] + 10**9}, "restored to an earlier time; begin with another"),
     ]:
         follower.offset = here | changed
-        with pytest.raises(RunInTheWay, match=sentence):
+        with pytest.raises(RunConflict, match=sentence):
             follower.look()
 
 
@@ -140,7 +139,7 @@ def test_a_failover_that_lost_nothing_may_be_gone_on_with(postgres: Store) -> No
     assert follower.offset["timeline"] != 7
 
 
-def test_where_nobody_tells_what_is_open_there_is_no_stream(store_of: Any) -> None:
+def test_a_database_without_open_transaction_ids_has_no_stream(store_of: Any) -> None:
     for kind in ("sqlite", "mysql"):
         with pytest.raises(CombinationRefused, match="pipeline archive"):
             Follower(store_of(kind))
@@ -156,14 +155,14 @@ IS_VALID = text("SELECT indisvalid FROM pg_index WHERE indexrelid = to_regclass(
 
 @contextmanager
 def build_held_up(store: Store) -> Iterator[None]:
-    """Have whoever builds an index of the history wait, for a transaction that writes there."""
+    """Make every build of an index of the history wait, for a transaction that writes there."""
     with open_transaction(store) as slow:
         slow.execute(insert(store.tables.history), events(["slow"]))
         yield
 
 
 def build_that_waits(store: Store, seconds: float = 0.0) -> int | None:
-    """Return the server's process that has waited for *seconds* to build an index, if one has."""
+    """Return the server's process that has waited for *seconds* to build an index, if any."""
     with store.database.read() as connection:
         found: int | None = connection.execute(BUILD, {"seconds": seconds}).scalar()
         return found
@@ -178,7 +177,7 @@ def index_is_valid(store: Store) -> bool | None:
 
 @contextmanager
 def hurried(store: Store) -> Iterator[None]:
-    """Have the server give up what a connection that is held for long waits for."""
+    """Have the server give up the wait of a connection that is held for long."""
 
     def limit(driver: Any, _record: Any) -> None:
         for name in ("statement_timeout", "lock_timeout"):
@@ -204,7 +203,7 @@ def test_the_index_is_waited_for_beyond_every_limit(
     assert [one.partition(":")[0] for one in told] == ["building the index on transactions"]
 
 
-def test_what_is_left_of_an_index_is_made_anew(postgres: Store) -> None:
+def test_an_index_left_by_a_dead_build_is_made_anew(postgres: Store) -> None:
     told: list[str] = []
     cancel = text("SELECT pg_cancel_backend(:pid)")
     with ThreadPoolExecutor(1) as aside, build_held_up(postgres):
@@ -290,13 +289,13 @@ def test_a_folder_and_a_checkpoint_have_to_be_of_one_stream(
         for name in names:
             log.mkdir(parents=True, exist_ok=True)
             (log / name).touch()
-    # What is no session of this process is asked nothing of its file system.
+    # A session of another process is not asked about its file system.
     elsewhere: Any = None
 
     if sentence is None:
         require_pair(elsewhere, folder, checkpoint)
     else:
-        with pytest.raises(RunInTheWay, match=sentence) as refused:
+        with pytest.raises(RunConflict, match=sentence) as refused:
             require_pair(elsewhere, folder, checkpoint)
         assert re.search("go on with .*, or begin with another", str(refused.value))
 

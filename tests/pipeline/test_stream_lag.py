@@ -1,4 +1,4 @@
-"""What holds a stream back is told, whatever database of the server it is in."""
+"""A transaction that holds a stream back is reported, in any database of the server."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from sqlalchemy import Connection, create_engine, text
 
 from tests.support.clock import FakeClock
-from timeoutmgr.pipeline.lagging import Lag, LagTeller, lag_of
+from timeoutmgr.pipeline.jobs.stream_runs import Lag, LagReporter, lag_of
 from timeoutmgr.pipeline.stores import Store
 from timeoutmgr.testing.signals import eventually
 
@@ -30,7 +30,7 @@ def test_a_transaction_in_another_database_is_named_with_its_process(postgres: S
         pid = int(other.execute(text("SELECT pg_backend_pid()")).scalar_one())
         with postgres.database.begin() as connection:
             connection.execute(WRITES)
-        # The server is not ours alone: until then an older transaction is the one.
+        # The server is not ours alone: until then an older transaction is reported.
         eventually(lambda: lag_of(postgres).xid >= xid, "it is the oldest", 60)
 
         lag = lag_of(postgres)
@@ -46,11 +46,11 @@ def test_a_lag_is_told_once_a_minute_after_half_of_it() -> None:
     clock = FakeClock()
     told: list[str] = []
     lag = Lag(xid=7, transactions=3, pid=1, database="other")
-    teller = LagTeller(lambda: lag, clock.monotonic, told.append)
+    teller = LagReporter(lambda: lag, clock.monotonic, told.append)
     at: list[float] = []
 
     for _ in range(120):
-        teller.look()
+        teller.poll()
         at += [clock.monotonic() - 1_000] * (len(told) - len(at))
         clock.advance(1)
 
@@ -61,10 +61,12 @@ def test_a_transaction_that_ends_soon_is_not_told_of() -> None:
     clock = FakeClock()
     told: list[str] = []
     numbers = iter(range(1_000))
-    teller = LagTeller(lambda: Lag(xid=next(numbers), transactions=3), clock.monotonic, told.append)
+    teller = LagReporter(
+        lambda: Lag(xid=next(numbers), transactions=3), clock.monotonic, told.append
+    )
 
     for _ in range(120):
-        teller.look()
+        teller.poll()
         clock.advance(1)
 
     assert told == []
@@ -73,10 +75,10 @@ def test_a_transaction_that_ends_soon_is_not_told_of() -> None:
 def test_nothing_is_told_where_nothing_waits() -> None:
     clock = FakeClock()
     told: list[str] = []
-    teller = LagTeller(lambda: Lag(xid=7, transactions=0), clock.monotonic, told.append)
+    teller = LagReporter(lambda: Lag(xid=7, transactions=0), clock.monotonic, told.append)
 
     for _ in range(120):
-        teller.look()
+        teller.poll()
         clock.advance(1)
 
     assert told == []

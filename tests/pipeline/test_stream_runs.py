@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from timeoutmgr.pipeline.errors import RunInTheWay
-from timeoutmgr.pipeline.jobs.stream_runs import StreamMark, StreamRuns
-from timeoutmgr.pipeline.ledger import Ledger
+from timeoutmgr.pipeline.errors import RunConflict
+from timeoutmgr.pipeline.jobs.stream_runs import StreamPosition, StreamRuns
+from timeoutmgr.pipeline.ledger import JobLedger
 from timeoutmgr.pipeline.stores import Store
 
 LAKE, CHECKPOINT = Path("/lake/live"), Path("/lake/checkpoint")
@@ -16,12 +16,12 @@ LAKE, CHECKPOINT = Path("/lake/live"), Path("/lake/checkpoint")
 
 def low_water(store: Store) -> int | None:
     with store.database.read() as connection:
-        mark: StreamMark | None = StreamRuns(Ledger(store)).low_water(connection)
+        mark: StreamPosition | None = StreamRuns(JobLedger(store)).low_water(connection)
     return None if mark is None else mark.xid
 
 
 def test_the_mark_is_that_of_the_stream_furthest_behind(store: Store) -> None:
-    streams = StreamRuns(Ledger(store))
+    streams = StreamRuns(JobLedger(store))
     without = low_water(store)
     first = streams.begin(LAKE, CHECKPOINT)
     second = streams.begin(LAKE, Path("/lake/other"))
@@ -35,7 +35,7 @@ def test_the_mark_is_that_of_the_stream_furthest_behind(store: Store) -> None:
 
 
 def test_a_stream_that_is_begun_again_keeps_its_mark(store: Store) -> None:
-    streams = StreamRuns(Ledger(store))
+    streams = StreamRuns(JobLedger(store))
     run_id = streams.begin(LAKE, CHECKPOINT)
     streams.recognise(run_id, "a")
     streams.reached(run_id, 10)
@@ -47,12 +47,12 @@ def test_a_stream_that_is_begun_again_keeps_its_mark(store: Store) -> None:
 
 
 def test_the_mark_of_another_checkpoint_of_that_name_is_not_taken_over(store: Store) -> None:
-    streams = StreamRuns(Ledger(store))
+    streams = StreamRuns(JobLedger(store))
     run_id = streams.begin(LAKE, CHECKPOINT)
     streams.recognise(run_id, "a")
     streams.reached(run_id, 10)
 
-    with pytest.raises(RunInTheWay, match=r"is another: .* give it up .* with --abort"):
+    with pytest.raises(RunConflict, match=r"is another: .* give it up .* with --abort"):
         streams.recognise(streams.begin(LAKE, CHECKPOINT), "b")
 
     assert low_water(store) == 10
@@ -61,7 +61,7 @@ def test_the_mark_of_another_checkpoint_of_that_name_is_not_taken_over(store: St
 def test_a_stream_that_was_given_up_begins_with_a_warning_and_without_its_mark(
     store: Store,
 ) -> None:
-    streams = StreamRuns(Ledger(store))
+    streams = StreamRuns(JobLedger(store))
     run_id = streams.begin(LAKE, CHECKPOINT)
     streams.recognise(run_id, "a")
     streams.reached(run_id, 10)

@@ -6,14 +6,13 @@ from typing import Any
 import pyarrow as pa
 from pyspark import cloudpickle
 
-from tests.pipeline.making import batch, row
-from timeoutmgr.pipeline.loading import Loader
-from timeoutmgr.pipeline.parts import parts_of
+from tests.pipeline.rows import batch, row
+from timeoutmgr.pipeline.frames import PartsReader
+from timeoutmgr.pipeline.readers.statements import parts_of
 from timeoutmgr.pipeline.snapshots import SharedSnapshot, snapshot
-from timeoutmgr.pipeline.source import NamedStore
-from timeoutmgr.pipeline.stores import Store
-from timeoutmgr.pipeline.tasks import PartsReader
+from timeoutmgr.pipeline.stores import NamedStore, Store
 from timeoutmgr.pipeline.views import Selection, projected
+from timeoutmgr.pipeline.writers.loader import Loader
 
 
 def numbers(*found: int) -> pa.RecordBatch:

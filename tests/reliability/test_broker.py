@@ -1,4 +1,4 @@
-"""A broker that is restarted as it should be, and one that gives up a message after two tries."""
+"""A broker that is restarted properly, and a broker that drops a message after two tries."""
 
 from __future__ import annotations
 

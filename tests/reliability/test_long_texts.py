@@ -13,10 +13,10 @@ from kombu.connection import Connection
 from tests.acceptance.matrix import EMBEDDED, REFERENCE, Pair
 from tests.acceptance.place import Party, Place
 from tests.reliability.pairs import on
-from timeoutmgr import headers
-from timeoutmgr.cli.logs import MaskingFormatter
-from timeoutmgr.message import Message
-from timeoutmgr.redaction import LONGEST_LINE
+from timeoutmgr.cli.output import MaskingFormatter
+from timeoutmgr.message import headers
+from timeoutmgr.message.message import Message
+from timeoutmgr.message.redaction import LONGEST_LINE
 
 LONG = "?" * (128 * 1024)
 ROOM: dict[str, int] = {"rabbitmq": 120 * 1024}

@@ -10,7 +10,7 @@ import pytest
 from tests.services.private import PrivateServer
 from timeoutmgr import Endpoint, EndpointConfiguration, SendOptions, ToSend
 from timeoutmgr.clock import SystemClock
-from timeoutmgr.instants import from_micros
+from timeoutmgr.message.instants import from_micros
 from timeoutmgr.native import NativeDelayedDelivery
 from timeoutmgr.native.infrastructure import DelayLevels
 from timeoutmgr.native.names import OURS

@@ -32,7 +32,7 @@ url, prefix = json.loads(sys.argv[1])
 persistence = SqlPersistence(url, prefix=prefix, settings=SqlSettings(clock="host"))
 store = persistence.timeouts("e", SystemClock())
 chunk = store.claim(SystemClock().now(), 10, "the paused one")
-with store.take_many(chunk.token, chunk.keys) as taken:
+with store.lock_for_dispatch(chunk.token, chunk.keys) as taken:
     print(json.dumps([one.id for one in taken.timeouts]), flush=True)
     os.kill(os.getpid(), signal.SIGSTOP)
     sent = [one.key for one in taken.timeouts]
@@ -43,7 +43,7 @@ persistence.close()
 
 
 class Paused:
-    """A dispatcher that took what is due, and stands still."""
+    """A dispatcher that locked due timeouts, and stands still."""
 
     def __init__(self, url: str, prefix: str) -> None:
         self._process = subprocess.Popen(
@@ -56,7 +56,7 @@ class Paused:
         os.waitid(os.P_PID, self._process.pid, os.WSTOPPED | os.WNOWAIT)
 
     def go_on(self) -> list[str]:
-        """Let it send and close what it took; return what it sent."""
+        """Let it send and close its timeouts; return the sent ids."""
         self._process.send_signal(signal.SIGCONT)
         sent = self._said()
         assert self._process.wait(30) == 0
@@ -93,7 +93,7 @@ def store(url: str, unique: str, clock: SetClock) -> Iterator[TimeoutStore]:
 
 
 @pytest.mark.parametrize("url", ["postgres", "mysql"], indirect=True)
-def test_with_row_locks_others_pass_by_and_nothing_is_repeated(
+def test_with_row_locks_other_dispatchers_pass_by_and_repeat_nothing(
     store: TimeoutStore, url: str, unique: str, clock: SetClock
 ) -> None:
     store.store_many([timeout("a", 5), timeout("b", 6)])
@@ -127,7 +127,7 @@ def test_without_row_locks_each_is_sent_once_more_and_no_oftener(
 
 
 def _everything(store: TimeoutStore, clock: SetClock) -> list[str]:
-    """Return what another process finds to send, looking twice."""
+    """Return the timeouts that another process finds in two polls."""
     sent: list[str] = []
     for _ in range(2):
         chunk = store.claim(clock.at, 10, "the other")

@@ -17,7 +17,7 @@ from tests.acceptance.place import SOON, Party, Place
 from tests.reliability.pairs import on
 from timeoutmgr import Endpoint, EndpointConfiguration
 from timeoutmgr.cli.main import cli
-from timeoutmgr.config import persistence_from_url, transport_from_url
+from timeoutmgr.endpoint.configuration import persistence_from_url, transport_from_url
 from timeoutmgr.errors import TimeoutManagerError
 from timeoutmgr.satellites import TimeoutManager
 
@@ -138,9 +138,7 @@ def test_a_command_shows_no_password(said: list[str], tmp_path: Path, words: lis
 
 
 @on(EMBEDDED, REFERENCE)
-def test_what_a_message_carries_is_not_logged_however_it_ends(
-    said: list[str], place: Place
-) -> None:
+def test_contents_of_a_message_are_never_logged(said: list[str], place: Place) -> None:
     party = Party(place)
 
     @party.config.handler("Fails")

@@ -17,11 +17,11 @@ import pytest
 from tests.acceptance.matrix import EMBEDDED, REFERENCE
 from tests.acceptance.place import SOON, Party, Place
 from tests.reliability.pairs import on
-from timeoutmgr import headers
 from timeoutmgr.errors import MessageTooLarge
-from timeoutmgr.instants import to_micros, to_wire
-from timeoutmgr.message import Message
-from timeoutmgr.validation import Limits
+from timeoutmgr.message import headers
+from timeoutmgr.message.instants import to_micros, to_wire
+from timeoutmgr.message.message import Message
+from timeoutmgr.message.validation import Limits
 
 MIB = 1024 * 1024
 DEPTH = 200_000

@@ -11,9 +11,9 @@ import pytest
 from tests.acceptance.matrix import EMBEDDED, REFERENCE
 from tests.acceptance.place import SOON, Party, Place
 from tests.reliability.pairs import on
-from timeoutmgr import headers
 from timeoutmgr.errors import InvalidMessage
-from timeoutmgr.message import Message
+from timeoutmgr.message import headers
+from timeoutmgr.message.message import Message
 
 NEW_YORK, BERLIN = ZoneInfo("America/New_York"), ZoneInfo("Europe/Berlin")
 LORD_HOWE = ZoneInfo("Australia/Lord_Howe")  # its summer time is half an hour
@@ -90,7 +90,7 @@ def test_a_zoned_due_time_is_stored_as_its_exact_instant(place: Place) -> None:
 
 
 @on(EMBEDDED)
-def test_what_is_no_due_time_is_refused_and_nothing_is_sent(place: Place) -> None:
+def test_a_value_that_is_not_a_due_time_is_refused_and_nothing_is_sent(place: Place) -> None:
     party = Party(place).start()
 
     for name, given in REFUSED.items():

@@ -6,9 +6,9 @@ import pytest
 
 from tests.support.clock import START
 from tests.support.makers import a_message
-from timeoutmgr import headers
-from timeoutmgr.instants import to_wire
-from timeoutmgr.message import Message
+from timeoutmgr.message import headers
+from timeoutmgr.message.instants import to_wire
+from timeoutmgr.message.message import Message
 from timeoutmgr.resilience.error_copy import (
     error_copy,
     host_id,

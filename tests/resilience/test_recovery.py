@@ -11,8 +11,8 @@ from tests.support.clock import START
 from tests.support.makers import a_message
 from timeoutmgr import RecoverabilitySettings
 from timeoutmgr.errors import ConfigurationError, MessageRejected
-from timeoutmgr.instants import to_wire
-from timeoutmgr.message import Message
+from timeoutmgr.message.instants import to_wire
+from timeoutmgr.message.message import Message
 from timeoutmgr.resilience.recovery import (
     SATELLITE_POLICY,
     Recovery,

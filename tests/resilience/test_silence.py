@@ -6,8 +6,8 @@ import pytest
 
 from tests.support.clock import FakeClock
 from tests.support.makers import a_breaker
-from timeoutmgr import answers as module
-from timeoutmgr.answers import Answers
+from timeoutmgr.contracts import answers as module
+from timeoutmgr.contracts.answers import Answers
 from timeoutmgr.errors import StorageUnavailable
 from timeoutmgr.resilience.breakers import BreakerState
 from timeoutmgr.resilience.silence import SilenceWatch

@@ -7,12 +7,12 @@ from tests.support.makers import a_received, a_timeout
 from tests.support.ports import FakeReceiver, FakeTransport
 from tests.support.store import ScriptedStore
 from timeoutmgr.contracts import Timeout, TimeoutState, TransactionMode
-from timeoutmgr.message import Message
+from timeoutmgr.message.message import Message
+from timeoutmgr.message.validation import Limits
 from timeoutmgr.satellites.control import chunk_message
-from timeoutmgr.satellites.dispatcher import DispatchTimeouts
+from timeoutmgr.satellites.timeout_manager.dispatcher import DispatchTimeouts
 from timeoutmgr.telemetry import Counters
 from timeoutmgr.transport.work import Work
-from timeoutmgr.validation import Limits
 
 RECEIVE = TransactionMode.RECEIVE_ONLY
 ATOMIC = TransactionMode.SENDS_ATOMIC_WITH_RECEIVE

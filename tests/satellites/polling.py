@@ -13,10 +13,10 @@ from tests.support.store import ScriptedStore
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import Clock, Key, TransactionMode
 from timeoutmgr.errors import StorageUnavailable
-from timeoutmgr.instants import Micros
+from timeoutmgr.message.instants import Micros
 from timeoutmgr.satellites.control import ChunkOrder, read_control
 from timeoutmgr.satellites.poller import Poller, PollTimeouts
-from timeoutmgr.sending import SessionPool
+from timeoutmgr.sender.sender import SessionPool
 from timeoutmgr.telemetry import Counters
 
 RECEIVE = TransactionMode.RECEIVE_ONLY

@@ -1,4 +1,4 @@
-"""What a dispatcher does with undeliverable timeouts where there are dead-letter queues."""
+"""A dispatcher makes dead letters of undeliverable timeouts, if the endpoint has them."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from tests.support.makers import a_received, a_timeout
 from tests.support.ports import FakeReceiver, FakeTransport
 from tests.support.store import ScriptedStore
 from timeoutmgr.contracts import SendResult, TimeoutState, TransactionMode
-from timeoutmgr.deadletter import Letter, MessageClass, marks
-from timeoutmgr.deadletter.usage import Quotas
+from timeoutmgr.deadletter import Letter, MessageClass
+from timeoutmgr.deadletter import delivery_headers as marks
+from timeoutmgr.deadletter.quotas import Quotas
+from timeoutmgr.message.validation import Limits
 from timeoutmgr.satellites.control import chunk_message
-from timeoutmgr.satellites.dispatcher import ATTEMPTS, DispatchTimeouts
+from timeoutmgr.satellites.timeout_manager.dispatcher import ATTEMPTS, DispatchTimeouts
 from timeoutmgr.telemetry import Counters
 from timeoutmgr.transport.work import Work
-from timeoutmgr.validation import Limits
 
 
 class Desk:
@@ -63,7 +64,7 @@ def desk(sqlite_url: str) -> Iterator[Desk]:
     made.graveyard.close()
 
 
-def test_what_its_queue_refuses_five_times_was_over_its_quota(desk: Desk) -> None:
+def test_a_message_refused_five_times_by_its_queue_was_over_the_quota(desk: Desk) -> None:
     desk.put("m1", "billing")
     desk.transport.script("billing", *[SendResult.REFUSED] * ATTEMPTS)
 
@@ -80,7 +81,7 @@ def test_what_its_queue_refuses_five_times_was_over_its_quota(desk: Desk) -> Non
 
 def test_its_time_to_reach_the_queue_begins_with_the_first_attempt(desk: Desk) -> None:
     desk.put("m1", "billing", time_to_reach_queue="00:00:02")
-    desk.clock.advance(1_000_000)  # it may be due for long: nobody tried until now
+    desk.clock.advance(1_000_000)  # it may be due for long: no attempt was made until now
     desk.transport.script("billing", *[SendResult.UNKNOWN] * 2)
 
     desk.order_due()
@@ -126,7 +127,7 @@ def test_while_the_dead_letter_store_is_away_it_stays_and_neighbours_are_sent_on
     assert desk.transport.ids("billing") == ["m2"]
 
 
-def test_a_full_node_holds_up_only_what_is_to_be_buried(sqlite_url: str) -> None:
+def test_a_full_node_delays_only_timeouts_that_become_dead_letters(sqlite_url: str) -> None:
     desk = Desk(sqlite_url, Quotas(node=1))
     desk.put("m1", "nowhere")
     desk.put("m2", "billing")

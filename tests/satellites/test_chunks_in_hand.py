@@ -12,15 +12,15 @@ from tests.satellites.dispatching import SCOPE, Desk
 from tests.support.clock import START
 from tests.support.makers import SECOND, a_received, a_timeout
 from tests.support.ports import FakeReceiver, FakeSession
-from timeoutmgr.contracts import SendResult, Taken, TimeoutState, Transaction
+from timeoutmgr.contracts import LockedTimeouts, SendResult, TimeoutState, Transaction
 from timeoutmgr.errors import MessageRejected
-from timeoutmgr.message import Message, Outgoing
+from timeoutmgr.message.message import Message, Outgoing
 from timeoutmgr.satellites.control import chunk_message
 from timeoutmgr.transport.work import Work
 
 
 class _LateSession(FakeSession):
-    """One whose answers come when they are asked for."""
+    """A transport that answers when it is asked."""
 
     def __init__(self, desk: Desk, journal: list[str]) -> None:
         super().__init__(desk.transport)
@@ -65,16 +65,16 @@ def test_in_transaction_scope_one_chunk_is_in_hand_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     desk, journal = Desk(SCOPE), list[str]()
-    take_many = desk.store.take_many
+    lock_for_dispatch = desk.store.lock_for_dispatch
 
     @contextmanager
-    def noted(*given: Any, **named: Any) -> Iterator[Taken]:
-        with take_many(*given, **named) as taken:
+    def noted(*given: Any, **named: Any) -> Iterator[LockedTimeouts]:
+        with lock_for_dispatch(*given, **named) as taken:
             journal.append("taken")
             yield taken
         journal.append("closed")
 
-    monkeypatch.setattr(desk.store, "take_many", noted)
+    monkeypatch.setattr(desk.store, "lock_for_dispatch", noted)
     two_chunks(desk, journal)
 
     assert journal == ["taken", "sent", "closed"] * 2

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timeoutmgr import headers
 from timeoutmgr.contracts import Key
 from timeoutmgr.errors import MessageRejected
-from timeoutmgr.instants import EARLIEST, LATEST
-from timeoutmgr.message import Message
+from timeoutmgr.message import headers
+from timeoutmgr.message.instants import EARLIEST, LATEST
+from timeoutmgr.message.message import Message
 from timeoutmgr.satellites.control import (
     MOST_KEYS,
     ChunkOrder,
@@ -35,7 +35,7 @@ def test_a_chunk_survives_its_control_message(token: str, keys: list[Key]) -> No
 
 
 @pytest.mark.behaviour(17)
-def test_a_control_message_says_that_it_is_one() -> None:
+def test_a_control_message_has_the_header_of_a_control_message() -> None:
     message = chunk_message("t", [], "c1")
 
     assert message.headers["NServiceBus.ControlMessage"] == "True"
@@ -108,7 +108,7 @@ names = st.sampled_from([headers.CHUNK_VERSION, headers.TIMEOUT_ID]) | st.text()
         lambda value: json.dumps(value).encode()
     ),
 )
-def test_whatever_arrives_is_an_order_or_rejected(
+def test_every_arriving_message_is_an_order_or_rejected(
     given_headers: dict[str, str], body: bytes
 ) -> None:
     try:

@@ -6,26 +6,26 @@ from tests.support.clock import START, FakeClock
 from tests.support.delayed import BatchStore, SingleStore
 from tests.support.makers import SECOND, a_breaker, a_delayed, a_message, a_received
 from tests.support.ports import FakeReceiver, FakeSession, FakeTransport
-from timeoutmgr import headers
 from timeoutmgr.contracts import SendResult, TransactionMode
 from timeoutmgr.errors import InvalidMessage, MessageRejected, StorageUnavailable
-from timeoutmgr.instants import Micros, to_wire
-from timeoutmgr.message import Message, Outgoing
-from timeoutmgr.resilience.breakers import BreakerState
-from timeoutmgr.resilience.recovery import RecoverabilitySettings
-from timeoutmgr.routing import (
+from timeoutmgr.message import headers
+from timeoutmgr.message.instants import Micros, to_wire
+from timeoutmgr.message.message import Message, Outgoing
+from timeoutmgr.message.routes import (
     clear_timeouts,
     timeout_id,
     to_delayed_store,
     to_timeout_manager,
     wake_manager,
 )
-from timeoutmgr.satellites.batches import Batches
-from timeoutmgr.satellites.delayed import StoreDelayed
+from timeoutmgr.message.validation import Limits
+from timeoutmgr.resilience.breakers import BreakerState
+from timeoutmgr.resilience.recovery import RecoverabilitySettings
+from timeoutmgr.satellites.delayed_store.batches import Batches
+from timeoutmgr.satellites.delayed_store.receiver import StoreDelayed
 from timeoutmgr.telemetry import Counters
 from timeoutmgr.transport.pump import Consumption, Outage, Pump, PumpSurroundings
 from timeoutmgr.transport.work import Work
-from timeoutmgr.validation import Limits
 
 RECEIVE = TransactionMode.RECEIVE_ONLY
 SCOPE = TransactionMode.TRANSACTION_SCOPE
@@ -96,7 +96,7 @@ class Desk:
 @BOTH
 @FORMS
 @pytest.mark.behaviour(24)
-def test_what_is_due_later_is_stored_whole_and_wakes_the_poller(
+def test_a_later_message_is_stored_whole_and_wakes_the_poller(
     mode: TransactionMode, form: type[SingleStore]
 ) -> None:
     desk = Desk(mode, form)
@@ -113,7 +113,7 @@ def test_what_is_due_later_is_stored_whole_and_wakes_the_poller(
 
 
 @pytest.mark.behaviour(41)
-def test_a_rollback_wakes_nobody_and_stores_nothing() -> None:
+def test_a_rollback_wakes_no_poller_and_stores_nothing() -> None:
     desk = Desk(SCOPE)
     desk.transport.fail("commit", StorageUnavailable("away"))
 
@@ -125,7 +125,7 @@ def test_a_rollback_wakes_nobody_and_stores_nothing() -> None:
 
 @BOTH
 @pytest.mark.behaviour(25)
-def test_what_is_due_already_goes_straight_on_and_is_never_stored(mode: TransactionMode) -> None:
+def test_a_message_due_already_goes_straight_on_and_is_never_stored(mode: TransactionMode) -> None:
     desk = Desk(mode)
 
     desk.take(a_delayed("now", START), a_delayed("later"))
@@ -137,7 +137,7 @@ def test_what_is_due_already_goes_straight_on_and_is_never_stored(mode: Transact
 
 
 @pytest.mark.behaviour(26)
-def test_what_the_stores_clock_does_not_call_due_is_stored() -> None:
+def test_a_message_that_is_not_due_by_the_stores_clock_is_stored() -> None:
     desk = Desk()
     desk.store.now = lambda: START - SECOND  # type: ignore[attr-defined]  # a store may have it
 
@@ -161,7 +161,7 @@ def test_due_already_and_without_a_destination_queue_it_goes_to_the_error_queue(
     assert desk.store.rows == {}
 
 
-def test_what_its_queue_refuses_is_stored_with_one_attempt_behind_it() -> None:
+def test_a_message_refused_by_its_queue_is_stored_with_an_attempt_counted() -> None:
     desk = Desk(retries=1)
     desk.transport.script("billing", SendResult.REFUSED)
 
@@ -182,7 +182,7 @@ def test_without_an_answer_it_is_stored_and_no_attempt_counted() -> None:
     assert row.attempts == 0
 
 
-def test_what_neither_queue_takes_is_stored() -> None:
+def test_a_message_refused_by_both_queues_is_stored() -> None:
     desk = Desk()
     del desk.transport.queues["error"]
 
@@ -248,7 +248,7 @@ def test_while_the_storage_is_away_nothing_leaves_the_queue() -> None:
 
 
 @pytest.mark.behaviour(27)
-def test_what_is_no_delayed_message_goes_to_the_error_queue() -> None:
+def test_a_message_that_is_not_delayed_goes_to_the_error_queue() -> None:
     desk = Desk(retries=9)
 
     desk.pump(a_message("plain"), a_delayed("fine"))

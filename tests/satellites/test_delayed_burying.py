@@ -1,4 +1,4 @@
-"""What the delayed message store cannot deliver, where the endpoint has dead-letter queues."""
+"""Undeliverable messages of a delayed message store become dead letters."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ from tests.support.graveyard import Graveyard, an_asking
 from tests.support.makers import SECOND, a_breaker, a_received, a_timeout
 from tests.support.ports import FakeReceiver, FakeTransport
 from timeoutmgr.contracts import SendResult, Timeout, TransactionMode
-from timeoutmgr.deadletter import Box, Delivery, MessageClass, marks
-from timeoutmgr.deadletter.usage import NodeFull, Quotas
-from timeoutmgr.errors import StorageUnavailable
-from timeoutmgr.message import Outgoing
+from timeoutmgr.deadletter import Box, Delivery, MessageClass
+from timeoutmgr.deadletter import delivery_headers as marks
+from timeoutmgr.deadletter.quotas import Quotas
+from timeoutmgr.errors import NodeFull, StorageUnavailable
+from timeoutmgr.message.message import Outgoing
+from timeoutmgr.message.routes import to_delayed_store
+from timeoutmgr.message.validation import Limits
 from timeoutmgr.resilience.breakers import RateBreaker
-from timeoutmgr.routing import to_delayed_store
-from timeoutmgr.satellites.batches import Batches
-from timeoutmgr.satellites.delayed import StoreDelayed
-from timeoutmgr.satellites.due import DispatchDue
+from timeoutmgr.satellites.delayed_store.batches import Batches
+from timeoutmgr.satellites.delayed_store.due import DispatchDue
+from timeoutmgr.satellites.delayed_store.receiver import StoreDelayed
 from timeoutmgr.telemetry import Counters
 from timeoutmgr.transport.work import Work
-from timeoutmgr.validation import Limits
 
 RECEIVE = TransactionMode.RECEIVE_ONLY
 SCOPE = TransactionMode.TRANSACTION_SCOPE
@@ -166,7 +167,9 @@ def test_the_letter_lies_there_before_the_row_is_removed(make: Make, mode: Trans
 
 @pytest.mark.behaviour(90)
 @pytest.mark.parametrize("retries", [0, 2])
-def test_what_its_queue_refuses_dies_after_all_attempts(make: Make, retries: int) -> None:
+def test_a_message_refused_by_its_queue_becomes_a_dead_letter_after_all_attempts(
+    make: Make, retries: int
+) -> None:
     desk = make(retries=retries)
     desk.transport.script("billing", *[SendResult.REFUSED] * 9)
 
@@ -185,7 +188,7 @@ def test_what_its_queue_refuses_dies_after_all_attempts(make: Make, retries: int
 
 
 @WAYS
-def test_what_was_passed_on_too_often_is_not_sent_and_dies(
+def test_a_message_forwarded_too_often_becomes_a_dead_letter_unsent(
     make: Make, way: Callable[..., None]
 ) -> None:
     desk = make()
@@ -199,7 +202,7 @@ def test_what_was_passed_on_too_often_is_not_sent_and_dies(
 
 def test_its_time_to_reach_the_queue_begins_with_the_first_attempt(make: Make) -> None:
     desk = make(retries=9)
-    desk.clock.advance(1_000_000)  # it is due for long: nobody tried until now
+    desk.clock.advance(1_000_000)  # it is due for long: no attempt was made until now
     desk.transport.script("billing", *[SendResult.REFUSED] * 2)
 
     desk.dispatch(an_asking("m1", "billing", time_to_reach_queue="00:00:02"))
@@ -242,7 +245,7 @@ def test_in_one_transaction_a_dead_letter_store_that_is_away_undoes_the_round(ma
 
 @WAYS
 @MODES
-def test_a_full_node_holds_up_only_what_is_to_be_buried(
+def test_a_full_node_delays_only_messages_that_become_dead_letters(
     make: Make, mode: TransactionMode, way: Callable[..., None]
 ) -> None:
     desk = make(mode, quotas=Quotas(node=1))
@@ -288,7 +291,7 @@ def test_a_kept_message_has_arrived_where_it_is_finally_for(
 
 
 @WAYS
-def test_what_a_former_installation_of_its_source_has_kept_dies(
+def test_a_message_kept_by_a_former_installation_of_its_source_becomes_a_dead_letter(
     make: Make, way: Callable[..., None]
 ) -> None:
     desk = make()

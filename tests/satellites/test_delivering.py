@@ -1,4 +1,4 @@
-"""What is delivered is the message as it was given, and where it comes from."""
+"""A delivered message is the given message, with its origin."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import pytest
 
 from tests.support.clock import START
 from tests.support.makers import a_timeout
-from timeoutmgr.instants import to_wire
-from timeoutmgr.satellites.delivering import delivered
+from timeoutmgr.message.instants import to_wire
+from timeoutmgr.satellites.delivery.message import delivered
 
 
 @pytest.mark.behaviour(22, 23)
-def test_what_is_delivered_keeps_id_body_and_headers() -> None:
+def test_a_delivered_message_keeps_id_body_and_headers() -> None:
     one = a_timeout()
 
     message = delivered(one, to_wire(START))
@@ -21,7 +21,7 @@ def test_what_is_delivered_keeps_id_body_and_headers() -> None:
 
 
 @pytest.mark.behaviour(23)
-def test_what_is_delivered_says_when_it_was_dispatched_and_from_which_timeout() -> None:
+def test_a_delivered_message_names_its_dispatch_time_and_its_timeout() -> None:
     one = a_timeout()
 
     given_headers = delivered(one, to_wire(START + 5)).headers

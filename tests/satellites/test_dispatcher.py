@@ -10,13 +10,13 @@ from tests.satellites.dispatching import ATOMIC, RECEIVE, SCOPE, Desk
 from tests.support.clock import START
 from tests.support.makers import SECOND, a_timeout
 from tests.support.ports import FakeReceiver
-from timeoutmgr import headers
 from timeoutmgr.contracts import CancelResult, Key, TimeoutState, TransactionMode
 from timeoutmgr.errors import MessageRejected, StorageUnavailable
-from timeoutmgr.message import Message
+from timeoutmgr.message import headers
+from timeoutmgr.message.message import Message
+from timeoutmgr.message.validation import Limits
 from timeoutmgr.satellites.control import chunk_message
 from timeoutmgr.transport.work import Work
-from timeoutmgr.validation import Limits
 
 
 @pytest.mark.behaviour(57)
@@ -77,7 +77,7 @@ def test_in_transaction_scope_look_up_and_send_share_the_transaction() -> None:
     desk.order_due()
 
     assert [
-        joined is not None for method, joined in desk.store.joined if method == "take_many"
+        joined is not None for method, joined in desk.store.joined if method == "lock_for_dispatch"
     ] == [True]
     assert "send in transaction billing confirmed" in desk.transport.journal
 
@@ -93,7 +93,7 @@ def test_a_timeout_that_is_gone_is_a_counted_benign_outcome() -> None:
 
 
 @pytest.mark.behaviour(66)
-def test_a_control_message_for_what_was_dispatched_already_sends_nothing() -> None:
+def test_a_control_message_for_dispatched_timeouts_sends_nothing() -> None:
     desk = Desk()
     one = a_timeout()
     desk.put(one)
@@ -107,7 +107,7 @@ def test_a_control_message_for_what_was_dispatched_already_sends_nothing() -> No
 
 
 @pytest.mark.behaviour(58)
-def test_a_single_id_that_nobody_knows_is_a_counted_benign_outcome() -> None:
+def test_an_unknown_single_id_is_a_counted_benign_outcome() -> None:
     desk = Desk()
 
     desk.order(Message(id="c1", headers={headers.TIMEOUT_ID: "nobody"}))
@@ -188,7 +188,7 @@ def test_lateness_is_that_of_the_oldest() -> None:
     assert desk.counted("lateness_seconds") == pytest.approx(3.0)
 
 
-def test_what_was_stored_in_this_very_transaction_can_be_dispatched_in_it() -> None:
+def test_a_timeout_can_be_dispatched_in_the_transaction_that_stored_it() -> None:
     desk = Desk(SCOPE)
     one = a_timeout()
     desk.put(one)

@@ -1,4 +1,4 @@
-"""Where an answer was lost it is not known what happened, and that must not be forgotten."""
+"""A lost answer leaves a doubt, and the store must remember it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from timeoutmgr.contracts import (
     TransactionMode,
 )
 from timeoutmgr.errors import TransportUnavailable
-from timeoutmgr.message import Outgoing
+from timeoutmgr.message.message import Outgoing
 from timeoutmgr.persistence import SqlPersistence, SqlSettings
 from timeoutmgr.satellites.control import ChunkOrder, read_control
 from timeoutmgr.satellites.poller import PollTimeouts
@@ -66,7 +66,7 @@ def test_ids_that_the_dispatcher_may_have_are_not_handed_on_again_under_its_hand
         def take_and_lose_the_answer(outgoing: Outgoing) -> SendResult:
             order = read_control(outgoing.message)
             assert isinstance(order, ChunkOrder)
-            dispatcher.enter_context(store.take_many(order.token, order.keys))
+            dispatcher.enter_context(store.lock_for_dispatch(order.token, order.keys))
             return SendResult.UNKNOWN
 
         transport.answer = take_and_lose_the_answer  # type: ignore[method-assign]  # a script

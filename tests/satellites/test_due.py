@@ -9,16 +9,16 @@ from tests.support.clock import START, FakeClock
 from tests.support.delayed import BatchStore, SingleStore
 from tests.support.makers import SECOND, a_breaker, a_timeout
 from tests.support.ports import FakeTransport
-from timeoutmgr import headers
 from timeoutmgr.contracts import SendResult, Timeout, TransactionMode
 from timeoutmgr.errors import InvalidMessage, StorageUnavailable, TransportUnavailable
+from timeoutmgr.message import headers
+from timeoutmgr.message.validation import Limits
 from timeoutmgr.resilience.breakers import RateBreaker
-from timeoutmgr.satellites.batches import Batches
-from timeoutmgr.satellites.due import DispatchDue, Round
-from timeoutmgr.satellites.rounds import DueRounds
-from timeoutmgr.sending import SessionPool
+from timeoutmgr.satellites.delayed_store.batches import Batches
+from timeoutmgr.satellites.delayed_store.due import DispatchDue, Round
+from timeoutmgr.satellites.delayed_store.rounds import DueRounds
+from timeoutmgr.sender.sender import SessionPool
 from timeoutmgr.telemetry import Counters
-from timeoutmgr.validation import Limits
 
 RECEIVE = TransactionMode.RECEIVE_ONLY
 SCOPE = TransactionMode.TRANSACTION_SCOPE
@@ -90,7 +90,7 @@ class Desk:
 @BOTH
 @FORMS
 @pytest.mark.behaviour(57)
-def test_what_is_due_is_sent_and_removed(mode: TransactionMode, form: type[SingleStore]) -> None:
+def test_a_due_message_is_sent_and_removed(mode: TransactionMode, form: type[SingleStore]) -> None:
     desk = Desk(mode, form=form)
     desk.put(a_timeout("m1"), a_timeout("m2"), a_timeout("later", START + SECOND))
 
@@ -266,7 +266,7 @@ def test_an_error_without_a_name_is_an_attempt_too(mode: TransactionMode) -> Non
 
 @FORMS
 @pytest.mark.behaviour(92)
-def test_a_failing_row_backs_off_and_holds_up_nobody(form: type[SingleStore]) -> None:
+def test_a_failing_row_backs_off_and_delays_no_other(form: type[SingleStore]) -> None:
     desk = Desk(form=form, retries=3)
     desk.put(a_timeout("bad", START - SECOND, "shipping"))
     desk.put(*(a_timeout(f"m{n}") for n in range(3)))
@@ -281,7 +281,7 @@ def test_a_failing_row_backs_off_and_holds_up_nobody(form: type[SingleStore]) ->
     assert desk.sent("shipping") == ["bad"]
 
 
-def test_one_that_makes_a_batch_fail_does_not_sink_its_neighbours() -> None:
+def test_a_message_that_fails_its_batch_does_not_sink_its_neighbours() -> None:
     desk = Desk()
     desk.put(*(a_timeout(f"m{n}") for n in range(4)), a_timeout("bad", destination="shipping"))
     desk.transport.script("shipping", RuntimeError("once"), RuntimeError("and alone"))
@@ -293,7 +293,7 @@ def test_one_that_makes_a_batch_fail_does_not_sink_its_neighbours() -> None:
     assert desk.store.rows == {}
 
 
-def test_what_no_transport_can_carry_goes_to_the_error_queue_at_once() -> None:
+def test_an_unsendable_message_goes_to_the_error_queue_at_once() -> None:
     desk = Desk(retries=5)
     desk.put(a_timeout("bad", destination="shipping"), a_timeout("fine"))
     desk.transport.script("shipping", InvalidMessage("no"), InvalidMessage("no"))
@@ -357,7 +357,7 @@ def test_error_handling_that_fails_and_fails_trips_the_recovery_breaker(
 
 
 @pytest.mark.behaviour(87)
-def test_what_is_due_and_in_other_hands_is_looked_at_again_a_second_later() -> None:
+def test_a_due_message_locked_by_another_process_is_tried_again_a_second_later() -> None:
     desk = Desk()
     desk.put(a_timeout(due=START - 5 * SECOND))
     desk.store.held[a_timeout().id] = "another process"
@@ -409,7 +409,7 @@ def test_while_one_batch_is_sent_the_next_is_fetched(form: type[SingleStore]) ->
 
 
 @pytest.mark.behaviour(97)
-def test_a_stop_finishes_what_is_in_hand_and_fetches_no_more() -> None:
+def test_a_stop_finishes_the_current_batch_and_fetches_no_more() -> None:
     desk = Desk(batch=2)
     desk.put(*(a_timeout(f"m{n}") for n in range(6)))
     stop = threading.Event()

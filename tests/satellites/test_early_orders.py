@@ -1,4 +1,4 @@
-"""What is ordered before its time is sent when it is due, by the store's clock."""
+"""A timeout ordered early is sent when it is due by the store's clock."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from datetime import timedelta
 from tests.satellites.dispatching import RECEIVE, SCOPE, Desk
 from tests.support.clock import START, FakeClock
 from tests.support.makers import SECOND, a_timeout
-from timeoutmgr import headers
 from timeoutmgr.contracts import TimeoutState, TransactionMode
-from timeoutmgr.instants import Micros, to_wire
+from timeoutmgr.message import headers
+from timeoutmgr.message.instants import Micros, to_wire
 from timeoutmgr.satellites.control import chunk_message
 
 
@@ -36,7 +36,7 @@ class EarlyDesk(Desk):
         self.clock.advance(seconds)
 
 
-def test_what_is_ordered_before_its_time_is_sent_when_it_is_due() -> None:
+def test_a_timeout_ordered_early_is_sent_when_it_is_due() -> None:
     desk = EarlyDesk()
     desk.resting = lambda: _assert_nothing_was_sent(desk)
 
@@ -61,7 +61,7 @@ def test_the_stores_clock_decides_when_and_not_the_hosts() -> None:
     assert desk.rests == [0.002]
 
 
-def test_nobody_waits_while_what_was_sent_before_is_not_recorded() -> None:
+def test_a_dispatcher_waits_for_a_due_time_only_after_recording_earlier_sends() -> None:
     desk = EarlyDesk()
     recorded: list[TimeoutState | None] = []
     desk.resting = lambda: recorded.append(desk.state("m1"))
@@ -72,7 +72,7 @@ def test_nobody_waits_while_what_was_sent_before_is_not_recorded() -> None:
     assert desk.transport.ids("billing") == ["m1", "m2"]
 
 
-def test_in_transaction_scope_what_is_not_due_is_left_where_it_is() -> None:
+def test_transaction_scope_leaves_a_later_timeout_in_the_store() -> None:
     desk = EarlyDesk(SCOPE)
 
     desk.order_early(START + 1)
@@ -84,7 +84,7 @@ def test_in_transaction_scope_what_is_not_due_is_left_where_it_is() -> None:
 
 def test_a_clock_that_is_set_back_makes_no_wait_longer_than_orders_are_ahead() -> None:
     desk = EarlyDesk()
-    desk.store.after["take_many"] = lambda: desk.clock.step_wall(-timedelta(hours=1))
+    desk.store.after["lock_for_dispatch"] = lambda: desk.clock.step_wall(-timedelta(hours=1))
 
     desk.order_early(START + 2_000)
 

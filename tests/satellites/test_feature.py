@@ -1,25 +1,30 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any, cast
 
 import pytest
 
-from tests.support.clock import FakeClock
+from tests.satellites.polling import SOON
+from tests.support.clock import START, FakeClock
+from tests.support.makers import SECOND
 from tests.support.ports import FakeTransport
 from tests.support.store import ScriptedStore
 from timeoutmgr import CriticalErrorContext, EndpointConfiguration, SendOptions, TransactionMode
-from timeoutmgr.assembly import Parts, assemble
 from timeoutmgr.contracts import Clock, Persistence, TimeoutStore
 from timeoutmgr.deadletter import DeadLetterQueues
+from timeoutmgr.endpoint.assembly import AssembledEndpoint, assemble
 from timeoutmgr.errors import ConfigurationError, FeatureRefused, SchemaMissing, StorageUnavailable
 from timeoutmgr.persistence import MemoryPersistence
 from timeoutmgr.resilience.breakers import OutageBreaker
 from timeoutmgr.satellites import TimeoutManager
-from timeoutmgr.satellites.feature import Readiness
 from timeoutmgr.satellites.poller import Poller
+from timeoutmgr.satellites.timeout_manager.feature import Readiness
+from timeoutmgr.satellites.timeout_manager.timeouts import StoreTimeouts
+from timeoutmgr.satellites.timeout_manager.wakeups import OtherPollers
 
 
 class WithoutTimeouts:
@@ -93,7 +98,7 @@ def test_enabled_it_consumes_its_two_queues_under_the_documented_names() -> None
     consumed = {
         one.consumption.name: one.consumption.queue
         for one in assemble(a_config().settings()).satellites
-        if not one.where_found
+        if not one.optional_queue
     }
 
     assert consumed == {
@@ -114,7 +119,7 @@ def test_enabled_it_routes_delays_to_its_own_queue() -> None:
 def test_its_concurrency_is_that_of_both_satellites() -> None:
     parts = assemble(a_config(TimeoutManager(concurrency=3)).settings())
 
-    assert [one.concurrency for one in parts.satellites if not one.where_found] == [3, 3]
+    assert [one.concurrency for one in parts.satellites if not one.optional_queue] == [3, 3]
 
 
 @pytest.mark.behaviour(16)
@@ -168,17 +173,17 @@ class Hooked:
         self.errors: list[str] = []
         config = config or a_config()
         config.define_critical_error_action(self._told)
-        self.parts: Parts = assemble(config.settings())
-        self.parts.context.critical.started(lambda: None)
+        self.parts: AssembledEndpoint = assemble(config.settings())
+        self.parts.critical.started(lambda: None)
         self.clock = cast(FakeClock, self.parts.settings.clock)
 
     def breaker(self, name: str) -> OutageBreaker:
-        [found] = [one for one in self.parts.context.breakers if one.name == name]
+        [found] = [one for one in self.parts.breakers if one.name == name]
         assert isinstance(found, OutageBreaker)
         return found
 
     def told(self) -> list[str]:
-        self.parts.context.critical.join(10.0)
+        self.parts.critical.join(10.0)
         return self.errors
 
     def _told(self, context: CriticalErrorContext) -> None:
@@ -244,7 +249,7 @@ _URL = "postgresql+psycopg://sales@database/sales"
         ("postgresql+psycopg://sales@database/other", 2),
     ],
 )
-def test_an_outage_of_one_database_is_told_once_whatever_breakers_see_it(
+def test_an_outage_of_a_database_is_reported_once_by_any_number_of_breakers(
     store: str, times: int
 ) -> None:
     config = a_config()
@@ -252,7 +257,7 @@ def test_an_outage_of_one_database_is_told_once_whatever_breakers_see_it(
     config.use_persistence(store)
     config.enable_feature(DeadLetterQueues(node="here"))
     hooked = Hooked(config)
-    breakers = hooked.parts.context.breakers
+    breakers = list(hooked.parts.breakers)
     for breaker in breakers:
         breaker.failure(AWAY)
     hooked.clock.advance(120)
@@ -302,6 +307,41 @@ class _between(logging.Handler):
 # --- readiness
 
 
+class Asking(ScriptedStore):
+    """A store whose processes can ask each other for a poll."""
+
+    def __init__(self, clock: Clock) -> None:
+        super().__init__(clock)
+        self.asked = threading.Event()
+
+    def wakeups(self, _wake: Callable[[], None]) -> Asking:
+        return self
+
+    def notify(self) -> None:
+        self.asked.set()
+
+    def check(self) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def test_a_stored_timeout_notifies_the_poller_and_other_processes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    config = a_config()
+    store = Asking(FakeClock())
+    monkeypatch.setattr(config.settings().persistence, "timeouts", lambda *_, **__: store)
+    features = assemble(config.settings()).features
+    step = cast(StoreTimeouts, features.satellites[0].consumption.step)
+    [others] = [task for task in features.tasks if isinstance(task, OtherPollers)]
+    others.start()
+
+    step.wake(START + 10 * SECOND)
+
+    assert store.asked.wait(SOON)
+    others.stop()
+
+
 class Installing(MemoryPersistence):
     """Counts its installations; checks fail until *ready*."""
 
@@ -347,7 +387,7 @@ def test_a_storage_that_is_away_is_not_ready_until_it_answers() -> None:
     ready()
 
 
-def test_missing_tables_count_as_an_outage_since_somebody_may_install_them() -> None:
+def test_missing_tables_count_as_an_outage_since_an_operator_may_install_them() -> None:
     persistence = Installing()
     persistence.ready = False
     ready = Readiness(persistence, a_store(), False)
@@ -372,7 +412,7 @@ def test_once_ready_it_asks_no_more_but_a_probe_still_does() -> None:
 @pytest.mark.behaviour(55)
 def test_a_clock_that_is_far_off_is_a_critical_error() -> None:
     hooked = Hooked()
-    [poller] = [one for one in hooked.parts.context.tasks if isinstance(one, Poller)]
+    [poller] = [one for one in hooked.parts.features.tasks if isinstance(one, Poller)]
 
     cast(Any, poller)._on_clock_offset(42.0)
 

@@ -8,7 +8,7 @@ import pytest
 from tests.support.clock import FakeClock
 from tests.support.store import ScriptedStore
 from timeoutmgr.errors import StorageUnavailable
-from timeoutmgr.instants import Micros
+from timeoutmgr.message.instants import Micros
 from timeoutmgr.satellites.housekeeping import Housekeeping
 from timeoutmgr.telemetry import Counters
 
@@ -45,7 +45,7 @@ def house() -> House:
     return House()
 
 
-def test_a_heartbeat_says_who_lives_and_how(house: House) -> None:
+def test_a_heartbeat_shows_the_process_and_its_state(house: House) -> None:
     house.keeping.keep_house()
 
     [record] = house.store.processes()
@@ -56,7 +56,7 @@ def test_a_heartbeat_says_who_lives_and_how(house: House) -> None:
     )
 
 
-def test_after_a_restart_what_is_old_is_looked_for_again(house: House) -> None:
+def test_a_restart_removes_old_rows_again(house: House) -> None:
     looks = threading.Semaphore(0)
 
     def purge() -> int:
@@ -78,7 +78,7 @@ def test_clocks_are_compared_each_time(house: House) -> None:
     assert house.measured.is_set()
 
 
-def test_what_is_past_retention_is_removed(house: House) -> None:
+def test_rows_past_retention_are_removed(house: House) -> None:
     house.store.cancel("old")
     house.clock.advance(31 * 86_400)
 
@@ -104,7 +104,7 @@ def test_where_nothing_was_old_it_is_looked_for_again_half_an_hour_later(house: 
 
 def test_the_storage_is_tended_until_there_is_no_more_to_do(house: House) -> None:
     steps = iter([True, True, False])
-    house.store.tend = lambda: next(steps)  # type: ignore[method-assign]  # a store with work
+    house.store.run_maintenance = lambda: next(steps)  # type: ignore[method-assign]  # a store with work
 
     house.keeping.keep_house()
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from timeoutmgr.satellites.line import Line, Stages
+from timeoutmgr.satellites.delivery.overlap import Line, Stages
 
 
 class Journal(list[str]):
-    """Chunks that note what becomes of them."""
+    """Chunks that note their fate."""
 
     def chunk(self, name: str, fails_to: str = "") -> Stages:
         try:
@@ -34,7 +34,7 @@ def journal() -> Journal:
     return Journal()
 
 
-def test_a_chunk_is_looked_up_while_the_one_before_it_is_confirmed_and_sent_behind_it(
+def test_a_chunk_is_locked_while_its_predecessor_is_confirmed_and_sent_behind_it(
     journal: Journal,
 ) -> None:
     lined_up(*map(journal.chunk, "abc"))
@@ -44,7 +44,7 @@ def test_a_chunk_is_looked_up_while_the_one_before_it_is_confirmed_and_sent_behi
     )
 
 
-def test_in_one_transaction_a_chunk_is_looked_up_when_the_one_before_it_is_closed(
+def test_a_shared_transaction_locks_a_chunk_after_its_predecessor_is_closed(
     journal: Journal,
 ) -> None:
     with Line(overlaps=False) as line:
@@ -55,7 +55,7 @@ def test_in_one_transaction_a_chunk_is_looked_up_when_the_one_before_it_is_close
 
 
 @pytest.mark.parametrize("fails_to", ["take", "send"])
-def test_what_was_sent_is_closed_where_the_next_one_fails(journal: Journal, fails_to: str) -> None:
+def test_a_sent_chunk_is_closed_if_the_next_chunk_fails(journal: Journal, fails_to: str) -> None:
     with pytest.raises(OSError, match=f"{fails_to} b"):
         lined_up(journal.chunk("a"), journal.chunk("b", fails_to))
 
@@ -63,7 +63,7 @@ def test_what_was_sent_is_closed_where_the_next_one_fails(journal: Journal, fail
     assert "send b" not in journal
 
 
-def test_a_chunk_is_let_go_unsent_where_the_one_before_it_cannot_be_closed(
+def test_a_chunk_is_released_unsent_if_its_predecessor_cannot_be_closed(
     journal: Journal,
 ) -> None:
     with pytest.raises(OSError, match="close a"):

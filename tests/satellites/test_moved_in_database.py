@@ -1,4 +1,4 @@
-"""In one transaction with a queue, what can be moved to it is moved, and the rest sent."""
+"""In a shared transaction with a queue, movable timeouts are moved, and the rest sent."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 from tests.satellites.dispatching import ATOMIC, RECEIVE, SCOPE, Desk
 from tests.support.makers import a_timeout
 from timeoutmgr.contracts import Key, TimeoutState, Transaction, TransactionMode
-from timeoutmgr.instants import Micros
+from timeoutmgr.message.instants import Micros
 
 
 class _Mover:
-    """Moves what is not to be kept back."""
+    """Moves all but the timeouts to keep back."""
 
     def __init__(self, *kept_back: str) -> None:
         self._kept_back = kept_back
@@ -28,7 +28,7 @@ class _Mover:
         return [key for key in keys if key.id not in self._kept_back]
 
 
-def test_what_is_moved_in_the_database_is_counted_and_not_sent() -> None:
+def test_timeouts_moved_in_the_database_are_counted_and_not_sent() -> None:
     desk, mover = Desk(SCOPE), _Mover()
     desk.put(a_timeout("m1"), a_timeout("m2"))
     desk.step = replace(desk.step, move_many=mover)
@@ -44,7 +44,7 @@ def test_what_is_moved_in_the_database_is_counted_and_not_sent() -> None:
     assert desk.telemetry.snapshot()["lateness_seconds"] == 2.0
 
 
-def test_what_cannot_be_moved_is_sent() -> None:
+def test_timeouts_that_cannot_be_moved_are_sent() -> None:
     desk = Desk(SCOPE)
     desk.put(a_timeout("m1"), a_timeout("m2"))
     desk.step = replace(desk.step, move_many=_Mover(a_timeout("m2").id))

@@ -1,4 +1,4 @@
-"""What is due is handed on once, in chunks, and what is due next is said."""
+"""A poll hands due timeouts on once, in chunks, and returns the next due time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.satellites.polling import CONTROL, DAY, RECEIVE, SCOPE, SOON, Round
 from tests.support.clock import START
 from tests.support.makers import SECOND
 from timeoutmgr.contracts import TransactionMode
-from timeoutmgr.instants import Micros
+from timeoutmgr.message.instants import Micros
 from timeoutmgr.satellites.poller import AT_ONCE, LEAD
 
 
@@ -25,7 +25,7 @@ def test_without_timeouts_nothing_is_sent_and_nothing_is_next(mode: TransactionM
 
 @pytest.mark.behaviour(26, 37)
 @pytest.mark.parametrize("mode", [RECEIVE, SCOPE])
-def test_what_is_not_due_is_not_handed_on_but_said_to_be_next(mode: TransactionMode) -> None:
+def test_a_later_timeout_is_not_handed_on_and_sets_the_next_poll(mode: TransactionMode) -> None:
     one = Round(mode)
     one.put(1, START + 1)
 
@@ -33,7 +33,7 @@ def test_what_is_not_due_is_not_handed_on_but_said_to_be_next(mode: TransactionM
     assert one.handed_on() == []
 
 
-def test_what_is_due_in_a_moment_is_handed_on_and_nothing_behind_it() -> None:
+def test_a_timeout_due_in_a_moment_is_handed_on_and_nothing_behind_it() -> None:
     one = Round()
     one.step.ahead = LEAD
     keys = one.put(1, START + LEAD)
@@ -59,7 +59,7 @@ def test_the_next_look_is_for_the_next_that_is_due_but_not_for_each_of_many(
     assert one.poll() == handed_on + looks_after
 
 
-def test_nothing_is_claimed_ahead_where_the_commit_is_what_sends() -> None:
+def test_nothing_is_claimed_ahead_if_the_commit_sends() -> None:
     one = Round(SCOPE)
     one.step.ahead = LEAD
     one.put(1, START + 2_000)
@@ -71,7 +71,7 @@ def test_nothing_is_claimed_ahead_where_the_commit_is_what_sends() -> None:
 @pytest.mark.behaviour(42, 49)
 @pytest.mark.parametrize("mode", [RECEIVE, SCOPE])
 @pytest.mark.parametrize("due", [START, START - 20 * 365 * DAY])
-def test_what_is_due_is_handed_on_once_whatever_its_age(mode: TransactionMode, due: Micros) -> None:
+def test_a_due_timeout_of_any_age_is_handed_on_once(mode: TransactionMode, due: Micros) -> None:
     one = Round(mode)
     keys = one.put(1, due)
 
@@ -151,7 +151,7 @@ def test_while_there_is_more_than_one_chunk_due_several_are_claimed_and_sent_tog
     assert one.store.calls["claim"] == 3  # the first alone, five, and the four that are left
 
 
-def test_what_was_handed_on_is_looked_for_soon_as_its_dispatch_may_put_it_off() -> None:
+def test_a_poll_soon_follows_a_handed_on_timeout_since_its_dispatch_may_postpone_it() -> None:
     one = Round()
     one.put(1)
     assert one.poll() == START + 50_000

@@ -6,7 +6,7 @@ import pytest
 
 from tests.satellites.polling import DAY, Loop
 from tests.support.makers import SECOND
-from timeoutmgr.instants import Micros
+from timeoutmgr.message.instants import Micros
 
 
 @pytest.mark.behaviour(54)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from tests.satellites.polling import SOON, Loop
-from timeoutmgr.instants import Micros
+from timeoutmgr.message.instants import Micros
 
 
 def test_a_stopped_poller_has_let_go_of_its_session(loop: Loop) -> None:

@@ -7,7 +7,7 @@ import pytest
 from tests.satellites.polling import DAY, Loop
 from tests.support.clock import START
 from tests.support.makers import SECOND
-from timeoutmgr.instants import EARLIEST, Micros
+from timeoutmgr.message.instants import EARLIEST, Micros
 
 
 @pytest.mark.behaviour(49)

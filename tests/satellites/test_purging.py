@@ -1,4 +1,4 @@
-"""Old rows are removed as they come; the rests between removals follow what was measured."""
+"""Old rows are removed as they come; the rests between removals follow the measured times."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import pytest
 from tests.support.clock import FakeClock
 from tests.support.store import ScriptedStore
 from timeoutmgr.errors import StorageUnavailable
-from timeoutmgr.instants import Micros
-from timeoutmgr.satellites.purging import UNPURGED, PurgeRounds
+from timeoutmgr.message.instants import Micros
+from timeoutmgr.satellites.purge import UNPURGED, PurgeRounds
 from timeoutmgr.telemetry import Counters
 
 SECOND = 1_000_000
@@ -19,7 +19,7 @@ TOOK = 0.02
 class OldRows(ScriptedStore):
     """A store in which *arriving* rows become old each second; a removal takes 1,000 of them.
 
-    Its lag is what is left, at the rate at which rows arrive.
+    Its lag is the remaining rows, at the rate at which rows arrive.
     """
 
     def __init__(self, clock: FakeClock, *, old: int = 0, arriving: int = 0) -> None:
@@ -76,7 +76,7 @@ def test_a_round_removes_all_that_is_old() -> None:
     assert house.telemetry.snapshot()["purge_lag_seconds"] == 0
 
 
-def test_removals_leave_most_of_the_time_to_others_while_the_lag_falls() -> None:
+def test_removals_leave_most_of_the_time_to_other_work_while_the_lag_falls() -> None:
     house = House(old=200_000)
 
     house.run()
@@ -98,13 +98,13 @@ def test_a_slow_removal_is_followed_by_a_long_rest() -> None:
     assert house.rests == [pytest.approx(3 * (1.0 + TOOK))] * 2
 
 
-def test_removals_keep_up_with_what_becomes_old_faster_than_a_gentle_pace_removes() -> None:
+def test_removals_keep_up_with_rows_that_age_faster_than_the_gentle_pace() -> None:
     # A gentle pace removes 12,500 a second, no rest at all 50,000.
     house = House(old=1_000, arriving=20_000)
 
     house.run(600)
 
-    assert house.store.left < 5 * 20_000  # a few seconds of what arrives, after ten minutes
+    assert house.store.left < 5 * 20_000  # a few seconds of arrivals, after ten minutes
     assert min(house.rests) == pytest.approx(TOOK / 2)
     assert max(house.rests) == pytest.approx(3 * TOOK)
 

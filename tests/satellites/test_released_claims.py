@@ -1,4 +1,4 @@
-"""What was claimed and not handed on is given back, and handed on by a later poll."""
+"""Claimed keys that were not handed on are released, and handed on by a later poll."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ def test_in_transaction_scope_a_failing_send_rolls_back() -> None:
     assert one.transport.journal[-1] == "rollback"
 
 
-def test_of_chunks_that_were_sent_together_those_that_were_not_taken_are_given_back() -> None:
+def test_refused_chunks_of_a_joint_send_are_released() -> None:
     one = Round(chunk=1)
     keys = one.put(1 + AT_ONCE)
     answers = [SendResult.REFUSED, SendResult.CONFIRMED, SendResult.UNKNOWN]

@@ -10,12 +10,12 @@ from tests.satellites.test_timeouts import LATER, SCOPE, Counter
 from tests.support.clock import START
 from tests.support.makers import SECOND, a_delayed, a_received
 from tests.support.ports import FakeReceiver
-from timeoutmgr import headers
 from timeoutmgr.contracts import CancelResult, OnConflict, RepeatKind, TransactionMode
 from timeoutmgr.errors import ContentConflict, IdInUse, MessageRejected, StorageUnavailable
-from timeoutmgr.instants import to_wire
-from timeoutmgr.message import Message, Received
-from timeoutmgr.routing import timeout_id
+from timeoutmgr.message import headers
+from timeoutmgr.message.instants import to_wire
+from timeoutmgr.message.message import Message, Received
+from timeoutmgr.message.routes import timeout_id
 from timeoutmgr.transport.work import Work
 
 OTHER = a_delayed("m1", LATER, "stock")
@@ -115,7 +115,7 @@ def test_an_unknown_wish_for_a_conflict_is_rejected() -> None:
         Counter().take(a_delayed("m1", LATER, on_conflict="maybe"))
 
 
-def test_what_a_sender_says_of_used_ids_is_not_passed_on() -> None:
+def test_the_choice_for_used_ids_is_not_passed_on() -> None:
     counter = Counter()
 
     counter.take(

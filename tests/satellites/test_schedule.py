@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.support.clock import START
 from tests.support.makers import SECOND
 from timeoutmgr.clock import SystemClock
-from timeoutmgr.instants import LATEST, Micros
+from timeoutmgr.message.instants import LATEST, Micros
 from timeoutmgr.satellites.schedule import PollSchedule
 
 MINUTE = 60 * SECOND

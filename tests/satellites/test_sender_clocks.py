@@ -10,17 +10,18 @@ import pytest
 
 from tests.support.clock import START, FakeClock
 from tests.support.makers import SECOND, a_timeout
-from timeoutmgr import Endpoint, headers
+from timeoutmgr import Endpoint
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import Timeout
 from timeoutmgr.contracts.reports import SENDERS_AHEAD
-from timeoutmgr.delayed_delivery import DelayedDeliverySettings
-from timeoutmgr.instants import Micros, to_wire
-from timeoutmgr.message import with_headers
+from timeoutmgr.features.delayed_delivery import DelayedDeliverySettings
+from timeoutmgr.message import headers
+from timeoutmgr.message.instants import Micros, to_wire
+from timeoutmgr.message.message import with_headers
 from timeoutmgr.persistence import SqlDelayedMessageStore
 from timeoutmgr.satellites import TimeoutManager
 from timeoutmgr.satellites.housekeeping import Housekeeping
-from timeoutmgr.satellites.sender_clocks import SenderClocks
+from timeoutmgr.satellites.timeout_manager.sender_clocks import SenderClocks
 from timeoutmgr.telemetry import Counters
 from timeoutmgr.testing import RecordingTelemetry, configure
 from timeoutmgr.testing.signals import eventually
@@ -51,7 +52,7 @@ def sent(ahead: Micros, sender: str = "billing", *, now: Micros = START) -> Time
         (30 * SECOND, 0, 0),
         (30 * SECOND + 1, 0, 1),
         (-600 * SECOND, 0, 0),
-        # By the store's clock, not by the host's, which may be the wrong one.
+        # By the store's clock, not by the host's, which may be wrong.
         (600 * SECOND, 600 * SECOND, 0),
         (0, -31 * SECOND, 1),
         (600 * SECOND, None, 0),
@@ -126,7 +127,7 @@ def test_a_manager_reports_a_sender_with_its_heartbeat(unique: str) -> None:
         with telemetry.expect("senders_ahead"):
             endpoint.send_local("Ping", None, delay=3600, headers=an_hour_ahead())
 
-        context = endpoint._parts.context
+        context = endpoint._parts.features
         [house] = [each for each in context.tasks if isinstance(each, Housekeeping)]
         house.keep_house()
         assert context.store is not None

@@ -13,16 +13,16 @@ from tests.support.clock import START, FakeClock
 from tests.support.makers import SECOND, a_delayed, a_message, a_received
 from tests.support.ports import FakeReceiver, FakeTransport
 from tests.support.store import ScriptedStore
-from timeoutmgr import headers
 from timeoutmgr.contracts import Key, Timeout, TimeoutState, TransactionMode
 from timeoutmgr.errors import InvalidMessage, MessageRejected, StorageUnavailable
-from timeoutmgr.instants import EARLIEST, LATEST, Micros, to_wire
-from timeoutmgr.message import Message
-from timeoutmgr.routing import clear_timeouts, timeout_id, wake_manager
-from timeoutmgr.satellites.timeouts import StoreTimeouts, read_timeout
+from timeoutmgr.message import headers
+from timeoutmgr.message.instants import EARLIEST, LATEST, Micros, to_wire
+from timeoutmgr.message.message import Message
+from timeoutmgr.message.routes import clear_timeouts, timeout_id, wake_manager
+from timeoutmgr.message.validation import Limits
+from timeoutmgr.satellites.timeout_manager.timeouts import StoreTimeouts, read_timeout
 from timeoutmgr.telemetry import Counters
 from timeoutmgr.transport.work import Work
-from timeoutmgr.validation import Limits
 
 RECEIVE = TransactionMode.RECEIVE_ONLY
 SCOPE = TransactionMode.TRANSACTION_SCOPE
@@ -106,7 +106,9 @@ def test_without_a_destination_a_timeout_goes_to_the_reply_address() -> None:
 
 @pytest.mark.behaviour(28)
 @pytest.mark.parametrize("given_headers", [{}, {"destination": "", "reply_to": ""}])
-def test_a_timeout_for_nobody_is_rejected_when_it_is_to_be_stored(given_headers: Any) -> None:
+def test_a_timeout_without_a_destination_is_rejected_before_it_is_stored(
+    given_headers: Any,
+) -> None:
     with pytest.raises(MessageRejected, match="names no destination"):
         read_timeout(a_message(expire=to_wire(LATER), **given_headers), "sales", Limits(), START)
 
@@ -210,7 +212,7 @@ any_text = st.text(st.characters(codec="utf-8"))
     st.binary(max_size=100),
     st.text(max_size=300),
 )
-def test_whatever_arrives_is_a_timeout_or_rejected(
+def test_every_arriving_message_is_a_timeout_or_rejected(
     given_headers: dict[str, str], body: bytes, message_id: str
 ) -> None:
     message = Message(
@@ -316,7 +318,7 @@ def test_in_other_modes_the_store_commits_by_itself() -> None:
 
 @pytest.mark.behaviour(25)
 @pytest.mark.parametrize(("due", "straight"), [(START - SECOND, 1), (START, 1), (START + 1, 0)])
-def test_in_transaction_scope_what_is_due_goes_straight_on_and_never_early(
+def test_transaction_scope_sends_a_due_message_straight_on_and_never_early(
     due: Micros, straight: int
 ) -> None:
     counter = Counter(SCOPE)
@@ -328,7 +330,7 @@ def test_in_transaction_scope_what_is_due_goes_straight_on_and_never_early(
 
 
 @pytest.mark.behaviour(25)
-def test_in_other_modes_what_is_due_is_stored_and_wakes_the_poller_at_once() -> None:
+def test_other_modes_store_a_due_message_and_wake_the_poller_at_once() -> None:
     counter = Counter(RECEIVE)
 
     counter.take(a_delayed("m1", START - SECOND))
@@ -358,6 +360,37 @@ def test_clear_forgets_that_saga_and_no_other() -> None:
 
 
 @pytest.mark.behaviour(30)
+def test_a_clear_leaves_a_delayed_retry_of_a_message_of_the_saga() -> None:
+    counter = Counter()
+    counter.take(
+        a_delayed("m1", saga_id="s1"),
+        a_delayed("m2", saga_id="s1", retries="1", retries_timestamp=to_wire(START)),
+    )
+
+    counter.take(clear_timeouts("s1", "sales.Timeouts", "c1", LATER).message)
+
+    [retry] = counter.stored()
+    assert retry.message.id == "m2"
+    assert retry.message.headers[headers.SAGA_ID] == "s1"
+
+
+def test_a_clear_names_its_queue_message_and_sender_in_the_history() -> None:
+    counter = Counter()
+    counter.take(a_delayed("m1", saga_id="s1"))
+    order = a_message(
+        "forged", clear_timeouts="True", saga_id="s1", originating_endpoint="crm\n" + "x" * 99
+    )
+
+    counter.take(order)
+
+    [entry] = counter.store.history(timeout_id("sales", "m1"))
+    assert entry.event == "cancelled"
+    assert entry.channel is not None
+    assert entry.channel.startswith("queue 'sales', message 'forged', says endpoint 'crm\\nxxx")
+    assert len(entry.channel) < 120
+
+
+@pytest.mark.behaviour(30)
 @pytest.mark.parametrize("saga", [None, "00000000-0000-0000-0000-000000000000"])
 def test_clear_without_a_saga_is_rejected_with_the_documented_sentence(saga: str | None) -> None:
     given_headers = {"clear_timeouts": "True"} | ({} if saga is None else {"saga_id": saga})
@@ -382,7 +415,7 @@ def test_a_clear_that_came_in_the_same_batch_before_the_timeout_holds() -> None:
 
 
 @pytest.mark.behaviour(31)
-def test_a_clear_leaves_what_the_saga_sent_after_it_in_the_same_batch() -> None:
+def test_a_clear_leaves_later_timeouts_of_the_saga_in_the_same_batch() -> None:
     counter = Counter()
     order = clear_timeouts("s1", "sales.Timeouts", "c1", START).message
     later = a_delayed("m2", saga_id="s1", time_sent=to_wire(START + 1))
@@ -427,6 +460,24 @@ def test_a_wake_message_wakes_the_poller_and_stores_nothing() -> None:
     counter.take(wake_manager("sales.Timeouts", LATER, "w1").message)
 
     assert (counter.woken, counter.stored()) == ([LATER], [])
+
+
+def test_wakes_are_logged_with_their_channel_once_a_minute(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    caplog.set_level("INFO")
+    counter = Counter()
+    wakes = [wake_manager("sales.Timeouts", LATER, f"w{n}").message for n in range(4)]
+
+    counter.take(*wakes[:2])
+    counter.take(wakes[2])
+    counter.clock.advance(60)
+    counter.take(wakes[3])
+
+    assert [record.getMessage() for record in caplog.records] == [
+        "satellite received 2 wakes; the newest by queue 'sales', message 'w1'",
+        "satellite received 2 wakes; the newest by queue 'sales', message 'w3'",
+    ]
 
 
 def test_a_malformed_wake_is_rejected() -> None:

@@ -1,4 +1,4 @@
-"""What a broker did not take is tried again, after pauses by the store's clock."""
+"""A message refused by the broker is tried again, after pauses by the store's clock."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from tests.support.clock import START, FakeClock
 from tests.support.makers import SECOND, a_timeout
 from timeoutmgr.contracts import SendResult, TimeoutState
 from timeoutmgr.errors import TransportUnavailable
-from timeoutmgr.satellites.delivering import back_off
-from timeoutmgr.satellites.dispatcher import ATTEMPTS
+from timeoutmgr.satellites.delivery.message import back_off
+from timeoutmgr.satellites.timeout_manager.dispatcher import ATTEMPTS
 
 
 @pytest.mark.behaviour(92)
@@ -53,7 +53,7 @@ def test_a_pause_is_measured_by_the_stores_clock_and_not_the_hosts(ahead: int, t
 
 @pytest.mark.parametrize("tells", [True, False])
 @pytest.mark.parametrize("ahead", [-15, 15])
-def test_so_is_the_pause_of_what_the_error_queue_did_not_take(ahead: int, tells: bool) -> None:
+def test_a_refusal_by_the_error_queue_pauses_as_long(ahead: int, tells: bool) -> None:
     desk = Desk()
     desk.store.tells_its_time = tells
     desk.step = replace(desk.step, clock=FakeClock(START + ahead * SECOND))
@@ -76,7 +76,7 @@ def test_the_store_is_asked_for_the_time_only_where_something_is_tried_again() -
 
 
 @pytest.mark.behaviour(92)
-def test_a_refused_timeout_does_not_hold_up_the_others() -> None:
+def test_a_refused_timeout_delays_no_other() -> None:
     desk = Desk()
     desk.put(a_timeout("m1"), a_timeout("m2", destination="shipping"))
     desk.transport.script("billing", SendResult.REFUSED)

@@ -1,4 +1,4 @@
-"""What cannot be delivered goes to the error queue, and stays until that has taken it."""
+"""An undeliverable timeout goes to the error queue, and stays until that has accepted it."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ import pytest
 from tests.satellites.dispatching import Desk
 from tests.support.makers import a_timeout
 from tests.support.ports import FakeSession
-from timeoutmgr import headers
 from timeoutmgr.contracts import CancelResult, SendResult, TimeoutState
 from timeoutmgr.errors import InvalidMessage, StorageUnavailable
-from timeoutmgr.message import Outgoing
+from timeoutmgr.message import headers
+from timeoutmgr.message.message import Outgoing
 
 
 @pytest.mark.behaviour(59, 62)
@@ -127,7 +127,7 @@ def test_a_timeout_stays_while_the_error_queue_does_not_take_it(answer: SendResu
 
 
 @pytest.mark.behaviour(65)
-def test_a_full_error_copy_that_is_refused_falls_back_to_a_smaller_one() -> None:
+def test_a_refused_full_error_copy_falls_back_to_a_smaller_copy() -> None:
     desk = Desk()
     desk.put(a_timeout(destination="nowhere"))
     desk.transport.script("error", SendResult.REFUSED)

@@ -1,4 +1,4 @@
-"""What becomes of a message that came out of the delay levels and was bound nowhere."""
+"""A message that left the delay levels without a bound queue is settled."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from tests.support.makers import SECOND, a_message, a_received
 from tests.support.ports import FakeReceiver, FakeTransport
 from timeoutmgr.contracts import Burial, DeadLetters, SendResult, TransactionMode
 from timeoutmgr.errors import StorageUnavailable, TransportUnavailable
-from timeoutmgr.headers import PROBE
-from timeoutmgr.instants import to_wire
-from timeoutmgr.message import Message, Received
+from timeoutmgr.message.headers import PROBE
+from timeoutmgr.message.instants import to_wire
+from timeoutmgr.message.message import Message, Received
+from timeoutmgr.message.validation import Limits
 from timeoutmgr.native.levels import routing_key
 from timeoutmgr.native.names import UNROUTABLE
 from timeoutmgr.satellites import SettleUnroutable
 from timeoutmgr.testing import RecordingTelemetry
 from timeoutmgr.transport.work import Work
-from timeoutmgr.validation import Limits
 
 
 class Bench:
@@ -75,7 +75,7 @@ def test_neighbours_are_parted_by_whether_their_queue_exists() -> None:
     assert bench.telemetry.counted("unroutable_delivered") == 1
 
 
-def test_what_came_out_before_it_is_due_is_never_sent_on() -> None:
+def test_a_message_that_left_its_level_early_is_never_sent_on() -> None:
     bench = Bench()
     early = a_message("m1", deliver_at=to_wire(START + SECOND))
 
@@ -111,7 +111,7 @@ def test_a_probe_is_dropped() -> None:
     ("queue", "answer"),
     [("billing", SendResult.UNKNOWN), ("error", SendResult.UNKNOWN)],
 )
-def test_what_nobody_has_confirmed_comes_back(queue: str, answer: SendResult) -> None:
+def test_an_unconfirmed_message_comes_back(queue: str, answer: SendResult) -> None:
     bench = Bench()
     bench.transport.script(queue, answer)
     destination = "billing" if queue == "billing" else "nowhere"
@@ -140,7 +140,7 @@ class Graves:
         self._answer = answer
         self.buried: list[tuple[str, str, str]] = []
 
-    def bury(
+    def dead_letter(
         self, message: Message, error: BaseException, *, queue: str, **_: object
     ) -> Burial | None:
         self.buried.append((message.id, queue, type(error).__name__))
@@ -162,7 +162,7 @@ def test_its_dead_letter_says_which_queue_there_was_not() -> None:
     assert bench.transport.ids("error") == []
 
 
-def test_what_leaves_no_dead_letter_goes_to_the_error_queue() -> None:
+def test_a_message_without_a_dead_letter_goes_to_the_error_queue() -> None:
     bench, _ = settle_with(lambda: None)
 
     assert bench.transport.ids("error") == ["m1"]
@@ -176,7 +176,7 @@ def test_while_the_dead_letters_are_away_it_comes_back() -> None:
         settle_with(away)
 
 
-def test_what_was_sent_on_does_not_come_back_with_what_has_no_place_now() -> None:
+def test_a_forwarded_message_does_not_return_with_messages_that_have_no_queue() -> None:
     def away() -> Burial:
         raise StorageUnavailable("the database is away")
 
@@ -191,7 +191,7 @@ def test_what_was_sent_on_does_not_come_back_with_what_has_no_place_now() -> Non
 
 
 @pytest.mark.parametrize("destination", ["error", "billing.Timeouts", "amq.direct"])
-def test_what_may_not_go_where_its_key_says_goes_to_the_error_queue(destination: str) -> None:
+def test_a_message_with_a_forbidden_key_goes_to_the_error_queue(destination: str) -> None:
     bench = Bench(limits=Limits().of_endpoint("sales", "error"))
     bench.transport.session().create_queues([destination])
 

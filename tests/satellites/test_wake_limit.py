@@ -1,8 +1,8 @@
-"""Wakes without a pause cost a poll every tenth of a second, and a single one is not late."""
+"""Wakes without a pause cost a poll every tenth of a second, and a single wake is not late."""
 
 from __future__ import annotations
 
-from timeoutmgr.satellites.wake_limit import EVERY, WakeLimit
+from timeoutmgr.satellites.timeout_manager.wake_limit import EVERY, WakeLimit
 
 NOW = 1_000_000
 

@@ -7,7 +7,6 @@ import pytest
 
 from tests.support.ports import FakeTransport
 from timeoutmgr import BulkInterrupted, Endpoint, EndpointConfiguration, SendOptions, Sent, ToSend
-from timeoutmgr.bulk import WINDOW, WINDOW_BYTES
 from timeoutmgr.contracts import SendResult
 from timeoutmgr.errors import (
     ConfigurationError,
@@ -18,13 +17,14 @@ from timeoutmgr.errors import (
 )
 from timeoutmgr.persistence.memory import MemoryPersistence
 from timeoutmgr.satellites import TimeoutManager
+from timeoutmgr.sender.bulk import WINDOW, WINDOW_BYTES
 
 QUEUE = "sales.Timeouts"
 LATER = SendOptions(delay=3600.0)
 
 
 class Bulk:
-    """An endpoint on a simulated transport, and what its bulks told."""
+    """An endpoint on a simulated transport, and the reports of its bulks."""
 
     def __init__(self, *, managed: bool = True, starts: bool = False) -> None:
         queues = ("billing", QUEUE, "sales.TimeoutsDispatcher")
@@ -70,7 +70,7 @@ def test_all_are_sent_to_the_timeout_manager_and_counted(bulk: Bulk) -> None:
     assert all(one.id is not None and one.due is not None for one in bulk.told[0])
 
 
-def test_what_is_not_delayed_goes_straight_on(bulk: Bulk) -> None:
+def test_a_message_without_a_delay_goes_straight_to_its_queue(bulk: Bulk) -> None:
     bulk.send(orders(2, SendOptions()))
 
     assert len(bulk.transport.ids("billing")) == 2
@@ -122,7 +122,7 @@ def test_an_interrupted_bulk_goes_on_where_it_stopped_under_the_same_ids(bulk: B
         (SendResult.UNROUTABLE, Unroutable),
     ],
 )
-def test_one_that_is_not_taken_is_told_apart_from_its_window(
+def test_a_refused_message_is_reported_apart_from_its_window(
     bulk: Bulk, answer: SendResult, cause: type[Exception]
 ) -> None:
     bulk.transport.script(QUEUE, SendResult.CONFIRMED, answer, SendResult.CONFIRMED)
@@ -138,7 +138,7 @@ def test_one_that_is_not_taken_is_told_apart_from_its_window(
     assert unsure.options.delay == LATER.delay
 
 
-def test_what_precedes_a_wrong_message_is_sent(bulk: Bulk) -> None:
+def test_messages_before_a_wrong_message_are_sent(bulk: Bulk) -> None:
     wrong = ToSend("billing", "", 1, LATER)
     rest = orders(2)
 
@@ -150,7 +150,7 @@ def test_what_precedes_a_wrong_message_is_sent(bulk: Bulk) -> None:
     assert len(list(rest)) == 2
 
 
-def test_what_precedes_an_error_of_the_iterable_is_sent(bulk: Bulk) -> None:
+def test_messages_before_an_error_of_the_iterable_are_sent(bulk: Bulk) -> None:
     def broken() -> Iterator[ToSend]:
         yield from orders(2)
         raise OSError("the file ends here")
@@ -161,7 +161,7 @@ def test_what_precedes_an_error_of_the_iterable_is_sent(bulk: Bulk) -> None:
     assert len(bulk.transport.ids(QUEUE)) == len(bulk.told[0]) == 2
 
 
-def test_what_is_no_message_is_refused_at_the_door(bulk: Bulk) -> None:
+def test_an_item_that_is_not_a_message_is_refused_at_the_door(bulk: Bulk) -> None:
     messages: list[ToSend] = [("billing", "Bill", 1)]  # type: ignore[list-item]  # as a caller may
 
     with pytest.raises(BulkInterrupted, match="ToSend"):

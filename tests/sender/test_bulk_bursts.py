@@ -7,9 +7,8 @@ from itertools import chain
 
 import pytest
 
-from tests.core.test_bulk import LATER, QUEUE, Bulk, orders
+from tests.sender.test_bulk import LATER, QUEUE, Bulk, orders
 from timeoutmgr import BulkInterrupted, SendOptions, ToSend
-from timeoutmgr.bulk import BURST, BURST_BYTES, WINDOW
 from timeoutmgr.contracts import SendResult
 from timeoutmgr.errors import (
     DeliveryUnknown,
@@ -17,6 +16,7 @@ from timeoutmgr.errors import (
     TransportUnavailable,
     Unroutable,
 )
+from timeoutmgr.sender.bulk import BURST, BURST_BYTES, WINDOW
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_the_answers_are_asked_for_once_a_window(bulk: Bulk) -> None:
     assert bulk.transport.ids(QUEUE) == [one.message_id for told in bulk.told for one in told]
 
 
-def test_what_was_sent_before_the_broker_went_is_told_and_the_rest_comes_back(bulk: Bulk) -> None:
+def test_a_lost_broker_reports_the_sent_messages_and_returns_the_rest(bulk: Bulk) -> None:
     def draw() -> Iterator[ToSend]:
         yield from numbered(*range(BURST))
         bulk.transport.fail("start_sending", TransportUnavailable("away"))
@@ -86,7 +86,7 @@ def test_what_was_sent_before_the_broker_went_is_told_and_the_rest_comes_back(bu
     assert bulk.transport.ids(QUEUE) == ids(*range(3 * BURST))
 
 
-def test_what_was_sent_before_a_missing_destination_is_told(bulk: Bulk) -> None:
+def test_an_error_about_a_missing_destination_reports_the_messages_sent_before(bulk: Bulk) -> None:
     wrong = numbered(BURST + 1, destination="nowhere")
 
     error = bulk.interrupted(chain(numbered(*range(BURST + 1)), wrong, numbered(BURST + 2)))
@@ -106,7 +106,7 @@ def test_of_a_window_whose_end_is_not_taken_the_answers_to_its_beginning_count(b
     assert (error.sent, unsent(error)) == (BURST + 1, ids(BURST))
 
 
-def test_a_wrong_message_behind_one_that_is_not_taken_is_not_forgotten(bulk: Bulk) -> None:
+def test_a_wrong_message_behind_a_refused_message_is_reported_too(bulk: Bulk) -> None:
     bulk.transport.script(QUEUE, SendResult.CONFIRMED, SendResult.UNKNOWN)
     wrong = ToSend("billing", "", 1, LATER)
 
@@ -140,7 +140,7 @@ def test_an_error_of_the_iterable_is_the_cause_where_some_are_not_taken(bulk: Bu
     assert (error.sent, unsent(error)) == (1, ["m0"])
 
 
-def test_an_error_in_on_sent_does_not_hide_what_was_not_taken(bulk: Bulk) -> None:
+def test_an_error_in_on_sent_does_not_hide_refused_messages(bulk: Bulk) -> None:
     bulk.transport.script(QUEUE, SendResult.UNKNOWN)
 
     def full(_sent: object) -> None:
@@ -153,7 +153,7 @@ def test_an_error_in_on_sent_does_not_hide_what_was_not_taken(bulk: Bulk) -> Non
     assert unsent(caught.value) == ["m0"]
 
 
-def test_what_no_message_can_be_made_of_comes_back_whatever_is_wrong_with_it(bulk: Bulk) -> None:
+def test_an_item_that_makes_no_message_comes_back_with_any_defect(bulk: Bulk) -> None:
     odd = ToSend("billing", "Bill", 1, options=None)  # type: ignore[arg-type]  # as a caller may
 
     error = bulk.interrupted(chain(numbered(0), [odd]))
@@ -161,7 +161,7 @@ def test_what_no_message_can_be_made_of_comes_back_whatever_is_wrong_with_it(bul
     assert (error.sent, error.unsent) == (1, (odd,))
 
 
-def test_what_is_drawn_may_be_sent_on_the_way(bulk: Bulk) -> None:
+def test_drawn_messages_may_be_sent_on_the_way(bulk: Bulk) -> None:
     def draw() -> Iterator[ToSend]:
         for order in orders(BURST + 1):
             bulk.endpoint.send("billing", "Drawn", 1)

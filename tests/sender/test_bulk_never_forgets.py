@@ -1,4 +1,4 @@
-"""Whatever becomes of the messages of a bulk, each is told of as taken or comes back."""
+"""Each message of a bulk is reported as taken or comes back, after any error."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import hypothesis.strategies as st
 from hypothesis import given, settings
 
 import tests.support.properties  # noqa: F401 - read before the tests are
-from tests.core.test_bulk import QUEUE, Bulk
+from tests.sender.test_bulk import QUEUE, Bulk
 from timeoutmgr import BulkInterrupted, SendOptions, ToSend
-from timeoutmgr.bulk import BURST, WINDOW
 from timeoutmgr.contracts import SendResult
 from timeoutmgr.errors import TransportUnavailable
+from timeoutmgr.sender.bulk import BURST, WINDOW
 
 ANSWERS = (*[SendResult.CONFIRMED] * 50, *(each for each in SendResult))
 NUMBERED = {

@@ -8,19 +8,19 @@ import pytest
 
 from tests.support.clock import START, FakeClock
 from tests.support.makers import SECOND, a_composer
-from timeoutmgr.delay_clock import WindowClock
 from timeoutmgr.errors import InvalidMessage
-from timeoutmgr.instants import Micros, from_micros
-from timeoutmgr.message import Outgoing
-from timeoutmgr.outgoing import SendOptions
-from timeoutmgr.routing import to_timeout_manager
+from timeoutmgr.message.instants import Micros, from_micros
+from timeoutmgr.message.message import Outgoing
+from timeoutmgr.message.routes import to_timeout_manager
+from timeoutmgr.sender.composer import SendOptions
+from timeoutmgr.sender.delay_clock import WindowClock
 
 
 def to_sales(outgoing: Outgoing, due: Micros) -> Outgoing:
     return to_timeout_manager(outgoing, due, "sales.Timeouts")
 
 
-def test_a_window_asks_once_and_counts_on_whatever_becomes_of_the_wall_clock() -> None:
+def test_a_window_asks_once_and_counts_on_if_the_wall_clock_steps() -> None:
     clock, asked = FakeClock(), []
 
     def ask() -> Micros:

@@ -8,7 +8,6 @@ import pytest
 
 from tests.support.clock import START, FakeClock
 from tests.support.makers import SECOND, a_composer, a_message
-from timeoutmgr import headers
 from timeoutmgr.contracts import OnConflict, Timeout
 from timeoutmgr.errors import (
     DelayedDeliveryDisabled,
@@ -16,12 +15,13 @@ from timeoutmgr.errors import (
     MessageTooLarge,
     Unsupported,
 )
-from timeoutmgr.instants import Micros, to_wire
-from timeoutmgr.message import Outgoing
-from timeoutmgr.outgoing import Composer, SendOptions
-from timeoutmgr.routing import timeout_id, to_timeout_manager
-from timeoutmgr.satellites.timeouts import read_timeout
-from timeoutmgr.validation import Limits
+from timeoutmgr.message import headers
+from timeoutmgr.message.instants import Micros, to_wire
+from timeoutmgr.message.message import Outgoing
+from timeoutmgr.message.routes import timeout_id, to_timeout_manager
+from timeoutmgr.message.validation import Limits
+from timeoutmgr.satellites.timeout_manager.timeouts import read_timeout
+from timeoutmgr.sender.composer import Composer, SendOptions
 
 
 def to_sales(outgoing: Outgoing, due: Micros) -> Outgoing:
@@ -108,7 +108,7 @@ def test_options_are_reusable_and_each_send_has_a_message_of_its_own(composer: C
 @pytest.mark.parametrize(
     "options", [{"delay": 0}, {"deliver_at": datetime(2031, 1, 1, tzinfo=UTC)}]
 )
-def test_a_delay_that_nobody_can_keep_raises_the_documented_sentence(options: Any) -> None:
+def test_a_delay_without_a_capable_part_raises_the_documented_sentence(options: Any) -> None:
     with pytest.raises(DelayedDeliveryDisabled) as refused:
         a_composer(FakeClock()).compose("billing", "Bill", {}, SendOptions(**options))
 
@@ -203,7 +203,7 @@ def test_an_oversized_body_is_refused_at_the_door() -> None:
 
 
 @pytest.mark.behaviour(35)
-def test_what_passes_the_door_passes_the_managers_door_too() -> None:
+def test_a_message_accepted_by_the_sender_is_accepted_by_the_manager_too() -> None:
     limits = Limits(max_headers=2000)
     composer = a_composer(FakeClock(), to_sales, limits)
     fixed = composer.compose("billing", "Bill", {}, SendOptions(message_id="m1"))
@@ -226,7 +226,7 @@ def test_the_id_told_to_the_sender_is_the_id_that_is_stored(composer: Composer) 
     assert stored.id == composed.sent.id
 
 
-def test_what_a_handler_sends_is_related_to_what_it_handles(composer: Composer) -> None:
+def test_sends_of_a_handler_carry_the_ids_of_the_handled_message(composer: Composer) -> None:
     cause = a_message("cause", correlation_id="corr", conversation_id="conv")
 
     written = composer.compose("billing", "Bill", {}, SendOptions(), cause).outgoing.message.headers
@@ -240,7 +240,7 @@ def test_what_a_handler_sends_is_related_to_what_it_handles(composer: Composer) 
 
 
 @pytest.mark.parametrize("asked", ["replace", "error", OnConflict.REPLACE])
-def test_what_to_do_with_a_used_id_travels_with_the_message(
+def test_the_choice_for_a_used_id_travels_with_the_message(
     composer: Composer, asked: OnConflict | str
 ) -> None:
     assert headers_of(composer, delay=7, on_conflict=asked)[headers.ON_CONFLICT] == asked
@@ -271,7 +271,7 @@ def test_a_message_that_is_not_delayed_has_no_used_id(composer: Composer) -> Non
 
 
 @pytest.mark.parametrize("asked", list(OnConflict))
-def test_what_remembers_no_ids_refuses_to_look_for_a_used_one(asked: OnConflict) -> None:
+def test_a_route_that_remembers_no_ids_refuses_to_check_for_used_ids(asked: OnConflict) -> None:
     forgetful = a_composer(FakeClock(), to_sales)
 
     with pytest.raises(Unsupported, match="on_conflict"):

@@ -12,8 +12,8 @@ from timeoutmgr.errors import (
     TransportUnavailable,
     Unroutable,
 )
-from timeoutmgr.message import Outgoing
-from timeoutmgr.sending import Sender, SessionPool
+from timeoutmgr.message.message import Outgoing
+from timeoutmgr.sender.sender import Sender, SessionPool
 
 TO_BILLING = [Outgoing("billing", a_message())]
 
@@ -74,7 +74,7 @@ def test_a_session_does_not_leak_when_something_else_fails_while_it_is_lent(
     assert transport.open_sessions <= 1
 
 
-def test_closing_the_pool_closes_what_is_idle(transport: FakeTransport) -> None:
+def test_closing_the_pool_closes_idle_sessions(transport: FakeTransport) -> None:
     pool = SessionPool(transport)
     with pool.session():
         pass

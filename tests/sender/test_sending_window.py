@@ -9,8 +9,8 @@ from tests.support.makers import a_message
 from tests.support.ports import FakeTransport
 from timeoutmgr.contracts import DeadLetters, SendResult, Transaction
 from timeoutmgr.errors import TransportUnavailable, Unroutable
-from timeoutmgr.message import Outgoing
-from timeoutmgr.sending import Sender, SessionPool
+from timeoutmgr.message.message import Outgoing
+from timeoutmgr.sender.sender import Sender, SessionPool
 
 
 def to_billing(*ids: str) -> list[Outgoing]:
@@ -21,7 +21,7 @@ def sender(transport: FakeTransport, dead_letters: DeadLetters | None = None) ->
     return Sender(SessionPool(transport), FakeClock(), dead_letters)
 
 
-def test_what_is_added_is_sent_at_once_where_a_session_can() -> None:
+def test_a_window_sends_each_message_at_once_if_the_session_can() -> None:
     transport = FakeTransport("billing", starts=True)
 
     with sender(transport).window() as window:
@@ -38,7 +38,7 @@ def test_what_is_added_is_sent_at_once_where_a_session_can() -> None:
     ]
 
 
-def test_what_is_added_is_sent_together_where_a_session_cannot() -> None:
+def test_a_window_sends_messages_together_if_the_session_cannot_send_at_once() -> None:
     transport = FakeTransport("billing")
 
     with sender(transport).window() as window:
@@ -68,7 +68,7 @@ class Keeping:
         return []
 
 
-def test_what_dead_letters_keep_is_kept_before_any_of_it_is_sent() -> None:
+def test_dead_letter_copies_are_kept_before_any_send() -> None:
     transport = FakeTransport("billing", starts=True)
     keeping: DeadLetters = Keeping(transport)  # type: ignore[assignment]  # what a send asks of them
 
@@ -82,7 +82,7 @@ def test_what_dead_letters_keep_is_kept_before_any_of_it_is_sent() -> None:
 
 
 @pytest.mark.parametrize("starts", [True, False])
-def test_of_a_missing_destination_nothing_is_sent_and_what_was_added_before_is(
+def test_a_missing_destination_stops_its_own_messages_and_no_earlier_messages(
     starts: bool,
 ) -> None:
     transport = FakeTransport("billing", starts=starts)
@@ -126,7 +126,7 @@ def test_leaving_by_an_error_closes_the_session() -> None:
     assert transport.open_sessions == 0
 
 
-def test_one_that_nothing_is_added_to_takes_no_session() -> None:
+def test_an_empty_window_takes_no_session() -> None:
     transport = FakeTransport("billing", starts=True)
 
     with sender(transport).window() as window:

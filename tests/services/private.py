@@ -7,11 +7,21 @@ import os
 import shutil
 import signal
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar
 
-from tests.services.processes import DidNotStart, Process, free_port, kill, spawn, stop, wait_until
+from tests.services.processes import (
+    DidNotStart,
+    Process,
+    free_port,
+    kill,
+    send_to_family,
+    spawn,
+    stop,
+    wait_until,
+)
 
 
 class PrivateServer(ABC):
@@ -93,6 +103,17 @@ class PrivateServer(ABC):
         for process in reversed(self._processes):
             kill(process)
         self._processes.clear()
+
+    @contextmanager
+    def standing_still(self) -> Iterator[None]:
+        """Stop its processes by SIGSTOP while the block runs: it answers nothing, and is there."""
+        for process in self._processes:
+            send_to_family(process, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for process in self._processes:
+                send_to_family(process, signal.SIGCONT)
 
     def remove(self) -> None:
         """Stop it and remove its files."""

@@ -89,6 +89,19 @@ def stop(process: Process, ask: signal.Signals, *, seconds: float = 20) -> None:
         kill(process)
 
 
+def send_to_family(process: Process, number: signal.Signals) -> None:
+    """Send a signal to *process* and to all that it started, the eldest first."""
+    told: set[int] = set()
+    # Again until no process is new: a server starts others until the signal reaches it.
+    while new := [pid for pid in _family(process.pid) if pid not in told]:
+        told.update(new)
+        for pid in new:
+            try:
+                os.kill(pid, number)
+            except ProcessLookupError:
+                continue  # it has ended meanwhile
+
+
 def kill(process: Process) -> None:
     """End *process* and its group by SIGKILL, and return when it is gone."""
     if not process.lives:
@@ -161,6 +174,20 @@ def _stat(pid: int) -> tuple[str, str] | None:
         return None
     fields = text.rpartition(")")[2].split()
     return fields[0], fields[19]
+
+
+def _family(pid: int) -> list[int]:
+    """Return *pid* with its descendants; a group would not do: PostgreSQL's are no part of it."""
+    parents: dict[int, int] = {}
+    for entry in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parents[int(entry.parent.name)] = int(entry.read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue  # it has ended meanwhile
+    family = [pid]
+    for member in family:
+        family += [child for child, parent in parents.items() if parent == member]
+    return family
 
 
 def _reap(pid: int) -> None:

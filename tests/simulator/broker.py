@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from timeoutmgr.message import Message, Outgoing, Received
+from timeoutmgr.message.message import Message, Outgoing, Received
 
 from .ledger import Hand
 from .process import Process

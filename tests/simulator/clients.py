@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from timeoutmgr import headers
 from timeoutmgr.contracts import SendResult
 from timeoutmgr.errors import StorageUnavailable, TransportUnavailable
-from timeoutmgr.instants import Micros, from_micros, to_wire
-from timeoutmgr.message import Message, Outgoing
-from timeoutmgr.routing import clear_timeouts, timeout_id, to_timeout_manager
+from timeoutmgr.message import headers
+from timeoutmgr.message.instants import Micros, from_micros, to_wire
+from timeoutmgr.message.message import Message, Outgoing
+from timeoutmgr.message.routes import clear_timeouts, timeout_id, to_timeout_manager
 
 from .broker import CONTROL, DESTINATIONS, STORE
 from .ledger import Life

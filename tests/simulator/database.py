@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from timeoutmgr.contracts import Key, Outcome, OutcomeKind, Timeout, TimeoutState
-from timeoutmgr.instants import Micros
+from timeoutmgr.message.instants import Micros
 
 from .ledger import Hand
 from .process import Process

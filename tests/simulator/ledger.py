@@ -6,10 +6,10 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 
 from tests.model.promises import Promise
-from timeoutmgr import headers
 from timeoutmgr.contracts import CancelResult, ChangeResult, Key
-from timeoutmgr.instants import Micros
-from timeoutmgr.message import Message
+from timeoutmgr.message import headers
+from timeoutmgr.message.instants import Micros
+from timeoutmgr.message.message import Message
 
 from .process import Process
 

@@ -12,16 +12,16 @@ from tests.model.wrong import (
     ErrorQueueAfterRemoval,
     NewIdPerDispatch,
 )
-from timeoutmgr.contracts import Key, Outcome, OutcomeKind, Taken, TransactionMode
-from timeoutmgr.instants import Micros
-from timeoutmgr.satellites.dispatcher import DispatchTimeouts
+from timeoutmgr.contracts import Key, LockedTimeouts, Outcome, OutcomeKind, TransactionMode
+from timeoutmgr.message.instants import Micros
+from timeoutmgr.satellites.timeout_manager.dispatcher import DispatchTimeouts
 
 from .database import Claim, Database
 from .node import Parts
 
 
 class OrderedIsDue(DispatchTimeouts):
-    def _wait_until_due(self, taken: Taken) -> None:
+    def _wait_until_due(self, taken: LockedTimeouts) -> None:
         return
 
 

@@ -11,18 +11,18 @@ from datetime import timedelta
 from typing import Final
 
 from timeoutmgr.contracts import TransactionMode
+from timeoutmgr.endpoint.timeouts import Timeouts
 from timeoutmgr.errors import StorageUnavailable, TimeoutManagerError
-from timeoutmgr.instants import Micros
+from timeoutmgr.message.instants import Micros
+from timeoutmgr.message.validation import Limits
 from timeoutmgr.resilience.breakers import OutageBreaker
-from timeoutmgr.satellites.dispatcher import DispatchTimeouts
 from timeoutmgr.satellites.housekeeping import Housekeeping
 from timeoutmgr.satellites.poller import PollTimeouts
-from timeoutmgr.satellites.timeouts import StoreTimeouts
-from timeoutmgr.sending import SessionPool
-from timeoutmgr.timeouts import Timeouts
+from timeoutmgr.satellites.timeout_manager.dispatcher import DispatchTimeouts
+from timeoutmgr.satellites.timeout_manager.timeouts import StoreTimeouts
+from timeoutmgr.sender.sender import SessionPool
 from timeoutmgr.transport.pump import Consumption, Outage, Pump, PumpSurroundings
 from timeoutmgr.transport.work import Step
-from timeoutmgr.validation import Limits
 
 from .broker import CONTROL, ERROR, STORE
 from .database import Database

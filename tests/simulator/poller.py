@@ -8,7 +8,7 @@ from typing import Any, cast
 
 from apscheduler.schedulers.background import BackgroundScheduler
 
-from timeoutmgr.instants import Micros, duration_micros, from_micros, to_micros
+from timeoutmgr.message.instants import Micros, duration_micros, from_micros, to_micros
 from timeoutmgr.satellites.poller import Poller
 
 from .process import Calls

@@ -12,7 +12,7 @@ from random import Random
 from typing import Final
 
 from tests.model.promises import Promise
-from timeoutmgr.instants import Micros
+from timeoutmgr.message.instants import Micros
 
 from .clients import HORIZON, Client
 from .faults import Faults

@@ -11,15 +11,15 @@ from timeoutmgr.contracts import (
     ChangeResult,
     Chunk,
     Key,
+    LockedTimeouts,
     Repeat,
-    Taken,
     Timeout,
     TimeoutState,
     TimeoutStore,
     Transaction,
 )
 from timeoutmgr.errors import StorageUnavailable
-from timeoutmgr.instants import Micros
+from timeoutmgr.message.instants import Micros
 
 from .database import Known
 from .process import Calls
@@ -80,34 +80,34 @@ class SimStore:
 
         return self.commit(work)
 
-    def take_many(
+    def lock_for_dispatch(
         self,
         token: str,
         keys: Sequence[Key],
         *,
         ahead: Micros = 0,
         transaction: Transaction | None = None,
-    ) -> AbstractContextManager[Taken]:
+    ) -> AbstractContextManager[LockedTimeouts]:
         return taking(self, token, keys, ahead)
 
-    def release(self, token: str, *, maybe_handed_on: bool = False) -> None:
+    def release(self, token: str, *, maybe_sent: bool = False) -> None:
         def work() -> None:
             claim = self.database.claims.get(token)
             if claim is None:
                 return
-            if maybe_handed_on and self.database.row_locks:
+            if maybe_sent and self.database.row_locks:
                 rows = self.database.inside(claim)
                 if any(row.holder is not None for row in rows):
                     return  # it was handed on after all
                 self.database.mark([row.timeout.key for row in rows])
-            elif maybe_handed_on and claim.taken:
+            elif maybe_sent and claim.taken:
                 return
             self.calls.note(f"releases {token}")
             del self.database.claims[token]
 
         self.commit(work)
 
-    def expect(self, due: Micros) -> None:
+    def notify_stored(self, due: Micros) -> None:
         return
 
     def next_due(self) -> Micros | None:
@@ -166,7 +166,7 @@ class SimStore:
     def purge(self) -> int:
         return 0
 
-    def tend(self) -> bool:
+    def run_maintenance(self) -> bool:
         return False
 
     def _cancel(self, timeout_id: str) -> CancelResult:

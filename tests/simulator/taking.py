@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from timeoutmgr.contracts import Key, Outcome, Taken, Timeout
+from timeoutmgr.contracts import Key, LockedTimeouts, Outcome, Timeout
 from timeoutmgr.errors import StorageUnavailable
-from timeoutmgr.instants import Micros
+from timeoutmgr.message.instants import Micros
 
 from .database import CLAIM_TIME
 from .ledger import Hand
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from .store import SimStore
 
 
-class TakenRows:
+class LockedRows:
     """Timeouts in hand until they are closed, under the claim *token*."""
 
     def __init__(self, store: SimStore, hand: Hand, token: str, passed_by: Sequence[Key]) -> None:
@@ -75,7 +75,9 @@ class TakenRows:
 
 
 @contextmanager
-def taking(store: SimStore, token: str, keys: Sequence[Key], ahead: Micros) -> Iterator[Taken]:
+def taking(
+    store: SimStore, token: str, keys: Sequence[Key], ahead: Micros
+) -> Iterator[LockedTimeouts]:
     """Have those of *keys* in hand that are there, due *ahead* from now, and in nobody's hands."""
     calls = store.calls
     take = _lock if store.database.row_locks else _fence
@@ -103,7 +105,7 @@ def _in_hand(store: SimStore, keys: Sequence[Key], token: str) -> Hand:
     return hand
 
 
-def _lock(store: SimStore, token: str, keys: Sequence[Key], ahead: Micros) -> TakenRows:
+def _lock(store: SimStore, token: str, keys: Sequence[Key], ahead: Micros) -> LockedRows:
     """Lock rows that nobody has locked; where no claim goes by *token*, make one first."""
     database, calls = store.database, store.calls
     calls.before()
@@ -130,14 +132,14 @@ def _lock(store: SimStore, token: str, keys: Sequence[Key], ahead: Micros) -> Ta
         store.world.ledger.ends(hand, store.world.timeline.now)
         calls.hand = None
         raise
-    return TakenRows(store, hand, token, passed_by)
+    return LockedRows(store, hand, token, passed_by)
 
 
 def _claim_now(store: SimStore, keys: Sequence[Key]) -> str:
     return store.database.claim(keys, store.calls.process, store.world.timeline.now, taken=False)
 
 
-def _fence(store: SimStore, token: str, keys: Sequence[Key], ahead: Micros) -> TakenRows:
+def _fence(store: SimStore, token: str, keys: Sequence[Key], ahead: Micros) -> LockedRows:
     """Make the claim *token* ours for good, if it is nobody's yet."""
     database, calls = store.database, store.calls
 
@@ -163,4 +165,4 @@ def _fence(store: SimStore, token: str, keys: Sequence[Key], ahead: Micros) -> T
             store.world.ledger.ends(calls.hand, store.world.timeline.now)
             calls.hand = None
         raise
-    return TakenRows(store, hand, fenced, [])
+    return LockedRows(store, hand, fenced, [])

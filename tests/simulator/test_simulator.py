@@ -48,7 +48,7 @@ def test_without_faults_everything_is_sent_once() -> None:
 
 
 @pytest.mark.parametrize("seed", [8, 7])
-def test_a_seed_replays_to_the_bit_whatever_the_hash_seed(seed: int) -> None:
+def test_a_seed_replays_to_the_bit_under_any_hash_seed(seed: int) -> None:
     digests = {
         subprocess.run(
             [sys.executable, "-c", DIGEST.format(seed=seed)],

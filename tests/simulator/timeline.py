@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Final
 
 from tests.support.clock import START
-from timeoutmgr.instants import Micros
+from timeoutmgr.message.instants import Micros
 
 SECOND: Final = 1_000_000
 MINUTE: Final = 60 * SECOND

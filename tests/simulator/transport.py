@@ -13,7 +13,7 @@ from timeoutmgr.contracts import (
     TransportSession,
 )
 from timeoutmgr.errors import TransportUnavailable
-from timeoutmgr.message import Outgoing, Received
+from timeoutmgr.message.message import Outgoing, Received
 
 from .process import Calls
 from .timeline import Killed

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import Final
 
-from timeoutmgr.instants import Micros
+from timeoutmgr.message.instants import Micros
 
 from .broker import DESTINATIONS
 from .node import Node

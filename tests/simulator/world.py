@@ -6,7 +6,7 @@ from collections.abc import Callable
 from random import Random
 from typing import NamedTuple
 
-from timeoutmgr.instants import Micros
+from timeoutmgr.message.instants import Micros
 
 from .broker import Broker
 from .database import Database

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Final
 
-from timeoutmgr.instants import MICROSECOND, Micros, from_wire
+from timeoutmgr.message.instants import MICROSECOND, Micros, from_wire
 
 START: Final[Micros] = from_wire("2030-06-01 12:00:00:000000 Z")
 

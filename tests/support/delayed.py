@@ -10,7 +10,7 @@ from typing import Any
 
 from tests.support.ports import FakeTransaction
 from timeoutmgr.contracts import Clock, Timeout, TransactionMode
-from timeoutmgr.instants import Micros
+from timeoutmgr.message.instants import Micros
 
 
 class _Open:

@@ -10,13 +10,14 @@ from typing import Final
 from tests.support.makers import a_timeout
 from timeoutmgr.contracts import Clock, Timeout
 from timeoutmgr.database import Database
-from timeoutmgr.deadletter import Box, DeadLetterStore, Letter, LetterQueue, marks
-from timeoutmgr.deadletter.desk import DeadLetterDesk
+from timeoutmgr.deadletter import Box, DeadLetterStore, Letter, LetterQueue
+from timeoutmgr.deadletter import delivery_headers as marks
 from timeoutmgr.deadletter.levels import JournalingRules
 from timeoutmgr.deadletter.manager import QueueManager
-from timeoutmgr.deadletter.usage import Quotas
+from timeoutmgr.deadletter.quotas import Quotas
+from timeoutmgr.deadletter.service import DeadLetterDesk
+from timeoutmgr.message.validation import Limits
 from timeoutmgr.telemetry import Counters
-from timeoutmgr.validation import Limits
 
 
 class Graveyard:

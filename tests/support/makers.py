@@ -8,21 +8,20 @@ from collections.abc import Callable
 from datetime import timedelta
 
 from tests.support.clock import START
-from timeoutmgr import headers
-from timeoutmgr.clearing import Clearing
 from timeoutmgr.contracts import Clock, Timeout
-from timeoutmgr.instants import Micros, to_wire
-from timeoutmgr.message import Message, Received
-from timeoutmgr.outgoing import Composer, DelayRoute
+from timeoutmgr.message import headers
+from timeoutmgr.message.instants import Micros, to_wire
+from timeoutmgr.message.message import Message, Received
+from timeoutmgr.message.routes import Clearing, DelayRoute, timeout_id
+from timeoutmgr.message.validation import Limits
 from timeoutmgr.resilience.breakers import OutageBreaker
-from timeoutmgr.routing import timeout_id
-from timeoutmgr.validation import Limits
+from timeoutmgr.sender.composer import Composer
 
 SECOND = 1_000_000
 
 
 def a_message(message_id: str = "m1", body: bytes = b"{}", /, **given: str) -> Message:
-    """Return a message; keywords are names in ``timeoutmgr.headers``, in lower case."""
+    """Return a message; keywords are names in ``timeoutmgr.message.headers``, in lower case."""
     named = {getattr(headers, name.upper()): value for name, value in given.items()}
     return Message(id=message_id, headers={headers.MESSAGE_ID: message_id, **named}, body=body)
 

@@ -15,7 +15,7 @@ from timeoutmgr.contracts import (
     TransportCapabilities,
 )
 from timeoutmgr.errors import LeaseLost, QueueMissing
-from timeoutmgr.message import Message, Outgoing, Received
+from timeoutmgr.message.message import Message, Outgoing, Received
 
 
 @dataclass(frozen=True)

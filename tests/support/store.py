@@ -6,9 +6,18 @@ from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 
-from timeoutmgr.contracts import Chunk, Clock, Key, Outcome, Repeat, Taken, Timeout, Transaction
-from timeoutmgr.instants import Micros
-from timeoutmgr.persistence.memory_store import Contents, MemoryTimeoutStore
+from timeoutmgr.contracts import (
+    Chunk,
+    Clock,
+    Key,
+    LockedTimeouts,
+    Outcome,
+    Repeat,
+    Timeout,
+    Transaction,
+)
+from timeoutmgr.message.instants import Micros
+from timeoutmgr.persistence.memory_store import MemoryContents, MemoryTimeoutStore
 
 MINUTE = 60_000_000
 
@@ -17,7 +26,7 @@ class ScriptedStore(MemoryTimeoutStore):
     """*faults* are raised by the next calls of a method; *after* runs when one has returned."""
 
     def __init__(self, clock: Clock, endpoint: str = "sales", offset: Micros = 0) -> None:
-        super().__init__(endpoint, clock, Contents(), MINUTE, 30 * 24 * 60 * MINUTE)
+        super().__init__(endpoint, clock, MemoryContents(), MINUTE, 30 * 24 * 60 * MINUTE)
         self.faults: dict[str, deque[Exception]] = {}
         self.after: dict[str, Callable[[], None]] = {}
         self.calls: Counter[str] = Counter()
@@ -58,21 +67,21 @@ class ScriptedStore(MemoryTimeoutStore):
         self.after.get("claim", lambda: None)()
         return chunk
 
-    def take_many(
+    def lock_for_dispatch(
         self,
         token: str,
         keys: Sequence[Key],
         *,
         ahead: Micros = 0,
         transaction: Transaction | None = None,
-    ) -> AbstractContextManager[Taken]:
-        self._called("take_many", transaction)
-        return self._taken(super().take_many(token, keys, ahead=ahead))
+    ) -> AbstractContextManager[LockedTimeouts]:
+        self._called("lock_for_dispatch", transaction)
+        return self._taken(super().lock_for_dispatch(token, keys, ahead=ahead))
 
     @contextmanager
-    def _taken(self, taking: AbstractContextManager[Taken]) -> Iterator[Taken]:
+    def _taken(self, taking: AbstractContextManager[LockedTimeouts]) -> Iterator[LockedTimeouts]:
         with taking as taken:
-            self.after.get("take_many", lambda: None)()
+            self.after.get("lock_for_dispatch", lambda: None)()
             yield taken if self.tells_its_time else _Silent(taken)
 
     def record(self, token: str, mine: Sequence[Timeout], outcomes: Sequence[Outcome]) -> None:
@@ -80,10 +89,10 @@ class ScriptedStore(MemoryTimeoutStore):
         self.outcomes += outcomes
         super().record(token, mine, outcomes)
 
-    def release(self, token: str, *, maybe_handed_on: bool = False) -> None:
+    def release(self, token: str, *, maybe_sent: bool = False) -> None:
         self._called("release")
         self.released.append(token)
-        super().release(token, maybe_handed_on=maybe_handed_on)
+        super().release(token, maybe_sent=maybe_sent)
 
     def next_due(self) -> Micros | None:
         self._called("next_due")
@@ -96,9 +105,10 @@ class ScriptedStore(MemoryTimeoutStore):
         sent_until: Micros | None = None,
         keeping: Collection[str] = (),
         transaction: Transaction | None = None,
+        channel: str | None = None,
     ) -> int:
         self._called("cancel_saga", transaction)
-        return super().cancel_saga(saga_id, sent_until=sent_until, keeping=keeping)
+        return super().cancel_saga(saga_id, sent_until=sent_until, keeping=keeping, channel=channel)
 
     def _called(self, method: str, transaction: Transaction | None = None) -> None:
         self.calls[method] += 1
@@ -111,6 +121,6 @@ class ScriptedStore(MemoryTimeoutStore):
 class _Silent:
     """What is taken, of a store that does not tell its time with it."""
 
-    def __init__(self, taken: Taken) -> None:
+    def __init__(self, taken: LockedTimeouts) -> None:
         self.timeouts = taken.timeouts
         self.close = taken.close

@@ -1,4 +1,4 @@
-"""A server that says what it hears, and what a client says to it."""
+"""A server that echoes its input, and a client of it."""
 
 from __future__ import annotations
 

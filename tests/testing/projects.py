@@ -1,4 +1,4 @@
-"""pytest in a project of somebody else's, where the package is as if it were installed."""
+"""pytest in a foreign project, in which the package is as if it were installed."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def install(project: Path) -> None:
 
 
 def run(project: Path, *words: str) -> tuple[int, Counter[str], str]:
-    """Return pytest's exit code, its counts, and what it said."""
+    """Return pytest's exit code, its counts, and its output."""
     options = ["-q", "-p", "no:cacheprovider", "--strict-markers"]
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options, *words],

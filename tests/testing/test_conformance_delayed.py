@@ -1,4 +1,4 @@
-"""Our own delayed message stores, and the example of one, pass the suite that we ship."""
+"""Our own delayed message stores, and the example store, pass the suite that we ship."""
 
 from __future__ import annotations
 

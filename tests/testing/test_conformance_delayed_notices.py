@@ -1,4 +1,4 @@
-"""The suite of the delayed message stores notices what a store of one's own gets wrong."""
+"""The suite of the delayed message stores notices the errors of a foreign store."""
 
 from __future__ import annotations
 
@@ -69,13 +69,13 @@ class Suite(DelayedStoreConformance):
 
 """
 NOTICED = {
-    "Early": "test_due_is_due_in_its_very_microsecond",
-    "Unlocked": "test_what_is_fetched_is_nobody_elses_until_the_transaction_ends",
-    "Kept": "test_a_removal_tells_whether_the_message_was_there",
-    "Impatient": "test_a_message_that_is_put_off_holds_up_nobody",
-    "Overwritten": "test_an_id_that_is_stored_is_left_as_it_is",
-    "Asleep": "test_next_is_when_the_first_is_to_be_fetched",
-    "Swallowed": "test_an_error_passes_and_gives_back_what_was_fetched",
+    "Early": "test_a_message_is_due_from_its_microsecond_on",
+    "Unlocked": "test_a_fetched_message_is_locked_until_its_transaction_ends",
+    "Kept": "test_a_removal_returns_whether_the_store_had_the_message",
+    "Impatient": "test_a_postponed_message_delays_no_other",
+    "Overwritten": "test_the_first_message_of_an_id_stays",
+    "Asleep": "test_next_due_time_is_that_of_the_first_message",
+    "Swallowed": "test_an_error_in_a_transaction_is_raised_and_frees_fetched_messages",
 }
 
 

@@ -1,4 +1,4 @@
-"""Our own stores pass the suite that we ship for others."""
+"""Our own stores pass the suite that we ship."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ import pytest
 
 from timeoutmgr.contracts import Persistence
 from timeoutmgr.persistence import MemoryPersistence, SqlPersistence, SqlSettings
+from timeoutmgr.testing.conformance.shared_cases import SharedCases
 from timeoutmgr.testing.conformance.stores import StoreConformance
-from timeoutmgr.testing.conformance.stores.claiming import Claiming
+from timeoutmgr.testing.conformance.stores.claims import TimeoutClaims
+from timeoutmgr.testing.conformance.stores.dispatch_lock import TimeoutDispatchLock
 from timeoutmgr.testing.conformance.stores.suite import StoreSuite
-from timeoutmgr.testing.conformance.stores.taking import Taking
 
 BY_OUR_CLOCK = SqlSettings(clock="host")
 
@@ -84,8 +85,8 @@ class TestMysql(InSql):
     database = "mysql"
 
 
-class ByTheDatabasesClock(Tables, Claiming, Taking):
-    """What due times are compared with unless a test says otherwise; it cannot be set."""
+class ByTheDatabasesClock(Tables, SharedCases, TimeoutClaims, TimeoutDispatchLock):
+    """The clock that due times are compared with by default; it cannot be set."""
 
     settable_clock = False
     settings = SqlSettings()

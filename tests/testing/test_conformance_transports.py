@@ -1,4 +1,4 @@
-"""Our own transports pass the suite that we ship for others."""
+"""Our own transports pass the suite that we ship."""
 
 from __future__ import annotations
 

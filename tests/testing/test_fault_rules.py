@@ -1,4 +1,4 @@
-"""What bytes meet on their way is settled by the settings, and by the chance that is handed in."""
+"""The faults of bytes follow from the settings, and from the chance that is passed in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plain server and its client feel each fault of the proxy as one of the network's."""
+"""A plain server and its client feel each fault of the proxy as a fault of the network."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_it_slows_answers_and_keeps_their_order(proxy: FaultProxy, client: socke
     assert ask(client) == b"ping"
 
 
-def test_what_is_delayed_arrives_at_once_when_it_is_healed(
+def test_delayed_bytes_arrive_at_once_when_the_proxy_heals(
     proxy: FaultProxy, client: socket.socket
 ) -> None:
     proxy.slow(60)
@@ -96,7 +96,7 @@ def test_a_sender_has_to_wait_when_nothing_gets_through(
 
 
 @pytest.mark.parametrize("directions", [(), (Direction.REQUESTS,), (Direction.ANSWERS,)])
-def test_a_blackhole_swallows_and_what_was_in_it_comes_out(
+def test_a_blackhole_swallows_bytes_and_returns_them_when_it_ends(
     proxy: FaultProxy, client: socket.socket, echo: Echo, directions: tuple[Direction, ...]
 ) -> None:
     ask(client)
@@ -194,7 +194,7 @@ def test_refused_connections_are_refused_until_healed(
 
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", proxy.port), timeout=10)
-    assert ask(client) == b"ping"  # what is open stays
+    assert ask(client) == b"ping"  # open connections stay
     proxy.heal()
     proxy.heal()
     with socket.create_connection(("127.0.0.1", proxy.port), timeout=10) as again:
@@ -248,11 +248,11 @@ def test_a_server_that_is_not_there_is_a_closed_connection() -> None:
         (lambda proxy: proxy.cut_after(-1, Direction.REQUESTS), "must not be negative, got -1"),
         (lambda proxy: proxy.lose_reply(0), "at least 1, got 0"),
         (lambda proxy: proxy.url("sqlite:///file.db"), "names no host"),
-        (lambda proxy: FaultProxy.before("sqlite:///file.db"), "got one of scheme 'sqlite'"),
-        (lambda proxy: FaultProxy.before("unknown://host/no-port"), "got one of scheme 'unknown'"),
+        (lambda proxy: FaultProxy.before("sqlite:///file.db"), "got the scheme 'sqlite'"),
+        (lambda proxy: FaultProxy.before("unknown://host/no-port"), "got the scheme 'unknown'"),
     ],
 )
-def test_what_makes_no_sense_is_refused(
+def test_a_senseless_fault_is_refused(
     proxy: FaultProxy, wrong: Callable[[FaultProxy], None], why: str
 ) -> None:
     with pytest.raises(ValueError, match=why):

@@ -11,7 +11,7 @@ import pytest
 
 from timeoutmgr.contracts import SendResult
 from timeoutmgr.errors import TransportUnavailable
-from timeoutmgr.message import Message, Outgoing
+from timeoutmgr.message.message import Message, Outgoing
 from timeoutmgr.testing.faultproxy import FaultProxy
 from timeoutmgr.testing.signals import eventually
 from timeoutmgr.transport.kombu_transport import KombuTransport

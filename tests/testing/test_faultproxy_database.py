@@ -12,7 +12,7 @@ from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import Timeout, TimeoutFilter, TimeoutStore
 from timeoutmgr.database import Database, DatabaseSettings
 from timeoutmgr.errors import StorageUnavailable
-from timeoutmgr.message import Message
+from timeoutmgr.message.message import Message
 from timeoutmgr.persistence import SqlPersistence
 from timeoutmgr.testing.faultproxy import Direction, FaultProxy
 
@@ -57,7 +57,7 @@ def test_a_commit_whose_result_is_unknown_is_told_and_storing_again_is_storing_o
         store.store_many([timeout("a"), timeout("b")])
     assert database_proxy.fired == 1
 
-    assert stored(store) == ["a", "b", "before"]  # it was committed, and nobody was told
+    assert stored(store) == ["a", "b", "before"]  # it was committed, and the answer was lost
     store.store_many([timeout("a"), timeout("b")])
     assert stored(store) == ["a", "b", "before"]
 
@@ -75,7 +75,7 @@ def test_a_claim_whose_commit_is_unknown_loses_nothing(
     assert database_proxy.fired == 1
     taken = store.key_of("a")
     assert taken is not None
-    with store.take_many("", [taken]) as found:
+    with store.lock_for_dispatch("", [taken]) as found:
         ids = [one.id for one in found.timeouts]
 
     assert [key.id for key in first] in ([], ["a"])

@@ -12,9 +12,9 @@ from types import SimpleNamespace
 from typing import TypeAlias, cast
 
 from tests.support.clock import FakeClock
-from timeoutmgr.transport.connection import AmqpConnection
-from timeoutmgr.transport.dispatch import ConfirmWindow, Publishing
-from timeoutmgr.transport.frames import BODY, split_frames
+from timeoutmgr.transport.amqp.connection import AmqpConnection
+from timeoutmgr.transport.amqp.dispatch import ConfirmWindow, EncodedMessage
+from timeoutmgr.transport.amqp.frames import BODY, split_frames
 
 Said: TypeAlias = tuple[str, int, bool] | tuple[str, str, str] | Exception
 """A confirm with its tag and whether it means all up to it; a return with its routing key and
@@ -108,10 +108,10 @@ def returned(key: str, message_id: str) -> Said:
     return "basic_return", key, message_id
 
 
-def publishing(message_id: str, key: str = "q", body: bytes = b"{}") -> Publishing:
-    return Publishing(key, message_id, b"\0\0\0\0", b"", body)
+def publishing(message_id: str, key: str = "q", body: bytes = b"{}") -> EncodedMessage:
+    return EncodedMessage(key, message_id, b"\0\0\0\0", b"", body)
 
 
-def publishings(*ids: str) -> list[Publishing]:
+def publishings(*ids: str) -> list[EncodedMessage]:
     """Return one for each id, which is its body too."""
     return [publishing(one, body=one.encode()) for one in ids]

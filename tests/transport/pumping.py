@@ -9,7 +9,7 @@ from tests.support.makers import Pauses, a_breaker, a_message
 from tests.support.ports import FakeReceiver, FakeTransport
 from timeoutmgr.contracts import TransactionMode
 from timeoutmgr.errors import StorageUnavailable, TransportUnavailable
-from timeoutmgr.message import Message, Outgoing, Received
+from timeoutmgr.message.message import Message, Outgoing, Received
 from timeoutmgr.resilience.recovery import SATELLITE_POLICY, RecoverabilitySettings
 from timeoutmgr.telemetry import Counters
 from timeoutmgr.transport.pump import Consumption, Outage, Pump, PumpSurroundings

@@ -13,10 +13,10 @@ from tests.transport.proxy import Proxy
 from tests.transport.traffic import ids, receive, send
 from timeoutmgr.contracts import TransportSession
 from timeoutmgr.errors import LeaseLost, QueueMissing, TransportUnavailable
-from timeoutmgr.transport.connection import AmqpConnection
+from timeoutmgr.transport.amqp.connection import AmqpConnection
+from timeoutmgr.transport.amqp.receiver import RabbitMQReceiver
+from timeoutmgr.transport.amqp.session import RabbitMQSession
 from timeoutmgr.transport.kombu_transport import KombuTransport
-from timeoutmgr.transport.rabbitmq import RabbitMQSession
-from timeoutmgr.transport.rabbitmq_receiver import RabbitMQReceiver
 from timeoutmgr.transport.settings import KombuSettings
 
 

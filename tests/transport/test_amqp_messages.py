@@ -10,11 +10,11 @@ import amqp
 import pytest
 
 from tests.transport.traffic import ids, receive
-from timeoutmgr import headers as names
 from timeoutmgr.contracts import Receiver, TransportSession
-from timeoutmgr.message import Message, Outgoing, Received
-from timeoutmgr.transport.connection import AmqpConnection
-from timeoutmgr.transport.frames import message_frames, publish_method
+from timeoutmgr.message import headers as names
+from timeoutmgr.message.message import Message, Outgoing, Received
+from timeoutmgr.transport.amqp.connection import AmqpConnection
+from timeoutmgr.transport.amqp.frames import message_frames, publish_method
 from timeoutmgr.transport.settings import KombuSettings
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from timeoutmgr.contracts import BrowsesQueues, SendResult, Transport, TransportSession
 from timeoutmgr.errors import ConfigurationError, QueueMissing
-from timeoutmgr.message import Message, Outgoing
+from timeoutmgr.message.message import Message, Outgoing
 from timeoutmgr.transport.kombu_transport import KombuTransport
 from timeoutmgr.transport.sql import SqlTransport
 

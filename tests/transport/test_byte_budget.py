@@ -11,8 +11,8 @@ import pytest
 
 from timeoutmgr.contracts import Receiver
 from timeoutmgr.errors import ConfigurationError
-from timeoutmgr.message import Message, Outgoing
-from timeoutmgr.transport.byte_budget import ByteBudget, Held, Window
+from timeoutmgr.message.message import Message, Outgoing
+from timeoutmgr.transport.byte_budget import ByteBudget, Held, PrefetchWindow
 from timeoutmgr.transport.kombu_transport import KombuTransport
 from timeoutmgr.transport.settings import KombuSettings
 from timeoutmgr.transport.sql import SqlTransport
@@ -206,25 +206,43 @@ def test_a_receiver_that_holds_nothing_is_never_full() -> None:
     assert not one.is_full
 
 
+def test_small_messages_reach_the_budget_together_and_are_all_counted() -> None:
+    budget = ByteBudget(64 * KIB)
+    one, other = Held(budget), Held(budget)
+
+    for number in range(100):
+        one.add(number, 100)
+
+    assert 0 < budget.held <= 10_000
+    assert one.room == 64 * KIB - 10_000
+    assert budget.held == 10_000
+    for number in range(100):
+        one.settle(number)
+    one.clear()
+    assert budget.held == 0
+    assert other.room == 64 * KIB
+
+
 def test_a_window_opens_with_one_message_and_follows_the_sizes() -> None:
-    window = Window(200, 64 * KIB)
+    held = Held(ByteBudget(64 * KIB))
+    window = PrefetchWindow(200, 64 * KIB, held)
     assert window.size == 1
 
-    window.saw(100)
+    held.add(1, 100)
     assert window.fitting == 200
     assert window.beside(1) == 199
     assert not window.misfits(199), "with what an earlier consumer has it is wide enough"
     window.size = window.fitting
-    window.saw(32 * KIB)
+    held.add(2, 32 * KIB)
     assert window.misfits(0)
     assert window.fitting == 1
     for _ in range(2000):
-        window.saw(100)
+        held.add(3, 100)
     assert window.fitting == 200
 
 
 def test_a_window_without_a_bound_is_open_at_once() -> None:
-    window = Window(200, None)
+    window = PrefetchWindow(200, None, Held(ByteBudget(None)))
 
     assert (window.size, window.misfits(0)) == (200, False)
 

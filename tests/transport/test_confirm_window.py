@@ -17,7 +17,7 @@ from tests.services.private import PrivateServer
 from tests.transport.proxy import Proxy
 from timeoutmgr.contracts import SendResult, StartsSending, TransportSession
 from timeoutmgr.errors import InvalidMessage, MessageTooLarge, TransportUnavailable
-from timeoutmgr.message import Message, Outgoing
+from timeoutmgr.message.message import Message, Outgoing
 from timeoutmgr.transport.kombu_transport import KombuTransport
 from timeoutmgr.transport.settings import KombuSettings
 

@@ -12,7 +12,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 import tests.support.properties  # noqa: F401 - read before the tests are
 from tests.transport.confirming import Broker, ack, nack, publishing, returned
 from timeoutmgr.contracts import SendResult
-from timeoutmgr.transport.dispatch import Started
+from timeoutmgr.transport.amqp.dispatch import Started
 
 SIZE = 4
 FATES = (SendResult.CONFIRMED, SendResult.UNROUTABLE, SendResult.REFUSED)

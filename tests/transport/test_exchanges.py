@@ -9,11 +9,11 @@ from struct import pack
 import pytest
 
 from tests.support.makers import a_message
-from timeoutmgr.config import transport_from_url
 from timeoutmgr.contracts import TransportSession
+from timeoutmgr.endpoint.configuration import transport_from_url
 from timeoutmgr.errors import InvalidMessage
-from timeoutmgr.message import Outgoing
-from timeoutmgr.transport.frames import delivered_key, publish_method
+from timeoutmgr.message.message import Outgoing
+from timeoutmgr.transport.amqp.frames import delivered_key, publish_method
 
 
 class Through:

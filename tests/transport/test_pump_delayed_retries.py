@@ -7,7 +7,7 @@ import pytest
 from tests.transport.pumping import SAFE, Mill
 from timeoutmgr.contracts import SendResult, TransactionMode
 from timeoutmgr.errors import InvalidMessage, TransportUnavailable
-from timeoutmgr.message import Message, Outgoing
+from timeoutmgr.message.message import Message, Outgoing
 from timeoutmgr.resilience.recovery import RecoverabilitySettings
 
 

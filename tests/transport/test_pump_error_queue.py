@@ -9,12 +9,12 @@ from itertools import count
 import pytest
 
 from tests.transport.pumping import GONE, SAFE, Mill
-from timeoutmgr import headers
 from timeoutmgr.contracts import SendResult, TransactionMode
 from timeoutmgr.errors import MessageRejected, TransportUnavailable
-from timeoutmgr.message import Received
-from timeoutmgr.redaction import LONGEST_LINE
-from timeoutmgr.resilience.failure_text import MOST_OF_A_LINE, MOST_SENTENCE
+from timeoutmgr.message import headers
+from timeoutmgr.message.message import Received
+from timeoutmgr.message.redaction import LONGEST_LINE
+from timeoutmgr.resilience.error_copy import MOST_OF_A_LINE, MOST_SENTENCE
 from timeoutmgr.transport.work import Work
 
 

@@ -8,10 +8,10 @@ import pytest
 
 from tests.support.makers import a_message
 from tests.transport.pumping import AWAY, GONE, NONE, SAFE, SCOPE, Mill
-from timeoutmgr import headers
 from timeoutmgr.contracts import TransactionMode
 from timeoutmgr.errors import DeliveryUnknown, MessageRejected
-from timeoutmgr.message import Outgoing, Received
+from timeoutmgr.message import headers
+from timeoutmgr.message.message import Outgoing, Received
 from timeoutmgr.transport.work import Work
 
 
@@ -189,10 +189,10 @@ def test_each_attempt_logs_class_and_message_and_the_last_attempt_its_traceback(
     infos = [one.getMessage() for one in caplog.records if one.levelname == "INFO"]
     [error] = [one.getMessage() for one in caplog.records if one.levelname == "ERROR"]
     assert infos == [
-        f"message 'a', attempt {number} failed: KeyError: 'customer'" for number in range(1, 6)
+        f"message 'a' failed in attempt {number}: KeyError: 'customer'" for number in range(1, 6)
     ]
     first, *trace = error.splitlines()
-    assert first == "message 'a' from sales goes to the error queue: KeyError: 'customer'"
+    assert first == "pump moves message 'a' from sales to the error queue: KeyError: 'customer'"
     assert trace[0] == "  | Traceback (most recent call last):"
     assert any("raise KeyError" in line for line in trace)
     assert trace[-1] == "  | KeyError: 'customer'"

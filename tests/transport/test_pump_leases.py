@@ -8,7 +8,7 @@ from tests.support.makers import a_message
 from tests.transport.pumping import RECEIVE, SAFE, Mill
 from timeoutmgr.contracts import TransactionMode
 from timeoutmgr.errors import LeaseLost
-from timeoutmgr.message import Outgoing
+from timeoutmgr.message.message import Outgoing
 
 
 @pytest.mark.parametrize("mode", SAFE)

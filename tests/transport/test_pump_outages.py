@@ -8,7 +8,7 @@ import pytest
 
 from tests.transport.pumping import AWAY, GONE, SCOPE, Mill
 from timeoutmgr.errors import ConfigurationError, StorageUnavailable, TransportUnavailable
-from timeoutmgr.message import Received
+from timeoutmgr.message.message import Received
 from timeoutmgr.resilience.breakers import BreakerState
 from timeoutmgr.transport.work import Work
 

@@ -8,7 +8,7 @@ import pytest
 
 from tests.transport.pumping import AWAY, Mill
 from timeoutmgr.errors import StorageConflict
-from timeoutmgr.message import Received
+from timeoutmgr.message.message import Received
 from timeoutmgr.resilience.breakers import BreakerState
 from timeoutmgr.resilience.conflicts import IN_A_ROW
 from timeoutmgr.transport.work import Work

@@ -15,10 +15,10 @@ from tests.services.private import PrivateServer
 from tests.services.rabbitmq import PrivateRabbitMQ
 from timeoutmgr.contracts import InspectsQueues, QueueReport, TransportSession
 from timeoutmgr.errors import ConfigurationError
-from timeoutmgr.transport import queue_probe
+from timeoutmgr.transport.amqp import queue_inspection
+from timeoutmgr.transport.amqp.queue_inspection import UnreadableProperties, probe
+from timeoutmgr.transport.amqp.queue_properties import QueueProperties
 from timeoutmgr.transport.kombu_transport import KombuTransport
-from timeoutmgr.transport.queue_probe import Unreadable, probe
-from timeoutmgr.transport.queue_properties import QueueProperties
 
 QUORUM = {"x-queue-type": "quorum"}
 CLASSIC = {"x-queue-type": "classic"}
@@ -127,7 +127,7 @@ def test_an_exclusive_queue_of_a_stranger_is_told(
 def test_a_queue_of_ours_takes_one_question_and_has_no_loss(
     rabbitmq_url: str, unique: str, queue_type: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queue_probe, "_MOST_DIFFERENCES", 1)
+    monkeypatch.setattr(queue_inspection, "_MOST_DIFFERENCES", 1)
     error = f"{unique}.error"
     with (
         closing(KombuTransport(rabbitmq_url, queue_type=queue_type)) as transport,
@@ -206,7 +206,7 @@ class CutOff:
 
 
 def test_an_answer_that_is_cut_off_is_no_answer() -> None:
-    with pytest.raises(Unreadable, match="not understood"):
+    with pytest.raises(UnreadableProperties, match="not understood"):
         probe(CutOff(), "q" * 250, {})
 
 

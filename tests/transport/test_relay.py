@@ -8,9 +8,9 @@ import amqp
 import pytest
 
 from timeoutmgr.testing.signals import eventually
-from timeoutmgr.transport import relay as relays
+from timeoutmgr.transport.amqp import relay as relays
+from timeoutmgr.transport.amqp.relay import Relayed
 from timeoutmgr.transport.kombu_transport import KombuTransport
-from timeoutmgr.transport.relay import Relayed
 
 BODY = 100_000
 MESSAGES = 25

@@ -8,41 +8,41 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.makers import a_message, a_received
-from timeoutmgr.message import Received
-from timeoutmgr.transport.portions import in_portions
+from timeoutmgr.message.message import Received
+from timeoutmgr.transport.batch import in_sub_batches
 
 MOST = 100
 sizes = st.lists(st.integers(0, 150), max_size=30)
 
 
-def size(portion: list[Received]) -> int:
-    return sum(len(received.message.body) for received in portion)
+def size(sub_batch: list[Received]) -> int:
+    return sum(len(received.message.body) for received in sub_batch)
 
 
 def portions_of(bodies: list[int]) -> tuple[list[Received], list[list[Received]]]:
     batch = [a_received(a_message(f"m{n}", b"x" * body)) for n, body in enumerate(bodies)]
-    return batch, [[*portion] for portion in in_portions(batch, MOST)]
+    return batch, [[*sub_batch] for sub_batch in in_sub_batches(batch, MOST)]
 
 
 @given(sizes)
 def test_portions_are_the_whole_batch_in_its_order(bodies: list[int]) -> None:
-    batch, portions = portions_of(bodies)
+    batch, sub_batches = portions_of(bodies)
 
-    assert [*chain.from_iterable(portions)] == batch
-    assert all(portions)
+    assert [*chain.from_iterable(sub_batches)] == batch
+    assert all(sub_batches)
 
 
 @given(sizes)
 def test_only_a_message_that_is_larger_by_itself_makes_a_portion_too_large(
     bodies: list[int],
 ) -> None:
-    _, portions = portions_of(bodies)
+    _, sub_batches = portions_of(bodies)
 
-    assert all(size(portion) <= MOST or len(portion) == 1 for portion in portions)
+    assert all(size(sub_batch) <= MOST or len(sub_batch) == 1 for sub_batch in sub_batches)
 
 
 @given(sizes)
 def test_a_portion_ends_where_the_next_message_has_no_room(bodies: list[int]) -> None:
-    _, portions = portions_of(bodies)
+    _, sub_batches = portions_of(bodies)
 
-    assert all(size([*one, other[0]]) > MOST for one, other in pairwise(portions))
+    assert all(size([*one, other[0]]) > MOST for one, other in pairwise(sub_batches))

@@ -25,7 +25,7 @@ from timeoutmgr.errors import (
     TransportUnavailable,
     UnknownSetting,
 )
-from timeoutmgr.message import Message, Outgoing
+from timeoutmgr.message.message import Message, Outgoing
 from timeoutmgr.transport.kombu_transport import KombuTransport
 
 

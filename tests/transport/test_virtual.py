@@ -26,7 +26,7 @@ from timeoutmgr.errors import (
     TransportUnavailable,
     UnknownPart,
 )
-from timeoutmgr.message import Message, Outgoing, Received
+from timeoutmgr.message.message import Message, Outgoing, Received
 from timeoutmgr.transport.kombu_transport import KombuTransport
 from timeoutmgr.transport.settings import KombuSettings
 

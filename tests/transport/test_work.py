@@ -6,7 +6,7 @@ from tests.support.makers import a_message, a_received
 from tests.support.ports import FakeReceiver, FakeTransport
 from timeoutmgr.contracts import SendResult, TransactionMode
 from timeoutmgr.errors import DeliveryUnknown, StorageUnavailable, TransportUnavailable, Unroutable
-from timeoutmgr.message import Outgoing
+from timeoutmgr.message.message import Outgoing
 from timeoutmgr.transport.work import Work
 
 PLAIN = [TransactionMode.NONE, TransactionMode.RECEIVE_ONLY]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 from timeoutmgr.contracts import Receiver, SendResult, TransportSession
-from timeoutmgr.message import Message, Outgoing, Received
+from timeoutmgr.message.message import Message, Outgoing, Received
 
 
 def send(session: TransportSession, queue: str, *ids: str) -> None:

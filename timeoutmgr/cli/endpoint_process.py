@@ -1,4 +1,4 @@
-"""One endpoint in this process: signals, health file, and why it ended."""
+"""One endpoint in this process: signals, health file, and the cause of its end."""
 
 import json
 import logging
@@ -6,20 +6,21 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Final
+from types import FrameType, TracebackType
+from typing import TYPE_CHECKING, Final, Self
 
 from timeoutmgr.cli.exits import Exit
-from timeoutmgr.cli.health import HealthFile
-from timeoutmgr.cli.output import masked
+from timeoutmgr.cli.output import shown_time
 from timeoutmgr.cli.shared import Shared
-from timeoutmgr.redaction import on_one_line
+from timeoutmgr.clock import SystemClock
+from timeoutmgr.message.redaction import masked, on_one_line
 
 if TYPE_CHECKING:
-    from timeoutmgr.endpoint import Endpoint
+    from timeoutmgr.endpoint.endpoint import Endpoint
+
 
 logger = logging.getLogger(__name__)
 
@@ -32,9 +33,9 @@ def serve(
     """Run the endpoint until it is stopped; return the exit code and the last line to print.
 
     *child* is the number of this process under a supervisor, and the descriptor of a socket to
-    it: its end is the supervisor's, and tells to stop.
+    it: when the supervisor ends, the socket closes, and this process stops.
     """
-    from timeoutmgr.endpoint import Endpoint
+    from timeoutmgr.endpoint.endpoint import Endpoint
 
     asked = threading.Event()
     with ExitStack() as stack:
@@ -48,7 +49,7 @@ def serve(
             health = stack.enter_context(HealthFile(health_file))
             endpoint.on_watch(lambda: health.write(_health(endpoint)))
         with endpoint:
-            # Woken now and then: a signal handler runs only between two waits.
+            # Wait in short steps: a signal handler runs only between two waits.
             while not endpoint.wait(0.2) and not asked.is_set():
                 pass
             by_itself = not asked.is_set()
@@ -70,7 +71,7 @@ def stop_signals(action: Callable[[], None], *, ignore_interrupt: bool = False) 
         action()
 
     before = {number: signal.signal(number, handle) for number in _SIGNALS}
-    if ignore_interrupt:  # Ctrl-C reaches the supervisor too, which then says what to do
+    if ignore_interrupt:  # Ctrl-C reaches the supervisor too, which stops its children
         signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
         yield
@@ -82,8 +83,8 @@ def stop_signals(action: Callable[[], None], *, ignore_interrupt: bool = False) 
 def _report(line: socket.socket, how: dict[str, object]) -> None:
     try:
         line.sendall(json.dumps(how).encode())
-    except OSError as error:  # the supervisor was killed: nobody is there to be told
-        logger.warning("cannot report to the supervisor: %s", on_one_line(error))
+    except OSError as error:  # the supervisor was killed
+        logger.warning("process could not report its end to the supervisor: %s", on_one_line(error))
 
 
 def _await_end(line: socket.socket, asked: threading.Event) -> None:
@@ -97,3 +98,42 @@ def _await_end(line: socket.socket, asked: threading.Event) -> None:
 
 def _health(endpoint: "Endpoint") -> dict[str, object]:
     return {"pid": os.getpid(), "endpoint": endpoint.name, "snapshot": endpoint.snapshot()}
+
+
+class HealthFile:
+    """Rewrites a file; a reader sees the old text or the new text, never a part.
+
+    The file is removed at the end. Its ``time`` shows a process that hangs or was killed.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._new = path.with_name(f".{path.name}.{os.getpid()}")
+        self._failed = False
+
+    def write(self, document: Mapping[str, object]) -> None:
+        """Write *document* with the time; a full disk must not stop an endpoint."""
+        text = json.dumps({"time": shown_time(SystemClock().now()), **document})
+        try:
+            self._new.write_text(f"{text}\n")
+            os.replace(self._new, self._path)
+        except OSError as error:
+            if not self._failed:
+                logger.error(
+                    "process could not write the health file %s: %s", self._path, on_one_line(error)
+                )
+            self._failed = True
+        else:
+            self._failed = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for path in (self._new, self._path):
+            path.unlink(missing_ok=True)

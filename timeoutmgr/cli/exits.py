@@ -1,8 +1,9 @@
 """Exit codes, and which error ends with which."""
 
 from enum import IntEnum
-from typing import Final
+from typing import Final, Protocol, runtime_checkable
 
+from timeoutmgr.database.failures import is_login_refused
 from timeoutmgr.errors import (
     ConfigurationError,
     DeliveryUnknown,
@@ -51,7 +52,7 @@ def exit_of(error: Exception) -> Exit:
             return Exit.NOT_FOUND
         case ConfigurationError():
             return Exit.CONFIGURATION
-        case TransportUnavailable() if _is_refused(error):
+        case StorageUnavailable() | TransportUnavailable() if _is_refused(error):
             return Exit.CONFIGURATION
         case StorageUnavailable() | TransportUnavailable() | DeliveryUnknown():
             return Exit.UNAVAILABLE
@@ -63,6 +64,20 @@ _REFUSED: Final = (403, 530)
 """Reply codes of AMQP for a wrong password and for a virtual host that does not exist."""
 
 
+@runtime_checkable
+class _AmqpError(Protocol):
+    """An error of py-amqp, which has the reply code of the broker."""
+
+    reply_code: int | None
+
+
 def _is_refused(error: Exception) -> bool:
-    """Return whether a broker answered and refused who asks: to wait would mend nothing."""
-    return getattr(error.__cause__, "reply_code", None) in _REFUSED
+    """Return whether broker or database answered and refused the user: to wait mends nothing."""
+    cause = error.__cause__
+    while cause is not None:
+        if isinstance(cause, _AmqpError) and cause.reply_code in _REFUSED:
+            return True
+        if is_login_refused(cause):
+            return True
+        cause = cause.__cause__
+    return False

@@ -1,4 +1,4 @@
-"""``timeoutmgr install``: queues and tables, created where they are missing."""
+"""``timeoutmgr install`` and ``timeoutmgr uninstall``: create and remove queues and tables."""
 
 from typing import TYPE_CHECKING
 
@@ -9,24 +9,24 @@ from timeoutmgr.cli.options import Command, common, option
 from timeoutmgr.cli.shared import Shared, assembled
 
 if TYPE_CHECKING:
-    from timeoutmgr.config import EndpointSettings
+    from timeoutmgr.endpoint.configuration import EndpointSettings
 
 
 @click.command(cls=Command)
-@option("--sql", is_flag=True, help="Print the DDL instead, and touch nothing.")
+@option("--sql", is_flag=True, help="Print the DDL without creating anything.")
 @option(
     "--new-marker",
     is_flag=True,
-    help="Pair store and broker anew: after a deliberate move of the endpoint to other servers.",
+    help="Pair store and broker anew, after a deliberate move of the endpoint to other servers.",
 )
 @common(environment=False)
 @click.pass_obj
 def install(shared: Shared, sql: bool, new_marker: bool) -> None:
     """Create the queues and tables that are missing, or upgrade them.
 
-    Twice, and from several hosts at once, is fine. With --sql nothing is connected to: the
-    statements for an empty database are printed, for somebody who may run them. The queues are
-    still to be created then, by an install without --sql.
+    The command may run twice, and on several hosts at once. With --sql it connects to nothing and
+    prints the statements for an empty database, for a user with the right to run them. A later
+    install without --sql creates the queues.
 
     Store and broker get a marker, by which each start knows that they belong together.
     --new-marker replaces it; stop every process of the endpoint before.
@@ -35,7 +35,7 @@ def install(shared: Shared, sql: bool, new_marker: bool) -> None:
       timeoutmgr install
       timeoutmgr --config sales.toml install --sql > schema.sql
     """
-    from timeoutmgr import installation
+    from timeoutmgr.endpoint import installation
 
     with assembled(shared) as parts:
         settings = parts.settings
@@ -43,7 +43,7 @@ def install(shared: Shared, sql: bool, new_marker: bool) -> None:
             found = [settings.transport.ddl()]
             kept = settings.installed_persistence
             found += [kept.ddl()] if kept is not None else []
-            found += [installed.ddl() for installed in parts.context.installed]
+            found += [installed.ddl() for installed in parts.features.installed]
             found += [_delayed_ddl(settings)]
             text = "\n".join(each for each in found if each)
             shared.show({"sql": text}, lambda: click.echo(text))
@@ -64,7 +64,48 @@ def install(shared: Shared, sql: bool, new_marker: bool) -> None:
 
 
 def _delayed_ddl(settings: "EndpointSettings") -> str:
+    from timeoutmgr.contracts import HasDdl
+
     if settings.delayed_delivery is None:
         return ""
-    ddl = getattr(settings.delayed_delivery.store, "ddl", None)
-    return "" if ddl is None else str(ddl(settings.name))
+    store = settings.delayed_delivery.store
+    return store.ddl(settings.name) if isinstance(store, HasDdl) else ""
+
+
+_PARTS = ("timeout-manager", "native-delayed-delivery")
+
+
+@click.command(cls=Command)
+@click.argument("part", type=click.Choice(_PARTS))
+@option("--force", is_flag=True, help="Remove queues with messages too; the messages are lost.")
+@option("--dry-run", is_flag=True, help="Print the parts without removing them.")
+@common(environment=False)
+@click.pass_obj
+def uninstall(shared: Shared, part: str, force: bool, dry_run: bool) -> None:
+    """Remove the queues, exchanges and tables that PART has installed.
+
+    The command refuses while anything is pending in them. timeout-manager removes the parts of
+    this endpoint, once `timeoutmgr status` shows it drained: its two queues, its rows with their
+    history, and the tables if no other endpoint uses them. native-delayed-delivery removes the
+    delay levels, which all endpoints on the broker share.
+
+    Examples:
+      timeoutmgr uninstall timeout-manager --dry-run
+      timeoutmgr uninstall timeout-manager
+    """
+    from timeoutmgr.endpoint.removal import uninstall_timeout_manager
+    from timeoutmgr.native.removal import uninstall_delay_levels
+
+    remove = uninstall_timeout_manager if part == _PARTS[0] else uninstall_delay_levels
+    with assembled(shared) as parts:
+        done = remove(parts.settings, force=force, dry_run=dry_run)
+    document = {
+        "part": part,
+        "removed": not dry_run,
+        "queues": dict(done.queues),
+        "tables": done.tables or None,
+    }
+    rows: list[tuple[str, object]] = [(part, "nothing is removed" if dry_run else "removed")]
+    rows += [("queue", f"{name} ({count} messages)") for name, count in done.queues.items()]
+    rows += [("tables", done.tables)] if done.tables else []
+    shared.show(document, lambda: output.print_pairs(rows))

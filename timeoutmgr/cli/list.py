@@ -1,24 +1,26 @@
 """``timeoutmgr list``: the pending timeouts."""
 
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Final, TypedDict
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
 from timeoutmgr.cli import output
-from timeoutmgr.cli.options import Command, Instant, common, option
+from timeoutmgr.cli.options import Command, Instant, bundled, common, limit, option
+from timeoutmgr.cli.output import distance
 from timeoutmgr.cli.shared import Shared, opened
-from timeoutmgr.cli.spans import distance
 from timeoutmgr.contracts import Count
-from timeoutmgr.instants import Micros, to_micros
-from timeoutmgr.routing import TIMEOUTS
-from timeoutmgr.waiting import waiting_text
+from timeoutmgr.contracts.reports import LOOKED_AT
+from timeoutmgr.message.instants import Micros, to_micros
+from timeoutmgr.message.routes import TIMEOUTS
+from timeoutmgr.transport.queue_view import waiting_text
 
 if TYPE_CHECKING:
-    from timeoutmgr.timeouts import TimeoutView
+    from timeoutmgr.endpoint.timeouts import TimeoutPage, TimeoutView
 
 _LISTED: Final = 100
 _COUNTED: Final = 10_000
@@ -27,104 +29,124 @@ _COLUMNS: Final = ("id", "due", "at", *_TSV[2:])
 _DROPPED: Final = ("bytes", "attempts", "at", "saga", "type", "destination")
 
 
-class _Which(TypedDict):
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TimeoutSelection:
+    """The options that select pending timeouts."""
+
     saga_id: str | None
     destination: str | None
     due_from: datetime | None
     due_before: datetime | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListFlags:
+    """The options that shape the list."""
+
+    limit: int | None
+    form: str
+    count_by: str | None
+    after: str | None
+    exact: bool
+
+    @property
+    def most(self) -> int:
+        """The maximum number of timeouts to list or to count."""
+        return self.limit or (_LISTED if self.count_by is None else _COUNTED)
+
+
 @click.command("list", cls=Command)
-@option("--saga", help="Saga that the timeouts belong to.")
-@option("--destination", help="Queue that the timeouts are for.")
-@option("--from", "due_from", type=Instant(), help="Earliest due time, in ISO 8601.")
-@option("--to", "due_before", type=Instant(), help="Time before which the timeouts are due.")
-@option(
-    "--limit",
-    type=click.IntRange(min=1),
-    help=f"Maximum number of timeouts to list, {_LISTED} by default; of timeouts to count by "
-    f"--count-by, {_COUNTED:,} by default.",
+@bundled(
+    "selection",
+    TimeoutSelection,
+    option("--saga", "saga_id", help="Saga of the timeouts."),
+    option("--destination", help="Destination queue of the timeouts."),
+    option("--from", "due_from", type=Instant(), help="Earliest due time, in ISO 8601."),
+    option(
+        "--to",
+        "due_before",
+        type=Instant(),
+        help="Time before which the timeouts are due, in ISO 8601.",
+    ),
 )
-@option(
-    "--format",
-    "form",
-    type=click.Choice(["table", "tsv", "json"]),
-    default="table",
-    show_default=True,
-    help="Form of the output; json is what --json prints.",
+@bundled(
+    "flags",
+    ListFlags,
+    limit(
+        f"Maximum number of timeouts to list, {_LISTED} by default; of timeouts to count by "
+        f"--count-by, {_COUNTED:,} by default.",
+    ),
+    option(
+        "--format",
+        "form",
+        type=click.Choice(["table", "tsv", "json"]),
+        default="table",
+        show_default=True,
+        help="Form of the output; json is the same as --json.",
+    ),
+    option(
+        "--count-by",
+        type=click.Choice(["destination", "type"]),
+        help="Numbers of timeouts in place of the timeouts.",
+    ),
+    option(
+        "--after", help="Cursor at which an earlier search ended; earlier timeouts are left out."
+    ),
+    option(
+        "--count", "exact", is_flag=True, help="Exact total, however many timeouts must be read."
+    ),
 )
-@option(
-    "--count-by",
-    type=click.Choice(["destination", "type"]),
-    help="Numbers of timeouts in place of the timeouts.",
-)
-@option("--count", "exact", is_flag=True, help="Exact total, however many there are to read.")
 @common(environment=False)
 @click.pass_obj
-def list_timeouts(
-    shared: Shared,
-    saga: str | None,
-    destination: str | None,
-    due_from: datetime | None,
-    due_before: datetime | None,
-    limit: int | None,
-    form: str,
-    count_by: str | None,
-    exact: bool,
-) -> None:
+def list_timeouts(shared: Shared, selection: TimeoutSelection, flags: ListFlags) -> None:
     """List pending timeouts by due time.
 
-    A narrow terminal shows whole ids, relative due times, and further columns as far as they fit.
-    --count-by counts the earliest timeouts, as many as --limit says. A total with a plus sign is
-    the least that it can be; --count reads on.
+    A narrow terminal shows whole ids, relative due times, and as many columns as fit.
+    --count-by counts the earliest timeouts, up to --limit. A total with a plus sign is a lower
+    bound; --count reads on. A search for a destination ends behind 50,000 timeouts for other
+    destinations, and prints the cursor to go on.
 
     Examples:
       timeoutmgr list --saga order-7
       timeoutmgr list --count-by destination
       timeoutmgr list --destination billing --from 2030-01-01T00:00Z --limit 1000 --format tsv
     """
-    if shared.json and form == "tsv":
+    if shared.json and flags.form == "tsv":
         raise click.UsageError("--json and --format tsv exclude each other")
-    shared.json = shared.json or form == "json"
-    which: _Which = {
-        "saga_id": saga,
-        "destination": destination,
-        "due_from": due_from,
-        "due_before": due_before,
-    }
+    shared.json = shared.json or flags.form == "json"
+    which = asdict(selection)
     with opened(shared, with_queues=False) as endpoint:
-        views = endpoint.timeouts.list(
-            **which, limit=limit or (_LISTED if count_by is None else _COUNTED)
-        )
-        counts = None if count_by is None else _counted(views, count_by)
-        found = [*views]
         timeouts = endpoint.timeouts
-        total = Count(timeouts.count(**which)) if exact else timeouts.count_in_bounds(**which)
-        waiting, queue = endpoint.timeouts.waiting(), endpoint.name + TIMEOUTS
-        now = endpoint.timeouts.now()
-    if counts is not None:
-        _show_counts(shared, str(count_by), counts, total, form)
-    else:
-        _show(shared, _Page(found, total, now, waiting, queue), form)
+        page = timeouts.list_in_bounds(**which, limit=flags.most, after=flags.after)
+        total = Count(timeouts.count(**which)) if flags.exact else timeouts.count_in_bounds(**which)
+        waiting, queue = timeouts.waiting(), endpoint.name + TIMEOUTS
+        now = timeouts.now()
+    if flags.count_by is not None:
+        _show_counts(shared, flags.count_by, page, total, flags.form)
+        return
+    listing = _Listing(page.timeouts, page.searched_to, total, now, waiting, queue)
+    _show(shared, listing, flags.form)
 
 
 @dataclass(frozen=True, slots=True)
-class _Page:
+class _Listing:
     """Timeouts of a list of *total*, at *now* of the store, and messages not stored yet."""
 
     found: "Sequence[TimeoutView]"
+    searched_to: str | None
     total: Count
     now: Micros
     waiting: int | None
     queue: str
 
 
-def _show(shared: Shared, page: _Page, form: str) -> None:
+def _show(shared: Shared, page: _Listing, form: str) -> None:
     found = page.found
 
     def for_people() -> None:
         if form == "tsv":
             output.print_tsv(_TSV, [_cells(each) for each in found])
+            _say_how_to_go_on(page.searched_to, err=True)
             return
         if found:
             rows = [
@@ -132,13 +154,16 @@ def _show(shared: Shared, page: _Page, form: str) -> None:
                 for each in found
             ]
             output.print_table(_COLUMNS, rows, drop=_DROPPED)
-        shown = "" if page.total == Count(len(found)) else f", {len(found)} shown (--limit)"
-        click.echo(f"{page.total} pending{shown}")
+        shown = "" if page.total == Count(len(found)) else f", {len(found)} shown"
+        by_limit = " (--limit)" if shown and page.searched_to is None else ""
+        click.echo(f"{page.total} pending{shown}{by_limit}")
+        _say_how_to_go_on(page.searched_to)
         click.echo(output.plain(waiting_text(page.waiting, page.queue)))
 
     document = {
         "total": page.total.number,
         **({} if page.total.exact else {"total_is_exact": False}),
+        **_searched(page.searched_to),
         "waiting": page.waiting,
         "timeouts": [_document(each) for each in found],
     }
@@ -146,13 +171,14 @@ def _show(shared: Shared, page: _Page, form: str) -> None:
 
 
 def _show_counts(
-    shared: Shared, count_by: str, counts: "Counter[str | None]", total: Count, form: str
+    shared: Shared, count_by: str, page: "TimeoutPage", total: Count, form: str
 ) -> None:
-    counted = counts.total()
-    rows = counts.most_common()
+    counted = len(page.timeouts)
+    rows = _counted(page.timeouts, count_by).most_common()
     document = {
         "total": total.number,
         **({} if total.exact else {"total_is_exact": False}),
+        **_searched(page.searched_to),
         "counted": counted,
         "by": count_by,
         "counts": [{count_by: name, "count": count} for name, count in rows],
@@ -161,13 +187,27 @@ def _show_counts(
     def for_people() -> None:
         if form == "tsv":
             output.print_tsv([count_by, "count"], rows)
+            _say_how_to_go_on(page.searched_to, err=True)
             return
         if rows:
             output.print_table([count_by, "count"], rows)
         cut = "" if total == Count(counted) else f", the earliest {counted} counted (--limit)"
         click.echo(f"{total} pending{cut}")
+        _say_how_to_go_on(page.searched_to)
 
     shared.show(document, for_people)
+
+
+def _searched(searched_to: str | None) -> dict[str, str]:
+    return {} if searched_to is None else {"searched_to": searched_to}
+
+
+def _say_how_to_go_on(searched_to: str | None, *, err: bool = False) -> None:
+    if searched_to is not None:
+        cursor = shlex.quote(output.plain(searched_to))
+        click.echo(
+            f"the search ended behind {LOOKED_AT:,} timeouts; go on with --after {cursor}", err=err
+        )
 
 
 def _counted(views: "Iterable[TimeoutView]", count_by: str) -> "Counter[str | None]":

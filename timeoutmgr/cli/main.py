@@ -1,43 +1,41 @@
-"""``timeoutmgr``: the group of commands, how errors end one, and the console entry."""
+"""``timeoutmgr``: the group of commands, their exit codes, and the console entry."""
 
+import contextlib
+import importlib
 import logging
 import sys
 import traceback
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final, NoReturn
 
 import click
 
 from timeoutmgr._version import __version__
 from timeoutmgr.cli import output
-from timeoutmgr.cli.cancel import cancel
-from timeoutmgr.cli.cancel_saga import cancel_saga
-from timeoutmgr.cli.deadletters import deadletters
-from timeoutmgr.cli.doctor import doctor
-from timeoutmgr.cli.errors import errors
+from timeoutmgr.cli.changes import cancel, cancel_saga, reschedule, send_now
+from timeoutmgr.cli.deadletters.commands import deadletters, journal
+from timeoutmgr.cli.doctor.command import doctor
+from timeoutmgr.cli.error_queue import errors, retry
 from timeoutmgr.cli.exits import MEANINGS, Exit, exit_of
-from timeoutmgr.cli.install import install
-from timeoutmgr.cli.journal import journal
+from timeoutmgr.cli.install import install, uninstall
 from timeoutmgr.cli.list import list_timeouts
-from timeoutmgr.cli.logs import log_to_stderr
-from timeoutmgr.cli.migrate import migrate
+from timeoutmgr.cli.migrate.command import migrate
 from timeoutmgr.cli.options import ENVIRONMENT, common, with_examples
+from timeoutmgr.cli.output import log_to_stderr
 from timeoutmgr.cli.pipeline.group import pipeline
-from timeoutmgr.cli.reschedule import reschedule
-from timeoutmgr.cli.retry import retry
 from timeoutmgr.cli.run import run
 from timeoutmgr.cli.send import send
-from timeoutmgr.cli.send_now import send_now
 from timeoutmgr.cli.shared import Shared
 from timeoutmgr.cli.show import show
 from timeoutmgr.cli.status import status
-from timeoutmgr.cli.tracebacks import from_user_code
-from timeoutmgr.cli.uninstall import uninstall
 from timeoutmgr.errors import TimeoutManagerError
+from timeoutmgr.message.redaction import masked
 
 
 class Commands(click.Group):
-    """Ends every command with an exit code; expected errors are one line, not a traceback."""
+    """Ends every command with an exit code; an expected error is one line, not a traceback."""
 
     def __init__(self, name: str | None, *, help: str = "", **settings: Any) -> None:
         super().__init__(name, help=with_examples(help), **settings)
@@ -71,7 +69,7 @@ class Commands(click.Group):
             code = exit_of(error)
             _report(shared, type(error).__name__, str(error), code)
         except Exception as error:
-            # Not expected, so the traceback is what is needed; without its secrets.
+            # An unexpected error needs its traceback, with secrets masked.
             shown = traceback.format_exception(type(error), error, from_user_code(error))
             output.print_error("".join(shown).rstrip())
             code = Exit.FAILED
@@ -150,7 +148,29 @@ def _usage(shared: Shared, error: click.ClickException) -> Exit:
 
 def _report(shared: Shared, kind: str, text: str, code: Exit) -> None:
     if shared.json:
-        document = {"error": output.masked(text), "kind": kind, "exit_code": code.value}
+        document = {"error": masked(text), "kind": kind, "exit_code": code.value}
         output.print_json(document)
     else:
         output.print_error(f"error: {text}")
+
+
+_OURS: Final = str(Path(__file__).parent.parent)
+_FRAMEWORK: Final = (
+    str(Path(click.__file__).parent),
+    str(Path(importlib.__file__).parent),
+    contextlib.__file__,
+    "<frozen importlib",
+)
+
+
+def from_user_code(error: BaseException) -> TracebackType | None:
+    """Return the traceback of *error* from the first frame outside of our code and of frameworks.
+
+    An error in the module of ``--app`` is shown from there; our own error is shown whole.
+    """
+    found = error.__traceback__
+    while found is not None:
+        if not found.tb_frame.f_code.co_filename.startswith((_OURS, *_FRAMEWORK)):
+            return found
+        found = found.tb_next
+    return error.__traceback__

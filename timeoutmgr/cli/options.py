@@ -1,22 +1,91 @@
-"""Options: every one with an environment twin, and the types of their values."""
+"""Options, each with an environment twin, and the types of their values."""
 
 import inspect
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields
 from datetime import datetime, timedelta
-from functools import partial
+from functools import partial, wraps
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 import click
 
 from timeoutmgr.cli.shared import DEFAULT_FILE, Shared
-from timeoutmgr.durations import parse_duration
+from timeoutmgr.message.instants import parse_duration
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 ENVIRONMENT = "TIMEOUTMGR_CLI"
 option = partial(click.option, show_envvar=True)
 """An option whose twin, ``TIMEOUTMGR_CLI_<COMMAND>_<OPTION>``, is shown in the help."""
+
+
+def bundled(
+    name: str, kind: type[Any], *options: Callable[[Any], Any]
+) -> Callable[[Decorated], Decorated]:
+    """Add *options*; the command gets their values as one argument *name*, an instance of *kind*.
+
+    *kind* is a dataclass; its fields have the names of the options' arguments.
+    """
+    names = [field.name for field in fields(kind)]
+
+    def add(function: Decorated) -> Decorated:
+        @wraps(function)
+        def called(*args: Any, **given: Any) -> object:
+            values = {each: given.pop(each) for each in names}
+            return function(*args, **given, **{name: kind(**values)})
+
+        decorated: Callable[..., object] = called
+        for each in reversed(options):
+            decorated = each(decorated)
+        return decorated  # type: ignore[return-value]  # its parameters are the options' by now
+
+    return add
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extent:
+    """How many of the messages that the options select a command changes."""
+
+    everything: bool
+    limit: int | None
+    dry_run: bool
+
+    def require_selection(self, is_narrowed: bool, narrowing: str) -> None:
+        """Raise UsageError if the options select nothing, or twice; *narrowing* names them."""
+        if self.everything and is_narrowed:
+            raise click.UsageError(f"--all and a selection ({narrowing}) exclude each other")
+        if not (self.everything or is_narrowed or self.limit or self.dry_run):
+            raise click.UsageError(
+                f"say which: --all, {narrowing} or --limit; or look first with --dry-run"
+            )
+
+
+def extent(what: str) -> Callable[[Decorated], Decorated]:
+    """Add ``--all``, ``--limit`` and ``--dry-run``; *what* is all that --all selects."""
+    return bundled(
+        "extent",
+        Extent,
+        option("--all", "everything", is_flag=True, help=what),
+        limit("Maximum number of messages, the oldest first."),
+        option("--dry-run", is_flag=True, help="Print the result without changing anything."),
+    )
+
+
+def limit(help: str, **settings: Any) -> Callable[[Decorated], Decorated]:
+    """Return the option ``--limit``, a number from 1."""
+    return option("--limit", type=click.IntRange(min=1), help=help, **settings)
+
+
+show_body: Final = option(
+    "--body", "with_body", is_flag=True, help="Show the body: as text, or as base64 if it is not."
+)
+export_file: Final = option(
+    "--output",
+    "path",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="File to write. Without it, standard output.",
+)
 
 
 def with_examples(text: str) -> str:
@@ -32,7 +101,7 @@ class Command(click.Command):
     ) -> None:
         super().__init__(name, help=with_examples(help), **settings)
         for param in self.params:
-            # By the option as it is typed; click would take the name of the argument in Python.
+            # Name the twin by the option; click would use the name of the argument in Python.
             if isinstance(param, click.Option) and param.allow_from_autoenv:
                 group = f"{within}_" if within else ""
                 twin = f"{ENVIRONMENT}_{group}{name}_{param.opts[0].lstrip('-')}"
@@ -109,11 +178,13 @@ class ColumnPair(HeaderPair):
 def delay_and_at(function: Decorated) -> Decorated:
     """Add ``--delay`` and ``--at``, which exclude each other."""
     function = option(
-        "--at", type=Instant(), help="When it is due, in ISO 8601 with a zone: 2030-01-31T09:00Z."
+        "--at", type=Instant(), help="Due time, in ISO 8601 with a zone: 2030-01-31T09:00Z."
     )(function)
-    return option("--delay", type=Duration(), help="How long to wait: 90, 2m, 1h30m, PT2M.")(
-        function
-    )
+    return option(
+        "--delay",
+        type=Duration(),
+        help="Delay until the due time, in seconds or with units: 90, 2m, 1h30m, PT2M.",
+    )(function)
 
 
 def common(*, environment: bool) -> Callable[[Decorated], Decorated]:
@@ -123,7 +194,7 @@ def common(*, environment: bool) -> Callable[[Decorated], Decorated]:
             "--config",
             {
                 "type": click.Path(dir_okay=False, path_type=Path),
-                "help": f"Settings file. Without it, ./{DEFAULT_FILE} if there is one.",
+                "help": f"Settings file. Without it, ./{DEFAULT_FILE} if that file exists.",
             },
         ),
         (
@@ -153,6 +224,6 @@ def common(*, environment: bool) -> Callable[[Decorated], Decorated]:
 
 
 def _remember(ctx: click.Context, param: click.Parameter, value: Any) -> None:
-    # Given before the command or after it: either counts.
+    # The option may stand before the command or after it.
     if value and param.name:
         setattr(ctx.ensure_object(Shared), param.name, value)

@@ -1,15 +1,19 @@
-"""What commands print: text for people, or one JSON document; secrets masked, no control codes."""
+"""Output of commands: text, tables or one JSON document, and log lines; secrets masked."""
 
+import base64
 import json
-from collections.abc import Sequence
+import logging
+import shutil
+import sys
+import time
+from collections.abc import Iterator, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 import click
 
-from timeoutmgr.cli.tables import table_lines, terminal_width
-from timeoutmgr.instants import Micros, from_micros
-from timeoutmgr.redaction import redact
+from timeoutmgr.message.instants import Micros, from_micros
+from timeoutmgr.message.redaction import cut_line, masked
 
 
 def print_json(document: object) -> None:
@@ -60,12 +64,6 @@ def print_error(text: str) -> None:
     click.echo(masked(text), err=True)
 
 
-def masked(text: str) -> str:
-    """Return *text* with the secrets of every URL in it masked."""
-    # Line by line: a password ends where its line ends, whatever the next one holds.
-    return "\n".join(redact(line) for line in text.split("\n"))
-
-
 def plain(text: str) -> str:
     """Return *text* with control characters spelt out: a message must not steer a terminal."""
     return "".join(
@@ -87,6 +85,129 @@ def shown_seconds(micros: int | None) -> float | None:
     return None if micros is None else micros / 1_000_000
 
 
+def body_document(body: bytes) -> dict[str, str]:
+    """Return *body* for JSON: as text, or as base64 if it is not text."""
+    try:
+        return {"body": body.decode()}
+    except UnicodeDecodeError:
+        return {"body_base64": base64.b64encode(body).decode()}
+
+
 def without_nothing(document: dict[str, Any]) -> dict[str, Any]:
     """Return *document* without the keys that have no value."""
     return {key: value for key, value in document.items() if value is not None}
+
+
+_GAP: Final = 2
+_ELLIPSIS: Final = "…"
+_LEAST: Final = 8
+"""Cells of a column that is cut."""
+
+
+def terminal_width() -> int | None:
+    """Return the width of the terminal on standard output, None if that is not a terminal."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def table_lines(
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    width: int | None,
+    drop: Sequence[str] = (),
+) -> Iterator[str]:
+    """Yield a header and a line for each of *rows*, at most *width* wide.
+
+    The first column stays whole, so that an id can be copied. If the rest is too wide, the columns
+    of *drop* go, in that order, then the widest columns are cut. None is any width.
+    """
+    kept = list(range(len(columns)))
+    widths = [
+        max([cells(columns[at]), *(cells(row[at]) for row in rows)]) for at in range(len(columns))
+    ]
+    for name in drop:
+        if width is None or _total(widths, kept) <= width:
+            break
+        kept.remove(columns.index(name))
+    while width is not None and (over := _total(widths, kept) - width) > 0:
+        widest = max(kept[1:], key=lambda at: widths[at], default=None)
+        if widest is None or widths[widest] <= _LEAST:
+            break
+        widths[widest] = max(_LEAST, widths[widest] - over)
+    for row in (columns, *rows):
+        fitted = [_fitted(row[at], widths[at]) for at in kept]
+        yield (" " * _GAP).join(fitted).rstrip()
+
+
+def cells(text: str) -> int:
+    """Return how many cells of a terminal *text* takes."""
+    if text.isascii():
+        return len(text)
+    return sum(_cells_of(character) for character in text)
+
+
+def _cells_of(character: str) -> int:
+    import unicodedata  # a megabyte, for texts beyond ASCII
+
+    if unicodedata.combining(character):
+        return 0
+    return 2 if unicodedata.east_asian_width(character) in "WF" else 1
+
+
+def _total(widths: Sequence[int], kept: Sequence[int]) -> int:
+    return sum(widths[at] for at in kept) + _GAP * (len(kept) - 1)
+
+
+def _fitted(text: str, width: int) -> str:
+    room = width - cells(text)
+    if room >= 0:
+        return text + " " * room
+    cut = text
+    while cells(cut) > width - 1:
+        cut = cut[:-1]
+    return cut + _ELLIPSIS + " " * (width - 1 - cells(cut))
+
+
+_SECOND: Final = 1_000_000
+_UNITS: Final = ((86_400, 2, "d"), (3_600, 2, "h"), (60, 2, "min"), (1, 0, "s"))
+"""Seconds of a unit, from how many of it on it is used, and its name."""
+
+
+def span(micros: Micros) -> str:
+    """Return the length of *micros* in its largest fitting unit, rounded down: ``58 min``."""
+    seconds = abs(micros) // _SECOND
+    for length, least, name in _UNITS:
+        if seconds >= length * least:
+            return f"{seconds // length} {name}"
+    raise AssertionError("every number of seconds is at least 0")
+
+
+def distance(due: Micros, now: Micros) -> str:
+    """Return when *due* is, seen from *now*: ``in 58 min``, ``2 h ago``."""
+    return f"in {span(due - now)}" if due >= now else f"{span(now - due)} ago"
+
+
+class MaskingFormatter(logging.Formatter):
+    """Masks the secrets of URLs and cuts long lines, also in tracebacks."""
+
+    @staticmethod
+    def converter(seconds: float | None = None) -> time.struct_time:
+        """Return the time in UTC."""
+        return time.gmtime(seconds)
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Return the line."""
+        # Masked first: half a URL would not be recognised.
+        return "\n".join(cut_line(line) for line in masked(super().format(record)).split("\n"))
+
+
+def log_to_stderr(level: int, who: str = "") -> None:
+    """Have log lines of *level* and above written to standard error; *who* begins the text."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(
+        MaskingFormatter(
+            f"%(asctime)s.%(msecs)03dZ %(levelname)s {who}%(name)s: %(message)s",
+            "%Y-%m-%dT%H:%M:%S",
+        )
+    )
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    logging.getLogger("timeoutmgr").setLevel(level)

@@ -1,4 +1,4 @@
-"""``timeoutmgr run``: an endpoint in this process, or in several that this one looks after."""
+"""``timeoutmgr run``: an endpoint in this process, or in several supervised processes."""
 
 import logging
 import sys
@@ -7,8 +7,8 @@ from pathlib import Path
 import click
 
 from timeoutmgr.cli.exits import Exit
-from timeoutmgr.cli.logs import log_to_stderr
 from timeoutmgr.cli.options import Command, common, option
+from timeoutmgr.cli.output import log_to_stderr
 from timeoutmgr.cli.shared import Shared
 
 
@@ -18,12 +18,12 @@ from timeoutmgr.cli.shared import Shared
     type=click.IntRange(1, 256),
     default=1,
     show_default=True,
-    help="How many; they compete for queues and timeouts.",
+    help="Number of processes, which compete for queues and timeouts.",
 )
 @option(
     "--health-file",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Rewritten about every second while all is well; removed at the end.",
+    help="File that the process rewrites every second while it is healthy, and removes at the end.",
 )
 @click.option("--child", type=int, nargs=2, hidden=True, allow_from_autoenv=False)
 @common(environment=False)
@@ -33,24 +33,24 @@ def run(
 ) -> Exit:
     """Run the endpoint until SIGTERM or SIGINT, which stop it cleanly: exit code 0.
 
-    A second signal ends it at once; nothing is lost by that, what was in hand comes back.
+    A second signal ends the process at once; no message is lost, unfinished messages come back.
 
-    A critical error that stops the endpoint ends the command with 70, its sentence being the
-    last line on standard error. With --processes the first process only looks after the others:
-    one that dies is started again, a critical error in one stops all.
+    A critical error that stops the endpoint ends the command with 70; its sentence is the last
+    line on standard error. With --processes the first process is a supervisor: it restarts a
+    process that dies, and a critical error in any process stops all of them.
 
     Examples:
       timeoutmgr --config sales.toml run
       timeoutmgr run --app shop.messaging:config --processes 4 --health-file /run/sales.json
     """
-    from timeoutmgr.cli.serving import serve
+    from timeoutmgr.cli.endpoint_process import serve
 
     who = f"[{child[0]}] " if child else ""
     log_to_stderr(shared.log_level(logging.INFO), who)
     if processes > 1 and child is None:
         from timeoutmgr.cli.supervisor import Supervisor, command_line
 
-        # What is wrong with the settings is said once, and before any process is started.
+        # Refuse wrong settings once, before any process is started.
         shared.configuration().settings()
         code, last = Supervisor(
             command_line(shared.config, shared.app, verbose=shared.verbose),

@@ -3,47 +3,73 @@
 import json
 import sys
 import uuid
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import TYPE_CHECKING
 
 import click
 
 from timeoutmgr.cli import output
-from timeoutmgr.cli.options import Command, HeaderPair, common, delay_and_at, option
+from timeoutmgr.cli.options import Command, HeaderPair, bundled, common, delay_and_at, option
 from timeoutmgr.cli.shared import Shared, opened
 from timeoutmgr.errors import DeliveryUnknown, InvalidMessage
+
+if TYPE_CHECKING:
+    from timeoutmgr.endpoint.endpoint import Endpoint
+    from timeoutmgr.sender.composer import Sent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SendFlags:
+    """The options of ``send``."""
+
+    delay: timedelta | None
+    at: datetime | None
+    headers: tuple[tuple[str, str], ...]
+    saga: str | None
+    message_id: str | None
+    cancellable: bool
+    on_conflict: str | None
+    content_type: str
 
 
 @click.command(cls=Command)
 @click.argument("destination")
 @click.argument("message_type", metavar="TYPE")
 @click.argument("body", metavar="BODY|-")
-@delay_and_at
-@option("--header", "headers", type=HeaderPair(), multiple=True, help="NAME=VALUE; many times.")
-@option("--saga", help="What the message belongs to, for cancel-saga.")
-@option("--id", "message_id", help="Message id; one is made if not given.")
-@option("--cancellable", is_flag=True, help="Only where a store keeps it, not a broker.")
-@option(
-    "--on-conflict",
-    type=click.Choice(["keep", "replace", "error"]),
-    help="What to do with a delayed message if its --id was used with other content.",
+@bundled(
+    "flags",
+    SendFlags,
+    delay_and_at,
+    option(
+        "--header",
+        "headers",
+        type=HeaderPair(),
+        multiple=True,
+        help="Header as NAME=VALUE; may be given many times.",
+    ),
+    option("--saga", help="Saga of the message, for cancel-saga."),
+    option("--id", "message_id", help="Message id. Without it, a random id."),
+    option(
+        "--cancellable",
+        is_flag=True,
+        help="Send only if a store keeps the message, not a broker.",
+    ),
+    option(
+        "--on-conflict",
+        type=click.Choice(["keep", "replace", "error"]),
+        help="Action if a delayed message with other content has the same --id.",
+    ),
+    option(
+        "--content-type",
+        default="application/json",
+        show_default=True,
+        help="Content type of the body.",
+    ),
 )
-@option("--content-type", default="application/json", show_default=True, help="Of the body.")
 @common(environment=False)
 @click.pass_obj
-def send(
-    shared: Shared,
-    destination: str,
-    message_type: str,
-    body: str,
-    delay: timedelta | None,
-    at: datetime | None,
-    headers: tuple[tuple[str, str], ...],
-    saga: str | None,
-    message_id: str | None,
-    cancellable: bool,
-    on_conflict: str | None,
-    content_type: str,
-) -> None:
+def send(shared: Shared, destination: str, message_type: str, body: str, flags: SendFlags) -> None:
     """Send a message of TYPE to the queue DESTINATION, at once or when it is due.
 
     BODY is the text of the message, - reads it from standard input as it is. When the command
@@ -54,25 +80,9 @@ def send(
       timeoutmgr send billing Report - --content-type text/csv --at 2030-01-31T09:00Z < report.csv
     """
     content = sys.stdin.buffer.read() if body == "-" else body.encode()
-    _check_json(content, content_type)
-    chosen = message_id if message_id is not None else str(uuid.uuid4())
+    _check_json(content, flags.content_type)
     with opened(shared, with_store=False) as endpoint:
-        try:
-            sent = endpoint.send(
-                destination,
-                message_type,
-                content,
-                delay=delay,
-                deliver_at=at,
-                saga_id=saga,
-                headers=dict(headers),
-                message_id=chosen,
-                cancellable=cancellable,
-                on_conflict=on_conflict,
-                content_type=content_type,
-            )
-        except DeliveryUnknown as error:
-            raise DeliveryUnknown(f"{error}; send it again with --id {chosen}") from error
+        sent = _sent(endpoint, destination, message_type, content, flags)
     document = {
         "message_id": sent.message_id,
         "destination": sent.destination,
@@ -82,6 +92,28 @@ def send(
     shared.show(
         document, lambda: output.print_pairs(list(output.without_nothing(document).items()))
     )
+
+
+def _sent(
+    endpoint: "Endpoint", destination: str, message_type: str, content: bytes, flags: SendFlags
+) -> "Sent":
+    message_id = flags.message_id if flags.message_id is not None else str(uuid.uuid4())
+    try:
+        return endpoint.send(
+            destination,
+            message_type,
+            content,
+            delay=flags.delay,
+            deliver_at=flags.at,
+            saga_id=flags.saga,
+            headers=dict(flags.headers),
+            message_id=message_id,
+            cancellable=flags.cancellable,
+            on_conflict=flags.on_conflict,
+            content_type=flags.content_type,
+        )
+    except DeliveryUnknown as error:
+        raise DeliveryUnknown(f"{error}; send it again with --id {message_id}") from error
 
 
 def _check_json(content: bytes, content_type: str) -> None:

@@ -1,4 +1,4 @@
-"""What all commands share: which configuration, how to print, and how to open an endpoint."""
+"""The configuration, output and endpoint that all commands share."""
 
 import importlib
 import logging
@@ -7,6 +7,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,11 +15,11 @@ from timeoutmgr.cli import output
 from timeoutmgr.errors import ConfigurationError, SchemaMissing
 
 if TYPE_CHECKING:
-    from timeoutmgr.assembly import Parts
-    from timeoutmgr.config import EndpointConfiguration
     from timeoutmgr.contracts import Persistence, Transport
     from timeoutmgr.database import Database
-    from timeoutmgr.endpoint import Endpoint
+    from timeoutmgr.endpoint.assembly import AssembledEndpoint
+    from timeoutmgr.endpoint.configuration import EndpointConfiguration
+    from timeoutmgr.endpoint.endpoint import Endpoint
 
 DEFAULT_FILE = "timeoutmgr.toml"
 
@@ -40,7 +41,7 @@ class Shared:
             for_people()
 
     def log_level(self, usual: int) -> int:
-        """Return the level from which on log lines are shown."""
+        """Return the lowest level of the log lines to show."""
         return logging.DEBUG if self.verbose else usual
 
     def configuration(self) -> "EndpointConfiguration":
@@ -48,11 +49,11 @@ class Shared:
         if self.app is not None and self.config is not None:
             raise ConfigurationError(
                 f"--app {self.app} and --config {self.config} are both given, and an app reads no "
-                "settings file by itself; give one, or have the app call configuration_from"
+                "settings file by itself; drop --config, or have the app call configuration_from"
             )
         if self.app is not None:
             return _from_app(self.app)
-        from timeoutmgr.settings_file import configuration_from
+        from timeoutmgr.settings.file import configuration_from
 
         default = Path(DEFAULT_FILE)
         path = self.config if self.config is not None or not default.is_file() else default
@@ -63,11 +64,11 @@ class Shared:
 def opened(
     shared: Shared, *, with_store: bool = True, with_queues: bool = True
 ) -> Iterator["Endpoint"]:
-    """Lend the endpoint, not started; what the command needs of queues and store is there.
+    """Lend the endpoint, not started, after a check of the queues and the store that it needs.
 
-    A part that is not needed is not connected to: a command works while that part is away.
+    The command connects to no other part, and so works while that part is away.
     """
-    from timeoutmgr.endpoint import Endpoint
+    from timeoutmgr.endpoint.endpoint import Endpoint
 
     config = shared.configuration()
     settings = config.settings()
@@ -89,21 +90,21 @@ def opened(
 
 
 def require_installed(part: "Transport | Persistence") -> None:
-    """Raise SchemaMissing where ``install`` is needed; connect to no file that is not there."""
+    """Raise SchemaMissing if ``install`` is needed; create no missing file."""
     _require_file(part.database)
     part.check()
 
 
 def _require_file(database: "Database | None") -> None:
-    # To connect would create the file.
+    # Connecting would create the file.
     if database is not None and database.path is not None and not database.path.exists():
         raise SchemaMissing(f"there is no file {database.path}; run `timeoutmgr install`")
 
 
 @contextmanager
-def assembled(shared: Shared) -> Iterator["Parts"]:
-    """Lend the parts of the endpoint; nothing was connected to yet."""
-    from timeoutmgr.assembly import assemble
+def assembled(shared: Shared) -> Iterator["AssembledEndpoint"]:
+    """Lend the parts of the endpoint, not connected."""
+    from timeoutmgr.endpoint.assembly import assemble
 
     parts = assemble(shared.configuration().settings())
     try:
@@ -114,7 +115,7 @@ def assembled(shared: Shared) -> Iterator["Parts"]:
 
 
 def _from_app(app: str) -> "EndpointConfiguration":
-    from timeoutmgr.config import EndpointConfiguration
+    from timeoutmgr.endpoint.configuration import EndpointConfiguration
 
     module, colon, attribute = app.partition(":")
     if not module or not colon or not attribute:
@@ -131,14 +132,14 @@ def _from_app(app: str) -> "EndpointConfiguration":
         raise ConfigurationError(
             f"there is no module {error.name!r} for --app {app}; run in the folder that holds it"
         ) from error
-    for name in attribute.split("."):
-        if not hasattr(found, name):
-            raise ConfigurationError(f"--app {app}: {found!r:.120} has no attribute {name!r}")
-        found = getattr(found, name)
+    try:
+        found = attrgetter(attribute)(found)
+    except AttributeError as error:
+        raise ConfigurationError(f"--app {app}: {error}") from error
     config = found if isinstance(found, EndpointConfiguration) or not callable(found) else found()
     if not isinstance(config, EndpointConfiguration):
         raise ConfigurationError(
             f"--app {app} is {type(config).__name__}; expected an EndpointConfiguration, or a "
-            "function that returns one"
+            "function that returns an EndpointConfiguration"
         )
     return config

@@ -9,14 +9,14 @@ from timeoutmgr.cli import output
 from timeoutmgr.cli.exits import Exit
 from timeoutmgr.cli.options import Command, common, option
 from timeoutmgr.cli.shared import Shared, opened
-from timeoutmgr.routing import TIMEOUTS
-from timeoutmgr.waiting import waiting_text
+from timeoutmgr.message.routes import TIMEOUTS
+from timeoutmgr.transport.queue_view import waiting_text
 
 if TYPE_CHECKING:
-    from timeoutmgr.contracts import Timeout
+    from timeoutmgr.contracts import HistoryEntry, Timeout
 
-_BELOW: Final = ("headers", "body", "waiting")
-"""What is printed below the pairs."""
+_BELOW: Final = ("headers", "body", "history", "waiting")
+"""Keys that are printed below the pairs."""
 
 
 @click.command(cls=Command)
@@ -25,15 +25,19 @@ _BELOW: Final = ("headers", "body", "waiting")
 @common(environment=False)
 @click.pass_obj
 def show(shared: Shared, timeout_id: str, body: bool) -> Exit:
-    """Show the timeout ID: its state and, while it is pending, its headers and body.
+    """Show the timeout ID: its state, its history and, while it is pending, its headers and body.
 
-    An id that is not stored may be on its way: then the messages that wait are counted.
+    The history names the channel of a cancel: cli, api, or the queue and the message that carried
+    the order.
+
+    An unknown id may be on its way to the store: the command counts the waiting messages.
 
     Examples:
       timeoutmgr show 5f0c2a1e-8a44-5b7a-9d0e-3c1f2b7a6d55 --body
     """
     with opened(shared, with_queues=False) as endpoint:
         found = endpoint.timeouts.show(timeout_id)
+        history = endpoint.timeouts.history(timeout_id)
         waiting = endpoint.timeouts.waiting() if found is None else None
         queue = endpoint.name + TIMEOUTS
     if found is None:
@@ -43,6 +47,8 @@ def show(shared: Shared, timeout_id: str, body: bool) -> Exit:
         document = {"id": timeout_id, "state": state.value}
         if timeout is not None:
             document |= _document(timeout, body)
+        if history is not None:
+            document["history"] = [_event(each) for each in history]
     shared.show(document, lambda: _print(document, queue))
     return Exit.OK if found is not None else Exit.NOT_FOUND
 
@@ -68,11 +74,27 @@ def _document(timeout: "Timeout", with_body: bool) -> dict[str, Any]:
     return document
 
 
+def _event(entry: "HistoryEntry") -> dict[str, Any]:
+    return {
+        "event": entry.event,
+        "at": output.shown_time(entry.at),
+        "due": output.shown_time(entry.due),
+        "destination": entry.destination,
+        "attempt": entry.attempt,
+        "node": entry.node,
+        "channel": entry.channel,
+    }
+
+
 def _print(document: dict[str, Any], queue: str) -> None:
     own = {name: value for name, value in document.items() if name not in _BELOW}
     output.print_pairs(list(own.items()))
     if "waiting" in document:
         click.echo(output.plain(waiting_text(document["waiting"], queue)))
+    for event in document.get("history", ()):
+        by = "" if event["channel"] is None else f" by {event['channel']}"
+        on = "" if event["node"] is None else f" on {event['node']}"
+        click.echo(output.plain(f"  {event['at']} {event['event']}{on}{by}"))
     for name, value in document.get("headers", {}).items():
         click.echo(f"  {output.plain(name)}: {output.plain(value)}")
     if "body" in document:

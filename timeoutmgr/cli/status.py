@@ -1,4 +1,4 @@
-"""``timeoutmgr status``: how the endpoint stands."""
+"""``timeoutmgr status``: the state of the endpoint."""
 
 import threading
 from collections.abc import Callable, Sequence
@@ -9,27 +9,28 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from timeoutmgr.cli import output
+from timeoutmgr.cli.doctor.dead_letter_node import node_document
+from timeoutmgr.cli.doctor.delay_levels import native_status
+from timeoutmgr.cli.doctor.thresholds import Thresholds, thresholds
 from timeoutmgr.cli.exits import Exit, exit_of
-from timeoutmgr.cli.native_status import native_status
-from timeoutmgr.cli.node import node_document
 from timeoutmgr.cli.options import Command, Duration, common, option
 from timeoutmgr.cli.shared import Shared, assembled, require_installed
-from timeoutmgr.cli.thresholds import Thresholds, thresholds
-from timeoutmgr.contracts import HasLayout
+from timeoutmgr.contracts import CountsDelayed, HasLayout
 from timeoutmgr.errors import SchemaMissing, StorageUnavailable, TransportUnavailable
-from timeoutmgr.routing import TIMEOUTS
+from timeoutmgr.message.redaction import masked
+from timeoutmgr.message.routes import TIMEOUTS
 
 if TYPE_CHECKING:
-    from timeoutmgr.assembly import Parts
-    from timeoutmgr.cli.findings import Finding
-    from timeoutmgr.delayed_delivery import StoreStart
+    from timeoutmgr.contracts.findings import Finding
+    from timeoutmgr.endpoint.assembly import AssembledEndpoint
+    from timeoutmgr.features.delayed_delivery import StoreStart
 
 Result = TypeVar("Result")
 
 
 @dataclass(frozen=True, slots=True)
-class _Look:
-    """A look at an endpoint: what to print, its alerts, and the exit code that they mean."""
+class _Report:
+    """The state of an endpoint: the document to print, its alerts, and their exit code."""
 
     document: dict[str, Any]
     alerts: "Sequence[Finding]"
@@ -37,13 +38,13 @@ class _Look:
 
 
 @click.command(cls=Command)
-@option("--watch", is_flag=True, help="Show it again and again, until Ctrl-C.")
+@option("--watch", is_flag=True, help="Repeat the report until Ctrl-C.")
 @option(
     "--every",
     type=Duration(),
     default="2s",
     show_default=True,
-    help="Time between two looks of --watch: 500ms, 2, 1m.",
+    help="Interval of --watch: 500ms, 2, 1m.",
 )
 @thresholds
 @common(environment=False)
@@ -51,10 +52,10 @@ class _Look:
 def status(shared: Shared, watch: bool, every: timedelta, limits: Thresholds) -> Exit:
     """Show timeouts, lateness, queues, dead letters, and the processes that live.
 
-    What cannot be reached is named, the rest is shown all the same; the exit code is then 5, or 4
-    if an installation is missing. Alerts come last, by the limits that doctor has too; the exit
-    code is 1 if any line is fail. Lateness is that of the most recent dispatches, in seconds.
-    With --watch the exit code is that of the last look.
+    Parts that cannot be reached are named and the others shown; the exit code is then 5, or 4 if
+    an installation is missing. Alerts come last, by the same limits as in doctor; the exit code
+    is 1 if any line is fail. Lateness is measured over the most recent dispatches, in seconds.
+    With --watch the last report sets the exit code.
 
     Examples:
       timeoutmgr status
@@ -62,41 +63,41 @@ def status(shared: Shared, watch: bool, every: timedelta, limits: Thresholds) ->
       timeoutmgr --json status --max-overdue 5m --max-errors 10
     """
     with assembled(shared) as parts:
-        look = _look(parts, limits)
-        _show(shared, look)
+        report = _report(parts, limits)
+        _show(shared, report)
         if not watch:
-            return look.code
+            return report.code
         try:
             while True:
                 _PAUSE.wait(every.total_seconds())
-                look = _look(parts, limits)
+                report = _report(parts, limits)
                 if not shared.json:
                     click.clear()  # on a terminal alone
-                _show(shared, look)
+                _show(shared, report)
         except KeyboardInterrupt:
-            return look.code
+            return report.code
 
 
 _PAUSE: Final = threading.Event()
 """Never set: its wait ends with the time, or with Ctrl-C."""
 
 
-def _show(shared: Shared, look: _Look) -> None:
-    shared.show(look.document, lambda: _print(look.document, look.alerts))
+def _show(shared: Shared, report: _Report) -> None:
+    shared.show(report.document, lambda: _print(report.document, report.alerts))
 
 
-def _look(parts: "Parts", limits: Thresholds) -> _Look:
-    from timeoutmgr.cli.alerts import alerts
-    from timeoutmgr.cli.findings import Level
-    from timeoutmgr.cli.vitals import queue_vitals, store_vitals
+def _report(parts: "AssembledEndpoint", limits: Thresholds) -> _Report:
+    from timeoutmgr.cli.doctor.alerts import alerts
+    from timeoutmgr.cli.doctor.vitals import queue_vitals, store_vitals
+    from timeoutmgr.contracts.findings import Level
 
     problems: dict[str, Exit] = {}
 
-    def tried(look: Callable[[], Result]) -> Result | None:
+    def tried(read: Callable[[], Result]) -> Result | None:
         try:
-            return look()
+            return read()
         except (StorageUnavailable, TransportUnavailable, SchemaMissing) as error:
-            problems[output.masked(str(error))] = exit_of(error)
+            problems[masked(str(error))] = exit_of(error)
             return None
 
     document: dict[str, Any] = {
@@ -112,20 +113,20 @@ def _look(parts: "Parts", limits: Thresholds) -> _Look:
     store = tried(lambda: store_vitals(parts, limits.max_overdue))
     queues = tried(lambda: queue_vitals(parts))
     bad = [each for each in alerts(store, queues, limits) if each.level is not Level.OK]
-    # Not known while the queues cannot be reached; "unavailable" says why then.
+    # None while the queues cannot be reached; "unavailable" has the reason.
     document["waiting"] = (document["queues"] or {}).get(parts.settings.name + TIMEOUTS)
     document["alerts"] = [each.document() for each in bad]
     document["unavailable"] = list(problems)
     failed = any(each.level is Level.FAIL for each in bad)
-    # A missing installation is the graver news: waiting does not mend it.
+    # A missing installation is worse: waiting does not mend it.
     code = min(problems.values(), default=Exit.FAILED if failed else Exit.OK)
-    return _Look(document, bad, code)
+    return _Report(document, bad, code)
 
 
-def _timeouts(parts: "Parts") -> dict[str, Any] | None:
-    if parts.context.delayed is not None:
-        return _delayed(parts.context.delayed)
-    store, persistence = parts.context.store, parts.settings.persistence
+def _timeouts(parts: "AssembledEndpoint") -> dict[str, Any] | None:
+    if parts.features.delayed is not None:
+        return _delayed(parts.features.delayed)
+    store, persistence = parts.features.store, parts.settings.persistence
     if store is None or persistence is None:
         return None
     require_installed(persistence)
@@ -155,14 +156,14 @@ def _timeouts(parts: "Parts") -> dict[str, Any] | None:
 
 def _delayed(delayed: "StoreStart") -> dict[str, Any]:
     delayed.start(install=False)
-    count = getattr(delayed.store, "count", None)
+    store = delayed.store
     return {
-        "pending": None if count is None else count(),
-        "next_due": output.shown_time(delayed.store.next()),
+        "pending": store.count() if isinstance(store, CountsDelayed) else None,
+        "next_due": output.shown_time(store.next()),
     }
 
 
-def _queues(parts: "Parts") -> dict[str, int | None]:
+def _queues(parts: "AssembledEndpoint") -> dict[str, int | None]:
     require_installed(parts.settings.transport)
     session = parts.settings.transport.session()
     try:
@@ -172,10 +173,10 @@ def _queues(parts: "Parts") -> dict[str, int | None]:
         session.close()
 
 
-def _processes(parts: "Parts") -> list[dict[str, Any]] | None:
-    from timeoutmgr.cli.processes import live_processes
+def _processes(parts: "AssembledEndpoint") -> list[dict[str, Any]] | None:
+    from timeoutmgr.cli.doctor.vitals import live_processes
 
-    store, persistence = parts.context.store, parts.settings.persistence
+    store, persistence = parts.features.store, parts.settings.persistence
     if store is None or persistence is None:
         return None
     require_installed(persistence)

@@ -1,4 +1,4 @@
-"""``run --processes N``: the parent, which only looks after its children."""
+"""``run --processes N``: the parent, which starts and supervises its children."""
 
 import json
 import logging
@@ -12,20 +12,19 @@ import time
 from pathlib import Path
 from typing import Final
 
+from timeoutmgr.cli.endpoint_process import HealthFile, stop_signals
 from timeoutmgr.cli.exits import Exit
-from timeoutmgr.cli.health import HealthFile
-from timeoutmgr.cli.serving import stop_signals
 
 logger = logging.getLogger(__name__)
 
-_LOOK: Final = 0.1
+_POLL_INTERVAL: Final = 0.1
 _FIRST_PAUSE: Final = 1.0
 _LONGEST_PAUSE: Final = 30.0
 _STEADY: Final = 60.0
-"""Seconds after which a child has shown that it can run: its next death is a first one."""
+"""Seconds after which a child has shown that it can run: its next death counts as the first."""
 _PATIENCE: Final = 90.0
 """Seconds that children get to stop cleanly, somewhat more than an endpoint takes at most."""
-# To start again would end the same way.
+# A restart would end the same way.
 _FINAL: Final = frozenset({Exit.USAGE, Exit.CONFIGURATION, Exit.CRITICAL})
 
 
@@ -40,8 +39,8 @@ def command_line(config: Path | None, app: str | None, *, verbose: bool) -> list
 class Supervisor:
     """Starts children, starts them again when they die, and stops all of them together.
 
-    A child is a fresh process, never a fork: threads and connections do not survive one. It
-    holds the end of a socket, so that it stops when this process is gone, however it went.
+    A child is a fresh process: threads and connections do not survive a fork. It holds the end
+    of a socket, so that it stops when this process ends, however it ended.
     """
 
     def __init__(self, command: list[str], count: int, health_file: Path | None) -> None:
@@ -52,18 +51,18 @@ class Supervisor:
         self._asked = threading.Event()
 
     def run(self) -> tuple[Exit, str | None]:
-        """Run until a signal, or the end of a child that stops all; return code and last line."""
+        """Run until a signal, or the end of a child that ends all; return code and last line."""
         health = None if self._health_file is None else HealthFile(self._health_file)
         ended: Exit | None = None
         try:
             with stop_signals(self._asked.set):
                 next_health = 0.0
                 while not self._asked.is_set() and ended is None:
-                    ended = self._look()
+                    ended = self._step()
                     if health is not None and time.monotonic() >= next_health:
                         health.write(self._health())
                         next_health = time.monotonic() + 1.0
-                    self._asked.wait(_LOOK)
+                    self._asked.wait(_POLL_INTERVAL)
         finally:
             killed = self._stop_all()
             if health is not None:
@@ -73,8 +72,8 @@ class Supervisor:
                 return Exit.CRITICAL, child.critical
         return (Exit.FAILED if killed else Exit.OK) if ended is None else ended, None
 
-    def _look(self) -> Exit | None:
-        """Start what is to be started; return how it all ended, if one child's end says so."""
+    def _step(self) -> Exit | None:
+        """Start due children; return the exit code if the end of a child ends the run."""
         for child in self._children:
             if not child.is_running:
                 child.start_when_due()
@@ -85,13 +84,16 @@ class Supervisor:
             if code in _FINAL:
                 return Exit(code)
             if code == Exit.OK and child.by_itself:
-                logger.info("process %d was stopped from inside; all are stopped", child.number)
+                logger.info(
+                    "endpoint of process %d stopped itself; supervisor stops all processes",
+                    child.number,
+                )
                 return Exit.OK
             child.wait_before_next(code)
         return None
 
     def _stop_all(self) -> bool:
-        """Stop every child; return whether one had to be killed."""
+        """Stop every child; return whether any child had to be killed."""
         running = [child for child in self._children if child.is_running]
         for child in running:
             child.terminate()
@@ -99,7 +101,9 @@ class Supervisor:
         killed = False
         for child in running:
             if not child.wait(max(0.0, deadline - time.monotonic())):
-                logger.error("process %d did not stop in time; it is killed", child.number)
+                logger.error(
+                    "supervisor kills process %d, which did not stop in time", child.number
+                )
                 child.kill()
                 killed = True
         return killed
@@ -109,7 +113,7 @@ class Supervisor:
 
 
 class Child:
-    """One place in the row of processes, and whoever holds it now."""
+    """A numbered place for a process, and the process that runs in it."""
 
     def __init__(self, number: int, command: list[str], health_file: Path | None) -> None:
         self.number = number
@@ -146,14 +150,14 @@ class Child:
         self._line = ours
         self._started = time.monotonic()
         self._restarts += 1
-        logger.info("process %d runs (pid %d)", self.number, self._process.pid)
+        logger.info("supervisor started process %d (pid %d)", self.number, self._process.pid)
 
     def ended(self) -> int | None:
         """Return the exit code of the process if it ended, None while it runs."""
         code = None if self._process is None else self._process.poll()
         if code is not None:
             self._read_report()
-            self._is_gone()
+            self._forget()
         return code
 
     def wait_before_next(self, code: int) -> None:
@@ -163,8 +167,8 @@ class Child:
             _FIRST_PAUSE if steady or not self._pause else min(2 * self._pause, _LONGEST_PAUSE)
         )
         self._due = time.monotonic() + self._pause
-        how = f"was ended by signal {-code}" if code < 0 else f"exited with {code}"
-        logger.error("process %d %s; another follows in %g s", self.number, how, self._pause)
+        how = f"ended by signal {-code}" if code < 0 else f"exited with {code}"
+        logger.error("supervisor restarts process %d in %g s: %s", self.number, self._pause, how)
 
     def terminate(self) -> None:
         """Ask the process to stop cleanly."""
@@ -179,7 +183,7 @@ class Child:
         except subprocess.TimeoutExpired:
             return False
         self._read_report()
-        self._is_gone()
+        self._forget()
         return True
 
     def kill(self) -> None:
@@ -187,22 +191,22 @@ class Child:
         assert self._process is not None
         self._process.kill()
         self._process.wait()
-        self._is_gone()
+        self._forget()
 
-    def _is_gone(self) -> None:
-        """Forget the process, and what it last said: a killed one could not take that back."""
+    def _forget(self) -> None:
+        """Forget the process, and remove its health file: a killed process could not remove it."""
         self._process = None
         if self._health_file is not None:
             self._health_file.unlink(missing_ok=True)
 
     def health(self) -> dict[str, object]:
-        """Return what is known of the process."""
+        """Return the state of the process, for the health file."""
         said: object = None
         if self._health_file is not None:
             try:
                 said = json.loads(self._health_file.read_text())
             except (OSError, ValueError):
-                said = None  # it has not written any yet, or died
+                said = None  # the process has not written it yet, or died
         pid = None if self._process is None else self._process.pid
         return {
             "number": self.number,
@@ -223,7 +227,7 @@ class Child:
         try:
             report = json.loads(text) if text else {}
         except ValueError:
-            report = {}  # it was killed while it wrote
+            report = {}  # the process was killed while it wrote
         self.by_itself = bool(report.get("by_itself"))
         self.critical = report.get("critical") or self.critical
 

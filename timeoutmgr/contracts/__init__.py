@@ -1,35 +1,42 @@
-"""What the core asks of its parts: stores, transports, clocks.
+"""Ports of the core: stores, transports, clocks.
 
 All ports are synchronous: a step over them is a plain function, so that production, unit tests,
-the crash model and the simulator run one and the same code. An instant is UTC microseconds
-(:data:`timeoutmgr.instants.Micros`), a wait is seconds of a monotonic clock.
+the crash model and the simulator run the same code. An instant is UTC microseconds
+(:data:`timeoutmgr.message.instants.Micros`), a wait is seconds of a monotonic clock.
 """
 
 from timeoutmgr.contracts.clocks import Clock
 from timeoutmgr.contracts.dead_letters import Burial, DeadLetters
 from timeoutmgr.contracts.delayed import (
+    Closes,
+    CountsDelayed,
+    CountsDestinations,
     DelayedMessageStore,
     DelayedMessageStoreWithInfrastructure,
     FetchesInBatches,
+    HasDdl,
+    HasStoreClock,
     RemovesInBatches,
     StoresInBatches,
 )
+from timeoutmgr.contracts.histories import HistoryEntry, KeepsHistory
 from timeoutmgr.contracts.markers import BearsMarkers, KeepsMarkers, StoreMarker
-from timeoutmgr.contracts.moving import KeepsRows, MessageRows, Move, MovesRows
 from timeoutmgr.contracts.outcomes import CancelResult, ChangeResult, Outcome, OutcomeKind
 from timeoutmgr.contracts.persistences import (
     BulkTables,
     CanUninstall,
     HasBulkTables,
     HasLayout,
+    KeepsTimeouts,
     Layout,
     Persistence,
     ReportsEndpoints,
     StoreCapabilities,
 )
 from timeoutmgr.contracts.queue_reports import InspectsQueues, QueueReport
-from timeoutmgr.contracts.repeats import ExaminesIds, OnConflict, Repeat, RepeatKind
+from timeoutmgr.contracts.repeats import ExaminesIds, Repeat, RepeatKind
 from timeoutmgr.contracts.reports import Count, EndpointReport, ProcessRecord, StoreStatistics
+from timeoutmgr.contracts.row_moves import KeepsRows, MessageRows, Move, MovesRows
 from timeoutmgr.contracts.sessions import (
     Answered,
     BrowsesQueues,
@@ -43,11 +50,22 @@ from timeoutmgr.contracts.sessions import (
 from timeoutmgr.contracts.stores import (
     ChoosesClock,
     CountsInBounds,
+    ListsInBounds,
+    LockedTimeouts,
     MeasuresPurge,
-    Taken,
     TimeoutStore,
+    WakesProcesses,
+    Wakeups,
 )
-from timeoutmgr.contracts.timeouts import Chunk, Key, Timeout, TimeoutFilter, TimeoutState
+from timeoutmgr.contracts.timeouts import (
+    Chunk,
+    Key,
+    OnConflict,
+    Page,
+    Timeout,
+    TimeoutFilter,
+    TimeoutState,
+)
 from timeoutmgr.contracts.topologies import Binding, Exchange, Queue, Topology, TopologySession
 from timeoutmgr.contracts.transactions import Transaction, TransactionMode
 from timeoutmgr.contracts.transports import (
@@ -70,7 +88,10 @@ __all__ = [
     "ChoosesClock",
     "Chunk",
     "Clock",
+    "Closes",
     "Count",
+    "CountsDelayed",
+    "CountsDestinations",
     "CountsInBounds",
     "DeadLetters",
     "DelayedMessageStore",
@@ -80,14 +101,21 @@ __all__ = [
     "Exchange",
     "FetchesInBatches",
     "HasBulkTables",
+    "HasDdl",
     "HasLayout",
     "HasLink",
+    "HasStoreClock",
+    "HistoryEntry",
     "InspectsQueues",
+    "KeepsHistory",
     "KeepsMarkers",
     "KeepsRows",
+    "KeepsTimeouts",
     "Key",
     "Layout",
     "LinkSecurity",
+    "ListsInBounds",
+    "LockedTimeouts",
     "MeasuresPurge",
     "MessageRows",
     "Move",
@@ -95,6 +123,7 @@ __all__ = [
     "OnConflict",
     "Outcome",
     "OutcomeKind",
+    "Page",
     "Persistence",
     "ProcessRecord",
     "Queue",
@@ -111,7 +140,6 @@ __all__ = [
     "StoreMarker",
     "StoreStatistics",
     "StoresInBatches",
-    "Taken",
     "TellsTime",
     "Timeout",
     "TimeoutFilter",
@@ -124,4 +152,6 @@ __all__ = [
     "Transport",
     "TransportCapabilities",
     "TransportSession",
+    "WakesProcesses",
+    "Wakeups",
 ]

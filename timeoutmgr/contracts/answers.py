@@ -1,7 +1,7 @@
 """Calls that wait for an answer of one server: for how long, and when they are given up.
 
-A server that hangs answers no call, and tells nobody. The calls are therefore written down while
-they wait: a watchdog sees that the oldest is overdue before it fails, and a process that is to end
+A server that hangs answers no call and sends no error. The calls are therefore written down while
+they wait: a watchdog sees that the oldest call is overdue before it fails, and an ending process
 does not wait for it.
 """
 
@@ -14,12 +14,12 @@ from contextlib import contextmanager
 from typing import Final, Protocol, runtime_checkable
 
 SHORTEST: Final = 5.0
-"""Seconds; less would take a busy server for one that hangs."""
+"""Seconds; a shorter bound would mistake a busy server for a hanging server."""
 LONGEST: Final = 60.0
 
 
 class Answers:
-    """What waits for an answer in this process. Safe for many threads."""
+    """Calls of this process that wait for an answer. Safe for many threads."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -68,7 +68,7 @@ class Answers:
                 del self._waiting[call]
 
     def sign(self) -> None:
-        """Note that the server said something, on whatever connection."""
+        """Note that the server sent something, on any connection."""
         self._last_sign = time.monotonic()
         self.signs += 1
 
@@ -79,7 +79,7 @@ class Answers:
         return 0.0 if oldest is None else time.monotonic() - max(oldest, self._last_sign)
 
     def give_up(self) -> None:
-        """End the calls that wait, and have all others fail at once, until ``resume``."""
+        """End the waiting calls, and fail each further call at once, until ``resume``."""
         with self._lock:
             self._is_given_up = True
             # A call is noted under this lock: none of these sockets can be closed meanwhile.
@@ -108,8 +108,8 @@ class Answering(Protocol):
 
 def _shut_down(descriptor: int) -> None:
     """End the traffic on a socket that another thread waits on; it sees the end of the stream."""
-    with socket.socket(fileno=os.dup(descriptor)) as same:
-        try:
+    try:
+        with socket.socket(fileno=os.dup(descriptor)) as same:
             same.shutdown(socket.SHUT_RDWR)
-        except OSError:
-            return  # the server has ended it already
+    except OSError:
+        return  # the server has ended the traffic already, or its user has closed the socket

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from timeoutmgr.instants import Micros
+from timeoutmgr.message.instants import Micros
 
 
 class Clock(Protocol):

@@ -1,8 +1,8 @@
 """The content of a delayed message as a digest: it tells a repeat from another message.
 
 Two digests are of one content if destination, body and the sender's own headers are the same, and
-the due times too if both senders gave ``deliver_at``. A due time made of a delay is another one in
-each repeat of the same send.
+the due times too if both senders gave ``deliver_at``. A due time made of a delay differs in each
+repeat of the same send.
 """
 
 import json
@@ -10,11 +10,11 @@ from functools import lru_cache
 from hashlib import sha256
 from typing import Final
 
-from timeoutmgr import headers
 from timeoutmgr.contracts import Timeout
+from timeoutmgr.message import headers
 
 SIZE: Final = 16
-"""Bytes of a digest."""
+"""Bytes of a digest; the last bytes are of the due time, if the sender gave it."""
 _CONTENT: Final = 12
 _NOT_GIVEN: Final = bytes(SIZE - _CONTENT)
 
@@ -39,39 +39,44 @@ ADDED_ON_THE_WAY: Final = frozenset(
         headers.RETRIES_TIMESTAMP,
     }
 )
-"""Headers that are not the sender's own, beside those that begin with PREFIXES_ON_THE_WAY."""
+"""Headers that are not the sender's own, beside headers with PREFIXES_ON_THE_WAY."""
 PREFIXES_ON_THE_WAY: Final = (headers.PROPERTY_PREFIX, "$.diagnostics.")
 TRACING: Final = frozenset(
     {"traceparent", "tracestate", "baggage", "b3", "diagnostic-id", "request-id", "uber-trace-id"}
 )
-"""Headers of tracing, in lower case, beside those that begin with TRACING_PREFIXES."""
+"""Headers of tracing, in lower case, beside headers with TRACING_PREFIXES."""
 TRACING_PREFIXES: Final = ("x-b3-", "x-datadog-", "x-amzn-trace-id", "nservicebus.opentelemetry.")
 
 
 def content_of(timeout: Timeout) -> bytes:
-    """Return the digest of *timeout*, of SIZE bytes."""
+    """Return the digest of *timeout*, of SIZE bytes or fewer."""
     message = timeout.message
     given = message.headers
     own, names = _own_headers(tuple(given))
-    parts = [names, timeout.destination, message.content_type, message.content_encoding]
-    parts += [given[name] for name in own]
+    about = (timeout.destination, message.content_type, message.content_encoding)
+    parts = (names, *about, *map(given.__getitem__, own))
     digest = sha256(_joined(parts).encode("utf-8", "surrogatepass"))
     digest.update(message.body)
-    due = _due_digest(timeout.due) if timeout.due_given else _NOT_GIVEN
-    return digest.digest()[:_CONTENT] + due
+    content = digest.digest()[:_CONTENT]
+    return content + _due_digest(timeout.due) if timeout.due_given else content
+
+
+def in_full(digest: bytes) -> bytes:
+    """Return *digest* in SIZE bytes."""
+    return digest.ljust(SIZE, b"\0")
 
 
 def is_same(one: bytes, other: bytes) -> bool:
     """Return whether two digests are of the same content."""
     if one[:_CONTENT] != other[:_CONTENT]:
         return False
-    due, other_due = one[_CONTENT:], other[_CONTENT:]
+    due, other_due = in_full(one)[_CONTENT:], in_full(other)[_CONTENT:]
     return due == other_due or _NOT_GIVEN in (due, other_due)
 
 
-def _joined(parts: list[str]) -> str:
-    """Return *parts* as one text that no other parts make, whatever body follows it."""
-    joined = "\0".join([*parts, ""])
+def _joined(parts: tuple[str, ...]) -> str:
+    """Return *parts* as a text that no other parts make, with any body behind it."""
+    joined = "\0".join(parts) + "\0"
     if joined.count("\0") == len(parts):
         return joined
     # A part holds the sign itself. JSON holds none, and says where it ends.

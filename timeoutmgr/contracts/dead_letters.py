@@ -1,4 +1,4 @@
-"""What the paths of a message ask of the dead-letter queues, where an endpoint has them."""
+"""The port to dead-letter queues, for the paths of a message in an endpoint that has them."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Any, Protocol
 
 from timeoutmgr.contracts.transactions import Transaction
 from timeoutmgr.errors import TimeoutManagerError
-from timeoutmgr.instants import Micros
-from timeoutmgr.message import Message, Outgoing
+from timeoutmgr.message.instants import Micros
+from timeoutmgr.message.message import Message, Outgoing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Burial:
-    """What is to be sent because a message died.
+    """Messages to send because a message became a dead letter.
 
     *needed* tells its source, which alone has a copy: unless it is confirmed, the message must go
-    another way. *told* is for those who asked to hear of it; a missing queue of theirs is theirs.
-    *report* is the line for the log, to be written once the message is settled.
+    another way. *notifications* are for senders that asked for a report; a missing queue is their
+    own fault. *report* is the line for the log, to be written once the message is settled.
     """
 
     needed: tuple[Outgoing, ...] = ()
-    told: tuple[Outgoing, ...] = ()
+    notifications: tuple[Outgoing, ...] = ()
     report: str = ""
 
 
@@ -32,27 +32,27 @@ class DeadLetters(Protocol):
     def queue_of(self, destination: str) -> str:
         """Return the queue that *destination*, which may be a format name, stands for.
 
-        Raises InvalidMessage for what cannot be sent to.
+        Raises InvalidMessage if nothing can be sent to it.
         """
         ...
 
     def marks(self, given: Any, headers: Mapping[str, str], destination: str) -> dict[str, str]:
-        """Return what a new message with *headers* is to say of its own delivery.
+        """Return the delivery headers of a new message with *headers*.
 
-        *given* is a Delivery, or None. Raises InvalidMessage for what cannot be kept.
+        *given* is a Delivery, or None. Raises InvalidMessage if the node cannot keep its promise.
         """
         ...
 
     def before_sending(
         self, outgoing: Sequence[Outgoing], transaction: Transaction | None = None
     ) -> None:
-        """Keep a copy of those that are transactional, until their final acknowledgement."""
+        """Keep a copy of transactional messages until their final acknowledgement."""
         ...
 
     def after_sending(
         self, outgoing: Sequence[Outgoing], transaction: Transaction | None = None
     ) -> list[Outgoing]:
-        """Note what has reached its queue, and return whom to tell."""
+        """Note the messages that reached their queues; return the acknowledgements to send."""
         ...
 
     def refusal(self, message: Message, waited: Micros) -> TimeoutManagerError | None:
@@ -63,7 +63,7 @@ class DeadLetters(Protocol):
         """Return *message* with one hop more."""
         ...
 
-    def bury(
+    def dead_letter(
         self,
         message: Message,
         error: BaseException,
@@ -84,11 +84,11 @@ class DeadLetters(Protocol):
         ...
 
     def misfit(self, message: Message, queue: str) -> TimeoutManagerError | None:
-        """Return why *message* is none for *queue* of this endpoint; None if it is one."""
+        """Return why *message* does not fit *queue* of this endpoint; None if it fits."""
         ...
 
     def received(
         self, message: Message, queue: str, transaction: Transaction | None = None
     ) -> list[Outgoing]:
-        """Journal and acknowledge *message*, which was handled; return whom to tell."""
+        """Journal the handled *message*; return the acknowledgements to send."""
         ...

@@ -1,47 +1,47 @@
-"""The store of the delayed messages of one endpoint, fetched one after the other when due.
+"""The store of the delayed messages of an endpoint, fetched in turn when due.
 
-It has no claims, tombstones or history, as a timeout store has: a row is there until its message
-is sent. What the methods below do not say is the store's own.
+A delayed message store has no claims, tombstones or history, as a timeout store has: a row stays
+until its message is sent. A store decides all that the methods below leave open.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, runtime_checkable
 
 from timeoutmgr.contracts.timeouts import Timeout
 from timeoutmgr.contracts.transactions import TransactionMode
-from timeoutmgr.instants import Micros
+from timeoutmgr.message.instants import Micros
 
 
 class DelayedMessageStore(Protocol):
     """Where delayed messages rest until they are due. Safe for many threads.
 
-    A *transaction* is what the store's own ``transaction`` gave, or in ``transaction_scope`` the
-    open SQLAlchemy connection of the queue. Methods that are given none commit by themselves.
+    A *transaction* comes from the store's own ``transaction``, or in ``transaction_scope`` is the
+    open SQLAlchemy connection of the queue. Methods without a transaction commit by themselves.
     Every method raises StorageUnavailable while the storage is away.
 
     A store may have more: ``now()`` if it has a clock of its own, ``database`` and
-    ``capabilities`` if it is to take part in ``transaction_scope``, ``expect(due)`` to hear of what
-    was stored in a caller's transaction, ``count()`` for status, ``destinations(most)`` (how many
-    of the first *most* are for which queue) for the doctor, ``close()``.
+    ``capabilities`` if it is to take part in ``transaction_scope``, ``notify_stored(due)`` to
+    hear of inserts in a caller's transaction, ``count()`` for status, ``destinations(most)`` (the
+    number of messages for each queue among the first *most*) for the doctor, ``close()``.
     """
 
     def initialize(self, endpoint_name: str, transaction_mode: TransactionMode) -> None:
         """Prepare for *endpoint_name*; called once, before all else but ``setup_infrastructure``.
 
-        Raises ConfigurationError where the mode cannot be kept, or what is needed is not there
+        Raises ConfigurationError if the store cannot keep the mode, or lacks something it needs
         (SchemaMissing for tables). If it raises StorageUnavailable it is called again later.
         """
         ...
 
     def transaction(self) -> AbstractContextManager[Any]:
-        """Open what fetching and removing do together.
+        """Open a transaction for fetches and removals.
 
-        What is fetched in it is nobody else's until it ends, and free again then unless it was
-        removed. An error is passed on; a store with row locks takes its removals back by it, one
-        without commits them one by one. Messages are sent, and others stored, while it is open.
+        A fetched message is locked until the transaction ends, and free again then unless it was
+        removed. An error is passed on; a store with row locks undoes its removals, a store without
+        row locks has committed each by itself. Messages are sent and stored while it is open.
         """
         ...
 
@@ -50,11 +50,11 @@ class DelayedMessageStore(Protocol):
         ...
 
     def fetch_next_due_timeout(self, at: Micros, *, transaction: Any) -> Timeout | None:
-        """Return the oldest that is due, under a lock until *transaction* ends; None if none is.
+        """Return the oldest due message, locked until *transaction* ends; None if none is due.
 
-        Of what was stored it has id, due, destination and message, and of the failures the count.
-        Rows that others hold are passed by, not waited for. *at* is this host's clock, and counts
-        only where the storage has none.
+        The result has the stored id, due, destination and message, and the number of failures.
+        Skip rows locked by another process, do not wait for them. *at* is this host's clock, and
+        counts only if the storage has no clock.
         """
         ...
 
@@ -65,8 +65,8 @@ class DelayedMessageStore(Protocol):
     def increment_failure_count(self, timeout: Timeout, not_before: Micros) -> bool:
         """Count a failed attempt, in a transaction of its own; return whether the row was there.
 
-        ``Timeout.attempts`` tells the count when it is fetched next, which is not before
-        *not_before*, so that a failing message does not hold up those behind it.
+        ``Timeout.attempts`` has the count at the next fetch. That comes no earlier than
+        *not_before*, so that a failing message does not delay the messages behind it.
         """
         ...
 
@@ -77,7 +77,7 @@ class DelayedMessageStore(Protocol):
 
 @runtime_checkable
 class DelayedMessageStoreWithInfrastructure(DelayedMessageStore, Protocol):
-    """A store that can create what it needs."""
+    """A store that can create its tables and the like."""
 
     def setup_infrastructure(self, endpoint_name: str) -> None:
         """Create tables and the like; called before ``initialize``, with installers on only.
@@ -111,4 +111,49 @@ class RemovesInBatches(Protocol):
 
     def remove_many(self, timeouts: Sequence[Timeout], *, transaction: Any = None) -> int:
         """Remove messages; return how many were there."""
+        ...
+
+
+@runtime_checkable
+class Closes(Protocol):
+    """A store that has connections to let go of; no delayed message store needs to."""
+
+    def close(self) -> None:
+        """Let go of connections; closing twice is fine."""
+        ...
+
+
+@runtime_checkable
+class HasStoreClock(Protocol):
+    """A store with a clock of its own, with which it compares due times."""
+
+    def now(self) -> Micros:
+        """Return the time of the store's clock."""
+        ...
+
+
+@runtime_checkable
+class CountsDelayed(Protocol):
+    """A store that counts its messages, for ``status``."""
+
+    def count(self) -> int:
+        """Return the number of stored messages."""
+        ...
+
+
+@runtime_checkable
+class CountsDestinations(Protocol):
+    """A store that counts its messages by destination, for the doctor."""
+
+    def destinations(self, most: int) -> Mapping[str, int]:
+        """Return the number of messages for each queue, among the *most* that are due first."""
+        ...
+
+
+@runtime_checkable
+class HasDdl(Protocol):
+    """A store that prints its DDL, for ``install --sql``."""
+
+    def ddl(self, endpoint_name: str) -> str:
+        """Return the statements that ``setup_infrastructure`` runs on an empty database."""
         ...

@@ -1,19 +1,19 @@
-"""How one message is to be delivered: what a sender may ask for beyond the endpoint's rules."""
+"""Delivery options of a message: wishes of its sender beyond the endpoint's rules."""
 
 from dataclasses import dataclass
 from datetime import timedelta
 
-from timeoutmgr.deadletter.classes import AcknowledgeLevel, JournalLevel
+from timeoutmgr.contracts.message_classes import AcknowledgeLevel, JournalLevel
 from timeoutmgr.errors import InvalidMessage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delivery:
-    """What a sender asks for; None leaves it to the endpoint.
+    """Delivery options of a message; None leaves a choice to the endpoint.
 
     *transactional*: the source keeps a copy until it knows how the delivery ended.
-    *dead_letter_queue* is an application's own queue for those, in place of the node's.
-    *acknowledge* says which acknowledgements go to *admin_queue*; without one it has no effect.
+    *dead_letter_queue* is an application's own dead-letter queue, in place of the node's.
+    *acknowledge* says which acknowledgements go to *admin_queue*; it has no effect without that.
     """
 
     journal: JournalLevel | None = None
@@ -24,7 +24,7 @@ class Delivery:
     admin_queue: str | None = None
 
     def __post_init__(self) -> None:
-        """Check what goes together."""
+        """Check the options against each other."""
         limit = self.time_to_reach_queue
         if limit is not None and (not isinstance(limit, timedelta) or limit < timedelta(0)):
             raise InvalidMessage(

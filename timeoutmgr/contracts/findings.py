@@ -1,14 +1,13 @@
-"""What a check found: one line of the doctor's."""
+"""A finding: the result of one check, as a line of a doctor's report."""
 
 from dataclasses import dataclass
 from enum import StrEnum
 
-from timeoutmgr.cli.output import masked
-from timeoutmgr.database import Database
+from timeoutmgr.message.redaction import masked
 
 
 class Level(StrEnum):
-    """How a finding is."""
+    """Severity of a finding."""
 
     OK = "ok"
     WARN = "warn"
@@ -17,7 +16,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One line of the doctor's."""
+    """One line of a doctor's report."""
 
     level: Level
     check: str
@@ -33,23 +32,3 @@ class Finding:
         """Return it for JSON, secrets masked."""
         found = {"level": self.level.value, "check": self.check, "text": masked(self.text)}
         return {**found, "remedy": masked(self.remedy)} if self.remedy else found
-
-
-def ok(check: str, text: str) -> Finding:
-    """Return a finding that is well."""
-    return Finding(level=Level.OK, check=check, text=text)
-
-
-def no_file(database: Database | None) -> Finding | None:
-    """Return what is to be said where *database* is a file that is not there, else None.
-
-    To connect would create it, and a doctor changes nothing.
-    """
-    if database is None or database.path is None or database.path.exists():
-        return None
-    return Finding(
-        level=Level.FAIL,
-        check="file",
-        text=f"{database.path} does not exist",
-        remedy="run `timeoutmgr install`",
-    )

@@ -25,7 +25,7 @@ class KeepsMarkers(Protocol):
     """A persistence that remembers which broker belongs to an endpoint; no persistence needs to."""
 
     def marker(self, endpoint: str) -> StoreMarker | None:
-        """Return the marker of *endpoint*, if there is one."""
+        """Return the marker of *endpoint*, None if it has none."""
         ...
 
     def propose_marker(self, endpoint: str, word: str, broker: str) -> StoreMarker:
@@ -36,7 +36,7 @@ class KeepsMarkers(Protocol):
         ...
 
     def confirm_marker(self, endpoint: str, word: str, broker: str) -> None:
-        """Keep *word* as the marker that *broker* bears, whatever was kept before."""
+        """Keep *word* as the marker that *broker* bears, in place of any other."""
         ...
 
 

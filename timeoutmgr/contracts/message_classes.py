@@ -1,7 +1,7 @@
 """Message classes, journaling and acknowledgement levels: MSMQ's names with MSMQ's numbers.
 
-A class is sixteen bits: bit 15 is set for a negative one, bit 14 for one of the receive stage
-(else of arrival), bit 13 for HTTP (the low byte then is an HTTP status), the low byte is the code.
+A class is sixteen bits: bit 15 is set for a negative class, bit 14 for the receive stage (else
+arrival), bit 13 for HTTP (the low byte then is an HTTP status), the low byte is the code.
 """
 
 from enum import IntEnum, IntFlag
@@ -25,7 +25,7 @@ class JournalLevel(IntFlag):
 
 
 class MessageClass(IntEnum):
-    """What a message is, or how its delivery ended."""
+    """Kind of a message, or how its delivery ended."""
 
     NORMAL = 0x0000
     REPORT = 0x0001
@@ -77,7 +77,7 @@ def is_http(code: int) -> bool:
 
 
 def is_well_formed(code: int) -> bool:
-    """Return whether *code* sets only bits that a class has; it need not be a known one."""
+    """Return whether *code* sets only bits that a class has; it need not be a known class."""
     return 0 <= code <= 0xFFFF and (is_http(code) or not code & ~(_NEGATIVE | _RECEIVE | 0xFF))
 
 

@@ -1,4 +1,4 @@
-"""What came of a dispatch, a cancel or a change."""
+"""Outcomes of a dispatch, a cancel or a change."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from timeoutmgr.contracts.timeouts import Key
-from timeoutmgr.instants import Micros
+from timeoutmgr.message.instants import Micros
 
 
 class OutcomeKind(StrEnum):
@@ -21,7 +21,7 @@ class OutcomeKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """How the dispatch of one timeout ended, to be recorded by ``Taken.close``.
+    """How the dispatch of one timeout ended, to be recorded by ``LockedTimeouts.close``.
 
     *next_try* is an instant of the store's clock; *at* is too, where the dispatcher knew it.
     *maybe_sent* goes with RETRY: no confirm came, so that a later cancel must not promise.
@@ -36,7 +36,7 @@ class Outcome:
 
 
 class CancelResult(StrEnum):
-    """What a cancel or a change could still do; every answer is true when it is given."""
+    """Effect of a cancel or a change; every answer is true when it is given."""
 
     CANCELLED = "cancelled"
     """It will not be delivered."""
@@ -44,7 +44,7 @@ class CancelResult(StrEnum):
     """It was dispatched, or is being dispatched now; it will be delivered. So it will when it was
     moved to another place, or is on its way there: cancel it there, once it has arrived.
 
-    Where there are no row locks, also: it was stored amid those that are being dispatched now.
+    Without row locks, also: it was stored amid timeouts that are being dispatched now.
     """
     MAYBE_SENT = "maybe_sent"
     """It will not be sent again, but a claim on it ended without saying whether it was sent."""
@@ -55,7 +55,7 @@ class CancelResult(StrEnum):
 
 
 class ChangeResult(StrEnum):
-    """What a reschedule or send-now could still do."""
+    """Effect of a reschedule or send-now."""
 
     CHANGED = "changed"
     TOO_LATE = "too_late"

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreCapabilities:
-    """What a persistence can keep; the rows of the capability table."""
+    """Promises that a persistence can keep; the rows of the capability table."""
 
     name: str
     durable: bool
@@ -32,16 +32,16 @@ class Persistence(Protocol):
 
     @property
     def capabilities(self) -> StoreCapabilities:
-        """What it can keep."""
+        """The promises that it can keep."""
         ...
 
     @property
     def database(self) -> Database | None:
-        """The SQL database it lives in, if any: what a SQL queue must share for one transaction."""
+        """Its SQL database, if any: a SQL queue must share it for a common transaction."""
         ...
 
     def install(self) -> None:
-        """Create or upgrade what is needed; twice and concurrently is fine."""
+        """Create or upgrade the tables; twice and concurrently is fine."""
         ...
 
     def ddl(self) -> str:
@@ -58,7 +58,7 @@ class Persistence(Protocol):
         """Return the timeout store of *endpoint*.
 
         *atomic_dispatch* says that timeouts are sent in the very transaction that closes them:
-        what was not closed was then not sent, and nothing is ever "maybe sent".
+        an open timeout was then not sent, and nothing is ever "maybe sent".
         """
         ...
 
@@ -68,11 +68,22 @@ class Persistence(Protocol):
 
 
 @runtime_checkable
+class KeepsTimeouts(Protocol):
+    """A persistence that keeps timeouts: a plugin may keep other things alone."""
+
+    def timeouts(
+        self, endpoint: str, clock: Clock, *, atomic_dispatch: bool = False
+    ) -> TimeoutStore:
+        """Return the timeout store of *endpoint*, see Persistence."""
+        ...
+
+
+@runtime_checkable
 class CanUninstall(Protocol):
     """A persistence that can take an endpoint out of itself; no persistence needs to."""
 
     def uninstall(self, endpoint: str, *, force: bool = False) -> bool:
-        """Remove all of *endpoint*; return whether what ``install`` made is gone too.
+        """Remove all of *endpoint*; return whether the tables of ``install`` are gone too.
 
         That stays while it holds other endpoints. Raises FeatureRefused while timeouts of the
         endpoint are pending, unless *force* gives them up.
@@ -93,7 +104,7 @@ class HasLayout(Protocol):
     """A persistence whose tables may be laid out in several ways; no persistence needs to."""
 
     def layout(self) -> Layout | None:
-        """Return the layout; None where there is but one, or nothing is installed."""
+        """Return the layout; None without a choice of layouts, or if nothing is installed."""
         ...
 
 
@@ -111,7 +122,7 @@ class ReportsEndpoints(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BulkTables:
-    """The tables of a persistence, for those who read and write rows by the million.
+    """The tables of a persistence, for programs that read and write rows by the million.
 
     *history_kept* is its ``history`` setting: which events there are to be read.
     """
@@ -126,7 +137,7 @@ class BulkTables:
 
 @runtime_checkable
 class HasBulkTables(Protocol):
-    """A persistence that the data pipeline can read and fill; no persistence needs to be one."""
+    """A persistence that the data pipeline can read and fill; no persistence needs to."""
 
     @property
     def bulk_tables(self) -> BulkTables:

@@ -1,4 +1,4 @@
-"""Whether queues that exist already keep what is put into them."""
+"""Reports on existing queues: whether they keep their messages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueReport:
-    """What a broker tells of an existing queue."""
+    """A broker's answers about an existing queue."""
 
     queue: str
     losses: tuple[str, ...] = ()

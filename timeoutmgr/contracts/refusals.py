@@ -1,4 +1,4 @@
-"""Refusing what must not be dropped in silence: a conflict of a message that asks for an error."""
+"""Refusal of a conflict whose message asks for an error: it must not be dropped in silence."""
 
 from collections.abc import Iterable
 

@@ -1,35 +1,18 @@
-"""A second message under an id that was used before: what it asks for, what came of it."""
+"""A second message under an id that was used before: the outcome."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
+from timeoutmgr.contracts.timeouts import Timeout
 from timeoutmgr.contracts.transactions import Transaction
-
-if TYPE_CHECKING:
-    from timeoutmgr.contracts.timeouts import Timeout
-
-
-class OnConflict(StrEnum):
-    """What a delayed message asks for if its id was used with other content.
-
-    Content is destination, body and the sender's own headers. The due time counts only if both
-    messages gave ``deliver_at``.
-    """
-
-    KEEP = "keep"
-    """The first message stays. The newcomer goes whole to the error queue, with the reason."""
-    REPLACE = "replace"
-    """The newcomer takes the place of a pending timeout, if it was sent later than that was."""
-    ERROR = "error"
-    """As ``keep``; where the store takes part in the sender's transaction, ``send`` raises."""
 
 
 class RepeatKind(StrEnum):
-    """What came of a message whose id was used before."""
+    """Effect of a message whose id was used before."""
 
     DUPLICATE = "duplicate"
     """The same content again, or the content of the first is not known: nothing changed."""
@@ -45,7 +28,7 @@ class RepeatKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Repeat:
-    """A timeout whose id was used before, and what came of it."""
+    """A timeout whose id was used before, and its effect."""
 
     timeout: Timeout
     kind: RepeatKind
@@ -53,12 +36,12 @@ class Repeat:
 
 @runtime_checkable
 class ExaminesIds(Protocol):
-    """A store that tells, without storing anything, what would come of timeouts."""
+    """A store that foretells the repeats among timeouts, and stores nothing."""
 
     def examine(self, timeouts: Sequence[Timeout], *, transaction: Transaction) -> Sequence[Repeat]:
-        """Return those of *timeouts* whose id was used before, as *transaction* sees it.
+        """Return the *timeouts* whose id was used before, as *transaction* sees it.
 
         A replacement that would be applied counts as REPLACED. Nothing is locked: the answer may
-        be another one when the timeout is stored.
+        differ when the timeout is stored.
         """
         ...

@@ -1,24 +1,24 @@
-"""What a store and the processes at it say of themselves."""
+"""Reports of a store and of the processes that use it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from timeoutmgr.instants import Micros
+from timeoutmgr.message.instants import Micros
 
 LIVE: Final[Micros] = 3 * 60 * 1_000_000
-"""How old the heartbeat of a process that lives can be: there is one in 75 seconds."""
+"""Maximum age of the heartbeat of a live process: a process writes a heartbeat every 75 seconds."""
 
 SENDERS_AHEAD: Final = "senders_ahead"
 """Key in the state of a process: names of senders whose clock is ahead of the store's."""
 
 
 COUNTED: Final = 10_000
-"""How many timeouts are counted one by one; of more it is only said that there are more."""
+"""Maximum number of timeouts that are counted exactly; a larger number is a lower bound."""
 LOOKED_AT: Final = 50_000
-"""How many rows are read at most to count those that match, where no index knows them."""
+"""Maximum number of rows read to count or list matches that no index finds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,8 +37,8 @@ class Count:
 class StoreStatistics:
     """A store at one look; lateness in microseconds over the most recent dispatches.
 
-    *pending*, *due* and *outcomes* are counted up to COUNTED. Those that *at_least* names may be
-    more.
+    *pending*, *due* and *outcomes* are counted up to COUNTED. The numbers named in *at_least* are
+    lower bounds.
     """
 
     pending: int
@@ -54,7 +54,7 @@ class StoreStatistics:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProcessRecord:
-    """A process at its last heartbeat; *state* is whatever its features reported."""
+    """A process at its last heartbeat; *state* has the reports of its features."""
 
     owner: str
     endpoint: str
@@ -72,3 +72,16 @@ class EndpointReport:
     endpoint: str
     earliest: Micros
     last_heartbeat: Micros
+
+
+DAY = 86_400_000_000
+"""Over how many microseconds statistics count outcomes."""
+RECENT = 1_000
+"""Over how many of the latest dispatches statistics measure lateness."""
+
+
+def percentile(ordered: Sequence[int], percent: int) -> int | None:
+    """Return the nearest-rank percentile of ascending values, None of none."""
+    if not ordered:
+        return None
+    return ordered[max(0, -(-len(ordered) * percent // 100) - 1)]

@@ -14,14 +14,14 @@ from sqlalchemy.sql import FromClause
 
 from timeoutmgr.contracts.timeouts import Key
 from timeoutmgr.contracts.transactions import Transaction
-from timeoutmgr.instants import Micros
+from timeoutmgr.message.instants import Micros
 
 Move: TypeAlias = Callable[[str, Sequence[Key], Micros, Transaction], Sequence[Key]]
-"""Moves those of some keys that can be moved, in a transaction, and returns them.
+"""Moves every movable row of some keys, in a transaction, and returns the moved keys.
 
 Given are a claim's token (empty: none), keys, and the instant of the dispatch, which counts only
-where the storage has no clock. The rows are due and were nobody else's; they are recorded as
-dispatched, and the claim ended where all were moved.
+if the storage has no clock. The rows are due and no other owner has them; they are recorded as
+dispatched, and the claim ends if all were moved.
 """
 
 
@@ -31,8 +31,8 @@ class MessageRows(Protocol):
     def takes(self, message: FromClause) -> ColumnElement[bool]:
         """Return the condition that a row of *message* can go as it is to its ``destination``.
 
-        It has the columns of a stored timeout. What is false of it is sent by ``send``, which
-        finds the words for what is wrong.
+        It has the columns of a stored timeout. A row that fails the condition goes through
+        ``send``, which words the error.
         """
         ...
 
@@ -68,7 +68,7 @@ class MovesRows(Protocol):
     """A store that can move rows inside its database."""
 
     def mover(self, into: MessageRows, allows: Callable[[str], bool]) -> Move | None:
-        """Return what moves timeouts *into* queues of the same database, None where it cannot.
+        """Return a mover of timeouts *into* queues of the same database, None if there is none.
 
         A timeout whose destination *allows* refuses stays: the dispatcher says why it may not go.
         """

@@ -9,12 +9,12 @@ from enum import Enum
 from typing import Protocol, runtime_checkable
 
 from timeoutmgr.contracts.transactions import Transaction
-from timeoutmgr.instants import Micros
-from timeoutmgr.message import Outgoing, Received
+from timeoutmgr.message.instants import Micros
+from timeoutmgr.message.message import Outgoing, Received
 
 
 class SendResult(Enum):
-    """What the broker said of one message."""
+    """Answer of the broker to a message."""
 
     CONFIRMED = "confirmed"
     """It has taken responsibility."""
@@ -30,7 +30,7 @@ class Sending(Protocol):
     """Messages that are written, and for which the broker's answers are still to come."""
 
     def results(self) -> list[SendResult]:
-        """Wait, and return what became of each, in order; what has no answer is UNKNOWN.
+        """Wait, and return the result of each message in order, UNKNOWN without an answer.
 
         Does not raise for the broker, also where it went away.
         """
@@ -44,7 +44,7 @@ class Answered:
     answers: Sequence[SendResult]
 
     def results(self) -> list[SendResult]:
-        """Return what became of each, in order."""
+        """Return the result of each message, in order."""
         return list(self.answers)
 
 
@@ -53,13 +53,13 @@ class StartsSending(Protocol):
     """A session that leaves its user something else to do while a broker takes its time."""
 
     def start_sending(self, outgoing: Sequence[Outgoing]) -> Sending:
-        """Write *outgoing*, as ``send`` does, and do not wait for what becomes of them.
+        """Write *outgoing*, as ``send`` does, and do not wait for the broker's answers.
 
-        Several may be under way, and all else may be done with the session meanwhile. What is
-        sent is written in the order of the calls; results may be asked for in any order, or not
-        at all, in the thread that uses the session. A session that bounds what is under way waits
-        here where this would be too many. Raises what ``send`` raises before anything is written;
-        what is under way already is not touched by that.
+        Several sends may be under way, and the session may be used otherwise meanwhile. Messages
+        are written in the order of the calls; results may be asked for in any order, or not at
+        all, in the thread that uses the session. A session that bounds its unanswered messages
+        waits here if this would exceed the bound. Raises as ``send`` does, before anything is
+        written; that does not change messages under way already.
         """
         ...
 
@@ -80,10 +80,10 @@ class BrowsesQueues(Protocol):
 
 @runtime_checkable
 class TellsTime(Protocol):
-    """A session whose queues rest beside a clock, as in a database; no session needs to be one."""
+    """A session whose queues rest beside a clock, as in a database; no session needs a clock."""
 
     def now(self, *, transaction: Transaction | None = None) -> Micros | None:
-        """Return the time of that clock, read in *transaction* if one is given.
+        """Return the time of that clock, read in *transaction* unless that is None.
 
         None where the host's clock is the only clock. Raises TransportUnavailable.
         """
@@ -96,7 +96,7 @@ class Receiver(Protocol):
     def receive(self, limit: int, wait: float) -> list[Received]:
         """Return up to *limit* messages, in order; wait at most *wait* seconds for the first.
 
-        Returns early and empty when interrupted. Never raises for what is in a message: an
+        Returns early and empty when interrupted. Never raises for the content of a message: an
         unreadable envelope is a ``Received`` with its *defect*. Raises TransportUnavailable.
         """
         ...
@@ -104,7 +104,7 @@ class Receiver(Protocol):
     def ack(self, received: Sequence[Received], *, transaction: Transaction | None = None) -> None:
         """Settle messages for good; in *transaction*, with its commit.
 
-        Raises LeaseLost where another owner has one of them by now (roll back then).
+        Raises LeaseLost if another owner has any of them by now (roll back then).
         """
         ...
 
@@ -117,7 +117,7 @@ class Receiver(Protocol):
         ...
 
     def close(self) -> None:
-        """Stop consuming; what is unacknowledged goes back. Closing twice is fine."""
+        """Stop consuming; unacknowledged messages go back. Closing twice is fine."""
         ...
 
 
@@ -127,17 +127,17 @@ class TransportSession(Protocol):
     def create_queues(self, names: Sequence[str], *, dead_letter_to: str | None = None) -> None:
         """Create the queues that do not exist, durable; twice and concurrently is fine.
 
-        An existing queue is left as it is. *dead_letter_to* is where a broker moves what it
-        gives up on (a delivery limit), so that a limit moves and never drops.
+        An existing queue is left as it is. The broker moves messages beyond a delivery limit to
+        *dead_letter_to*, so that a limit moves and never drops.
         """
         ...
 
     def missing_queues(self, names: Collection[str]) -> list[str]:
-        """Return those of *names* that do not exist."""
+        """Return the *names* that do not exist."""
         ...
 
     def delete_queues(self, names: Collection[str]) -> None:
-        """Delete queues and what is in them; missing ones are fine."""
+        """Delete queues and their messages; missing queues are fine."""
         ...
 
     def count(self, queue: str) -> int:
@@ -147,7 +147,7 @@ class TransportSession(Protocol):
     def send(
         self, outgoing: Sequence[Outgoing], *, transaction: Transaction | None = None
     ) -> list[SendResult]:
-        """Put messages into queues; return what became of each, in order.
+        """Put messages into queues; return the result of each, in order.
 
         A message is durable when it is CONFIRMED (in *transaction*: when that commits). The
         message's own id is kept. Headers that steer a broker are not passed on.

@@ -2,33 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol, runtime_checkable
 
 from timeoutmgr.contracts.outcomes import CancelResult, ChangeResult, Outcome
 from timeoutmgr.contracts.repeats import Repeat
 from timeoutmgr.contracts.reports import Count, ProcessRecord, StoreStatistics
-from timeoutmgr.contracts.timeouts import Chunk, Key, Timeout, TimeoutFilter, TimeoutState
+from timeoutmgr.contracts.timeouts import (
+    Chunk,
+    Key,
+    Page,
+    Timeout,
+    TimeoutFilter,
+    TimeoutState,
+)
 from timeoutmgr.contracts.transactions import Transaction
-from timeoutmgr.instants import Micros
+from timeoutmgr.message.instants import Micros
 
 
-class Taken(Protocol):
+class LockedTimeouts(Protocol):
     """Timeouts in the hands of one dispatcher, until it says how each ended.
 
-    It may have more: ``now()``, the time of the store's clock as it is known from the taking. Of
-    one that has not the store is asked for it, where something is to be tried again, and it holds
-    nothing that is not due. And ``left``, those of the asked keys that can be had and whose bodies
-    would be too much in hand together with the others'. Once those are closed they are nobody's,
-    and claimed again; within one transaction they are asked for anew, by an empty token.
+    It may have more: ``now()``, the time of the store's clock as the lock's query read it. If a
+    batch has no ``now()``, the dispatcher asks the store when it schedules a retry, and the batch
+    has due timeouts only. And ``left``: free keys whose bodies would be too large in memory
+    together with the locked rows. After the close the keys are free, and claimed again; within a
+    shared transaction the dispatcher locks them anew, by an empty token.
     """
 
     @property
     def timeouts(self) -> Sequence[Timeout]:
-        """Those of the asked keys that are still there, due, and in nobody else's hands.
+        """The locked timeouts: still stored, due, and locked by no other dispatcher.
 
-        Due as soon as was asked: who asks for what is due in a moment sends it then.
+        With *ahead* they may be due in a moment: the dispatcher sends them then.
         """
         ...
 
@@ -65,14 +72,14 @@ class TimeoutStore(Protocol):
     def store_many(
         self, timeouts: Sequence[Timeout], *, transaction: Transaction | None = None
     ) -> Sequence[Repeat]:
-        """Store all or none of *timeouts*, durably; return those whose id was used before.
+        """Store all or none of *timeouts*, durably; return the repeats of used ids.
 
         An id that was ever stored, cancelled or dispatched is not stored again: a redelivered
         store message neither doubles, resurrects nor un-reschedules a timeout. The race: a
         redelivery that finds no tombstone while the dispatch commits must not insert. Only a
         replacement changes a timeout that is pending; decided against a running dispatch as
-        ``reschedule`` is. What became of each Repeat says its kind. Raises IdInUse, with none
-        stored, for a conflict of a timeout whose ``on_conflict`` is ``error``.
+        ``reschedule`` is. The kind of a Repeat is its effect. Raises IdInUse, with none stored,
+        for a conflict of a timeout whose ``on_conflict`` is ``error``.
         """
         ...
 
@@ -86,49 +93,52 @@ class TimeoutStore(Protocol):
         ahead: Micros = 0,
         transaction: Transaction | None = None,
     ) -> Chunk:
-        """Hand out at most *limit* due keys that nobody holds, oldest first, to *owner*.
+        """Claim at most *limit* free due keys, oldest first, for *owner*.
 
-        Up to *chunks* times that, each *limit* under a claim of its own, where more is due: it
-        saves transactions. A store may hand out fewer, and need not know more than one.
-        It may hand out what is due up to *ahead* microseconds from now: whoever dispatches it
-        waits until it is due, and has saved the time of the claim and of the way.
-        Of many that claim at once, each key goes to one. A claim ends by being closed or
-        released, by its owner's death, or by lapsing. It is committed before it returns (in a
-        caller's transaction: with it). *now* counts only where the storage has no clock.
+        If more is due, up to *chunks* chunks of *limit* keys, each under a claim of its own: this
+        saves transactions. A store may claim fewer keys, and need not support several chunks.
+        It may claim keys due up to *ahead* microseconds from now: the dispatcher waits until they
+        are due, and has saved the time of the claim and of the way.
+        Of concurrent claims, exactly one gets a key. A claim ends by close, release, its owner's
+        death, or expiry. It is committed before the call returns (in a caller's transaction: with
+        it). *now* counts only if the storage has no clock.
         """
         ...
 
-    def take_many(
+    def lock_for_dispatch(
         self,
         token: str,
         keys: Sequence[Key],
         *,
         ahead: Micros = 0,
         transaction: Transaction | None = None,
-    ) -> AbstractContextManager[Taken]:
-        """Take the timeouts of *keys* in hand for dispatch.
+    ) -> AbstractContextManager[LockedTimeouts]:
+        """Lock the timeouts of *keys* for dispatch.
 
-        Keys that are gone, moved, not due or in other hands are left out: a benign outcome. A
-        store whose ``Taken`` tells ``now()`` may count as due what is so *ahead* microseconds
-        from now; the caller sends it when that clock says so.
-        Databases with row locks hold them until ``close``; others fence by *token*, which must
-        still be the live claim. An empty *token* (a single-id control message) claims on the
-        spot. Leaving the context without ``close`` gives everything back.
+        Leave out keys that are closed, moved, not due or locked: a benign outcome. A store whose
+        answer has ``now()`` may also lock timeouts due *ahead* microseconds from now; the caller
+        sends them when they are due by that clock.
+        Databases with row locks keep them until ``close``; other stores compare *token*, which
+        must still be the live claim. An empty *token* (a single-id control message) claims at
+        once. An order names all keys of its claim: the first dispatcher that closes keys of a
+        claim ends it, even if a second dispatcher has locked more of its keys. These may then be
+        claimed once more, and the row locks keep them from a second lock. Leaving the context
+        without ``close`` frees everything.
         """
         ...
 
-    def release(self, token: str, *, maybe_handed_on: bool = False) -> None:
-        """Give a claim back that was not handed on, so that it can be claimed at once.
+    def release(self, token: str, *, maybe_sent: bool = False) -> None:
+        """Release a claim whose order was not sent, so that its keys can be claimed at once.
 
-        Where it is not known whether it was, a dispatcher may be at work under it: then the claim
-        stays where one is, and what is freed counts as maybe sent.
+        If the fate of the order is unknown, a dispatcher may be at work under the claim: then a
+        claim with locked keys stays, and freed keys count as maybe sent.
         """
         ...
 
-    def expect(self, due: Micros) -> None:
+    def notify_stored(self, due: Micros) -> None:
         """Hear that a timeout of *due* was stored in a caller's transaction, and is committed.
 
-        A store that remembers how far it has looked looks there again; others do nothing.
+        A store with a cursor moves it back to *due*; other stores do nothing.
         """
         ...
 
@@ -147,7 +157,7 @@ class TimeoutStore(Protocol):
     def list(
         self, which: TimeoutFilter, *, limit: int = 100, after: Key | None = None
     ) -> list[Timeout]:
-        """Return a page of pending timeouts by due and id, those behind *after*."""
+        """Return a page of pending timeouts by due and id, from behind *after*."""
         ...
 
     def count(self, which: TimeoutFilter) -> int:
@@ -155,7 +165,7 @@ class TimeoutStore(Protocol):
         ...
 
     def cancel(self, timeout_id: str) -> CancelResult:
-        """Cancel one; of a cancel and a dispatch at once, exactly one wins and both know."""
+        """Cancel a timeout; a cancel and a dispatch race, exactly one wins and both know."""
         ...
 
     def cancel_saga(
@@ -166,19 +176,19 @@ class TimeoutStore(Protocol):
         keeping: Collection[str] = (),
         transaction: Transaction | None = None,
     ) -> int:
-        """Cancel all of a saga that are not in other hands; return how many.
+        """Cancel all timeouts of a saga that no dispatcher has locked; return how many.
 
-        Of those sent after *sent_until* none: a redelivered order to clear must not reach what
-        was sent later than it. The ids *keeping* stay pending whenever they were sent.
+        Spare timeouts sent after *sent_until*: a redelivered order to clear must not reach
+        timeouts sent later than itself. The ids *keeping* stay pending at any time of sending.
         """
         ...
 
     def reschedule(self, timeout_id: str, due: Micros) -> ChangeResult:
-        """Move one to another due time; its id, message and tombstone stay its own."""
+        """Move a timeout to another due time; its id, message and tombstone stay its own."""
         ...
 
     def statistics(self) -> StoreStatistics:
-        """Return what ``timeoutmgr status`` shows."""
+        """Return the figures of ``timeoutmgr status``."""
         ...
 
     def heartbeat(self, owner: str, state: Mapping[str, str]) -> Micros | None:
@@ -189,20 +199,20 @@ class TimeoutStore(Protocol):
         """
         ...
 
-    def farewell(self, owner: str) -> None:
+    def unregister_process(self, owner: str) -> None:
         """Take the heartbeat of *owner* away: it stopped cleanly. Twice is fine."""
         ...
 
     def processes(self) -> Sequence[ProcessRecord]:
-        """Return what the endpoint's processes said last, the latest first."""
+        """Return the last heartbeats of the endpoint's processes, the latest first."""
         ...
 
     def purge(self) -> int:
         """Remove a bounded number of tombstones and history past retention; return how many."""
         ...
 
-    def tend(self) -> bool:
-        """Do a short step of what keeps the storage fast; return whether there is more to do.
+    def run_maintenance(self) -> bool:
+        """Do a short step of upkeep that keeps the storage fast; return whether more is to do.
 
         Called once a minute by each process, one thread at a time, and again while there is more.
         """
@@ -229,6 +239,17 @@ class CountsInBounds(Protocol):
 
 
 @runtime_checkable
+class ListsInBounds(Protocol):
+    """A store that looks for timeouts as far as the search costs little."""
+
+    def list_in_bounds(
+        self, which: TimeoutFilter, *, limit: int = 100, after: Key | None = None
+    ) -> Page:
+        """Return a page as ``list`` does; if no index helps, of the first LOOKED_AT rows."""
+        ...
+
+
+@runtime_checkable
 class MeasuresPurge(Protocol):
     """A store that tells how far its removal of old rows is behind."""
 
@@ -237,4 +258,29 @@ class MeasuresPurge(Protocol):
 
         It must be cheap: it is asked each second while there are old rows.
         """
+        ...
+
+
+class Wakeups(Protocol):
+    """Asks the pollers of an endpoint's other processes for a poll, and is asked by them."""
+
+    def notify(self) -> None:
+        """Ask all other processes for a poll. Raises StorageUnavailable."""
+        ...
+
+    def check(self) -> None:
+        """Look after itself; called about every second, so that it must cost no statement."""
+        ...
+
+    def close(self) -> None:
+        """Hear no more; twice, and before the first check, is fine."""
+        ...
+
+
+@runtime_checkable
+class WakesProcesses(Protocol):
+    """A store whose processes can ask each other for a poll; no store needs to."""
+
+    def wakeups(self, wake: Callable[[], None]) -> Wakeups | None:
+        """Return wakeups that call *wake* when another process asks; None if there is no way."""
         ...

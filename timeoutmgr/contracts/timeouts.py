@@ -1,14 +1,29 @@
-"""A timeout at rest: what it is, where it stands, what became of it."""
+"""A stored timeout: its content, its place in the order, its state."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
-from timeoutmgr.contracts.repeats import OnConflict
-from timeoutmgr.instants import Micros
-from timeoutmgr.message import Message
+from timeoutmgr.message.instants import Micros
+from timeoutmgr.message.message import Message
+
+
+class OnConflict(StrEnum):
+    """Choice of a delayed message for an id that was used with other content.
+
+    Content is destination, body and the sender's own headers. The due time counts only if both
+    messages gave ``deliver_at``.
+    """
+
+    KEEP = "keep"
+    """The first message stays. The newcomer goes whole to the error queue, with the reason."""
+    REPLACE = "replace"
+    """The newcomer takes the place of a pending timeout, if it was sent later than that was."""
+    ERROR = "error"
+    """As ``keep``; where the store takes part in the sender's transaction, ``send`` raises."""
 
 
 class Key(NamedTuple):
@@ -23,10 +38,10 @@ class Timeout:
     """A delayed message at rest.
 
     *id* is derived from endpoint and message id, so that storing twice is storing once.
-    *created* is when the sender sent it; *attempts* counts failed dispatches. If one of them
-    failed, *next_try* is the instant before which it is not tried again; 0 otherwise. *due_given*
-    says that the sender gave ``deliver_at``, *on_conflict* what to do if the id was used before;
-    both are for the storing, and not kept.
+    *created* is when the sender sent it; *attempts* counts failed dispatches. After a failed
+    dispatch *next_try* is the instant before which it is not tried again; 0 otherwise. *due_given*
+    says that the sender gave ``deliver_at``, *on_conflict* how to treat an id that was used before;
+    an insert reads both, and does not keep them.
     """
 
     id: str
@@ -44,8 +59,8 @@ class Timeout:
     def key(self) -> Key:
         """Where it stands in the order in which timeouts are tried.
 
-        A timeout that waits for another try stands among those that are due then: it is in nobody's
-        way meanwhile.
+        A timeout that waits for another try stands among timeouts that are due then: it delays no
+        other meanwhile.
         """
         return Key(max(self.due, self.next_try) if self.next_try else self.due, self.id)
 
@@ -68,12 +83,12 @@ class Chunk:
 
     @property
     def all(self) -> list[Chunk]:
-        """This one and the others, in order, without the empty."""
+        """This chunk and the others, in order, without the empty chunks."""
         return [chunk for chunk in (self, *self.others) if chunk.keys]
 
 
 class TimeoutState(StrEnum):
-    """What became of a timeout id; all but ``pending`` are tombstones."""
+    """State of a timeout id; all but ``pending`` are tombstones."""
 
     PENDING = "pending"
     DISPATCHED = "dispatched"
@@ -81,6 +96,17 @@ class TimeoutState(StrEnum):
     FAILED = "failed"
     MIGRATED = "migrated"
     """It was moved to another place, and is not here any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Timeouts of a list, in order; *searched_to* is a key if the search ended there.
+
+    Timeouts behind that key may match too, and were not looked at.
+    """
+
+    timeouts: Sequence[Timeout]
+    searched_to: Key | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -38,7 +38,7 @@ class Binding:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """What belongs together on a broker, in the order of its declaration."""
+    """Exchanges, queues and bindings that belong together, in the order of their declaration."""
 
     exchanges: tuple[Exchange, ...] = ()
     queues: tuple[Queue, ...] = ()
@@ -74,7 +74,7 @@ class TopologySession(TransportSession, Protocol):
         ...
 
     def remove(self, topology: Topology) -> None:
-        """Delete the exchanges and queues of *topology*, and what is in them; missing is fine."""
+        """Delete the exchanges and queues of *topology* with their messages; missing is fine."""
         ...
 
     def is_routed(self, exchange: str, key: str) -> bool:
@@ -87,7 +87,7 @@ class TopologySession(TransportSession, Protocol):
     def bind_queues(
         self, queues: Collection[str], exchange: str, key_of: Callable[[str], str]
     ) -> list[str]:
-        """Bind each of *queues* to *exchange*, and return those that do not exist.
+        """Bind each of *queues* to *exchange*; return the queues that do not exist.
 
         Raises QueueMissing where the exchange does not exist.
         """

@@ -1,4 +1,4 @@
-"""What stores and queues do together, and how much of it is undone together."""
+"""Transactions that stores and queues share, and the modes of handling a message."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ Transaction: TypeAlias = Connection
 
 
 class TransactionMode(StrEnum):
-    """What is undone together when handling a message fails."""
+    """Work that is undone together when handling a message fails."""
 
     NONE = "none"
     """Acknowledged on receipt: a crash loses the message."""
     RECEIVE_ONLY = "receive_only"
-    """The message comes back; what was sent meanwhile stays sent."""
+    """The message comes back; the sends of the handler stay sent."""
     SENDS_ATOMIC_WITH_RECEIVE = "sends_atomic_with_receive"
     """Receiving and sending are one transaction."""
     TRANSACTION_SCOPE = "transaction_scope"

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TransportCapabilities:
-    """What a transport can keep; the rows of the capability table."""
+    """Promises that a transport can keep; the rows of the capability table."""
 
     name: str
     modes: frozenset[TransactionMode]
@@ -28,7 +28,7 @@ class Transport(Protocol):
 
     @property
     def capabilities(self) -> TransportCapabilities:
-        """What it can keep."""
+        """The promises that it can keep."""
         ...
 
     @property
@@ -41,7 +41,7 @@ class Transport(Protocol):
         ...
 
     def install(self) -> None:
-        """Create what queues rest in (tables); twice and concurrently is fine."""
+        """Create the tables of queues; twice and concurrently is fine."""
         ...
 
     def ddl(self) -> str:
@@ -57,13 +57,13 @@ class Transport(Protocol):
         ...
 
     def close(self) -> None:
-        """Close what is shared between sessions; closing twice is fine."""
+        """Close connections shared between sessions; closing twice is fine."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LinkSecurity:
-    """What protects the way to a broker, as a sentence; with a *remedy* if it could be better."""
+    """Protection of the way to a broker, as a sentence; with a *remedy* if it could be better."""
 
     text: str
     remedy: str = ""
@@ -77,5 +77,5 @@ class HasLink(Protocol):
 
     @property
     def link_security(self) -> LinkSecurity | None:
-        """What protects that connection; None where that is not known."""
+        """Protection of that connection; None if it is not known."""
         ...

@@ -27,7 +27,7 @@ class TextArray(TypeDecorator[Sequence[str]]):
         return '{"' + spelled + '"}'
 
     def bind_expression(self, bindvalue: Any) -> ColumnElement[Any]:
-        """Have the server read what was spelled."""
+        """Have the server parse the spelled array."""
         return _read_once(bindvalue, ARRAY(Text))
 
 
@@ -42,7 +42,7 @@ class NumberArray(TypeDecorator[Sequence[int]]):
         return None if value is None else "{" + ",".join(map(str, value)) + "}"
 
     def bind_expression(self, bindvalue: Any) -> ColumnElement[Any]:
-        """Have the server read what was spelled."""
+        """Have the server parse the spelled array."""
         return _read_once(bindvalue, ARRAY(BigInteger))
 
 
@@ -59,7 +59,7 @@ class BytesArray(TypeDecorator[Sequence[bytes]]):
         return "{" + ",".join([rf'"\\x{one.hex()}"' for one in value]) + "}"
 
     def bind_expression(self, bindvalue: Any) -> ColumnElement[Any]:
-        """Have the server read what was spelled."""
+        """Have the server parse the spelled array."""
         return _read_once(bindvalue, ARRAY(LargeBinary))
 
 

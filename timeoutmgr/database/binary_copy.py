@@ -39,7 +39,7 @@ def can_copy(engine: Engine) -> bool:
 
 
 def copy_rows(connection: Connection, table: Table, rows: Sequence[dict[str, Any]]) -> None:
-    """Insert *rows*, all of the same columns in the same order, of which there is at least one."""
+    """Insert *rows*, at least one row, all of the same columns in the same order."""
     names = list(rows[0])
     quoted = connection.dialect.identifier_preparer
     columns = ", ".join(quoted.quote(name) for name in names)
@@ -52,7 +52,7 @@ def copy_rows(connection: Connection, table: Table, rows: Sequence[dict[str, Any
 
 @contextmanager
 def _copying(connection: Connection, statement: str) -> Iterator[Any]:
-    """Open psycopg's COPY of *statement*; what it raises is raised as SQLAlchemy would."""
+    """Open psycopg's COPY of *statement*; its errors are raised as SQLAlchemy's."""
     import psycopg
 
     driver: Any = connection.connection.driver_connection
@@ -61,8 +61,8 @@ def _copying(connection: Connection, statement: str) -> Iterator[Any]:
             yield copy
     except psycopg.Error as error:
         driver_error: Any = error
-        is_gone = connection.dialect.is_disconnect(driver_error, driver, None)
-        if is_gone:
+        is_lost = connection.dialect.is_disconnect(driver_error, driver, None)
+        if is_lost:
             connection.invalidate(error)
         raise exc.DBAPIError.instance(
             statement,
@@ -70,5 +70,5 @@ def _copying(connection: Connection, statement: str) -> Iterator[Any]:
             error,
             psycopg.Error,
             hide_parameters=True,
-            connection_invalidated=is_gone,
+            connection_invalidated=is_lost,
         ) from error

@@ -1,4 +1,4 @@
-"""What is to happen when somebody else's transaction has committed, and only then."""
+"""Calls that run after the commit of a caller's transaction, and only then."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ _KEY: Final = "timeoutmgr_after_commit"
 
 
 @dataclass(slots=True)
-class _Pending:
+class AfterCommitCalls:
     """The calls that wait on one database connection."""
 
     open: list[Callable[[], None]] = field(default_factory=list)
@@ -28,7 +28,7 @@ def after_commit(connection: Connection, call: Callable[[], None]) -> None:
     """
     pending = connection.info.get(_KEY)
     if pending is None:
-        pending = connection.info[_KEY] = _Pending()
+        pending = connection.info[_KEY] = AfterCommitCalls()
         event.listen(connection, "commit", _on_commit)
         event.listen(connection, "rollback", _on_rollback)
         event.listen(connection, "begin", _on_begin)
@@ -42,7 +42,7 @@ def after_commit(connection: Connection, call: Callable[[], None]) -> None:
 
 
 def _on_commit(connection: Connection) -> None:
-    pending: _Pending | None = connection.info.get(_KEY)
+    pending: AfterCommitCalls | None = connection.info.get(_KEY)
     if pending is not None:
         pending.committed += pending.open
         pending.open = []
@@ -56,10 +56,10 @@ def _on_rollback(connection: Connection) -> None:
 
 
 def _on_error(context: ExceptionContext) -> None:
-    # Between a commit and the next transaction, what fails is the commit.
+    # Between a commit and the next transaction, the failing statement is the commit.
     connection = context.connection
     if connection is not None and not connection.closed and not connection.invalidated:
-        pending: _Pending | None = connection.info.get(_KEY)
+        pending: AfterCommitCalls | None = connection.info.get(_KEY)
         if pending is not None:
             pending.committed = []
 
@@ -75,7 +75,7 @@ def _on_checkin(driver: Any, record: Any) -> None:
 
 
 def _run(info: dict[Any, Any]) -> None:
-    pending: _Pending | None = info.get(_KEY)
+    pending: AfterCommitCalls | None = info.get(_KEY)
     if pending is None:
         return
     calls, pending.committed = pending.committed, []

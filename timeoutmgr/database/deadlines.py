@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Engine, event
 
-from timeoutmgr.answers import LONGEST, Answers
+from timeoutmgr.contracts.answers import LONGEST, Answers
 
 CR_SERVER_LOST: Final = 2013
 _GIVEN_UP: Final = "the server was silent while this process ended; it is not asked any more"
@@ -29,8 +29,8 @@ def bound_answers(engine: Engine, connect_timeout: float, answers: Answers) -> N
 def be_patient(connection: Connection) -> None:
     """Have *connection* wait for answers however long they take.
 
-    For a statement that works for hours and says nothing meanwhile; whoever waits for it has to be
-    able to give it up. Not for a connection of a pool: it stays so. Of a host that is gone, though
+    For a statement that works for hours and says nothing meanwhile; its caller must be able
+    to give it up. Not for a connection of a pool: it stays so. Of a host that is gone, though
     not of a server that hangs, the keepalives still tell.
     """
     driver: Any = connection.connection.driver_connection
@@ -56,7 +56,7 @@ def _bound_psycopg(engine: Engine, answers: Answers) -> None:
                 with answers.waiting(self.fileno()):
                     return super().wait(_bounded(gen, answers), *args, **kwargs)
             except _Silent as error:
-                self.pgconn.finish()  # what it would answer later belongs to nobody
+                self.pgconn.finish()  # a later answer would belong to no statement
                 raise psycopg.OperationalError(str(error)) from error
 
     @event.listens_for(engine, "do_connect")
@@ -86,7 +86,7 @@ def _bound_pymysql(engine: Engine, connect_timeout: float, answers: Answers) -> 
             return self._answer(super()._read_ok_packet, *args, **kwargs)
 
         def _answer(self, read: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-            # Once for an answer, not for each packet of it: every row comes in one.
+            # Once for an answer, not for each packet of it: every row comes in a packet.
             if not self.is_connected:
                 return read(*args, **kwargs)
             if answers.is_given_up:
@@ -116,7 +116,7 @@ class _Silent(Exception):
 
 
 def _bounded(wrapped: Generator[Any, Any, Any], answers: Answers) -> Generator[Any, Any, Any]:
-    """Yield and return what *wrapped* does; raise _Silent when nothing was ready for too long.
+    """Yield and return the values of *wrapped*; raise _Silent when nothing was ready for too long.
 
     psycopg sends a falsy value at every interval in which the socket was not ready.
     """

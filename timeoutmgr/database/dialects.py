@@ -1,4 +1,4 @@
-"""What each supported database can do, in one table. Others are refused, not hoped for."""
+"""Abilities of each supported database, in one table; other databases are refused."""
 
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -9,11 +9,11 @@ from timeoutmgr.errors import CombinationRefused
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Dialect:
-    """What a database can do, and how it spells it.
+    """Abilities of a database, and their SQL.
 
     *now* is an SQL expression for its clock in UTC microseconds at the moment it is evaluated
     (not at the start of the transaction), None where the host's clock is all there is.
-    *skip_locked* is the suffix of a SELECT that locks rows and passes by locked ones.
+    *skip_locked* is the suffix of a SELECT that locks rows and skips locked rows.
     """
 
     name: str
@@ -55,7 +55,7 @@ DIALECTS: Final = MappingProxyType(
 
 
 def dialect_of(name: str) -> Dialect:
-    """Return the row for SQLAlchemy's dialect *name*; raise CombinationRefused for others."""
+    """Return the row for SQLAlchemy's dialect *name*; raise CombinationRefused for another name."""
     try:
         return DIALECTS[name]
     except KeyError:

@@ -1,4 +1,4 @@
-"""Whether a database server keeps what it has committed, through a crash and a power cut."""
+"""Whether a database server keeps its commits through a crash and a power cut."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ from timeoutmgr.errors import CombinationRefused
 
 @dataclass(frozen=True, slots=True)
 class DurabilityDoubt:
-    """A setting of the server by which it may lose what it has committed."""
+    """A setting of the server by which it may lose commits."""
 
     setting: str
     value: str
@@ -43,7 +43,7 @@ def durability_doubts(database: Database) -> Sequence[DurabilityDoubt]:
 
 
 def require_durable(database: Database | None, *, accept_loss: bool) -> None:
-    """Raise CombinationRefused where the server may lose what it commits; it is asked once.
+    """Raise CombinationRefused if the server may lose commits; it is asked once.
 
     Not with *accept_loss*, and not for None, which is no database.
     """

@@ -16,16 +16,16 @@ from sqlalchemy import Connection, Engine, create_engine, event, exc, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.pool import NullPool
 
-from timeoutmgr.answers import Answers
 from timeoutmgr.contracts import Clock
+from timeoutmgr.contracts.answers import Answers
 from timeoutmgr.database.deadlines import bound_answers
 from timeoutmgr.database.dialects import MARIADB, Dialect, dialect_of
 from timeoutmgr.database.failures import Failure, classify, conflict, unavailable
 from timeoutmgr.database.files import make_private, refuse_network_file_system
 from timeoutmgr.database.lookalikes import refuse_lookalikes
 from timeoutmgr.errors import CombinationRefused, ConfigurationError, StorageUnavailable
-from timeoutmgr.instants import Micros
-from timeoutmgr.redaction import on_one_line, redact
+from timeoutmgr.message.instants import Micros
+from timeoutmgr.message.redaction import on_one_line, redact
 
 logger = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ class DatabaseSettings:
 
 @dataclass(slots=True)
 class Proved:
-    """What was proved of a server at start (``timeoutmgr.database.proof``)."""
+    """Proofs of a server at start (``timeoutmgr.database.proof``)."""
 
     server: bool = False
     rows: bool = False
@@ -99,7 +99,7 @@ class Database:
         """For connections that are held for long: outside the pool, so never waiting for it."""
         self._writer: Final = self.engine.execution_options(**{_BEGIN: "BEGIN IMMEDIATE"})
         # SQLite has one writer: threads of this process queue here instead of polling the file.
-        self._turn: Final = threading.Lock() if self.is_sqlite else None
+        self._write_lock: Final = threading.Lock() if self.is_sqlite else None
         self._users: Final[WeakSet[object]] = WeakSet()
         self.proved: Final = Proved()
 
@@ -116,7 +116,7 @@ class Database:
 
     @classmethod
     def after_fork(cls) -> None:
-        """Forget what was shared: a child must not talk on its parent's connections."""
+        """Forget the shared databases: a child must not talk on its parent's connections."""
         shared, cls._shared, cls._shared_lock = cls._shared, {}, threading.Lock()
         for database in shared.values():
             database.engine.dispose(close=False)
@@ -145,7 +145,7 @@ class Database:
         """
         with (
             self._translated(),
-            self._my_turn(),
+            self._exclusive_write(),
             self._writer.connect() as connection,
             self._begun(connection),
         ):
@@ -158,14 +158,14 @@ class Database:
             yield connection
 
     def run(self, work: Callable[[Connection], Result]) -> Result:
-        """Return what *work* returns in a write transaction, tried again after a conflict.
+        """Run *work* in a write transaction and return its result; try again after a conflict.
 
         *work* must be repeatable: its effects are the transaction's alone.
         """
         for attempt in range(1, _CONFLICT_TRIES + 1):
             try:
                 with (
-                    self._my_turn(),
+                    self._exclusive_write(),
                     self._writer.connect() as connection,
                     self._begun(connection),
                 ):
@@ -199,7 +199,7 @@ class Database:
     def ping(self) -> None:
         """Return if the database answers; raise StorageUnavailable if not.
 
-        Raises CombinationRefused where it answers and is too old for what is promised.
+        Raises CombinationRefused if it answers and is too old for the promises.
         """
         with self.read() as connection:
             connection.execute(text("SELECT 1"))
@@ -212,7 +212,7 @@ class Database:
     def leave(self, user: object) -> None:
         """Note that *user* is done; the last one closes the idle connections. Twice is fine.
 
-        Not sooner: what others have checked out would go back to a pool that nobody closes.
+        Not sooner: checked-out connections would go back to a pool that is never closed.
         """
         self._users.discard(user)
         if not self._users:
@@ -249,11 +249,11 @@ class Database:
                     raise unavailable(error, self.describe()) from error
 
     @contextmanager
-    def _my_turn(self) -> Iterator[None]:
-        if self._turn is None:
+    def _exclusive_write(self) -> Iterator[None]:
+        if self._write_lock is None:
             yield
             return
-        if not self._turn.acquire(timeout=self.settings.write_wait):
+        if not self._write_lock.acquire(timeout=self.settings.write_wait):
             raise StorageUnavailable(
                 f"{self.describe()} had no turn to write for {self.settings.write_wait:g} s; "
                 "a transaction of this process is held open that long (does a handler send "
@@ -262,7 +262,7 @@ class Database:
         try:
             yield
         finally:
-            self._turn.release()
+            self._write_lock.release()
 
     @contextmanager
     def _begun(self, connection: Connection) -> Iterator[None]:
@@ -296,12 +296,19 @@ def execute_many(connection: Connection, statement: Any, rows: Sequence[dict[str
 
 def _parsed(url: str | URL) -> URL:
     try:
-        return make_url(url)
+        parsed = make_url(url)
     except exc.ArgumentError:
         raise ConfigurationError(
             f"{redact(str(url))!r} is no database URL; expected such as sqlite:///timeoutmgr.db or "
             "postgresql+psycopg://host/name"
         ) from None
+    if "@" in (parsed.host or ""):
+        # SQLAlchemy ends a password at its first "@"; drivers would show the rest as the host.
+        shown = redact(parsed.render_as_string(hide_password=True))
+        raise ConfigurationError(
+            f"{shown!r} has a raw '@' in its password; quote '@' of a password as %40"
+        )
+    return parsed
 
 
 def _engine(
@@ -328,7 +335,7 @@ def _engine(
         options |= {"isolation_level": "READ COMMITTED"}
     engine = create_engine(
         url,
-        # What the URL says itself counts.
+        # Arguments in the URL win.
         connect_args={name: arguments[name] for name in arguments.keys() - url.query.keys()},
         hide_parameters=True,
         **options,

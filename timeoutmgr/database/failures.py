@@ -1,11 +1,11 @@
 """Which database errors are an outage, which mean "try again", and which are a value's fault.
 
-The product's own statements are right. What the server says against them is therefore its own
+The product's own statements are right. An error of them therefore tells of the server's own
 state: a missing right, column or table is mended without a change to any message, and counts as an
 outage until then. Only a value can be a message's fault.
 """
 
-import sqlite3
+import re
 from enum import Enum, auto
 from typing import Final, TypeGuard
 
@@ -15,7 +15,7 @@ from timeoutmgr.errors import StorageConflict, StorageUnavailable
 
 
 class Failure(Enum):
-    """What kind of failure a database error is."""
+    """Kind of a database failure."""
 
     CONFLICT = auto()
     """A deadlock or a lock not had in time: the same transaction may well succeed now."""
@@ -32,18 +32,28 @@ _SQLITE_CONFLICTS: Final = ("database is locked", "database table is locked")
 _MYSQL_DENIED: Final = frozenset({1044, 1142, 1143, 1227, 1370})
 _POSTGRESQL_UNKNOWN_STATEMENT: Final = frozenset({"0A000", "42601", "42883"})
 _MYSQL_UNKNOWN_STATEMENT: Final = frozenset({1064, 1235, 1305})
+_MYSQL_LOGIN: Final = frozenset({1044, 1045, 1049, 1698})
+"""Wrong user or password, no right to the database, unknown database, a user without password."""
+_POSTGRESQL_LOGIN: Final = frozenset({"28000", "28P01", "3D000"})
+_POSTGRESQL_LOGIN_TEXT: Final = re.compile(
+    r"FATAL: +(\w+ authentication failed for user|role .* does not exist"
+    r"|role .* is not permitted to log in|database .* does not exist"
+    r"|no pg_hba\.conf entry|pg_hba\.conf rejects"
+    r"|no such (user|database))"  # PgBouncer's
+    r"|no password supplied"
+)
 _MYSQL_VALUES: Final = frozenset(
     {1264, 1265, 1292, 1365, 1366, 1367, 1406, 1411, 1416, 1426, 1441, 1690}
 )
-"""Codes of class 22, whatever class of error the driver takes them for."""
+"""Codes of class 22, of any error class of the driver."""
 _MYSQL_CONSTRAINTS: Final = frozenset({3819, 4025})
 """Violated CHECK constraints of MySQL and MariaDB, which the driver takes for operational."""
 _POSTGRESQL_ABORTED: Final = "25P02"
-"""The transaction is of no use any more, since somebody swallowed the error that ended it."""
+"""The transaction is of no use any more, since a caller swallowed the error that ended it."""
 
 
 def classify(error: exc.SQLAlchemyError) -> Failure:
-    """Return what kind of failure *error* is."""
+    """Return the kind of failure of *error*."""
     if isinstance(error, exc.TimeoutError | exc.DisconnectionError):
         return Failure.AWAY
     if not isinstance(error, exc.DBAPIError):
@@ -78,13 +88,18 @@ def _is_value(error: exc.DBAPIError) -> bool:
     if isinstance(error, exc.DataError) or str(error.orig).startswith(_SQLITE_BINDING):
         return True
     # Without an answer of the server, psycopg has not found a form for a value.
-    return isinstance(error, exc.ProgrammingError) and not isinstance(error.orig, sqlite3.Error)
+    return isinstance(error, exc.ProgrammingError) and not _is_of_sqlite(error)
+
+
+def _is_of_sqlite(error: exc.DBAPIError) -> bool:
+    # By name: an import of the driver costs a worker on another database half a megabyte.
+    return type(error.orig).__module__ == "sqlite3"
 
 
 def fails_again(error: exc.SQLAlchemyError) -> bool:
-    """Return whether a statement that is not ours is to blame for *error*, whatever it looks like.
+    """Return whether a foreign statement is to blame for *error*.
 
-    ``classify`` is for our own statements: they are right, so what drivers call operational is an
+    ``classify`` is for our own statements: they are right, so an operational error is an
     outage. Theirs may name a column that is not there, for which SQLite and MySQL have no other
     word. On SQLite none loses to another: the transaction that they run in has the writer's turn.
     An outage that this takes for the statement's is met by our own statements right after it.
@@ -96,14 +111,19 @@ def fails_again(error: exc.SQLAlchemyError) -> bool:
 
 def unavailable(error: exc.SQLAlchemyError, where: str) -> StorageUnavailable:
     """Return *error* as the StorageUnavailable that callers know; *where* has no secrets."""
+    if is_login_refused(error):
+        return StorageUnavailable(
+            f"{where} refuses the connection: {_code_of(error)}; correct user, password and "
+            "database in its URL, or the user's rights on the server"
+        )
     # SQLite gives no reason here; of its reasons the folder is by far the most common.
     hint = "; does its folder exist?" if "unable to open database file" in str(error) else ""
-    return StorageUnavailable(f"{where} cannot be used now: {_told(error)}{hint}")
+    return StorageUnavailable(f"{where} cannot be used now: {_code_of(error)}{hint}")
 
 
 def conflict(error: exc.SQLAlchemyError, where: str) -> StorageConflict:
     """Return *error*, a conflict, as the StorageConflict that callers know."""
-    return StorageConflict(f"a transaction in {where} lost against another: {_told(error)}")
+    return StorageConflict(f"a transaction in {where} lost against another: {_code_of(error)}")
 
 
 def is_right_missing(error: exc.SQLAlchemyError) -> bool:
@@ -119,7 +139,20 @@ def is_unknown_statement(error: exc.SQLAlchemyError) -> TypeGuard[exc.DBAPIError
     )
 
 
-def _told(error: exc.SQLAlchemyError) -> str:
+def is_login_refused(error: BaseException | None) -> bool:
+    """Return whether a server refused the user, password or database of the URL behind *error*.
+
+    The server answers, and refuses again until the URL or the server's own rights change.
+    """
+    if not isinstance(error, exc.OperationalError) or error.statement is not None:
+        return False
+    if _mysql_code(error) in _MYSQL_LOGIN or _sqlstate(error) in _POSTGRESQL_LOGIN:
+        return True
+    # psycopg has no SQLSTATE for a connection that fails.
+    return _POSTGRESQL_LOGIN_TEXT.search(str(error.orig)) is not None
+
+
+def _code_of(error: exc.SQLAlchemyError) -> str:
     cause = error.orig if isinstance(error, exc.DBAPIError) and error.orig else error
     return f"{type(cause).__name__}: {cause}"
 
@@ -144,3 +177,26 @@ def _mysql_code(error: exc.SQLAlchemyError) -> int | None:
     cause = error.orig if isinstance(error, exc.DBAPIError) else None
     args = cause.args if cause is not None else ()
     return args[0] if args and isinstance(args[0], int) else None
+
+
+_POSTGRESQL: Final = frozenset({"42P01", "42703", "3F000"})
+_MYSQL: Final = frozenset({1054, 1146})
+_SQLITE: Final = ("no such table", "no such column")
+
+
+def tells_of_absence(error: BaseException | None) -> bool:
+    """Return whether *error*, or a cause of it, names a table, column or schema as missing."""
+    while error is not None:
+        if isinstance(error, exc.DBAPIError) and error.orig is not None:
+            return _is_of_absence(error.orig)
+        error = error.__cause__
+    return False
+
+
+def _is_of_absence(error: BaseException) -> bool:
+    if getattr(error, "sqlstate", None) in _POSTGRESQL:
+        return True
+    if error.args and error.args[0] in _MYSQL:
+        return True
+    text = str(error)
+    return text.startswith(_SQLITE) or "has no column named" in text

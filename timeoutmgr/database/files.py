@@ -1,4 +1,4 @@
-"""Where an embedded database may lie, and who may read it."""
+"""Places for an embedded database, and its file mode."""
 
 import os
 import stat

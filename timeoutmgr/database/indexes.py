@@ -1,4 +1,4 @@
-"""Indexes built beside those who read and write the table; to be called in a revision.
+"""Indexes built while other transactions read and write the table; for revisions.
 
 A plain CREATE INDEX locks out writers for as long as it takes, which on ten million rows was 25 s.
 """
@@ -11,10 +11,13 @@ from sqlalchemy import Connection, Index, Table, inspect, select, text
 from sqlalchemy.schema import CreateIndex
 
 FEW: Final = 10_000
-"""Rows up to which an index is built at once: it takes less time than to wait for others."""
+"""Rows up to which an index is built at once: to wait for other transactions would take longer."""
 
 LOCK_TIMEOUT: Final = "SET lock_timeout = '500ms'"
-"""How long a change waits for its locks, while all who come after it wait for the change."""
+"""How long a change waits for its locks, while all later statements wait for the change."""
+_PARTITIONED: Final = text(
+    "SELECT relkind = 'p' FROM pg_class WHERE oid = CAST(:whole AS regclass)"
+)
 _PARTITIONS: Final = text(
     "SELECT c.relname FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid"
     " WHERE i.inhparent = CAST(:whole AS regclass) AND NOT EXISTS"
@@ -26,11 +29,11 @@ _INVALID: Final = text("SELECT NOT indisvalid FROM pg_index WHERE indexrelid = t
 
 
 def create_index_patiently(index: Index) -> None:
-    """Create *index*, whose table is there; nobody waits for it longer than for a lock.
+    """Create *index*, whose table is there; other statements wait no longer than for a lock.
 
-    On PostgreSQL each partition gets its part CONCURRENTLY, outside of the revision's transaction:
-    the revision must be one that can be run again from its start. On MySQL the index is built in
-    place. What was cut off is begun anew.
+    On PostgreSQL the table, or each of its partitions, gets the index CONCURRENTLY, outside of the
+    revision's transaction: the revision must be repeatable from its start. On MySQL
+    the index is built in place. An interrupted build begins anew.
     """
     from alembic import op
 
@@ -42,6 +45,9 @@ def create_index_patiently(index: Index) -> None:
     is_there = _is_there(op.get_bind(), index)
     if not is_there and (dialect == "sqlite" or _is_small(op.get_bind(), _table_of(index))):
         migration.impl.create_index(index)
+    elif dialect == "postgresql" and not _is_partitioned(op.get_bind(), _table_of(index)):
+        with migration.autocommit_block():
+            _create_in_table(op.get_bind(), index)
     elif dialect == "postgresql":
         _create_on_only_the_whole(op.get_bind(), index)
         with migration.autocommit_block():
@@ -61,6 +67,21 @@ def _is_small(connection: Connection, table: Table) -> bool:
     return len(connection.execute(some).all()) <= FEW
 
 
+def _is_partitioned(connection: Connection, table: Table) -> bool:
+    whole = connection.dialect.identifier_preparer.format_table(table)
+    return bool(connection.execute(_PARTITIONED, {"whole": whole}).scalar_one())
+
+
+def _create_in_table(connection: Connection, index: Index) -> None:
+    """Create *index* on its table, which has no partitions."""
+    table, names = _table_of(index), connection.dialect.identifier_preparer
+    # This wait for a lock delays no other statement.
+    connection.exec_driver_sql("SET lock_timeout = 0")
+    name = names.quote(str(index.name))
+    _create_in(connection, index, names.format_table(table), name, _prefix(connection, table))
+    connection.exec_driver_sql(LOCK_TIMEOUT)
+
+
 def _create_on_only_the_whole(connection: Connection, index: Index) -> None:
     """Create *index* without its parts: the partitions that come from now on have them."""
     statement = _compiled(index, connection.dialect)
@@ -71,9 +92,9 @@ def _create_on_only_the_whole(connection: Connection, index: Index) -> None:
 
 def _create_in_partitions(connection: Connection, index: Index) -> None:
     table, names = _table_of(index), connection.dialect.identifier_preparer
-    prefix = f"{names.quote_schema(table.schema)}." if table.schema else ""
+    prefix = _prefix(connection, table)
     whole, of_all = names.format_table(table), prefix + names.quote(str(index.name))
-    # A wait for a lock holds up nobody here, unlike that for a lock on the whole table.
+    # This wait for a lock delays no other statement, unlike a lock on the whole table.
     connection.exec_driver_sql("SET lock_timeout = 0")
     while (
         parts := connection.execute(_PARTITIONS, {"whole": whole, "index": of_all}).scalars().all()
@@ -86,7 +107,7 @@ def _create_in_partitions(connection: Connection, index: Index) -> None:
 
 
 def _create_in(connection: Connection, index: Index, part: str, name: str, prefix: str) -> None:
-    """Create the part *name* of *index* on the partition *part*."""
+    """Create *index*, or a part of it, under *name* on *part*, a table or a partition."""
     if connection.execute(_INVALID, {"index": prefix + name}).scalar():
         connection.exec_driver_sql(f"DROP INDEX CONCURRENTLY {prefix}{name}")  # it was cut off
     table = connection.dialect.identifier_preparer.format_table(_table_of(index))
@@ -94,6 +115,12 @@ def _create_in(connection: Connection, index: Index, part: str, name: str, prefi
     connection.exec_driver_sql(
         f"CREATE INDEX CONCURRENTLY IF NOT EXISTS {name} ON {part} {columns}"
     )
+
+
+def _prefix(connection: Connection, table: Table) -> str:
+    """Return the prefix of the name of an index of *table*."""
+    names = connection.dialect.identifier_preparer
+    return f"{names.quote_schema(table.schema)}." if table.schema else ""
 
 
 def _compiled(index: Index, dialect: Any) -> str:

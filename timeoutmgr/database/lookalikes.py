@@ -54,7 +54,7 @@ def refuse_lookalikes(engine: Engine) -> None:
 
     # Before SQLAlchemy's own look at the version, which fails where it cannot read the text.
     @event.listens_for(engine, "connect", insert=True)
-    def look(driver: Any, _record: Any) -> None:
+    def detect(driver: Any, _record: Any) -> None:
         found = lookalike(greeting_of(driver))
         if found is not None:
             driver.close()
@@ -62,13 +62,13 @@ def refuse_lookalikes(engine: Engine) -> None:
 
 
 def lookalike(greeting: Mapping[str, str]) -> Lookalike | None:
-    """Return the kind of server that *greeting*, by parameter, gives away; None for a known one."""
+    """Return the kind of server that *greeting*, by parameter, gives away, if not a known kind."""
     said = " ".join(greeting.values())
     return next((kind for kind in LOOKALIKES if kind.sign.search(said)), None)
 
 
 def greeting_of(driver: Any) -> dict[str, str]:
-    """Return what the server told the driver's connection of itself, as far as the driver keeps it.
+    """Return the server's greeting, as far as the driver keeps it.
 
     Of PostgreSQL's drivers psycopg keeps the parameters; PyMySQL keeps the version.
     """
@@ -76,5 +76,5 @@ def greeting_of(driver: Any) -> dict[str, str]:
         return {"version": str(driver.get_server_info())}
     if not hasattr(driver, "info"):
         return {}
-    told = {name: driver.info.parameter_status(name) for name in _POSTGRESQL_PARAMETERS}
-    return {name: value for name, value in told.items() if value}
+    values = {name: driver.info.parameter_status(name) for name in _POSTGRESQL_PARAMETERS}
+    return {name: value for name, value in values.items() if value}

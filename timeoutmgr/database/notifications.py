@@ -1,51 +1,50 @@
-"""PostgreSQL's NOTIFY, which wakes receivers in other processes."""
+"""A connection that waits for PostgreSQL's NOTIFY, in a thread of its own."""
 
 import contextlib
 import hashlib
-import json
 import logging
 import os
 import select
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable
 from typing import Any, Final
 
-from sqlalchemy import Connection, text
+from sqlalchemy import text
 
-from timeoutmgr.database import Database
-from timeoutmgr.transport.sql.bells import Bells
+from timeoutmgr.database.engine import Database
 
 logger = logging.getLogger(__name__)
 
-_LONGEST_PAYLOAD: Final = 7900
-_ALL: Final = "*"
+NOTIFY: Final = text("SELECT pg_notify(:channel, :payload)")
 _RECONNECT_PAUSE: Final = 1.0
-_NOTIFY: Final = text("SELECT pg_notify(:channel, :payload)")
 
 
-def channel_of(table: str) -> str:
-    """Return the channel of *table*; short, whatever the table is called."""
-    return "timeoutmgr_" + hashlib.sha256(table.encode()).hexdigest()[:20]
+def channel_of(name: str) -> str:
+    """Return the channel of *name*; short, however long the name is."""
+    return "timeoutmgr_" + hashlib.sha256(name.encode()).hexdigest()[:20]
 
 
-def notify(connection: Connection, channel: str, queues: Sequence[str]) -> None:
-    """Tell listeners of *queues* when the transaction of *connection* commits; one NOTIFY."""
-    payload = json.dumps(sorted(queues))
-    if len(payload) > _LONGEST_PAYLOAD:
-        payload = _ALL
-    connection.execute(_NOTIFY, {"channel": channel, "payload": payload})
+class NotificationListener:
+    """One daemon thread on one connection that calls *hear* with each payload of *channel*.
 
-
-class Listener:
-    """One daemon thread on one connection that rings the bells of what was notified.
-
-    While it has no connection, receivers find messages by polling.
+    The thread calls *missed* whenever a connection begins to listen, since a NOTIFY from before
+    went unheard. While the thread has no connection, its owner finds out by polling.
     """
 
-    def __init__(self, database: Database, channel: str, bells: Bells) -> None:
+    def __init__(
+        self,
+        database: Database,
+        channel: str,
+        *,
+        hear: Callable[[str], None],
+        missed: Callable[[], None],
+        thread: str,
+    ) -> None:
         self._database = database
         self._channel = channel
-        self._bells = bells
+        self._hear = hear
+        self._missed = missed
+        self._name = thread
         self._lock = threading.Lock()
         self._thread: threading.Thread | None = None
         self._stop = threading.Event()
@@ -58,9 +57,7 @@ class Listener:
             if self._thread is None:
                 self._stop.clear()
                 self._wake_read, self._wake_write = os.pipe()
-                self._thread = threading.Thread(
-                    target=self._run, name="timeoutmgr-queue-listener", daemon=True
-                )
+                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 self._thread.start()
 
     def stop(self) -> None:
@@ -80,10 +77,12 @@ class Listener:
             try:
                 self._listen()
             except Exception as error:
-                # Whatever a driver raises: this thread only makes things faster. Once an outage.
+                # Any error of a driver: this thread only makes things faster. Once an outage.
                 level = logging.DEBUG if self._is_failing else logging.WARNING
                 where = self._database.describe()
-                logger.log(level, "no NOTIFY from %s, polling instead: %s", where, error)
+                logger.log(
+                    level, "listener receives no NOTIFY from %s and polls instead: %s", where, error
+                )
                 self._is_failing = True
             self._stop.wait(_RECONNECT_PAUSE)
 
@@ -99,25 +98,13 @@ class Listener:
             connection.autocommit = True
             connection.execute(f"LISTEN {self._channel}")
             self._is_failing = False
-            # What was sent before LISTEN took hold went unheard.
-            self._bells.ring_all()
+            self._missed()
             while not self._stop.is_set():
                 select.select([connection.fileno(), self._wake_read], [], [])
                 if self._stop.is_set():
                     return
                 for notice in connection.notifies(timeout=0):
-                    self._ring(notice.payload)
+                    self._hear(notice.payload)
         finally:
-            with contextlib.suppress(Exception):  # it may be what just broke
+            with contextlib.suppress(Exception):  # it may have just broken
                 connection.close()
-
-    def _ring(self, payload: str) -> None:
-        if payload == _ALL:
-            self._bells.ring_all()
-            return
-        try:
-            queues = [str(queue) for queue in json.loads(payload)]
-        except (ValueError, TypeError, RecursionError):
-            logger.warning("a strange NOTIFY on %s: %.80r", self._channel, payload[:80])
-            return
-        self._bells.ring(queues)

@@ -1,8 +1,8 @@
 """How much one statement may carry to MySQL: no more than the server's ``max_allowed_packet``.
 
-PyMySQL writes a body as hexadecimal digits, two for each byte. Of what is larger than a packet the
-server reads no more and closes the connection, as if it were away: a message that can never be
-written would be taken for an outage, and keep back all others.
+PyMySQL writes a body as hexadecimal digits, two for each byte. The server stops reading
+a statement larger than a packet and closes the connection, as if it were away: a message that can
+never be written would count as an outage, and keep back all other messages.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -25,7 +25,7 @@ def misfit(
     rows: Sequence[_Row],
     reserve: Callable[[_Row], int] = lambda _row: 0,
 ) -> str | None:
-    """Return what is wrong with a message that no statement can carry; None where all fit.
+    """Return why a message fits in no statement; None if all fit.
 
     *reserve* says how many bytes are to stay free beside a row.
     """
@@ -45,7 +45,7 @@ def misfit(
 def in_statements(connection: Connection, rows: Sequence[_Row]) -> Iterator[Sequence[_Row]]:
     """Yield *rows*, which fit each, in parts that one statement can carry.
 
-    PyMySQL cuts a batch itself, but at a million bytes, whatever the server allows.
+    PyMySQL cuts a batch itself, but at a million bytes, not at the limit of the server.
     """
     packet = _packet_of(connection) if rows and "body" in rows[0] else None
     if packet is None:

@@ -14,7 +14,7 @@ _SEARCH_PATH: Final = re.compile(r"search[_-]path\s*=\s*((?:\\.|\S)*)")
 
 
 def same_database(one: URL, other: URL) -> bool:
-    """Return whether two URLs name one database, whatever driver and user they go through."""
+    """Return whether two URLs name one database, also through different drivers and users."""
     return server_of(one) == server_of(other)
 
 

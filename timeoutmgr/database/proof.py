@@ -1,10 +1,10 @@
-"""The proof, at start, that a server does what the product relies on; two connections ask for it.
+"""The proof, at start, of the abilities that the product needs; two connections ask for it.
 
 A version number says what a server should do. Between the server and this process there may be a
-pooler, and the server may only look like PostgreSQL or MySQL, or be one of several that each take
-writes. What is tried here is what every claim and lease goes by: a session and its lock stay with
-their connection, and a locked row is skipped. Nothing is created and nothing is changed; the rows
-are those of a version table of ours, which has one row and which hardly any process locks.
+pooler, and the server may only look like PostgreSQL or MySQL, or be a server among several that
+each take writes. Every claim and lease relies on the abilities that are tried here: a session and
+its lock stay with their connection, and a locked row is skipped. Nothing is created and nothing is
+changed; the proof locks the row of a version table, which has a single row and is rarely locked.
 """
 
 import logging
@@ -50,7 +50,7 @@ _ENGINES: Final = "Use PostgreSQL, MySQL or MariaDB itself."
 
 
 def prove_server(database: Database) -> None:
-    """Return if sessions and their locks are what is relied on, and one server takes writes.
+    """Return if sessions keep their locks, and a single server takes writes.
 
     A database that passed is not asked again. Raises CombinationRefused, and StorageUnavailable.
     """
@@ -63,10 +63,10 @@ def prove_server(database: Database) -> None:
 
 
 def prove_rows(database: Database, version_table: Table) -> None:
-    """Return if a locked row of *version_table* is skipped, and statements tell what they did.
+    """Return if a locked row of *version_table* is skipped, and statements count their rows.
 
-    A user who may only read the table cannot try, and does not claim timeouts either. A database
-    that passed is not asked again. Raises CombinationRefused, and StorageUnavailable.
+    A user with read access to the table cannot try, and does not claim timeouts either. A
+    database that passed is not asked again. Raises CombinationRefused, and StorageUnavailable.
     """
     if database.is_sqlite or database.proved.rows:
         return
@@ -74,7 +74,7 @@ def prove_rows(database: Database, version_table: Table) -> None:
         try:
             _prove_rows(database, version_table)
         except StorageConflict:
-            # A process that proves, or upgrades, beside this one.
+            # Another process proves, or upgrades.
             if not left:
                 raise
         else:
@@ -89,7 +89,9 @@ def _prove_rows(database: Database, version_table: Table) -> None:
         except exc.DBAPIError as error:
             if not is_right_missing(error):
                 raise
-            logger.info("%s: row locks are not proved: %s", database.describe(), error.orig)
+            logger.info(
+                "proof could not test the row locks of %s: %s", database.describe(), error.orig
+            )
             return
     database.proved.rows = True
 
@@ -115,7 +117,7 @@ def _require_sessions(database: Database, first: Connection, second: Connection)
     first = first.execution_options(isolation_level="AUTOCOMMIT")
     own = first.execute(text(f"SELECT {sql.session}")).scalar_one()
     _require_no_pooler(database, first, own)
-    if not first.execute(text(f"SELECT {sql.take}"), lock).scalar():
+    if not first.execute(text(f"SELECT {sql.acquire}"), lock).scalar():
         raise _lock_refused(database, "does not grant a session lock that is free")
     try:
         with second.begin():
@@ -152,8 +154,8 @@ def _session_of_greeting(connection: Connection) -> int | None:
 def _require_kept(
     database: Database, connection: Connection, sql: SessionLockSql, lock: dict[str, Any], own: int
 ) -> None:
-    look = text(f"SELECT {sql.session}, {sql.is_ours}")
-    session, is_ours = connection.execute(look, lock).one()
+    question = text(f"SELECT {sql.session}, {sql.is_ours}")
+    session, is_ours = connection.execute(question, lock).one()
     if session == own and is_ours:
         return
     lost = f"moved from session {own} to {session}" if session != own else "lost its session lock"
@@ -243,7 +245,7 @@ def _insert_if_missing(connection: Connection, table: Table, version: str) -> An
 
 @contextmanager
 def _pair(database: Database) -> Iterator[tuple[Connection, Connection]]:
-    """Lend two connections; what the server does not know of our statements refuses it."""
+    """Lend two connections; an unknown statement refuses the server."""
     try:
         with database.engine.connect() as first, database.engine.connect() as second:
             yield first, second

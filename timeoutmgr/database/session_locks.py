@@ -1,13 +1,32 @@
-"""How each server spells a session lock: take it, release it, and ask whether it is ours.
+"""Session locks prove that an owner is alive; a killed process frees its claims at once.
 
-The server lets go of a session lock when its session ends. Behind a pooler that shares one session
-between clients the lock stays with the session, and the client that took it goes on in another.
+Claims and leases name their owner. An owner is alive while its lock is
+held: a PostgreSQL advisory lock or MySQL's GET_LOCK on a connection of its own, or a locked file
+beside a SQLite database. The operating system or the server lets go of the lock when the process
+dies, however it dies. A connection pooler that shares sessions between clients breaks this, and is
+refused at start (``proof``).
 """
 
+import contextlib
+import fcntl
 import hashlib
+import logging
+import os
+import re
+import select
+import threading
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final, Protocol
+from uuid import uuid4
+
+from sqlalchemy import Connection, exc, text
+
+from timeoutmgr.database.engine import Database
+from timeoutmgr.database.failures import unavailable
+from timeoutmgr.errors import StorageUnavailable
 
 SESSION_LOCK_PREFIX: Final = "timeoutmgr-"
 
@@ -16,10 +35,13 @@ SESSION_LOCK_PREFIX: Final = "timeoutmgr-"
 class SessionLockSql:
     """The expressions of a server, with the lock's name as the parameter ``name``.
 
+    The server releases a session lock when its session ends. Behind a pooler that shares a session
+    between clients, the lock stays with the session while its client goes on in another.
+
     *is_ours* asks the server, by the lock's name and by the session that runs the statement.
     """
 
-    take: str
+    acquire: str
     release: str
     session: str
     is_ours: str
@@ -32,14 +54,14 @@ _POSTGRESQL_LOCK: Final = (
     "AND ((classid::bigint << 32) | objid::bigint) = :name"
 )
 _POSTGRESQL: Final = SessionLockSql(
-    take="pg_try_advisory_lock(:name)",
+    acquire="pg_try_advisory_lock(:name)",
     release="pg_advisory_unlock(:name)",
     session="pg_backend_pid()",
     is_ours=f"{_POSTGRESQL_LOCK} AND pid = pg_backend_pid())",
     is_held=f"{_POSTGRESQL_LOCK})",
 )
 _MYSQL: Final = SessionLockSql(
-    take="GET_LOCK(:name, 0)",
+    acquire="GET_LOCK(:name, 0)",
     release="RELEASE_LOCK(:name)",
     session="CONNECTION_ID()",
     is_ours="IS_USED_LOCK(:name) = CONNECTION_ID()",
@@ -65,3 +87,301 @@ def lock_number(owner: str) -> int:
 def lock_text(owner: str) -> str:
     """Return the name of the lock of *owner* on MySQL, and of its file beside SQLite."""
     return SESSION_LOCK_PREFIX + hashlib.sha256(owner.encode()).hexdigest()[:40]
+
+
+class SessionLocks:
+    """The session locks of this process, and the proof that other owners are alive.
+
+    Safe for many threads.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._lock = threading.Lock()
+        self._mine: dict[str, SessionLock] = {}
+
+    def acquire(self, owner: str) -> None:
+        """Acquire the lock of *owner*; twice is fine. Raises StorageUnavailable."""
+        with self._lock:
+            if owner not in self._mine:
+                self._mine[owner] = _session_lock(self._database, owner)
+
+    def release(self, owner: str) -> None:
+        """Release the lock of *owner*, which frees its claims. Twice is fine."""
+        with self._lock:
+            lock = self._mine.pop(owner, None)
+        if lock is not None:
+            lock.release()
+
+    def holds(self, owner: str) -> bool:
+        """Ask the server whether the lock of our *owner* is still held, and still ours."""
+        with self._lock:
+            lock = self._mine.get(owner)
+        return lock is not None and lock.holds()
+
+    def is_unbroken(self, owner: str) -> bool:
+        """Return whether the lock of our *owner* is held, as far as its connection tells.
+
+        A server that ends a session closes the connection, so that only a connection with
+        something to read is asked: this takes no round trip as a rule. A pooler may keep the
+        connection, so that behind a pooler the server is asked each time.
+        """
+        with self._lock:
+            lock = self._mine.get(owner)
+        return lock is not None and (lock.is_quiet() or lock.holds())
+
+    def renew(self, owner: str) -> None:
+        """Take the lock again where the connection that held it was lost."""
+        if not self.holds(owner):
+            self.release(owner)
+            self.acquire(owner)
+
+    def dead_owners(self, owners: Collection[str]) -> set[str]:
+        """Return the members of *owners* whose lock is free. Raises StorageUnavailable."""
+        with self._lock:
+            others = set(owners) - self._mine.keys()
+        if not others:
+            return set()
+        if self._database.is_sqlite:
+            return {owner for owner in others if not _is_held(_file(self._database, owner))}
+        with self._database.read() as connection:
+            if self._database.dialect.name == "postgresql":
+                held = set(connection.execute(text(_POSTGRESQL_HELD)).scalars())
+                return {owner for owner in others if lock_number(owner) not in held}
+            return {
+                owner
+                for owner in others
+                if connection.execute(
+                    text("SELECT IS_USED_LOCK(:name)"), {"name": lock_text(owner)}
+                ).scalar()
+                is None
+            }
+
+
+_POSTGRESQL_HELD: Final = (
+    "SELECT (classid::bigint << 32) | objid::bigint FROM pg_locks WHERE locktype = 'advisory' "
+    "AND objsubid = 1 AND granted "
+    "AND database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+)
+
+
+_SWEPT: Final = 100
+"""Most files of dead owners that one acquisition removes, so that it does not wait for all."""
+_IS_LOCK_FILE: Final = re.compile(SESSION_LOCK_PREFIX + "[0-9a-f]{40}")
+
+
+class SessionLock(Protocol):
+    """A held lock of one owner."""
+
+    def holds(self) -> bool:
+        """Ask the holder of the lock whether it is still ours."""
+        ...
+
+    def is_quiet(self) -> bool:
+        """Return whether the lock is surely held, as far as its connection tells."""
+        ...
+
+    def release(self) -> None:
+        """Release the lock."""
+        ...
+
+
+def _session_lock(database: Database, owner: str) -> SessionLock:
+    return _FileLock(database, owner) if database.is_sqlite else _ServerLock(database, owner)
+
+
+class _ServerLock:
+    """A lock of a database session, on a connection outside the pool.
+
+    It may begin in a transaction that holds the last connection of the pool.
+    """
+
+    def __init__(self, database: Database, owner: str) -> None:
+        sql, name = SESSION_LOCKS[database.dialect.name], lock_name(database.dialect.name, owner)
+        self._is_pooled = database.settings.pooler is not None
+        self._release = text(f"SELECT {sql.release}").bindparams(name=name)
+        self._is_ours = text(f"SELECT {sql.is_ours}").bindparams(name=name)
+        self._lock = threading.Lock()
+        try:
+            self._connection: Connection = database.apart.connect().execution_options(
+                isolation_level="AUTOCOMMIT"
+            )
+            if database.dialect.name != "postgresql":
+                # An idle session would be closed after wait_timeout, and its locks with it.
+                self._connection.execute(text("SET SESSION wait_timeout = 31536000"))
+            held = self._connection.execute(text(f"SELECT {sql.acquire}"), {"name": name}).scalar()
+            self._descriptor = _descriptor(self._connection)
+        except exc.SQLAlchemyError as error:
+            raise unavailable(error, database.describe()) from error
+        if not held:
+            self.release()
+            raise StorageUnavailable(
+                f"the session lock of owner {owner!r} is held by another session of "
+                f"{database.describe()}; an owner's name is used once"
+            )
+
+    def holds(self) -> bool:
+        try:
+            with self._lock:
+                return bool(self._connection.execute(self._is_ours).scalar())
+        except exc.SQLAlchemyError:
+            return False
+
+    def is_quiet(self) -> bool:
+        if self._is_pooled or self._connection.invalidated:
+            return False
+        poll = select.poll()
+        poll.register(self._descriptor, select.POLLIN)
+        return not poll.poll(0)
+
+    def release(self) -> None:
+        # A connection that is lost already has let go of its lock. The server
+        # notices a closed connection a little later, and would refuse the next lock of that name.
+        with self._lock, contextlib.suppress(exc.SQLAlchemyError):
+            self._connection.execute(self._release)
+        with contextlib.suppress(exc.SQLAlchemyError):
+            self._connection.close()
+
+
+def _descriptor(connection: Connection) -> int:
+    driver: Any = connection.connection.driver_connection
+    if hasattr(driver, "fileno"):
+        return int(driver.fileno())
+    return int(driver._sock.fileno())  # PyMySQL's
+
+
+class _FileLock:
+    """An exclusive lock on a file of the owner's own, beside the database."""
+
+    def __init__(self, database: Database, owner: str) -> None:
+        self._path = _file(database, owner)
+        folder = self._path.parent
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        # Locked before it gets its name: no process may find it unlocked.
+        draft = self._path.with_suffix(".new")
+        self._descriptor = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        fcntl.flock(self._descriptor, fcntl.LOCK_EX)
+        # In turn: a file of this name may be left by a dead owner, and is just being removed.
+        with _locked(folder, fcntl.LOCK_EX):
+            draft.rename(self._path)
+            _sweep(folder)
+
+    def holds(self) -> bool:
+        return self._path.exists()
+
+    def is_quiet(self) -> bool:
+        return False  # to look for the file takes no round trip
+
+    def release(self) -> None:
+        self._path.unlink(missing_ok=True)
+        os.close(self._descriptor)
+
+
+def _sweep(folder: Path) -> None:
+    """Remove files of dead owners that no process may ever ask for."""
+    swept = 0
+    with os.scandir(folder) as files:
+        for file in files:
+            # The file of another user must not prevent our lock.
+            with contextlib.suppress(OSError):
+                if _IS_LOCK_FILE.fullmatch(file.name) and not _is_held(file.path):
+                    os.unlink(file.path)
+                    swept += 1
+            if swept == _SWEPT:
+                return
+
+
+def _is_held(path: str | Path) -> bool:
+    try:
+        # Shared: a process that asks at this moment owns no lock.
+        with _locked(path, fcntl.LOCK_SH | fcntl.LOCK_NB):
+            return False
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+
+
+@contextlib.contextmanager
+def _locked(path: str | Path, how: int) -> Iterator[None]:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(descriptor, how)
+        try:
+            yield
+        finally:
+            # To close it is not enough: a child that was forked meanwhile has it open too.
+            fcntl.flock(descriptor, fcntl.LOCK_UN)
+    finally:
+        os.close(descriptor)
+
+
+def _file(database: Database, owner: str) -> Path:
+    return owner_folder(database) / lock_text(owner)
+
+
+def owner_folder(database: Database) -> Path:
+    """Return the folder beside an embedded database in which its processes meet."""
+    assert database.path is not None, "only an embedded database has owner files"
+    return database.path.with_name(database.path.name + "-owners")
+
+
+logger = logging.getLogger(__name__)
+
+
+class Liveness:
+    """Gives each owner a session lock of a unique name.
+
+    To acquire a held lock would wait: for another persistence or the SQL
+    queue of this process, or for a server that has not noticed yet that our connection broke. So
+    every lock has its own name, the owner's with a suffix; claims carry that. Safe for threads.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._locks = SessionLocks(database)
+        self._lock = threading.Lock()
+        self._names: dict[str, str] = {}
+
+    def name_of(self, owner: str) -> str:
+        """Return the name of the session lock of *owner*, which is held now.
+
+        A missing lock is acquired, and a lost lock anew under another name.
+        """
+        with self._lock:
+            self._renew(owner)
+            name = self._names.get(owner)
+            if name is None:
+                name = f"{owner[:200]}#{uuid4().hex[:12]}"
+                self._locks.acquire(name)
+                self._names[owner] = name
+            return name
+
+    def renew(self, owner: str) -> None:
+        """Release a lock that was lost with its connection; the claims under it are free."""
+        with self._lock:
+            self._renew(owner)
+
+    def _renew(self, owner: str) -> None:
+        name = self._names.get(owner)
+        if name is not None and not self._locks.is_unbroken(name):
+            logger.warning("owner %s lost its session lock and acquires a new lock", name)
+            self._locks.release(name)
+            del self._names[owner]
+
+    def dead_owners(self, names: set[str]) -> set[str]:
+        """Return the members of *names* that are dead, here or elsewhere."""
+        return self._locks.dead_owners(names) if names else set()
+
+    def release(self, owner: str) -> None:
+        """Release the lock of *owner*, if any."""
+        with self._lock:
+            name = self._names.pop(owner, None)
+        if name is not None:
+            self._locks.release(name)
+
+    def release_all(self) -> None:
+        """Release the locks of all owners; they may acquire new locks."""
+        with self._lock:
+            for name in self._names.values():
+                self._locks.release(name)
+            self._names.clear()

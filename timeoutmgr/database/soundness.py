@@ -1,8 +1,8 @@
 """Whether a refused row is at fault, or the table: a sound row is tried in its place.
 
 A constraint that refuses a row (class 23) may have come with a change to the table, or the row's
-partition may be missing: then each row is refused, and to mend the table is to mend all. What
-refuses a sound row too is an outage. The sound row is never kept.
+partition may be missing: then each row is refused, and to mend the table is to mend all. A
+table that refuses a sound row too is an outage. The sound row is never kept.
 """
 
 from collections.abc import Callable, Iterator
@@ -64,4 +64,4 @@ def _insert_and_undo(connection: Connection, insert: Callable[[Connection], obje
 
 
 class _NotRefused(Exception):
-    """The sound row was inserted; what raises this rolls it back."""
+    """The sound row was inserted; this error rolls it back."""

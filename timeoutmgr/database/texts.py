@@ -1,10 +1,13 @@
 """Text that is a key: compared by bytes, the same on every database."""
 
+from re import compile
 from typing import Any, Final
 
 from sqlalchemy import VARCHAR, Dialect, String
 from sqlalchemy.dialects.mysql import VARBINARY
 from sqlalchemy.types import TypeDecorator, TypeEngine
+
+from timeoutmgr.errors import ConfigurationError
 
 _BYTES_PER_CHARACTER: Final = 4
 
@@ -39,19 +42,35 @@ class KeyText(TypeDecorator[str]):
         return value
 
     def process_result_value(self, value: Any, dialect: Dialect) -> str | None:
-        """Decode what a database kept as bytes."""
+        """Decode bytes of a database."""
         return value.decode() if isinstance(value, bytes | bytearray) else value
 
     def bind_processor(self, dialect: Dialect) -> Any:
-        """Return what each value goes through; nothing where texts are texts."""
+        """Return the encoder of bound values; None if the database keeps texts."""
         keeps_bytes = dialect.name in {"mysql", "mariadb"}
         return super().bind_processor(dialect) if keeps_bytes else None
 
     def result_processor(self, dialect: Dialect, coltype: Any) -> Any:
-        """Return what each value comes through; nothing where texts are texts."""
+        """Return the decoder of results; None if the database keeps texts."""
         keeps_bytes = dialect.name in {"mysql", "mariadb"}
         return super().result_processor(dialect, coltype) if keeps_bytes else None
 
     def process_literal_param(self, value: str | None, dialect: Dialect) -> str:
         """Spell the value for SQL text."""
         return "NULL" if value is None else "'" + value.replace("'", "''") + "'"
+
+
+_IDENTIFIER: Final = compile(r"[A-Za-z_][A-Za-z0-9_]{0,40}")
+
+
+def checked_identifier(what: str, name: str) -> str:
+    """Return *name* if it is safe as a schema or table prefix; raise ConfigurationError if not.
+
+    At most 41 characters, so that prefix and table name together fit PostgreSQL's 63.
+    """
+    if not _IDENTIFIER.fullmatch(name):
+        raise ConfigurationError(
+            f"{what} {name[:80]!r} is no plain identifier; expected a letter or underscore, then "
+            "at most 40 letters, digits or underscores"
+        )
+    return name

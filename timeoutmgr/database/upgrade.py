@@ -3,7 +3,7 @@
 A part keeps its hand-written revisions in a folder of its own package, with an ``env.py`` that
 calls :func:`run_environment`, and has its own version table, so that queues and stores can share a
 database and be upgraded apart. The revisions are one line, and each file's name begins with its
-revision: ``0001_queues.py``. What a revision needs to know (schema, prefix) reaches it through
+revision: ``0001_queues.py``. Schema and prefix reach a revision through
 ``config.attributes``. Nothing here touches the host's logging.
 
 Alembic is imported where it works and not above: it would take 10 MiB of every process for what
@@ -28,16 +28,18 @@ from sqlalchemy import (
     Column,
     Connection,
     MetaData,
+    Select,
     String,
     Table,
     column,
+    false,
     func,
     inspect,
+    literal_column,
     select,
     table,
     text,
 )
-from sqlalchemy.engine.interfaces import ReflectedColumn
 from sqlalchemy.schema import CreateSchema
 
 from timeoutmgr.crashpoints import reach
@@ -59,7 +61,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _PATIENCE: Final = 600.0
-"""Seconds for which an upgrade is tried again while others hold locks on the tables."""
+"""Seconds for which an upgrade is tried again while other processes hold locks on the tables."""
 _MYSQL_LOCK_WAIT: Final = "SET SESSION lock_wait_timeout = 1"
 _LOCK_WAIT: Final = 50
 """Seconds to wait while another process upgrades a MySQL; below the driver's read timeout."""
@@ -78,11 +80,11 @@ def upgrade(
     """Run the revisions of *script_location* that *database* has not had yet.
 
     *script_location* is a folder, or ``"package:folder"``. A *schema* that does not exist is
-    created. Run twice it does nothing; of several processes one works and the others wait. A
-    statement may take as long as it takes, but waits for its locks no longer than others can wait
-    for it; then the revision is run again. Every revision must be one that can be run again from
-    its start. Raises StorageUnavailable, and ConfigurationError where the database is newer than
-    the code or is not what is relied on.
+    created. Run twice it does nothing; of several processes a single process works while the
+    rest wait. A statement may run for any time, but waits for its locks no longer than other
+    statements can wait for it; then the revision is run again. Every revision must be repeatable
+    from its start. Raises StorageUnavailable, and ConfigurationError if the database is newer than
+    the code or fails the proof.
     """
     prove_server(database)
     if current(database, version_table, schema) != head(script_location):
@@ -94,7 +96,7 @@ def upgrade(
 
 
 def _until_others_let_go(database: Database, work: Callable[[], None]) -> None:
-    """Do *work*, again where others hold the locks that it needs."""
+    """Do *work*, again while other processes hold the locks that it needs."""
     deadline = time.monotonic() + _PATIENCE
     while True:
         try:
@@ -102,7 +104,7 @@ def _until_others_let_go(database: Database, work: Callable[[], None]) -> None:
         except StorageConflict:
             if time.monotonic() > deadline:
                 raise
-            logger.info("upgrade of %s waits for the locks of others", database.describe())
+            logger.info("upgrade of %s waits for the locks of other sessions", database.describe())
             time.sleep(random.uniform(0.1, 0.5))
 
 
@@ -137,9 +139,9 @@ def _run_revisions(
 def remove(
     database: Database, version_table: str, schema: str | None, tables: Sequence[Table]
 ) -> None:
-    """Drop *tables* and their version; what is missing is fine.
+    """Drop *tables* and their version; missing tables are fine.
 
-    The version goes first: where MySQL is cut off in between, ``upgrade`` creates what is missing.
+    The version goes first: if MySQL is cut off in between, ``upgrade`` creates the missing tables.
     """
     version = _version(version_table, schema)
     with _alone(database, f"{schema or ''}.{version_table}") as connection:
@@ -173,7 +175,7 @@ def check(
 ) -> None:
     """Raise SchemaMissing where *database* is not at the newest revision.
 
-    Raises CombinationRefused where it is not what is relied on.
+    Raises CombinationRefused if it fails the proof.
     """
     prove_server(database)
     found, needed = current(database, version_table, schema), head(script_location)
@@ -254,7 +256,7 @@ def run_environment(context: Any) -> None:
 
 
 def revision_attributes() -> dict[str, Any]:
-    """Return what ``upgrade`` was given as *attributes*, and the schema; for use in a revision."""
+    """Return the *attributes* of ``upgrade``, and the schema; for use in a revision."""
     from alembic import op
 
     config = op.get_context().config
@@ -290,7 +292,7 @@ def add_missing_columns(made: Table, *columns: Column[Any]) -> None:
     from alembic import op
 
     offline = op.get_context().as_sql
-    there = set() if offline else {one["name"] for one in _columns(made)}
+    there = set() if offline else _columns(made)
     for one in columns:
         if one.name not in there:
             op.add_column(made.name, one, schema=made.schema)
@@ -311,10 +313,12 @@ def _indexes(made: Table) -> set[str | None]:
     return {index["name"] for index in there}
 
 
-def _columns(made: Table) -> list[ReflectedColumn]:
+def _columns(made: Table) -> set[str]:
     from alembic import op
 
-    return inspect(op.get_bind()).get_columns(made.name, schema=made.schema)
+    # Not by inspection, which warns of types that SQLAlchemy does not know: xid8, of a history.
+    no_rows: Select[Any] = select(literal_column("*")).select_from(made).where(false())
+    return set(op.get_bind().execute(no_rows).keys())
 
 
 def folder_of(script_location: str | Path) -> Path:
@@ -378,7 +382,7 @@ def _alone(database: Database, what: str) -> Iterator[Connection]:
             # Of the transaction, not the session: so it holds behind a connection pooler too.
             key = int.from_bytes(digest[:8], "big", signed=True)
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": key})
-            # It may be idle for hours; and what was selected last holds a snapshot, for whose end
+            # It may be idle for hours; and the last SELECT holds a snapshot, for whose end
             # an index that is built CONCURRENTLY would wait.
             connection.exec_driver_sql("SET LOCAL idle_in_transaction_session_timeout = 0")
         yield connection

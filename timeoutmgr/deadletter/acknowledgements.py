@@ -2,21 +2,23 @@
 
 import uuid
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
-from timeoutmgr import headers
+from timeoutmgr.contracts.message_classes import is_well_formed
 from timeoutmgr.crashpoints import reach
-from timeoutmgr.deadletter import marks as names
-from timeoutmgr.deadletter.classes import is_well_formed
+from timeoutmgr.deadletter import delivery_headers as names
+from timeoutmgr.deadletter.delivery_headers import Marks
 from timeoutmgr.deadletter.manager import QueueManager
-from timeoutmgr.deadletter.marks import Marks
+from timeoutmgr.deadletter.stored_copy import Placed
 from timeoutmgr.errors import MessageRejected
-from timeoutmgr.instants import Micros, to_wire
-from timeoutmgr.message import Message, Outgoing, Received
+from timeoutmgr.message import channels, headers
+from timeoutmgr.message.instants import Micros, to_wire
+from timeoutmgr.message.message import Message, Outgoing, Received
+from timeoutmgr.message.validation import Limits, check_destination
+from timeoutmgr.resilience.channel_log import ChannelLog
 from timeoutmgr.telemetry import Telemetry
 from timeoutmgr.transport.work import Work
-from timeoutmgr.validation import Limits, check_destination
 
 ACKNOWLEDGEMENTS: Final = ".Acknowledgements"
 """Behind an endpoint's name: the queue to which final acknowledgements of its messages come."""
@@ -83,6 +85,7 @@ class SettleKept:
     telemetry: Telemetry
     joins: bool
     """Whether the queue's transaction can span the store."""
+    log: ChannelLog = field(default_factory=lambda: ChannelLog("acknowledgements without a copy"))
 
     def __call__(self, batch: Sequence[Received], work: Work) -> None:
         """Settle what *batch* tells of; raises MessageRejected for what is no acknowledgement."""
@@ -90,10 +93,16 @@ class SettleKept:
             key, message_class, reason = _read(received.message)
             transaction = work.transaction if self.joins else None
             settled = self.manager.acknowledge(
-                key, message_class, reason=reason, transaction=transaction
+                key,
+                message_class,
+                reason=reason,
+                channel=channels.of_message(received),
+                transaction=transaction,
             )
             reach("deadletters.acknowledged")
             self.telemetry.count("final_acknowledgements" if settled else "acknowledged_unknown")
+            if settled is not Placed.PLACED:  # no row is left that could name the channel
+                self.log.note(received, self.manager.store.clock.monotonic())
 
 
 def _read(message: Message) -> tuple[tuple[str, str], int, str]:

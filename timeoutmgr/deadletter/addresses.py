@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from timeoutmgr.deadletter.letters import Box
+from timeoutmgr.deadletter.name_parser import is_format_name, parse_format_name, parse_path_name
 from timeoutmgr.deadletter.names import (
     DirectName,
     DirectSystemName,
@@ -14,7 +14,7 @@ from timeoutmgr.deadletter.names import (
     Protocol,
     SystemQueue,
 )
-from timeoutmgr.deadletter.parsing import is_format_name, parse_format_name, parse_path_name
+from timeoutmgr.deadletter.stored_copy import Box
 from timeoutmgr.errors import InvalidMessage
 
 _HERE: Final = (".", "localhost", "127.0.0.1", "::1")
@@ -103,8 +103,8 @@ def destination(text: str, here: str, nodes: Nodes) -> str:
     found = resolve(text, here, nodes)
     if isinstance(found, BoxAddress):
         raise InvalidMessage(
-            f"queue name {text!r} is read-only: only what cannot be delivered gets there, and "
-            "only by itself"
+            f"queue name {text!r} is read-only: undeliverable messages alone "
+            "enter it, by themselves"
         )
     return found.queue
 

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from timeoutmgr import headers
-from timeoutmgr.deadletter.classes import AcknowledgeLevel, JournalLevel
+from timeoutmgr.contracts.message_classes import AcknowledgeLevel, JournalLevel
 from timeoutmgr.deadletter.timers import REACH_QUEUE_DEFAULT, Timers
-from timeoutmgr.instants import Micros, from_timespan, from_wire, to_timespan
-from timeoutmgr.message import Message, with_headers
+from timeoutmgr.message import headers
+from timeoutmgr.message.instants import Micros, from_timespan, from_wire, to_timespan
+from timeoutmgr.message.message import Message, with_headers
 
 JOURNAL: Final = "TimeoutManager.Journal"
 TRANSACTIONAL: Final = "TimeoutManager.Transactional"

@@ -1,6 +1,6 @@
 """Which class an error gives the message that it kept from being delivered."""
 
-from timeoutmgr.deadletter.classes import MessageClass, is_negative, is_well_formed
+from timeoutmgr.contracts.message_classes import MessageClass, is_negative, is_well_formed
 from timeoutmgr.errors import (
     DeliveryFailed,
     DeliveryUnknown,

@@ -6,25 +6,23 @@ import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import ClassVar, Final
 
 from timeoutmgr.database import one_connection_serves
-from timeoutmgr.deadletter.acknowledging import ACKNOWLEDGEMENTS, SettleKept
-from timeoutmgr.deadletter.desk import DeadLetterDesk
+from timeoutmgr.deadletter.acknowledgements import ACKNOWLEDGEMENTS, SettleKept
 from timeoutmgr.deadletter.levels import JournalingRules, Takes
 from timeoutmgr.deadletter.manager import QueueManager
 from timeoutmgr.deadletter.native import CollectDead
+from timeoutmgr.deadletter.quotas import NODE_BYTES, Quotas
+from timeoutmgr.deadletter.service import DeadLetterDesk
 from timeoutmgr.deadletter.store import DeadLetterStore, checked_node
-from timeoutmgr.deadletter.sweeping import Sweeper
-from timeoutmgr.deadletter.usage import NODE_BYTES, Quotas
-from timeoutmgr.destinations import names_of
+from timeoutmgr.deadletter.sweeper import Sweeper
 from timeoutmgr.errors import ConfigurationError, SchemaMissing
-from timeoutmgr.features import FeatureContext, Prerequisite, Satellite
-from timeoutmgr.handlers import Expiry
+from timeoutmgr.features.feature import FIRST, FeatureContext, FeatureSettings, Prerequisite
+from timeoutmgr.features.parts import FeatureParts, Satellite
+from timeoutmgr.message.expiry import Expiry
+from timeoutmgr.message.validation import names_of
 from timeoutmgr.transport.pump import Consumption, Outage
-
-if TYPE_CHECKING:
-    from timeoutmgr.config import EndpointSettings
 
 SENTENCE: Final = (
     "Repeated failures when settling kept messages in the dead-letter store, endpoint will be "
@@ -48,7 +46,7 @@ class DeadLetterQueues:
     how often kept messages are looked through for those that nobody acknowledged in time.
     """
 
-    sets_up_first: ClassVar[bool] = True
+    priority: ClassVar[int] = FIRST
 
     node: str
     store: str | DeadLetterStore | None = None
@@ -76,7 +74,7 @@ class DeadLetterQueues:
         self.expiry  # noqa: B018 - likewise
         if self.takes not in tuple(Takes):
             known = ", ".join(Takes)
-            raise ConfigurationError(f"takes is one of {known}, got {self.takes!r}")
+            raise ConfigurationError(f"takes must be one of {known}, got {self.takes!r}")
         if self.sweep_interval <= timedelta(0):
             raise ConfigurationError(f"sweep_interval must be positive, got {self.sweep_interval}")
         if self.time_to_wait_before_critical_error < timedelta(0):
@@ -107,7 +105,7 @@ class DeadLetterQueues:
         """What happens to messages that are received too late."""
         return Expiry(discard=self.discard_expired, allowance=self.clock_allowance)
 
-    def prerequisites(self, settings: EndpointSettings) -> Iterable[Prerequisite]:
+    def prerequisites(self, settings: FeatureSettings) -> Iterable[Prerequisite]:
         """Return what must hold."""
         yield Prerequisite(
             self.store is not None or settings.transport.database is not None,
@@ -126,7 +124,7 @@ class DeadLetterQueues:
             f"{', '.join(map(repr, self.journaled))}.",
         )
 
-    def opened(self, settings: EndpointSettings) -> QueueManager:
+    def opened(self, settings: FeatureSettings) -> QueueManager:
         """Return the queue manager of the node, which connects when it is used."""
         store = self.store
         if not isinstance(store, DeadLetterStore):
@@ -138,64 +136,59 @@ class DeadLetterQueues:
             store = DeadLetterStore(store or database or "", clock=settings.clock)
         return QueueManager(store=store, node=self.node, quotas=self.quotas)
 
-    def set_up(self, context: FeatureContext) -> None:
-        """Hand the desk, the satellite of acknowledgements and the sweep to the endpoint."""
+    def set_up(self, context: FeatureContext) -> FeatureParts:
+        """Return the desk, the satellites of control messages and the sweep."""
         settings = context.settings
         manager = replace(self.opened(settings), telemetry=context.telemetry)
         queue = settings.transport.database
         joins = queue is not None and one_connection_serves(queue.url, manager.store.database.url)
-        context.dead_letters = DeadLetterDesk(
-            manager=manager,
-            endpoint=settings.name,
-            rules=self.rules,
-            clock=context.clock,
-            telemetry=context.telemetry,
-            limits=settings.limits,
-            joins=joins,
-            journaled=frozenset(self.journaled),
-            takes=Takes(self.takes),
+        return FeatureParts(
+            dead_letters=DeadLetterDesk(
+                manager=manager,
+                endpoint=settings.name,
+                rules=self.rules,
+                clock=context.clock,
+                telemetry=context.telemetry,
+                limits=settings.limits,
+                joins=joins,
+                journaled=frozenset(self.journaled),
+                takes=Takes(self.takes),
+            ),
+            expiry=self.expiry,
+            installed=(InstalledNode(manager),),
+            tasks=(Sweeper(manager, self.sweep_interval, context.clock, context.telemetry),),
+            satellites=() if settings.send_only else self._satellites(context, manager, joins),
         )
-        context.expiry = self.expiry
-        context.installed.append(InstalledNode(manager))
-        context.add_task(Sweeper(manager, self.sweep_interval, context.clock, context.telemetry))
-        if settings.send_only:
-            return
-        breaker = context.breaker(
+
+    def _satellites(
+        self, context: FeatureContext, manager: QueueManager, joins: bool
+    ) -> tuple[Satellite, ...]:
+        name, telemetry = context.settings.name, context.telemetry
+        breaker = context.breakers.over_outages(
             "DeadLetterStore",
             self.time_to_wait_before_critical_error,
             SENTENCE,
-            context.outage_in(manager.store.database),
+            context.breakers.outage_in(manager.store.database),
         )
         storage = Outage(breaker=breaker, probe=manager.store.database.ping)
-        if self.collect_from is not None:
-            collect = CollectDead(
-                manager=manager,
-                limits=settings.limits,
-                telemetry=context.telemetry,
-                joins=joins,
-            )
-            context.add_satellite(
-                Satellite(
-                    consumption=Consumption(
-                        name="Dead Letter Collector",
-                        queue=self.collect_from,
-                        step=collect,
-                        batch=50,
-                        storage=storage,
-                    )
-                )
-            )
-        context.add_satellite(
-            Satellite(
-                consumption=Consumption(
-                    name="Acknowledgement Processor",
-                    queue=settings.name + ACKNOWLEDGEMENTS,
-                    step=SettleKept(manager=manager, telemetry=context.telemetry, joins=joins),
-                    batch=50,
-                    storage=storage,
-                )
-            )
+        acknowledgements = Consumption(
+            name="Acknowledgement Processor",
+            queue=name + ACKNOWLEDGEMENTS,
+            step=SettleKept(manager=manager, telemetry=telemetry, joins=joins),
+            batch=50,
+            storage=storage,
         )
+        if self.collect_from is None:
+            return (Satellite(consumption=acknowledgements),)
+        limits = context.settings.limits
+        collected = Consumption(
+            name="Dead Letter Collector",
+            queue=self.collect_from,
+            step=CollectDead(manager=manager, limits=limits, telemetry=telemetry, joins=joins),
+            batch=50,
+            storage=storage,
+        )
+        return Satellite(consumption=collected), Satellite(consumption=acknowledgements)
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from timeoutmgr.deadletter.classes import JournalLevel, MessageClass
+from timeoutmgr.contracts.message_classes import JournalLevel, MessageClass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

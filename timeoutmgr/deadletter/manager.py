@@ -13,14 +13,15 @@ from typing import Any, Final, TypeVar
 from sqlalchemy import Connection, Table, and_, delete, select, update
 
 from timeoutmgr.contracts import Transaction
+from timeoutmgr.contracts.message_classes import JournalLevel, MessageClass, is_negative
 from timeoutmgr.crashpoints import reach
-from timeoutmgr.deadletter.classes import JournalLevel, MessageClass, is_negative
-from timeoutmgr.deadletter.letters import Letter, Placed
+from timeoutmgr.deadletter.quotas import Quotas, Usage
 from timeoutmgr.deadletter.rows import from_row, to_row
 from timeoutmgr.deadletter.store import DeadLetterStore
+from timeoutmgr.deadletter.stored_copy import Letter, Placed
 from timeoutmgr.deadletter.timers import Timers
-from timeoutmgr.deadletter.usage import NodeFull, Quotas, Usage
-from timeoutmgr.instants import Micros
+from timeoutmgr.errors import NodeFull
+from timeoutmgr.message.instants import Micros
 from timeoutmgr.telemetry import Telemetry
 
 logger = logging.getLogger(__name__)
@@ -69,7 +70,7 @@ class QueueManager:
                 reach("deadletters.taken_out")
                 row = to_row(self.node, letter)
                 self._require_room(usage, row["bytes"])
-                row |= {"deadline": deadline, "received_by": received_by}
+                row |= {"deadline": deadline, "received_by": received_by, "channel": None}
                 self._insert(connection, usage, "awaiting", row)
                 reach("deadletters.kept")
             usage.save(connection, self.store.tables)
@@ -101,15 +102,17 @@ class QueueManager:
         ended: int,
         *,
         reason: str = "",
+        channel: str | None = None,
         transaction: Transaction | None = None,
     ) -> Placed | None:
         """Settle the message *key* by its final acknowledgement, whose class is *ended*.
 
         Received: its copy is journaled if that was asked for, else forgotten. Not received: it is
         moved to the transactional dead-letter queue. One that was given up before is marked as
-        late, and stays; it is never sent again from here. None where nothing is known of it.
+        late, and stays; it is never sent again from here. The row that is left names *channel*, the
+        way by which the acknowledgement came. None where nothing is known of the message.
         """
-        return self._run(lambda c: self._acknowledge(c, key, ended, reason), transaction)
+        return self._run(lambda c: self._acknowledge(c, key, ended, reason, channel), transaction)
 
     def sweep(self, now: Micros) -> int:
         """Move what was not acknowledged by its deadline to its dead-letter queue; return how many.
@@ -189,15 +192,24 @@ class QueueManager:
         return Placed.PLACED
 
     def _acknowledge(
-        self, connection: Connection, key: tuple[str, str], ended: int, reason: str
+        self,
+        connection: Connection,
+        key: tuple[str, str],
+        ended: int,
+        reason: str,
+        channel: str | None,
     ) -> Placed | None:
         usage = self.lock(connection)
         awaiting = self.store.tables.awaiting
         found = connection.execute(select(awaiting).where(self._is(awaiting, key))).one_or_none()
         if found is None:
-            return self._too_late(connection, key, ended)
+            return self._too_late(connection, key, ended, channel)
         letter = replace(
-            from_row(found), message_class=ended, reason=reason, kept=self.store.clock.now()
+            from_row(found),
+            message_class=ended,
+            reason=reason,
+            channel=channel,
+            kept=self.store.clock.now(),
         )
         placed = self._settle(connection, usage, letter)
         usage.save(connection, self.store.tables)
@@ -230,11 +242,14 @@ class QueueManager:
         if self.telemetry is not None:
             self.telemetry.count("dead_letters_over_quota")
 
-    def _too_late(self, connection: Connection, key: tuple[str, str], ended: int) -> Placed | None:
+    def _too_late(
+        self, connection: Connection, key: tuple[str, str], ended: int, channel: str | None
+    ) -> Placed | None:
         letters = self.store.tables.letters
         one = and_(self._is(letters, key), letters.c.xact == 1)
-        values = {"class": ended} if is_negative(ended) else {"late_ack": 1}
-        changed = connection.execute(update(letters).where(one).values(values)).rowcount
+        values: dict[str, Any] = {"class": ended} if is_negative(ended) else {"late_ack": 1}
+        named = update(letters).where(one).values(values | {"channel": channel})
+        changed = connection.execute(named).rowcount
         reach("deadletters.late")
         return Placed.PLACED if changed else None
 

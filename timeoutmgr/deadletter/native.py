@@ -6,17 +6,17 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from timeoutmgr.contracts import SendResult
-from timeoutmgr.deadletter.acknowledging import final_acknowledgement
-from timeoutmgr.deadletter.classes import JournalLevel, MessageClass
-from timeoutmgr.deadletter.letters import Letter, Placed, letter_of
+from timeoutmgr.contracts.message_classes import JournalLevel, MessageClass
+from timeoutmgr.deadletter.acknowledgements import final_acknowledgement
+from timeoutmgr.deadletter.delivery_headers import Marks, read_marks
 from timeoutmgr.deadletter.manager import QueueManager
-from timeoutmgr.deadletter.marks import Marks, read_marks
+from timeoutmgr.deadletter.stored_copy import Letter, Placed, letter_of
 from timeoutmgr.errors import InvalidMessage, MessageRejected
-from timeoutmgr.message import Death, Received
-from timeoutmgr.redaction import on_one_line
+from timeoutmgr.message.message import Death, Received
+from timeoutmgr.message.redaction import on_one_line
+from timeoutmgr.message.validation import Limits
 from timeoutmgr.telemetry import Telemetry
 from timeoutmgr.transport.work import Work
-from timeoutmgr.validation import Limits
 
 logger = logging.getLogger(__name__)
 
@@ -100,6 +100,8 @@ class CollectDead:
             return work.try_send([final]) == [SendResult.CONFIRMED]
         except InvalidMessage as error:
             logger.warning(
-                "no source is told of message %.80r: %s", letter.message.id, on_one_line(error)
+                "node could not notify the source of message %.80r: %s",
+                letter.message.id,
+                on_one_line(error),
             )
             return False

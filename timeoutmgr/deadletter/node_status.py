@@ -6,7 +6,7 @@ from sqlalchemy import func, select
 
 from timeoutmgr.deadletter.manager import QueueManager
 from timeoutmgr.errors import SchemaMissing
-from timeoutmgr.instants import Micros
+from timeoutmgr.message.instants import Micros
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,11 +21,11 @@ from sqlalchemy import (
 )
 
 from timeoutmgr.contracts import Transaction
-from timeoutmgr.deadletter.letters import Box, Letter
 from timeoutmgr.deadletter.manager import QueueManager
 from timeoutmgr.deadletter.rows import from_row
+from timeoutmgr.deadletter.stored_copy import Box, Letter
 from timeoutmgr.deadletter.tables import ID_LENGTH
-from timeoutmgr.instants import Micros
+from timeoutmgr.message.instants import Micros
 
 AT_ONCE: Final = 500
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, update
 
 from timeoutmgr.deadletter.tables import Tables
-from timeoutmgr.errors import ConfigurationError, SchemaMissing, StorageUnavailable
+from timeoutmgr.errors import ConfigurationError, SchemaMissing
 
 NODE_BYTES: Final = 8 * 1024**3
 """What a node may keep in all if nobody says otherwise: 8 GiB."""
@@ -34,16 +34,6 @@ class Quotas:
             value = getattr(self, name)
             if value is not None and value < 0:
                 raise ConfigurationError(f"quota {name} is a number of bytes or None, got {value}")
-
-
-class NodeFull(StorageUnavailable):
-    """A node keeps as much as it may; nothing is wrong with the message, which is not taken."""
-
-    def __init__(self, node: str, used: int, quota: int) -> None:
-        super().__init__(
-            f"node {node!r} keeps {used} bytes of dead letters and journals, its quota is {quota}; "
-            "read and delete some (`timeoutmgr deadletters delete`), or raise the quota"
-        )
 
 
 @dataclass(slots=True)

@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from typing import Final
 
 from timeoutmgr.contracts import DeadLetters, Receiver, SendResult, Transport, TransportSession
-from timeoutmgr.deadletter.classes import MessageClass
+from timeoutmgr.contracts.message_classes import MessageClass
 from timeoutmgr.deadletter.failures import Died
 from timeoutmgr.errors import TransportUnavailable
-from timeoutmgr.message import Received
-from timeoutmgr.validation import Limits, check_destination
+from timeoutmgr.message.message import Received
+from timeoutmgr.message.validation import Limits, check_destination
 
 logger = logging.getLogger(__name__)
 
@@ -87,14 +87,14 @@ def _remove(
     received: Received,
     why: Died,
 ) -> bool:
-    burial = dead_letters.bury(received.message, why, queue=received.queue)
+    burial = dead_letters.dead_letter(received.message, why, queue=received.queue)
     if burial is not None:
         if set(session.send(burial.needed)) - {SendResult.CONFIRMED}:
             raise TransportUnavailable(
                 f"the source of message {received.message.id!r:.80} could not be told that it is "
                 f"removed; it stays in {received.queue!r}"
             )
-        session.send(burial.told)
+        session.send(burial.notifications)
     elif dead_letters.expires_with_trace(received.message):
         raise TransportUnavailable(
             f"message {received.message.id!r:.80} asks for a dead letter and the dead-letter queue "

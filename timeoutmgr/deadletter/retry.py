@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from timeoutmgr.contracts import SendResult, Transaction, Transport, TransportSession
-from timeoutmgr.deadletter.desk import DeadLetterDesk
-from timeoutmgr.deadletter.letters import Letter
-from timeoutmgr.deadletter.marks import without_limits
+from timeoutmgr.deadletter.delivery_headers import without_limits
 from timeoutmgr.deadletter.queues import LetterQueue
+from timeoutmgr.deadletter.service import DeadLetterDesk
+from timeoutmgr.deadletter.stored_copy import Letter
 from timeoutmgr.errors import InvalidMessage
-from timeoutmgr.message import Message, Outgoing
-from timeoutmgr.redaction import on_one_line
-from timeoutmgr.validation import check_destination
+from timeoutmgr.message.message import Message, Outgoing
+from timeoutmgr.message.redaction import on_one_line
+from timeoutmgr.message.validation import check_destination
 
 logger = logging.getLogger(__name__)
 
@@ -115,7 +115,9 @@ def _sent(
         [result] = session.send([outgoing], transaction=transaction)
     except InvalidMessage as error:
         # What no transport can carry (it is too large, say) must not keep the others back.
-        logger.warning("message %.80r cannot be sent: %s", outgoing.message.id, on_one_line(error))
+        logger.warning(
+            "transport cannot carry message %.80r: %s", outgoing.message.id, on_one_line(error)
+        )
         return SendResult.REFUSED
     return result
 

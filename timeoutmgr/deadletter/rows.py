@@ -5,11 +5,11 @@ from typing import Any, Final
 
 from sqlalchemy import Row
 
-from timeoutmgr.deadletter.classes import JournalLevel
-from timeoutmgr.deadletter.letters import Letter
+from timeoutmgr.contracts.message_classes import JournalLevel
+from timeoutmgr.deadletter.stored_copy import Letter
 from timeoutmgr.deadletter.tables import ID_LENGTH, NAME_LENGTH, REASON_LENGTH
 from timeoutmgr.errors import MessageRejected
-from timeoutmgr.message import Message
+from timeoutmgr.message.message import Message
 
 _to_json: Final = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -38,6 +38,7 @@ def to_row(node: str, letter: Letter) -> dict[str, Any]:
         "attempts": letter.attempts,
         "reason": _told(letter.reason),
         "late_ack": int(letter.late),
+        "channel": letter.channel,
         "headers": headers,
         "body": message.body,
         "content_type": _checked("content type", message.content_type, 255),
@@ -71,6 +72,7 @@ def from_row(row: Row[Any]) -> Letter:
         attempts=given["attempts"],
         reason=given["reason"],
         late=bool(given["late_ack"]),
+        channel=given["channel"],
     )
 
 

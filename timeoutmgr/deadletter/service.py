@@ -5,26 +5,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from timeoutmgr import headers as names
 from timeoutmgr.contracts import Clock, Transaction
 from timeoutmgr.contracts.dead_letters import Burial
+from timeoutmgr.contracts.delivery_options import Delivery
+from timeoutmgr.contracts.message_classes import JournalLevel, MessageClass
 from timeoutmgr.crashpoints import reach
-from timeoutmgr.deadletter.acknowledging import asked_for, final_acknowledgement
-from timeoutmgr.deadletter.addressing import destination as queue_of
-from timeoutmgr.deadletter.classes import JournalLevel, MessageClass
-from timeoutmgr.deadletter.delivery import Delivery
+from timeoutmgr.deadletter.acknowledgements import asked_for, final_acknowledgement
+from timeoutmgr.deadletter.addresses import destination as queue_of
+from timeoutmgr.deadletter.delivery_headers import MOST_HOPS, Marks, one_hop_more, read_marks
 from timeoutmgr.deadletter.failures import Died, class_of
-from timeoutmgr.deadletter.letters import Letter, Placed, letter_of
 from timeoutmgr.deadletter.levels import JournalingRules, Takes
 from timeoutmgr.deadletter.manager import QueueManager
-from timeoutmgr.deadletter.marks import MOST_HOPS, Marks, one_hop_more, read_marks
+from timeoutmgr.deadletter.stored_copy import Letter, Placed, letter_of
 from timeoutmgr.errors import InvalidMessage, StorageUnavailable, TimeoutManagerError
-from timeoutmgr.instants import Micros, duration_micros, from_wire
-from timeoutmgr.message import Message, Outgoing
-from timeoutmgr.redaction import on_one_line
-from timeoutmgr.routing import DELAYED, TIMEOUTS, final_destination
+from timeoutmgr.message import headers as names
+from timeoutmgr.message.instants import Micros, duration_micros, from_wire
+from timeoutmgr.message.message import Message, Outgoing
+from timeoutmgr.message.redaction import on_one_line
+from timeoutmgr.message.routes import DELAYED, TIMEOUTS, final_destination
+from timeoutmgr.message.validation import Limits, check_destination
 from timeoutmgr.telemetry import Telemetry
-from timeoutmgr.validation import Limits, check_destination
 
 logger = logging.getLogger(__name__)
 
@@ -168,7 +168,7 @@ class DeadLetterDesk:
 
     # --- the end
 
-    def bury(
+    def dead_letter(
         self,
         message: Message,
         error: BaseException,
@@ -192,7 +192,7 @@ class DeadLetterDesk:
         source = marks.source_node
         if marks.transactional and source is not None and source != self.manager.node:
             final = self._final(message, marks, queue, message_class, reason)
-            return Burial(needed=tuple(final), told=told) if final else None
+            return Burial(needed=tuple(final), notifications=told) if final else None
         letter = replace(
             self._letter(message, marks, message_class, queue, now),
             reason=reason,
@@ -203,7 +203,7 @@ class DeadLetterDesk:
         if placed is not Placed.PLACED:
             self.telemetry.count("dead_letters_over_quota")
             logger.error(
-                "the dead-letter queue of node %s is full and takes no message %.80r: %s",
+                "node %s refuses message %.80r, its dead-letter queue is full: %s",
                 self.manager.node,
                 message.id,
                 on_one_line(reason),
@@ -214,7 +214,7 @@ class DeadLetterDesk:
             f"message {message.id!r:.80} for {queue!r:.80} is dead ({letter.class_name}) on node "
             f"{self.manager.node}: {on_one_line(reason)}"
         )
-        return Burial(told=told, report=report)
+        return Burial(notifications=told, report=report)
 
     def expires_with_trace(self, message: Message) -> bool:
         """Return whether it asks for a dead letter."""
@@ -283,7 +283,9 @@ class DeadLetterDesk:
                 check_destination(marks.admin_queue, self.limits)
         except InvalidMessage as error:
             logger.warning(
-                "the admin queue of message %.80r is not told: %s", message.id, on_one_line(error)
+                "node could not notify the admin queue of message %.80r: %s",
+                message.id,
+                on_one_line(error),
             )
             return []
         return asked_for(message, marks, queue, message_class, self.clock.now(), reason)
@@ -300,7 +302,7 @@ class DeadLetterDesk:
         except StorageUnavailable as error:
             # What is not known harms nobody: it only leaves a later change unnoticed.
             logger.info(
-                "the GUID of node %s is not known: %s", self.manager.node, on_one_line(error)
+                "node %s could not read its GUID: %s", self.manager.node, on_one_line(error)
             )
             return None
 

@@ -3,10 +3,10 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from timeoutmgr.deadletter.classes import JournalLevel, MessageClass
-from timeoutmgr.deadletter.marks import Marks
-from timeoutmgr.instants import Micros, duration_micros
-from timeoutmgr.message import Message
+from timeoutmgr.contracts.message_classes import JournalLevel, MessageClass
+from timeoutmgr.deadletter.delivery_headers import Marks
+from timeoutmgr.message.instants import Micros, duration_micros
+from timeoutmgr.message.message import Message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,7 +17,8 @@ class Letter:
     *source* is the queue it came from, as far as that is known; *destination* the one it was for,
     which is also where it failed or was received. *kept* is when it came to lie here. The timers
     are those it was sent with, in microseconds. *late* says that it was received after all, after
-    it had been given up.
+    it had been given up. *channel* is the way by which the final acknowledgement came that settled
+    it (see :mod:`timeoutmgr.message.channels`); None where none did.
     """
 
     message: Message
@@ -35,6 +36,7 @@ class Letter:
     attempts: int = 0
     reason: str = ""
     late: bool = False
+    channel: str | None = None
 
     @property
     def class_name(self) -> str:

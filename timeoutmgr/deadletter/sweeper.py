@@ -7,7 +7,7 @@ from datetime import timedelta
 from timeoutmgr.contracts import Clock
 from timeoutmgr.deadletter.manager import SWEEP, QueueManager
 from timeoutmgr.errors import StorageUnavailable
-from timeoutmgr.redaction import on_one_line
+from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.telemetry import Telemetry
 
 logger = logging.getLogger(__name__)
@@ -65,9 +65,11 @@ class Sweeper:
                         self._manager.node,
                     )
             except StorageUnavailable as error:
-                logger.info("no sweep while the dead-letter store is away: %s", on_one_line(error))
+                logger.info(
+                    "sweeper skips a sweep, the dead-letter store is away: %s", on_one_line(error)
+                )
             except Exception:
-                logger.exception("the sweep of kept messages failed; it goes on")
+                logger.exception("sweeper failed and goes on")
                 self._telemetry.count("sweep_failures")
             if self._stop.wait(self._interval):
                 return

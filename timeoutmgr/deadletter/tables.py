@@ -105,6 +105,7 @@ def _letter_columns(*more_key: Column[Any]) -> list[Column[Any]]:
         Column("attempts", Integer(), nullable=False),
         Column("reason", long_text, nullable=False),
         Column("late_ack", SmallInteger(), nullable=False, server_default="0"),
+        Column("channel", Text()),
         Column("headers", long_text, nullable=False),
         Column("body", blob, nullable=False),
         Column("content_type", KeyText(255), nullable=False),

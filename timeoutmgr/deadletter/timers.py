@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final
 
-from timeoutmgr.deadletter.classes import MessageClass
+from timeoutmgr.contracts.message_classes import MessageClass
 from timeoutmgr.errors import InvalidMessage
-from timeoutmgr.instants import duration_micros
+from timeoutmgr.message.instants import duration_micros
 
 REACH_QUEUE_DEFAULT: Final = timedelta(days=4)
 """What a message has to reach its queue if nobody says otherwise: 345,600 seconds."""

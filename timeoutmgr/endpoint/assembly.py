@@ -1,24 +1,29 @@
 """From settings to the parts of an endpoint, checked together. No I/O."""
 
 import uuid
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final
 
-from timeoutmgr.answers import Answering
-from timeoutmgr.clearing import Clearing
-from timeoutmgr.config import EndpointSettings
-from timeoutmgr.contracts import ChoosesClock, TransactionMode
+from timeoutmgr.contracts import ChoosesClock, TransactionMode, TransportSession
+from timeoutmgr.contracts.answers import Answering
 from timeoutmgr.database import Database, one_connection_serves
-from timeoutmgr.errors import ConfigurationError
-from timeoutmgr.features import FeatureContext, Satellite, check_prerequisites
-from timeoutmgr.handlers import HandlerStep, retry_later
-from timeoutmgr.outgoing import Composer
+from timeoutmgr.endpoint.configuration import EndpointSettings
+from timeoutmgr.endpoint.handlers import HandlerStep, retry_later
+from timeoutmgr.errors import ConfigurationError, SchemaMissing
+from timeoutmgr.features.breakers import Breakers
+from timeoutmgr.features.feature import Feature, FeatureContext, check_prerequisites
+from timeoutmgr.features.parts import FeatureParts, ManagerRoute, Satellite, merged
+from timeoutmgr.features.schema import missing_schema
+from timeoutmgr.message.expiry import Expiry
+from timeoutmgr.message.routes import Clearing, manager_endpoint, timeout_id, to_timeout_manager
 from timeoutmgr.resilience.breakers import OutageBreaker
 from timeoutmgr.resilience.critical import CriticalErrors
 from timeoutmgr.resilience.recovery import RecoverabilitySettings
-from timeoutmgr.routing import manager_endpoint, timeout_id, to_timeout_manager
-from timeoutmgr.sending import Sender, SessionPool
+from timeoutmgr.sender.composer import Composer
+from timeoutmgr.sender.outlet import Outlet
+from timeoutmgr.sender.sender import Sender, SessionPool
 from timeoutmgr.transport.capabilities import check_combination, default_mode
 from timeoutmgr.transport.pump import Consumption
 
@@ -29,12 +34,16 @@ _BROKER_WAIT: Final = timedelta(minutes=2)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
+class AssembledEndpoint:
     """An endpoint, assembled and not started."""
 
     settings: EndpointSettings
     mode: TransactionMode
-    context: FeatureContext
+    owner: str
+    """The name of this process' endpoint in claims and leases."""
+    critical: CriticalErrors
+    breakers: Breakers
+    features: FeatureParts
     composer: Composer
     satellites: tuple[Satellite, ...]
     pool: SessionPool
@@ -45,7 +54,7 @@ class Parts:
     def queues(self) -> list[str]:
         """The queues that the enabled features need, and no others."""
         own = [] if self.settings.send_only else [self.settings.input_queue]
-        needed = [each for each in self.satellites if not each.where_found]
+        needed = [each for each in self.satellites if not each.optional_queue]
         consumed = [*own, *(satellite.consumption.queue for satellite in needed)]
         return [*dict.fromkeys([*consumed, self.settings.error_queue])] if consumed else []
 
@@ -64,67 +73,122 @@ class Parts:
         broker = [transport] if isinstance(transport, Answering) else []
         return [*self.databases, *broker]
 
+    @property
+    def outlet(self) -> Outlet:
+        """The parts with which a program sends."""
+        settings, features = self.settings, self.features
+        return Outlet(
+            endpoint=settings.name,
+            transport=settings.transport,
+            clock=settings.clock,
+            new_id=settings.new_id,
+            check_destinations=settings.check_destinations,
+            composer=self.composer,
+            sender=self.sender,
+            manager_address=features.manager_address,
+            direct=features.direct,
+            dead_letters=features.dead_letters,
+            missing_schema=self.missing_schema,
+        )
+
+    def missing_schema(self, error: Exception) -> SchemaMissing | None:
+        """Return which tables *error* is about, if they are missing or too old; None otherwise."""
+        settings = self.settings
+        return missing_schema(
+            error, settings.transport, settings.installed_persistence, self.features.installed
+        )
+
     def close_storage(self) -> None:
         """Let go of the connections to where timeouts are stored; closing twice is fine."""
         if self.settings.persistence is not None:
             self.settings.persistence.close()
-        delayed = self.settings.delayed_delivery
-        close = getattr(delayed.store, "close", None) if delayed is not None else None
-        if close is not None:
-            close()
+        if self.settings.delayed_delivery is not None:
+            self.settings.delayed_delivery.close()
 
 
-def assemble(settings: EndpointSettings) -> Parts:
-    """Return the parts; raise ConfigurationError for what cannot work or keep the promises."""
+def assemble(settings: EndpointSettings) -> AssembledEndpoint:
+    """Return the parts of an endpoint.
+
+    Raises ConfigurationError for settings that cannot work or keep the promises.
+    """
     mode = _mode(settings)
     check_prerequisites(settings.features, settings)
-    context = FeatureContext(
-        settings=settings,
-        transport=settings.transport,
-        mode=mode,
-        persistence=settings.persistence,
-        clock=settings.clock,
-        new_id=settings.new_id,
-        telemetry=settings.telemetry,
-        critical=CriticalErrors(settings.hooks, settings.critical_action),
-        owner=uuid.uuid4().hex,
+    critical = CriticalErrors(settings.hooks, settings.critical_action)
+    breakers = Breakers(critical, settings.clock)
+    owner = uuid.uuid4().hex
+    features = _set_up(
+        settings.features,
+        FeatureContext(
+            settings=settings,
+            mode=mode,
+            new_id=settings.new_id,
+            telemetry=settings.telemetry,
+            critical=critical,
+            breakers=breakers,
+            owner=owner,
+        ),
+        _external(settings),
     )
-    # Dead letters first: other features hand what they cannot deliver to them.
-    for feature in sorted(
-        settings.features, key=lambda one: not getattr(one, "sets_up_first", False)
-    ):
-        feature.set_up(context)
-    external = settings.external_timeout_manager
-    if external is not None:
-        context.route_delays(
-            external, lambda outgoing, due: to_timeout_manager(outgoing, due, external)
-        )
-    composer = _composer(settings, context)
+    composer = _composer(settings, features)
     pool = SessionPool(settings.transport)
     sender = Sender(
         pool,
         settings.clock,
-        context.dead_letters,
-        context.missing_destinations,
+        features.dead_letters,
+        features.missing_destinations or _missing_queues,
         has_clock=settings.transport.database is not None and not composer.goes_by_host,
     )
-    satellites = list(context.satellites)
+    satellites = features.satellites
     if not settings.send_only and settings.handlers:
-        satellites.append(_handlers(settings, context, composer, sender))
+        satellites = (*satellites, _handlers(settings, features, composer, sender))
     queues = settings.transport.database
-    outage = context.outage_in(queues)
-    broker = context.breaker("Broker", _BROKER_WAIT, BROKER_SENTENCE, outage)
-    context.watch_silence(queues, broker, _BROKER_WAIT)
-    return Parts(
+    broker = breakers.over_outages(
+        "Broker", _BROKER_WAIT, BROKER_SENTENCE, breakers.outage_in(queues)
+    )
+    breakers.watch_silence(queues, broker, _BROKER_WAIT)
+    return AssembledEndpoint(
         settings=settings,
         mode=mode,
-        context=context,
+        owner=owner,
+        critical=critical,
+        breakers=breakers,
+        features=features,
         composer=composer,
-        satellites=tuple(satellites),
+        satellites=satellites,
         pool=pool,
         sender=sender,
         broker=broker,
     )
+
+
+def _set_up(
+    features: Iterable[Feature], context: FeatureContext, external: FeatureParts
+) -> FeatureParts:
+    """Return the parts of *features*, set up by priority; a feature sees earlier parts."""
+    parts: dict[str, FeatureParts] = {}
+    for feature in sorted(features, key=lambda feature: feature.priority):
+        found = merged(parts)
+        context = replace(
+            context, dead_letters=found.dead_letters, stored_delays=found.stored_delays
+        )
+        parts[feature.name] = feature.set_up(context)
+    return merged({**parts, "external timeout manager": external})
+
+
+def _external(settings: EndpointSettings) -> FeatureParts:
+    """Return the route to a timeout manager elsewhere, if the settings name one."""
+    address = settings.external_timeout_manager
+    if address is None:
+        return FeatureParts()
+    return FeatureParts(
+        manager=ManagerRoute(
+            address, lambda outgoing, due: to_timeout_manager(outgoing, due, address)
+        )
+    )
+
+
+def _missing_queues(session: TransportSession, queues: Sequence[str]) -> list[str]:
+    return session.missing_queues(queues)
 
 
 def _mode(settings: EndpointSettings) -> TransactionMode:
@@ -150,33 +214,33 @@ def _mode(settings: EndpointSettings) -> TransactionMode:
     return mode
 
 
-def _composer(settings: EndpointSettings, context: FeatureContext) -> Composer:
-    manager = manager_endpoint(context.manager_address or settings.name)
+def _composer(settings: EndpointSettings, features: FeatureParts) -> Composer:
+    manager = manager_endpoint(features.manager_address or settings.name)
     return Composer(
         endpoint=settings.name,
         clearing=Clearing(
             endpoint=settings.name,
-            address=context.manager_address,
-            is_native=context.native_delays is not None,
-            is_listed=context.delayed is None,
+            address=features.manager_address,
+            is_native=features.native_delays is not None,
+            is_listed=features.delayed is None,
         ),
         reply_to=None if settings.send_only else settings.input_queue,
         limits=settings.limits,
         clock=settings.clock,
         new_id=settings.new_id,
         timeout_id_of=lambda message_id: timeout_id(manager, message_id),
-        delays=context.delays,
-        cancellable_delays=context.cancellable_delays,
-        remembering_delays=context.remembering_delays,
-        dead_letters=context.dead_letters,
-        goes_by_host=isinstance(context.store, ChoosesClock) and context.store.goes_by_host,
+        delays=features.delays,
+        cancellable_delays=features.cancellable_delays,
+        remembering_delays=features.remembering_delays,
+        dead_letters=features.dead_letters,
+        goes_by_host=isinstance(features.store, ChoosesClock) and features.store.goes_by_host,
     )
 
 
 def _handlers(
-    settings: EndpointSettings, context: FeatureContext, composer: Composer, sender: Sender
+    settings: EndpointSettings, features: FeatureParts, composer: Composer, sender: Sender
 ) -> Satellite:
-    delays = context.delays
+    delays = features.delays
     policy = settings.recoverability or RecoverabilitySettings()
     if delays is None and settings.recoverability is not None and policy.delayed:
         raise ConfigurationError(
@@ -197,8 +261,8 @@ def _handlers(
                 require_queues=sender.require_queues
                 if settings.check_destinations
                 else lambda _queues: None,
-                dead_letters=context.dead_letters,
-                expiry=context.expiry,
+                dead_letters=features.dead_letters,
+                expiry=features.expiry or Expiry(),
             ),
             policy=policy,
             retry_later=None

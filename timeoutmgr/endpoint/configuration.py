@@ -1,20 +1,18 @@
-"""What an endpoint is to be: collected by EndpointConfiguration, frozen and checked at the door."""
+"""Settings of an endpoint: collected by EndpointConfiguration, frozen, checked at the door."""
 
 import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from timeoutmgr import plugins
-from timeoutmgr.callables import check_callable
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import Clock, Persistence, TransactionMode, Transport
-from timeoutmgr.delayed_delivery import DelayedDeliverySettings
-from timeoutmgr.destinations import is_satellite_queue
+from timeoutmgr.contracts.callables import check_callable
+from timeoutmgr.endpoint.handlers import ANY, Handler
 from timeoutmgr.errors import (
     CombinationRefused,
     ConfigurationError,
@@ -22,26 +20,18 @@ from timeoutmgr.errors import (
     UnknownPart,
     UnknownSetting,
 )
-from timeoutmgr.features import Feature
-from timeoutmgr.handlers import ANY, Handler
-from timeoutmgr.ids import random_id
+from timeoutmgr.features.delayed_delivery import DelayedDeliverySettings
+from timeoutmgr.features.feature import Feature, ManagerDisabled
+from timeoutmgr.message.ids import random_id
+from timeoutmgr.message.validation import Limits, check_destination, is_satellite_queue
 from timeoutmgr.resilience.critical import CriticalAction, CriticalErrorHook
 from timeoutmgr.resilience.recovery import RecoverabilitySettings
 from timeoutmgr.telemetry import Counters, Telemetry
-from timeoutmgr.validation import Limits, check_destination
 
 DATA: Final = "TIMEOUTMGR_DATA"
 """Environment variable that names the embedded file, which holds queues and stores by default."""
 
 AnyHandler = TypeVar("AnyHandler", bound=Handler)
-
-
-class ManagerDisabled(Enum):
-    """Whether a timeout manager beside native delayed delivery was said to be gone for good."""
-
-    NOT_SAID = "not said"
-    ONCE_DRAINED = "once drained"
-    FORCED = "forced"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +101,7 @@ class EndpointSettings:
 
 
 class EndpointConfiguration:
-    """Collects what an endpoint is to be.
+    """Collects the settings of an endpoint.
 
     ::
 

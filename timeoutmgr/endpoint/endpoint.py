@@ -8,10 +8,12 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from timeoutmgr import installation
-from timeoutmgr.assembly import assemble
-from timeoutmgr.bulk import OnSent, ToSend, send_many, store_many
-from timeoutmgr.config import EndpointConfiguration
+from timeoutmgr.endpoint import installation
+from timeoutmgr.endpoint.assembly import assemble
+from timeoutmgr.endpoint.configuration import EndpointConfiguration
+from timeoutmgr.endpoint.handlers import merged
+from timeoutmgr.endpoint.runner import Runner
+from timeoutmgr.endpoint.timeouts import Timeouts
 from timeoutmgr.errors import (
     ConfigurationError,
     DeliveryFailed,
@@ -22,16 +24,14 @@ from timeoutmgr.errors import (
     TransportUnavailable,
     Unsupported,
 )
-from timeoutmgr.handlers import merged
-from timeoutmgr.inside import send_inside, time_in
-from timeoutmgr.instants import Micros
-from timeoutmgr.outgoing import Composed, SendOptions, Sent
-from timeoutmgr.redaction import on_one_line
+from timeoutmgr.message.instants import Micros
+from timeoutmgr.message.redaction import on_one_line
+from timeoutmgr.message.routes import TIMEOUTS, wake_manager
 from timeoutmgr.resilience.silence import hurrying
-from timeoutmgr.routing import TIMEOUTS, wake_manager
-from timeoutmgr.runner import Runner
-from timeoutmgr.timeouts import Timeouts
-from timeoutmgr.waiting import count_waiting
+from timeoutmgr.sender.bulk import OnSent, ToSend, send_many, store_many
+from timeoutmgr.sender.composer import Composed, SendOptions, Sent
+from timeoutmgr.sender.in_transaction import send_inside, time_in
+from timeoutmgr.transport.queue_view import count_waiting
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -56,6 +56,7 @@ class Endpoint:
                 'config = EndpointConfiguration("sales")'
             )
         self._parts = assemble(config.settings())
+        self._outlet = self._parts.outlet
         config.freeze()
         self._lock = threading.RLock()
         self._runner: Runner | None = None
@@ -71,18 +72,18 @@ class Endpoint:
     @property
     def critical_error(self) -> tuple[str, BaseException] | None:
         """The first critical error that was raised, if any."""
-        return self._parts.context.critical.raised
+        return self._parts.critical.raised
 
     @property
     def timeouts(self) -> Timeouts:
         """The pending timeouts of this endpoint's own timeout manager."""
-        store = self._parts.context.store
-        if self._parts.context.delayed is not None:
+        store = self._parts.features.store
+        if self._parts.features.delayed is not None:
             raise ConfigurationError(
                 f"endpoint {self.name!r} has a delayed message store, which cannot list or change "
-                "what it holds; use TimeoutManager where that is needed"
+                "its messages; use TimeoutManager to list or change timeouts"
             )
-        if store is None and self._parts.context.native_delays is not None:
+        if store is None and self._parts.features.native_delays is not None:
             raise Unsupported(
                 "listing, cancelling or rescheduling with native delayed delivery",
                 "the broker holds the messages, and tells only how many are in each level",
@@ -95,7 +96,12 @@ class Endpoint:
                 "ask the endpoint that manages its timeouts"
             )
         transport, queue = self._parts.settings.transport, self.name + TIMEOUTS
-        return Timeouts(store, self._wake, lambda: count_waiting(transport, queue))
+        return Timeouts(
+            store,
+            self._wake,
+            lambda: count_waiting(transport, queue),
+            lambda: installation.schema_expected(self._parts),
+        )
 
     def install(self, *, new_marker: bool = False) -> list[str]:
         """Create queues and tables that are missing; return the endpoint's queues.
@@ -119,7 +125,7 @@ class Endpoint:
                 self._stopped.set()
                 raise
             logger.info("endpoint %s runs (%s)", self.name, self._parts.mode.value)
-        self._parts.context.critical.started(self.stop)
+        self._parts.critical.started(self.stop)
 
     def stop(self) -> None:
         """Stop; returns when all is still. Before start and twice is fine, from any thread."""
@@ -133,14 +139,14 @@ class Endpoint:
         """
         with hurrying(self._parts.servers):
             self._stop()
-            self._parts.context.critical.join(10.0)
+            self._parts.critical.join(10.0)
             self._is_closed = True
             self._parts.pool.close()
             self._parts.settings.transport.close()
             self._parts.close_storage()
 
     def _stop(self) -> None:
-        self._parts.context.critical.stopped()
+        self._parts.critical.stopped()
         with self._lock:
             runner, self._runner = self._runner, None
             if runner is not None:
@@ -206,11 +212,11 @@ class Endpoint:
             stored=session is not None,
             delay_clock=self._parts.sender.now
             if session is None
-            else lambda: time_in(self._parts, session),
+            else lambda: time_in(self._outlet, session),
         )
         with installation.schema_expected(self._parts):
             if session is not None:
-                return send_inside(self._parts, composed, session)
+                return send_inside(self._outlet, composed, session)
             self._parts.sender.send([composed.outgoing], finally_for=self._to_check([composed]))
         return composed.sent
 
@@ -238,7 +244,7 @@ class Endpoint:
         Raises BulkInterrupted, which holds what was drawn and is not known to be taken.
         """
         self._check_open()
-        return send_many(self._parts, messages, on_sent)
+        return send_many(self._outlet, messages, on_sent)
 
     def store_many(self, messages: Iterable[ToSend], *, on_sent: OnSent | None = None) -> int:
         """Store many delayed messages past the queue; return how many.
@@ -248,7 +254,7 @@ class Endpoint:
         rest is as with ``send_many``.
         """
         self._check_open()
-        return store_many(self._parts, messages, on_sent)
+        return store_many(self._outlet, messages, on_sent)
 
     def clear_timeouts(self, saga_id: str) -> None:
         """Ask the timeout manager, this endpoint's or an external one, to forget a saga's.
@@ -270,8 +276,7 @@ class Endpoint:
         """Return the counters of this process and the state of its breakers."""
         counted: dict[str, float] = getattr(self._parts.settings.telemetry, "snapshot", dict)()
         breakers = {
-            f"breaker_{breaker.name}": breaker.state.value
-            for breaker in self._parts.context.breakers
+            f"breaker_{breaker.name}": breaker.state.value for breaker in self._parts.breakers
         }
         return {**counted, **breakers}
 
@@ -285,7 +290,7 @@ class Endpoint:
         return [each.sent.destination for each in composed if each.due is not None]
 
     def _wake(self, due: Micros) -> None:
-        address = self._parts.context.manager_address
+        address = self._parts.features.manager_address
         if address is None:
             return
         try:
@@ -293,7 +298,7 @@ class Endpoint:
         except (TransportUnavailable, DeliveryFailed, SchemaMissing, QueueMissing) as error:
             # The change is committed: an error would say that it is not.
             logger.warning(
-                "endpoint %s cannot wake its poller, which looks within a minute: %s",
+                "endpoint %s could not wake its poller, which polls within a minute: %s",
                 self.name,
                 on_one_line(error),
             )

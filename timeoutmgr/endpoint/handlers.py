@@ -3,33 +3,33 @@
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from timeoutmgr import headers
-from timeoutmgr.callables import unrun
-from timeoutmgr.clearing import ClearOrder
 from timeoutmgr.contracts import Clock, DeadLetters
+from timeoutmgr.contracts.callables import unrun
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database.failures import fails_again
 from timeoutmgr.errors import (
-    ConfigurationError,
     HandlerFailed,
     InvalidMessage,
     MessageRejected,
     ReceivedTooLate,
 )
-from timeoutmgr.ids import RepeatableIds
-from timeoutmgr.instants import duration_micros, from_timespan, from_wire, to_wire
-from timeoutmgr.message import Message, Outgoing, Received
-from timeoutmgr.outgoing import Composer, DelayClock, DelayRoute, SendOptions, Sent
+from timeoutmgr.message import headers
+from timeoutmgr.message.expiry import Expiry
+from timeoutmgr.message.ids import RepeatableIds
+from timeoutmgr.message.instants import duration_micros, from_timespan, from_wire, to_wire
+from timeoutmgr.message.message import Message, Outgoing, Received, enclosed_types
+from timeoutmgr.message.routes import ClearOrder, DelayRoute
+from timeoutmgr.message.validation import decode_body
 from timeoutmgr.resilience.recovery import RecoverabilitySettings, delayed_retries, retry_delay
+from timeoutmgr.sender.composer import Composer, DelayClock, SendOptions, Sent
 from timeoutmgr.telemetry import Telemetry
 from timeoutmgr.transport.work import Work
-from timeoutmgr.validation import decode_body
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -190,7 +190,7 @@ class HandlerContext:
         self._work.send(outgoing)
         told = self._dead_letters.after_sending(outgoing, self._work.transaction)
         reach("handler.arrivals_noted")
-        self._work.tell(told)
+        self._work.notify(told)
 
     def _keep(self, timeout_id: str, saga_id: str | None) -> None:
         """Have the orders to clear *saga_id* that this handler gave before spare the timeout."""
@@ -219,21 +219,6 @@ def merged(options: SendOptions | None, given: Mapping[str, Any]) -> SendOptions
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Expiry:
-    """Whether messages that are received too late are not handled; *allowance* is for clocks."""
-
-    discard: bool = True
-    allowance: timedelta = timedelta(0)
-
-    def __post_init__(self) -> None:
-        """Check the allowance."""
-        if self.allowance < timedelta(0):
-            raise ConfigurationError(
-                f"the allowance for clocks must not be negative, got {self.allowance}"
-            )
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class HandlerStep:
     """Handles one message of the endpoint's own queue."""
 
@@ -244,7 +229,7 @@ class HandlerStep:
     telemetry: Telemetry
     require_queues: RequireQueues = lambda _queues: None
     dead_letters: DeadLetters | None = None
-    expiry: Expiry = Expiry()
+    expiry: Expiry = field(default_factory=Expiry)
 
     def __call__(self, batch: Sequence[Received], work: Work) -> None:
         """Handle each of *batch*; the pump gives one at a time."""
@@ -291,7 +276,7 @@ class HandlerStep:
         context.finish()
         if self.dead_letters is not None:
             reach("handler.finished")
-            work.tell(self.dead_letters.received(received.message, self.queue, work.transaction))
+            work.notify(self.dead_letters.received(received.message, self.queue, work.transaction))
         self.telemetry.count("handled")
 
     def _find(self, message: Message) -> tuple[str, Sequence[Handler]]:
@@ -352,20 +337,6 @@ def _as_a_failure_of_its_message(work: Work) -> Iterator[None]:
         raise
     except BaseException as error:
         raise HandlerFailed(error) from error
-
-
-def enclosed_types(message: Message) -> list[str]:
-    """Return the message types that *message* says it is, most specific first.
-
-    Reads plain names and NServiceBus' ``Namespace.Type, Assembly;…`` alike; each full name is
-    followed by its last part.
-    """
-    names: list[str] = []
-    for entry in message.headers.get(headers.ENCLOSED_MESSAGE_TYPES, "").split(";"):
-        full = entry.partition(",")[0].strip()
-        short = full.rpartition(".")[2].rpartition("+")[2]
-        names += [full, short]
-    return [name for name in dict.fromkeys(names) if name]
 
 
 def retry_later(

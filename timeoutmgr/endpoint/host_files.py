@@ -1,6 +1,6 @@
 """Timeouts in a file of one host, while the queues are reached from every host."""
 
-from timeoutmgr.config import EndpointSettings
+from timeoutmgr.endpoint.configuration import EndpointSettings
 
 REMEDY = (
     "run all processes of this endpoint on this host, or name a database server as the persistence"

@@ -6,28 +6,25 @@ from contextlib import contextmanager
 
 from sqlalchemy.exc import DBAPIError
 
-from timeoutmgr.assembly import Parts
-from timeoutmgr.config import EndpointSettings
 from timeoutmgr.crashpoints import reach
-from timeoutmgr.database.absence import tells_of_absence
 from timeoutmgr.database.durability import require_durable
+from timeoutmgr.endpoint.assembly import AssembledEndpoint
+from timeoutmgr.endpoint.configuration import EndpointSettings
+from timeoutmgr.endpoint.host_files import REMEDY, host_file_beside_broker
+from timeoutmgr.endpoint.own_queues import refuse_lossy_queues
 from timeoutmgr.errors import (
     QueueMissing,
-    SchemaMissing,
     StorageUnavailable,
-    TimeoutManagerError,
     TransportUnavailable,
 )
-from timeoutmgr.features import Satellite
-from timeoutmgr.host_files import REMEDY, host_file_beside_broker
-from timeoutmgr.markers import check_pair, compare_markers, mark_anew
-from timeoutmgr.own_queues import refuse_lossy_queues
-from timeoutmgr.redaction import on_one_line
+from timeoutmgr.features.markers import check_pair, compare_markers, renew_marker
+from timeoutmgr.features.parts import Satellite
+from timeoutmgr.message.redaction import on_one_line
 
 logger = logging.getLogger(__name__)
 
 
-def install(parts: Parts, *, new_marker: bool = False) -> list[str]:
+def install(parts: AssembledEndpoint, *, new_marker: bool = False) -> list[str]:
     """Create the tables and queues of *parts*; return the queues that are there now.
 
     *new_marker* says that store and broker belong together from now on, whatever their markers say.
@@ -41,23 +38,23 @@ def install(parts: Parts, *, new_marker: bool = False) -> list[str]:
     if settings.installed_persistence is not None:
         settings.installed_persistence.install()
     reach("install.store_tables")
-    if parts.context.delayed is not None:
-        parts.context.delayed.set_up()
+    if parts.features.delayed is not None:
+        parts.features.delayed.set_up()
     create_queues(parts)
     reach("install.queues")
     refuse_lossy_queues(parts)
     for database in parts.databases:
         require_durable(database, accept_loss=settings.accept_loss)
     # After the queues, which a feature may have to bind.
-    for installed in parts.context.installed:
+    for installed in parts.features.installed:
         installed.install()
         reach("install.feature")
-    if parts.context.store is not None:
+    if parts.features.store is not None or parts.features.delayed is not None:
         _mark(settings, new_marker)
     return parts.queues
 
 
-def create_queues(parts: Parts) -> None:
+def create_queues(parts: AssembledEndpoint) -> None:
     """Create the queues that are missing; the error queue first, the others point to it."""
     settings = parts.settings
     if not parts.queues:
@@ -72,7 +69,7 @@ def create_queues(parts: Parts) -> None:
         session.close()
 
 
-def prepare(parts: Parts) -> None:
+def prepare(parts: AssembledEndpoint) -> None:
     """Install where the settings say so, and check that nothing is missing.
 
     The transport must be there. The storage may be away: an endpoint starts without it, installs
@@ -91,7 +88,7 @@ def prepare(parts: Parts) -> None:
     require_durable(settings.transport.database, accept_loss=settings.accept_loss)
     _require_queues(parts)
     refuse_lossy_queues(parts)
-    for installed in parts.context.installed:
+    for installed in parts.features.installed:
         if settings.install:
             installed.install()
             reach("install.feature")
@@ -103,17 +100,18 @@ def prepare(parts: Parts) -> None:
             settings.installed_persistence.check()
             stored_in = settings.installed_persistence.database
             require_durable(stored_in, accept_loss=settings.accept_loss)
-            if parts.context.store is not None:
+            if parts.features.store is not None:
                 check_pair(settings)
-        if parts.context.delayed is not None:
-            parts.context.delayed.start()
+        if parts.features.delayed is not None:
+            parts.features.delayed.start()
+            parts.features.delayed.compare()
     except StorageUnavailable as error:
-        logger.warning("starting while the timeout storage is away: %s", on_one_line(error))
+        logger.warning("endpoint starts while the timeout storage is away: %s", on_one_line(error))
 
 
-def there(parts: Parts) -> list[Satellite]:
+def existing_satellites(parts: AssembledEndpoint) -> list[Satellite]:
     """Return the satellites that have something to consume, now that the queues are created."""
-    found = {each.consumption.queue for each in parts.satellites if each.where_found}
+    found = {each.consumption.queue for each in parts.satellites if each.optional_queue}
     if found:
         session = parts.settings.transport.session()
         try:
@@ -121,18 +119,20 @@ def there(parts: Parts) -> list[Satellite]:
         finally:
             session.close()
     return [
-        each for each in parts.satellites if not each.where_found or each.consumption.queue in found
+        each
+        for each in parts.satellites
+        if not each.optional_queue or each.consumption.queue in found
     ]
 
 
 def _mark(settings: EndpointSettings, new_marker: bool) -> None:
     if new_marker:
-        mark_anew(settings)
+        renew_marker(settings)
     else:
         compare_markers(settings, write=True)
 
 
-def _require_queues(parts: Parts) -> None:
+def _require_queues(parts: AssembledEndpoint) -> None:
     if not parts.queues:
         return
     session = parts.settings.transport.session()
@@ -145,7 +145,7 @@ def _require_queues(parts: Parts) -> None:
 
 
 @contextmanager
-def schema_expected(parts: Parts) -> Iterator[None]:
+def schema_expected(parts: AssembledEndpoint) -> Iterator[None]:
     """Raise SchemaMissing, with the command to run, in place of an error about a missing table.
 
     For an endpoint that was not started, and so has checked nothing: later is no remedy there. A
@@ -154,27 +154,7 @@ def schema_expected(parts: Parts) -> Iterator[None]:
     try:
         yield
     except (StorageUnavailable, TransportUnavailable, DBAPIError) as error:
-        missing = missing_schema(parts, error)
+        missing = parts.missing_schema(error)
         if missing is None:
             raise
         raise missing from error
-
-
-def missing_schema(parts: Parts, error: Exception) -> SchemaMissing | None:
-    """Return which tables *error* is about, if they are missing or too old; None otherwise."""
-    if not tells_of_absence(error):
-        return None
-    transport, persistence = parts.settings.transport, parts.settings.installed_persistence
-    try:
-        if transport.database is not None:
-            transport.check()
-        if persistence is not None:
-            persistence.check()
-        for installed in parts.context.installed:
-            installed.check()
-    except SchemaMissing as missing:
-        return missing
-    except TimeoutManagerError:
-        # On SQLite the caller's own transaction keeps a check of a new file out.
-        return SchemaMissing(f"{error}; run `timeoutmgr install`")
-    return None

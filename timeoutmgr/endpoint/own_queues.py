@@ -4,14 +4,14 @@ import logging
 from collections.abc import Iterator
 from contextlib import closing
 
-from timeoutmgr.assembly import Parts
 from timeoutmgr.contracts import InspectsQueues, QueueReport
+from timeoutmgr.endpoint.assembly import AssembledEndpoint
 from timeoutmgr.errors import LossyQueue
 
 logger = logging.getLogger(__name__)
 
 
-def refuse_lossy_queues(parts: Parts) -> None:
+def refuse_lossy_queues(parts: AssembledEndpoint) -> None:
     """Raise LossyQueue where a queue of the endpoint drops messages, unless that is accepted."""
     reports = list(inspect(parts))
     lossy = {report.queue: report.losses for report in reports if report.losses}
@@ -21,7 +21,7 @@ def refuse_lossy_queues(parts: Parts) -> None:
         _log(report)
 
 
-def inspect(parts: Parts) -> Iterator[QueueReport]:
+def inspect(parts: AssembledEndpoint) -> Iterator[QueueReport]:
     """Yield a report on each queue of the endpoint that exists, where the transport can tell."""
     error_queue = parts.settings.error_queue
     if not parts.queues:

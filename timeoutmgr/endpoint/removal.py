@@ -1,31 +1,24 @@
-"""Taking parts away that an endpoint has no use for any more; never with messages in them."""
+"""Removal of a timeout manager that an endpoint no longer uses; never with messages in it."""
 
 import logging
-from collections.abc import Mapping
 from contextlib import closing
-from dataclasses import dataclass
 
-from timeoutmgr.config import EndpointSettings
 from timeoutmgr.contracts import CanUninstall
 from timeoutmgr.contracts.reports import LIVE
 from timeoutmgr.crashpoints import reach
+from timeoutmgr.endpoint.configuration import EndpointSettings
 from timeoutmgr.errors import FeatureRefused, SchemaMissing
-from timeoutmgr.markers import unmark_broker
-from timeoutmgr.native.feature import native_feature
-from timeoutmgr.native.leftovers import NAME_IT, look, stored_of
-from timeoutmgr.redaction import on_one_line
+from timeoutmgr.features.leftovers import (
+    KEEP_OR_FORCE,
+    NAME_IT,
+    Uninstalled,
+    find_leftovers,
+    stored_of,
+)
+from timeoutmgr.features.markers import unmark_broker
+from timeoutmgr.message.redaction import on_one_line
 
 logger = logging.getLogger(__name__)
-
-_KEEP_OR_FORCE = "wait until it is empty, or use --force, which loses what is in it"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Uninstalled:
-    """What was removed, or would be: *queues* with their messages; *tables* as a sentence."""
-
-    queues: Mapping[str, int]
-    tables: str
 
 
 def uninstall_timeout_manager(
@@ -43,15 +36,15 @@ def uninstall_timeout_manager(
         )
     if not force:
         _refuse_running(settings)
-    found = look(settings)
+    found = find_leftovers(settings)
     if found.pending and not force:
         raise FeatureRefused(
             f"the timeout manager of {settings.name!r} still has messages ({found}); "
-            f"{_KEEP_OR_FORCE}"
+            f"{KEEP_OR_FORCE}"
         )
     if found.is_hidden and not force:
         raise FeatureRefused(
-            f"what the store of the timeout manager of {settings.name!r} holds cannot be seen: "
+            f"the store of the timeout manager of {settings.name!r} is not known: "
             f"{NAME_IT}; or use --force, which leaves its tables as they are"
         )
     if dry_run:
@@ -61,27 +54,6 @@ def uninstall_timeout_manager(
     reach("uninstall.queues_deleted")
     _remove_marker(settings)
     return Uninstalled(queues=found.queues, tables=_remove_tables(settings, force))
-
-
-def uninstall_delay_levels(
-    settings: EndpointSettings, *, force: bool = False, dry_run: bool = False
-) -> Uninstalled:
-    """Remove the delay levels, which all endpoints on the broker share that use these names.
-
-    Where the unroutable go stays: levels of other names may send there. Raises FeatureRefused
-    while anything is in the levels, unless *force*.
-    """
-    levels = native_feature(settings).levels(settings)
-    counts = levels.counts()
-    held = ", ".join(f"{count} in {name}" for name, count in counts.items() if count)
-    if held and not force:
-        raise FeatureRefused(
-            f"the delay levels {levels.names.name!r} hold messages ({held}), perhaps of other "
-            f"endpoints too; {_KEEP_OR_FORCE}"
-        )
-    if not dry_run:
-        levels.remove()
-    return Uninstalled(queues=counts, tables="")
 
 
 def _refuse_running(settings: EndpointSettings) -> None:
@@ -97,7 +69,7 @@ def _refuse_running(settings: EndpointSettings) -> None:
     if running:
         raise FeatureRefused(
             f"processes with the timeout manager of {settings.name!r} run ({', '.join(running)}); "
-            "restart them without it first. One that was killed counts for three minutes more"
+            "restart them without it first. A killed process counts for three more minutes"
         )
 
 
@@ -113,7 +85,7 @@ def _remove_marker(settings: EndpointSettings) -> None:
         if settings.persistence is not None:
             settings.persistence.check()
     except SchemaMissing as error:
-        logger.debug("there is no marker to remove: %s", on_one_line(error))
+        logger.debug("uninstall found no marker: %s", on_one_line(error))
         return
     unmark_broker(settings)
     reach("uninstall.broker_unmarked")
@@ -126,7 +98,7 @@ def _remove_tables(settings: EndpointSettings, force: bool) -> str:
     try:
         persistence.check()
     except SchemaMissing as error:
-        logger.debug("nothing to remove: %s", on_one_line(error))
+        logger.debug("uninstall found no tables: %s", on_one_line(error))
         return "there were no tables"
     if persistence.uninstall(settings.name, force=force):
         return "the tables are removed"

@@ -5,9 +5,9 @@ import threading
 from collections.abc import Callable
 from typing import Final
 
-from timeoutmgr.assembly import Parts
+from timeoutmgr.endpoint.assembly import AssembledEndpoint
+from timeoutmgr.endpoint.installation import existing_satellites
 from timeoutmgr.errors import TimeoutManagerError
-from timeoutmgr.installation import there
 from timeoutmgr.transport.pump import Pump, PumpSurroundings
 
 logger = logging.getLogger(__name__)
@@ -18,9 +18,9 @@ _JOIN: Final = 60.0
 
 
 class Runner:
-    """Starts and stops what runs. Start and stop are called under the endpoint's lock."""
+    """Starts and stops the threads of an endpoint, under the endpoint's lock."""
 
-    def __init__(self, parts: Parts, on_watch: Callable[[], None]) -> None:
+    def __init__(self, parts: AssembledEndpoint, on_watch: Callable[[], None]) -> None:
         self._parts = parts
         self._on_watch = on_watch
         self._stop = threading.Event()
@@ -38,14 +38,14 @@ class Runner:
             clock=settings.clock,
             telemetry=settings.telemetry,
             broker=self._parts.broker,
-            dead_letters=self._parts.context.dead_letters,
+            dead_letters=self._parts.features.dead_letters,
             stop=self._stop,
         )
-        for silence in self._parts.context.silences:
+        for silence in self._parts.breakers.silences:
             silence.start()
-        for task in self._parts.context.tasks:
+        for task in self._parts.features.tasks:
             task.start()
-        for satellite in there(self._parts):
+        for satellite in existing_satellites(self._parts):
             for number in range(satellite.concurrency):
                 pump = Pump(satellite.consumption, surroundings)
                 thread = _PumpThread(pump, satellite.consumption.queue, number)
@@ -58,7 +58,7 @@ class Runner:
         self._stop.set()
         for each in self._pumps:
             each.pump.interrupt()
-        for task in self._parts.context.tasks:
+        for task in self._parts.features.tasks:
             task.stop()
         for thread in self._threads:
             if thread is threading.current_thread():
@@ -68,7 +68,7 @@ class Runner:
                 logger.error("thread %s did not end within %.0f s", thread.name, _JOIN)
         self._threads.clear()
         self._pumps.clear()
-        for silence in self._parts.context.silences:
+        for silence in self._parts.breakers.silences:
             silence.stop()
 
     def _spawn(self, thread: threading.Thread) -> None:
@@ -78,17 +78,17 @@ class Runner:
     def _watch(self) -> None:
         while not self._stop.wait(_WATCH_EVERY):
             try:
-                for silence in self._parts.context.silences:
+                for silence in self._parts.breakers.silences:
                     silence.check()
-                for breaker in self._parts.context.breakers:
+                for breaker in self._parts.breakers:
                     breaker.check()
                 self._tell_of_ended_pumps()
-                for task in self._parts.context.tasks:
+                for task in self._parts.features.tasks:
                     task.watch()
                 self._on_watch()
             except BaseException:
                 # Also a SystemExit: it would end nothing but the watch.
-                logger.exception("the watchdog failed; it goes on")
+                logger.exception("watchdog failed and goes on")
                 self._parts.settings.telemetry.count("watchdog_failures")
 
     def _tell_of_ended_pumps(self) -> None:
@@ -97,14 +97,14 @@ class Runner:
             return
         self._pumps = [thread for thread in self._pumps if thread not in ended]
         for thread in ended:
-            self._parts.context.critical.raise_error(
+            self._parts.critical.raise_error(
                 f"The pump of {thread.queue!r} ended by itself, endpoint will be terminated.",
                 thread.error,
             )
 
 
 class _PumpThread(threading.Thread):
-    """Runs one pump, and keeps what ended it."""
+    """Runs a pump, and keeps the error that ended it."""
 
     def __init__(self, pump: Pump, queue: str, number: int) -> None:
         super().__init__(name=f"timeoutmgr-{queue}-{number}", daemon=True)
@@ -117,5 +117,5 @@ class _PumpThread(threading.Thread):
         try:
             self.pump.run()
         except BaseException as error:
-            logger.exception("the pump of %s ended", self.queue)
+            logger.exception("pump of %s ended", self.queue)
             self.error = error

@@ -1,6 +1,7 @@
 """The pending timeouts of an endpoint: look at them, cancel them, move them."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
@@ -9,16 +10,21 @@ from timeoutmgr.contracts import (
     ChangeResult,
     Count,
     CountsInBounds,
+    HistoryEntry,
+    KeepsHistory,
     Key,
+    ListsInBounds,
+    Page,
     Timeout,
     TimeoutFilter,
     TimeoutState,
     TimeoutStore,
 )
 from timeoutmgr.errors import InvalidMessage
-from timeoutmgr.handlers import enclosed_types
-from timeoutmgr.instants import Micros, from_micros, to_micros
-from timeoutmgr.validation import due_of
+from timeoutmgr.message import channels
+from timeoutmgr.message.instants import Micros, from_micros, to_micros
+from timeoutmgr.message.message import enclosed_types
+from timeoutmgr.message.validation import due_of
 
 _PAGE = 500
 
@@ -37,18 +43,35 @@ class TimeoutView:
     size: int
 
 
+@dataclass(frozen=True, slots=True)
+class TimeoutPage:
+    """The earliest timeouts that match; *searched_to* is a cursor if the search ended there.
+
+    Timeouts behind that cursor may match too: give it as *after* to go on.
+    """
+
+    timeouts: Sequence[TimeoutView]
+    searched_to: str | None = None
+
+
 class Timeouts:
-    """What can be asked of, and done to, the timeouts that an endpoint's manager stores."""
+    """What can be asked of, and done to, the timeouts that an endpoint's manager stores.
+
+    A look at timeouts, or a change of them, raises SchemaMissing, with the command to run, if the
+    tables are not there.
+    """
 
     def __init__(
         self,
         store: TimeoutStore,
         wake: Callable[[Micros], None],
         waiting: Callable[[], int | None] = lambda: None,
+        schema_expected: Callable[[], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self._store = store
         self._wake = wake
         self._waiting = waiting
+        self._schema_expected = schema_expected
 
     def waiting(self) -> int | None:
         """Return how many messages wait in ``<endpoint>.Timeouts`` to be stored.
@@ -62,17 +85,29 @@ class Timeouts:
         """Return the time that due times are compared with: the store's own."""
         return self._store.now()
 
-    def cancel(self, timeout_id: str) -> CancelResult:
-        """Cancel one; see CancelResult for what each answer promises."""
-        return self._store.cancel(timeout_id)
+    def cancel(self, timeout_id: str, *, channel: str = channels.API) -> CancelResult:
+        """Cancel one; see CancelResult for what each answer promises.
 
-    def cancel_saga(self, saga_id: str) -> int:
-        """Cancel all timeouts stored for a saga; return how many."""
+        *channel* says by which way the order came; the history names it, cut to 400 characters.
+        """
+        with self._schema_expected():
+            if isinstance(self._store, KeepsHistory):
+                return self._store.cancel(timeout_id, channel=channels.bounded(channel))
+            return self._store.cancel(timeout_id)
+
+    def cancel_saga(self, saga_id: str, *, channel: str = channels.API) -> int:
+        """Cancel all timeouts stored for a saga; return how many.
+
+        *channel* says by which way the order came; the history names it, cut to 400 characters.
+        """
         if not saga_id:
             raise InvalidMessage(
                 "Invalid saga id specified, clear timeouts is only supported for saga instances"
             )
-        return self._store.cancel_saga(saga_id)
+        with self._schema_expected():
+            if isinstance(self._store, KeepsHistory):
+                return self._store.cancel_saga(saga_id, channel=channels.bounded(channel))
+            return self._store.cancel_saga(saga_id)
 
     def reschedule(
         self,
@@ -82,10 +117,11 @@ class Timeouts:
         delay: timedelta | float | None = None,
     ) -> ChangeResult:
         """Move one to another due time: an aware datetime, or a delay from now."""
-        due = due_of(delay, deliver_at, self._store.now())
-        if due is None:
-            raise InvalidMessage("reschedule needs deliver_at or delay")
-        result = self._store.reschedule(timeout_id, due)
+        with self._schema_expected():
+            due = due_of(delay, deliver_at, self._store.now())
+            if due is None:
+                raise InvalidMessage("reschedule needs deliver_at or delay")
+            result = self._store.reschedule(timeout_id, due)
         if result in (ChangeResult.CHANGED, ChangeResult.MAYBE_SENT):
             self._wake(due)
         return result
@@ -96,7 +132,15 @@ class Timeouts:
 
     def show(self, timeout_id: str) -> tuple[TimeoutState, Timeout | None] | None:
         """Return the state of one and, while it is pending, the whole of it."""
-        return self._store.find(timeout_id)
+        with self._schema_expected():
+            return self._store.find(timeout_id)
+
+    def history(self, timeout_id: str) -> Sequence[HistoryEntry] | None:
+        """Return the newest 100 events of one, oldest first; None where the store tells none.
+
+        ``persistence_options.history`` says which events are recorded.
+        """
+        return self._store.history(timeout_id) if isinstance(self._store, KeepsHistory) else None
 
     def list(
         self,
@@ -113,12 +157,42 @@ class Timeouts:
         left = limit
         while left is None or left > 0:
             size = _PAGE if left is None else min(_PAGE, left)
-            page = self._store.list(which, limit=size, after=after)
+            with self._schema_expected():
+                page = self._store.list(which, limit=size, after=after)
             yield from map(view, page)
             if len(page) < size:
                 return
             after = page[-1].key
             left = None if left is None else left - len(page)
+
+    def list_in_bounds(
+        self,
+        *,
+        saga_id: str | None = None,
+        destination: str | None = None,
+        due_from: datetime | None = None,
+        due_before: datetime | None = None,
+        limit: int = 100,
+        after: str | None = None,
+    ) -> TimeoutPage:
+        """Return the first *limit* pending timeouts behind the cursor *after*, by due time.
+
+        For a destination the search ends behind 50,000 timeouts that hold nothing more to list.
+        Raises InvalidMessage for a text that is not a cursor.
+        """
+        which = _filter(saga_id, destination, due_from, due_before)
+        behind = None if after is None else _key_at(after)
+        found: list[TimeoutView] = []
+        while len(found) < limit:
+            size = min(_PAGE, limit - len(found))
+            page = _page(self._store, which, size, behind)
+            found += map(view, page.timeouts)
+            if page.searched_to is not None:
+                return TimeoutPage(found, _cursor(page.searched_to))
+            if len(page.timeouts) < size:
+                break
+            behind = page.timeouts[-1].key
+        return TimeoutPage(found)
 
     def count(
         self,
@@ -129,7 +203,8 @@ class Timeouts:
         due_before: datetime | None = None,
     ) -> int:
         """Return how many pending timeouts match, by reading all of them."""
-        return self._store.count(_filter(saga_id, destination, due_from, due_before))
+        with self._schema_expected():
+            return self._store.count(_filter(saga_id, destination, due_from, due_before))
 
     def count_in_bounds(
         self,
@@ -143,7 +218,8 @@ class Timeouts:
 
         Of a destination no more than the first 50,000 timeouts are read.
         """
-        return counted(self._store, _filter(saga_id, destination, due_from, due_before))
+        with self._schema_expected():
+            return counted(self._store, _filter(saga_id, destination, due_from, due_before))
 
 
 def counted(store: TimeoutStore, which: TimeoutFilter) -> Count:
@@ -151,6 +227,26 @@ def counted(store: TimeoutStore, which: TimeoutFilter) -> Count:
     if isinstance(store, CountsInBounds):
         return store.count_in_bounds(which)
     return Count(store.count(which))
+
+
+def _page(store: TimeoutStore, which: TimeoutFilter, size: int, behind: Key | None) -> Page:
+    if isinstance(store, ListsInBounds):
+        return store.list_in_bounds(which, limit=size, after=behind)
+    return Page(store.list(which, limit=size, after=behind))
+
+
+def _cursor(key: Key) -> str:
+    return f"{key.due}/{key.id}"
+
+
+def _key_at(cursor: str) -> Key:
+    due, slash, id_ = cursor.partition("/")
+    if not slash or not due.removeprefix("-").isdecimal():
+        raise InvalidMessage(
+            f"{cursor[:80]!r} is not a cursor; expected the text after which a search ended, "
+            "such as 1893456000000000/ID"
+        )
+    return Key(int(due), id_)
 
 
 def view(timeout: Timeout) -> TimeoutView:

@@ -1,12 +1,15 @@
 """Delayed delivery through a delayed message store: its settings, and the start of the store."""
 
+import logging
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, Final, cast
 
 from timeoutmgr import plugins
 from timeoutmgr.contracts import (
+    Closes,
     DelayedMessageStore,
     DelayedMessageStoreWithInfrastructure,
     StoreCapabilities,
@@ -15,7 +18,16 @@ from timeoutmgr.contracts import (
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database import Database
 from timeoutmgr.database.durability import require_durable
-from timeoutmgr.errors import ConfigurationError, SchemaMissing, StorageUnavailable
+from timeoutmgr.errors import (
+    ConfigurationError,
+    SchemaMissing,
+    StorageUnavailable,
+    TransportUnavailable,
+    WrongPair,
+)
+from timeoutmgr.message.redaction import on_one_line
+
+logger = logging.getLogger(__name__)
 
 _METHODS: Final = (
     *("initialize", "transaction", "store", "fetch_next_due_timeout", "remove"),
@@ -55,7 +67,7 @@ class DelayedDeliverySettings:
             raise ConfigurationError(
                 f"{self.store!r:.80} is no delayed message store: it has no {', '.join(missing)}; "
                 "use timeoutmgr.persistence.SqlDelayedMessageStore, or see docs/delayed-"
-                "message-store.md for what a store has"
+                "message-store.md for its methods"
             )
         retries = self.number_of_retries
         if not _is_whole(retries) or retries < 0:
@@ -84,9 +96,14 @@ class DelayedDeliverySettings:
         """The SQL database that the store is in, if it says so."""
         return database_of(self.store)
 
+    def close(self) -> None:
+        """Let go of the store's connections, if it can."""
+        if isinstance(self.store, Closes):
+            self.store.close()
+
     @property
     def capabilities(self) -> StoreCapabilities:
-        """What the store can keep; one that does not tell is taken at its word."""
+        """The promises of the store; a store without a statement counts as durable."""
         found = getattr(self.store, "capabilities", None)
         if isinstance(found, StoreCapabilities):
             return found
@@ -143,6 +160,7 @@ class StoreStart:
         *,
         install: bool,
         accept_loss: bool = False,
+        check_pair: Callable[[], None] = lambda: None,
     ) -> None:
         self.store: Final = store
         self._accept_loss = accept_loss
@@ -150,10 +168,12 @@ class StoreStart:
         self._mode = mode
         self._install = install
         self._lock = threading.Lock()
+        self._check_pair = check_pair
         self._started = False
+        self._compared = False
 
     def set_up(self) -> None:
-        """Create what the store needs, if it can; for installers."""
+        """Create the infrastructure of the store, if it has any; for installers."""
         if isinstance(self.store, DelayedMessageStoreWithInfrastructure):
             self.store.setup_infrastructure(self._endpoint)
             reach("delayed.set_up")
@@ -161,7 +181,7 @@ class StoreStart:
     def start(self, *, install: bool | None = None) -> None:
         """Start the store if it is not yet; *install* False leaves installers out for once.
 
-        Raises StorageUnavailable, and ConfigurationError for what the store refuses.
+        Raises StorageUnavailable, and ConfigurationError if the store refuses the endpoint.
         """
         with self._lock:
             if self._started:
@@ -172,12 +192,28 @@ class StoreStart:
             require_durable(database_of(self.store), accept_loss=self._accept_loss)
             self._started = True
 
+    def compare(self) -> None:
+        """Compare store and broker, once, or later if the broker is away. Raises WrongPair."""
+        with self._lock:
+            if self._compared:
+                return
+            try:
+                self._check_pair()
+            except TransportUnavailable as error:
+                logger.info(
+                    "endpoint compares store and broker later, the broker is away: %s",
+                    on_one_line(error),
+                )
+                return
+            self._compared = True
+
     def ready(self) -> None:
-        """Return once the store is started; raise StorageUnavailable if it cannot be yet."""
+        """Return once the store is started and is that of the broker; else StorageUnavailable."""
         try:
             self.start()
-        except SchemaMissing as error:
-            # Later it may be there: somebody runs the installer while messages wait.
+            self.compare()
+        except (SchemaMissing, WrongPair) as error:
+            # Later it may be there: an operator runs the installer while messages wait.
             raise StorageUnavailable(str(error)) from error
 
     def probe(self) -> None:

@@ -1,23 +1,37 @@
-"""What a timeout manager of an endpoint has, or has left behind: its queues, and pending rows."""
+"""The queues and timeouts of an endpoint's timeout manager: its queues, and pending rows."""
 
 from collections.abc import Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
-from timeoutmgr.config import EndpointSettings, ManagerDisabled
-from timeoutmgr.contracts import TimeoutFilter, TimeoutStore
+from timeoutmgr.contracts import KeepsTimeouts, TimeoutFilter, TimeoutStore
 from timeoutmgr.errors import FeatureRefused, SchemaMissing
-from timeoutmgr.routing import DISPATCHER, TIMEOUTS
+from timeoutmgr.features.feature import FeatureSettings, ManagerDisabled
+from timeoutmgr.message.routes import DISPATCHER, TIMEOUTS
 
 NAME_IT: Final = (
     "name the store in `persistence` until `timeoutmgr uninstall timeout-manager` is done"
 )
 
 
+KEEP_OR_FORCE: Final = "wait until it is empty, or use --force, which loses what is in it"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Uninstalled:
+    """The removed parts: *queues* with the numbers of their messages; *tables* as a sentence.
+
+    After a dry run, the parts that would be removed.
+    """
+
+    queues: Mapping[str, int]
+    tables: str
+
+
 @dataclass(frozen=True, slots=True)
 class Leftovers:
-    """The timeout manager's queues that exist, with their messages, and what its store holds.
+    """The timeout manager's queues that exist, with their messages, and the timeouts in its store.
 
     *stored* is None where no store is configured or installed; *has_store* says which of the two.
     """
@@ -42,8 +56,8 @@ class Leftovers:
         return ", ".join(held) or "nothing"
 
 
-def advice(settings: EndpointSettings, found: Leftovers, *, falls_back: bool) -> str:
-    """Return a sentence on what is to become of the timeout manager beside native delays."""
+def advice(settings: FeatureSettings, found: Leftovers, *, falls_back: bool) -> str:
+    """Return a sentence on the future of the timeout manager beside native delays."""
     if _is_enabled(settings) and falls_back:
         return (
             "the store will not drain: fallback_to_store sends it what the levels cannot hold; "
@@ -73,33 +87,33 @@ def advice(settings: EndpointSettings, found: Leftovers, *, falls_back: bool) ->
     return "disabled, and nothing of it is left"
 
 
-def look(settings: EndpointSettings) -> Leftovers:
-    """Return what the timeout manager of this endpoint has now."""
+def find_leftovers(settings: FeatureSettings) -> Leftovers:
+    """Return the present queues and timeouts of this endpoint's timeout manager."""
     has_store = settings.persistence is not None
     return Leftovers(_queues(settings), _stored(settings), has_store)
 
 
-def refuse_leftovers(settings: EndpointSettings) -> None:
+def refuse_leftovers(settings: FeatureSettings) -> None:
     """Raise FeatureRefused where this endpoint would leave stored messages undelivered.
 
-    For an endpoint without a timeout manager: what one has stored here before only it can send.
-    Raises StorageUnavailable where that cannot be known. Once its queues are uninstalled it is
-    gone for good, and its database need not be there.
+    For an endpoint without a timeout manager: only a timeout manager can send the timeouts that
+    were stored here before. Raises StorageUnavailable where that cannot be known. Once its queues
+    are uninstalled it is gone for good, and its database need not be there.
     """
     if settings.manager_disabled is ManagerDisabled.FORCED or not _queues(settings):
         return
-    found = look(settings)
+    found = find_leftovers(settings)
     if settings.manager_disabled is ManagerDisabled.ONCE_DRAINED and found.pending:
         raise FeatureRefused(
             f"the timeout manager of {settings.name!r} is disabled and still has messages "
-            f"({found}), which nobody would deliver. Enable TimeoutManager beside "
+            f"({found}), which would never be delivered. Enable TimeoutManager beside "
             "NativeDelayedDelivery until `timeoutmgr status` says that it is drained, migrate "
             "them, or say disable_timeout_manager(force=True)"
         )
     if settings.manager_disabled is ManagerDisabled.ONCE_DRAINED and found.is_hidden:
         raise FeatureRefused(
             f"a timeout manager has run as {settings.name!r}: {', '.join(found.queues)} are there; "
-            f"and what its store holds cannot be seen. To be sure that nothing is left behind, "
+            "and the timeouts in its store cannot be seen. To be sure that nothing is left behind, "
             f"{NAME_IT}; or say disable_timeout_manager(force=True)"
         )
     if settings.manager_disabled is ManagerDisabled.NOT_SAID:
@@ -110,21 +124,21 @@ def refuse_leftovers(settings: EndpointSettings) -> None:
         )
 
 
-def _is_enabled(settings: EndpointSettings) -> bool:
+def _is_enabled(settings: FeatureSettings) -> bool:
     return any(feature.name == "timeout-manager" for feature in settings.features)
 
 
-def _queues(settings: EndpointSettings) -> dict[str, int]:
+def _queues(settings: FeatureSettings) -> dict[str, int]:
     names = [settings.name + TIMEOUTS, settings.name + DISPATCHER]
     with closing(settings.transport.session()) as session:
         missing = session.missing_queues(names)
         return {name: session.count(name) for name in names if name not in missing}
 
 
-def stored_of(settings: EndpointSettings) -> TimeoutStore | None:
+def stored_of(settings: FeatureSettings) -> TimeoutStore | None:
     """Return the store of a timeout manager of this endpoint; None where none is installed."""
     persistence = settings.persistence
-    if persistence is None or not hasattr(persistence, "timeouts"):
+    if not isinstance(persistence, KeepsTimeouts):
         return None
     try:
         persistence.check()
@@ -133,6 +147,6 @@ def stored_of(settings: EndpointSettings) -> TimeoutStore | None:
     return persistence.timeouts(settings.name, settings.clock)
 
 
-def _stored(settings: EndpointSettings) -> int | None:
+def _stored(settings: FeatureSettings) -> int | None:
     store = stored_of(settings)
     return None if store is None else store.count(TimeoutFilter())

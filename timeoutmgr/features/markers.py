@@ -5,21 +5,24 @@ timeouts into the wrong broker; two stores beside one broker would hold a part e
 """
 
 import logging
-import secrets
+import os
 import socket
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import dataclass
 
-from timeoutmgr.config import EndpointSettings
 from timeoutmgr.contracts import BearsMarkers, KeepsMarkers, StoreMarker
 from timeoutmgr.crashpoints import reach
+from timeoutmgr.database import Database
 from timeoutmgr.errors import ConfigurationError, WrongPair
-from timeoutmgr.redaction import on_one_line
+from timeoutmgr.features.feature import FeatureSettings
+from timeoutmgr.message.redaction import on_one_line
+from timeoutmgr.message.routes import DELAYED
 
 logger = logging.getLogger(__name__)
 
 
-def compare_markers(settings: EndpointSettings, *, write: bool) -> str | None:
+def compare_markers(settings: FeatureSettings, *, write: bool) -> str | None:
     """Return the marker that store and broker share; None where there is none to share.
 
     A pair that was never marked is marked, with *write*. Raises WrongPair for a store that belongs
@@ -29,7 +32,7 @@ def compare_markers(settings: EndpointSettings, *, write: bool) -> str | None:
         return None if both is None else both.compared(write=write)
 
 
-def check_pair(settings: EndpointSettings) -> None:
+def check_pair(settings: FeatureSettings) -> None:
     """Refuse a wrong pair at start; mark a new pair where the settings have a start install."""
     try:
         compare_markers(settings, write=settings.install)
@@ -38,18 +41,18 @@ def check_pair(settings: EndpointSettings) -> None:
     except ConfigurationError as error:
         # The queues are there, so that this user may do all that a worker needs.
         logger.warning(
-            "store and broker of %s are not marked: %s", settings.name, on_one_line(error)
+            "endpoint %s could not mark store and broker: %s", settings.name, on_one_line(error)
         )
 
 
-def mark_anew(settings: EndpointSettings) -> None:
-    """Give store and broker a new marker, whatever they bear: they belong together from now on."""
+def renew_marker(settings: FeatureSettings) -> None:
+    """Give store and broker a new marker: they belong together from now on."""
     with _both(settings) as both:
         if both is not None:
-            both.mark(secrets.token_hex(8))
+            both.write_marker(os.urandom(8).hex())
 
 
-def unmark_broker(settings: EndpointSettings) -> None:
+def unmark_broker(settings: FeatureSettings) -> None:
     """Take the marker off the broker; uninstalling takes it out of the store."""
     store = settings.persistence
     with closing(settings.transport.session()) as session:
@@ -59,16 +62,41 @@ def unmark_broker(settings: EndpointSettings) -> None:
         session.drop_marker(settings.name, kept.word if kept else None)
 
 
+@dataclass(frozen=True, slots=True)
+class _MarkedStore:
+    """The store whose marker counts, and the *name* for which the broker bears it."""
+
+    store: object
+    name: str
+    database: Database | None
+
+
+def _marked_store(settings: FeatureSettings) -> _MarkedStore:
+    delayed = settings.delayed_delivery
+    if delayed is not None:
+        # The queue's name, which no endpoint has: an endpoint that had a timeout manager before
+        # has left the marker of its other store in the broker.
+        return _MarkedStore(delayed.store, settings.name + DELAYED, delayed.database)
+    persistence = settings.persistence
+    database = None if persistence is None else persistence.database
+    return _MarkedStore(persistence, settings.name, database)
+
+
 class _Pair:
     """A store and a broker that can both keep the marker of an endpoint."""
 
     def __init__(
-        self, settings: EndpointSettings, store: KeepsMarkers, broker: BearsMarkers
+        self,
+        settings: FeatureSettings,
+        marked: _MarkedStore,
+        store: KeepsMarkers,
+        broker: BearsMarkers,
     ) -> None:
         self._endpoint = settings.name
+        self._borne_for = marked.name
         self._store = store
         self._broker = broker
-        self._store_place = _store_place(settings)
+        self._store_place = _store_place(marked.database)
         self._broker_place = settings.transport.describe()
         self._forgets = not settings.transport.capabilities.durable
 
@@ -86,8 +114,8 @@ class _Pair:
                 f"the store {self._store_place} has none",
             )
         if borne != kept.word:
-            if borne is None and kept.broker == self._broker_place and self._may_be_gone(kept):
-                return self.mark(kept.word) if write else None
+            if borne is None and kept.broker == self._broker_place and self._may_be_lost(kept):
+                return self.write_marker(kept.word) if write else None
             raise WrongPair(
                 self._endpoint,
                 f"the store {self._store_place} has the marker {kept.word} of the broker "
@@ -98,7 +126,7 @@ class _Pair:
             self._store.confirm_marker(self._endpoint, kept.word, self._broker_place)
         return kept.word
 
-    def _may_be_gone(self, kept: StoreMarker) -> bool:
+    def _may_be_lost(self, kept: StoreMarker) -> bool:
         """Return whether a broker at the same place may bear no marker and be the same broker."""
         if not kept.confirmed:
             return True
@@ -113,39 +141,41 @@ class _Pair:
 
     def _read(self) -> tuple[StoreMarker | None, str | None]:
         kept = self._store.marker(self._endpoint)
-        return kept, self._broker.borne_marker(self._endpoint, kept.word if kept else None)
+        return kept, self._broker.borne_marker(self._borne_for, kept.word if kept else None)
 
-    def mark(self, word: str) -> str:
+    def write_marker(self, word: str) -> str:
         """Have the broker bear *word* first: until the store confirms it, this can be repeated."""
-        self._broker.bear_marker(self._endpoint, word, self._store_place)
+        self._broker.bear_marker(self._borne_for, word, self._store_place)
         reach("install.broker_marked")
         self._store.confirm_marker(self._endpoint, word, self._broker_place)
         return word
 
     def _first(self) -> str | None:
-        word = secrets.token_hex(8)
+        word = os.urandom(8).hex()
         kept = self._store.propose_marker(self._endpoint, word, self._broker_place)
         reach("install.marker_kept")
         if kept.word != word:
             # Another process was faster; it says by now to which broker the store belongs.
             return self.compared(write=True)
-        return self.mark(word)
+        return self.write_marker(word)
 
 
 @contextmanager
-def _both(settings: EndpointSettings) -> Iterator[_Pair | None]:
+def _both(settings: FeatureSettings) -> Iterator[_Pair | None]:
     """Lend store and broker, if both can keep a marker."""
-    store = settings.persistence
+    marked = _marked_store(settings)
+    store = marked.store
     if not isinstance(store, KeepsMarkers):
         yield None
         return
     with closing(settings.transport.session()) as session:
-        yield _Pair(settings, store, session) if isinstance(session, BearsMarkers) else None
+        if isinstance(session, BearsMarkers):
+            yield _Pair(settings, marked, store, session)
+        else:
+            yield None
 
 
-def _store_place(settings: EndpointSettings) -> str:
-    persistence = settings.persistence
-    database = None if persistence is None else persistence.database
+def _store_place(database: Database | None) -> str:
     if database is None:
         return "of this endpoint"
     if database.path is not None:

@@ -1,10 +1,12 @@
-"""Header names: NServiceBus' where it has one, so that endpoints of both kinds read each other.
+"""Header names: NServiceBus' names if they exist, so that endpoints of both kinds read each other.
 
 A header's value is always a string. Names that start with ``NServiceBus.`` or ``Timeout.`` are
 fixed by the wire format; ours start with ``TimeoutManager.``.
 """
 
-from typing import Final
+from collections.abc import Callable
+from functools import lru_cache, wraps
+from typing import Final, TypeVar
 
 MESSAGE_ID: Final = "NServiceBus.MessageId"
 CORRELATION_ID: Final = "NServiceBus.CorrelationId"
@@ -26,16 +28,16 @@ SAGA_ID: Final = "NServiceBus.SagaId"
 # left on, they would send every forwarded copy of it back to where it once was delayed to.
 EXPIRE: Final = "NServiceBus.Timeout.Expire"
 DESTINATION: Final = "NServiceBus.Timeout.RouteExpiredTimeoutTo"
-# The same for a delayed message store, in the words of NServiceBus' MSMQ transport. That sends
-# what is to be done with a message under this prefix; no receiver ever sees it.
+# The same for a delayed message store, in the words of NServiceBus' MSMQ transport. It sends
+# instructions for a message under this prefix; no receiver ever sees it.
 DELAYED_DESTINATION: Final = "NServiceBus.Timeout.Destination"
 PROPERTY_PREFIX: Final = "NServiceBus.Timeouts.Properties."
 CLEAR_TIMEOUTS: Final = "NServiceBus.ClearTimeouts"
 ROUTING: Final = (EXPIRE, DESTINATION, DELAYED_DESTINATION)
-"""What routing puts on a delayed message, and takes off again."""
+"""The headers that routing adds to a delayed message, and removes again."""
 
-# What a sender tells the timeout manager of a delayed message, for an id that was used before;
-# taken off when it is stored.
+# A sender's instructions to the timeout manager for an id that was used before; removed when the
+# message is stored.
 ON_CONFLICT: Final = "TimeoutManager.OnConflict"
 DELIVER_AT_GIVEN: Final = "TimeoutManager.DeliverAtGiven"
 
@@ -53,7 +55,7 @@ KEEPS_TIMEOUTS: Final = "TimeoutManager.KeepsTimeouts"
 """Says that the body of an order to clear names timeouts to keep; orders of other programs may have
 a body of their own."""
 
-# An empty message that only finds out whether a broker knows a way; who receives it drops it.
+# An empty message that only finds out whether a broker knows a way; the receiver drops it.
 PROBE: Final = "TimeoutManager.Probe"
 
 # Delayed retries of an endpoint's own handlers.
@@ -90,7 +92,7 @@ FAILURE_HEADERS: Final = frozenset(
         HOST_NAME,
     }
 )
-"""What a failure adds; taken off again when a message is retried from the error queue."""
+"""The headers that a failure adds; removed again when a message is retried from the error queue."""
 
 BROKER_HEADERS: Final = frozenset(
     {
@@ -114,3 +116,36 @@ BROKER_HEADERS: Final = frozenset(
 CC and BCC would deliver copies elsewhere, x-death makes RabbitMQ drop a message that comes back,
 and kombu decompresses a body by its 'compression' header.
 """
+
+
+MOST_NAMES: Final = 64
+MOST_CHARACTERS: Final = 4096
+
+Names = TypeVar("Names", str, tuple[str, ...])
+Found = TypeVar("Found")
+
+
+def remembers_short(entries: int) -> Callable[[Callable[[Names], Found]], Callable[[Names], Found]]:
+    """Return a decorator that keeps the last *entries* results for names that are few and short.
+
+    For longer names the function is called each time: a sender chooses the names, and must not fill
+    the memory with them. An error is never kept.
+    """
+
+    def decorate(function: Callable[[Names], Found]) -> Callable[[Names], Found]:
+        remembered = lru_cache(maxsize=entries)(function)
+
+        @wraps(function)
+        def call(names: Names) -> Found:
+            return remembered(names) if _is_short(names) else function(names)
+
+        return call
+
+    return decorate
+
+
+def _is_short(names: str | tuple[str, ...]) -> bool:
+    try:
+        return len(names) <= MOST_NAMES and len("".join(names)) <= MOST_CHARACTERS
+    except TypeError:  # a header of a program's own whose name is no text
+        return False

@@ -1,4 +1,4 @@
-"""Ids as text: random ones, those that come again, and the form that all of them have."""
+"""Ids as text: random ids, repeatable ids, and their common form."""
 
 import hashlib
 import os
@@ -13,7 +13,7 @@ _OF_CONTENT: Final = 8
 
 
 def uuid_text(number: int, version: int) -> str:
-    """Return the UUID of RFC 4122 that has *number*'s bits, but for those of version and variant.
+    """Return the UUID of RFC 4122 that has *number*'s bits, except the bits of version and variant.
 
     As ``uuid.UUID`` spells it, without the object in between: each message needs two of them.
     """
@@ -27,11 +27,11 @@ def random_id() -> str:
 
 
 class RepeatableIds:
-    """Ids of what is sent while one message is handled: handled again, it gets them again.
+    """Ids of messages sent while one message is handled: a repeat of the handler gets the same ids.
 
-    Without one transaction for receiving and sending, what a handler sent before it failed, or
-    before its process died, is sent already. Under the same ids a store knows it, and a receiver
-    can. *cause* tells one message from all others, in its own words. Safe for many threads.
+    Without one transaction for receiving and sending, a handler's messages are sent although it
+    failed later, or its process died. Under the same ids a store knows it, and a receiver can.
+    *cause* identifies the handled message. Safe for many threads.
     """
 
     def __init__(self, *cause: str) -> None:
@@ -39,10 +39,11 @@ class RepeatableIds:
         self._numbers: dict[bytes, Iterator[int]] = {}
 
     def next(self, destination: str, message_type: str, body: bytes) -> str:
-        """Return the id of what is sent next.
+        """Return the id of the next message.
 
-        By what it is, and how many like it came before: not by its place among all, which may be
-        another one the next time, nor by when it is due, which a handler often reckons from now.
+        The id depends on the content, and on the number of equal messages before it. It does not
+        depend on the place among all messages, which may change with the next try, nor on the due
+        time, which a handler often computes from now.
         """
         content = _digest(self._cause, destination.encode(), message_type.encode(), body)
         # Each of the two is one step: of two threads that send the same none gets the other's id.

@@ -4,13 +4,15 @@ from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from timeoutmgr.message import headers
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Message:
     """A message as it is sent and received; the body is never decoded on the way.
 
-    *id* is the message's identity for good: a repeat of a message carries the same id, which is
-    what lets a receiver drop it.
+    *id* is the message's identity for good: a repeat of a message carries the same id, so that a
+    receiver can drop it.
     """
 
     id: str
@@ -51,7 +53,7 @@ class Outgoing:
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """What a broker says of a message that it gave up: in which queue, why, how often."""
+    """A broker's report on a message that it gave up: in which queue, why, how often."""
 
     queue: str
     reason: str
@@ -62,11 +64,11 @@ class Death:
 class Received:
     """A message taken from a queue and not yet acknowledged.
 
-    *tag* is the transport's own handle. *delivery_count* is how often it was handed out before,
-    as far as the transport knows. *defect* says why the envelope could not be read (headers that
-    are no UTF-8, say); *message* then holds what could be, and the whole of the body. *death* is
-    the newest of which a broker tells that moved it here. *routing_key* is the one that it was
-    published with, where a broker tells of one.
+    *tag* is the transport's own handle. *delivery_count* is how often it was handed out before, as
+    far as the transport knows. *defect* says why the envelope could not be read (headers that are
+    no UTF-8, say); *message* then holds the readable part and the whole body. *death* is the newest
+    of which a broker tells that moved it here. *routing_key* is the key of the publish, if the
+    broker reports it.
     """
 
     message: Message
@@ -76,3 +78,17 @@ class Received:
     defect: str | None = None
     death: Death | None = None
     routing_key: str | None = field(default=None, compare=False)
+
+
+def enclosed_types(message: Message) -> list[str]:
+    """Return the types in the header of *message*, most specific first.
+
+    Reads plain names and NServiceBus' ``Namespace.Type, Assembly;…`` alike; each full name is
+    followed by its last part.
+    """
+    names: list[str] = []
+    for entry in message.headers.get(headers.ENCLOSED_MESSAGE_TYPES, "").split(";"):
+        full = entry.partition(",")[0].strip()
+        short = full.rpartition(".")[2].rpartition("+")[2]
+        names += [full, short]
+    return [name for name in dict.fromkeys(names) if name]

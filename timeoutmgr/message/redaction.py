@@ -1,4 +1,4 @@
-"""Masking of secrets in URLs, and of what would forge a log, for whatever is shown or logged.
+"""Masking of secrets in URLs and of forged log lines, for every text that is shown or logged.
 
 All of it is linear in the length of the text: a stranger's message may be long, and is logged.
 """
@@ -43,13 +43,13 @@ def redact(url: str) -> str:
     return masked
 
 
-def on_one_line(told: object) -> str:
+def on_one_line(value: object) -> str:
     """Return the text of *told* with line ends, other control signs and half characters escaped.
 
-    What a stranger put into a message must neither look like a line of the log nor fail it, and
-    what is longer than a log line shows is cut.
+    A stranger's text must neither look like a line of the log nor make logging fail. Text that is
+    longer than a log line shows is cut.
     """
-    text = str(told)
+    text = str(value)
     shown = "".join(
         sign if sign.isprintable() else sign.encode("unicode_escape").decode()
         for sign in text[:LONGEST_TEXT]
@@ -73,3 +73,9 @@ def _mask_secret(parameter: re.Match[str]) -> str:
     if len(name) > _LONGEST_NAME or _SECRET_NAME.search(name):
         return parameter["before"] + MASK
     return parameter[0]
+
+
+def masked(text: str) -> str:
+    """Return *text* with the secrets of every URL in it masked."""
+    # Line by line: a password ends with its line, whatever the next line holds.
+    return "\n".join(redact(line) for line in text.split("\n"))

@@ -1,24 +1,32 @@
-"""Where an outgoing message goes: straight on, or to a timeout manager. Pure functions."""
+"""Where an outgoing message goes: straight on, or to a timeout manager; and orders to clear.
+
+Pure functions.
+"""
 
 import hashlib
 import json
 import uuid
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, TypeAlias
 
-from timeoutmgr import headers
-from timeoutmgr.ids import uuid_text
-from timeoutmgr.instants import Micros, to_wire
-from timeoutmgr.message import Message, Outgoing, with_headers
+from timeoutmgr.errors import ConfigurationError, InvalidMessage, Unsupported
+from timeoutmgr.message import headers
+from timeoutmgr.message.ids import uuid_text
+from timeoutmgr.message.instants import Micros, to_wire
+from timeoutmgr.message.message import Message, Outgoing, with_headers
 
 NAMESPACE: Final = uuid.UUID("6b0a3d3c-55d8-5d4f-9a0e-2f6f3f1b9f1c")
 """Of the ids of timeouts: each is a UUID of version 5."""
 _NAMESPACE: Final = NAMESPACE.bytes
 _VERSION: Final = 5
+DelayRoute: TypeAlias = Callable[[Outgoing, Micros], Outgoing]
+"""Puts a message that is due at an instant on its way to the place that delays it."""
+
 TIMEOUTS: Final = ".Timeouts"
 DISPATCHER: Final = ".TimeoutsDispatcher"
 DELAYED: Final = ".timeouts"
-"""The queue of a delayed message store; names compare by bytes, so it is not the first one."""
+"""The queue of a delayed message store; names compare by bytes, so it differs from TIMEOUTS."""
 
 
 def timeout_id(endpoint: str, message_id: str) -> str:
@@ -34,11 +42,21 @@ def timeout_id(endpoint: str, message_id: str) -> str:
 def id_of_timeout(endpoint: str, message: Message) -> str:
     """Return the id under which *endpoint*'s manager stores *message*.
 
-    A delayed retry is the same message once more, not the same timeout once more: without its
-    time stamp the store would take it for one that was dispatched already, and drop it.
+    A delayed retry is the same message once more, not the same timeout once more: without its time
+    stamp the store would take it for a timeout that was dispatched already, and drop it.
     """
     retry = message.headers.get(headers.RETRIES_TIMESTAMP)
     return timeout_id(endpoint, message.id if retry is None else f"{message.id}|{retry}")
+
+
+def is_delayed_retry(given: Mapping[str, str]) -> bool:
+    """Return whether a message with the headers *given* is a delayed retry.
+
+    A retry is not a saga's timeout, even if the first message was: it has reached its queue before.
+    So it is stored without its saga, which keeps it out of a clear of the saga; a handler that is
+    tried again finds the saga in the message's own header.
+    """
+    return headers.RETRIES_TIMESTAMP in given
 
 
 def manager_endpoint(address: str) -> str:
@@ -86,8 +104,8 @@ def clear_timeouts(
 ) -> Outgoing:
     """Return the control message that asks the manager at *address* to forget a saga.
 
-    *now*, the sender's, parts what is to be forgotten from what the saga sends later. The body
-    names the ids of timeouts that are *kept* whenever they were sent.
+    *now*, the sender's, separates the timeouts to forget from timeouts that the saga sends later.
+    The body names the ids of timeouts that are *kept* whenever they were sent.
     """
     control = {
         headers.CLEAR_TIMEOUTS: "True",
@@ -112,3 +130,54 @@ def wake_manager(address: str, due: Micros, message_id: str) -> Outgoing:
         headers.MESSAGE_ID: message_id,
     }
     return Outgoing(address, Message(id=message_id, headers=control))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Clearing:
+    """The timeout manager that receives an endpoint's orders to clear, if it exists."""
+
+    endpoint: str
+    address: str | None = None
+    is_native: bool = False
+    """Whether a broker delays the endpoint's messages."""
+    is_listed: bool = True
+    """Whether the manager can find the timeouts of a saga; a delayed message store cannot."""
+
+    def order(self, saga_id: str, sent: Micros, message_id: str) -> "ClearOrder":
+        """Return an order to clear *saga_id*; raise where no manager takes it."""
+        if self.address is None and self.is_native:
+            raise Unsupported(
+                "clearing a saga's timeouts with native delayed delivery",
+                "the broker holds the messages, and cannot find the messages of a saga",
+                "Have the saga ignore late messages; or enable TimeoutManager too and send "
+                "with cancellable=True and fallback_to_store",
+            )
+        if self.address is None or not self.is_listed:
+            raise ConfigurationError(
+                f"endpoint {self.endpoint!r} has no timeout manager, so there is nothing to clear"
+            )
+        if not saga_id:
+            raise InvalidMessage(
+                "Invalid saga id specified, clear timeouts is only supported for saga instances"
+            )
+        return ClearOrder(self.address, saga_id, sent, message_id)
+
+
+@dataclass(slots=True)
+class ClearOrder:
+    """An order to clear the timeouts of *saga_id* that were *sent* until then.
+
+    *kept* are ids of timeouts that the handler which gives the order sends after it. A repeat of
+    the handler gives a later order, and sends these timeouts again under the same ids: the store
+    would take them for redeliveries of timeouts that the later order cleared, and drop them.
+    """
+
+    address: str
+    saga_id: str
+    sent: Micros
+    message_id: str
+    kept: list[str] = field(default_factory=list)
+
+    def outgoing(self) -> Outgoing:
+        """Return the control message."""
+        return clear_timeouts(self.saga_id, self.address, self.message_id, self.sent, self.kept)

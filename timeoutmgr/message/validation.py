@@ -1,31 +1,83 @@
-"""The door: what is wrong with a message is said before anything is sent."""
+"""The door: a bad message is refused before anything is sent, also for its destination."""
 
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from fnmatch import translate
 from functools import lru_cache
 from glob import escape
 from typing import Any, Final
 
-from timeoutmgr import headers
-from timeoutmgr.destinations import (
-    DESTINATION_BYTES,
-    UNFIT,
-    DestinationPatterns,
-    is_satellite_of,
-    is_satellite_queue,
-    names_of,
-)
 from timeoutmgr.errors import (
     ConfigurationError,
     DestinationNotAllowed,
     InvalidMessage,
     MessageTooLarge,
 )
-from timeoutmgr.instants import EARLIEST, LATEST, MICROSECOND, Micros, to_micros
+from timeoutmgr.message import headers
+from timeoutmgr.message.instants import EARLIEST, LATEST, MICROSECOND, Micros, to_micros
+
+DESTINATION_BYTES: Final = 199
+"""Bytes of RabbitMQ's 255-byte routing key that remain beside 28 delay levels."""
+SATELLITES: Final = (".Timeouts", ".TimeoutsDispatcher", ".timeouts", ".Acknowledgements")
+"""How queues end that only a timeout manager's own parts send to."""
+UNFIT: Final = (
+    r"[\x00-\x1f\x7f-\x9f\u00ad\u061c\u200b\u200e\u200f\u2028-\u202e\u2060-\u2069\ufeff"
+    r"\ud800-\udfff]"
+)
+"""Characters that no destination has, as Python and Java write them: control characters, signs that
+are not seen or turn a line round, line separators, and lone surrogates."""
+
+
+def is_satellite_queue(name: str) -> bool:
+    """Return whether *name* is a queue that only a timeout manager's own parts send to."""
+    return name.endswith(SATELLITES)
+
+
+def is_satellite_of(name: str, endpoint: str) -> bool:
+    """Return whether *name* is a satellite's queue of *endpoint*."""
+    return name.startswith(endpoint) and name[len(endpoint) :] in SATELLITES
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DestinationPatterns:
+    """Shell patterns of the queues that are allowed and refused, ready to be matched.
+
+    Compared by identity, so that a cache by destination does not hash a long list each time.
+    """
+
+    allowed: tuple[str, ...]
+    refused: tuple[str, ...]
+    _allowed: tuple[re.Pattern[str], ...] = field(init=False, repr=False)
+    _refused: tuple[re.Pattern[str], ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        """Compile the patterns once."""
+        object.__setattr__(self, "_allowed", _compiled(self.allowed))
+        object.__setattr__(self, "_refused", _compiled(self.refused))
+
+    def allows(self, name: str) -> bool:
+        """Return whether *name* matches an allowed pattern; without a pattern every name does."""
+        return not self._allowed or any(each.match(name) for each in self._allowed)
+
+    def refuses(self, name: str) -> bool:
+        """Return whether *name* matches a refused pattern."""
+        return any(each.match(name) for each in self._refused)
+
+
+def names_of(patterns: Sequence[str]) -> tuple[str, ...]:
+    """Return *patterns* as a tuple, refusing a lone string that was meant as a list."""
+    if isinstance(patterns, str):
+        raise ConfigurationError(f"expected a list of names, got the text {patterns!r}")
+    return tuple(patterns)
+
+
+def _compiled(patterns: tuple[str, ...]) -> tuple[re.Pattern[str], ...]:
+    return tuple(re.compile(translate(each)) for each in patterns)
+
 
 ID_CHARACTERS: Final = 200
 CLOCK_ALLOWANCE: Final = 30 * 1_000_000
@@ -36,7 +88,7 @@ _UNFIT: Final = re.compile(UNFIT)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """What is let through the door.
+    """Limits on the messages that pass the door.
 
     *allowed_destinations* are shell patterns; none given means every queue that is not a
     broker's own or a satellite's. *refused_destinations*, patterns too, win over them; an endpoint
@@ -130,7 +182,8 @@ def _check_name(destination: str, patterns: DestinationPatterns) -> None:
 def check_headers(given: Mapping[str, str], limits: Limits) -> None:
     """Raise InvalidMessage where a header is no string, and MessageTooLarge over the limit."""
     try:
-        # All at once, since each message passes here twice; what is wrong is looked for after.
+        # All at once, since each message passes here twice; the wrong header is looked up after a
+        # failure.
         size = len("".join([*given, *given.values()]).encode())
     except (TypeError, UnicodeEncodeError):
         _refuse_header(given)
@@ -180,7 +233,7 @@ def due_of(
     """
     if delay is not None and deliver_at is not None:
         raise InvalidMessage(
-            "delay and deliver_at are both given, and exclude each other; pass one of them"
+            "delay and deliver_at are both given, and exclude each other; pass either"
         )
     if deliver_at is not None:
         if not isinstance(deliver_at, datetime):
@@ -233,7 +286,7 @@ def encode_body(body: object) -> tuple[bytes, str]:
 
 
 def decode_body(body: bytes, content_type: str) -> Any:
-    """Return JSON bodies decoded, all others as bytes.
+    """Return a JSON body decoded, any other body as bytes.
 
     Raises ValueError (or RecursionError, for hostile nesting) where JSON is promised and is not.
     """

@@ -6,49 +6,49 @@ from dataclasses import replace
 
 from timeoutmgr.contracts import Transaction
 from timeoutmgr.crashpoints import reach
-from timeoutmgr.migration.moving import send
-from timeoutmgr.migration.parts import Parts
-from timeoutmgr.migration.runs import Batch, Run
+from timeoutmgr.migration.batch_step import send
+from timeoutmgr.migration.ports import StepInputs
+from timeoutmgr.migration.runs import Batch, MigrationRun
 from timeoutmgr.migration.states import BatchState
 
 
-def finish_sending(parts: Parts, run: Run, batch: Batch) -> Batch:
-    """Send *batch* to its end, for a target that cannot say what it has.
+def finish_sending(parts: StepInputs, run: MigrationRun, batch: Batch) -> Batch:
+    """Send *batch* to its end, for a target that cannot list its messages.
 
-    What may be in a queue cannot be called back. To restore it in the source would leave it in
-    both; sent once more, all of it is at the target, some of it perhaps twice under one id.
+    A message cannot be recalled from a queue. Restored in the source, it would be in both places.
+    Sent once more, the whole batch is at the target, a part of it perhaps twice under one id.
     """
     done = send(parts, run, batch)
     reach("migration.finished")
     return done
 
 
-def known_as_hidden(parts: Parts, run: Run, batch: Batch) -> Batch:
+def known_as_hidden(parts: StepInputs, run: MigrationRun, batch: Batch) -> Batch:
     """Return *batch*, written down as hidden where a crash came before that."""
-    if batch.state is not BatchState.PENDING or parts.source.hides_with_the_ledger:
+    if batch.state is not BatchState.PENDING or parts.source.hides_atomically:
         return batch
     items = parts.source.read(run.id, batch)
     if not items:
         return batch
-    hidden = replace(batch, state=BatchState.HIDDEN, taken=len(items))
+    hidden = replace(batch, state=BatchState.HIDDEN, collected=len(items))
     parts.ledger.move_batch(run.id, hidden)
     reach("migration.found_hidden")
     return hidden
 
 
-def put_back(parts: Parts, run: Run, batch: Batch) -> Batch:
-    """Unhide what the target does not have, and remove what it has; the run is shut there."""
+def put_back(parts: StepInputs, run: MigrationRun, batch: Batch) -> Batch:
+    """Unhide the timeouts that the target lacks, and remove the others; the run is shut there."""
     items = parts.source.read(run.id, batch)
     there: set[str] = set()
     if batch.state is BatchState.SENDING and parts.target.knows_what_it_has:
         there = parts.target.present([item.timeout.id for item in items])
-    # Of what was taken: a source of others' may have some of it back since a crash.
-    back = batch.taken - len(there)
+    # Counted from the batch: a foreign source may have got a part back before a crash.
+    back = batch.collected - len(there)
     returned = replace(batch, state=BatchState.RETURNED, new=len(there), returned=back)
 
-    def also(transaction: Transaction | None, _count: int) -> None:
+    def write(transaction: Transaction | None, _count: int) -> None:
         parts.ledger.move_batch(run.id, returned, transaction)
 
-    parts.source.restore(run.id, batch, items, there, also)
+    parts.source.restore(run.id, batch, items, there, write)
     reach("migration.returned")
     return returned

@@ -1,6 +1,6 @@
-"""Getting a batch into one's own hands: no two may be at one at once.
+"""Claim a batch before it is moved: two processes never move a batch at the same time.
 
-A store would take it once all the same; a queue would get it twice.
+A store would insert each id once nevertheless; a queue would get the batch twice.
 """
 
 from __future__ import annotations
@@ -9,32 +9,32 @@ from typing import Final
 
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import MigrationRefused
-from timeoutmgr.migration.parts import Parts
-from timeoutmgr.migration.runs import Batch, Run
+from timeoutmgr.migration.ports import StepInputs
+from timeoutmgr.migration.runs import Batch, MigrationRun
 
-_LOOK_EVERY: Final = 0.25
-_LOOKS: Final = 240
+_RETRY_EVERY: Final = 0.25
+_MOST_TRIES: Final = 240
 
 
-def in_hand(parts: Parts, run: Run, batch: Batch) -> Batch:
-    """Return *batch* as it is now, claimed; wait for whoever has it and lives.
+def claim_batch(parts: StepInputs, run: MigrationRun, batch: Batch) -> Batch:
+    """Return *batch* as it is now, claimed; wait for its owner while that is alive.
 
-    That is a worker whose own runner has died: it ends its batch and gets no other. Raises
-    MigrationRefused where it does not end.
+    The owner is a worker whose runner has died: it ends its batch and gets no other. Raises
+    MigrationRefused if the worker does not end its batch.
     """
-    for _look in range(_LOOKS):
+    for _attempt in range(_MOST_TRIES):
         found = parts.ledger.claim(run, batch.no, parts.runner)
         if found is not None:
             reach("migration.claimed")
             return found
-        parts.pause(_LOOK_EVERY)
+        parts.pause(_RETRY_EVERY)
     raise MigrationRefused(
         f"batch {batch.no} of run {run.id} is in the hands of another process",
         ["a worker that was not ended with its runner; wait for it, or end it, then run again"],
     )
 
 
-def next_in_hand(parts: Parts, run: Run) -> Batch | None:
+def claim_next_batch(parts: StepInputs, run: MigrationRun) -> Batch | None:
     """Return the first batch that is left to be done, claimed; None where there is none."""
     found = parts.ledger.claim_next(run, parts.runner)
     if found is not None:

@@ -1,7 +1,7 @@
 """The clocks of a migration: the place that due times come from owns the clock for their delays.
 
-A delay is what is left until a due time, so it is counted by the clock by which the due time was
-made. A host that counts it by a clock of its own delivers early by as much as that clock is ahead.
+A delay is the time left until a due time, so it is counted by the clock that made the due time. A
+host that counts it by its own clock delivers early by as much as that clock is ahead.
 """
 
 from __future__ import annotations
@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from typing import Final, Protocol
 
 from timeoutmgr.contracts import Clock
-from timeoutmgr.instants import Micros
+from timeoutmgr.message.instants import Micros
 from timeoutmgr.migration.runs import Problem
 
 _SECOND: Final = 1_000_000
 _ASK_EVERY: Final = 1.0
-"""Seconds for which the answer of a place holds, with what this host has counted since."""
-TOLD: Final = 1 * _SECOND
-"""From this offset of two clocks on a run tells of it."""
+"""Seconds for which the answer of a place is used, plus the time that this host counted since."""
+REPORTED: Final = 1 * _SECOND
+"""Offset of two clocks from which a run reports it."""
 REFUSED: Final = 30 * _SECOND
-"""From this offset of two clocks on no run begins, or goes on."""
+"""Offset of two clocks from which a run neither begins nor continues."""
 
 
 class OriginClock:
@@ -82,7 +82,7 @@ class Clocked(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Offset:
-    """Two clocks differ: the one of *place* is *ahead* of the one of *other*, or behind it."""
+    """Offset of two clocks: that of *place* is *ahead* of the clock of *other*, or behind it."""
 
     place: str
     other: str
@@ -106,13 +106,13 @@ class Offset:
         return f"its clock is {abs(self.ahead) / _SECOND:.3f} s {where} that of {self.other}"
 
     def warning(self) -> str:
-        """Return what a run tells that begins nevertheless."""
+        """Return the warning of a run that begins nevertheless."""
         return f"{self.place}: {self}; due times are kept by the clock of the source"
 
 
 def offsets(parts: Clocked) -> list[Offset]:
     """Return by how much the clocks of *parts* differ, where a run is to tell of it."""
-    return [one for one in _measured(parts) if abs(one.ahead) > TOLD]
+    return [one for one in _measured(parts) if abs(one.ahead) > REPORTED]
 
 
 def _measured(parts: Clocked) -> Iterator[Offset]:
@@ -126,6 +126,6 @@ def _measured(parts: Clocked) -> Iterator[Offset]:
 
 
 def _apart(one: Callable[[], Micros], other: Callable[[], Micros]) -> Micros:
-    """Return by how much *one* is ahead of *other*, without what passed between the looks."""
+    """Return by how much *one* is ahead of *other*, without the time between the two reads."""
     before, there, after = other(), one(), other()
     return there - after if there > after else min(there - before, 0)

@@ -1,4 +1,4 @@
-"""Source, target and ledger from what a person says: a URL, ``native``, a table, a file."""
+"""Source, target and ledger from the words of a user: a URL, ``native``, a table, a file."""
 
 from __future__ import annotations
 
@@ -10,31 +10,31 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from timeoutmgr.config import persistence_from_url
 from timeoutmgr.contracts import Persistence, Transport
 from timeoutmgr.database import Database
+from timeoutmgr.endpoint.configuration import persistence_from_url
 from timeoutmgr.errors import ConfigurationError, TransportUnavailable
-from timeoutmgr.instants import Micros
+from timeoutmgr.message.instants import Micros
+from timeoutmgr.message.redaction import on_one_line
+from timeoutmgr.message.routes import TIMEOUTS, wake_manager
 from timeoutmgr.migration.clocks import OriginClock
-from timeoutmgr.migration.draining import DrainParts
 from timeoutmgr.migration.foreign.rows import layout_called
 from timeoutmgr.migration.foreign.spool import ExportFile
 from timeoutmgr.migration.foreign.table import ForeignTable
-from timeoutmgr.migration.into_levels import LevelsTarget
-from timeoutmgr.migration.levels import LevelsOrigin
-from timeoutmgr.migration.parts import Parts
-from timeoutmgr.migration.ports import Ledger, MigrationPlaces, Source, Target
+from timeoutmgr.migration.levels.drain import DrainParticipants
+from timeoutmgr.migration.levels.origin import LevelsOrigin
+from timeoutmgr.migration.levels.sinks import LevelsSink, Sink, StoreSink
+from timeoutmgr.migration.levels.target import LevelsTarget
+from timeoutmgr.migration.loops import Participants
+from timeoutmgr.migration.ports import MigrationLedger, MigrationPlaces, Source, Target
 from timeoutmgr.migration.runs import Terms
-from timeoutmgr.migration.sinks import LevelsSink, Sink, StoreSink
 from timeoutmgr.migration.window import Window
 from timeoutmgr.native.names import NameSet, name_set
-from timeoutmgr.redaction import on_one_line
-from timeoutmgr.routing import TIMEOUTS, wake_manager
-from timeoutmgr.settings_file import configuration_from
+from timeoutmgr.settings.file import configuration_from
 from timeoutmgr.transport.kombu_transport import KombuTransport
 
 if TYPE_CHECKING:
-    from timeoutmgr.config import EndpointSettings
+    from timeoutmgr.endpoint.configuration import EndpointSettings
 
 logger = logging.getLogger(__name__)
 
@@ -42,13 +42,13 @@ NATIVE: Final = "native"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """One end of a migration, as it is said.
+class LocationSpec:
+    """One end of a migration, as a user names it.
 
     *url* None is the endpoint's own store, ``native`` the delay levels on its own broker, a
     broker's URL the levels there, a database's URL a store there, and a path that ends in ``.toml``
-    the store of that settings file. *names* are those of levels (with kombu's *names_prefix*);
-    *prefix* and *schema* those of a store's tables.
+    the store of that settings file. *names* is the name set of levels, with kombu's
+    *names_prefix*; *prefix* and *schema* name a store's tables.
     """
 
     url: str | None = None
@@ -58,7 +58,7 @@ class Place:
     schema: str | None = None
 
     def __post_init__(self) -> None:
-        """Check what goes together: without a database's URL nothing would be looked for there."""
+        """Check the combination: prefix and schema need the URL of a database."""
         if (self.prefix is not None or self.schema is not None) and (
             self.url is None or self.is_levels
         ):
@@ -74,15 +74,15 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Asked:
-    """A whole migration, as it is said.
+class MigrationRequest:
+    """A whole migration, as a user requests it.
 
     *layout* says that the source is another product's: its table (*table* there), or with *file*
     an export of it. *ledger* is the URL of a store that keeps the ledger, where neither end does.
     """
 
-    source: Place = field(default_factory=Place)
-    target: Place = field(default_factory=Place)
+    source: LocationSpec = field(default_factory=LocationSpec)
+    target: LocationSpec = field(default_factory=LocationSpec)
     layout: str | None = None
     table: str | None = None
     file: Path | None = None
@@ -93,10 +93,10 @@ class Asked:
     all_senders: bool = False
 
 
-class Site:
+class MigrationContext:
     """The places of one endpoint's migration; opened as they are needed, closed together."""
 
-    def __init__(self, settings: EndpointSettings, asked: Asked, endpoint: str) -> None:
+    def __init__(self, settings: EndpointSettings, asked: MigrationRequest, endpoint: str) -> None:
         self._settings = settings
         self._asked = asked
         self._endpoint = endpoint
@@ -105,8 +105,8 @@ class Site:
         if asked.batch < 1:
             raise ConfigurationError(f"batch must be positive, got {asked.batch}")
 
-    def parts(self) -> Parts | DrainParts:
-        """Return who takes part; raise ConfigurationError where the ends do not fit."""
+    def parts(self) -> Participants | DrainParticipants:
+        """Return the participants; raise ConfigurationError if source and target do not fit."""
         asked = self._asked
         foreign = asked.layout is not None or asked.file is not None
         if asked.source == asked.target and not foreign:
@@ -130,24 +130,26 @@ class Site:
         else:
             target = self._store(asked.target).migration_target(self._endpoint, clock)
         ledger = self.ledger()
-        return Parts(source=source, target=target, ledger=ledger, runner=self._runner, clock=clock)
+        return Participants(
+            source=source, target=target, ledger=ledger, runner=self._runner, clock=clock
+        )
 
-    def ledger(self) -> Ledger:
-        """Return the ledger: the source's store keeps it, or the target's, or the named one."""
+    def ledger(self) -> MigrationLedger:
+        """Return the ledger: in the named store, or that of the source, or of the target."""
         asked = self._asked
         foreign = asked.layout is not None or asked.file is not None
         if asked.ledger is not None:
-            place = Place(url=asked.ledger)
+            place = LocationSpec(url=asked.ledger)
         elif not foreign and not asked.source.is_levels:
             place = asked.source
         elif not asked.target.is_levels:
             place = asked.target
         else:
-            place = Place()
+            place = LocationSpec()
         return self._store(place).migration_ledger(self._endpoint, self._settings.clock)
 
-    def terms(self, parts: Parts | DrainParts) -> Terms:
-        """Return what is asked for, without secrets."""
+    def terms(self, parts: Participants | DrainParticipants) -> Terms:
+        """Return the terms of the request, without secrets."""
         asked = self._asked
         renames = [f"{old}={new}" for old, new in sorted(asked.renames.items())]
         return Terms(
@@ -160,11 +162,11 @@ class Site:
         )
 
     def close(self) -> None:
-        """Close what was opened, the last first."""
+        """Close the opened resources, the last first."""
         while self._closing:
             self._closing.pop()()
 
-    def _drain_parts(self) -> DrainParts:
+    def _drain_parts(self) -> DrainParticipants:
         asked, host = self._asked, self._settings.clock
         transport = self._broker(asked.source)
         if asked.target.is_levels:
@@ -184,7 +186,9 @@ class Site:
             store = self._store(asked.target)
             into = store.migration_target(self._endpoint, host)
             sink = StoreSink(into, self._endpoint, self._settings.limits, clock, self._wake)
-        return DrainParts(source=origin, sink=sink, ledger=ledger, runner=self._runner, clock=host)
+        return DrainParticipants(
+            source=origin, sink=sink, ledger=ledger, runner=self._runner, clock=host
+        )
 
     def _require_other_levels(self, transport: KombuTransport) -> None:
         """Raise ConfigurationError unless the target is other levels on the source's broker."""
@@ -196,17 +200,19 @@ class Site:
             )
         if _names(asked.target) == _names(asked.source):
             raise ConfigurationError(
-                "source and target are the same levels; name others with --from-names or --to-names"
+                "source and target are the same levels; use different --from-names or --to-names"
             )
 
     def _wake(self, due: Micros) -> None:
-        """Tell the endpoint's poller; if nobody hears it, it looks within one interval."""
+        """Wake the poller of the endpoint; without a wake it polls within one interval."""
         address = f"{self._endpoint}{TIMEOUTS}"
         try:
             with closing(self._settings.transport.session()) as session:
                 session.send([wake_manager(address, due, self._settings.new_id())])
         except TransportUnavailable as error:
-            logger.info("the poller of %s is not woken: %s", self._endpoint, on_one_line(error))
+            logger.info(
+                "migration could not wake the poller of %s: %s", self._endpoint, on_one_line(error)
+            )
 
     def _own_source(self) -> Source:
         return self._store(self._asked.source).migration_source(
@@ -243,7 +249,7 @@ class Site:
         limits = self._settings.limits
         return LevelsTarget(self._broker(place), _names(place), limits, clock)
 
-    def _broker(self, place: Place) -> KombuTransport:
+    def _broker(self, place: LocationSpec) -> KombuTransport:
         transport: Transport
         if place.url in (None, NATIVE):
             transport = self._settings.transport
@@ -257,7 +263,7 @@ class Site:
             )
         return transport
 
-    def _store(self, place: Place) -> MigrationPlaces:
+    def _store(self, place: LocationSpec) -> MigrationPlaces:
         own = self._settings.persistence
         persistence: Persistence
         if place.url is None:
@@ -276,16 +282,16 @@ class Site:
         if not isinstance(persistence, MigrationPlaces):
             raise ConfigurationError(
                 f"timeouts cannot be moved from or into {persistence.capabilities.name}; only SQL "
-                "stores keep what a migration needs"
+                "stores have source, target and ledger of a migration"
             )
         persistence.check()
         return persistence
 
-    def _of_file(self, place: Place) -> Persistence:
+    def _of_file(self, place: LocationSpec) -> Persistence:
         """Return the store of a settings file, with all that the file says of it."""
         if place.prefix is not None or place.schema is not None:
             raise ConfigurationError(
-                f"{place.url} says itself what its tables are called; leave prefix and schema out"
+                f"{place.url} names its tables itself; leave prefix and schema out"
             )
         settings = configuration_from(Path(str(place.url))).settings()
         self._closing.append(settings.transport.close)
@@ -298,5 +304,5 @@ class Site:
         return settings.persistence
 
 
-def _names(place: Place) -> NameSet:
+def _names(place: LocationSpec) -> NameSet:
     return name_set(place.names).prefixed(place.names_prefix)

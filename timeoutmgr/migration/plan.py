@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import MigrationRefused
 from timeoutmgr.migration.clocks import offsets
-from timeoutmgr.migration.ports import Planned
-from timeoutmgr.migration.runs import Problem, Run, Survey, Terms
-from timeoutmgr.migration.states import RunState
+from timeoutmgr.migration.ports import PlanInputs
+from timeoutmgr.migration.runs import MigrationRun, Problem, Survey, Terms
+from timeoutmgr.migration.states import MigrationRunState
 from timeoutmgr.migration.window import SOON
 
 logger = logging.getLogger(__name__)
@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Preview:
-    """What a run would do. With *problems* it would not start; *warnings* it would live with."""
+    """Preview of a run. With *problems* it would not start; with *warnings* it would."""
 
     terms: Terms
     survey: Survey
@@ -27,7 +27,7 @@ class Preview:
     warnings: tuple[str, ...]
 
 
-def preview(parts: Planned, terms: Terms) -> Preview:
+def preview(parts: PlanInputs, terms: Terms) -> Preview:
     """Look at source and target; change nothing."""
     survey = parts.source.survey(terms.window)
     warnings = []
@@ -59,8 +59,8 @@ def refuse_problems(found: Preview) -> None:
         )
 
 
-def refuse_clocks(parts: Planned, endpoint: str) -> None:
-    """Raise MigrationRefused where clocks are further apart than is accepted; log what is told."""
+def refuse_clocks(parts: PlanInputs, endpoint: str) -> None:
+    """Raise MigrationRefused if clocks are further apart than is accepted; log smaller offsets."""
     apart = offsets(parts)
     refused = [str(one.problem()) for one in apart if one.is_refused]
     if refused:
@@ -69,11 +69,11 @@ def refuse_clocks(parts: Planned, endpoint: str) -> None:
         logger.warning("migration of endpoint %s: %s", endpoint, one.warning())
 
 
-def begin(parts: Planned, terms: Terms, new_id: Callable[[], str]) -> Run:
-    """Return the run to work at, which this runner holds: a new one, or the one left open.
+def begin(parts: PlanInputs, terms: Terms, new_id: Callable[[], str]) -> MigrationRun:
+    """Return the run of this runner: a new run, or the run left open.
 
-    Raises MigrationRefused for any problem, for clocks that are too far apart, for other terms than
-    those of an open run, and while another process is at work at it.
+    Raises MigrationRefused for any problem, for clocks that are too far apart, for terms that
+    differ from an open run, and while another process works at the run.
     """
     refuse_clocks(parts, terms.endpoint)
     found = parts.ledger.open_run()
@@ -84,27 +84,27 @@ def begin(parts: Planned, terms: Terms, new_id: Callable[[], str]) -> Run:
         reach("migration.planned")
     else:
         _refuse_others(found, terms)
-        run = parts.ledger.take(found.id, parts.runner)
+        run = parts.ledger.acquire(found.id, parts.runner)
         reach("migration.taken_over")
-    if run.state is not RunState.PLANNED:
+    if run.state is not MigrationRunState.PLANNED:
         return run
     parts.source.prepare(run.id)
     reach("migration.prepared")
     parts.target.open(run.id)
     reach("migration.opened")
-    if parts.source.is_where_it_arrives(run.id):
+    if parts.source.is_same_store_as_target(run.id):
         parts.target.shut(run.id)
-        parts.ledger.move_run(run.id, RunState.ABORTED)
+        parts.ledger.move_run(run.id, MigrationRunState.ABORTED)
         raise MigrationRefused(
             "source and target are the same tables",
             ["name another --from or --to; nothing was moved"],
         )
-    parts.ledger.move_run(run.id, RunState.RUNNING)
+    parts.ledger.move_run(run.id, MigrationRunState.RUNNING)
     return run
 
 
-def _refuse_others(run: Run, terms: Terms) -> None:
-    if run.state is RunState.ABORTING:
+def _refuse_others(run: MigrationRun, terms: Terms) -> None:
+    if run.state is MigrationRunState.ABORTING:
         raise MigrationRefused(
             f"run {run.id} is being aborted", ["finish that first: `timeoutmgr migrate abort`"]
         )

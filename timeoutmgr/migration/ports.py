@@ -1,4 +1,4 @@
-"""What a migration asks of its source, its target and its ledger.
+"""Ports of a migration: its source, its target and its ledger.
 
 The order of one batch is always the same: hide in the source, write ``sending`` into the ledger,
 deliver to the target, remove from the source. Each may be done again after a crash.
@@ -10,12 +10,21 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from timeoutmgr.contracts import Clock, Transaction
-from timeoutmgr.instants import Micros
-from timeoutmgr.migration.runs import Batch, Delivered, Item, Problem, Range, Run, Survey, Terms
-from timeoutmgr.migration.states import RunState
+from timeoutmgr.message.instants import Micros
+from timeoutmgr.migration.runs import (
+    Batch,
+    Delivered,
+    Item,
+    KeyRange,
+    MigrationRun,
+    Problem,
+    Survey,
+    Terms,
+)
+from timeoutmgr.migration.states import MigrationRunState
 from timeoutmgr.migration.window import Window
 
-Also: TypeAlias = Callable[[Transaction | None, int], None]
+LedgerWrite: TypeAlias = Callable[[Transaction | None, int], None]
 """Writes to the ledger within the source's transaction, or after it (None) where they are apart.
 
 It is told how many timeouts the change concerned.
@@ -23,10 +32,10 @@ It is told how many timeouts the change concerned.
 
 
 class Origin(Protocol):
-    """What is to be moved, as far as a plan needs it."""
+    """The timeouts to be moved, as far as a plan needs them."""
 
     def describe(self) -> str:
-        """Return what it is, without secrets: a run is resumed on the very same."""
+        """Return a description without secrets: a run is resumed on the very same."""
         ...
 
     def now(self) -> Micros:
@@ -34,22 +43,22 @@ class Origin(Protocol):
         ...
 
     def survey(self, window: Window) -> Survey:
-        """Return what a run would take now; changes nothing."""
+        """Return the survey of a run that began now; changes nothing."""
         ...
 
-    def ranges(self, window: Window, size: int) -> Iterator[Range]:
+    def ranges(self, window: Window, size: int) -> Iterator[KeyRange]:
         """Yield ranges of at most *size* timeouts, nearest due first; changes nothing."""
         ...
 
-    def is_where_it_arrives(self, run_id: str) -> bool:
+    def is_same_store_as_target(self, run_id: str) -> bool:
         """Return whether the target, which is open for the run, is this very place.
 
-        By whatever name it goes: there each timeout would be found as known, and removed.
+        Two names may stand for one store: each timeout would be known there, and removed.
         """
         ...
 
     def prepare(self, run_id: str) -> None:
-        """Make what hiding needs (a table, say), if anything; twice is fine."""
+        """Create the resources that hiding needs (a table, say); twice is fine."""
         ...
 
     def close(self) -> None:
@@ -61,32 +70,37 @@ class Source(Origin, Protocol):
     """Where timeouts are taken from. Every method raises StorageUnavailable (or the broker's)."""
 
     @property
-    def hides_with_the_ledger(self) -> bool:
+    def hides_atomically(self) -> bool:
         """Whether hiding and writing that down is one transaction.
 
         Where not, a batch may be hidden of which the ledger does not know yet.
         """
         ...
 
-    def hide(self, run_id: str, batch: Batch, window: Window, also: Also) -> None:
-        """Hide what is in the batch's range, and still within *window*, from the source's poller.
+    def hide(self, run_id: str, batch: Batch, window: Window, write: LedgerWrite) -> None:
+        """Hide the batch's range, as far as it is still within *window*, from the source's poller.
 
-        What is in other hands, was sent or cancelled meanwhile is left alone.
+        Timeouts that are claimed, sent or cancelled meanwhile are left alone.
         """
         ...
 
     def read(self, run_id: str, batch: Batch) -> Sequence[Item]:
-        """Return what is hidden of the batch, the same each time until it is removed."""
+        """Return the hidden timeouts of the batch, the same each time until they are removed."""
         ...
 
-    def remove(self, run_id: str, batch: Batch, items: Sequence[Item], also: Also) -> None:
+    def remove(self, run_id: str, batch: Batch, items: Sequence[Item], write: LedgerWrite) -> None:
         """Remove *items*, which is all of the batch, with tombstones: the target has them."""
         ...
 
     def restore(
-        self, run_id: str, batch: Batch, items: Sequence[Item], there: Collection[str], also: Also
+        self,
+        run_id: str,
+        batch: Batch,
+        items: Sequence[Item],
+        there: Collection[str],
+        write: LedgerWrite,
     ) -> None:
-        """Remove those of *items* whose ids are *there*, at the target, and unhide the others."""
+        """Remove the *items* whose ids are *there*, at the target, and unhide the rest."""
         ...
 
     def hidden(self, run_id: str) -> int:
@@ -103,7 +117,7 @@ class Target(Protocol):
         ...
 
     def describe(self) -> str:
-        """Return what it is, without secrets."""
+        """Return a description without secrets."""
         ...
 
     def now(self) -> Micros | None:
@@ -111,7 +125,7 @@ class Target(Protocol):
         ...
 
     def problems(self, survey: Survey) -> Sequence[Problem]:
-        """Return why it could not take what *survey* found; changes nothing."""
+        """Return why the target could not accept the timeouts of *survey*; changes nothing."""
         ...
 
     def open(self, run_id: str) -> None:
@@ -119,19 +133,19 @@ class Target(Protocol):
         ...
 
     def deliver(self, run_id: str, batch: Batch, items: Sequence[Item]) -> Delivered:
-        """Take *items* durably, all or none where it can, and count what it then has.
+        """Accept *items* durably, all or none if possible, and count them.
 
         Absolute due times count, whenever this happens. Raises MigrationFailed once the run is
-        shut, or where one is refused.
+        shut, or if an item is refused.
         """
         ...
 
     def present(self, ids: Sequence[str]) -> set[str]:
-        """Return those of *ids* that it has or ever had; only where ``knows_what_it_has``."""
+        """Return the *ids* that it has or ever had; only if ``knows_what_it_has``."""
         ...
 
     def shut(self, run_id: str) -> None:
-        """Take nothing more of this run, from whatever process: what ``present`` says is final."""
+        """Refuse further deliveries of the run by any process: ``present`` is final then."""
         ...
 
     def close(self) -> None:
@@ -139,56 +153,58 @@ class Target(Protocol):
         ...
 
 
-class Ledger(Protocol):
-    """The runs of one endpoint, and what became of each batch. Plain rows, for any runner."""
+class MigrationLedger(Protocol):
+    """The runs of one endpoint and the state of each batch. Plain rows, for any runner."""
 
     def now(self) -> Micros:
         """Return the time of the store that keeps it."""
         ...
 
-    def create(self, run_id: str, terms: Terms, ranges: Iterable[Range], runner: str) -> Run:
+    def create(
+        self, run_id: str, terms: Terms, ranges: Iterable[KeyRange], runner: str
+    ) -> MigrationRun:
         """Write run and plan in one transaction; MigrationRefused while another run is open."""
         ...
 
-    def take(self, run_id: str, runner: str) -> Run:
-        """Make *runner* the one that works at the run.
+    def acquire(self, run_id: str, runner: str) -> MigrationRun:
+        """Make *runner* the runner of the run.
 
         Raises MigrationRefused while the process that did so before lives.
         """
         ...
 
-    def give_up(self, runner: str) -> None:
-        """Say that *runner* works no more, so that another may go on."""
+    def release(self, runner: str) -> None:
+        """Release the session lock of *runner*, so that another runner may go on."""
         ...
 
-    def claim(self, run: Run, no: int, runner: str) -> Batch | None:
-        """Put batch *no* into the hands of *runner*, and return it as it is now.
+    def claim(self, run: MigrationRun, no: int, runner: str) -> Batch | None:
+        """Claim batch *no* for *runner*, and return it as it is now.
 
-        One that is over is returned and not claimed; None while another that lives has it. Raises
-        MigrationRefused once somebody else works at the run than *run* says.
+        A batch that is over is returned unclaimed; None while another living owner has a claim.
+        Raises MigrationRefused once another runner than that of *run* works at the run.
         """
         ...
 
-    def claim_next(self, run: Run, runner: str) -> Batch | None:
-        """Claim the first batch that is not over and in nobody's hands; None where there is none.
+    def claim_next(self, run: MigrationRun, runner: str) -> Batch | None:
+        """Claim the first batch that is neither over nor claimed; None if no such batch is left.
 
         Raises as ``claim`` does.
         """
         ...
 
-    def set_aside(self, run: Run, batch: Batch) -> None:
-        """Hand a claimed *batch* to who works at the run: others leave what failed alone then."""
+    def set_aside(self, run: MigrationRun, batch: Batch) -> None:
+        """Reassign the claim on *batch* to the runner: other workers leave a failed batch alone."""
         ...
 
-    def in_hand(self, run_id: str) -> Collection[int]:
-        """Return the numbers of the batches that somebody has claimed, also if that one died."""
+    def claimed(self, run_id: str) -> Collection[int]:
+        """Return the numbers of the claimed batches, also of dead owners."""
         ...
 
-    def open_run(self) -> Run | None:
-        """Return the run that is not over, if there is one."""
+    def open_run(self) -> MigrationRun | None:
+        """Return the open run, or None."""
         ...
 
-    def runs(self) -> Sequence[Run]:
+    def runs(self) -> Sequence[MigrationRun]:
         """Return all runs, the latest first."""
         ...
 
@@ -201,21 +217,21 @@ class Ledger(Protocol):
         ...
 
     def move_run(
-        self, run_id: str, state: RunState, *, report: Mapping[str, Any] | None = None
+        self, run_id: str, state: MigrationRunState, *, report: Mapping[str, Any] | None = None
     ) -> None:
         """Set a run's state; MigrationFailed where that cannot follow."""
         ...
 
     def move_batch(self, run_id: str, batch: Batch, transaction: Transaction | None = None) -> None:
-        """Write *batch* as it is now; one that is over is in nobody's hands any more.
+        """Write *batch* as it is now; a batch that is over loses its claim.
 
-        MigrationFailed where its state cannot follow, or where another has claimed it.
+        MigrationFailed if its state cannot follow, or if another owner has claimed it.
         """
         ...
 
 
-class Planned(Protocol):
-    """Who takes part in a run, as far as its beginning needs them."""
+class PlanInputs(Protocol):
+    """The participants of a run, as far as its beginning needs them."""
 
     @property
     def source(self) -> Origin:
@@ -228,7 +244,7 @@ class Planned(Protocol):
         ...
 
     @property
-    def ledger(self) -> Ledger:
+    def ledger(self) -> MigrationLedger:
         """Where it is written down."""
         ...
 
@@ -243,18 +259,32 @@ class Planned(Protocol):
         ...
 
 
+class StepInputs(PlanInputs, Protocol):
+    """The participants of a run that hides batches, as far as its steps need them."""
+
+    @property
+    def source(self) -> Source:
+        """Source whose batches are hidden, read and removed."""
+        ...
+
+    @property
+    def pause(self) -> Callable[[float], object]:
+        """Function that waits for a number of seconds."""
+        ...
+
+
 @runtime_checkable
 class MigrationPlaces(Protocol):
     """A persistence that timeouts can be moved out of and into, and that keeps a ledger."""
 
     def migration_source(self, endpoint: str, clock: Clock) -> Source:
-        """Return what is pending of *endpoint*, as a source."""
+        """Return the pending timeouts of *endpoint*, as a source."""
         ...
 
     def migration_target(self, endpoint: str, clock: Clock) -> Target:
         """Return the store of *endpoint*, as a target."""
         ...
 
-    def migration_ledger(self, endpoint: str, clock: Clock) -> Ledger:
+    def migration_ledger(self, endpoint: str, clock: Clock) -> MigrationLedger:
         """Return the ledger of the runs of *endpoint*."""
         ...

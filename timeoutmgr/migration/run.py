@@ -1,25 +1,40 @@
-"""Whole migrations, whatever their ends are: what a command or another program calls."""
+"""Whole migrations, of any source and target, for commands and other programs."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Final, TypeAlias
+from typing import Final, Protocol
 
 from timeoutmgr.errors import MigrationRefused
-from timeoutmgr.migration.draining import DrainParts, abort_drain, drain
-from timeoutmgr.migration.parts import Parts
-from timeoutmgr.migration.preparing import begin, preview
+from timeoutmgr.migration.plan import begin, preview
+from timeoutmgr.migration.ports import PlanInputs
 from timeoutmgr.migration.report import Report
-from timeoutmgr.migration.running import abort, migrate
-from timeoutmgr.migration.runs import Batch, Terms
+from timeoutmgr.migration.runs import Batch, MigrationRun, Terms
 
-AnyParts: TypeAlias = Parts | DrainParts
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 
 
-def refuse_any_problem(endpoints: Sequence[tuple[AnyParts, Terms]]) -> None:
+class AnyParticipants(PlanInputs, Protocol):
+    """The participants of a run; they carry its loops."""
+
+    def migrate(
+        self, run: MigrationRun, on_batch: Callable[[Batch], None] = lambda _batch: None
+    ) -> Report:
+        """Move every batch that is not done; verify, and save the report."""
+        ...
+
+    def abort(self, run: MigrationRun) -> Report:
+        """Abort *run*; timeouts at the target stay there."""
+        ...
+
+    def close(self) -> None:
+        """Release the run, then close source and target."""
+        ...
+
+
+def refuse_any_problem(endpoints: Sequence[tuple[AnyParticipants, Terms]]) -> None:
     """Raise MigrationRefused for the problems of all *endpoints*, before anything is moved.
 
     A run that is open was looked at when it began.
@@ -35,16 +50,14 @@ def refuse_any_problem(endpoints: Sequence[tuple[AnyParts, Terms]]) -> None:
 
 
 def move_all(
-    parts: AnyParts, terms: Terms, on_batch: Callable[[Batch], None] = lambda _batch: None
+    parts: AnyParticipants, terms: Terms, on_batch: Callable[[Batch], None] = lambda _batch: None
 ) -> Report:
-    """Begin a run, or go on with the open one, and move all of it."""
+    """Begin a run, or continue the open run, and move all of it."""
     run = begin(parts, terms, lambda: uuid.uuid4().hex[:12])
-    if isinstance(parts, DrainParts):
-        return drain(parts, run, on_batch)
-    return migrate(parts, run, on_batch)
+    return parts.migrate(run, on_batch)
 
 
-def give_up(parts: AnyParts, others: Mapping[str, str] = _NOTHING) -> Report | None:
+def give_up(parts: AnyParticipants, others: Mapping[str, str] = _NOTHING) -> Report | None:
     """Abort the open run; None where there is none.
 
     Raises MigrationRefused where it was between other places, or was told *others* than these: a
@@ -60,9 +73,10 @@ def give_up(parts: AnyParts, others: Mapping[str, str] = _NOTHING) -> Report | N
             [f"it is from {found.terms.source} to {found.terms.target}; name both"],
         )
     if dict(found.terms.others) != dict(others):
-        told = " ".join(f"{name}={value!r}" for name, value in found.terms.others.items())
+        given_terms = " ".join(f"{name}={value!r}" for name, value in found.terms.others.items())
         raise MigrationRefused(
-            f"run {found.id} has other terms", [f"it was begun with {told or 'none'}; say the same"]
+            f"run {found.id} has other terms",
+            [f"it was begun with {given_terms or 'none'}; say the same"],
         )
-    run = parts.ledger.take(found.id, parts.runner)
-    return abort_drain(parts, run) if isinstance(parts, DrainParts) else abort(parts, run)
+    run = parts.ledger.acquire(found.id, parts.runner)
+    return parts.abort(run)

@@ -1,24 +1,24 @@
-"""What a run is made of: its terms, its batches, and what was seen on the way. Values only."""
+"""Values of a run: its terms, its batches, surveys and problems."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Final
 
 from timeoutmgr.contracts import Key, Timeout
-from timeoutmgr.instants import Micros
-from timeoutmgr.migration.states import BatchState, RunState
+from timeoutmgr.message.instants import Micros
+from timeoutmgr.migration.states import BatchState, MigrationRunState
 from timeoutmgr.migration.window import Window
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Terms:
-    """What was asked for. A run is resumed with the same terms, or not at all.
+    """Terms of a run. A run is resumed with the same terms, or not at all.
 
-    *source* and *target* are described without secrets: this is stored. *others* is what a
-    source or target was told besides (renamed destinations, the digest of a file).
+    *source* and *target* are described without secrets: this is stored. *others* has further
+    options of source and target (renamed destinations, the digest of a file).
     """
 
     endpoint: str
@@ -65,7 +65,7 @@ class Terms:
 
 
 @dataclass(frozen=True, slots=True)
-class Range:
+class KeyRange:
     """Timeouts from key *first* to *last*, both included; *count* of them when it was planned."""
 
     first: Key
@@ -75,19 +75,19 @@ class Range:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Batch:
-    """A range and what became of it.
+    """A range with its state and its counts.
 
-    *taken* were hidden in the source and sent; of these *new* are at the target through this
+    *collected* were hidden in the source and sent; of these *new* are at the target through this
     run and *known* were there before, dispatched or cancelled, so that the target dropped them.
     *returned* went back into the source. *repeated* may be at the target twice, under one id: a
-    crash lay between sending them and writing that down. *claim* names who has it in hand, as
-    the ledger does: nobody else can write it.
+    crash lay between sending them and writing that down. *claim* names its
+    owner, as the ledger does: no other process can write the batch.
     """
 
     no: int
-    range: Range
+    range: KeyRange
     state: BatchState = BatchState.PENDING
-    taken: int = 0
+    collected: int = 0
     new: int = 0
     known: int = 0
     returned: int = 0
@@ -96,15 +96,15 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """A run as the ledger knows it; *report* is what was saved at its end.
+class MigrationRun:
+    """A run as the ledger knows it; *report* was saved at its end.
 
-    *runner* is who works at it, as the ledger calls that process; batches are claimed for it.
+    *runner* is the owner name of the process that works at it; batches are claimed for it.
     """
 
     id: str
     terms: Terms
-    state: RunState
+    state: MigrationRunState
     created: Micros
     ended: Micros | None = None
     report: Mapping[str, Any] | None = None
@@ -113,10 +113,10 @@ class Run:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """A timeout on its way, with what its row knew besides.
+    """A timeout on its way, with the flag of its row.
 
-    *maybe_sent* must outlive the move: a cancel at the target may not promise more than one at
-    the source could.
+    *maybe_sent* must outlive the move: a cancel at the target may not promise more than a cancel
+    at the source could.
     """
 
     timeout: Timeout
@@ -125,7 +125,7 @@ class Item:
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """What the target says of a batch: how many it took, and how many it knew already."""
+    """Answer of the target for a batch: how many timeouts were new, and how many known already."""
 
     new: int
     known: int = 0
@@ -138,7 +138,7 @@ class Delivered:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Survey:
-    """What a source holds for one endpoint within a window; instants are due times."""
+    """Survey of a source for one endpoint within a window; instants are due times."""
 
     count: int
     earliest: Micros | None = None
@@ -151,7 +151,7 @@ class Survey:
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Why a run may not start, and what to do."""
+    """Reason why a run may not start, and its remedy."""
 
     subject: str
     what: str
@@ -159,3 +159,25 @@ class Problem:
 
     def __str__(self) -> str:
         return f"{self.subject}: {self.what}; {self.remedy}"
+
+
+MOST_BYTES: Final = 32 * 1024 * 1024
+"""Bytes of bodies in one batch, unless a single body has more.
+
+A batch is in memory as a whole, several times over while it is delivered: 5,000 bodies of a
+megabyte would end the process, and again each time that the run is continued.
+"""
+
+
+def in_ranges(sized: Iterable[tuple[Key, int]], most: int) -> Iterator[KeyRange]:
+    """Yield ranges of at most *most* of *sized*: keys in their order, with the bytes of each."""
+    keys: list[Key] = []
+    total = 0
+    for key, size in sized:
+        total += size
+        if keys and (len(keys) == most or total > MOST_BYTES):
+            yield KeyRange(keys[0], keys[-1], len(keys))
+            keys, total = [], size
+        keys.append(key)
+    if keys:
+        yield KeyRange(keys[0], keys[-1], len(keys))

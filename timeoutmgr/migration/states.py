@@ -20,7 +20,7 @@ from types import MappingProxyType
 from typing import Final
 
 
-class RunState(StrEnum):
+class MigrationRunState(StrEnum):
     """Where a run stands."""
 
     PLANNED = "planned"
@@ -32,7 +32,7 @@ class RunState(StrEnum):
     @property
     def is_over(self) -> bool:
         """Whether nothing is left to do."""
-        return self in (RunState.COMPLETED, RunState.ABORTED)
+        return self in (MigrationRunState.COMPLETED, MigrationRunState.ABORTED)
 
 
 class BatchState(StrEnum):
@@ -57,11 +57,15 @@ class BatchState(StrEnum):
 
 _RUN: Final = MappingProxyType(
     {
-        RunState.PLANNED: {RunState.RUNNING, RunState.ABORTING, RunState.ABORTED},
-        RunState.RUNNING: {RunState.COMPLETED, RunState.ABORTING},
-        RunState.ABORTING: {RunState.ABORTED},
-        RunState.COMPLETED: set[RunState](),
-        RunState.ABORTED: set[RunState](),
+        MigrationRunState.PLANNED: {
+            MigrationRunState.RUNNING,
+            MigrationRunState.ABORTING,
+            MigrationRunState.ABORTED,
+        },
+        MigrationRunState.RUNNING: {MigrationRunState.COMPLETED, MigrationRunState.ABORTING},
+        MigrationRunState.ABORTING: {MigrationRunState.ABORTED},
+        MigrationRunState.COMPLETED: set[MigrationRunState](),
+        MigrationRunState.ABORTED: set[MigrationRunState](),
     }
 )
 _BATCH: Final = MappingProxyType(
@@ -75,7 +79,7 @@ _BATCH: Final = MappingProxyType(
 )
 
 
-def run_may_become(now: RunState, then: RunState) -> bool:
+def run_may_become(now: MigrationRunState, then: MigrationRunState) -> bool:
     """Return whether a run may go from *now* to *then*; to stay is to have been there already."""
     return then is now or then in _RUN[now]
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from timeoutmgr.errors import ConfigurationError
-from timeoutmgr.instants import EARLIEST, LATEST, Micros
+from timeoutmgr.message.instants import EARLIEST, LATEST, Micros
 
 MINUTE: Final = 60_000_000
 SAFETY: Final = 15 * MINUTE
@@ -18,9 +18,9 @@ SOON: Final = 4 * 60 * MINUTE
 class Window:
     """Due from *cutoff* on and before *until* (None: any), and not within *safety* from now.
 
-    What is due that soon stays with the source, whose own poller delivers it on time. So a run
-    needs no pause of its endpoint, and nothing gets late by being moved. With *overdue* even what
-    is due already is taken, for a source from which nobody delivers any more.
+    A timeout due that soon stays with the source, whose own poller delivers it on time. So a run
+    needs no pause of its endpoint, and nothing gets late by being moved. With *overdue* even
+    timeouts that are due already are moved, for a source without a poller.
     """
 
     cutoff: Micros | None = None

@@ -1,23 +1,21 @@
-"""Native delayed delivery as an endpoint feature: RabbitMQ holds what is delayed."""
+"""Native delayed delivery as an endpoint feature: RabbitMQ holds delayed messages."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, ClassVar, cast
 
 from timeoutmgr import plugins
 from timeoutmgr.errors import ConfigurationError, InvalidMessage
-from timeoutmgr.features import FeatureContext, Prerequisite, Satellite
+from timeoutmgr.features.feature import LAST, FeatureContext, FeatureSettings, Prerequisite
+from timeoutmgr.features.leftovers import refuse_leftovers
+from timeoutmgr.features.parts import FeatureParts, Satellite
 from timeoutmgr.native.infrastructure import DelayLevels, with_exchanges
-from timeoutmgr.native.leftovers import refuse_leftovers
 from timeoutmgr.native.levels import binding_key, check_destination
 from timeoutmgr.native.names import UNROUTABLE, NameSet, name_set
 from timeoutmgr.native.routes import NativeRoute
 from timeoutmgr.native.topology import delay_topology
 from timeoutmgr.transport.pump import Consumption
 from timeoutmgr.transport.settings import QueueType
-
-if TYPE_CHECKING:
-    from timeoutmgr.config import EndpointSettings
 
 _BATCH = 100
 
@@ -26,12 +24,14 @@ _BATCH = 100
 class NativeDelayedDelivery:
     """Have RabbitMQ hold delayed messages, in 28 levels of queues.
 
-    *names* says what the levels are called: ``timeoutmgr`` (our own), or to share them with other
+    *names* selects the names of the levels: ``timeoutmgr`` (our own), or to share them with other
     programs ``nservicebus-v2``, ``nservicebus-v1`` or ``celery``, the last with kombu's *prefix*.
-    *queue_type* None is the usual one of the names. With *fallback_to_store* what the levels
-    cannot hold (less than a second, more than 268,435,455 s, or ``cancellable=True``) goes to the
-    store of an enabled TimeoutManager.
+    *queue_type* None is the usual type of the names. With *fallback_to_store* a message that the
+    levels cannot hold (less than a second, more than 268,435,455 s, or ``cancellable=True``) goes
+    to the store of an enabled TimeoutManager.
     """
+
+    priority: ClassVar[int] = LAST
 
     names: str = "timeoutmgr"
     prefix: str = ""
@@ -48,7 +48,7 @@ class NativeDelayedDelivery:
         """The names of the levels."""
         return name_set(self.names).prefixed(self.prefix)
 
-    def levels(self, settings: "EndpointSettings") -> DelayLevels:
+    def levels(self, settings: FeatureSettings) -> DelayLevels:
         """Return the levels that an endpoint of these settings uses."""
         names = self.name_set
         return DelayLevels(
@@ -58,8 +58,8 @@ class NativeDelayedDelivery:
             bound=() if settings.send_only else (settings.input_queue,),
         )
 
-    def prerequisites(self, settings: "EndpointSettings") -> Iterable[Prerequisite]:
-        """Return what must hold."""
+    def prerequisites(self, settings: FeatureSettings) -> Iterable[Prerequisite]:
+        """Return the conditions for a start."""
         others = {feature.name for feature in settings.features}
         yield Prerequisite(
             settings.transport.capabilities.name == "amqp",
@@ -87,26 +87,25 @@ class NativeDelayedDelivery:
             "queue cannot be bound to receive its own messages alone. Choose another name.",
         )
 
-    def set_up(self, context: FeatureContext) -> None:
-        """Hand the route, the levels and the satellite for what they cannot deliver over."""
+    def set_up(self, context: FeatureContext) -> FeatureParts:
+        """Return the route, the levels, and the satellite for unroutable messages."""
         settings = context.settings
         levels = self.levels(settings)
         names = levels.names
-        context.route_natively(
-            NativeRoute(
+        drains = any(feature.name == "timeout-manager" for feature in settings.features)
+        return FeatureParts(
+            native_delays=NativeRoute(
                 names=names,
                 clock=context.clock,
                 falls_back=self.fallback_to_store,
-                stored=lambda: context.stored_delays,
+                stored=context.stored_delays,
             ),
-            lambda session, queues: with_exchanges(session).bind_queues(
+            missing_destinations=lambda session, queues: with_exchanges(session).bind_queues(
                 queues, names.delivery, binding_key
             ),
+            installed=(InstalledLevels(levels, settings, drains),),
+            satellites=() if settings.send_only else (_unroutable(context),),
         )
-        drains = any(feature.name == "timeout-manager" for feature in settings.features)
-        context.installed.append(InstalledLevels(levels, settings, drains))
-        if not settings.send_only:
-            context.add_satellite(_unroutable(context))
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +113,7 @@ class InstalledLevels:
     """The levels, and the check that no timeout manager is left behind."""
 
     levels: DelayLevels
-    settings: "EndpointSettings"
+    settings: FeatureSettings
     drains: bool
     """Whether a timeout manager runs beside."""
 
@@ -160,7 +159,7 @@ def _can_be_bound(name: str) -> bool:
     return True
 
 
-def native_feature(settings: "EndpointSettings") -> NativeDelayedDelivery:
+def native_feature(settings: FeatureSettings) -> NativeDelayedDelivery:
     """Return the feature that *settings* enable; raise ConfigurationError where they do not."""
     for feature in settings.features:
         if feature.name == "native-delayed-delivery":

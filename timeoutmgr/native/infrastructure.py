@@ -62,14 +62,14 @@ class DelayLevels:
             session.remove(delay_topology(self.names, self.queue_type))
 
     def has_alternate(self) -> bool:
-        """Return whether what the delivery exchange cannot route goes somewhere."""
+        """Return whether messages that the delivery exchange cannot route reach a queue."""
         with self.session() as session:
             return session.is_routed(self.names.delivery, routing_key(0, NOBODY))
 
     def counts(self) -> dict[str, int]:
         """Return how many messages each level holds, the longest first; missing ones are left out.
 
-        What the broker is passing on at this moment may be counted in neither of two levels.
+        A message between two levels at this moment may be counted in neither.
         """
         queues = [one.name for one in delay_topology(self.names, self.queue_type).queues]
         with self.session() as session:

@@ -10,19 +10,20 @@ from functools import lru_cache
 from re import ASCII, DOTALL, compile
 from typing import Final
 
-from timeoutmgr.destinations import DESTINATION_BYTES
 from timeoutmgr.errors import DelayTooLong, InvalidMessage
-from timeoutmgr.instants import Micros
+from timeoutmgr.message.instants import Micros
+from timeoutmgr.message.validation import DESTINATION_BYTES
 
 LEVELS: Final = 28
 MAX_SECONDS: Final = 2**LEVELS - 1
-"""268,435,455 s, eight and a half years. One more would be a 29th bit, and shift the others."""
+"""268,435,455 s, eight and a half years. One second more would be a 29th bit, and shift all
+bits."""
 MAX_DELAY: Final = timedelta(seconds=MAX_SECONDS)
 
 _SECOND: Final = 1_000_000
 _ANY_DELAY: Final = "*." * LEVELS
 _SPELLED: Final = tuple("".join(f"{bit}." for bit in f"{number:07b}") for number in range(128))
-"""Seven bits as a key spells them. Four of these make one, in half the time of 28 by themselves."""
+"""Seven bits as a key spells them. Four of these make a key, in half the time of 28 single bits."""
 _KEY: Final = compile(r"((?:[01]\.){28})(.+)", ASCII | DOTALL)
 
 
@@ -74,7 +75,7 @@ def read_routing_key(key: str) -> tuple[int, str] | None:
 def binding_key(destination: str) -> str:
     """Return the key that binds *destination* to the delivery exchange, and nothing else.
 
-    28 single words and the name: ``#.sales`` would also match what is for ``eu.sales``.
+    28 single words and the name: ``#.sales`` would also match messages for ``eu.sales``.
     """
     return _ANY_DELAY + check_destination(destination)
 
@@ -94,7 +95,7 @@ def enter_key(level: int | None) -> str:
 @lru_cache(maxsize=1024)
 def check_destination(destination: str) -> str:
     """Return *destination* if it can be bound exactly; raise InvalidMessage if not."""
-    # A program sends to a few destinations, again and again; what is refused is not remembered.
+    # A program sends to a few destinations, again and again; refused names are not remembered.
     if not destination:
         raise InvalidMessage("a destination is the name of a queue, got an empty text")
     size = len(destination.encode())
@@ -106,13 +107,13 @@ def check_destination(destination: str) -> str:
     if not {"*", "#"}.isdisjoint(destination.split(".")):
         raise InvalidMessage(
             f"destination {destination!r:.80} has '*' or '#' for a word, which in a binding stand "
-            "for any word: it would receive what is for others. Choose another queue name"
+            "for any word: it would receive messages for other queues. Choose another queue name"
         )
     return destination
 
 
 def _checked(seconds: int) -> int:
-    """Return *seconds*, 0 for what is due already; raise DelayTooLong beyond the last level."""
+    """Return *seconds*, 0 for a past due time; raise DelayTooLong beyond the last level."""
     if seconds > MAX_SECONDS:
         raise DelayTooLong(timedelta(seconds=seconds), MAX_DELAY)
     return max(seconds, 0)

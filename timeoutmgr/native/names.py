@@ -1,7 +1,7 @@
-"""What the delay levels are called on the broker: our own names, and those of other programs.
+"""Names of the delay levels on the broker: our own, and the names of other programs.
 
-Programs that share names share the levels. Then the arguments must be equal to the last one, or
-the second to declare them is refused; so each set says its arguments too.
+Programs that share names share the levels. Then every argument must be equal, or the second program
+to declare them is refused; so each set says its arguments too.
 """
 
 from collections.abc import Mapping
@@ -15,21 +15,21 @@ from timeoutmgr.native.levels import LEVELS
 from timeoutmgr.transport.settings import QueueType
 
 UNROUTABLE: Final = "timeoutmgr.v1.unroutable"
-"""Exchange and queue of what the levels could not deliver, whatever the levels are called."""
+"""Exchange and queue of unroutable messages, under every set of names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NameSet:
     """One way to call levels: *level* is the format of exchange and queue, *delivery* the last.
 
-    *arguments* are those of a level's queue, beside its time to live and its next exchange; the
-    first queue type is the usual one. *alternate* says whether the exchanges are declared with the
-    alternate exchange; others' are not, so that there it takes a policy of the broker.
-    *fraction* is the format of exchanges and queues that hold a message for a part of a second
-    before it enters its level, from 1 to *parts* - 1 of them; *entrance* is the exchange behind
-    them, which knows the way to each level. Other programs' names have none of these.
-    *margin* is added to each level's time to live, in milliseconds: RabbitMQ cuts the instant of
-    arrival off to whole ones, so that each level may be up to one early.
+    *arguments* are the arguments of a level's queue, beside its time to live and its next exchange;
+    the first queue type is the default. *alternate* says whether the exchanges are declared with
+    the alternate exchange; for other programs' names a policy of the broker must set it. *fraction*
+    is the format of exchanges and queues that hold a message for a part of a second before it
+    enters its level, from 1 to *parts* - 1 of them; *entrance* is the exchange behind them, which
+    knows the way to each level. Other programs' names have none of these. *margin* is added to each
+    level's time to live, in milliseconds: RabbitMQ cuts the instant of arrival off to whole
+    milliseconds, so that each level may be up to a millisecond early.
     """
 
     name: str
@@ -69,7 +69,7 @@ class NameSet:
         return self.delivery if level == 0 else self.level_name(level - 1)
 
     def prefixed(self, prefix: str) -> "NameSet":
-        """Return these names as kombu calls them with a *prefix*, an empty one for none."""
+        """Return these names as kombu calls them with a *prefix*, which may be empty."""
         if not prefix:
             return self
         if self.name != "celery":
@@ -83,7 +83,7 @@ class NameSet:
         )
 
 
-# At-least-once dead-lettering needs both of the others; a level never drops what it holds.
+# At-least-once dead-lettering needs both other arguments; a level never drops a message.
 _QUORUM: Final = MappingProxyType(
     {
         "x-queue-type": "quorum",

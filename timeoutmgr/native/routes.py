@@ -1,13 +1,13 @@
 """How a delayed message goes into the levels, and which go to a store all the same."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from timeoutmgr import headers
 from timeoutmgr.contracts import Clock
-from timeoutmgr.instants import Micros, to_wire
-from timeoutmgr.message import Outgoing, with_headers
+from timeoutmgr.message import headers
+from timeoutmgr.message.instants import Micros, to_wire
+from timeoutmgr.message.message import Outgoing, with_headers
+from timeoutmgr.message.routes import DelayRoute
 from timeoutmgr.native.levels import (
     MAX_SECONDS,
     check_destination,
@@ -16,7 +16,6 @@ from timeoutmgr.native.levels import (
     start_level,
 )
 from timeoutmgr.native.names import NameSet
-from timeoutmgr.outgoing import DelayRoute
 
 _SECOND: Final = 1_000_000
 _NEARLY_A_SECOND: Final = 990_000
@@ -27,7 +26,8 @@ _NEARLY_A_SECOND: Final = 990_000
 class ThroughLevels:
     """The way through the levels called *names* to *destination*, arriving at *due*.
 
-    The delay counts from when the message is written: what was composed earlier is not later.
+    The delay counts from when the message is written: a message that was composed earlier is not
+    later.
     """
 
     names: NameSet
@@ -36,7 +36,7 @@ class ThroughLevels:
     clock: Clock
 
     def address(self) -> tuple[str, str]:
-        """Return its key and, before it, the exchange of what holds it first."""
+        """Return its key and, before it, the exchange of the level or part that holds it first."""
         names = self.names
         parts = parts_until(self.due, self.clock.now(), names.parts)
         seconds, part = divmod(parts, names.parts)
@@ -61,22 +61,21 @@ def to_levels(outgoing: Outgoing, due: Micros, names: NameSet, clock: Clock) -> 
 
 @dataclass(frozen=True, slots=True)
 class NativeRoute:
-    """The way of delayed messages: into the levels, whatever a timeout manager could store.
+    """The way of delayed messages: into the levels, even beside a timeout manager.
 
-    Where it *falls_back*, what the levels cannot hold to the point (less than a second, or more
-    than the last of them) takes the way that *stored* returns.
+    Where it *falls_back*, a delay that the levels cannot keep exactly (less than a second, or more
+    than the last of them) takes the way *stored*.
     """
 
     names: NameSet
     clock: Clock
     falls_back: bool
-    stored: Callable[[], DelayRoute | None]
+    stored: DelayRoute | None
 
     def __call__(self, outgoing: Outgoing, due: Micros) -> Outgoing:
         """Return *outgoing* on its way; raises DelayTooLong where nothing can keep it as long."""
-        route = self.stored() if self.falls_back and self._is_for_a_store(due) else None
-        if route is not None:
-            return route(outgoing, due)
+        if self.falls_back and self.stored is not None and self._is_for_a_store(due):
+            return self.stored(outgoing, due)
         return to_levels(outgoing, due, self.names, self.clock)
 
     def _is_for_a_store(self, due: Micros) -> bool:

@@ -33,7 +33,7 @@ def delay_topology(names: NameSet, queue_type: QueueType | None = None) -> Topol
 
 
 def _parts(names: NameSet, kind: QueueType, alternate: dict[str, str]) -> Topology:
-    """Return what holds a message for a part of a second before it enters its level."""
+    """Return the queues that hold a message for a part of a second before its level."""
     parts = [names.fraction_name(part) for part in range(1, names.parts)]
     # Without an entrance, each message would pass the exchanges of all levels above its own.
     ways = [

@@ -1,7 +1,7 @@
 """The data pipeline: stored timeouts and their history as Spark data frames, and the jobs on them.
 
-Needs the extra: ``pip install 'timeoutmgr[spark]'``. Nothing else of timeoutmgr imports it, and
-only what runs on Spark imports pyspark.
+Needs the extra: ``pip install 'timeoutmgr[spark]'``. No other room but the command line
+imports it, and only modules that run on Spark import pyspark.
 
 ::
 
@@ -13,28 +13,29 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final
 
 from timeoutmgr.pipeline.errors import (
-    ArchiveDiffers,
+    ArchiveMismatch,
     ContentDiffers,
     PipelineUnavailable,
-    RunInTheWay,
-    SnapshotGone,
+    RunConflict,
+    SnapshotEnded,
     TooManyRejects,
     WrongColumns,
 )
-from timeoutmgr.pipeline.session import SessionOptions, require_spark, spark_session
+from timeoutmgr.pipeline.registration import register, spark_session
+from timeoutmgr.pipeline.spark.session import SessionOptions, require_spark
 
 if TYPE_CHECKING:
-    from timeoutmgr.pipeline.frames import read_timeouts, register, write_timeouts
+    from timeoutmgr.pipeline.frames import read_timeouts, write_timeouts
     from timeoutmgr.pipeline.snapshots import Snapshot, snapshot
 
 __all__ = [
-    "ArchiveDiffers",
+    "ArchiveMismatch",
     "ContentDiffers",
     "PipelineUnavailable",
-    "RunInTheWay",
+    "RunConflict",
     "SessionOptions",
     "Snapshot",
-    "SnapshotGone",
+    "SnapshotEnded",
     "TooManyRejects",
     "WrongColumns",
     "read_timeouts",
@@ -45,10 +46,10 @@ __all__ = [
 ]
 
 _OF_SPARK: Final = {
-    **dict.fromkeys(("read_timeouts", "register", "write_timeouts"), "frames"),
+    **dict.fromkeys(("read_timeouts", "write_timeouts"), "frames"),
     **dict.fromkeys(("Snapshot", "snapshot"), "snapshots"),
 }
-"""Names that need the extra, and in which module they are: forecast does without."""
+"""Names that need the extra, with their modules: forecast needs none of them."""
 
 
 def __getattr__(name: str) -> Any:

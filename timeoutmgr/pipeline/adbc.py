@@ -1,4 +1,4 @@
-"""ADBC's connections to PostgreSQL: their errors are ours, and a worker keeps one between tasks."""
+"""Connections of ADBC to PostgreSQL: our errors, and a connection kept between two tasks."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -12,13 +12,13 @@ from sqlalchemy.dialects import postgresql
 
 from timeoutmgr.database import Database
 from timeoutmgr.errors import StorageUnavailable
-from timeoutmgr.pipeline.errors import PipelineUnavailable, SnapshotGone
-from timeoutmgr.redaction import MASK
+from timeoutmgr.message.redaction import MASK
+from timeoutmgr.pipeline.errors import PipelineUnavailable, SnapshotEnded
 
-_GONE: Final = ("22023", "55000", "42P01", "25001")
-"""What PostgreSQL says of a snapshot, or of a partition, that is no more."""
+_ENDED: Final = ("22023", "55000", "42P01", "25001")
+"""States of PostgreSQL for a snapshot, or a partition, that does not exist any more."""
 _AWAY: Final = ("08", "53", "57")
-"""Classes of what it says when it cannot be reached, is full or shuts down."""
+"""Classes of states of a server that cannot be reached, is full or shuts down."""
 _SECRETS: Final = ("password", "sslpassword")
 
 _POSTGRESQL: Final[Any] = postgresql.dialect()  # type: ignore[no-untyped-call]  # SQLAlchemy has no types there
@@ -27,30 +27,30 @@ _POSTGRESQL: Final[Any] = postgresql.dialect()  # type: ignore[no-untyped-call] 
 @contextmanager
 def postgresql_connection(database: Database) -> Iterator[Any]:
     """Open a connection of ADBC to *database*, in a transaction; its errors become ours."""
-    with _told(database), _open(database) as connection:
+    with _our_errors(database), _open(database) as connection:
         yield connection
 
 
 @contextmanager
 def reading_connection(database: Database) -> Iterator[Any]:
-    """Lend a connection in a transaction that reads; where this process keeps one, that.
+    """Lend a connection in a read-only transaction; the kept one, if this process has it.
 
-    A new one costs the server up to as much as the rows of a part: it is a process of its own, and
-    has yet to map each page of the memory that they share.
+    A new connection costs the server up to as much as the rows of a part: it is a process of its
+    own, and has yet to map each page of the shared memory.
     """
-    with _told(database):
+    with _our_errors(database):
         if _kept is None:
             with _begun(database) as connection:
                 yield connection
             return
         url = _libpq(database)
-        connection = _kept.take(url) or _begun(database)
+        connection = _kept.pop(url) or _begun(database)
         try:
             yield connection
             # Out of the transaction: waiting in one would hold back the vacuum.
             connection.adbc_connection.set_autocommit(True)
         except BaseException:
-            # Whatever state it is in, that of a COPY half read say: nobody else is to find out.
+            # Its state is unknown, a COPY that was half read for example: do not use it again.
             connection.close()
             raise
         _kept.put(url, connection)
@@ -72,15 +72,15 @@ def _begin(connection: Any) -> None:
         cursor.execute("SET TRANSACTION ISOLATION LEVEL REPEATABLE READ, READ ONLY")
 
 
-class _Kept:
+class _ConnectionCache:
     """At most one connection, to the database that was read last."""
 
     def __init__(self) -> None:
         self._url: str | None = None
         self._connection: Any = None
 
-    def take(self, url: str) -> Any:
-        """Return the connection to *url*, in a transaction; None where there is none that lives."""
+    def pop(self, url: str) -> Any:
+        """Return the connection to *url*, in a transaction; None without an open connection."""
         from adbc_driver_manager import Error
 
         connection, self._connection = self._connection, None
@@ -89,7 +89,7 @@ class _Kept:
         if self._url == url:
             try:
                 _begin(connection)
-            except Error:  # the server ended it, or was ended: another one will tell
+            except Error:  # the server ended it, or has ended: the next connection will show it
                 pass
             else:
                 return connection
@@ -103,17 +103,17 @@ class _Kept:
         self._url, self._connection = url, connection
 
 
-_kept: _Kept | None = None
+_kept: _ConnectionCache | None = None
 
 
 def keep_connections() -> None:
     """Have this process keep a connection for the next task; Spark ends it when it has none."""
     global _kept
-    _kept = _Kept()
+    _kept = _ConnectionCache()
 
 
 @contextmanager
-def _told(database: Database) -> Iterator[None]:
+def _our_errors(database: Database) -> Iterator[None]:
     try:
         from adbc_driver_manager import Error, OperationalError
     except ModuleNotFoundError as error:
@@ -123,8 +123,8 @@ def _told(database: Database) -> Iterator[None]:
     except Error as error:
         _mask(error, database)
         state = getattr(error, "sqlstate", None) or ""
-        if state in _GONE:
-            raise SnapshotGone(
+        if state in _ENDED:
+            raise SnapshotEnded(
                 "the snapshot, or a partition that it was to see, went away while the run was "
                 f"reading ({_plain(error)}); run it again"
             ) from error
@@ -155,7 +155,7 @@ def no_driver(package: str) -> PipelineUnavailable:
 
 @dataclass(frozen=True, slots=True)
 class _Server:
-    """What the driver learnt of a server: its types. It holds no connection."""
+    """The types of a server, as the driver learnt them. It holds no connection."""
 
     database: Any
 
@@ -171,8 +171,8 @@ def _server(connect: Callable[[str], Any], url: str) -> _Server:
 
 
 def _libpq(database: Database) -> str:
-    # As parameters, all that psycopg gets. SQLAlchemy's own text of the URL is not for libpq: in it
-    # spaces stay, at which libpq tells the password, and those of the query become "+".
+    # All parameters that psycopg gets. SQLAlchemy's own text of the URL is not for libpq: it keeps
+    # spaces, at which libpq shows the password, and turns the spaces of the query into "+".
     return f"postgresql://?{urlencode(_parameters(database), quote_via=quote)}"
 
 
@@ -185,12 +185,12 @@ def _parameters(database: Database) -> dict[str, object]:
 
 
 def _mask(error: Exception, database: Database) -> None:
-    """Take passwords out of *error* itself: with what it leads to, Spark logs it as the cause."""
+    """Mask passwords in *error* itself: Spark logs it as the cause of our error."""
     given = _parameters(database)
     secrets = {str(given[name]) for name in _SECRETS if given.get(name)}
     forms = secrets | {quote(one, safe="") for one in secrets}
     if forms:
-        # The longest first: one may be the begin of another.
+        # The longest first: a secret may begin with another secret.
         known = re.compile("|".join(map(re.escape, sorted(forms, key=len, reverse=True))))
         error.args = tuple(known.sub(MASK, str(one)) for one in error.args)
 

@@ -1,4 +1,4 @@
-"""What the pipeline needs, looked at: versions, Java, a start of Spark, and a small round trip."""
+"""Checks of the pipeline's needs: versions, Java, a start of Spark, an answer of a worker."""
 
 import re
 import shutil
@@ -9,13 +9,14 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from timeoutmgr.cli.findings import Finding, Level
+from timeoutmgr.contracts.findings import Finding, Level
 from timeoutmgr.errors import TimeoutManagerError
 from timeoutmgr.pipeline.errors import PipelineUnavailable
 from timeoutmgr.pipeline.frames import read_timeouts
-from timeoutmgr.pipeline.java import REMEDY, find_java
-from timeoutmgr.pipeline.jobs.running import told_by_workers
-from timeoutmgr.pipeline.session import SessionOptions, spark_session
+from timeoutmgr.pipeline.jobs.run_context import worker_errors
+from timeoutmgr.pipeline.registration import spark_session
+from timeoutmgr.pipeline.spark.java import REMEDY, find_java
+from timeoutmgr.pipeline.spark.session import SessionOptions
 from timeoutmgr.pipeline.stores import open_store
 
 if TYPE_CHECKING:
@@ -23,18 +24,18 @@ if TYPE_CHECKING:
 
 _PACKAGES: Final = ("pyarrow", "adbc-driver-postgresql", "adbc-driver-sqlite")
 _CLIENT: Final = "pyspark-client"
-"""What a Spark Connect server is talked to with, where there is no pyspark."""
+"""The package that speaks to a Spark Connect server without pyspark."""
 _ROOM: Final = 10 * 1024**3
 _SAME_PYTHON: Final = (
     "workers need this Python's minor version and timeoutmgr[spark]; where it lies elsewhere on "
     "them, give --conf spark.pyspark.python=PATH"
 )
-# Of all that is told around it, the sentence that a worker ended with.
+# The sentence that a worker ended with, without the tracebacks around it.
 _CAUSE: Final = re.compile(r"\w*(?:Error|Exception): (?!Traceback)\S.*")
 
 
 def examine(options: SessionOptions, store: str | None) -> Iterator[Finding]:
-    """Yield what is well, doubtful and wrong with the pipeline on this machine."""
+    """Yield findings on the pipeline on this machine: ok, warnings and failures."""
     is_thin = options.remote is not None and not _is_there("pyspark")
     yield from map(_package, (_CLIENT if is_thin else "pyspark", *_PACKAGES))
     yield _room(options)
@@ -51,7 +52,7 @@ def examine(options: SessionOptions, store: str | None) -> Iterator[Finding]:
         with spark_session(options) as spark:
             text = f"{spark.version} at {options.runs_at} after {_since(begin)}"
             yield Finding(level=Level.OK, check="spark", text=text)
-            yield _round_trip(spark)
+            yield _worker_answer(spark)
             if store is not None:
                 yield _store(spark, store)
     except PipelineUnavailable as error:
@@ -85,7 +86,7 @@ def _room(options: SessionOptions) -> Finding:
     return Finding(level=Level.OK, check="room", text=text)
 
 
-def _round_trip(spark: "SparkSession") -> Finding:
+def _worker_answer(spark: "SparkSession") -> Finding:
     from pyspark.sql import functions as f
     from pyspark.sql import types as t
 
@@ -106,7 +107,7 @@ def _store(spark: "SparkSession", name: str) -> Finding:
     try:
         store = open_store(name)
         store.require_tables()
-        with told_by_workers():
+        with worker_errors():
             count = read_timeouts(spark, name, columns=["id"]).limit(1_000).count()
     except TimeoutManagerError as error:
         return Finding(level=Level.FAIL, check="store", text=str(error))

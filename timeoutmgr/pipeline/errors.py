@@ -1,4 +1,4 @@
-"""What goes wrong in the pipeline alone; the tree is drawn in ``timeoutmgr.errors``."""
+"""Errors of the pipeline alone; ``timeoutmgr.errors`` draws the tree."""
 
 from collections.abc import Sequence
 
@@ -6,11 +6,11 @@ from timeoutmgr.errors import ConfigurationError, InvalidMessage, TimeoutManager
 
 
 class PipelineUnavailable(ConfigurationError):
-    """Spark, Java or a driver is missing; the sentence names what to install."""
+    """Spark, Java or a driver is missing; the sentence names the package to install."""
 
 
-class RunInTheWay(ConfigurationError):
-    """A run was not finished, or has the id of this one and other parameters."""
+class RunConflict(ConfigurationError):
+    """Another run is not finished, or has the same id and other parameters."""
 
 
 class WrongColumns(InvalidMessage):
@@ -47,9 +47,9 @@ class ContentDiffers(TimeoutManagerError):
         self.ids = tuple(ids)
 
 
-class SnapshotGone(TimeoutManagerError):
-    """The snapshot that a read was to see has ended, or what it looks at has changed its form."""
+class SnapshotEnded(TimeoutManagerError):
+    """The snapshot of a read has ended, or a table that it covers has changed its form."""
 
 
-class ArchiveDiffers(TimeoutManagerError):
-    """The written files do not hold what was read from the store; nothing was removed there."""
+class ArchiveMismatch(TimeoutManagerError):
+    """The written files differ from the rows read from the store; nothing was removed there."""

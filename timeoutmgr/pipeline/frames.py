@@ -1,37 +1,26 @@
 """Stored timeouts as data frames, and data frames into the store."""
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from timeoutmgr.instants import duration_micros
+from timeoutmgr.message.instants import duration_micros
 from timeoutmgr.pipeline.errors import WrongColumns
-from timeoutmgr.pipeline.loading import checked_on_conflict
-from timeoutmgr.pipeline.parts import PARTITIONS, as_option
-from timeoutmgr.pipeline.session import in_utc
-from timeoutmgr.pipeline.statements import Part
-from timeoutmgr.pipeline.stores import Store
+from timeoutmgr.pipeline.readers.arrow_batches import fetch
+from timeoutmgr.pipeline.readers.statements import PARTITIONS, Part, as_option
+from timeoutmgr.pipeline.stores import NamedStore, Store
 from timeoutmgr.pipeline.views import TO_STORE, Selection, ddl, projected
+from timeoutmgr.pipeline.writers.conflicts import KnownIdRule
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from timeoutmgr.pipeline.source import NamedStore
-
 FORMAT: Final = "timeouts"
 EVERYTHING: Final = Selection()
 _TASKS_OF_A_CORE: Final = 2
-
-
-def register(spark: "SparkSession") -> None:
-    """Make ``spark.read.format("timeouts")`` and its likes known to *spark*; twice is fine.
-
-    Raises ConfigurationError where the time zone of *spark* is not UTC.
-    """
-    from timeoutmgr.pipeline.source import TimeoutsDataSource
-
-    in_utc(spark).dataSource.register(TimeoutsDataSource)
 
 
 def read_timeouts(
@@ -45,14 +34,12 @@ def read_timeouts(
     partitions: int | None = None,
     parts: Sequence[Part] | None = None,
 ) -> "DataFrame":
-    """Return *columns* of *view*: only those leave the database.
+    """Return *columns* of *view*: no other column leaves the database.
 
-    With *snapshot*, the name of one that is held (see ``timeoutmgr.pipeline.snapshot``), it is
-    read by a task for each of *parts*, or by *partitions* tasks; without, by one task in one
-    transaction, since several would each see another moment.
+    With the name of a *snapshot* that is held (see ``timeoutmgr.pipeline.snapshot``), a task for
+    each of *parts* reads the view, or *partitions* tasks do. Without a snapshot one task reads it
+    in one transaction, since several tasks would each see another moment.
     """
-    from timeoutmgr.pipeline.source import NamedStore
-
     named = NamedStore.of(store)
     if snapshot is not None and parts is not None and is_inside(spark):
         found = _by_tasks(spark, named, view, projected(view, columns), which, parts, snapshot)
@@ -64,14 +51,14 @@ def read_timeouts(
 
 
 def options_of(
-    store: "NamedStore",
+    store: NamedStore,
     view: str,
     which: Selection,
     snapshot: str | None = None,
     partitions: int | None = None,
     parts: Sequence[Part] | None = None,
 ) -> dict[str, str]:
-    """Return the options that say to the data source what is to be read."""
+    """Return the options of the data source for a read."""
     options: dict[str, object | None] = {
         "store": store.name,
         "schema": store.schema,
@@ -88,14 +75,14 @@ def options_of(
 
 def _by_tasks(
     spark: "SparkSession",
-    store: "NamedStore",
+    store: NamedStore,
     view: str,
     columns: pa.Schema,
     which: Selection,
     parts: Sequence[Part],
     snapshot: str,
 ) -> "DataFrame | None":
-    from timeoutmgr.pipeline.tasks import PartsReader, frame_of
+    from timeoutmgr.pipeline.frames import PartsReader, frame_of
 
     reader = PartsReader(
         store=store,
@@ -109,7 +96,7 @@ def _by_tasks(
 
 
 def is_inside(spark: "SparkSession") -> bool:
-    """Whether *spark* runs in this process; one of Spark Connect shows nothing of its inside."""
+    """Whether *spark* runs in this process; a session of Spark Connect hides its internals."""
     from pyspark.sql import SparkSession
 
     return isinstance(spark, SparkSession)
@@ -132,15 +119,87 @@ def write_timeouts(
 ) -> None:
     """Store the rows of *frame*, which has the columns of ``views.TO_STORE``.
 
-    Each row is stored once in its id's life, however often this is run. *on_conflict* says what
-    an id that is known already means: ``ignore`` (it is stored, all is well), ``verify`` (raise
-    ContentDiffers where a pending one is another) or ``error`` (raise it, but for what this run has
-    stored itself and is the same).
+    Each row is stored once in the life of its id, however often this is run. *on_conflict* is the
+    name of an ``KnownIdRule``: ``ignore``, ``verify`` or ``error``.
     """
-    checked_on_conflict(on_conflict)
+    KnownIdRule.named(on_conflict)
     missing = [name for name in TO_STORE.names if name not in frame.columns]
     if missing:
         raise WrongColumns("the rows to store", [f"have no column {name!r}" for name in missing])
     options = {"store": store, "run_id": run_id, "on_conflict": on_conflict}
     writer = frame.select(*TO_STORE.names).write.format(FORMAT).mode("append")
     writer.options(**options).save()
+
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartsReader:
+    """The function of the tasks: numbers of *parts* go in, their rows come out."""
+
+    store: NamedStore
+    view: str
+    columns: pa.Schema
+    which: Selection
+    parts: tuple[Part, ...]
+    snapshot: str
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of each part whose number is in *batches*."""
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                yield from fetch(
+                    self.store.open(),
+                    self.view,
+                    self.columns,
+                    self.which,
+                    part=self.parts[number],
+                    snapshot=self.snapshot,
+                )
+
+
+def frame_of(spark: "SparkSession", reader: PartsReader) -> "DataFrame | None":
+    """Return the rows of *reader*, read by a task for each part; None if pyspark lacks the means.
+
+    A scan of a data source in Python is planned by a process of its own, half a second each time,
+    and copies every row once more than need be. This frame has no scan and no planner.
+
+    ``mapInArrow`` does the same, but asks for pandas without using it. So this function uses
+    internals of pyspark, whose names may change in its next version.
+    """
+    from py4j.protocol import Py4JError
+
+    try:
+        return _mapped(spark, reader)
+    except (AttributeError, ImportError, Py4JError) as error:
+        logger.info("this pyspark reads by the data source, which is slower: %s", error)
+        return None
+
+
+def _mapped(spark: "SparkSession", reader: PartsReader) -> "DataFrame":
+    from pyspark.sql.classic.dataframe import DataFrame
+    from pyspark.sql.types import StructType
+    from pyspark.sql.udf import UserDefinedFunction
+    from pyspark.util import PythonEvalType
+
+    kind: Any = PythonEvalType.SQL_MAP_ARROW_ITER_UDF
+    read = UserDefinedFunction(reader, StructType.fromDDL(ddl(reader.columns)), evalType=kind)
+    numbers = _numbers(spark, len(reader.parts))
+    rows = numbers._jdf.mapInArrow(read("id")._jc, False, None)
+    return DataFrame(rows, spark)
+
+
+def _numbers(spark: "SparkSession", count: int) -> Any:
+    """Return the numbers below *count*, a task each, as rows of which Spark knows no size.
+
+    Spark knows that a ``range`` is small, would take the rows read from it for few too, and send a
+    million rows to every process to join them.
+    """
+    from pyspark.sql.classic.dataframe import DataFrame
+
+    # A table whose ranges are all detached has no part.
+    known: Any = spark.range(0, count, 1, max(count, 1))
+    rows, schema = known._jdf.queryExecution().toRdd(), known._jdf.schema()
+    session: Any = spark
+    return DataFrame(session._jsparkSession.internalCreateDataFrame(rows, schema, False), spark)

@@ -1,4 +1,4 @@
-"""The ledger of bulk work: which runs there were, with what parameters, and how far each is."""
+"""The ledger of pipeline jobs: their runs, with parameters and progress."""
 
 import json
 import secrets
@@ -8,42 +8,43 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from sqlalchemy import Connection, insert, select, update
+from sqlalchemy import Connection, insert, select
 
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import Clock
-from timeoutmgr.database.owners import OwnerLives
-from timeoutmgr.instants import Micros
-from timeoutmgr.pipeline.errors import RunInTheWay
+from timeoutmgr.database.run_rows import RunRow, RunRows
+from timeoutmgr.database.session_locks import SessionLocks
+from timeoutmgr.message.instants import Micros
+from timeoutmgr.pipeline.errors import RunConflict
 from timeoutmgr.pipeline.stores import Store
 
 
-class RunState(StrEnum):
+class JobRunState(StrEnum):
     """How far a run is."""
 
     RUNNING = "running"
     PUBLISHED = "published"
-    """What it wrote counts; what it is to remove is not all removed."""
+    """Its output counts; its rows are not all removed from the store yet."""
     COMPLETED = "completed"
     ABORTED = "aborted"
-    """It died before what it wrote counted, and that was swept; or it was given up."""
+    """It died before its output counted, and the output was swept; or it was aborted."""
 
     @property
     def is_over(self) -> bool:
         """Whether nothing is left to be done."""
-        return self in (RunState.COMPLETED, RunState.ABORTED)
+        return self in (JobRunState.COMPLETED, JobRunState.ABORTED)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
-    """A run as the ledger has it; *report* is the last note of what it has done.
+class JobRun:
+    """A run as the ledger has it; *report* is its last progress note.
 
-    *runner* names the life of the process that works at it, or worked at it last.
+    *runner* is the owner name of the process that works at it, or worked at it last.
     """
 
     run_id: str
     kind: str
-    state: RunState
+    state: JobRunState
     created: Micros
     parameters: Mapping[str, Any]
     runner: str | None = None
@@ -52,66 +53,71 @@ class Run:
 
 
 @contextmanager
-def alone(store: Store, what: str) -> Iterator[None]:
-    """Be the one process that does *what* in *store*; however it ends, the next one may.
+def exclusive_lock(store: Store, what: str) -> Iterator[None]:
+    """Lock *what* in *store* for this process, until the block or the process ends.
 
-    Raises RunInTheWay while another does it.
+    Raises RunConflict while another process has the lock.
     """
-    lives = OwnerLives(store.database)
-    with store.database.begin():  # on SQLite, one at a time looks and begins
-        if not lives.gone({what}):
-            raise RunInTheWay(f"another process is at it: {what}; wait until it has ended")
-        lives.begin(what)
+    owners = SessionLocks(store.database)
+    with store.database.begin():  # on SQLite, only one process at a time checks and locks
+        if not owners.dead_owners({what}):
+            raise RunConflict(f"another process is at it: {what}; wait until it has ended")
+        owners.acquire(what)
     try:
         yield
     finally:
-        lives.end(what)
+        owners.release(what)
 
 
 @contextmanager
-def at_work(store: Store, ledger: "Ledger", run_id: str) -> Iterator[None]:
-    """Work at a run that was begun; if this process dies at it, the next run notes that."""
-    lives, runner = OwnerLives(store.database), f"{run_id} {secrets.token_hex(4)}"
-    lives.begin(runner)
+def at_work(store: Store, ledger: "JobLedger", run_id: str) -> Iterator[None]:
+    """Work at a run that was begun; if this process dies, the next run aborts it."""
+    owners, runner = SessionLocks(store.database), f"{run_id} {secrets.token_hex(4)}"
+    owners.acquire(runner)
     try:
-        ledger.take(run_id, runner)
+        ledger.acquire(run_id, runner)
         yield
     finally:
-        lives.end(runner)
+        owners.release(runner)
 
 
-class Ledger:
+class JobLedger:
     """The runs of one store."""
 
     def __init__(self, store: Store, clock: Clock | None = None) -> None:
         self._database = store.database
         self._runs, self._batches = store.tables.runs, store.tables.batches
+        self._rows = RunRows(self._runs)
         self._clock = clock or SystemClock()
 
     def begin(
         self, run_id: str, kind: str, parameters: Mapping[str, Any], instant: Micros | None = None
-    ) -> Run:
+    ) -> JobRun:
         """Return the run, begun now or before.
 
-        *instant* is what the run takes for now, where all runs with the same *parameters* have to
-        take the same.
+        *instant* is the time of the run, if all runs with the same *parameters* need the same time.
 
-        Raises RunInTheWay where it was begun with other parameters, or one with the same at another
-        instant: half of one run and half of another is neither.
+        Raises RunConflict if the run was begun with other parameters, or a run with the same
+        parameters at another instant: the halves of two runs make no whole run.
         """
         text = _text(parameters)
         now = self._database.now(self._clock) if instant is None else instant
 
-        def work(connection: Connection) -> Run:
+        def work(connection: Connection) -> JobRun:
             found = self._find(connection, run_id)
             if found is None:
                 _require(instant, self._first(connection, kind, text))
-                row = {"run_id": run_id, "kind": kind, "state": RunState.RUNNING.value}
-                connection.execute(insert(self._runs), {**row, "created": now, "parameters": text})
-                found = self._find(connection, run_id)
-                assert found is not None, "it was inserted"
+                row = RunRow(
+                    run_id=run_id,
+                    kind=kind,
+                    state=JobRunState.RUNNING.value,
+                    created=now,
+                    parameters=text,
+                )
+                self._rows.insert(connection, row)
+                found = _job_run(row)
             if found.kind != kind or _text(found.parameters) != text:
-                raise RunInTheWay(
+                raise RunConflict(
                     f"run {run_id!r} was begun as {found.kind} with {dict(found.parameters)}, not "
                     f"as {kind} with {dict(parameters)}; give the same parameters, or another "
                     "run id"
@@ -121,64 +127,64 @@ class Ledger:
 
         return self._database.run(work)
 
-    def find(self, run_id: str) -> Run | None:
+    def find(self, run_id: str) -> JobRun | None:
         """Return the run, or None."""
         with self._database.read() as connection:
             return self._find(connection, run_id)
 
-    def first(self, kind: str, parameters: Mapping[str, Any]) -> Run | None:
+    def first(self, kind: str, parameters: Mapping[str, Any]) -> JobRun | None:
         """Return the first run of *kind* that was begun with exactly *parameters*, or None."""
         with self._database.read() as connection:
             return self._first(connection, kind, _text(parameters))
 
-    def runs(self, kind: str, state: RunState) -> list[Run]:
+    def runs(self, kind: str, state: JobRunState) -> list[JobRun]:
         """Return the runs of *kind* in *state*, the oldest first."""
         with self._database.read() as connection:
             return self.runs_within(connection, kind, state)
 
-    def runs_within(self, connection: Connection, kind: str, state: RunState) -> list[Run]:
+    def runs_within(self, connection: Connection, kind: str, state: JobRunState) -> list[JobRun]:
         """Return the same as the transaction of *connection* sees it."""
-        wanted = (
-            select(self._runs)
-            .where(self._runs.c.kind == kind, self._runs.c.state == state.value)
-            .order_by(self._runs.c.created, self._runs.c.run_id)
-        )
-        return [_run(row) for row in connection.execute(wanted)]
+        runs = self._runs
+        rows = self._rows.matching(connection, runs.c.kind == kind, runs.c.state == state.value)
+        return [_job_run(row) for row in rows]
 
-    def move(self, run_id: str, state: RunState) -> None:
+    def move(self, run_id: str, state: JobRunState) -> None:
         """Note that the run is in *state*, and when it ended."""
 
         def work(connection: Connection) -> None:
             ended = self._database.now(self._clock) if state.is_over else None
-            one = update(self._runs).where(self._runs.c.run_id == run_id)
-            connection.execute(one.values(state=state.value, ended=ended))
+            self._rows.change(connection, run_id, state=state.value, ended=ended)
 
         self._database.run(work)
 
-    def take(self, run_id: str, runner: str) -> None:
-        """Note that the run is worked at, by the process that has the life *runner*."""
-        one = update(self._runs).where(self._runs.c.run_id == run_id)
-        values = {"runner": runner, "state": RunState.RUNNING.value, "ended": None}
-        self._database.run(lambda connection: connection.execute(one.values(values)))
+    def acquire(self, run_id: str, runner: str) -> None:
+        """Note that the process with the session lock *runner* works at the run."""
+        values: dict[str, Any] = {
+            "runner": runner,
+            "state": JobRunState.RUNNING.value,
+            "ended": None,
+        }
+        self._database.run(lambda connection: self._rows.change(connection, run_id, **values))
 
     def abort_the_dead(self, kind: str) -> list[str]:
-        """Note of the running runs of *kind* whose process died that they ended; return their ids.
+        """Abort the running runs of *kind* whose process died; return their ids.
 
-        A run of the same parameters may take such a run up again.
+        A run of the same parameters may continue such a run.
         """
-        running = {run.runner: run.run_id for run in self.runs(kind, RunState.RUNNING)}
-        dead = OwnerLives(self._database).gone({name for name in running if name is not None})
+        running = {run.runner: run.run_id for run in self.runs(kind, JobRunState.RUNNING)}
+        dead = SessionLocks(self._database).dead_owners(
+            {name for name in running if name is not None}
+        )
         for runner in dead:
-            self.move(running[runner], RunState.ABORTED)
+            self.move(running[runner], JobRunState.ABORTED)
         return sorted(running[runner] for runner in dead)
 
     def note(self, run_id: str, report: Mapping[str, Any]) -> None:
-        """Write down what the run has done, over the note before."""
-        one = update(self._runs).where(self._runs.c.run_id == run_id)
-        self._database.run(lambda connection: connection.execute(one.values(report=_text(report))))
+        """Write the report of the run, over the report before."""
+        self._database.run(lambda connection: self._rows.change(connection, run_id, report=report))
 
     def counted(self, run_id: str) -> int:
-        """Return the sum of what the run's batches counted."""
+        """Return the sum of the counts of the run's batches."""
         with self._database.read() as connection:
             return sum(self._counts(connection, run_id).values())
 
@@ -188,11 +194,11 @@ class Ledger:
 
     def close_batch(self, connection: Connection, run_id: str, no: int, count: int) -> None:
         """Note, in the transaction that does it, that batch *no* is done."""
-        row = {"run_id": run_id, "no": no, "state": RunState.COMPLETED.value, "count": count}
+        row = {"run_id": run_id, "no": no, "state": JobRunState.COMPLETED.value, "count": count}
         connection.execute(insert(self._batches), row)
 
     def note_batches(self, run_id: str, counts: Sequence[int]) -> None:
-        """Note the *counts* of batches that were done elsewhere, behind those there are."""
+        """Note the *counts* of batches that were done elsewhere, after the present batches."""
 
         def work(connection: Connection) -> None:
             first = max(self._counts(connection, run_id), default=-1) + 1
@@ -208,25 +214,21 @@ class Ledger:
             wanted = wanted.where(batches.c.no == no)
         return {row[0]: row[1] for row in connection.execute(wanted)}
 
-    def _first(self, connection: Connection, kind: str, text: str) -> Run | None:
-        wanted = (
-            select(self._runs)
-            .where(self._runs.c.kind == kind, self._runs.c.parameters == text)
-            .order_by(self._runs.c.created, self._runs.c.run_id)
-        )
+    def _first(self, connection: Connection, kind: str, text: str) -> JobRun | None:
+        runs = self._runs
+        rows = self._rows.matching(connection, runs.c.kind == kind, runs.c.parameters == text)
         # To MySQL, texts that differ in upper and lower case alone are equal.
-        rows = (row for row in connection.execute(wanted) if row.parameters == text)
-        return next(map(_run, rows), None)
+        return next((_job_run(row) for row in rows if row.parameters == text), None)
 
-    def _find(self, connection: Connection, run_id: str) -> Run | None:
-        row = connection.execute(select(self._runs).where(self._runs.c.run_id == run_id)).first()
-        return None if row is None else _run(row)
+    def _find(self, connection: Connection, run_id: str) -> JobRun | None:
+        row = self._rows.find(connection, run_id)
+        return None if row is None else _job_run(row)
 
 
-def _require(instant: Micros | None, begun: Run | None) -> None:
-    """Raise RunInTheWay where a run that was *begun* is of another *instant* (None: of any)."""
+def _require(instant: Micros | None, begun: JobRun | None) -> None:
+    """Raise RunConflict where a run that was *begun* is of another *instant* (None: of any)."""
     if instant is not None and begun is not None and begun.created != instant:
-        raise RunInTheWay(
+        raise RunConflict(
             f"run {begun.run_id!r} of the same was begun by another process meanwhile; run it "
             "again, it takes that one's instant for now"
         )
@@ -236,14 +238,14 @@ def _text(parameters: Mapping[str, Any]) -> str:
     return json.dumps(parameters, sort_keys=True)
 
 
-def _run(row: Any) -> Run:
-    return Run(
+def _job_run(row: RunRow) -> JobRun:
+    return JobRun(
         run_id=row.run_id,
         kind=row.kind,
-        state=RunState(row.state),
+        state=JobRunState(row.state),
         created=row.created,
         parameters=json.loads(row.parameters),
         runner=row.runner,
         ended=row.ended,
-        report=None if row.report is None else json.loads(row.report),
+        report=row.report,
     )

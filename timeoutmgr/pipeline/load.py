@@ -1,6 +1,7 @@
-"""Load: how many messages are due in each bucket of time, and what that asks of the senders.
+"""Load: how many messages are due in each bucket of time, and which rate the senders need.
 
-The counting is done by the stores; what is left is small, so this is plain Python.
+The databases of the stores count, and no row leaves them. The counts are few, so that the rest is
+plain Python without Arrow.
 """
 
 from collections import defaultdict
@@ -8,13 +9,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from heapq import nlargest
+from typing import Any
 
-from timeoutmgr.instants import Micros, duration_micros
+from sqlalchemy import BigInteger, ColumnElement, Select, Table, cast, func, literal_column, select
+
+from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.message.instants import Micros, duration_micros
+from timeoutmgr.pipeline.stores import Store
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bucket:
-    """What is due for *destination* within one width from *begin* on."""
+    """Messages due for *destination* within the width of a bucket from *begin* on."""
 
     endpoint: str
     destination: str
@@ -25,7 +31,7 @@ class Bucket:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Peak:
-    """A bucket of all destinations together, and who is most of it."""
+    """A bucket of all destinations together, and the destination with most of it."""
 
     begin: Micros
     messages: int
@@ -35,8 +41,8 @@ class Peak:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Drain:
-    """What a *capacity* of messages a second makes of the load.
+class BacklogForecast:
+    """The backlog of a sender with a *capacity* of messages a second.
 
     *latest* is by how much the last message of the worst backlog is late; it is worst at *at*,
     and *backlog* messages long. *needed* is the rate at which nothing waits longer than a bucket.
@@ -100,10 +106,10 @@ def _peak(begin: Micros, total: int, parts: Mapping[str, int], width: timedelta)
     )
 
 
-def drain(totals: Mapping[Micros, int], width: timedelta, capacity: float) -> Drain:
+def drain(totals: Mapping[Micros, int], width: timedelta, capacity: float) -> BacklogForecast:
     """Return how a sender of *capacity* messages a second gets along with *totals*.
 
-    What is due in a bucket is taken to be due at its begin: the worst that it can be.
+    All messages of a bucket count as due at its begin: the worst case.
     """
     backlog, before = 0.0, None
     worst, worst_at = 0.0, None
@@ -113,7 +119,7 @@ def drain(totals: Mapping[Micros, int], width: timedelta, capacity: float) -> Dr
         backlog, before = backlog + messages, begin
         if backlog > worst:
             worst, worst_at = backlog, begin
-    return Drain(
+    return BacklogForecast(
         capacity=capacity,
         needed=max(totals.values(), default=0) / width.total_seconds(),
         latest=timedelta(seconds=worst / capacity),
@@ -136,3 +142,44 @@ def coarser(totals: Mapping[Micros, int], width: timedelta, most: int) -> dict[M
     for begin, messages in totals.items():
         found[first + (begin - first) // (step * factor) * step * factor] += messages
     return found
+
+
+def checked_bucket(bucket: timedelta) -> timedelta:
+    """Return *bucket* if it is whole seconds; raise ConfigurationError if not."""
+    if bucket < timedelta(seconds=1) or bucket % timedelta(seconds=1):
+        raise ConfigurationError(f"a bucket is whole seconds, got {bucket}")
+    return bucket
+
+
+def load_of(
+    table: Table, bucket: timedelta
+) -> tuple[Select[Any], Mapping[str, ColumnElement[Any]]]:
+    """Return the statement that groups the timeouts in *table*, and its columns by name."""
+    width = literal_column(str(duration_micros(bucket)), BigInteger)
+    begin = (table.c.due - table.c.due % width).label("bucket")
+    group = [table.c.endpoint, table.c.destination, begin]
+    columns: dict[str, ColumnElement[Any]] = {
+        **{each.name: each for each in group},
+        "messages": func.count().label("messages"),
+        # A sum of BIGINT is NUMERIC on PostgreSQL, and DECIMAL on MySQL.
+        "bytes": cast(func.sum(func.length(table.c.body)), BigInteger).label("bytes"),
+    }
+    return select(*columns.values()).group_by(*group), columns
+
+
+def count_load(store: Store, bucket: timedelta, until: Micros) -> list[Bucket]:
+    """Return the load of *store* before *until*, in buckets of *bucket*."""
+    table = store.tables.timeouts
+    statement, _columns = load_of(table, checked_bucket(bucket))
+    with store.database.read() as connection:
+        rows = connection.execute(statement.where(table.c.due < until)).all()
+    return [
+        Bucket(
+            endpoint=row.endpoint,
+            destination=row.destination,
+            begin=row.bucket,
+            messages=row.messages,
+            bytes=row.bytes,
+        )
+        for row in rows
+    ]

@@ -1,25 +1,18 @@
 """Reports as one HTML page each, with pictures in it: no script, nothing fetched from elsewhere."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from html import escape
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from timeoutmgr.instants import Micros, from_micros
-from timeoutmgr.pipeline.jobs.forecast import ForecastReport
-from timeoutmgr.pipeline.quantiles import QUANTILES
-from timeoutmgr.pipeline.transforms.load import coarser
-
-if TYPE_CHECKING:
-    from timeoutmgr.pipeline.jobs.lateness import LatenessReport
+from timeoutmgr.message.instants import Micros, from_micros
 
 WIDTH: Final = 960
 HEIGHT: Final = 220
 _LEFT: Final = 70
 _BOTTOM: Final = 28
 _TOP: Final = 12
-_MOST_BARS: Final = 240
 
 _STYLE: Final = """
 body { font: 15px/1.45 system-ui, sans-serif; margin: 2em auto; max-width: 60em; padding: 0 1em;
@@ -39,7 +32,7 @@ svg { width: 100%; height: auto } .bar { fill: #2563a8 } .hot { fill: #c2410c }
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """One bar of a picture: what stands below it, how high it is, and what it says if asked."""
+    """A bar of a picture: the label below it, its height, and the text of its tooltip."""
 
     label: str
     value: float
@@ -80,7 +73,7 @@ def table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
 
 
 def bars(about: str, values: Sequence[Bar]) -> str:
-    """Return a picture of *values* side by side; *about* says what it shows, to who cannot see."""
+    """Return a picture of *values* side by side; *about* describes it for the blind."""
     if not values:
         return '<p class="note">Nothing to show.</p>'
     highest = max(bar.value for bar in values) or 1
@@ -112,120 +105,19 @@ def _labels(values: Sequence[Bar], each: float) -> list[str]:
     ]
 
 
-def forecast_page(report: ForecastReport) -> str:
-    """Return the load ahead as a page."""
-    options = report.options
-    totals = coarser(report.totals, options.bucket, _MOST_BARS)
-    width = _width(list(totals)) or options.bucket
-    hot = {max(totals, key=lambda begin: totals[begin])} if totals else set()
-    curve = [
-        Bar(_label(begin, width), count, f"{_time(begin)}: {count:,} messages", begin in hot)
-        for begin, count in totals.items()
-    ]
-    parts = [
-        f'<p class="note">At {_time(report.at)}, for the next {_span(options.horizon)}: '
-        f"{report.messages:,} messages, {report.bytes:,} bytes of bodies, {report.overdue:,} "
-        "overdue already.</p>",
-        f"<h2>Messages due, per {_span(width)}</h2>",
-        bars("messages due over time", curve),
-        f"<h2>The busiest {_span(options.bucket)} buckets</h2>",
-        table(
-            ["begin", "messages", "needs per second", "most for", "share"],
-            [
-                (
-                    _time(one.begin),
-                    one.messages,
-                    round(one.per_second, 1),
-                    one.most,
-                    f"{one.share:.0%}",
-                )
-                for one in report.peaks
-            ],
-        ),
-        "<h2>Destinations</h2>",
-        table(["destination", "messages"], list(report.destinations.items())[:50]),
-    ]
-    if report.drain is not None:
-        one = report.drain
-        kind = "well" if one.capacity >= one.needed else "bad"
-        parts.insert(
-            1,
-            f'<p class="{kind}">At {one.capacity:g} messages a second the worst backlog is '
-            f"{one.backlog:,} messages, and its last one {_span(one.latest)} late"
-            f"{f', at {_time(one.at)}' if one.at is not None else ''}. Without waiting it needs "
-            f"{one.needed:,.1f} a second.</p>",
-        )
-    return page("What is due", parts)
-
-
-def lateness_page(report: "LatenessReport") -> str:
-    """Return the lateness of what was dispatched as a page."""
-    options = report.options
-    promise = f"{options.quantile} at most {_span(options.slo)}"
-    verdict = (
-        f'<p class="bad">{report.broken:,} of {report.of_groups:,} groups break it.</p>'
-        if report.broken
-        else '<p class="well">Every group keeps it.</p>'
-    )
-    columns = [*options.by, "messages", *QUANTILES, "most", "late"]
-    rows = [tuple(_cell(name, group[name]) for name in columns) for group in report.groups[:200]]
-    return page(
-        "How late messages were",
-        [
-            f'<p class="note">{report.messages:,} messages were dispatched. The promise is '
-            f"{promise}.</p>",
-            verdict,
-            "<h2>Messages by how late they were</h2>",
-            bars("messages by lateness", histogram_bars(report.histogram, options.slo)),
-            "<h2>The worst groups</h2>",
-            table(columns, rows),
-        ],
-    )
-
-
-def _cell(name: str, value: object) -> object:
-    is_time = name in QUANTILES or name == "most"
-    if is_time and isinstance(value, int | float):
-        return _span(timedelta(microseconds=value))
-    return value
-
-
-def histogram_bars(powers: Mapping[int, int], slo: timedelta) -> list[Bar]:
-    """Return the lateness by powers of two microseconds, as bars; those over *slo* are hot."""
-    if not powers:
-        return []
-    filled = range(min(powers), max(powers) + 1)
-    return [
-        Bar(
-            f"< {_span(timedelta(microseconds=2**power))}",
-            powers.get(power, 0),
-            f"late by less than {_span(timedelta(microseconds=2**power))}: "
-            f"{powers.get(power, 0):,} messages",
-            timedelta(microseconds=2**power / 2) >= slo,
-        )
-        for power in filled
-    ]
-
-
 def _text(value: object) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     return f"{value:,g}" if isinstance(value, float) else str(value)
 
 
-def _time(instant: Micros) -> str:
+def shown_time(instant: Micros) -> str:
+    """Return *instant* as pages show it."""
     return from_micros(instant).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
-def _label(instant: Micros, width: timedelta) -> str:
-    return from_micros(instant).strftime("%m-%d %H:%M" if width < timedelta(days=1) else "%m-%d")
-
-
-def _width(begins: Sequence[Micros]) -> timedelta | None:
-    return timedelta(microseconds=begins[1] - begins[0]) if len(begins) > 1 else None
-
-
-def _span(span: timedelta) -> str:
+def shown_span(span: timedelta) -> str:
+    """Return *span* with three digits, in its largest unit."""
     seconds = span.total_seconds()
     for size, unit in ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"), (1e-3, "ms")):
         if seconds >= size:

@@ -1,6 +1,6 @@
 """One moment of a store, seen by any number of tasks and through several views.
 
-Without it, a row that is changed while others are read is read twice or not at all, and what is
+Without it, a row that changes during a read is read twice or not at all, and a timeout that is
 dispatched between two reads is missing from both. PostgreSQL exports its snapshot; elsewhere the
 rows are read once, in one transaction, into Parquet files.
 """
@@ -18,10 +18,10 @@ from sqlalchemy import func, literal_column, select, text
 
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import Clock
-from timeoutmgr.instants import Micros
-from timeoutmgr.pipeline.fetching import fetch_within
+from timeoutmgr.message.instants import Micros
 from timeoutmgr.pipeline.frames import read_timeouts, tasks_on
-from timeoutmgr.pipeline.parts import parts_of
+from timeoutmgr.pipeline.readers.arrow_batches import fetch_within
+from timeoutmgr.pipeline.readers.statements import parts_of
 from timeoutmgr.pipeline.stores import Store, open_store
 from timeoutmgr.pipeline.views import Selection, ddl, projected
 
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 EVERYTHING = Selection()
 _FILE: Final = "all.parquet"
 
-# A server may end a transaction that is idle, or long: the one that is held is both, and is meant
-# to be. Asked of the server's own list, since it must not be told of settings it does not know.
+# A server may end a transaction that is idle, or long: the transaction of a snapshot is both on
+# purpose. Names come from the server's own list, since a server refuses settings that it lacks.
 _LET_IT_BE = text(
     "SELECT set_config(name, '0', true) FROM pg_settings "
     "WHERE name IN ('idle_in_transaction_session_timeout', 'transaction_timeout')"
@@ -76,9 +76,9 @@ def snapshot(
 ) -> Iterator[Snapshot]:
     """Hold one moment of *store* until the end of the block.
 
-    *views*, *which* and *columns* (those a view has) are what is needed where the rows must be
-    copied for it, into a folder below *folder*, which workers can read. On PostgreSQL nothing is
-    copied, but it keeps from being vacuumed what was removed since: hold it no longer than needed.
+    *views*, *which* and *columns* select the rows to copy on other databases than PostgreSQL, into
+    a folder below *folder*, which workers can read. On PostgreSQL nothing is copied, but the vacuum
+    cannot clean rows that were removed since: hold the snapshot no longer than needed.
     """
     opened = store if isinstance(store, Store) else open_store(store)
     opened.require_tables()
@@ -145,7 +145,7 @@ class CopiedSnapshot:
         which: Selection = EVERYTHING,
     ) -> "DataFrame":
         """Return *columns* of the copy of *view*."""
-        # By itself Spark would find out what is in the file by a job of its own.
+        # By itself Spark would start a job to find the columns of the file.
         copied = projected(view, pq.read_schema(self.folder / view / _FILE).names)
         rows = spark.read.schema(ddl(copied)).parquet(str(self.folder / view))
         return rows.select(*projected(view, columns).names)

@@ -9,9 +9,7 @@ Options of a write: ``store``, ``run_id``, ``on_conflict``, ``chunk_rows``. Opti
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
@@ -26,14 +24,14 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from timeoutmgr.errors import ConfigurationError, InvalidMessage
-from timeoutmgr.instants import Micros, to_micros
-from timeoutmgr.pipeline.fetching import fetch
-from timeoutmgr.pipeline.ledger import Ledger
-from timeoutmgr.pipeline.loading import CHUNK_ROWS, Loaded, Loader, checked_on_conflict
-from timeoutmgr.pipeline.parts import PARTITIONS, from_option, parts_of
-from timeoutmgr.pipeline.statements import Part
-from timeoutmgr.pipeline.stores import Store, open_store
+from timeoutmgr.message.instants import Micros, to_micros
+from timeoutmgr.pipeline.ledger import JobLedger
+from timeoutmgr.pipeline.readers.arrow_batches import fetch
+from timeoutmgr.pipeline.readers.statements import PARTITIONS, Part, from_option, parts_of
+from timeoutmgr.pipeline.stores import NamedStore
 from timeoutmgr.pipeline.views import Selection, ddl, projected
+from timeoutmgr.pipeline.writers.conflicts import KnownIdRule
+from timeoutmgr.pipeline.writers.loader import CHUNK_ROWS, Loader, LoadResult
 
 _INSTANTS: Final = ("due_from", "due_before", "at_from", "at_before")
 _KNOWN: Final = (
@@ -59,7 +57,7 @@ class TimeoutsDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return what ``format`` calls it."""
+        """Return the name for ``format``."""
         return "timeouts"
 
     def schema(self) -> str:
@@ -67,20 +65,20 @@ class TimeoutsDataSource(DataSource):
         return ddl(projected(self._view, None))
 
     def reader(self, schema: StructType) -> "TimeoutsReader":
-        """Return what reads the columns of *schema*."""
+        """Return a reader of the columns of *schema*."""
         columns = projected(self._view, schema.names)
         return TimeoutsReader(self._named, self._view, columns, self._which, self._options())
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Return what follows the history, all of it."""
-        from timeoutmgr.pipeline.following import HistoryStream
+        """Return a reader that follows the whole history."""
+        from timeoutmgr.pipeline.readers.history_stream import HistoryStream
 
         self._require_whole_history()
         columns = projected("history", schema.names)
         return HistoryStream(self._named, columns, self._options())
 
     def writer(self, schema: StructType, overwrite: bool) -> "TimeoutsWriter":
-        """Return what stores rows of *schema*; there is no overwriting of timeouts."""
+        """Return a writer of rows of *schema*; timeouts are never overwritten."""
         if overwrite:
             raise ConfigurationError(
                 "timeouts are added, never overwritten; write with mode('append')"
@@ -106,7 +104,7 @@ class TimeoutsDataSource(DataSource):
         return self.options.get("view", "pending")
 
     @property
-    def _named(self) -> "NamedStore":
+    def _named(self) -> NamedStore:
         if "store" not in self.options:
             raise ConfigurationError(
                 "the data source 'timeouts' needs option('store', …): a word NAME whose URL is in "
@@ -133,50 +131,8 @@ class TimeoutsDataSource(DataSource):
         return {name: self.options[name] for name in _KNOWN if name in self.options}
 
 
-_kept: dict[object, Store] | None = None
-
-
-def keep_stores() -> None:
-    """Have this process keep the stores that it opens, for one task after the other."""
-    global _kept
-    _kept = {}
-
-
-@dataclass(frozen=True, slots=True)
-class NamedStore:
-    """A store by name; what workers get, and open for themselves."""
-
-    name: str
-    schema: str | None = None
-    prefix: str | None = None
-
-    @classmethod
-    def of(cls, store: str | Store) -> "NamedStore":
-        """Return by what workers find *store*, be it opened or named."""
-        if isinstance(store, str):
-            return cls(store)
-        if not store.name or store.name.endswith(".toml"):
-            return cls(store.name)  # all else is in the settings
-        table = store.tables.timeouts
-        return cls(store.name, table.schema, table.name.removesuffix("timeouts"))
-
-    def open(self) -> Store:
-        """Return the store; see ``open_store``."""
-        if _kept is None:
-            return self._opened()
-        # Another file under that name is another store.
-        path = Path(self.name)
-        key = (self, path.stat().st_mtime_ns if path.is_file() else None)
-        if key not in _kept:
-            _kept[key] = self._opened()
-        return _kept[key]
-
-    def _opened(self) -> Store:
-        return open_store(self.name, schema=self.schema, prefix=self.prefix)
-
-
-class PartOfView(InputPartition):
-    """What one task reads."""
+class ViewPart(InputPartition):
+    """The part of a view that a task reads."""
 
     def __init__(self, part: Part) -> None:
         super().__init__(part)
@@ -203,17 +159,17 @@ class TimeoutsReader(DataSourceReader):
         self._parts = options.get("parts")
 
     def partitions(self) -> list[InputPartition]:
-        """Return the parts; one where no snapshot would make several agree."""
+        """Return the parts; a single part without a snapshot, since several would not agree."""
         if self._snapshot and self._parts:
-            return [PartOfView(part) for part in from_option(self._parts)]
+            return [ViewPart(part) for part in from_option(self._parts)]
         count = self._count if self._snapshot else 1
         store = self._store.open()
         store.require_tables()
-        return [PartOfView(part) for part in parts_of(store, self._view, count)]
+        return [ViewPart(part) for part in parts_of(store, self._view, count)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the rows of *partition*."""
-        assert isinstance(partition, PartOfView)
+        assert isinstance(partition, ViewPart)
         yield from fetch(
             self._store.open(),
             self._view,
@@ -224,10 +180,10 @@ class TimeoutsReader(DataSourceReader):
         )
 
 
-class Written(WriterCommitMessage):
-    """What one task stored."""
+class WrittenRows(WriterCommitMessage):
+    """The counts of a task that stored rows."""
 
-    def __init__(self, loaded: Loaded) -> None:
+    def __init__(self, loaded: LoadResult) -> None:
         self.loaded = loaded
 
 
@@ -235,14 +191,14 @@ class TimeoutsWriter(DataSourceArrowWriter):
     """Stores rows in chunks, each in a transaction; a task that is tried again finds its rows.
 
     There is nothing to undo when a run failed: Spark may call ``abort`` while tasks still write,
-    and leaves out those that it does not know of. What was stored stays, under ids that the next
-    run has too.
+    and leaves out tasks that it does not know. Stored rows stay, under ids that the next run has
+    too.
     """
 
     def __init__(self, store: NamedStore, options: Mapping[str, str]) -> None:
         self._store = store
         self._run_id = options.get("run_id")
-        self._on_conflict = checked_on_conflict(options.get("on_conflict", "ignore"))
+        self._on_conflict = KnownIdRule.named(options.get("on_conflict", "ignore"))
         self._chunk_rows = _number("chunk_rows", options.get("chunk_rows", str(CHUNK_ROWS)))
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
@@ -250,13 +206,13 @@ class TimeoutsWriter(DataSourceArrowWriter):
         store = self._store.open()
         store.require_tables()
         loader = Loader(store, run_id=self._run_id, on_conflict=self._on_conflict)
-        return Written(loader.load(iterator, self._chunk_rows))
+        return WrittenRows(loader.load(iterator, self._chunk_rows))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Write into the ledger how many rows were new; every chunk is committed already."""
         if self._run_id is not None:
-            counts = [one.loaded.new for one in messages if isinstance(one, Written)]
-            Ledger(self._store.open()).note_batches(self._run_id, counts)
+            counts = [one.loaded.new for one in messages if isinstance(one, WrittenRows)]
+            JobLedger(self._store.open()).note_batches(self._run_id, counts)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Do nothing; see above."""

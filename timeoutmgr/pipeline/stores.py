@@ -1,17 +1,21 @@
-"""Stores by name: what travels in options and plans is never an address with a password."""
+"""Stores by name: an address with a password never travels in options and plans."""
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from sqlalchemy import exc, text
+from sqlalchemy.engine import make_url
+
 from timeoutmgr import plugins
 from timeoutmgr.contracts import BulkTables, HasBulkTables, Persistence
 from timeoutmgr.database import Database
+from timeoutmgr.database.places import server_of
 from timeoutmgr.errors import CombinationRefused, ConfigurationError, SchemaMissing
-from timeoutmgr.settings_keys import STORE_PREFIX
+from timeoutmgr.settings.schema import STORE_PREFIX
 
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]*")
 
@@ -53,9 +57,9 @@ def open_store(
     """Return the store called *name*: a settings file's, or an environment variable's.
 
     ``sales.toml`` is the persistence of that file, ``main`` the database whose URL is in
-    TIMEOUTMGR_STORE_MAIN (*schema* and *prefix* are its tables'), and an empty name what the
-    environment's own settings say. Raises ConfigurationError where there is no such store, or
-    where settings that say what their tables are called are given others; nothing is connected to.
+    TIMEOUTMGR_STORE_MAIN (with its tables' *schema* and *prefix*), and an empty name the store of
+    the environment's own settings. Raises ConfigurationError if the store is unknown, or if
+    *schema* or *prefix* is given beside settings, which name their tables; nothing is connected.
     """
     if name and not name.endswith(".toml"):
         persistence = _of_variable(name, environ, schema, prefix)
@@ -107,7 +111,7 @@ def _of_variable(
 
 
 def _of_settings(name: str, environ: Mapping[str, str]) -> Persistence:
-    from timeoutmgr.settings_file import configuration_from
+    from timeoutmgr.settings.file import configuration_from
 
     settings = configuration_from(Path(name) if name else None, environ).settings()
     settings.transport.close()
@@ -117,3 +121,124 @@ def _of_settings(name: str, environ: Mapping[str, str]) -> Persistence:
             '"postgresql+psycopg://…", or name another store'
         )
     return settings.persistence
+
+
+_kept: dict[object, Store] | None = None
+
+
+def keep_stores() -> None:
+    """Have this process keep the stores that it opens, for one task after the other."""
+    global _kept
+    _kept = {}
+
+
+@dataclass(frozen=True, slots=True)
+class NamedStore:
+    """A store by name: workers get it, and open the store for themselves."""
+
+    name: str
+    schema: str | None = None
+    prefix: str | None = None
+
+    @classmethod
+    def of(cls, store: str | Store) -> "NamedStore":
+        """Return the name by which workers find *store*, be it opened or named."""
+        if isinstance(store, str):
+            return cls(store)
+        if not store.name or store.name.endswith(".toml"):
+            return cls(store.name)  # all else is in the settings
+        table = store.tables.timeouts
+        return cls(store.name, table.schema, table.name.removesuffix("timeouts"))
+
+    def open(self) -> Store:
+        """Return the store; see ``open_store``."""
+        if _kept is None:
+            return self._opened()
+        # Another file under that name is another store.
+        path = Path(self.name)
+        key = (self, path.stat().st_mtime_ns if path.is_file() else None)
+        if key not in _kept:
+            _kept[key] = self._opened()
+        return _kept[key]
+
+    def _opened(self) -> Store:
+        return open_store(self.name, schema=self.schema, prefix=self.prefix)
+
+
+# The server knows which schema a table is found in, and which database a pooler's name stands for.
+_INSIDE: Final = (
+    "SELECT current_database(), (SELECT n.nspname FROM pg_class c JOIN pg_namespace n "
+    "ON n.oid = c.relnamespace WHERE c.oid = to_regclass(:table))"
+)
+_SPELT: Final = re.compile(r"[a-z]+(\+\w+)?://")
+
+
+def identity(store: Store) -> str:
+    """Return the name of *store* in archives.
+
+    Another user, driver or spelling of its URL gives the same name.
+
+    On PostgreSQL the server is asked. Raises StorageUnavailable.
+    """
+    return str(_place(store))
+
+
+def names_of_store(store: Store, names: Iterable[str]) -> frozenset[str]:
+    """Return the *names* that belong to *store*, names of earlier versions included.
+
+    Earlier versions named a store by its URL. A URL without host or folder may belong to another
+    store: it counts as *store*'s if *store* would have got that very name. So callers compare rows
+    as well, see ``archived.ROW``.
+    """
+    place = _place(store)
+    own = {str(place), f"{store.database.describe()} {store.tables.history.fullname}"}
+    return frozenset(name for name in names if name in own or place.is_spelt(name))
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where the history of a store is; the empty *schema* is any."""
+
+    server: str
+    schema: str
+    table: str
+
+    def __str__(self) -> str:
+        return f"{self.server} {self.schema}{'.' if self.schema else ''}{self.table}"
+
+    def is_spelt(self, name: str) -> bool:
+        """Whether *name* is a URL and a table of before, and can only be this."""
+        other = _spelt_place(name)
+        return (
+            other is not None
+            and (other.server, other.table) == (self.server, self.table)
+            and other.schema in ("", self.schema)
+        )
+
+
+def _place(store: Store) -> _Place:
+    url, table = store.database.url, store.tables.history
+    if not store.is_postgresql:
+        return _Place(server_of(url, table.schema), "", table.name)
+    asked = store.database.engine.dialect.identifier_preparer.format_table(table)
+    with store.database.read() as connection:
+        database, schema = connection.execute(text(_INSIDE), {"table": asked}).one()
+    return _Place(server_of(url, database), schema or table.schema or "", table.name)
+
+
+def _spelt_place(name: str) -> _Place | None:
+    given, _, fullname = name.rpartition(" ")
+    if not _SPELT.match(given):
+        return None
+    try:
+        url = make_url(given)
+    except exc.ArgumentError:
+        return None
+    schema, _, table = fullname.rpartition(".")
+    is_file = url.get_backend_name() == "sqlite"
+    # A host in the query was left out, and a relative path depends on the working directory.
+    if not (Path(url.database or "").is_absolute() if is_file else url.host):
+        return None
+    if url.get_backend_name() == "postgresql":
+        return _Place(server_of(url), schema, table)
+    return _Place(server_of(url, schema or None), "", table)

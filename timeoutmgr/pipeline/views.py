@@ -1,4 +1,4 @@
-"""What can be read of a store: views, their columns, and which rows are wanted. Pure values."""
+"""Views of a store, their columns, and selections of rows. Pure values."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -8,9 +8,9 @@ from typing import Final
 import pyarrow as pa
 
 from timeoutmgr.errors import ConfigurationError
-from timeoutmgr.instants import Micros
-from timeoutmgr.pipeline.counting import checked_bucket
+from timeoutmgr.message.instants import Micros
 from timeoutmgr.pipeline.errors import WrongColumns
+from timeoutmgr.pipeline.load import checked_bucket
 
 INSTANT: Final = pa.timestamp("us", tz="UTC")
 
@@ -60,7 +60,7 @@ HISTORY: Final = pa.schema(
         pa.field("body_sha256", pa.string()),
     ]
 )
-"""What happened to a timeout."""
+"""Events of timeouts."""
 
 KEYS: Final = pa.schema(
     [
@@ -97,14 +97,14 @@ TO_STORE: Final = pa.schema([PENDING.field(i) for i in range(PENDING.get_field_i
 
 
 def view_named(name: str) -> pa.Schema:
-    """Return the columns of the view *name*; raise ConfigurationError with those there are."""
+    """Return the columns of the view *name*; raise ConfigurationError if unknown."""
     if name not in VIEWS:
         raise ConfigurationError(f"there is no view {name!r}; views are {', '.join(VIEWS)}")
     return VIEWS[name]
 
 
 def projected(view: str, columns: Sequence[str] | None) -> pa.Schema:
-    """Return *columns* of *view*, in that order (None: all); raise WrongColumns for others."""
+    """Return *columns* of *view*, in that order (None: all); raise WrongColumns if unknown."""
     schema = view_named(view)
     if columns is None:
         return schema

@@ -1,1 +1,1 @@
-"""What happens when something fails: breakers over time, recoverability, critical errors."""
+"""Reactions to failures: breakers over time, recoverability, critical errors."""

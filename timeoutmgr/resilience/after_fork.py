@@ -1,4 +1,4 @@
-"""What a forked child must not go on using: connections, locks and threads are its parent's."""
+"""Restart after a fork: connections, locks and threads belong to the parent."""
 
 import os
 from typing import Final, Protocol
@@ -9,7 +9,7 @@ class Inherited(Protocol):
     """Something that a child finds, and has to begin anew."""
 
     def after_fork(self) -> None:
-        """Forget what is the parent's; only the forking thread runs."""
+        """Forget the parent's things; only the forking thread runs."""
         ...
 
 

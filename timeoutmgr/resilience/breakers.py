@@ -1,6 +1,6 @@
 """Circuit breakers that count time, not failures: for how long has nothing worked.
 
-A breaker holds no timer. Whoever tries reports ``failure`` or ``success``, and a watchdog calls
+A breaker holds no timer. A caller reports ``failure`` or ``success``, and a watchdog calls
 ``check``, so that an attempt that hangs cannot hide an outage.
 """
 
@@ -14,7 +14,7 @@ from typing import Final
 
 from timeoutmgr.contracts import Clock
 from timeoutmgr.errors import ConfigurationError
-from timeoutmgr.redaction import on_one_line
+from timeoutmgr.message.redaction import on_one_line
 
 logger = logging.getLogger(__name__)
 
@@ -182,3 +182,23 @@ class RateBreaker:
             self._failures.popleft()
         if not self._failures:
             self._triggered = False
+
+
+class SharedOutage:
+    """The outage that all breakers over one server share: only the first to trigger reports it.
+
+    Safe for many threads.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._reported_by: OutageBreaker | None = None
+
+    def is_reported(self, by: OutageBreaker) -> bool:
+        """Return whether another breaker has reported it and is still triggered; else *by* does."""
+        with self._lock:
+            first = self._reported_by
+            if first is not None and first is not by and first.state is BreakerState.TRIGGERED:
+                return True
+            self._reported_by = by
+            return False

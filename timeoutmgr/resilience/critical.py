@@ -1,7 +1,7 @@
-"""Critical errors: what cannot be mended from inside is told to the hooks.
+"""Critical errors: the hooks hear of errors that cannot be mended from inside.
 
-Errors raised before the endpoint runs are kept and told once it does. Hooks run one after the
-other on a thread of their own, so that a hook may stop the endpoint without waiting for itself.
+Errors raised before the endpoint runs are kept and told once it does. Hooks run in order on their
+own thread, so that a hook may stop the endpoint without waiting for itself.
 """
 
 import logging
@@ -11,14 +11,14 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypeAlias
 
-from timeoutmgr.callables import unrun
-from timeoutmgr.redaction import on_one_line
+from timeoutmgr.contracts.callables import unrun
+from timeoutmgr.message.redaction import on_one_line
 
 logger = logging.getLogger(__name__)
 
 
 class CriticalAction(StrEnum):
-    """What is done where no hook was defined."""
+    """The action if no hook was defined."""
 
     STOP = "stop"
     """Stop the endpoint; ``timeoutmgr run`` then exits non-zero."""
@@ -28,7 +28,7 @@ class CriticalAction(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class CriticalErrorContext:
-    """What a hook is told, and what it can do."""
+    """The error that a hook receives, and the action that it can take."""
 
     error: str
     exception: BaseException
@@ -53,12 +53,12 @@ class CriticalErrors:
         self._latched: list[tuple[str, BaseException]] = []
         self._threads: list[threading.Thread] = []
         self.raised: tuple[str, BaseException] | None = None
-        """The first critical error, for whoever reports why the endpoint ended."""
+        """The first critical error, for the report of the endpoint's end."""
 
     def raise_error(self, error: str, exception: BaseException) -> None:
         """Tell the hooks of *error*, now or once the endpoint runs; returns at once."""
         if not error:
-            raise ValueError("a critical error needs a sentence that says what happened")
+            raise ValueError("a critical error needs a sentence on its cause")
         with self._lock:
             if self.raised is None:
                 self.raised = (error, exception)
@@ -68,7 +68,7 @@ class CriticalErrors:
             self._spawn(error, exception, self._stop)
 
     def started(self, stop: Callable[[], None]) -> None:
-        """Tell what was kept; from now on tell at once, *stop* being the way to end it all."""
+        """Report the kept errors; from now on tell at once, *stop* being the way to end it all."""
         with self._lock:
             self._stop = stop
             kept, self._latched = self._latched, []
@@ -76,12 +76,12 @@ class CriticalErrors:
                 self._spawn(error, exception, stop)
 
     def stopped(self) -> None:
-        """Keep what is raised from now on: the endpoint no longer runs."""
+        """Keep errors that are raised from now on: the endpoint no longer runs."""
         with self._lock:
             self._stop = None
 
     def join(self, timeout: float) -> None:
-        """Wait for running hooks, but never for the one that calls this."""
+        """Wait for running hooks, but never for the calling hook."""
         with self._lock:
             threads = list(self._threads)
         for thread in threads:

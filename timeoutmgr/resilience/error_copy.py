@@ -8,9 +8,10 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Final
 
-from timeoutmgr import headers
-from timeoutmgr.instants import Micros, to_wire
-from timeoutmgr.message import Message
+from timeoutmgr.message import headers
+from timeoutmgr.message.instants import Micros, to_wire
+from timeoutmgr.message.message import Message
+from timeoutmgr.message.redaction import on_one_line
 
 MOST_MESSAGE: Final = 16_384
 """Characters of the exception's text that are kept."""
@@ -54,7 +55,7 @@ def minimal_error_copy(message: Message, *, queue: str, reason: str) -> Message:
 
 
 def bare_error_copy(message: Message, *, queue: str, reason: str) -> Message:
-    """Return the body of *message* with where and why alone, its own headers as text in one.
+    """Return the body of *message*, with its headers as the text of one header.
 
     The last resort, for headers that came in and cannot go out again.
     """
@@ -105,3 +106,29 @@ def _type_name(error: BaseException) -> str:
 def _clean(text: str) -> str:
     # Lone surrogates (from file names, say) cannot be encoded and would fail the error's own copy.
     return text.encode("utf-8", "backslashreplace").decode()
+
+
+MOST_SENTENCE: Final = 512
+"""Characters of an error's message on a log line."""
+MOST_LINES: Final = 40
+"""Lines of a traceback in the log: its end, where the error is."""
+MOST_OF_A_LINE: Final = 240
+"""Characters of each of these lines."""
+_EDGE: Final = "  | "
+
+
+def class_and_message(error: BaseException) -> str:
+    """Return the class of *error* and its message on one line: ``KeyError: 'customer'``."""
+    name, message = type(error).__qualname__, on_one_line(error)[:MOST_SENTENCE]
+    return f"{name}: {message}" if message else name
+
+
+def with_traceback(error: BaseException) -> str:
+    """Return class, message and traceback of *error*, its causes included.
+
+    Each line of the traceback begins with an edge: a sender's text in the message of an error
+    must not look like a line of the log.
+    """
+    trace = "".join(traceback.format_exception(error)).splitlines()[-MOST_LINES:]
+    lines = [_EDGE + on_one_line(line)[:MOST_OF_A_LINE] for line in trace]
+    return "\n".join([class_and_message(error), *lines])

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 from datetime import timedelta
 from enum import Enum, auto
 
-from timeoutmgr import headers
 from timeoutmgr.errors import ConfigurationError, MessageRejected
-from timeoutmgr.instants import Micros, duration_micros, from_wire
-from timeoutmgr.message import Message
+from timeoutmgr.message import headers
+from timeoutmgr.message.instants import Micros, duration_micros, from_wire
+from timeoutmgr.message.message import Message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,7 +43,7 @@ SATELLITE_POLICY = RecoverabilitySettings(delayed=0)
 
 
 class Recovery(Enum):
-    """What to do with a message whose handling failed."""
+    """The next step for a message whose handling failed."""
 
     RETRY_NOW = auto()
     RETRY_LATER = auto()

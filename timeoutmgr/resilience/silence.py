@@ -6,9 +6,9 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from timeoutmgr.answers import Answering
+from timeoutmgr.contracts.answers import Answering
 from timeoutmgr.errors import StorageUnavailable
-from timeoutmgr.redaction import on_one_line
+from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.resilience.breakers import OutageBreaker
 
 logger = logging.getLogger(__name__)
@@ -18,7 +18,7 @@ _OVERDUE: Final = 5.0
 _SHORTEST: Final = 1.0
 _GRACE: Final = 3.0
 """Seconds that a process which ends waits for a server that says nothing."""
-_LOOK_EVERY: Final = 0.2
+_CHECK_EVERY: Final = 0.2
 
 
 class SilenceWatch:
@@ -57,11 +57,11 @@ class SilenceWatch:
 
 @contextmanager
 def hurrying(servers: Collection[Answering]) -> Iterator[None]:
-    """Give up those of *servers* that are silent for some seconds while the block runs."""
+    """Give up the *servers* that are silent for some seconds while the block runs."""
     done = threading.Event()
 
     def watch() -> None:
-        while not done.wait(_LOOK_EVERY):
+        while not done.wait(_CHECK_EVERY):
             for server in servers:
                 if server.unanswered.silence() > _GRACE and not server.unanswered.is_given_up:
                     logger.warning("endpoint stops without %s, which hangs", server.describe())

@@ -10,15 +10,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
-from timeoutmgr.assembly import Parts
 from timeoutmgr.contracts import RepeatKind, SendResult
-from timeoutmgr.delay_clock import WindowClock
 from timeoutmgr.errors import ConfigurationError, InvalidMessage, TimeoutManagerError
-from timeoutmgr.inside import wake_or_wait
-from timeoutmgr.installation import missing_schema
-from timeoutmgr.instants import Micros
-from timeoutmgr.outgoing import Composed, DelayClock, SendOptions, Sent
-from timeoutmgr.sending_window import SendingWindow
+from timeoutmgr.message.instants import Micros
+from timeoutmgr.sender.composer import Composed, DelayClock, SendOptions, Sent
+from timeoutmgr.sender.delay_clock import WindowClock
+from timeoutmgr.sender.in_transaction import wake_or_wait
+from timeoutmgr.sender.outlet import Outlet
+from timeoutmgr.sender.window import SendingWindow
 from timeoutmgr.transport.work import require_confirmed
 
 WINDOW: Final = 500
@@ -26,7 +25,7 @@ WINDOW: Final = 500
 WINDOW_BYTES: Final = 4 * 1024 * 1024
 """Bytes of bodies after which a window is full, however few they are."""
 BURST: Final = 64
-"""Messages of a window that are sent off while the next ones are drawn."""
+"""Messages of a window that are sent off while the next messages are drawn."""
 BURST_BYTES: Final = 64 * 1024
 """Bytes of bodies after which they are sent off, however few they are."""
 
@@ -75,7 +74,7 @@ class _Window:
     """The last that was drawn, where no message could be made of it."""
     is_last: bool = False
     error: Exception | None = None
-    """What ended it early."""
+    """The error that ended it early."""
     results: list[SendResult] = field(default_factory=list)
     """Of those that were sent, which are the first of them."""
 
@@ -85,7 +84,7 @@ class _Window:
         self.size += len(composed.outgoing.message.body)
 
     def answer(self, repeats: Sequence[RepeatKind | None]) -> None:
-        """Note of each what the store said of its id."""
+        """Note the answers of the store on the ids."""
         both = zip(self.composed, repeats, strict=True)
         self.composed = [one.answered(repeat) for one, repeat in both]
 
@@ -94,12 +93,12 @@ class _Window:
         return not (is_full or self.is_last or self.error is not None)
 
     def end(self, error: Exception) -> None:
-        """Note what ends it; of several the first counts."""
+        """Note the error that ends it; the first error counts."""
         if self.error is None:
             self.error = error
 
     def taken(self) -> list[Sent]:
-        """Return what was taken for sure."""
+        """Return the messages that were confirmed."""
         both = zip(self.composed, self.results, strict=False)
         return [one.sent for one, result in both if result is SendResult.CONFIRMED]
 
@@ -115,7 +114,7 @@ class _Window:
         return replace(item, options=replace(item.options, message_id=message_id))
 
     def check(self) -> None:
-        """Raise for what ended it, or for the first that was sent and not taken."""
+        """Raise the error that ended it, or the error of the first unconfirmed message."""
         if self.error is not None:
             raise self.error
         sent = [one.outgoing for one in self.composed[: len(self.results)]]
@@ -126,7 +125,7 @@ class _Window:
 class _Bulk:
     """One call: what it draws from, how its messages are made, and how many were taken so far."""
 
-    parts: Parts
+    outlet: Outlet
     drawn: Iterator[ToSend]
     on_sent: OnSent | None
     delayed_only: bool = False
@@ -140,7 +139,7 @@ class _Bulk:
                 try:
                     window.add(message, self._compose(message, window.clock))
                 except Exception as error:
-                    window.refused = [message]  # it is drawn, and nobody else has it
+                    window.refused = [message]  # it is drawn, and the caller has it no more
                     window.end(error)
                 if (
                     len(window.items) - before >= most
@@ -156,19 +155,19 @@ class _Bulk:
 
     def window(self) -> _Window:
         """Return the next window; the database is asked for its time once in it."""
-        ask = self._stored_now if self.delayed_only else self.parts.sender.now
-        return _Window(WindowClock(ask, self.parts.settings.clock))
+        ask = self._stored_now if self.delayed_only else self.outlet.sender.now
+        return _Window(WindowClock(ask, self.outlet.clock))
 
     def _stored_now(self) -> Micros | None:
-        database = self.parts.context.inside_database
+        database = None if self.outlet.direct is None else self.outlet.direct.database
         if database is None or database.dialect.now is None:
             return None
-        return database.now(self.parts.settings.clock)
+        return database.now(self.outlet.clock)
 
     def _compose(self, message: ToSend, clock: DelayClock) -> Composed:
         if not isinstance(message, ToSend):
             raise InvalidMessage(f"a bulk is made of ToSend, got {message!r:.60}")
-        composed = self.parts.composer.compose(
+        composed = self.outlet.composer.compose(
             message.destination,
             message.message_type,
             message.body,
@@ -185,7 +184,7 @@ class _Bulk:
 
     def to_check(self, composed: Sequence[Composed]) -> list[str]:
         """Return the destinations that must exist now, since they are used only later."""
-        if not self.parts.settings.check_destinations:
+        if not self.outlet.check_destinations:
             return []
         return sorted({one.sent.destination for one in composed if one.due is not None})
 
@@ -207,18 +206,18 @@ class _Bulk:
         except Exception as error:
             if not left:
                 raise
-            cause = missing_schema(self.parts, error) or error
+            cause = self.outlet.missing_schema(error) or error
             raise BulkInterrupted(self.sent, left, cause) from cause
 
 
-def send_many(parts: Parts, messages: Iterable[ToSend], on_sent: OnSent | None) -> int:
+def send_many(outlet: Outlet, messages: Iterable[ToSend], on_sent: OnSent | None) -> int:
     """Send *messages* in confirm windows; return how many, which is all of them."""
-    bulk = _Bulk(parts, iter(messages), on_sent)
+    bulk = _Bulk(outlet, iter(messages), on_sent)
     is_more = True
     while is_more:
         window = bulk.window()
         try:
-            with parts.sender.window() as sending:
+            with outlet.sender.window() as sending:
                 while window.is_open():
                     _send_off(bulk, window, sending)
                 window.results = sending.results()
@@ -239,19 +238,18 @@ def _send_off(bulk: _Bulk, window: _Window, sending: SendingWindow) -> None:
             window.end(error)
 
 
-def store_many(parts: Parts, messages: Iterable[ToSend], on_sent: OnSent | None) -> int:
+def store_many(outlet: Outlet, messages: Iterable[ToSend], on_sent: OnSent | None) -> int:
     """Store *messages*, all delayed, past their queue; return how many.
 
     Each window is one transaction. The manager is woken through its queue, since it may run in
     another process, after a window that holds something earlier than it was told of.
     """
-    store = parts.context.store_directly
-    if store is None:
+    if outlet.direct is None:
         raise ConfigurationError(
-            f"endpoint {parts.settings.name!r} keeps no timeouts itself, so it cannot store past "
+            f"endpoint {outlet.endpoint!r} keeps no timeouts itself, so it cannot store past "
             "the queue; enable TimeoutManager here, or use send_many"
         )
-    bulk = _Bulk(parts, iter(messages), on_sent, delayed_only=True)
+    bulk = _Bulk(outlet, iter(messages), on_sent, delayed_only=True)
     told: Micros | None = None
     is_more = True
     while is_more:
@@ -259,11 +257,11 @@ def store_many(parts: Parts, messages: Iterable[ToSend], on_sent: OnSent | None)
         composed = bulk.draw(window, WINDOW, WINDOW_BYTES)
         if composed:
             try:
-                parts.sender.require_queues(bulk.to_check(composed))
+                outlet.sender.require_queues(bulk.to_check(composed))
                 outgoing = [one.outgoing for one in composed]
-                if parts.context.dead_letters is not None:
-                    parts.context.dead_letters.before_sending(outgoing, None)
-                repeats = store([one.message for one in outgoing], None)
+                if outlet.dead_letters is not None:
+                    outlet.dead_letters.before_sending(outgoing, None)
+                repeats = outlet.direct.store([one.message for one in outgoing], None)
                 window.answer(repeats)
                 window.results = [SendResult.CONFIRMED] * len(composed)
             except TimeoutManagerError as error:
@@ -271,7 +269,7 @@ def store_many(parts: Parts, messages: Iterable[ToSend], on_sent: OnSent | None)
         if window.results:
             earliest = min(one.due for one in composed if one.due is not None)
             if told is None or earliest < told:
-                wake_or_wait(parts, earliest)
+                wake_or_wait(outlet, earliest)
                 told = earliest
         bulk.settle(window)
         is_more = not window.is_last

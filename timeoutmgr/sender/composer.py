@@ -5,15 +5,15 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, TypeAlias
 
-from timeoutmgr import headers
-from timeoutmgr.clearing import Clearing, ClearOrder
 from timeoutmgr.contracts import Clock, DeadLetters, OnConflict, RepeatKind
 from timeoutmgr.errors import DelayedDeliveryDisabled, InvalidMessage, Unsupported
-from timeoutmgr.ids import RepeatableIds
-from timeoutmgr.instants import Micros, from_micros, to_timespan, to_wire
-from timeoutmgr.message import Message, Outgoing, with_headers
-from timeoutmgr.short_keys import remembers_short
-from timeoutmgr.validation import (
+from timeoutmgr.message import headers
+from timeoutmgr.message.headers import remembers_short
+from timeoutmgr.message.ids import RepeatableIds
+from timeoutmgr.message.instants import Micros, from_micros, to_timespan, to_wire
+from timeoutmgr.message.message import Message, Outgoing, with_headers
+from timeoutmgr.message.routes import Clearing, ClearOrder, DelayRoute
+from timeoutmgr.message.validation import (
     Limits,
     check_ahead,
     check_body,
@@ -26,13 +26,10 @@ from timeoutmgr.validation import (
 )
 
 if TYPE_CHECKING:
-    from timeoutmgr.deadletter.delivery import Delivery
+    from timeoutmgr.contracts.delivery_options import Delivery
 
 DelayClock: TypeAlias = Callable[[], Micros | None]
 """Returns a database's time; None where only the host's clock counts."""
-
-DelayRoute: TypeAlias = Callable[[Outgoing, Micros], Outgoing]
-"""Takes a message and its due instant to where delays are kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +37,7 @@ class SendOptions:
     """How to send; may be used for many sends.
 
     *delay* (a timedelta or seconds) and *deliver_at* (an aware datetime) exclude each other.
-    *saga_id* names what several timeouts belong to, so that they can be cancelled together.
+    *saga_id* joins several timeouts, so that they can be cancelled together.
     *message_id* is made if not given; give it again when a send's outcome is unknown.
     *delivery* asks for journaling and acknowledgements, where dead-letter queues are enabled.
     *cancellable* says that the delay is to be cancelled or moved later, which only a store can do.
@@ -78,7 +75,7 @@ class Sent:
 
 @dataclass(frozen=True, slots=True)
 class Composed:
-    """A message ready to be sent, and what its sender is told once it is.
+    """A message ready to be sent, and the answer for its sender.
 
     *may_repeat* says that its id was given, and may have been used before.
     """
@@ -123,7 +120,7 @@ class Composer:
         stored: bool = False,
         delay_clock: DelayClock | None = None,
     ) -> Composed:
-        """Return the checked and routed message; raise InvalidMessage for what is wrong with it.
+        """Return the checked and routed message; raise InvalidMessage if it is wrong.
 
         *cause* is the message being handled, which the new one is related to; *ids* are those to
         give if it may be handled again. With *stored* a delayed message must go where it can be
@@ -295,7 +292,7 @@ def _checked_on_conflict(options: SendOptions, due: Micros | None) -> OnConflict
         asked = OnConflict(given)
     except ValueError as error:
         known = ", ".join(OnConflict)
-        raise InvalidMessage(f"on_conflict is one of {known}, got {given!r}") from error
+        raise InvalidMessage(f"on_conflict must be one of {known}, got {given!r}") from error
     if due is None:
         raise InvalidMessage(
             f"on_conflict={asked.value!r} is given, and the message is not delayed; give a delay "

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from timeoutmgr.contracts import Clock
-from timeoutmgr.instants import Micros
+from timeoutmgr.message.instants import Micros
 
 
 @dataclass(slots=True)

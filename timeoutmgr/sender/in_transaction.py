@@ -5,15 +5,15 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection
 
-from timeoutmgr.assembly import Parts
 from timeoutmgr.contracts import RepeatKind
 from timeoutmgr.database import Database, same_database
 from timeoutmgr.database.commits import after_commit
 from timeoutmgr.errors import CombinationRefused, TimeoutManagerError
-from timeoutmgr.instants import Micros
-from timeoutmgr.outgoing import Composed, Sent
-from timeoutmgr.redaction import on_one_line
-from timeoutmgr.routing import wake_manager
+from timeoutmgr.message.instants import Micros
+from timeoutmgr.message.redaction import on_one_line
+from timeoutmgr.message.routes import wake_manager
+from timeoutmgr.sender.composer import Composed, Sent
+from timeoutmgr.sender.outlet import Outlet
 from timeoutmgr.transport.sql.failures import as_transport
 from timeoutmgr.transport.work import require_confirmed
 
@@ -23,35 +23,30 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 
-def send_inside(parts: Parts, composed: Composed, session: "Session | Connection") -> Sent:
-    """Enqueue *composed* in the transaction of *session*; return what its sender is told.
+def send_inside(outlet: Outlet, composed: Composed, session: "Session | Connection") -> Sent:
+    """Enqueue *composed* in the transaction of *session*; return the answer for its sender.
 
     As the row of its queue where queues live in that database; else, if it is delayed and the
     timeouts live there, as the stored timeout itself, by the satellite's own rules. An id that
     the store knows is answered at once. Raises CombinationRefused where neither does, and IdInUse.
     """
     connection = session if isinstance(session, Connection) else session.connection()
-    settings = parts.settings
-    if composed.due is not None and settings.check_destinations:
-        parts.sender.require_queues([composed.sent.destination])
+    if composed.due is not None and outlet.check_destinations:
+        outlet.sender.require_queues([composed.sent.destination])
     _begin(connection)
-    if _lives_in(settings.transport.database, connection):
-        answered = composed.answered(_examined(parts, composed, connection))
+    if _is_in(outlet.transport.database, connection):
+        answered = composed.answered(_examined(outlet, composed, connection))
         if answered.sent.repeat is not RepeatKind.CONFLICT:
-            _enqueue(parts, composed, connection)
+            _enqueue(outlet, composed, connection)
         return answered.sent
-    if (
-        composed.due is not None
-        and parts.context.store_directly is not None
-        and _lives_in(parts.context.inside_database, connection)
-    ):
-        if parts.context.delayed is not None:
-            # Another connection; so not the installers, which would wait for this transaction.
-            parts.context.delayed.start(install=False)
-        if parts.context.dead_letters is not None:
-            parts.context.dead_letters.before_sending([composed.outgoing], connection)
-        [repeat] = parts.context.store_directly([composed.outgoing.message], connection)
-        _wake_on_commit(parts, composed, connection)
+    direct = outlet.direct
+    if composed.due is not None and direct is not None and _is_in(direct.database, connection):
+        if direct.start is not None:
+            direct.start()
+        if outlet.dead_letters is not None:
+            outlet.dead_letters.before_sending([composed.outgoing], connection)
+        [repeat] = direct.store([composed.outgoing.message], connection)
+        _wake_on_commit(outlet, composed, connection)
         return composed.answered(repeat).sent
     raise CombinationRefused(
         "session=",
@@ -60,14 +55,15 @@ def send_inside(parts: Parts, composed: Composed, session: "Session | Connection
     )
 
 
-def time_in(parts: Parts, session: "Session | Connection") -> Micros | None:
+def time_in(outlet: Outlet, session: "Session | Connection") -> Micros | None:
     """Return the time of the database that *session* is in; None where only the host's counts.
 
     Raises TransportUnavailable.
     """
     connection = session if isinstance(session, Connection) else session.connection()
-    for database in (parts.settings.transport.database, parts.context.inside_database):
-        if database is not None and _lives_in(database, connection):
+    stored_in = None if outlet.direct is None else outlet.direct.database
+    for database in (outlet.transport.database, stored_in):
+        if database is not None and _is_in(database, connection):
             if database.dialect.now is None:
                 return None
             with as_transport(database):
@@ -75,14 +71,14 @@ def time_in(parts: Parts, session: "Session | Connection") -> Micros | None:
     return None
 
 
-def _examined(parts: Parts, composed: Composed, connection: Connection) -> RepeatKind | None:
+def _examined(outlet: Outlet, composed: Composed, connection: Connection) -> RepeatKind | None:
     """Return what the store says of the message's id, if it is in this very database."""
-    examine = parts.context.examine
-    if examine is None or composed.due is None or not composed.may_repeat:
+    direct = outlet.direct
+    if direct is None or direct.examine is None:
         return None
-    if not _lives_in(parts.context.inside_database, connection):
+    if composed.due is None or not composed.may_repeat or not _is_in(direct.database, connection):
         return None
-    return examine(composed.outgoing.message, connection)
+    return direct.examine(composed.outgoing.message, connection)
 
 
 def _begin(connection: Connection) -> None:
@@ -97,14 +93,14 @@ def _begin(connection: Connection) -> None:
             connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
-def _lives_in(database: Database | None, connection: Connection) -> bool:
+def _is_in(database: Database | None, connection: Connection) -> bool:
     return database is not None and same_database(database.url, connection.engine.url)
 
 
-def _enqueue(parts: Parts, composed: Composed, connection: Connection) -> None:
-    session = parts.settings.transport.session()
+def _enqueue(outlet: Outlet, composed: Composed, connection: Connection) -> None:
+    session = outlet.transport.session()
     try:
-        dead_letters = parts.context.dead_letters
+        dead_letters = outlet.dead_letters
         if dead_letters is not None:
             dead_letters.before_sending([composed.outgoing], connection)
         results = session.send([composed.outgoing], transaction=connection)
@@ -117,23 +113,24 @@ def _enqueue(parts: Parts, composed: Composed, connection: Connection) -> None:
     require_confirmed([composed.outgoing], results)
 
 
-def _wake_on_commit(parts: Parts, composed: Composed, connection: Connection) -> None:
+def _wake_on_commit(outlet: Outlet, composed: Composed, connection: Connection) -> None:
     """Tell the poller once the caller has committed."""
     due = composed.due
     assert due is not None, "only delayed messages are stored"
-    after_commit(connection, lambda: wake_or_wait(parts, due))
+    after_commit(connection, lambda: wake_or_wait(outlet, due))
 
 
-def wake_or_wait(parts: Parts, due: Micros) -> None:
+def wake_or_wait(outlet: Outlet, due: Micros) -> None:
     """Tell the manager, through its queue, of a row that was stored past it.
 
     The row is durable by now; should the wake be lost, it is late by at most one poll.
     """
-    address = parts.context.manager_address
+    address = outlet.manager_address
     assert address is not None, "what is stored here has a manager"
     try:
-        parts.sender.send([wake_manager(address, due, parts.settings.new_id())])
+        outlet.sender.send([wake_manager(address, due, outlet.new_id())])
     except TimeoutManagerError as error:
         logger.warning(
-            "a timeout that was just stored waits for the next poll: %s", on_one_line(error)
+            "sender could not notify the poller, the timeout waits for the next poll: %s",
+            on_one_line(error),
         )

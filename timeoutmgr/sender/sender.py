@@ -16,11 +16,11 @@ from timeoutmgr.contracts import (
 )
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import StorageUnavailable, TransportUnavailable, Unroutable
-from timeoutmgr.forking import begin_anew_after_fork
-from timeoutmgr.instants import Micros
-from timeoutmgr.message import Outgoing
-from timeoutmgr.redaction import on_one_line
-from timeoutmgr.sending_window import SendingWindow
+from timeoutmgr.message.instants import Micros
+from timeoutmgr.message.message import Outgoing
+from timeoutmgr.message.redaction import on_one_line
+from timeoutmgr.resilience.after_fork import begin_anew_after_fork
+from timeoutmgr.sender.window import SendingWindow
 from timeoutmgr.transport.work import require_confirmed
 
 logger = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ _KNOWN_FOR = 60.0
 
 
 class SessionPool:
-    """Transport sessions that nobody uses now; a session is one thread's at a time."""
+    """Transport sessions that are idle now; a session is one thread's at a time."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -41,7 +41,7 @@ class SessionPool:
 
     @contextmanager
     def session(self) -> Iterator[TransportSession]:
-        """Lend a session; one that met an error is closed, not lent again."""
+        """Lend a session; a session that met an error is closed, not lent again."""
         with self._lock:
             session = self._idle.pop() if self._idle else None
         session = session or self._transport.session()
@@ -59,7 +59,7 @@ class SessionPool:
         self._of_parent, self._idle = self._of_parent + self._idle, []
 
     def close(self) -> None:
-        """Close what is idle now; the pool stays usable."""
+        """Close the idle sessions; the pool stays usable."""
         with self._lock:
             idle, self._idle = self._idle, []
         for session in idle:
@@ -67,7 +67,7 @@ class SessionPool:
 
 
 class Sender:
-    """Puts messages into queues and raises unless every one was taken. Safe for many threads."""
+    """Puts messages into queues and raises unless all are confirmed. Safe for many threads."""
 
     def __init__(
         self,
@@ -109,7 +109,7 @@ class Sender:
         finally_for: Sequence[str] = (),
         transaction: Transaction | None = None,
     ) -> list[SendResult]:
-        """Send all of *outgoing* and return what became of each.
+        """Send all of *outgoing* and return the result of each message.
 
         Raises Unroutable for a missing one of *finally_for*, with nothing sent, and
         TransportUnavailable.
@@ -165,9 +165,11 @@ class Sender:
         except (StorageUnavailable, TransportUnavailable) as error:
             if transaction is not None:
                 raise
-            # The messages are sent: who calls must not be made to send them again.
+            # The messages are sent: do not raise, or the caller would send twice.
             logger.warning(
-                "it is not noted that %d messages arrived: %s", len(confirmed), on_one_line(error)
+                "sender could not record the arrival of %d messages: %s",
+                len(confirmed),
+                on_one_line(error),
             )
         return results
 

@@ -7,7 +7,7 @@ from typing import Self, TypeAlias
 
 from timeoutmgr.contracts import Sending, SendResult, StartsSending, TransportSession
 from timeoutmgr.errors import Unroutable
-from timeoutmgr.message import Outgoing
+from timeoutmgr.message.message import Outgoing
 
 Send: TypeAlias = Callable[[TransportSession, Sequence[Outgoing]], list[SendResult]]
 Missing: TypeAlias = Callable[[TransportSession, Sequence[str]], list[str]]

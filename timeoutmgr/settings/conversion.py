@@ -1,4 +1,4 @@
-"""One value of a settings file or an environment variable, as the type that its reader wants."""
+"""Convert a value of a settings file or an environment variable to the type of its setting."""
 
 import json
 import math
@@ -10,9 +10,9 @@ from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Final, Literal, Union, get_args, get_origin
 
-from timeoutmgr import durations
 from timeoutmgr.errors import ConfigurationError
-from timeoutmgr.redaction import redact
+from timeoutmgr.message.instants import EXPECTED_DURATION, parse_duration, seconds
+from timeoutmgr.message.redaction import redact
 
 _YES: Final = frozenset({"true", "yes", "on", "1"})
 _NO: Final = frozenset({"false", "no", "off", "0"})
@@ -23,10 +23,10 @@ _MAPPINGS: Final = (dict, Mapping)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Given:
-    """A value somebody gave: under which *key*, in which *source*.
+    """A value with its *key* and its *source*.
 
-    *is_text* says that it came as text and is to be parsed, as from the environment. *shown* is
-    what an error may show of it: the value before secrets were put in.
+    *is_text* marks a value to parse from text, as from the environment. *shown* is the text that
+    an error may show: the value before secrets were filled in.
     """
 
     key: str
@@ -36,7 +36,7 @@ class Given:
     shown: str | None = None
 
     def wrong(self, expected: str, why: str = "") -> ConfigurationError:
-        """Return the error that says what was expected and what came."""
+        """Return the error with the expected type and the value."""
         if isinstance(self.value, Mapping):
             shown = "a table"
         else:
@@ -48,11 +48,11 @@ class Given:
 
 
 class _Mismatch(Exception):
-    """The value is not of the type; the text says why, where that is not plain."""
+    """The value is not of the type; the text gives the reason if it is not obvious."""
 
 
 def convert(given: Given, hint: Any) -> Any:
-    """Return the value as *hint*, a type or annotation; raise ConfigurationError if it is none."""
+    """Return the value as *hint*, a type or annotation; raise ConfigurationError if it cannot."""
     try:
         return _convert(given.value, hint, given.is_text)
     except _Mismatch as mismatch:
@@ -87,7 +87,7 @@ def expected(hint: Any) -> str:
     if issubclass(hint, Enum):
         return "one of " + ", ".join(repr(member.value) for member in hint)
     if issubclass(hint, timedelta):
-        return f"a duration ({durations.EXPECTED})"
+        return f"a duration ({EXPECTED_DURATION})"
     words = {str: "a text", bool: "true or false", int: "a whole number", float: "a number"}
     return words.get(hint, "a path")
 
@@ -123,7 +123,7 @@ def _union(value: Any, hint: Any, is_text: bool) -> Any:
     if value is None and NoneType in get_args(hint):
         return None
     why = ""
-    # Text fits any text, so the other arms are asked first.
+    # Any text fits the arm for text, so try the other arms first.
     arms = (arm for arm in get_args(hint) if arm is not NoneType and can_convert(arm))
     for arm in sorted(arms, key=lambda arm: arm is str):
         try:
@@ -136,7 +136,7 @@ def _union(value: Any, hint: Any, is_text: bool) -> Any:
 def _list(value: Any, hint: Any, is_text: bool) -> Any:
     if is_text and isinstance(value, str):
         value = [each.strip() for each in value.split(",") if each.strip()]
-    # A lone text is a sequence of letters, and was surely meant as a list of one.
+    # A lone text is a sequence of letters; the user surely meant a list with one element.
     if isinstance(value, str) or not isinstance(value, Sequence):
         raise _Mismatch
     arms = [arm for arm in get_args(hint) if arm is not Ellipsis]
@@ -166,9 +166,9 @@ def _enum(value: Any, kind: type[Enum]) -> Enum:
 def _duration(value: Any) -> timedelta:
     try:
         if isinstance(value, str):
-            return durations.parse_duration(value)
+            return parse_duration(value)
         if isinstance(value, int | float) and not isinstance(value, bool):
-            return durations.seconds(float(value))
+            return seconds(float(value))
     except ValueError as error:
         raise _Mismatch(str(error)) from None
     raise _Mismatch

@@ -1,7 +1,7 @@
 """Settings from a TOML file and the environment: the same configuration as from code.
 
-A value is looked for in *overrides*, then in its environment variable, then in the file. What
-nobody reads is refused, with the nearest key that is read.
+A value comes from *overrides*, from its environment variable, or from the file, in this order. An
+unknown key is refused, with the nearest known key.
 """
 
 import os
@@ -13,17 +13,17 @@ from typing import Any, Final, TypeAlias, cast
 from sqlalchemy.exc import ArgumentError
 
 from timeoutmgr import plugins
-from timeoutmgr import settings_keys as keys
-from timeoutmgr.config import EndpointConfiguration, embedded_url
 from timeoutmgr.database import Database, DatabaseSettings
+from timeoutmgr.endpoint.configuration import EndpointConfiguration, embedded_url
 from timeoutmgr.errors import ConfigurationError, TimeoutManagerError, UnknownSetting
-from timeoutmgr.redaction import redact
-from timeoutmgr.settings_references import referenced, resolve
-from timeoutmgr.settings_values import Given, convert
+from timeoutmgr.message.redaction import redact
+from timeoutmgr.settings import schema as keys
+from timeoutmgr.settings.conversion import Given, convert
+from timeoutmgr.settings.references import referenced, resolve
 
-Place: TypeAlias = tuple[str | None, str]
+SettingKey: TypeAlias = tuple[str | None, str]
 """A table, or None, and a key in it."""
-Values: TypeAlias = dict[Place, Given]
+Values: TypeAlias = dict[SettingKey, Given]
 
 _CODE: Final = "code"
 _SIMPLE: Final = (
@@ -45,29 +45,29 @@ def configuration_from(
     """Return the configuration that a TOML file, the environment and *overrides* describe.
 
     *overrides* has the form of the file: keys, and tables as mappings. Its values may be texts,
-    as in a file, or already what is wanted (a timedelta, a Transport). Raises UnknownSetting for
-    keys that nobody reads, ConfigurationError for all else that is wrong.
+    as in a file, or values of the final type (a timedelta, a Transport). Raises UnknownSetting for
+    unknown keys, ConfigurationError for every other fault.
     """
     code = overrides or {}
     document = {} if path is None else _read(path)
     source = "" if path is None else str(path)
     values = dict(_from_mapping(document, source, environ))
     given = dict(_from_mapping(code, _CODE, environ))
-    # Which tables there are, and which keys they have, depends on these.
+    # These values decide which tables exist, and which keys the tables have.
     for key in ("features", "transport", "persistence"):
         variable = environ.get(keys.environment_name(key))
         if variable:
             values[None, key] = _from_environment(variable, key, keys.environment_name(key))
     values |= given
-    parts = _Parts(values)
+    parts = _ConfiguredParts(values)
     parts.refuse_unknown()
     parts.refuse_disabled(source)
     values |= dict(_read_environment(parts, environ, referenced(document))) | given
     return _Builder(values, parts).configuration()
 
 
-class _Parts:
-    """What is built with each table, once features, transport and persistence are known."""
+class _ConfiguredParts:
+    """The parts that the tables configure, once features, transport and persistence are known."""
 
     def __init__(self, values: Values) -> None:
         self._values = values
@@ -79,7 +79,7 @@ class _Parts:
             plugins.load(plugins.FEATURES, name)
 
     def part(self, table: str) -> Any:
-        """Return what the keys of *table* are arguments of; None where nothing has options."""
+        """Return the callable whose arguments are the keys of *table*; None without options."""
         if table in keys.BUILT:
             return keys.BUILT[table]
         if table == keys.TRANSPORT_OPTIONS:
@@ -88,13 +88,13 @@ class _Parts:
             return self._persistence()
         return plugins.load(plugins.FEATURES, table)
 
-    def hint(self, place: Place) -> Any:
+    def hint(self, place: SettingKey) -> Any:
         """Return the type of the value at *place*."""
         table, key = place
         return keys.TOP[key] if table is None else keys.parameters(self.part(table))[key].hint
 
     def refuse_unknown(self) -> None:
-        """Raise UnknownSetting for the first key that nobody reads."""
+        """Raise UnknownSetting for the first unknown key."""
         tables = keys.table_names()
         for (table, key), given in self._values.items():
             if table is None:
@@ -110,7 +110,7 @@ class _Parts:
                 raise UnknownSetting(given.key, given.source, keys.nearest(key, known), known)
 
     def refuse_disabled(self, source: str) -> None:
-        """Raise ConfigurationError where a file sets up a feature and does not enable it."""
+        """Raise ConfigurationError if a file sets up a feature without enabling it."""
         for (table, _key), given in self._values.items():
             is_feature = table in plugins.names(plugins.FEATURES)
             if table is None or not is_feature or table in self.features:
@@ -129,7 +129,7 @@ class _Parts:
         from timeoutmgr.transport.refusals import family_of
         from timeoutmgr.transport.settings import KombuSettings
 
-        # A scheme that is refused anyway is the better thing to say than an option it has not.
+        # Refuse a bad scheme first: it is the cause of the unknown option.
         family_of(url, KombuSettings(accept_loss=True))
         return KombuTransport
 
@@ -145,14 +145,14 @@ class _Parts:
 
 
 class _Builder:
-    """Makes the configuration from values that are known to be read."""
+    """Makes the configuration from values with known keys."""
 
-    def __init__(self, values: Values, parts: _Parts) -> None:
+    def __init__(self, values: Values, parts: _ConfiguredParts) -> None:
         self._values = values
         self._parts = parts
 
     def configuration(self) -> EndpointConfiguration:
-        """Return the configuration; raise ConfigurationError for what is wrong in it."""
+        """Return the configuration; raise ConfigurationError for its faults."""
         name = self._top("endpoint")
         if name is None:
             raise ConfigurationError(
@@ -265,7 +265,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 def _from_mapping(
     document: Mapping[str, Any], source: str, environ: Mapping[str, str]
-) -> Iterator[tuple[Place, Given]]:
+) -> Iterator[tuple[SettingKey, Given]]:
     for key, value in document.items():
         if key in keys.TOP or not isinstance(value, Mapping):
             yield (None, key), _given(key, value, source, environ)
@@ -281,7 +281,7 @@ def _given(key: str, value: Any, source: str, environ: Mapping[str, str]) -> Giv
     if source == _CODE:
         return Given(key=key, value=value, source=source)
     resolved = resolve(value, key, source, environ)
-    # A text that was put together may be any type: ${PORT} is a number, say.
+    # A text with filled-in variables may be of any type: ${PORT} is a number, for example.
     is_text = isinstance(value, str) and resolved != value
     shown = repr(value) if resolved != value else None
     return Given(key=key, value=resolved, source=source, is_text=is_text, shown=shown)
@@ -292,9 +292,9 @@ def _from_environment(value: str, key: str, variable: str) -> Given:
 
 
 def _read_environment(
-    parts: _Parts, environ: Mapping[str, str], references: set[str]
-) -> Iterator[tuple[Place, Given]]:
-    """Yield what the environment gives. An empty variable counts as not set."""
+    parts: _ConfiguredParts, environ: Mapping[str, str], references: set[str]
+) -> Iterator[tuple[SettingKey, Given]]:
+    """Yield the values of the environment. An empty variable counts as not set."""
     asked = {name: value for name, value in environ.items() if keys.is_setting(name)}
     known = _known_variables(parts, asked)
     for variable, value in sorted(asked.items()):
@@ -308,12 +308,14 @@ def _read_environment(
             raise UnknownSetting(variable, "the environment", keys.nearest(variable, names), names)
 
 
-def _known_variables(parts: _Parts, asked: Mapping[str, str] | None) -> dict[str, Place]:
-    """Return the variables of all settings, or of those tables only that *asked* is about.
+def _known_variables(
+    parts: _ConfiguredParts, asked: Mapping[str, str] | None
+) -> dict[str, SettingKey]:
+    """Return the variables of all settings, or only of the tables that *asked* names.
 
-    To look into a table loads what it is for, which a start need not wait for.
+    Reading a table imports its part, which would slow down a start.
     """
-    known: dict[str, Place] = {keys.environment_name(key): (None, key) for key in keys.TOP}
+    known: dict[str, SettingKey] = {keys.environment_name(key): (None, key) for key in keys.TOP}
     for table in keys.table_names():
         stem = keys.environment_name(table, "")
         if asked is None or any(variable.startswith(stem) for variable in asked):
@@ -328,11 +330,11 @@ _DRIVERS: Final = {
     "mysql": ("mysql", "mysql+pymysql"),
     "mariadb": ("mysql", "mariadb+pymysql"),
 }
-"""The extra that brings the driver of a database, and how its URL begins."""
+"""The extra with the driver of a database, and the beginning of its URL."""
 
 
 def _driver_for(url: str) -> str:
-    """Return how to come by the driver of *url*."""
+    """Return the remedy for a missing driver of *url*."""
     found = _DRIVERS.get(url.partition("://")[0].partition("+")[0].lower())
     if found is None:
         return "; install the driver that it names"

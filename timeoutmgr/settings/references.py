@@ -14,8 +14,8 @@ _USER_INFO: Final = re.compile(r"://(?P<user>[^/?#]*)@")
 def resolve(value: Any, key: str, source: str, environ: Mapping[str, str]) -> Any:
     """Return *value* with every ``${NAME}`` in its texts replaced; ``$$`` is one dollar sign.
 
-    Between ``//`` and ``@`` of a URL, and in its query, the value is percent-encoded on the way
-    in: a password is what it is, not what a URL would make of it. Raises ConfigurationError for
+    Between ``//`` and ``@`` of a URL, and in its query, the value is percent-encoded: a password
+    stays as written, also with characters that a URL reserves. Raises ConfigurationError for
     a variable that is not set.
     """
     if isinstance(value, str):

@@ -1,7 +1,7 @@
-"""Which settings there are: their TOML keys, their environment names and their types.
+"""The settings: their TOML keys, their environment names and their types.
 
-The keys of a table are the keyword arguments of what is built with it, so that a feature or a
-persistence of somebody else's is configured like one of ours.
+The keys of a table are the keyword arguments of the part that it configures, so that a plugin's
+feature or persistence is configured like our own.
 """
 
 import dataclasses
@@ -17,17 +17,17 @@ from typing import Any, Final
 from timeoutmgr import plugins
 from timeoutmgr.contracts import TransactionMode
 from timeoutmgr.database import DatabaseSettings
-from timeoutmgr.delayed_delivery import delayed_delivery
 from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.features.delayed_delivery import delayed_delivery
+from timeoutmgr.message.validation import Limits
 from timeoutmgr.resilience.critical import CriticalAction
 from timeoutmgr.resilience.recovery import RecoverabilitySettings
-from timeoutmgr.settings_values import can_convert
-from timeoutmgr.validation import Limits
+from timeoutmgr.settings.conversion import can_convert
 
 PREFIX: Final = "TIMEOUTMGR_"
 
 NOT_SETTINGS: Final = ("TIMEOUTMGR_DATA", "TIMEOUTMGR_CRASHPOINT")
-"""Variables of ours that are read elsewhere."""
+"""Our variables that other modules read."""
 STORE_PREFIX: Final = "TIMEOUTMGR_STORE_"
 """Begins variables that name stores for the data pipeline."""
 NOT_SETTINGS_PREFIXES: Final = ("TIMEOUTMGR_TEST_", "TIMEOUTMGR_CLI_", STORE_PREFIX)
@@ -65,16 +65,16 @@ BUILT: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
         DELAYED_DELIVERY: delayed_delivery,
     }
 )
-"""Tables that are one settings object of the core's."""
+"""Tables that make one settings object of the core."""
 
-# Set by a key of its own, or, for an owner, never: it names one process among those that
-# share the settings.
+# Set by a key outside the table, or, for an owner, never: an owner names one process of the
+# processes that share the settings.
 _NOT_OPTIONS: Final = frozenset({"accept_loss", "owner", "settings"})
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """A keyword argument that a settings file can give. *inside* is the argument it is part of."""
+    """A keyword argument that a settings file can give; *inside* is the argument around it."""
 
     hint: Any
     default: Any
@@ -82,7 +82,7 @@ class Parameter:
 
 
 def environment_name(*keys: str) -> str:
-    """Return the environment twin of a key, given with its table first if it has one."""
+    """Return the environment twin of a key, which follows the name of its table, if any."""
     return PREFIX + re.sub(r"[^A-Z0-9]", "_", "_".join(keys).upper())
 
 
@@ -94,7 +94,7 @@ def is_setting(variable: str) -> bool:
 
 
 def nearest(key: str, known: list[str]) -> str | None:
-    """Return the known key that *key* was most likely meant to be."""
+    """Return the known key that is nearest to *key*."""
     found = get_close_matches(key, known, n=1)
     return found[0] if found else None
 
@@ -124,7 +124,7 @@ def parameters(part: Callable[..., Any]) -> dict[str, Parameter]:
                 if name not in found
             }
         elif argument.name not in _NOT_OPTIONS and can_convert(hint):
-            # What is spelt out as an argument of its own wins over the field of the same name.
+            # A separate argument wins over the field of the same name.
             inner = found.pop(argument.name, None)
             default = _default(part, argument) if inner is None else inner.default
             found[argument.name] = Parameter(hint, default)
@@ -132,7 +132,7 @@ def parameters(part: Callable[..., Any]) -> dict[str, Parameter]:
 
 
 def build(part: Callable[..., Any], given: Mapping[str, Any], *before: Any) -> Any:
-    """Return what *part* makes of *before* and the values *given* for its parameters."""
+    """Return the result of *part* for *before* and the values *given* for its parameters."""
     return part(*before, **arguments(part, given))
 
 
@@ -155,7 +155,7 @@ def _hints(part: Callable[..., Any]) -> dict[str, Any]:
     except NameError as error:
         raise ConfigurationError(
             f"the annotations of {part!r} cannot be read ({error}), so no settings file can give "
-            "its arguments; import those names outside 'if TYPE_CHECKING'"
+            "its arguments; import the names outside 'if TYPE_CHECKING'"
         ) from error
 
 

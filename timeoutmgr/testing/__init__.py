@@ -1,4 +1,4 @@
-"""For tests of what is built on this package: signals to wait for, and endpoints made quickly."""
+"""Helpers for tests of an application: signals to wait for, and endpoints made quickly."""
 
 from timeoutmgr.testing.endpoints import configure
 from timeoutmgr.testing.inbox import Arrival, Inbox

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable
 
-from timeoutmgr.config import EndpointConfiguration
 from timeoutmgr.contracts import Persistence, Transport
-from timeoutmgr.features import Feature
-from timeoutmgr.handlers import ANY, Handler
+from timeoutmgr.endpoint.configuration import EndpointConfiguration
+from timeoutmgr.endpoint.handlers import ANY, Handler
+from timeoutmgr.features.feature import Feature
 from timeoutmgr.telemetry import Telemetry
 
 

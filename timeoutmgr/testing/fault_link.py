@@ -22,7 +22,7 @@ class _Piece(NamedTuple):
     due: float
     data: bytes
     is_marked: bool
-    """Its reply is the one to lose."""
+    """Whether to lose the reply to it."""
 
 
 class _End(Enum):
@@ -30,8 +30,8 @@ class _End(Enum):
 
     CLOSED = auto()
     RESET = auto()
-    SERVER_GONE = auto()
-    CLIENT_GONE = auto()
+    SERVER_LOST = auto()
+    CLIENT_LOST = auto()
     REPLY_LOST = auto()
 
 
@@ -88,10 +88,10 @@ class Link:
         REQUESTS: the server's side is gone, and the client is told nothing; ANSWERS: the client's.
         """
         is_server = direction is Direction.REQUESTS
-        self._ended(_End.SERVER_GONE if is_server else _End.CLIENT_GONE)
+        self._ended(_End.SERVER_LOST if is_server else _End.CLIENT_LOST)
 
     def count_from_here(self) -> None:
-        """Let a limit of bytes count what goes from now on."""
+        """Let a limit count the bytes that pass from now on."""
         self._passed.update(dict.fromkeys(Direction, 0))
 
     def _ended(self, end: _End) -> None:
@@ -194,22 +194,22 @@ class Link:
     async def _finish(self, end: _End) -> None:
         if end is _End.RESET:
             _on_close_reset(self._client, self._server)
-        elif end is _End.SERVER_GONE:
+        elif end is _End.SERVER_LOST:
             _on_close_reset(self._server)
             self._server.close()
             await self._drain(self._client)
-        elif end is _End.CLIENT_GONE:
+        elif end is _End.CLIENT_LOST:
             _on_close_reset(self._client)
             self._client.close()
             await self._drain(self._server)
         elif end is _End.REPLY_LOST:
-            # A FIN, and not a RST, which could overtake what the server has not read yet.
+            # A FIN, and not a RST, which could overtake bytes that the server has not read yet.
             self._server.shutdown(socket.SHUT_WR)
             self._client.close()
             await self._drain(self._server)
 
     async def _drain(self, kept: socket.socket) -> None:
-        """Take what comes and answer nothing, until the other end or the test has had enough."""
+        """Read and discard bytes and answer nothing, until the other end or the test stops."""
         draining = asyncio.ensure_future(_read_away(kept))
         stopped = asyncio.ensure_future(self._stop.wait())
         try:

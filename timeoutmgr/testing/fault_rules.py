@@ -25,7 +25,7 @@ BOTH: Final = (Direction.REQUESTS, Direction.ANSWERS)
 
 @dataclass(slots=True)
 class Way:
-    """What bytes of one direction meet."""
+    """Faults that bytes of one direction meet."""
 
     latency: float = 0.0
     jitter: float = 0.0
@@ -90,7 +90,7 @@ class Rules:
         self.change()
 
     async def flowing(self, direction: Direction) -> None:
-        """Return once nothing swallows what goes in *direction*."""
+        """Return once nothing swallows the bytes in *direction*."""
         while self.ways[direction].is_hole:
             await self._changed.wait()
 

@@ -5,12 +5,12 @@
     url = "postgresql+psycopg://postgres@127.0.0.1/test"
     with FaultProxy.before(url) as proxy:
         engine = create_engine(proxy.url(url))
-        proxy.lose_reply(containing=b"COMMIT")   # the next commit happens, and nobody is told
+        proxy.lose_reply(containing=b"COMMIT")   # the next commit happens, its answer is lost
         ...
         proxy.heal()
 
-It is a proxy in user space: what a client has sent is acknowledged by this host's kernel also
-while the proxy passes nothing on. A client therefore sees a hole only by its own time-outs for
+It is a proxy in user space: this host's kernel acknowledges the bytes of a client also while the
+proxy passes nothing on. A client therefore sees a hole only by its own time-outs for
 answers, never by TCP's (``tcp_user_timeout``, keep-alives). TLS goes through untouched, but then
 ``containing`` finds nothing.
 """
@@ -45,8 +45,8 @@ class FaultProxy:
     """Stands before ``host:port`` on a port of its own; use it as a context manager.
 
     Faults are switched while connections are open, from any thread, and are in force when the
-    method returns. Those that last (``slow``, ``throttle``, ``blackhole``, ``refuse``) end with
-    ``heal``; those that fire once (``cut_after``, ``lose_reply``) end by firing, too. *seed*
+    method returns. Lasting faults (``slow``, ``throttle``, ``blackhole``, ``refuse``) end with
+    ``heal``; faults that fire once (``cut_after``, ``lose_reply``) end by firing, too. *seed*
     makes the jitter of each connection repeatable; it is printed by ``repr``.
     """
 
@@ -77,8 +77,8 @@ class FaultProxy:
         port = parts.port or _PORTS.get(parts.scheme.partition("+")[0])
         if not parts.hostname or port is None:
             raise ValueError(
-                f"a URL with a host and a port is needed to put a proxy before, got one of "
-                f"scheme {parts.scheme!r}; write scheme://host:port/..."
+                f"a proxy needs a URL with a host and a port, got the scheme "
+                f"{parts.scheme!r}; write scheme://host:port/..."
             )
         return cls(parts.hostname, port, seed=seed)
 
@@ -136,7 +136,7 @@ class FaultProxy:
     # --- faults that last -----------------------------------------------------------------
 
     def slow(self, latency: float, jitter: float = 0.0, *directions: Direction) -> None:
-        """Delay what is sent by *latency* seconds, give or take up to *jitter*; order is kept."""
+        """Delay bytes by *latency* seconds, give or take up to *jitter*; order is kept."""
         if latency < 0 or jitter < 0:
             raise ValueError(f"seconds must not be negative, got {latency} and {jitter}")
 
@@ -159,9 +159,9 @@ class FaultProxy:
         self._change(change)
 
     def blackhole(self, *directions: Direction) -> None:
-        """Pass nothing on, as if packets were dropped; connections stay, and new ones are made.
+        """Pass nothing on, as if packets were dropped; connections stay and may be opened.
 
-        What was sent meanwhile arrives after ``heal``, as TCP would repeat it.
+        Bytes sent meanwhile arrive after ``heal``, as TCP would repeat them.
         """
 
         def change() -> None:
@@ -171,7 +171,7 @@ class FaultProxy:
         self._change(change)
 
     def refuse(self) -> None:
-        """Refuse new connections, as a server that is not running; those that are open stay."""
+        """Refuse new connections, as a server that is not running; open connections stay."""
         self._do(self._stop_listening)
 
     def heal(self) -> None:
@@ -201,10 +201,10 @@ class FaultProxy:
         self._change(change)
 
     def lose_reply(self, nth: int = 1, *, containing: bytes = b"", then_cut: bool = True) -> None:
-        """Deliver the *nth* write from now on to the server, and lose what it answers.
+        """Deliver the *nth* write from now on to the server, and lose the answer.
 
-        The client cannot know what became of it: "commit unknown". A write is what arrives here
-        in one piece; *containing* counts only those that have these bytes in them
+        The client cannot know its effect: "commit unknown". A write is a piece of bytes as it
+        arrives here; *containing* counts only writes that have these bytes in them
         (``b"COMMIT"``). Then the client's connection is cut; with ``then_cut=False`` it stays,
         and stays silent. The server has answered when ``fired`` counts it.
         """
@@ -230,8 +230,8 @@ class FaultProxy:
     def half_open(self, direction: Direction = Direction.REQUESTS) -> None:
         """Lose one end of all open connections without telling the other.
 
-        REQUESTS: the server's end is gone; what the client sends is taken and never answered.
-        ANSWERS: the client's end is gone, and the server keeps what it holds for it.
+        REQUESTS: the server's end is gone; the client's bytes are accepted and never answered.
+        ANSWERS: the client's end is gone, and the server keeps its state for that client.
         """
 
         def change() -> None:

@@ -1,15 +1,15 @@
-"""A handler that keeps what it gets, so that a test can wait for it and look at it."""
+"""A handler that keeps its messages, so that a test can wait for them and read them."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from timeoutmgr import headers
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import Clock
-from timeoutmgr.handlers import HandlerContext
-from timeoutmgr.instants import Micros, from_wire
-from timeoutmgr.message import Message
+from timeoutmgr.endpoint.handlers import HandlerContext
+from timeoutmgr.message import headers
+from timeoutmgr.message.instants import Micros, from_wire
+from timeoutmgr.message.message import Message
 from timeoutmgr.testing.signals import PATIENCE, Signal
 
 
@@ -59,11 +59,11 @@ class Inbox:
 
     @property
     def arrived(self) -> list[Arrival]:
-        """What came so far, in order."""
+        """The arrivals so far, in order."""
         return list(self._arrived)
 
     def wait_for(self, count: int, timeout: float = PATIENCE) -> list[Arrival]:
-        """Return what came once that is *count* messages; AssertionError if it never is."""
+        """Return the arrivals once *count* messages came; AssertionError if they never come."""
         return self._wait(lambda _arrival: True, count, f"{count} messages", timeout)
 
     def wait_for_id(self, message_id: str, count: int = 1, timeout: float = PATIENCE) -> Arrival:

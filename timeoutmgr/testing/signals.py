@@ -1,4 +1,4 @@
-"""What a test waits for instead of sleeping: something happened, or a deadline passed."""
+"""Conditions that a test waits for instead of sleeping: an event, or a deadline."""
 
 import threading
 import time
@@ -12,14 +12,14 @@ PATIENCE: Final = 30.0
 
 
 class Signal:
-    """Wakes those that wait for a condition whenever something happened."""
+    """Wakes the threads that wait for a condition whenever something happened."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
 
     @contextmanager
     def change(self) -> Iterator[None]:
-        """Change under the lock what others wait for, and wake them."""
+        """Change a condition under the lock, and wake the threads that wait for it."""
         with self._changed:
             yield
             self._changed.notify_all()
@@ -42,7 +42,7 @@ class RecordingTelemetry:
         self._values: dict[str, list[float]] = {}
 
     def count(self, event: str, amount: int = 1) -> None:
-        """Add *amount* to what was counted of *event*."""
+        """Add *amount* to the count of *event*."""
         with self._signal.change():
             self._counts[event] += amount
 
@@ -52,7 +52,7 @@ class RecordingTelemetry:
             self._values.setdefault(name, []).append(value)
 
     def counted(self, event: str) -> int:
-        """Return what was counted of *event* so far."""
+        """Return the count of *event* so far."""
         return self._counts[event]
 
     def values(self, name: str) -> list[float]:
@@ -81,7 +81,7 @@ class RecordingTelemetry:
 
 
 def eventually(holds: Callable[[], object], what: str, timeout: float = PATIENCE) -> None:
-    """Return once *holds*; for what lies in another process or server and sends no signal."""
+    """Return once *holds*; for a state of another process or server that sends no signal."""
     deadline = time.monotonic() + timeout
     between_looks = threading.Event()
     while not holds():

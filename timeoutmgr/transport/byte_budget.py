@@ -20,6 +20,8 @@ def check_buffer_bytes(value: int) -> None:
 
 _FORGETS: Final = 0.99
 """How much of the largest size is left when another message has come: less with each."""
+_UNREPORTED: Final = 16 * 1024
+"""Bytes that a receiver may hold, or have settled, before the budget hears of them."""
 
 
 class ByteBudget:
@@ -60,12 +62,16 @@ class Held:
     """The unsettled messages of one receiver with their sizes, counted in the *budget*.
 
     A receiver that holds nothing may always receive one message, or nothing would ever move.
+    Small changes reach the budget together: its lock costs as much as the rest of the count.
     """
 
     def __init__(self, budget: ByteBudget) -> None:
         self._budget = budget
+        self._report_at = 0 if budget.limit is None else min(_UNREPORTED, budget.limit // 64)
         self._sizes: dict[Hashable, int] = {}
-        self._largest = 0.0
+        self._unreported = 0
+        self.largest = 0.0
+        """The largest size of late; older messages count ever less."""
 
     def __len__(self) -> int:
         return len(self._sizes)
@@ -73,53 +79,62 @@ class Held:
     @property
     def is_full(self) -> bool:
         """Whether another message like the largest of late would be too much."""
-        room = self._budget.room
-        return bool(self._sizes) and room is not None and room <= self._largest
+        room = self.room
+        return bool(self._sizes) and room is not None and room <= self.largest
 
     @property
     def room(self) -> int | None:
         """The bytes that may still be received, None without a bound."""
+        self._report()
         return self._budget.room
 
     def add(self, message: Hashable, size: int) -> None:
         """Count a message that was received."""
-        self._budget.add(size - self._sizes.get(message, 0))
+        self._changed(size - self._sizes.get(message, 0))
         self._sizes[message] = size
-        self._largest = max(float(size), self._largest * _FORGETS)
+        kept = self.largest * _FORGETS
+        self.largest = size if size > kept else kept
 
     def settle(self, message: Hashable) -> None:
         """Take a message out; twice is fine."""
-        self._budget.add(-self._sizes.pop(message, 0))
+        self._changed(-self._sizes.pop(message, 0))
 
     def clear(self) -> None:
         """Take every message out: the broker has them again."""
-        self._budget.add(-sum(self._sizes.values()))
+        self._changed(-sum(self._sizes.values()))
         self._sizes.clear()
+        self._report()
+
+    def _changed(self, size: int) -> None:
+        self._unreported += size
+        if not -self._report_at < self._unreported < self._report_at:
+            self._report()
+
+    def _report(self) -> None:
+        if self._unreported:
+            self._budget.add(self._unreported)
+            self._unreported = 0
 
 
-class Window:
-    """How many messages a broker may send ahead: one at first, then what fits into the budget."""
+class PrefetchWindow:
+    """Number of messages a broker may send ahead: one message, then as many as fit the budget."""
 
-    def __init__(self, most: int, limit: int | None) -> None:
+    def __init__(self, most: int, limit: int | None, held: Held) -> None:
         self._most = most
         self._limit = limit
-        self._largest = 0.0
+        self._held = held
         self.size = most if limit is None else 1
-
-    def saw(self, size: int) -> None:
-        """Note a message of *size* bytes; older messages count ever less."""
-        self._largest = max(float(size), self._largest * _FORGETS)
 
     @property
     def fitting(self) -> int:
         """The number of messages that would fit, as far as sizes were seen."""
         if self._limit is None:
             return self._most
-        return min(self._most, max(1, int(self._limit / (self._largest + 1))))
+        return min(self._most, max(1, int(self._limit / (self._held.largest + 1))))
 
-    def beside(self, in_hand: int) -> int:
+    def beside(self, unsettled: int) -> int:
         """Return the size for a new consumer, which the broker counts apart from *in_hand*."""
-        return max(1, self.fitting - in_hand)
+        return max(1, self.fitting - unsettled)
 
     def misfits(self, older: int) -> bool:
         """Return whether the window is so far off that to change it is worth some round trips.

@@ -25,12 +25,12 @@ def check_combination(
     same_database: bool,
     accept_loss: bool,
 ) -> None:
-    """Raise CombinationRefused, with reason and remedy, for what cannot keep the promises."""
+    """Raise CombinationRefused, with reason and remedy, if a combination breaks the promises."""
     if mode not in transport.modes:
         kept = ", ".join(sorted(transport.modes))
         raise CombinationRefused(
             f"transaction mode {mode.value!r} on {transport.name}",
-            "this transport cannot undo those things together",
+            "this transport cannot undo both together",
             f"Choose one of: {kept}; or use the SQL queue, which has them all.",
         )
     if mode is TransactionMode.TRANSACTION_SCOPE and store is not None and not same_database:

@@ -1,4 +1,4 @@
-"""The message on a broker: properties, string headers, and a body that nobody touches."""
+"""The message on a broker: properties, string headers, and an untouched body."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from timeoutmgr import headers as names
 from timeoutmgr.errors import InvalidMessage
-from timeoutmgr.message import Message, Outgoing
-from timeoutmgr.short_keys import remembers_short
+from timeoutmgr.message import headers as names
+from timeoutmgr.message.headers import remembers_short
+from timeoutmgr.message.message import Message, Outgoing
 
 SHORT_STRING = 255
 """The most bytes of an AMQP property, a routing key, a queue's name or a header's name."""
@@ -23,7 +23,7 @@ _NO_ID = uuid.UUID("5a1b7b8e-5d0c-5c39-8f0e-2f2a6b0c6d11")
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """What is written around a body; optional properties are None where they do not fit."""
+    """The data around a body; optional properties are None where they do not fit."""
 
     message_id: str
     content_type: str
@@ -35,7 +35,7 @@ class Envelope:
 
 
 def seal(message: Message) -> Envelope:
-    """Return the envelope of *message*; raises InvalidMessage for what a broker cannot carry.
+    """Return the envelope of *message*; raises InvalidMessage if no broker can carry it.
 
     All is checked here, before anything is written: a message that fails halfway through a
     window would leave its neighbours in doubt.
@@ -51,7 +51,7 @@ def seal(message: Message) -> Envelope:
             _encode(value, f"value of header {name!r:.80}")
     check_short(message.id, "message id")
     if not message.id:
-        raise InvalidMessage("a message id must not be empty; make one with uuid.uuid4()")
+        raise InvalidMessage("a message id must not be empty; make an id with uuid.uuid4()")
     check_short(message.content_type, "content type")
     check_short(message.content_encoding, "content encoding")
     if headers.get(names.MESSAGE_ID, message.id) != message.id:
@@ -77,7 +77,7 @@ def _left_behind(given: tuple[str, ...]) -> tuple[str, ...]:
 
 def _is_plain(headers: Mapping[str, str]) -> bool:
     try:
-        return "".join(headers.values()).isascii()  # all at once; what is wrong is looked for then
+        return "".join(headers.values()).isascii()  # all at once; a failure is looked up later
     except TypeError:
         return False
 
@@ -111,7 +111,7 @@ def unseal(
 ) -> tuple[Message, str | None]:
     """Return the message, and why its envelope could not be read wholly (or None).
 
-    Never raises: what a stranger put into a queue must not stop its consumer.
+    Never raises: a stranger's message must not stop the consumer of a queue.
     """
     headers, header_defect = _read_headers(raw_headers)
     defect = defect or header_defect

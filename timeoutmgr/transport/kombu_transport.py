@@ -5,30 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from datetime import timedelta
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import urlsplit
 
-from timeoutmgr.answers import Answers
 from timeoutmgr.contracts import (
     LinkSecurity,
     TransactionMode,
     TransportCapabilities,
     TransportSession,
 )
+from timeoutmgr.contracts.answers import Answers
 from timeoutmgr.errors import ConfigurationError
-from timeoutmgr.redaction import redact
+from timeoutmgr.message.redaction import redact
+from timeoutmgr.transport.amqp.connection import AmqpConnection, kombu_connection
+from timeoutmgr.transport.amqp.heartbeats import Heartbeats
+from timeoutmgr.transport.amqp.management import management_api
+from timeoutmgr.transport.amqp.relay import Relay
+from timeoutmgr.transport.amqp.session import RabbitMQSession
 from timeoutmgr.transport.byte_budget import ByteBudget
-from timeoutmgr.transport.connection import AmqpConnection, kombu_connection
-from timeoutmgr.transport.heartbeats import Heartbeats
-from timeoutmgr.transport.management import management_api
-from timeoutmgr.transport.rabbitmq import RabbitMQSession
-from timeoutmgr.transport.redis_session import RedisSession
 from timeoutmgr.transport.refusals import Family, family_of
-from timeoutmgr.transport.registry import BindingRegistry, DeclaredRegistry, Registry
-from timeoutmgr.transport.relay import Relay
 from timeoutmgr.transport.settings import KombuSettings, QueueType
 from timeoutmgr.transport.tls import BrokerLink, broker_link
-from timeoutmgr.transport.virtual import VirtualSession
+from timeoutmgr.transport.virtual.registry import BindingRegistry, DeclaredRegistry, Registry
+from timeoutmgr.transport.virtual.session import RedisSession, VirtualSession
 
 if TYPE_CHECKING:
     from timeoutmgr.database import Database
@@ -100,7 +100,7 @@ class KombuTransport:
 
     @property
     def capabilities(self) -> TransportCapabilities:
-        """What it can keep."""
+        """Modes and durability of the transport."""
         return TransportCapabilities(
             name=self._family.value,
             modes=_MODES,
@@ -110,7 +110,7 @@ class KombuTransport:
 
     @property
     def link_security(self) -> LinkSecurity | None:
-        """What protects the connection to the broker; None where kombu alone knows."""
+        """Protection of the connection to the broker; None where kombu alone knows."""
         return None if self._link is None else self._link.security
 
     @property
@@ -150,7 +150,7 @@ class KombuTransport:
     def session_of_batches(self, most: int) -> TransportSession:
         """Return a session that waits for the confirms of up to *most* messages together.
 
-        For whoever has a whole batch in doubt until the last of it is confirmed: to wait in
+        For a caller that has a whole batch in doubt until the last of it is confirmed: to wait in
         between would only take time. A larger window of the settings is left as it is, and each
         window of theirs has its own time-out.
         """
@@ -170,6 +170,18 @@ class KombuTransport:
     def close(self) -> None:
         """Stop the heartbeats; sessions and receivers are closed by themselves."""
         self._heartbeats.close()
+
+    @cached_property
+    def _redis_transport(self) -> type | None:
+        """The transport class for Redis; None for Sentinel, which has its own in kombu."""
+        try:
+            from timeoutmgr.transport.virtual.redis_channel import raw_redis_transport
+        except (ImportError, AttributeError) as error:  # kombu fails with either, without redis
+            raise ConfigurationError(
+                f"the transport {self.describe()} needs the redis client: "
+                "pip install 'kombu[redis]'"
+            ) from error
+        return None if self._url.startswith("sentinel") else raw_redis_transport(self.unanswered)
 
     def _amqp_session(self, window: int | None = None) -> RabbitMQSession:
         management = management_api(self._url, self._settings)
@@ -197,7 +209,7 @@ class KombuTransport:
             options["socket_connect_timeout"] = connect_timeout
             # Without, a half-open connection hangs a thread for ever.
             options["socket_timeout"] = self._settings.confirm_timeout.total_seconds()
-            arguments["transport"] = _redis_transport(self._url)
+            arguments["transport"] = self._redis_transport
         return kombu_connection(
             ";".join(self._link.urls) if self._link else self._url,
             connect_timeout=self._settings.connect_timeout.total_seconds(),
@@ -211,30 +223,25 @@ def _link(url: str, family: Family, settings: KombuSettings) -> BrokerLink | Non
         return broker_link(url, settings, redis=family is Family.REDIS)
     if settings.ssl is not None:
         raise ConfigurationError(
-            f"{redact(url)} has no use for an ssl table; what kombu reaches there protects itself "
-            "by its URL"
+            f"{redact(url)} has no use for an ssl table; kombu protects the link to this "
+            "broker as the URL asks for"
         )
     return None
 
 
-def _redis_transport(url: str) -> type | None:
-    try:
-        from timeoutmgr.transport.redis_channel import RawRedisTransport
-    except (ImportError, AttributeError) as error:  # kombu fails with either, without redis
-        raise ConfigurationError(
-            f"the transport {redact(url)} needs the redis client: pip install 'kombu[redis]'"
-        ) from error
-    # Sentinel has a transport class of its own in kombu.
-    return None if url.startswith("sentinel") else RawRedisTransport
-
-
 def _refuse_unreadable(url: str) -> None:
-    for each in url.split(";"):
+    parts = url.split(";")
+    if any("@" in part and "://" not in part for part in parts):
+        raise ConfigurationError(
+            f"{redact(url)!r} has a raw ';' in its password, which parts the URLs of two brokers; "
+            "quote ';' of a password as %3B"
+        )
+    for part in parts:
         try:
-            _port = urlsplit(each).port
+            _port = urlsplit(part).port
         except ValueError:
             # Not from the error: the part of a password that it took for a port is in its text.
             raise ConfigurationError(
-                f"{redact(each)!r} has no port that can be read; expected a number. Quote '/', '?' "
+                f"{redact(url)!r} has no port that can be read; expected a number. Quote '/', '?' "
                 "and '#' of a password as %2F, %3F and %23"
             ) from None

@@ -32,16 +32,11 @@ from timeoutmgr.errors import (
     StorageUnavailable,
     TransportUnavailable,
 )
-from timeoutmgr.message import Message, Outgoing, Received
-from timeoutmgr.redaction import on_one_line
+from timeoutmgr.message.message import Message, Outgoing, Received
+from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.resilience.breakers import BreakerState, OutageBreaker
 from timeoutmgr.resilience.conflicts import Conflicts
-from timeoutmgr.resilience.error_copy import (
-    bare_error_copy,
-    error_copy,
-    minimal_error_copy,
-)
-from timeoutmgr.resilience.failure_text import class_and_message, with_traceback
+from timeoutmgr.resilience.error_copy import class_and_message, with_traceback
 from timeoutmgr.resilience.recovery import (
     SATELLITE_POLICY,
     RecoverabilitySettings,
@@ -49,7 +44,8 @@ from timeoutmgr.resilience.recovery import (
     decide,
 )
 from timeoutmgr.telemetry import Telemetry
-from timeoutmgr.transport.portions import BATCH_BYTES, in_portions
+from timeoutmgr.transport.batch import BATCH_BYTES, in_sub_batches
+from timeoutmgr.transport.error_queue import ErrorQueue, FailedMessage, SendAnswer
 from timeoutmgr.transport.work import Step, Work
 
 logger = logging.getLogger(__name__)
@@ -62,7 +58,7 @@ LONGEST_RELAPSE: Final = 30.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outage:
-    """What a pump needs to sit out an outage of the storage behind its step."""
+    """Parts that let a pump sit out an outage of the storage behind its step."""
 
     breaker: OutageBreaker
     probe: Callable[[], None]
@@ -71,7 +67,7 @@ class Outage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Consumption:
-    """What is consumed, how, and by which step."""
+    """The queue to consume, the step, and their settings."""
 
     name: str
     queue: str
@@ -82,12 +78,12 @@ class Consumption:
     broker: OutageBreaker | None = None
     """Told of failures to reach the broker, in place of the endpoint's own."""
     retry_later: Callable[[Message], Outgoing] | None = None
-    """Makes the delayed retry of a failed message; None where nothing can delay one."""
+    """Makes the delayed retry of a failed message; None if delayed retries are impossible."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PumpSurroundings:
-    """What all pumps of an endpoint share."""
+    """Parts that all pumps of an endpoint share."""
 
     endpoint: str
     transport: TransportPort
@@ -124,7 +120,7 @@ class Pump:
                 self._around.telemetry.count("transport_failures")
                 self._around.stop.wait(self._broker.failure(error))
             except Exception as error:
-                logger.exception("the pump of %s failed; it starts again", self._what.queue)
+                logger.exception("pump of %s failed and starts again", self._what.queue)
                 self._around.telemetry.count("pump_failures")
                 self._around.stop.wait(max(1.0, self._broker.failure(error)))
 
@@ -142,8 +138,8 @@ class Pump:
             reach("pump.received")
         if batch and self._around.mode is TransactionMode.NONE:
             receiver.ack(batch)
-        for portion in in_portions(sound, BATCH_BYTES):
-            self._handle(portion, session, receiver)
+        for sub_batch in in_sub_batches(sound, BATCH_BYTES):
+            self._handle(sub_batch, session, receiver)
         for received in batch:
             if received.defect is not None:
                 self._move_to_error(received, MessageRejected(received.defect), session, receiver)
@@ -168,7 +164,7 @@ class Pump:
         """Disarm the breaker of the storage: a batch proves that it works, else a probe must.
 
         The probe is needed where the message that failed was taken by another process: an outage
-        that nobody can see any more must not trigger.
+        that is over must not trigger.
         """
         storage = self._what.storage
         if proved:
@@ -181,7 +177,7 @@ class Pump:
         storage.breaker.success()
 
     def _try_again(self, error: StorageConflict) -> None:
-        """Have a transaction that lost against another done again; what it had is in the queue."""
+        """Pause before a retry of a lost transaction; its messages are still in the queue."""
         pause = self._conflicts.lost()
         if pause is None:
             self._sit_out(error)
@@ -192,8 +188,8 @@ class Pump:
     def _sit_out(self, error: StorageUnavailable) -> None:
         """Wait, not consuming, until the storage answers again.
 
-        One that answers and fails again on the first message (a full disk) is tried more and
-        more seldom: each try is a redelivery, and brokers count them.
+        A storage that answers and fails again on the first message (a full disk) is tried ever less
+        often: each try is a redelivery, and brokers count them.
         """
         self._around.telemetry.count("storage_failures")
         storage = self._what.storage
@@ -205,9 +201,11 @@ class Pump:
             try:
                 storage.probe()
             except Exception as still_away:
-                # Whatever keeps it from being used (rights, a newer schema) may be mended too.
+                # Other causes (rights, a newer schema) may be mended too.
                 logger.warning(
-                    "the storage behind %s: %s", self._what.queue, on_one_line(still_away)
+                    "pump of %s cannot reach the storage: %s",
+                    self._what.queue,
+                    on_one_line(still_away),
                 )
                 away = still_away
             else:
@@ -260,10 +258,10 @@ class Pump:
             self._move_to_error(received, error, session, receiver)
 
     def _leave(self, batch: Sequence[Received], receiver: Receiver) -> None:
-        """Let go of *batch*, which was undone: some of it is done by whoever has that now.
+        """Release *batch*, which was undone: its lost leases are another consumer's.
 
-        What is still ours comes again. A receiver that held on to it would keep it from everybody,
-        and have ever less room.
+        Messages that are still ours come again. A receiver that held on to it would keep it from
+        everybody, and have ever less room.
         """
         self._around.telemetry.count("leases_lost", len(batch))
         receiver.release(batch)
@@ -292,7 +290,9 @@ class Pump:
                         on_one_line(refusal),
                     )
                 else:
-                    logger.warning("message %.80r is retried later: %s", received.message.id, shown)
+                    logger.warning(
+                        "pump retries message %.80r later: %s", received.message.id, shown
+                    )
                 _log_attempt(received, attempt, shown)
                 return
             if action is not Recovery.RETRY_NOW:
@@ -330,30 +330,29 @@ class Pump:
     ) -> None:
         """Copy into the error queue first, settle second: a failure between repeats the copy.
 
-        What leaves a dead letter goes to the dead-letter queue in its place, in the same order.
+        A message that leaves a dead letter goes to the dead-letter queue instead, in the same
+        order.
         """
-        if self._bury(received, error, session, receiver):
+        if self._place_dead_letter(received, error, session, receiver):
             _log_end(received, error, "a dead-letter queue")
             self._around.telemetry.count("moved_to_dead_letters")
             return
-        message, reason = received.message, str(error)
-        whole = error_copy(
-            message,
-            error,
-            queue=received.queue,
-            endpoint=self._around.endpoint,
-            at=self._around.clock.now(),
+        error_queue = ErrorQueue(
+            self._around.error_queue, self._around.endpoint, self._around.clock.now()
         )
-        try:
-            self._replace(received, Outgoing(self._around.error_queue, whole), session, receiver)
-        except (Refused, InvalidMessage) as refusal:
-            self._move_smaller(received, reason, session, receiver)
-            logger.warning("the error queue takes a smaller copy only: %s", on_one_line(refusal))
+        [answer] = error_queue.move(
+            [FailedMessage(received.message, error, received.queue)],
+            lambda copies: self._send_copy(received, copies, session, receiver),
+        )
+        if isinstance(answer, InvalidMessage):
+            raise answer
+        if answer is SendResult.REFUSED:
+            raise Refused(f"the broker refused {received.message.id!r:.80}")
         self._around.telemetry.count("moved_to_error")
         # Logged last: a line that takes long, or fails, must not bring the message back.
         _log_end(received, error, "the error queue")
 
-    def _bury(
+    def _place_dead_letter(
         self,
         received: Received,
         error: Exception,
@@ -365,7 +364,7 @@ class Pump:
             return False
         try:
             with Work(session, receiver, self._around.mode) as work:
-                burial = dead_letters.bury(
+                burial = dead_letters.dead_letter(
                     received.message,
                     error,
                     queue=received.queue,
@@ -378,29 +377,38 @@ class Pump:
                 if set(work.try_send(burial.needed)) - {SendResult.CONFIRMED}:
                     return False
                 reach("pump.source_told")
-                work.tell(burial.told)
+                work.notify(burial.notifications)
                 reach("pump.told")
                 if self._around.mode is not TransactionMode.NONE:
                     work.ack([received])
                     reach("pump.replaced")
         except (MessageRejected, InvalidMessage) as refusal:
-            logger.warning("no dead letter of %.80r: %s", received.message.id, on_one_line(refusal))
+            logger.warning(
+                "pump keeps no dead letter of message %.80r: %s",
+                received.message.id,
+                on_one_line(refusal),
+            )
             return False
         if burial.report:
             logger.error("%s", burial.report)
         return True
 
-    def _move_smaller(
-        self, received: Received, reason: str, session: TransportSession, receiver: Receiver
-    ) -> None:
-        target, queue = self._around.error_queue, received.queue
-        small = minimal_error_copy(received.message, queue=queue, reason=reason)
+    def _send_copy(
+        self,
+        received: Received,
+        copies: Sequence[Outgoing],
+        session: TransportSession,
+        receiver: Receiver,
+    ) -> list[SendAnswer]:
+        """Replace *received* by the single copy in *copies*; raise if no smaller copy can help."""
+        [copy] = copies
         try:
-            self._replace(received, Outgoing(target, small), session, receiver)
-        except InvalidMessage:
-            # What came in cannot go out as it is, and must neither be lost nor come back for ever.
-            bare = bare_error_copy(received.message, queue=queue, reason=reason)
-            self._replace(received, Outgoing(target, bare), session, receiver)
+            self._replace(received, copy, session, receiver)
+        except Refused:
+            return [SendResult.REFUSED]
+        except InvalidMessage as refusal:
+            return [refusal]
+        return [SendResult.CONFIRMED]
 
     def _replace(
         self,
@@ -427,12 +435,12 @@ class Pump:
 
 
 def _log_attempt(received: Received, attempt: int, shown: str) -> None:
-    logger.info("message %.80r, attempt %d failed: %s", received.message.id, attempt, shown)
+    logger.info("message %.80r failed in attempt %d: %s", received.message.id, attempt, shown)
 
 
 def _log_end(received: Received, error: Exception, place: str) -> None:
     logger.error(
-        "message %.80r from %s goes to %s: %s",
+        "pump moves message %.80r from %s to %s: %s",
         received.message.id,
         received.queue,
         place,

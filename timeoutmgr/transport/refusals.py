@@ -1,4 +1,4 @@
-"""Which of kombu's transports are let in, and what every one of them refuses."""
+"""The kombu transports that are let in, and the refusals that all share."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from timeoutmgr.transport.settings import KombuSettings
 
 
 class Family(Enum):
-    """Kinds of kombu transports, by how they keep what is delivered and not yet acknowledged."""
+    """Kinds of kombu transports, by how they keep delivered but unacknowledged messages."""
 
     AMQP = "amqp"
     REDIS = "redis"
@@ -72,7 +72,7 @@ _MEANT: Final = {"rabbitmq": "amqp", "rabbit": "amqp", "rabbitmqs": "amqps", "va
 
 
 def family_of(url: str, settings: KombuSettings) -> Family:
-    """Return what kind of transport *url* names; raises CombinationRefused for those that lose."""
+    """Return the kind of transport in *url*; raises CombinationRefused if it loses messages."""
     scheme = url.partition("://")[0].partition("+")[0].strip()
     name = scheme.lower()
     if name in _AMQP:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from timeoutmgr.errors import ConfigurationError
-from timeoutmgr.redaction import redact
+from timeoutmgr.message.redaction import redact
 from timeoutmgr.transport.byte_budget import BUFFER_BYTES, check_buffer_bytes
 
 QueueType = Literal["quorum", "classic"]
@@ -17,20 +17,20 @@ QueueType = Literal["quorum", "classic"]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KombuSettings:
-    """How brokers are talked to; what a transport has no use for, it does not read.
+    """How brokers are talked to; a transport ignores settings that it has no use for.
 
-    *accept_loss* is the consent to a transport that can lose an accepted message.
-    *confirm_window* is how many messages are written before their confirms are waited for,
-    *confirm_timeout* how long for so many of them. *heartbeat* of zero switches heartbeats
-    off. *max_message_size* is the broker's own limit in bytes: RabbitMQ closes the channel, and
-    so leaves the neighbours in doubt, where a body is larger. It is more than what the door lets
-    through, so that a larger body that a stranger sent still fits into the error queue.
-    *buffer_bytes* bounds the bodies that are received and not settled, of all receivers together.
-    *ssl* has the files of TLS (``ca_certs``, ``certfile``, ``keyfile``) and its ``ciphers``; chain
-    and name are always checked, unless *tls_insecure*. *allow_plaintext* admits a connection
-    without TLS to another host. *management_url* is where RabbitMQ's management API is asked for
-    policies; without, the broker's own host on the API's usual port, and ``off`` asks nowhere.
-    *visibility_timeout* is when Redis hands out again what a dead consumer held.
+    *accept_loss* is the consent to a transport that can lose an accepted message. *confirm_window*
+    is how many messages are written before their confirms are waited for, *confirm_timeout* how
+    long for so many of them. *heartbeat* of zero switches heartbeats off. *max_message_size* is the
+    broker's own limit in bytes: RabbitMQ closes the channel, and so leaves the neighbours in doubt,
+    where a body is larger. It is more than the door lets through, so that a stranger's larger body
+    still fits into the error queue. *buffer_bytes* bounds the bodies that are received and not
+    settled, of all receivers together. *ssl* has the files of TLS (``ca_certs``, ``certfile``,
+    ``keyfile``) and its ``ciphers``; chain and name are always checked, unless *tls_insecure*.
+    *allow_plaintext* admits a connection without TLS to another host. *management_url* is where
+    RabbitMQ's management API is asked for policies; without, the broker's own host on the API's
+    usual port, and ``off`` asks nowhere. *visibility_timeout* is the time after which Redis
+    delivers a dead consumer's messages again.
     """
 
     accept_loss: bool = False
@@ -49,7 +49,7 @@ class KombuSettings:
     allow_plaintext: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse what cannot work."""
+        """Refuse settings that cannot work."""
         for name in ("connect_timeout", "confirm_timeout", "visibility_timeout"):
             if getattr(self, name) <= timedelta(0):
                 raise ConfigurationError(f"{name} must be positive, got {getattr(self, name)}")

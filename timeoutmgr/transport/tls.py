@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from timeoutmgr.contracts import LinkSecurity
 from timeoutmgr.errors import CombinationRefused, ConfigurationError, UnknownSetting
-from timeoutmgr.redaction import redact
+from timeoutmgr.message.redaction import redact
 from timeoutmgr.transport.settings import KombuSettings
 
 _PREFIX: Final = "ssl_"
@@ -37,7 +37,7 @@ _PLAIN: Final = frozenset({"amqp", "pyamqp", "redis", "sentinel"})
 class BrokerLink:
     """Where brokers are, and how the way to them is protected.
 
-    *urls* are without what concerns TLS; *options* are by names that all clients share.
+    *urls* are without parameters of TLS; *options* are by names that all clients share.
     """
 
     urls: tuple[str, ...]
@@ -47,7 +47,7 @@ class BrokerLink:
 
     @property
     def security(self) -> LinkSecurity:
-        """What protects the connection, for the doctor."""
+        """Protection of the connection, for the doctor."""
         if self.is_tls and self.insecure:
             return LinkSecurity(
                 text="TLS without any check: certificate and name of the broker may be anybody's",
@@ -64,19 +64,19 @@ class BrokerLink:
         )
 
     def amqp(self, url: str) -> dict[str, Any] | bool:
-        """Return what py-amqp takes as ``ssl`` for a connection to *url*."""
+        """Return py-amqp's ``ssl`` argument for a connection to *url*."""
         if not self.is_tls:
             return False
         if self.insecure:
             # Without the name, not even as None, which kombu would fill in.
             kept = {name: v for name, v in self.options.items() if name != "server_hostname"}
             return {**kept, "cert_reqs": ssl.CERT_NONE}
-        # py-amqp checks the name if it gets one. kombu would give 127.0.0.1 for localhost.
+        # py-amqp checks the name that it gets. kombu would give 127.0.0.1 for localhost.
         name = urlsplit(url).hostname or "localhost"
         return {"server_hostname": name, **self.options, "cert_reqs": ssl.CERT_REQUIRED}
 
     def redis(self) -> dict[str, Any] | None:
-        """Return what the redis client takes as ``ssl``, None for a plain connection."""
+        """Return the redis client's arguments for TLS, None for a plain connection."""
         if not self.is_tls:
             return None
         return {
@@ -97,8 +97,9 @@ class BrokerLink:
 def broker_link(url: str, settings: KombuSettings, *, redis: bool) -> BrokerLink:
     """Return the way to the brokers at *url* (apart by ``;``).
 
-    Raises ConfigurationError for what would turn a check off or is not known, CombinationRefused
-    for a plain connection that leaves this machine, unless the settings admit it.
+    Raises ConfigurationError for an option that is unknown or would turn a check off,
+    CombinationRefused for a plain connection that leaves this machine, unless the settings admit
+    it.
     """
     urls, given = _read(url, settings.ssl or {})
     known = _FOR_REDIS if redis else _FOR_AMQP
@@ -126,7 +127,7 @@ def is_this_machine(url: str) -> bool:
 
 
 def _read(url: str, table: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str, Any]]:
-    """Return the URLs without parameters of TLS, and those with what is in the *table*."""
+    """Return the URLs without parameters of TLS, and these parameters with the *table*."""
     urls, given = [], dict(table)
     for one in url.split(";"):
         try:
@@ -139,7 +140,7 @@ def _read(url: str, table: Mapping[str, Any]) -> tuple[tuple[str, ...], dict[str
 
 
 def _apart(url: str) -> tuple[str, dict[str, str]]:
-    """Return *url* without its ``ssl_`` parameters, and those."""
+    """Return *url* without its ``ssl_`` parameters, and the parameters."""
     parts = urlsplit(url)
     pairs = parse_qsl(parts.query, keep_blank_values=True)
     found = {name: value for name, value in pairs if name.startswith(_PREFIX)}

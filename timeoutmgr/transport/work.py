@@ -1,4 +1,4 @@
-"""What a step may do with the messages it was given, and what is undone together if it fails."""
+"""The unit of work of a step: its sends and acknowledgements, undone together if the step fails."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -26,9 +26,9 @@ from timeoutmgr.errors import (
     TransportUnavailable,
     Unroutable,
 )
-from timeoutmgr.instants import Micros
-from timeoutmgr.message import Outgoing, Received
-from timeoutmgr.redaction import on_one_line
+from timeoutmgr.message.instants import Micros
+from timeoutmgr.message.message import Outgoing, Received
+from timeoutmgr.message.redaction import on_one_line
 
 logger = logging.getLogger(__name__)
 
@@ -58,7 +58,7 @@ class Work:
         self._transaction: Transaction | None = None
         self._after_commit: list[Callable[[], None]] = []
         self.rejected: list[tuple[Received, MessageRejected]] = []
-        """What goes to the error queue once the rest is settled."""
+        """Messages that go to the error queue once the rest is settled."""
 
     def __enter__(self) -> Self:
         self._stack.__enter__()
@@ -82,7 +82,7 @@ class Work:
 
     @property
     def is_atomic(self) -> bool:
-        """Whether what is sent is undone with the receive."""
+        """Whether sends are undone with the receive."""
         return self._mode in ATOMIC
 
     @property
@@ -104,7 +104,7 @@ class Work:
         return self._session.now(transaction=self._transaction)
 
     def send(self, outgoing: Sequence[Outgoing]) -> None:
-        """Send all, undone with the receive where the mode can; raise if one is not taken.
+        """Send all, undone with the receive where the mode can; raise if a message is not accepted.
 
         Raises Unroutable, DeliveryUnknown or TransportUnavailable for the first that failed.
         """
@@ -115,7 +115,7 @@ class Work:
             require_confirmed(outgoing, results)
 
     def send_isolated(self, outgoing: Sequence[Outgoing]) -> list[SendResult]:
-        """Send now and return what became of each; joins only the one transaction of all.
+        """Send now and return the results; join only ``transaction_scope``.
 
         A dispatcher must not remove a row whose message is still undone with the receive, so
         outside ``transaction_scope`` its sends stand alone.
@@ -132,17 +132,17 @@ class Work:
         return Answered(self.send_isolated(outgoing))
 
     def try_send(self, outgoing: Sequence[Outgoing]) -> list[SendResult]:
-        """Send with the receive, where the mode can, and return what became of each."""
+        """Send with the receive, if the mode can, and return the results."""
         if not outgoing:
             return []
         return self._session.send(outgoing, transaction=self.transaction)
 
-    def tell(self, outgoing: Sequence[Outgoing], *, isolated: bool = False) -> None:
-        """Send what nobody here depends on: a missing queue is its reader's.
+    def notify(self, outgoing: Sequence[Outgoing], *, isolated: bool = False) -> None:
+        """Send notifications, on which nothing here depends: a missing queue is its reader's.
 
         With the receive where the mode can, or *isolated* as ``send_isolated`` does.
         """
-        tell_each(self.send_isolated if isolated else self.try_send, outgoing)
+        notify_best_effort(self.send_isolated if isolated else self.try_send, outgoing)
 
     def reject(self, received: Received, error: MessageRejected) -> None:
         """Have *received* moved to the error queue once the rest of the batch is settled.
@@ -152,7 +152,7 @@ class Work:
         self.rejected.append((received, error))
 
     def ack(self, batch: Sequence[Received]) -> None:
-        """Settle what is not rejected of *batch* for good; the pump calls this last."""
+        """Settle the messages of *batch* that are not rejected; the pump calls this last."""
         tags = {received.tag for received, _ in self.rejected}
         settled = [received for received in batch if received.tag not in tags] if tags else batch
         if settled:
@@ -161,8 +161,8 @@ class Work:
     def after_commit(self, action: Callable[[], None]) -> None:
         """Have *action* called once everything is committed; never after a rollback.
 
-        It is also called where the commit's answer is lost: what happened is not handed out
-        again, and nobody else would follow it up. So it must be harmless if nothing happened.
+        It is also called where the commit's answer is lost: the work is not delivered again, and no
+        other process would follow it up. So it must be harmless if nothing happened.
         """
         self._after_commit.append(action)
 
@@ -171,19 +171,19 @@ class Work:
             _run(action)
 
 
-def tell_each(
+def notify_best_effort(
     send: Callable[[Sequence[Outgoing]], list[SendResult]], outgoing: Sequence[Outgoing]
 ) -> None:
-    """Send what nobody here depends on; what is not taken is logged and no more."""
+    """Send notifications; log a failure, and do not raise."""
     try:
         results = send(outgoing)
     except InvalidMessage as error:
-        logger.warning("nobody is told: %s", on_one_line(error))
+        logger.warning("pump could not send an acknowledgement: %s", on_one_line(error))
         return
     for sent, result in zip(outgoing, results, strict=True):
         if result is not SendResult.CONFIRMED:
             logger.warning(
-                "queue %.80r was not told (%s): message %.80r",
+                "queue %.80r did not accept an acknowledgement (%s): message %.80r",
                 sent.destination,
                 result.value,
                 sent.message.id,
@@ -195,7 +195,7 @@ def _run(action: Callable[[], None]) -> None:
     try:
         action()
     except Exception:
-        logger.exception("what was to follow a commit failed; what was committed stands")
+        logger.exception("after-commit callback failed (transaction is committed)")
 
 
 def require_confirmed(outgoing: Sequence[Outgoing], results: Sequence[SendResult]) -> None:

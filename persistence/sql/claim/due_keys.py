@@ -9,11 +9,10 @@ from sqlalchemy import BindParameter, Connection, Row, bindparam, func, select
 from sqlalchemy.sql.selectable import Select
 
 from timeoutmgr.contracts import Key
-from timeoutmgr.instants import Micros
-
-from .conditions import before_key, from_key
-from .context import StoreContext
-from .locks import BY_KEY
+from timeoutmgr.message.instants import Micros
+from timeoutmgr.persistence.sql.conditions import before_key, from_key
+from timeoutmgr.persistence.sql.context import StoreContext
+from timeoutmgr.persistence.sql.locks import BY_KEY
 
 _BY_KEY: Final = "; ".join(f"SET LOCAL {name} = {value}" for name, value in BY_KEY.items())
 

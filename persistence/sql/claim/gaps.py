@@ -1,4 +1,4 @@
-"""The gaps between the claims in force, and those of them in which something is due."""
+"""The gaps between the claims in force, and the gaps with due keys."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from sqlalchemy import ColumnElement, Connection, Select, and_, bindparam, func,
 
 from timeoutmgr.contracts import Key
 from timeoutmgr.database.arrays import NumberArray, TextArray
-from timeoutmgr.instants import Micros
+from timeoutmgr.message.instants import Micros
+from timeoutmgr.persistence.sql.conditions import before_key, from_key
+from timeoutmgr.persistence.sql.context import StoreContext
 
-from .claims import Claim
-from .conditions import before_key, from_key
-from .context import StoreContext
+from .rows import Claim
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Gap:
 
 
 def gaps_between(start: Key, active: Sequence[Claim]) -> Iterator[Gap]:
-    """Yield the gaps from *start* on between *active*, in order; the last one has no end."""
+    """Yield the gaps from *start* on between *active*, in order; the last gap has no end."""
     for claim in active:
         if start < claim.interval.first:
             yield Gap(start, claim.interval.first)
@@ -46,15 +46,14 @@ class Gaps:
     each by itself would take longer than the chunk that is looked for.
     """
 
-    def __init__(self, context: StoreContext) -> None:
-        self._at_once: Final = (
-            _not_empty(context) if context.database.dialect.name == "postgresql" else None
-        )
+    def __init__(self, context: StoreContext, *, enabled: bool = True) -> None:
+        can_ask = enabled and context.database.dialect.name == "postgresql"
+        self._at_once: Final = _not_empty(context) if can_ask else None
 
-    def worth_a_look(
+    def with_due_keys(
         self, connection: Connection, gaps: Sequence[Gap], until: Micros
     ) -> Sequence[Gap]:
-        """Return *gaps*, without those in which nothing is due by *until* where that is cheap."""
+        """Return *gaps*, without the empty ones by *until* if that is cheap to know."""
         *closed, last = gaps
         if self._at_once is None or len(closed) < 2:
             return gaps

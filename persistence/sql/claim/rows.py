@@ -1,17 +1,18 @@
-"""Claims as they are stored: read, added, and ended."""
+"""Rows of claims (read, added, ended), and the maybe-sent flag of the rows that they cover."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from sqlalchemy import Connection, bindparam, delete, insert, update
+from sqlalchemy import Connection, bindparam, delete, func, insert, select, update
 
 from timeoutmgr.contracts import Key
 from timeoutmgr.database.engine import execute_many
-from timeoutmgr.instants import Micros, duration_micros
-
-from .context import Interval, StoreContext
+from timeoutmgr.message.instants import Micros, duration_micros
+from timeoutmgr.persistence.sql.conditions import within
+from timeoutmgr.persistence.sql.context import Interval, StoreContext
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,7 @@ class Claim:
     owner: str
     claimed_until: Micros
     size: int
-    taken: bool
+    is_locked: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +36,11 @@ class NewClaim:
 
 
 def claims_of(connection: Connection, context: StoreContext) -> list[Claim]:
-    """Return all claims of the endpoint, also those that have ended."""
+    """Return all claims of the endpoint, also ended claims."""
     rows = connection.execute(context.claims)
     return [
-        Claim(token, Interval(Key(*first), Key(*last)), owner, until, size, taken_by is not None)
-        for token, *ends, owner, until, size, taken_by in rows
+        Claim(token, Interval(Key(*first), Key(*last)), owner, until, size, locked_by is not None)
+        for token, *ends, owner, until, size, locked_by in rows
         for first, last in [(ends[:2], ends[2:])]
     ]
 
@@ -50,7 +51,7 @@ def may_have_sent(context: StoreContext, claim: Claim) -> bool:
     A dispatcher with row locks leaves no trace before it closes: any claim may be in use. On
     SQLite the fence tells, and it is only raised where the dispatch is no part of a transaction.
     """
-    return not context.atomic if context.database.dialect.row_locks else claim.taken
+    return not context.atomic if context.database.dialect.row_locks else claim.is_locked
 
 
 def add_claims(
@@ -59,7 +60,7 @@ def add_claims(
     claims: Sequence[NewClaim],
     owner: str,
     now: Micros,
-    taken_by: str | None = None,
+    locked_by: str | None = None,
 ) -> None:
     """Insert *claims*, each on the interval that its keys span."""
     rows = []
@@ -76,15 +77,15 @@ def add_claims(
                 "owner": owner,
                 "claimed_until": now + duration_micros(context.settings.claim_time),
                 "size": len(claim.keys),
-                "taken_by": taken_by,
-                "taken_at": now if taken_by else None,
+                "taken_by": locked_by,
+                "taken_at": now if locked_by else None,
             }
         )
     execute_many(connection, insert(context.tables.claims), rows)
 
 
 def forget(connection: Connection, context: StoreContext, tokens: Sequence[str]) -> None:
-    """Remove claims; what they covered can be claimed at once."""
+    """Remove claims; the keys that they covered can be claimed at once."""
     claims = context.tables.claims
     statement = delete(claims).where(
         claims.c.token == bindparam("one"), claims.c.endpoint == context.endpoint
@@ -93,7 +94,50 @@ def forget(connection: Connection, context: StoreContext, tokens: Sequence[str])
 
 
 def lapse(connection: Connection, context: StoreContext, token: str) -> None:
-    """Have the claim of *token* end when nobody holds a row of it any more."""
+    """Have the claim of *token* end when no transaction locks a row of it any more."""
     claims = context.tables.claims
     statement = update(claims).where(claims.c.token == token, claims.c.endpoint == context.endpoint)
     connection.execute(statement.values(claimed_until=0))
+
+
+def flag_free_rows(connection: Connection, context: StoreContext, interval: Interval) -> bool:
+    """Mark all rows of *interval*; return false, and mark none, if another transaction locks a row.
+
+    A locked row means that a dispatcher is at work there, also after the claim has lapsed.
+    """
+    timeouts = context.tables.timeouts
+    inside = (
+        timeouts.c.endpoint == context.endpoint,
+        within(timeouts.c.due, timeouts.c.id, interval.first, interval.last),
+    )
+    free = [
+        Key(*row)
+        for row in connection.execute(
+            select(timeouts.c.due, timeouts.c.id).where(*inside).with_for_update(skip_locked=True)
+        )
+    ]
+    if context.database.dialect.row_locks:
+        # Counted after the locks were taken: a row that came meanwhile only delays the drop.
+        count = select(func.count()).select_from(timeouts).where(*inside)
+        if connection.execute(count).scalar_one() > len(free):
+            return False
+    flag_maybe_sent(connection, context, free)
+    return True
+
+
+def flag_maybe_sent(connection: Connection, context: StoreContext, keys: Sequence[Key]) -> None:
+    """Mark the rows of *keys* as maybe sent."""
+    timeouts = context.tables.timeouts
+    statement = (
+        update(timeouts)
+        .where(
+            timeouts.c.endpoint == bindparam("of"),
+            timeouts.c.due == bindparam("at_due"),
+            timeouts.c.id == bindparam("at_id"),
+        )
+        .values(maybe_sent=1)
+    )
+    rows: list[dict[str, Any]] = [
+        {"of": context.endpoint, "at_due": key.due, "at_id": key.id} for key in keys
+    ]
+    execute_many(connection, statement, rows)

@@ -11,15 +11,14 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, Connection, Row, Table, case, func, select
 
 from timeoutmgr.contracts import Key, Timeout
-
-from .conditions import OnKeys
-from .context import StoreContext
-from .rows import COLUMNS, PLACED, from_placed
+from timeoutmgr.persistence.sql.conditions import OnKeys
+from timeoutmgr.persistence.sql.context import StoreContext
+from timeoutmgr.persistence.sql.rows import COLUMNS, PLACED, from_placed
 
 ALONG: Final = 64 * 1024
 """Bytes of the largest body that comes along with its row."""
 TOGETHER: Final = 8 * 1024 * 1024
-"""Bytes of bodies that are in hand together, where a larger one is among them."""
+"""Bytes of bodies in memory together, if a larger body is among them."""
 
 _BODY: Final = COLUMNS.index("body")
 
@@ -34,7 +33,7 @@ def columns_with_size(table: Table, names: Iterable[str]) -> Sequence[ColumnElem
 
 
 def fitting(rows: Sequence[Row[Any]]) -> Sequence[Row[Any]]:
-    """Return as many of *rows*, from the first on, as fit, which is one at least."""
+    """Return as many of *rows*, from the first on, as fit, and at least the first."""
     if all(row.body is not None for row in rows):
         return rows
     total = 0
@@ -53,7 +52,7 @@ class Bodies:
         self._large = OnKeys(context, select(timeouts.c.due, timeouts.c.id, timeouts.c.body).where)
 
     def first_of(self, connection: Connection, rows: Rows) -> tuple[Rows, Mapping[Key, bytes]]:
-        """Return as many of *rows* as fit, and the large bodies of those.
+        """Return as many of *rows* as fit, and their large bodies.
 
         They are locked, or of one moment: the bodies are still there.
         """

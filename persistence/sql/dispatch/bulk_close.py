@@ -1,8 +1,8 @@
 """A chunk that was sent whole, closed by PostgreSQL in one statement.
 
-A chunk is short of nothing so much as of round trips: rows, tombstones, history and the claim
-each take one else, and most chunks end like this. Where its messages go to queues of the same
-database, the statement is also what sends them, see ``moving``.
+A chunk is short of nothing so much as of round trips: rows, tombstones, history and the claim would
+each take a statement, and most chunks end like this. Where its messages go to queues of the same
+database, the statement also sends them, see ``in_database``.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from sqlalchemy import (
     func,
     insert,
     literal_column,
+    null,
     select,
 )
 from sqlalchemy.dialects import postgresql
 
 from timeoutmgr.contracts import Key, Outcome, OutcomeKind, TimeoutState
-from timeoutmgr.instants import Micros
-
-from .conditions import OnKeys
-from .context import StoreContext
-from .history import is_wanted
+from timeoutmgr.message.instants import Micros
+from timeoutmgr.persistence.sql.conditions import OnKeys
+from timeoutmgr.persistence.sql.context import StoreContext
+from timeoutmgr.persistence.sql.rows import is_wanted
 
 MESSAGE: Final = ("message_id", "headers", "body", "content_type", "content_encoding")
 """The columns of the message itself."""
 
 
-class ClosingAtOnce:
+class BulkClose:
     """Closes chunks of one endpoint whose rows this transaction has locked."""
 
     def __init__(self, context: StoreContext) -> None:
@@ -49,13 +49,13 @@ class ClosingAtOnce:
         connection.execute(*self._close.of(keys, token=token, at=at))
 
 
-def is_for(context: StoreContext) -> bool:
+def supports_bulk_close(context: StoreContext) -> bool:
     """Return whether the database of *context* can."""
     return context.settings.copy and context.database.dialect.name == "postgresql"
 
 
 def sent_whole(outcomes: Sequence[Outcome], passed_by: Collection[Key]) -> bool:
-    """Return whether all was dispatched, at one instant, and others hold nothing of it."""
+    """Return whether all was dispatched at one instant, while no other process had a row."""
     return (
         bool(outcomes)
         and not passed_by
@@ -72,14 +72,14 @@ def closing(
 ) -> Executable:
     """Return the statement that closes the rows which are *keyed*, with its parameters open.
 
-    They are those of ``ClosingAtOnce.close`` and of the condition. *passed_on* makes of the rows
-    that are gone a statement that keeps their messages elsewhere.
+    The parameters are listed at ``BulkClose.close`` and in the condition. *passed_on* makes of the
+    rows that are removed a statement that keeps their messages elsewhere.
     """
     timeouts, keys = context.tables.timeouts, context.tables.keys
     history, claims = context.tables.history, context.tables.claims
     at = bindparam("at", type_=BigInteger)
     state = TimeoutState.DISPATCHED.value
-    gone = (
+    removed = (
         delete(timeouts)
         .where(keyed)
         .returning(
@@ -93,11 +93,11 @@ def closing(
     closed: Any = postgresql.insert(keys).from_select(
         ["endpoint", "id", "due", "version", "state", "maybe_sent", "closed_at"],
         select(
-            *(gone.c.endpoint, gone.c.id, gone.c.due, literal_column("0")),
-            *(_text(state), literal_column("0"), at),
-        ).order_by(gone.c.id),
+            *(removed.c.endpoint, removed.c.id, removed.c.due, literal_column("0")),
+            *(_text(state), null(), at),  # of an insert; the row that is there keeps its mark
+        ).order_by(removed.c.id),
     )
-    # The row is there: an insert finds it by its primary key, whatever the plan of an update.
+    # The row is there: an insert finds it by its primary key, an update by an unknown plan.
     closed = closed.on_conflict_do_update(
         index_elements=[keys.c.endpoint, keys.c.id],
         set_={"state": closed.excluded.state, "closed_at": closed.excluded.closed_at},
@@ -105,18 +105,28 @@ def closing(
     ended = delete(claims).where(
         claims.c.token == bindparam("token"), claims.c.endpoint == bindparam("endpoint")
     )
-    besides = [ended.cte("ended"), *([] if passed_on is None else [passed_on(gone).cte("passed")])]
+    besides = [
+        ended.cte("ended"),
+        *([] if passed_on is None else [passed_on(removed).cte("passed")]),
+    ]
     if not is_wanted(context, state):
         only: Executable = closed.add_cte(*besides)
         return only
-    told = insert(history).from_select(
+    recorded = insert(history).from_select(
         ["id", "due", "at", "destination", "attempt", "run_id", "event", "endpoint", "node"],
         select(
-            *(gone.c.id, gone.c.due_first, at, gone.c.destination, gone.c.attempts, gone.c.run_id),
-            *(_text(state), gone.c.endpoint, bindparam("node", context.node, type_=Text)),
+            *(
+                removed.c.id,
+                removed.c.due_first,
+                at,
+                removed.c.destination,
+                removed.c.attempts,
+                removed.c.run_id,
+            ),
+            *(_text(state), removed.c.endpoint, bindparam("node", context.node, type_=Text)),
         ),
     )
-    return told.add_cte(closed.cte("closed"), *besides)
+    return recorded.add_cte(closed.cte("closed"), *besides)
 
 
 def _text(value: str) -> Any:

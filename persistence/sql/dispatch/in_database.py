@@ -1,7 +1,7 @@
 """Due timeouts moved into queues of the same database, without a visit to this process.
 
-Two statements in the transaction that also acknowledges the order: the first locks what can be
-moved, and returns no more than keys; the second takes the rows out, puts their messages into the
+Two statements in the transaction that also acknowledges the order: the first locks the movable
+rows, and returns no more than keys; the second takes the rows out, puts their messages into the
 queues, and sets tombstones and history.
 """
 
@@ -14,20 +14,20 @@ from sqlalchemy import CTE, BigInteger, Connection, Insert, Text, bindparam, sel
 
 from timeoutmgr.contracts import Key, MessageRows
 from timeoutmgr.crashpoints import reach
-from timeoutmgr.headers import DISPATCHED_AT, RELATED_TO_TIMEOUT
-from timeoutmgr.instants import Micros, to_wire
+from timeoutmgr.message.headers import DISPATCHED_AT, RELATED_TO_TIMEOUT
+from timeoutmgr.message.instants import Micros, to_wire
+from timeoutmgr.persistence.sql.conditions import OnKeys
+from timeoutmgr.persistence.sql.context import StoreContext
 
-from .closing_at_once import closing
-from .conditions import OnKeys
-from .context import StoreContext
-from .taking import is_free
+from .bulk_close import closing
+from .lock import is_free
 
 
-class Moving:
+class InDatabaseDispatch:
     """Moves timeouts of one endpoint *into* queues; ``move_many`` is a ``contracts.Move``.
 
     The first statement returns destinations, so that one function says of them all whether a
-    message may go there: *allows*, which remembers what it was asked.
+    message may go there: *allows*, which remembers its answers.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class Moving:
     def move_many(
         self, token: str, keys: Sequence[Key], at: Micros, transaction: Connection
     ) -> list[Key]:
-        """Move those of *keys* that can be moved; return them.
+        """Move the movable rows of *keys*; return them.
 
         *at* is the host's, and counts only where the database's clock does not.
         """
@@ -74,11 +74,11 @@ class Moving:
         self._into.announce({row[2] for row in rows}, transaction)
         return moved
 
-    def _passed_on(self, gone: CTE) -> Insert:
-        # As ``satellites.delivering.delivered`` does with a message that is sent.
+    def _passed_on(self, removed: CTE) -> Insert:
+        # As ``satellites.delivery.message.delivered`` does with a message that is sent.
         added = {
-            RELATED_TO_TIMEOUT: gone.c.id,
+            RELATED_TO_TIMEOUT: removed.c.id,
             DISPATCHED_AT: bindparam("stamp", type_=Text),
         }
         at = bindparam("at", type_=BigInteger)
-        return self._into.insert(gone, added, at, gone.c.due, gone.c.id)
+        return self._into.insert(removed, added, at, removed.c.due, removed.c.id)

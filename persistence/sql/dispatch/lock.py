@@ -1,4 +1,4 @@
-"""Taking timeouts in hand for dispatch: by row locks, or where there are none by a fence."""
+"""Lock timeouts for dispatch: by row locks, or by the fencing of a claim if there are none."""
 
 from __future__ import annotations
 
@@ -11,50 +11,49 @@ from uuid import uuid4
 
 from sqlalchemy import BigInteger, ColumnElement, Connection, bindparam, exists, select, update
 
-from timeoutmgr.contracts import Key, Outcome, OutcomeKind, Taken, Timeout, Transaction
+from timeoutmgr.contracts import Key, LockedTimeouts, Outcome, OutcomeKind, Timeout, Transaction
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database.commits import after_commit
 from timeoutmgr.errors import StorageUnavailable
-from timeoutmgr.instants import Micros, duration_micros
-from timeoutmgr.redaction import on_one_line
+from timeoutmgr.message.instants import Micros, duration_micros
+from timeoutmgr.message.redaction import on_one_line
+from timeoutmgr.persistence.sql.claim.rows import NewClaim, add_claims, claims_of, flag_maybe_sent
+from timeoutmgr.persistence.sql.conditions import OnKeys
+from timeoutmgr.persistence.sql.context import StoreContext
+from timeoutmgr.persistence.sql.rows import PLACED
 
 from .bodies import Bodies, Rows, columns_with_size, timeout_of
-from .claims import NewClaim, add_claims, claims_of
-from .closing import Closing
-from .conditions import OnKeys
-from .context import StoreContext
-from .marking import mark
-from .rows import PLACED
+from .outcomes import OutcomeWriter
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """What there is of some keys."""
+class DispatchRows:
+    """The rows of some keys."""
 
     rows: Rows = field(default_factory=dict)
     bodies: Mapping[Key, bytes] = field(default_factory=dict)
-    """Those that did not come along with their rows."""
+    """Bodies that did not come along with their rows."""
     left: Sequence[Key] = ()
-    """Keys that can be had, and whose bodies would be too much together with the others'. Nobody
-    holds them once the others are closed."""
+    """Keys of free rows, whose bodies would be too much in memory with the other bodies. They are
+    unlocked once the rows are closed."""
     passed_by: Collection[Key] = frozenset()
-    """Keys that cannot be had, asked for where others may hold them by row locks."""
+    """Asked keys without a free row, which other transactions may have locked."""
 
 
-class TakenRows:
+class LockedRows:
     """Timeouts in hand; ``close`` is the given function, once."""
 
     def __init__(
-        self, context: StoreContext, found: Found, close: Callable[[Sequence[Outcome]], None]
+        self, context: StoreContext, found: DispatchRows, close: Callable[[Sequence[Outcome]], None]
     ) -> None:
         self._clock = context.clock
-        self._told = context.clock.now()
+        self._read_at = context.clock.now()
         if context.has_database_clock and found.rows:
             # The latest: each row is asked for at a moment of its own.
-            self._told = max(row[-1] for row in found.rows.values())
-        # Behind it: what passes between the two makes late; the other way round, early.
+            self._read_at = max(row[-1] for row in found.rows.values())
+        # Read the monotonic clock after the database clock: the error makes us late, never early.
         self._seen = context.clock.monotonic()
         self.timeouts: Final[Sequence[Timeout]] = [
             timeout_of(key, row, found.bodies) for key, row in found.rows.items()
@@ -67,9 +66,9 @@ class TakenRows:
     def now(self) -> Micros:
         """Return the time that due times are compared with, as it was read with the rows.
 
-        It goes on by what has passed since, whatever becomes of the host's clock.
+        It goes on by the monotonic time since, also if the host's clock is set.
         """
-        return self._told + round((self._clock.monotonic() - self._seen) * 1_000_000)
+        return self._read_at + round((self._clock.monotonic() - self._seen) * 1_000_000)
 
     def close(self, outcomes: Sequence[Outcome]) -> None:
         """Record *outcomes* and commit."""
@@ -80,13 +79,13 @@ class TakenRows:
         self.recorded = True
 
 
-class Taking:
+class DispatchLock:
     """Takes timeouts of one endpoint in hand."""
 
-    def __init__(self, context: StoreContext, expect: Callable[[Micros], None]) -> None:
+    def __init__(self, context: StoreContext, notify_stored: Callable[[Micros], None]) -> None:
         self._context = context
-        self._expect = expect
-        self._closing = Closing(context)
+        self._notify_stored = notify_stored
+        self._closing = OutcomeWriter(context)
         timeouts = context.tables.timeouts
         claims = context.tables.claims
         is_claimed = exists().where(claims.c.token == bindparam("token"))
@@ -103,38 +102,40 @@ class Taking:
         # The keys first: SQLite searches up to the first bound that it is given.
         self._lock = OnKeys(context, lambda keyed: locked.where(keyed, *free))
 
-    def take_many(
+    def lock_for_dispatch(
         self, token: str, keys: Sequence[Key], ahead: Micros, transaction: Transaction | None
-    ) -> AbstractContextManager[Taken]:
-        """Take those of *keys* in hand, until the context ends, that are due *ahead* from now."""
+    ) -> AbstractContextManager[LockedTimeouts]:
+        """Lock the rows of *keys* that are due *ahead* from now, until the context ends."""
         if transaction is not None:
             return self._in_transaction(token, keys, ahead, transaction)
         if self._context.database.dialect.row_locks:
             return self._by_row_locks(token, keys, ahead)
-        return self._by_fence(token, keys, ahead)
+        return self._by_fencing(token, keys, ahead)
 
     @contextmanager
     def _in_transaction(
         self, token: str, keys: Sequence[Key], ahead: Micros, transaction: Transaction
-    ) -> Iterator[Taken]:
+    ) -> Iterator[LockedTimeouts]:
         found = self._rows(transaction, keys, token, ahead)
 
         def close(outcomes: Sequence[Outcome]) -> None:
             self._closing.record(transaction, token, found.rows, outcomes, found.passed_by)
-            after_commit(transaction, lambda: self._expect_again(outcomes))
+            after_commit(transaction, lambda: self._notify_retries(outcomes))
 
-        yield TakenRows(self._context, found, close)
+        yield LockedRows(self._context, found, close)
 
     @contextmanager
-    def _by_row_locks(self, token: str, keys: Sequence[Key], ahead: Micros) -> Iterator[Taken]:
+    def _by_row_locks(
+        self, token: str, keys: Sequence[Key], ahead: Micros
+    ) -> Iterator[LockedTimeouts]:
         held = self._context.database.begin()
         connection = held.__enter__()
-        taken: TakenRows | None = None
+        locked: LockedRows | None = None
 
         def close(outcomes: Sequence[Outcome]) -> None:
-            with _ending(held):  # commits, or rolls back and translates what went wrong
+            with _ending(held):  # commits, or rolls back and translates the error
                 self._closing.record(connection, token, found.rows, outcomes, passed_by)
-            self._expect_again(outcomes)
+            self._notify_retries(outcomes)
 
         try:
             with _rolling_back(held):
@@ -143,43 +144,47 @@ class Taking:
                 asked_token, token = token, self._claim_before_publish(token, found.rows)
                 if token != asked_token:
                     passed_by = ()  # the new claim is on our rows alone
-            taken = TakenRows(self._context, found, close)
-            yield taken
+            locked = LockedRows(self._context, found, close)
+            yield locked
         finally:
-            if taken is not None and not taken.ended:
+            if locked is not None and not locked.ended:
                 held.__exit__(_NotClosed, _NotClosed(), None)
-            if taken is not None:
-                self._give_back(token, found.rows, taken, passed_by)
+            if locked is not None:
+                self._give_back(token, found.rows, locked, passed_by)
 
     @contextmanager
-    def _by_fence(self, token: str, keys: Sequence[Key], ahead: Micros) -> Iterator[Taken]:
+    def _by_fencing(
+        self, token: str, keys: Sequence[Key], ahead: Micros
+    ) -> Iterator[LockedTimeouts]:
         database = self._context.database
-        fenced, found = database.run(lambda connection: self._fence(connection, token, keys, ahead))
+        fenced, found = database.run(
+            lambda connection: self._lock_claim(connection, token, keys, ahead)
+        )
 
         def close(outcomes: Sequence[Outcome]) -> None:
             database.run(
                 lambda connection: self._closing.record(connection, fenced, found.rows, outcomes)
             )
-            self._expect_again(outcomes)
+            self._notify_retries(outcomes)
 
-        taken = TakenRows(self._context, found, close)
+        locked = LockedRows(self._context, found, close)
         try:
-            yield taken
+            yield locked
         finally:
-            self._give_back(fenced, found.rows, taken)
+            self._give_back(fenced, found.rows, locked)
 
-    def _expect_again(self, outcomes: Sequence[Outcome]) -> None:
+    def _notify_retries(self, outcomes: Sequence[Outcome]) -> None:
         """Have the next claims look where timeouts were put that are to be tried again."""
         tries = [one.next_try for one in outcomes if one.kind is OutcomeKind.RETRY]
         if tries:
-            self._expect(min(tries))
+            self._notify_stored(min(tries))
 
     def _rows(
         self, connection: Connection, keys: Sequence[Key], token: str, ahead: Micros
-    ) -> Found:
-        """Return what there is of *keys* due *ahead* from now; locked, where the database can."""
+    ) -> DispatchRows:
+        """Return the rows of *keys* due *ahead* from now; locked, where the database can."""
         if not keys:
-            return Found()
+            return DispatchRows()
         asked = set(keys)
         others: dict[str, Any] = {"token": token}
         if self._context.has_database_clock:
@@ -192,18 +197,18 @@ class Taking:
         rows, bodies = self._bodies.first_of(connection, there)
         left = [key for key in there if key not in rows] if len(rows) < len(there) else []
         if not self._context.database.dialect.row_locks:
-            return Found(rows, bodies, left)
-        return Found(rows, bodies, left, asked.difference(at))
+            return DispatchRows(rows, bodies, left)
+        return DispatchRows(rows, bodies, left, asked.difference(at))
 
-    def _fence(
+    def _lock_claim(
         self, connection: Connection, token: str, keys: Sequence[Key], ahead: Micros
-    ) -> tuple[str, Found]:
-        """Make the claim of *token* ours for good; return the token to close and what there is."""
+    ) -> tuple[str, DispatchRows]:
+        """Make the claim of *token* ours for good; return the token to close and the rows."""
         context = self._context
-        me, now = context.lives.name_of(context.me), context.now(connection)
+        me, now = context.liveness.name_of(context.me), context.now(connection)
         if token:
             claims = context.tables.claims
-            taken = connection.execute(
+            locked = connection.execute(
                 update(claims)
                 .where(
                     claims.c.token == token,
@@ -219,9 +224,9 @@ class Taking:
                 )
             )
             reach("taking.fence_raised")
-            if not taken.rowcount:
-                return "", Found()
-            # What an order names beyond its claim (a forged one) may be in other hands.
+            if not locked.rowcount:
+                return "", DispatchRows()
+            # Keys of a forged order beyond its claim may belong to another claim.
             [claim] = [one for one in claims_of(connection, context) if one.token == token]
             covered = [key for key in keys if claim.interval.covers(key)]
             return token, self._rows(connection, covered, token, ahead)
@@ -230,21 +235,21 @@ class Taking:
         found = replace(self._rows(connection, free[:1], token, ahead), left=free[1:])
         if found.rows:
             token = uuid4().hex
-            add_claims(connection, context, [NewClaim(token, free[:1])], me, now, taken_by=me)
+            add_claims(connection, context, [NewClaim(token, free[:1])], me, now, locked_by=me)
         return token, found
 
     def _claim_before_publish(self, token: str, rows: Rows) -> str:
-        """Return *token*, or where no claim goes by it that of a new one on all *rows*.
+        """Return *token*, or if there is no such claim the token of a new claim on all *rows*.
 
         A crash after the publish must leave a committed claim behind, or a later cancel could
-        not know that the timeout may have been sent. Where others' claims overlap with it is of
-        no matter: the row lock decides.
+        not know that the timeout may have been sent. Overlapping claims of other owners do no harm:
+        the row lock decides.
         """
         context = self._context
         if context.atomic or not rows or all(row.claimed for row in rows.values()):
             return token
         new, keys = uuid4().hex, list(rows)
-        me = context.lives.name_of(context.me)
+        me = context.liveness.name_of(context.me)
 
         def work(connection: Connection) -> None:
             add_claims(connection, context, [NewClaim(new, keys)], me, context.now(connection))
@@ -254,15 +259,15 @@ class Taking:
         return new
 
     def _give_back(
-        self, token: str, rows: Rows, taken: TakenRows, passed_by: Collection[Key] = ()
+        self, token: str, rows: Rows, locked: LockedRows, passed_by: Collection[Key] = ()
     ) -> None:
-        """End the claim of what was taken and not closed; it may have been sent."""
-        if taken.recorded or not token:
+        """End the claim of rows that were locked and not closed; they may have been sent."""
+        if locked.recorded or not token:
             return
 
         def work(connection: Connection) -> None:
             if not (self._context.atomic and self._context.database.dialect.row_locks):
-                mark(connection, self._context, list(rows))
+                flag_maybe_sent(connection, self._context, list(rows))
             reach("taking.marked")
             self._closing.end_claim(connection, token, passed_by)
 
@@ -271,7 +276,9 @@ class Taking:
         except StorageUnavailable as error:
             # The caller's own error is on its way up; the claim ends by itself, a little later.
             logger.warning(
-                "claim %s could not be given back and must lapse: %s", token, on_one_line(error)
+                "dispatcher could not release claim %s, which expires by itself: %s",
+                token,
+                on_one_line(error),
             )
 
 
@@ -280,8 +287,8 @@ def is_free(
 ) -> tuple[ColumnElement[bool], ...]:
     """Return the conditions that a row may be dispatched now, or at *until* by the database.
 
-    Where the host's clock counts it is the parameter ``now``. What is not due is not locked for
-    nothing: a cancel would be told that it is on its way.
+    Where the host's clock counts it is the parameter ``now``. A row before its due time stays
+    unlocked: a cancel would take it for a running dispatch.
     """
     timeouts = context.tables.timeouts
     latest: ColumnElement[int] = bindparam("now")

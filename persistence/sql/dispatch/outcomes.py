@@ -1,4 +1,4 @@
-"""Closing a claim: how each dispatch ended, in one transaction."""
+"""Close a claim: record how each dispatch ended, in one transaction."""
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
@@ -8,14 +8,12 @@ from sqlalchemy import Connection, bindparam, delete, func, select, update
 from timeoutmgr.contracts import Key, Outcome, OutcomeKind, TimeoutState
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database.engine import execute_many
+from timeoutmgr.persistence.sql.claim.rows import flag_maybe_sent, forget, lapse
+from timeoutmgr.persistence.sql.conditions import OnKeys
+from timeoutmgr.persistence.sql.context import StoreContext
+from timeoutmgr.persistence.sql.rows import due_of, entry, record
 
-from .claims import forget, lapse
-from .closing_at_once import ClosingAtOnce, is_for, sent_whole
-from .conditions import OnKeys
-from .context import StoreContext
-from .history import entry, record
-from .marking import mark
-from .rows import due_of
+from .bulk_close import BulkClose, sent_whole, supports_bulk_close
 
 _STATES = {
     OutcomeKind.DISPATCHED: TimeoutState.DISPATCHED,
@@ -23,12 +21,12 @@ _STATES = {
 }
 
 
-class Closing:
+class OutcomeWriter:
     """Records outcomes of one endpoint."""
 
     def __init__(self, context: StoreContext) -> None:
         self._context = context
-        self._at_once = ClosingAtOnce(context) if is_for(context) else None
+        self._at_once = BulkClose(context) if supports_bulk_close(context) else None
         timeouts = context.tables.timeouts
         self._remove = OnKeys(context, delete(timeouts).where)
         one_row = (
@@ -41,7 +39,7 @@ class Closing:
         self._retry = (
             update(timeouts)
             .where(*one_row)
-            .ordered_values(  # MySQL has a column's new value in what follows
+            .ordered_values(  # MySQL has a column's new value in later assignments
                 (timeouts.c.original_due, func.coalesce(timeouts.c.original_due, timeouts.c.due)),
                 (timeouts.c.due, bindparam("next_try_")),
                 (timeouts.c.attempts, timeouts.c.attempts + 1),
@@ -82,7 +80,7 @@ class Closing:
             ended = [outcome for outcome in ours if outcome.kind is kind]
             if ended:
                 self._end(connection, rows, ended, state)
-        mark(connection, self._context, [one.key for one in ours if one.maybe_sent])
+        flag_maybe_sent(connection, self._context, [one.key for one in ours if one.maybe_sent])
         reach("closing.retries_marked")
         self._put_off(connection, [one for one in ours if one.kind is OutcomeKind.RETRY])
         reach("closing.retries_written")
@@ -109,10 +107,11 @@ class Closing:
         execute_many(connection, self._move_key, retries)
 
     def end_claim(self, connection: Connection, token: str, passed_by: Collection[Key]) -> None:
-        """End the claim of *token* (empty: none), unless others hold rows of it.
+        """End the claim of *token* (empty: none), unless other transactions lock rows of it.
 
-        Then it lapses: the poller drops it when nobody holds a row of it any more. Who does may
-        be another dispatcher, that ends it itself, or a change, that knows of no claim.
+        Then it lapses: the poller drops it when no transaction locks a row of it any more. The lock
+        may be of another dispatcher, which ends the claim itself, or of a change, which knows of no
+        claim.
         """
         if not token:
             return
@@ -143,12 +142,12 @@ class Closing:
             reach("closing.keys_closed")
             self._remove_rows(connection, keys)
             reach("closing.rows_removed")
-        # Also of those that were changed after a claim had lapsed: sent is sent.
+        # Also of timeouts that were changed after a claim had lapsed: sent is sent.
         record(
             connection,
             self._context,
             state.value,
-            [_told(outcome, rows[outcome.key]) for outcome in ended],
+            [_history_entry(outcome, rows[outcome.key]) for outcome in ended],
         )
         reach("closing.history_written")
 
@@ -161,13 +160,13 @@ class Closing:
         execute_many(connection, self._remove_one, rows)
 
     def _unmoved(self, connection: Connection, keys: Sequence[Key]) -> list[Key]:
-        """Return those of *keys* whose rows are where they were taken."""
+        """Return the members of *keys* whose rows did not move."""
         if self._context.database.dialect.row_locks:
             return list(keys)  # they are locked
         found = connection.execute(*self._still_there.of(keys))
         return sorted({Key(*row) for row in found} & set(keys))
 
 
-def _told(outcome: Outcome, row: Any) -> dict[str, Any]:
+def _history_entry(outcome: Outcome, row: Any) -> dict[str, Any]:
     key = Key(due_of(row), outcome.key.id)
     return entry(key, outcome.at, row.destination, row.attempts, row.run_id)

@@ -22,11 +22,11 @@ from sqlalchemy import (
 )
 
 from timeoutmgr.contracts import TimeoutState
-from timeoutmgr.instants import Micros
+from timeoutmgr.message.instants import Micros
 from timeoutmgr.migration import Batch
 from timeoutmgr.persistence.sql.conditions import within
 from timeoutmgr.persistence.sql.context import StoreContext
-from timeoutmgr.persistence.sql.history import is_wanted
+from timeoutmgr.persistence.sql.rows import is_wanted
 
 _STATE: Final = TimeoutState.MIGRATED.value
 _BY_PRIMARY_KEY: Final = "; ".join(
@@ -36,7 +36,7 @@ _BY_PRIMARY_KEY: Final = "; ".join(
 
 
 class RemovingAtOnce:
-    """Removes batches of one endpoint that nobody else touches: they are hidden."""
+    """Removes batches of one endpoint; they are hidden, so no other process writes them."""
 
     def __init__(self, context: StoreContext) -> None:
         self._context = context
@@ -45,7 +45,7 @@ class RemovingAtOnce:
     def remove(
         self, connection: Connection, run_id: str, batch: Batch, at: Micros
     ) -> tuple[int, int]:
-        """Remove what *run_id* has hidden of *batch*; return how many rows, and tombstones."""
+        """Remove the hidden rows of *batch*; return the counts of rows and of tombstones."""
         connection.exec_driver_sql(_BY_PRIMARY_KEY)
         span = batch.range
         parameters = {
@@ -68,7 +68,7 @@ def _statement(context: StoreContext) -> Select[Any]:
     at = bindparam("at", type_=BigInteger)
     first = (bindparam("first_due", type_=BigInteger), bindparam("first_id", type_=Text))
     last = (bindparam("last_due", type_=BigInteger), bindparam("last_id", type_=Text))
-    gone = (
+    moved = (
         delete(timeouts)
         .where(
             timeouts.c.endpoint == endpoint,
@@ -81,8 +81,8 @@ def _statement(context: StoreContext) -> Select[Any]:
         )
         .cte("gone")
     )
-    # By id, so that whoever closes some of the same waits in one order.
-    ids = select(gone.c.id).order_by(gone.c.id).subquery("ids")
+    # By id: processes that close some of the same keys wait in one order.
+    ids = select(moved.c.id).order_by(moved.c.id).subquery("ids")
     closed = (
         update(keys)
         .where(keys.c.endpoint == endpoint, keys.c.id == ids.c.id)
@@ -91,16 +91,23 @@ def _statement(context: StoreContext) -> Select[Any]:
         .cte("closed")
     )
     counts = select(
-        select(func.count()).select_from(gone).scalar_subquery(),
+        select(func.count()).select_from(moved).scalar_subquery(),
         select(func.count()).select_from(closed).scalar_subquery(),
     )
     if not is_wanted(context, _STATE):
         return counts
-    told = insert(history).from_select(
+    written = insert(history).from_select(
         ["id", "due", "at", "destination", "attempt", "run_id", "event", "endpoint", "node"],
         select(
-            *(gone.c.id, gone.c.due, at, gone.c.destination, gone.c.attempts, run),
+            *(
+                moved.c.id,
+                moved.c.due,
+                at,
+                moved.c.destination,
+                moved.c.attempts,
+                run,
+            ),
             *(bindparam(None, _STATE, type_=Text), endpoint, bindparam("node", type_=Text)),
         ),
     )
-    return counts.add_cte(told.cte("told"))
+    return counts.add_cte(written.cte("told"))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import count, islice
+from itertools import islice
 from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Connection, Row, func, insert, select, update
@@ -13,98 +12,93 @@ from sqlalchemy import ColumnElement, Connection, Row, func, insert, select, upd
 from timeoutmgr.contracts import Key, Transaction
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database.engine import execute_many
+from timeoutmgr.database.run_rows import RunRow, RunRows
 from timeoutmgr.errors import MigrationFailed, MigrationRefused
-from timeoutmgr.instants import Micros
-from timeoutmgr.migration import Batch, BatchState, Range, Run, RunState, Terms
+from timeoutmgr.message.instants import Micros
+from timeoutmgr.migration import Batch, BatchState, KeyRange, MigrationRun, MigrationRunState, Terms
 from timeoutmgr.migration.states import batch_may_become, run_may_become
 from timeoutmgr.persistence.sql.context import StoreContext
 from timeoutmgr.persistence.sql.locks import lock_endpoint
 
-from .claims import Claims
+from .claims import BatchClaims
 
 KIND: Final = "migration"
 _PAGE: Final = 1_000
-_OVER: Final = [state.value for state in RunState if state.is_over]
+_OVER: Final = [state.value for state in MigrationRunState if state.is_over]
 _BATCH_OVER: Final = [state.value for state in BatchState if state.is_over]
 
 
-class SqlLedger:
+class SqlMigrationLedger:
     """See :class:`timeoutmgr.migration.Ledger`; of one endpoint."""
 
     def __init__(self, context: StoreContext) -> None:
         self._context = context
         runs, batches = context.tables.runs, context.tables.batches
-        self._runs, self._batches = runs, batches
+        self._rows, self._batches = RunRows(runs), batches
+        self._is_open = runs.c.state.not_in(_OVER)
         self._mine = (runs.c.kind == KIND, runs.c.endpoint == context.endpoint)
-        self._claims = Claims(context)
+        self._claims = BatchClaims(context)
 
     def now(self) -> Micros:
         """Return the store's time."""
         with self._context.database.read() as connection:
             return self._context.now(connection)
 
-    def create(self, run_id: str, terms: Terms, ranges: Iterable[Range], runner: str) -> Run:
+    def create(
+        self, run_id: str, terms: Terms, ranges: Iterable[KeyRange], runner: str
+    ) -> MigrationRun:
         """Write run and plan in one transaction; refuse while another run is open."""
         # Read to its end first: it looks through connections of its own.
         planned = list(ranges)
-        name = self._context.lives.name_of(runner)
+        name = self._context.liveness.name_of(runner)
 
-        def work(connection: Connection) -> Run:
+        def work(connection: Connection) -> MigrationRun:
             lock_endpoint(connection, self._context)
             if self._open_run(connection) is not None:
                 raise MigrationRefused(
-                    f"endpoint {terms.endpoint!r} has an open run", ["somebody has just begun it"]
+                    f"endpoint {terms.endpoint!r} has an open run",
+                    ["another process has just begun it"],
                 )
-            now = self._context.now(connection)
-            row = {
-                "run_id": run_id,
-                "kind": KIND,
-                "state": RunState.PLANNED.value,
-                "created": now,
-                "parameters": terms.to_json(),
-                "endpoint": self._context.endpoint,
-                "runner": name,
-            }
-            connection.execute(insert(self._runs), row)
+            run = RunRow(
+                run_id=run_id,
+                kind=KIND,
+                state=MigrationRunState.PLANNED.value,
+                created=self._context.now(connection),
+                parameters=terms.to_json(),
+                endpoint=self._context.endpoint,
+                runner=name,
+            )
+            self._rows.insert(connection, run)
             reach("ledger.run_written")
-            numbers = count()
-            ranges_left = iter(planned)
-            while page := list(islice(ranges_left, _PAGE)):
-                rows = [_planned(run_id, next(numbers), one) for one in page]
-                execute_many(connection, insert(self._batches), rows)
-                reach("ledger.batches_written")
-            return Run(id=run_id, terms=terms, state=RunState.PLANNED, created=now, runner=name)
+            self._insert_batches(connection, run_id, planned)
+            return _migration_run(run)
 
         return self._context.database.run(work)
 
-    def take(self, run_id: str, runner: str) -> Run:
-        """Make *runner* the one that works at the run, unless the one before it lives."""
-        name = self._context.lives.name_of(runner)
+    def acquire(self, run_id: str, runner: str) -> MigrationRun:
+        """Make *runner* the runner of the run, unless the runner before is alive."""
+        name = self._context.liveness.name_of(runner)
 
-        def work(connection: Connection) -> Run:
-            row = connection.execute(
-                select(self._runs).where(self._runs.c.run_id == run_id).with_for_update()
-            ).one()
-            others = {row.runner} - {None, name}
-            if others - self._context.lives.gone(others):
+        def work(connection: Connection) -> MigrationRun:
+            row = self._rows.locked(connection, run_id)
+            others = {before for before in (row.runner,) if before not in (None, name)}
+            if others - self._context.liveness.dead_owners(others):
                 raise MigrationRefused(
                     f"another process is at work at run {run_id}",
                     ["wait for it, or end it; then run again"],
                 )
-            connection.execute(
-                update(self._runs).where(self._runs.c.run_id == run_id).values(runner=name)
-            )
-            return replace(_run(row), runner=name)
+            self._rows.change(connection, run_id, runner=name)
+            return _migration_run(replace(row, runner=name))
 
         return self._context.database.run(work)
 
-    def give_up(self, runner: str) -> None:
-        """Say that *runner* works no more."""
-        self._context.lives.end(runner)
+    def release(self, runner: str) -> None:
+        """Release the session lock of *runner*."""
+        self._context.liveness.release(runner)
 
-    def claim(self, run: Run, no: int, runner: str) -> Batch | None:
-        """Put batch *no* into the hands of *runner*, unless another that lives has it."""
-        name = self._context.lives.name_of(runner)
+    def claim(self, run: MigrationRun, no: int, runner: str) -> Batch | None:
+        """Claim batch *no* for *runner*, unless another living owner has claimed it."""
+        name = self._context.liveness.name_of(runner)
 
         def work(connection: Connection) -> Batch | None:
             self._require_runner(connection, run)
@@ -117,43 +111,43 @@ class SqlLedger:
 
         return self._context.database.run(work)
 
-    def claim_next(self, run: Run, runner: str) -> Batch | None:
-        """Claim the first batch that is not over and in nobody's hands."""
-        name = self._context.lives.name_of(runner)
+    def claim_next(self, run: MigrationRun, runner: str) -> Batch | None:
+        """Claim the first batch that is neither over nor claimed."""
+        name = self._context.liveness.name_of(runner)
         batches = self._batches
 
         def work(connection: Connection) -> Batch | None:
             self._require_runner(connection, run)
-            taken = self._claims.of_others(connection, run.id, name)
-            free = (batches.c.state.not_in(_BATCH_OVER), batches.c.no.not_in(taken))
+            others = self._claims.of_others(connection, run.id, name)
+            free = (batches.c.state.not_in(_BATCH_OVER), batches.c.no.not_in(others))
             batch = self._locked(connection, run, *free)
             return None if batch is None else self._put(connection, run, batch, name)
 
         return self._context.database.run(work)
 
-    def set_aside(self, run: Run, batch: Batch) -> None:
-        """Hand a claimed *batch* to who works at the run."""
-        assert run.runner is not None, "a run that is worked at names who does so"
+    def set_aside(self, run: MigrationRun, batch: Batch) -> None:
+        """Reassign the claim on *batch* to the runner of the run."""
+        assert run.runner is not None, "a claimed batch belongs to a run with a runner"
         runner = run.runner
         self._context.database.run(
-            lambda connection: self._claims.hand_over(connection, run.id, batch, runner)
+            lambda connection: self._claims.reassign(connection, run.id, batch, runner)
         )
 
-    def in_hand(self, run_id: str) -> Collection[int]:
-        """Return the numbers of the batches that somebody has claimed."""
+    def claimed(self, run_id: str) -> Collection[int]:
+        """Return the numbers of the claimed batches."""
         with self._context.database.read() as connection:
-            return self._claims.held(connection, run_id).keys()
+            return self._claims.numbers(connection, run_id)
 
-    def open_run(self) -> Run | None:
-        """Return the run that is not over, if there is one."""
+    def open_run(self) -> MigrationRun | None:
+        """Return the open run, or None."""
         with self._context.database.read() as connection:
             return self._open_run(connection)
 
-    def runs(self) -> Sequence[Run]:
+    def runs(self) -> Sequence[MigrationRun]:
         """Return all runs, the latest first."""
-        statement = select(self._runs).where(*self._mine).order_by(self._runs.c.created.desc())
         with self._context.database.read() as connection:
-            return [_run(row) for row in connection.execute(statement)]
+            rows = self._rows.matching(connection, *self._mine)
+        return [_migration_run(row) for row in reversed(rows)]
 
     def batches(self, run_id: str) -> Iterator[Batch]:
         """Yield the run's batches in order, read page by page."""
@@ -198,31 +192,25 @@ class SqlLedger:
         return sums | {f"batches_{row.state}": row.batches for row in rows}
 
     def move_run(
-        self, run_id: str, state: RunState, *, report: Mapping[str, Any] | None = None
+        self, run_id: str, state: MigrationRunState, *, report: Mapping[str, Any] | None = None
     ) -> None:
-        """Set a run's state, where it can follow."""
+        """Set a run's state, if it can follow."""
 
         def work(connection: Connection) -> None:
-            now_in = connection.execute(
-                select(self._runs.c.state).where(self._runs.c.run_id == run_id).with_for_update()
-            ).scalar_one()
-            if not run_may_become(RunState(now_in), state):
+            now_in = self._rows.locked(connection, run_id).state
+            if not run_may_become(MigrationRunState(now_in), state):
                 raise MigrationFailed(f"run {run_id} is {now_in} and cannot become {state}")
             values: dict[str, Any] = {"state": state.value}
             if state.is_over:
                 values |= {"ended": self._context.now(connection)}
-            if report is not None:
-                values |= {"report": json.dumps(report)}
-            connection.execute(
-                update(self._runs).where(self._runs.c.run_id == run_id).values(values)
-            )
+            self._rows.change(connection, run_id, report=report, **values)
             if state.is_over:
                 self._claims.drop_all(connection, run_id)
 
         self._context.database.run(work)
 
     def move_batch(self, run_id: str, batch: Batch, transaction: Transaction | None = None) -> None:
-        """Write *batch* as it is now, where its state can follow."""
+        """Write *batch* as it is now, if its state can follow."""
 
         def work(connection: Connection) -> None:
             batches = self._batches
@@ -241,7 +229,7 @@ class SqlLedger:
                 .where(*this)
                 .values(
                     state=batch.state.value,
-                    taken=batch.taken,
+                    taken=batch.collected,
                     arrived=batch.new,
                     known=batch.known,
                     returned=batch.returned,
@@ -256,20 +244,27 @@ class SqlLedger:
         else:
             work(transaction)
 
-    def _require_runner(self, connection: Connection, run: Run) -> None:
-        """Refuse where another has taken the run over; until the commit nobody can."""
-        runner = connection.execute(
-            select(self._runs.c.runner).where(self._runs.c.run_id == run.id).with_for_update()
-        ).scalar_one()
+    def _insert_batches(
+        self, connection: Connection, run_id: str, planned: Sequence[KeyRange]
+    ) -> None:
+        numbered = enumerate(planned)
+        while page := list(islice(numbered, _PAGE)):
+            rows = [_planned(run_id, no, span) for no, span in page]
+            execute_many(connection, insert(self._batches), rows)
+            reach("ledger.batches_written")
+
+    def _require_runner(self, connection: Connection, run: MigrationRun) -> None:
+        """Raise MigrationRefused if the run has another runner; lock it until the commit."""
+        runner = self._rows.locked(connection, run.id).runner
         if runner != run.runner:
             raise MigrationRefused(
-                f"another process works at run {run.id} now", ["leave it to that one"]
+                f"another process works at run {run.id} now", ["leave the run to that process"]
             )
 
     def _locked(
-        self, connection: Connection, run: Run, *which: ColumnElement[bool]
+        self, connection: Connection, run: MigrationRun, *which: ColumnElement[bool]
     ) -> Batch | None:
-        """Return the first of the run's batches *which* are meant, locked."""
+        """Return the first batch of the run that meets *which*, locked."""
         batches = self._batches
         statement = (
             select(batches)
@@ -281,17 +276,16 @@ class SqlLedger:
         row = connection.execute(statement).first()
         return None if row is None else _batch(row)
 
-    def _put(self, connection: Connection, run: Run, batch: Batch, name: str) -> Batch:
+    def _put(self, connection: Connection, run: MigrationRun, batch: Batch, name: str) -> Batch:
         self._claims.put(connection, run.id, batch.no, name)
         return replace(batch, claim=name)
 
-    def _open_run(self, connection: Connection) -> Run | None:
-        statement = select(self._runs).where(*self._mine, self._runs.c.state.not_in(_OVER))
-        row = connection.execute(statement).first()
-        return None if row is None else _run(row)
+    def _open_run(self, connection: Connection) -> MigrationRun | None:
+        rows = self._rows.matching(connection, *self._mine, self._is_open)
+        return _migration_run(rows[0]) if rows else None
 
 
-def _planned(run_id: str, no: int, planned: Range) -> dict[str, Any]:
+def _planned(run_id: str, no: int, planned: KeyRange) -> dict[str, Any]:
     return {
         "run_id": run_id,
         "no": no,
@@ -305,26 +299,26 @@ def _planned(run_id: str, no: int, planned: Range) -> dict[str, Any]:
     }
 
 
-def _run(row: Row[Any]) -> Run:
-    made = Run(
+def _migration_run(row: RunRow) -> MigrationRun:
+    return MigrationRun(
         id=row.run_id,
         terms=Terms.from_json(row.parameters),
-        state=RunState(row.state),
+        state=MigrationRunState(row.state),
         created=row.created,
         ended=row.ended,
         runner=row.runner,
+        report=row.report,
     )
-    return made if row.report is None else replace(made, report=json.loads(row.report))
 
 
 def _batch(row: Row[Any]) -> Batch:
     return Batch(
         no=row.no,
-        range=Range(
+        range=KeyRange(
             Key(row.from_due, row.from_id), Key(row.to_due, row.to_id), row._mapping["count"]
         ),
         state=BatchState(row.state),
-        taken=row.taken,
+        collected=row.taken,
         new=row.arrived,
         known=row.known,
         returned=row.returned,

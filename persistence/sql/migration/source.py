@@ -1,8 +1,8 @@
 """Timeouts that leave a SQL store: hidden batch by batch, removed once they are elsewhere.
 
-Hidden is a mark on the row that claims, dispatchers, cancels and reschedules pass by. It is set on
-a batch when its turn comes and not before: until then the source delivers, lists and cancels as
-ever, and nothing gets late by waiting for its turn.
+The flag ``hidden_by`` excludes a row from claims, dispatches, cancels and reschedules. It is set on
+a batch just before the batch moves: until then the source delivers, lists and cancels as ever, and
+no timeout gets late because its batch waits.
 """
 
 from __future__ import annotations
@@ -25,21 +25,20 @@ from timeoutmgr.contracts import Key, TimeoutState
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database.engine import execute_many
 from timeoutmgr.errors import MigrationFailed
-from timeoutmgr.instants import Micros
-from timeoutmgr.migration import Batch, Item, Problem, Range, Survey, Window
-from timeoutmgr.migration.cutting import in_ranges
-from timeoutmgr.migration.ports import Also
-from timeoutmgr.persistence.sql.claims import claims_of
-from timeoutmgr.persistence.sql.closing_at_once import is_for
+from timeoutmgr.message.instants import Micros
+from timeoutmgr.migration import Batch, Item, KeyRange, Problem, Survey, Window
+from timeoutmgr.migration.ports import LedgerWrite
+from timeoutmgr.migration.runs import in_ranges
+from timeoutmgr.persistence.sql.claim.due_keys import go_by_key
+from timeoutmgr.persistence.sql.claim.rows import claims_of
 from timeoutmgr.persistence.sql.conditions import within
 from timeoutmgr.persistence.sql.context import StoreContext
-from timeoutmgr.persistence.sql.due_keys import go_by_key
-from timeoutmgr.persistence.sql.history import entry, record
+from timeoutmgr.persistence.sql.dispatch.bulk_close import supports_bulk_close
 from timeoutmgr.persistence.sql.locks import lock_endpoint
-from timeoutmgr.persistence.sql.rows import PLACED, from_placed
+from timeoutmgr.persistence.sql.rows import PLACED, entry, from_placed, record
 
-from .arriving import FENCE, OPEN, fence_of
-from .removing import RemovingAtOnce
+from .bulk_removal import RemovingAtOnce
+from .target import OPEN
 
 _MOST_DESTINATIONS: Final = 10_000
 _AT_ONCE: Final = 1_000
@@ -48,13 +47,13 @@ _AT_ONCE: Final = 1_000
 class SqlSource:
     """See :class:`timeoutmgr.migration.Source`; the pending timeouts of one endpoint."""
 
-    hides_with_the_ledger: Final = True
+    hides_atomically: Final = True
 
     def __init__(self, context: StoreContext, name: str) -> None:
         self._context = context
         self._name = name
         self._timeouts = context.tables.timeouts
-        self._at_once = RemovingAtOnce(context) if is_for(context) else None
+        self._at_once = RemovingAtOnce(context) if supports_bulk_close(context) else None
 
     def describe(self) -> str:
         """Return the database, schema and prefix, without secrets."""
@@ -66,19 +65,19 @@ class SqlSource:
             return self._context.now(connection)
 
     def survey(self, window: Window) -> Survey:
-        """Return what a run would take now."""
+        """Return the survey of a run that began now."""
         timeouts = self._timeouts
         with self._context.database.read() as connection:
             now = self._context.now(connection)
-            taken = self._within(window, now)
+            selected = self._within(window, now)
             found = connection.execute(
                 select(func.count(), func.min(timeouts.c.due), func.max(timeouts.c.due)).where(
-                    *taken
+                    *selected
                 )
             ).one()
             destinations = connection.execute(
                 select(timeouts.c.destination, func.count())
-                .where(*taken)
+                .where(*selected)
                 .group_by(timeouts.c.destination)
                 .limit(_MOST_DESTINATIONS)
             )
@@ -90,25 +89,23 @@ class SqlSource:
                 earliest=found[1],
                 latest=found[2],
                 destinations={name: many for name, many in destinations},
-                problems=tuple(map(self._arriving, self._open_fences(connection))),
+                problems=tuple(map(self._arriving, self._arriving_runs(connection))),
                 left=all_pending - found[0],
             )
 
-    def _open_fences(self, connection: Connection) -> Sequence[str]:
-        runs = self._context.tables.runs
-        mine = (runs.c.kind == FENCE, runs.c.endpoint == self._context.endpoint)
-        found = connection.execute(select(runs.c.run_id).where(*mine, runs.c.state == OPEN))
-        return found.scalars().all()
+    def _arriving_runs(self, connection: Connection) -> Sequence[str]:
+        tokens = self._context.tables.fencing_tokens
+        mine = (tokens.c.endpoint == self._context.endpoint, tokens.c.state == OPEN)
+        return connection.execute(select(tokens.c.run_id).where(*mine)).scalars().all()
 
-    def _arriving(self, fence: str) -> Problem:
-        # Gone on with after this one, it would bring back what has left from here.
-        run_id = fence.removesuffix(fence_of(""))
+    def _arriving(self, run_id: str) -> Problem:
+        # Continued after this run, the other run would bring back the timeouts that left.
         return Problem(
             self._name, f"run {run_id} into it is open", "finish or abort that one first"
         )
 
-    def ranges(self, window: Window, size: int) -> Iterator[Range]:
-        """Yield ranges of *size* timeouts and a smaller last one, nearest due first.
+    def ranges(self, window: Window, size: int) -> Iterator[KeyRange]:
+        """Yield ranges of *size* timeouts and a smaller last range, nearest due first.
 
         Where bodies are large, ranges have fewer. Keys and sizes are read one behind the other: a
         sum over many bodies, which MySQL reads whole for that, would be taken for an outage.
@@ -124,18 +121,18 @@ class SqlSource:
             rows = connection.execution_options(yield_per=_AT_ONCE).execute(statement)
             yield from in_ranges(((Key(due, id_), size_) for due, id_, size_ in rows), size)
 
-    def is_where_it_arrives(self, run_id: str) -> bool:
-        """Return whether the run's fence stands in these very tables."""
-        runs = self._context.tables.runs
-        fence = select(runs.c.run_id).where(runs.c.run_id == fence_of(run_id))
+    def is_same_store_as_target(self, run_id: str) -> bool:
+        """Return whether the run's fencing token is in the tables of this source."""
+        tokens = self._context.tables.fencing_tokens
+        token = select(tokens.c.run_id).where(tokens.c.run_id == run_id)
         with self._context.database.read() as connection:
-            return connection.execute(fence).first() is not None
+            return connection.execute(token).first() is not None
 
     def prepare(self, run_id: str) -> None:
-        """Do nothing: the mark has its column."""
+        """Do nothing: the flag has its column."""
 
-    def hide(self, run_id: str, batch: Batch, window: Window, also: Also) -> None:
-        """Mark the rows of the batch's range that are still within *window*."""
+    def hide(self, run_id: str, batch: Batch, window: Window, write: LedgerWrite) -> None:
+        """Flag the rows of the batch's range that are still within *window*."""
         timeouts, span = self._timeouts, batch.range
 
         def work(connection: Connection) -> None:
@@ -151,12 +148,12 @@ class SqlSource:
                 .values(hidden_by=run_id)
             ).rowcount
             reach("leaving.hidden")
-            also(connection, hidden)
+            write(connection, hidden)
 
         self._context.database.run(work)
 
     def read(self, run_id: str, batch: Batch) -> Sequence[Item]:
-        """Return the marked rows of the batch."""
+        """Return the hidden rows of the batch."""
         timeouts = self._timeouts
         statement = (
             select(timeouts.c.maybe_sent, *(timeouts.c[name] for name in PLACED))
@@ -171,7 +168,7 @@ class SqlSource:
             for maybe_sent, *values in rows
         ]
 
-    def remove(self, run_id: str, batch: Batch, items: Sequence[Item], also: Also) -> None:
+    def remove(self, run_id: str, batch: Batch, items: Sequence[Item], write: LedgerWrite) -> None:
         """Remove the batch's rows and leave tombstones, in one transaction with the ledger."""
 
         def work(connection: Connection) -> None:
@@ -183,7 +180,7 @@ class SqlSource:
                 self._close(connection, items, run_id)
             else:
                 removed = self._remove_at_once(connection, self._at_once, run_id, batch, items)
-            also(connection, removed)
+            write(connection, removed)
 
         self._context.database.run(work)
 
@@ -197,10 +194,10 @@ class SqlSource:
     ) -> int:
         at = self._context.now(connection)
         removed, closed = at_once.remove(connection, run_id, batch, at)
-        # One statement does all three: whoever dies at any of them has committed none.
+        # One statement does all three: a crash at any of them has committed none.
         reach("leaving.rows_removed")
         if closed != removed:
-            # A row without its key: then one is inserted, or a redelivery would bring it back.
+            # A row without its key: insert a tombstone, or a redelivery brings the timeout back.
             ids = sorted(item.timeout.id for item in items)
             self._context.writing.close_keys(connection, ids, TimeoutState.MIGRATED, at)
         reach("leaving.keys_closed")
@@ -208,30 +205,35 @@ class SqlSource:
         return removed
 
     def restore(
-        self, run_id: str, batch: Batch, items: Sequence[Item], there: Collection[str], also: Also
+        self,
+        run_id: str,
+        batch: Batch,
+        items: Sequence[Item],
+        there: Collection[str],
+        write: LedgerWrite,
     ) -> None:
-        """Remove what is *there* and unmark the rest, in one transaction with the ledger."""
+        """Remove the timeouts *there* and unhide the rest, in one transaction with the ledger."""
         timeouts = self._timeouts
-        gone = [item for item in items if item.timeout.id in there]
+        dead = [item for item in items if item.timeout.id in there]
         rows: list[dict[str, Any]] = [
             {"endpoint_": self._context.endpoint, "due_": key.due, "id_": key.id}
-            for key in (one.timeout.key for one in gone)
+            for key in (one.timeout.key for one in dead)
         ]
 
         def work(connection: Connection) -> None:
             execute_many(connection, _one_row(self._context), rows)
             reach("leaving.some_removed")
-            self._close(connection, gone, run_id)
+            self._close(connection, dead, run_id)
             restored = connection.execute(
                 update(timeouts).where(*self._hidden(run_id, batch)).values(hidden_by=None)
             ).rowcount
             reach("leaving.restored")
-            also(connection, restored)
+            write(connection, restored)
 
         self._context.database.run(work)
 
     def hidden(self, run_id: str) -> int:
-        """Return how many rows bear the run's mark."""
+        """Return how many rows the run has hidden."""
         statement = select(func.count()).where(
             self._timeouts.c.endpoint == self._context.endpoint,
             self._timeouts.c.hidden_by == run_id,
@@ -261,14 +263,14 @@ class SqlSource:
         reach("leaving.history_written")
 
     def _refuse_claims(self, connection: Connection) -> None:
-        """Refuse to take what is due while somebody dispatches; nobody can begin to meanwhile."""
+        """Refuse to hide due timeouts during a dispatch; the lock keeps another from beginning."""
         lock_endpoint(connection, self._context)
         claims = claims_of(connection, self._context)
-        gone = self._context.lives.gone({claim.owner for claim in claims})
-        if any(claim.owner not in gone for claim in claims):
+        dead = self._context.liveness.dead_owners({claim.owner for claim in claims})
+        if any(claim.owner not in dead for claim in claims):
             raise MigrationFailed(
-                f"{self._context.endpoint!r} is dispatching what is overdue; stop its processes, "
-                "or leave --overdue out: they deliver it"
+                f"{self._context.endpoint!r} is dispatching overdue timeouts; stop its "
+                "processes, or leave --overdue out: they deliver them"
             )
 
     def _within(self, window: Window, now: Micros) -> list[ColumnElement[bool]]:

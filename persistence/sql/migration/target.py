@@ -1,8 +1,8 @@
 """Timeouts that arrive in a SQL store: each id is taken once, and only while its run is open.
 
-The row of the run is the fence. Whoever delivers holds it shared to the commit, whoever ends the
-run changes it: after that nothing of the run can come in, from however late a process, and what
-``timeout_keys`` says of an id is final.
+A run has a fencing token here. Each delivery locks the token shared until its commit, and the end
+of a run shuts the token: after that a late process delivers nothing of the run, and the state of an
+id in ``timeout_keys`` is final.
 """
 
 from __future__ import annotations
@@ -13,26 +13,23 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, Subquery, bindparam, func, select, true, update
 
-from timeoutmgr.content import content_of
 from timeoutmgr.contracts import Key, TimeoutState
+from timeoutmgr.contracts.content import content_of
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database.arrays import TextArray
 from timeoutmgr.database.engine import execute_many
 from timeoutmgr.errors import MessageRejected, MigrationFailed, StorageConflict
-from timeoutmgr.instants import Micros
+from timeoutmgr.message.instants import Micros
 from timeoutmgr.migration import Batch, Delivered, Item, Problem, Survey
+from timeoutmgr.persistence.sql.batch_writes import insert_missing
 from timeoutmgr.persistence.sql.conditions import among
 from timeoutmgr.persistence.sql.context import StoreContext
-from timeoutmgr.persistence.sql.history import entry, record
-from timeoutmgr.persistence.sql.inserting import insert_missing
-from timeoutmgr.persistence.sql.rows import to_row
+from timeoutmgr.persistence.sql.rows import entry, record, to_row
 
-from .ledger import SqlLedger
+from .ledger import SqlMigrationLedger
 
-FENCE: Final = "arrival"
-"""The kind of the rows that a run has where it arrives; its ledger may be in the same table."""
 OPEN: Final = "open"
-"""The state of such a row while its run may deliver."""
+"""The state of a fencing token while its run may deliver."""
 _SHUT: Final = "shut"
 _PAGE: Final = 1_000
 _TRIES: Final = 5
@@ -46,6 +43,7 @@ class SqlTarget:
     def __init__(self, context: StoreContext, name: str) -> None:
         self._context = context
         self._name = name
+        self._tokens: Final = context.tables.fencing_tokens
         keys = context.tables.keys
         found = _keys_of_ids(context)
         self._seen = select(found.c.id, found.c.state)
@@ -76,11 +74,11 @@ class SqlTarget:
             return self._context.now(connection)
 
     def problems(self, survey: Survey) -> Sequence[Problem]:
-        """Return the open run out of this very store; else a store takes what another could hold.
+        """Return the open run out of this very store as a problem; a store has no other.
 
-        What arrives would leave with it, and be brought back by a run that is gone on with.
+        Arriving timeouts would leave with that run, and come back when it is continued.
         """
-        run = SqlLedger(self._context).open_run()
+        run = SqlMigrationLedger(self._context).open_run()
         if run is None or run.terms.source != self._name:
             return ()
         return [
@@ -88,42 +86,36 @@ class SqlTarget:
         ]
 
     def open(self, run_id: str) -> None:
-        """Set the fence up, open; a fence that is there stays as it is."""
-        runs = self._context.tables.runs
+        """Insert the run's fencing token, open; a token that exists stays as it is."""
 
         def work(connection: Connection) -> None:
-            there = connection.execute(
-                select(runs.c.run_id).where(runs.c.run_id == fence_of(run_id))
-            ).first()
-            if there is None:
+            if self._token_state(connection, run_id) is None:
                 row = {
-                    "run_id": fence_of(run_id),
-                    "kind": FENCE,
+                    "run_id": run_id,
+                    "endpoint": self._context.endpoint,
                     "state": OPEN,
                     "created": self._context.now(connection),
-                    "parameters": "{}",
-                    "endpoint": self._context.endpoint,
                 }
-                insert_missing(connection, runs, [row])
+                insert_missing(connection, self._tokens, [row])
 
         self._context.database.run(work)
 
     def deliver(self, run_id: str, batch: Batch, items: Sequence[Item]) -> Delivered:
-        """Store those whose id was never seen here, or has left from here; count the others."""
+        """Store timeouts with a new id, or an id that has left from here; count the rest."""
         rows = {item.timeout.id: self._row(run_id, item) for item in items}
         contents = {item.timeout.id: content_of(item.timeout) for item in items}
         if len(rows) != len(items):
             raise MigrationFailed(f"run {run_id}, batch {batch.no} holds an id twice")
 
         def work(connection: Connection) -> int:
-            self._pass_the_fence(connection, run_id)
+            self._require_open(connection, run_id)
             seen = self._states(connection, list(rows))
             back = sorted(one for one, state in seen.items() if state == TimeoutState.MIGRATED)
-            # By id, so that whoever stores some of the same waits in one order.
+            # By id: processes that store some of the same keys wait in one order.
             new = sorted(rows.keys() - seen.keys())
             keys = [Key(rows[one]["due"], one) for one in new]
-            told = [contents[one] for one in new]
-            if keys and self._context.writing.insert_keys(connection, keys, told) != len(keys):
+            entries = [contents[one] for one in new]
+            if keys and self._context.writing.insert_keys(connection, keys, entries) != len(keys):
                 raise _StoredMeanwhile
             reach("arriving.keys_inserted")
             execute_many(
@@ -136,36 +128,44 @@ class SqlTarget:
             return len(new) + len(back)
 
         arrived = self._until_nobody_interferes(work)
-        # Read again, from what is committed: this is what the source's rows are removed for.
+        # Read again, after the commit: the source removes its rows because of this answer.
         return Delivered(arrived, len(self.present(list(rows))) - arrived)
 
     def present(self, ids: Sequence[str]) -> set[str]:
-        """Return those of *ids* that are stored here, or were and ended here."""
+        """Return the *ids* that are stored here, or were and ended here."""
         with self._context.database.read() as connection:
             found = self._states(connection, ids)
         return {one for one, state in found.items() if state != TimeoutState.MIGRATED}
 
     def shut(self, run_id: str) -> None:
-        """Shut the fence; whoever is delivering now is waited for."""
-        runs = self._context.tables.runs
-        self.open(run_id)  # so that there is one to shut, for a run that ended before it
+        """Shut the fencing token, after the commit of each delivery that has it locked."""
+        tokens = self._tokens
+        self.open(run_id)  # a run may end before its target was opened
         reach("arriving.fence_stands")
-        statement = update(runs).where(runs.c.run_id == fence_of(run_id)).values(state=_SHUT)
+        statement = update(tokens).where(tokens.c.run_id == run_id).values(state=_SHUT)
         self._context.database.run(lambda connection: connection.execute(statement))
 
     def close(self) -> None:
         """Leave the connections to the persistence."""
 
-    def _pass_the_fence(self, connection: Connection, run_id: str) -> None:
-        runs = self._context.tables.runs
-        state = connection.execute(
-            select(runs.c.state).where(runs.c.run_id == fence_of(run_id)).with_for_update(read=True)
-        ).scalar()
+    def _require_open(self, connection: Connection, run_id: str) -> None:
+        """Raise MigrationFailed unless the run's token is open; lock it against ``shut``."""
+        state = self._token_state(connection, run_id, lock=True)
         if state != OPEN:
             raise MigrationFailed(
                 f"run {run_id} is shut at {self._name}: it was aborted or is complete, and takes "
                 "nothing more"
             )
+
+    def _token_state(
+        self, connection: Connection, run_id: str, *, lock: bool = False
+    ) -> str | None:
+        tokens = self._tokens
+        statement = select(tokens.c.state).where(tokens.c.run_id == run_id)
+        found: str | None = connection.execute(
+            statement.with_for_update(read=True) if lock else statement
+        ).scalar()
+        return found
 
     def _states(self, connection: Connection, ids: Sequence[str]) -> dict[str, TimeoutState]:
         found: dict[str, TimeoutState] = {}
@@ -182,11 +182,11 @@ class SqlTarget:
         reach("arriving.rows_inserted")
         if self._context.settings.history == "full":
             at = self._context.now(connection)
-            told = [
+            entries = [
                 entry(Key(_due_of(row), row["id"]), at, row["destination"], row["attempts"], run_id)
                 for row in rows
             ]
-            record(connection, self._context, "scheduled", told)
+            record(connection, self._context, "scheduled", entries)
             reach("arriving.history_written")
 
     def _row(self, run_id: str, item: Item) -> dict[str, Any]:
@@ -208,18 +208,13 @@ class SqlTarget:
             with suppress(_StoredMeanwhile):
                 return self._context.database.run(work)
         raise StorageConflict(
-            f"{self._name}: others stored the same ids {_TRIES} times in a row; run again"
+            f"{self._name}: other processes stored the same ids {_TRIES} times; run again"
         )
 
 
 def _due_of(row: dict[str, Any]) -> Micros:
     due: Micros = row["due"] if row["original_due"] is None else row["original_due"]
     return due
-
-
-def fence_of(run_id: str) -> str:
-    """Return the key of a run's fence: the ledger may be in that table, with a row of the run."""
-    return f"{run_id}.{FENCE}"
 
 
 def _keys_of_ids(context: StoreContext) -> Subquery:
@@ -240,4 +235,4 @@ def _keys_of_ids(context: StoreContext) -> Subquery:
 
 
 class _StoredMeanwhile(Exception):
-    """Somebody stored one of the ids between the look and the insert; nothing is kept."""
+    """Another process stored an id between the read and the insert; the transaction is undone."""

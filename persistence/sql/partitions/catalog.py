@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Table, text
 
 from timeoutmgr.database import Database
 
-from .ranges import ALL, DAY, Range
+from .ranges import ALL, DAY, DueRange
 
 _LOOKS: Final = 5
 _BOUND: Final = r"\((MINVALUE|MAXVALUE|'?-?\d+'?)\)"
@@ -56,13 +56,13 @@ class Whole:
 class Ranged:
     """The pending timeouts of one installation, as they are partitioned now.
 
-    *known* is false where somebody else has laid them out: we keep our hands off. *may_change*
+    *known* is false if another tool has laid them out: we keep our hands off. *may_change*
     says whether this database user may make and drop partitions.
     """
 
     schema: str | None
     name: str
-    ranges: tuple[Range, ...]
+    ranges: tuple[DueRange, ...]
     columns: tuple[str, ...]
     known: bool
     may_change: bool
@@ -86,7 +86,7 @@ class Ranged:
         schema = "" if self.schema is None else f"{_quoted(self.schema)}."
         return schema + self.quoted(suffix)
 
-    def of(self, one: Range) -> str:
+    def of(self, one: DueRange) -> str:
         """Return the table of the range *one*, quoted."""
         return self.table(f"_{one.name}")
 
@@ -106,7 +106,7 @@ class Ranged:
         return f"{len(self.ranges)} partitions by due time, one a day up to {until}"
 
 
-def look(connection: Connection, whole: Whole) -> Ranged | None:
+def read_ranges(connection: Connection, whole: Whole) -> Ranged | None:
     """Return how *whole* is partitioned; None where it is not, or not there."""
     parent = connection.execute(_PARENT, {"name": whole.name}).one_or_none()
     if parent is None:
@@ -132,20 +132,20 @@ def _parts(connection: Connection, parent: int) -> Any:
     return parts
 
 
-def bounds(one: Range) -> str:
+def bounds(one: DueRange) -> str:
     """Return how DDL names the bounds of the range *one*."""
     start = "MINVALUE" if one.start is None else one.start
     end = "MAXVALUE" if one.end is None else one.end
     return f"FROM ({start}) TO ({end})"
 
 
-def condition(one: Range) -> str:
+def condition(one: DueRange) -> str:
     """Return the condition that a due time is in the range *one*."""
     parts = [] if one.start is None else [f"due >= {one.start}"]
     return " AND ".join(parts if one.end is None else [*parts, f"due < {one.end}"])
 
 
-def _are_ours(parent: Any, parts: Any, found: Mapping[str, Range | None]) -> bool:
+def _are_ours(parent: Any, parts: Any, found: Mapping[str, DueRange | None]) -> bool:
     return bool(parts) and all(
         part.plain
         and part.schema == parent.schema
@@ -155,20 +155,20 @@ def _are_ours(parent: Any, parts: Any, found: Mapping[str, Range | None]) -> boo
     )
 
 
-def _range(text: str | None) -> Range | None:
+def _range(text: str | None) -> DueRange | None:
     match = _BOUNDS.fullmatch(text or "")
-    return Range(*(_bound(each) for each in match.groups())) if match else None
+    return DueRange(*(_bound(each) for each in match.groups())) if match else None
 
 
 def _bound(text: str) -> int | None:
     return None if text.endswith("VALUE") else int(text.strip("'"))
 
 
-def _start(one: Range) -> tuple[bool, int]:
+def _start(one: DueRange) -> tuple[bool, int]:
     return one.start is not None, one.start or 0
 
 
-def _width(one: Range) -> int | None:
+def _width(one: DueRange) -> int | None:
     return None if one.start is None or one.end is None else one.end - one.start
 
 

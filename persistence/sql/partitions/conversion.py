@@ -1,15 +1,15 @@
-"""Partitions take the place of others: at once where they hold little, else by copying before.
+"""New partitions take the place of old partitions: at once if they are small, else by copies.
 
 The pending timeouts of a range that holds many are copied into tables beside it, a chunk at a
-time, while everybody goes on: a trigger on the range does to the copies what is done to it. Then
+time, while all processes go on: a trigger on the range repeats each write on the copies. Then
 one transaction puts the copies in its place. Each row is seen once at every moment: by those who
 came before that transaction in the range, by those who come after it in its place, and nobody is
 there meanwhile, since it has the whole table to itself for the few milliseconds that it takes.
 
-Every step is a transaction that begins anew from what the catalog says. A process that dies
-leaves either what was before, or copies that the trigger keeps up; whoever is next goes on.
-Locks are waited for only for a moment, because those who come next wait behind. Where none is to
-be had, StorageConflict is raised, and another time is better.
+Every step is a transaction that begins anew from the catalog. A process that dies leaves either the
+old partitions, or copies that the trigger keeps up; the next process goes on. A step waits only for
+a moment for its locks, because later statements wait behind it. Where none is to be had,
+StorageConflict is raised, and another time is better.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from sqlalchemy import BigInteger, Connection, bindparam, exc, func, select, tex
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import StorageConflict
 
-from .ranged import Ranged, Whole, bounds, condition, look
-from .ranges import Change, Range
+from .catalog import Ranged, Whole, bounds, condition, read_ranges
+from .ranges import Change, DueRange
 
 FEW: Final = 1_000
 """Up to so many rows are moved with the whole table locked."""
@@ -35,7 +35,7 @@ CHUNK: Final = 500
 """Rows that are copied in one transaction at most; their range takes no writes meanwhile."""
 SMALLEST: Final = 50
 LOCK_WAIT: Final = "50ms"
-"""How long a lock is waited for, and others wait behind."""
+"""How long a step waits for a lock, and other statements behind it."""
 AT_MOST: Final = "100ms"
 """How long a statement may take while the whole table, or a range, is locked."""
 
@@ -58,18 +58,18 @@ Key = tuple[str, int, str]
 
 
 class TooLong(StorageConflict):
-    """It would keep others waiting for longer than they should."""
+    """It would keep other transactions waiting for too long."""
 
 
 class CopiesLost(StorageConflict):
-    """What was to be changed is not what it was: somebody else has changed it."""
+    """The partitions changed meanwhile: another process has changed them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Copying:
     """A change whose rows are being copied: all up to *behind* are, and will be kept up.
 
-    *trigger* tells these copies from others that somebody made instead of them. *chunk* rows are
+    *trigger* tells these copies from later copies of another process. *chunk* rows are
     copied next.
     """
 
@@ -89,14 +89,16 @@ def unhurried(whole: Whole) -> Iterator[tuple[Connection, Ranged | None]]:
     """Open a look that locks nothing; raises CopiesLost where a table goes away meanwhile."""
     with whole.database.read() as connection:
         try:
-            yield connection, look(connection, whole)
+            yield connection, read_ranges(connection, whole)
         except exc.DBAPIError as error:
             if getattr(error.orig, "sqlstate", None) == _NO_TABLE:
                 raise _lost(whole) from error
             raise
 
 
-def holds_few(connection: Connection, ranged: Ranged, ranges: Sequence[Range], most: int) -> bool:
+def holds_few(
+    connection: Connection, ranged: Ranged, ranges: Sequence[DueRange], most: int
+) -> bool:
     """Return whether *ranges* hold no more than *most* rows together."""
     parts = " UNION ALL ".join(f"SELECT FROM ONLY {ranged.of(one)}" for one in ranges)
     statement = text(f"SELECT count(*) FROM (SELECT FROM ({parts}) AS x LIMIT {most + 1}) AS y")
@@ -108,7 +110,7 @@ def replace(whole: Whole, change: Change, most: int = FEW, at_most: str = AT_MOS
 
     No statement may take longer than *at_most*.
 
-    Raises StorageConflict where others are in the way, TooLong where it would be in theirs.
+    Raises StorageConflict if other transactions are in the way, TooLong if it would be in theirs.
     """
     with _alone(whole, at_most) as (connection, ranged):
         _lock(connection, ranged.whole, "ACCESS EXCLUSIVE")
@@ -130,7 +132,7 @@ def makes(ranged: Ranged, change: Change) -> Iterator[str]:
 
 
 def moves(ranged: Ranged, change: Change) -> Iterator[str]:
-    """Yield the statements that move what the old partitions hold, and drop them."""
+    """Yield the statements that move the rows of the old partitions, and drop them."""
     for old in change.old:
         columns = ranged.columns_of()
         yield f"INSERT INTO {ranged.whole} ({columns}) SELECT {columns} FROM {ranged.of(old)}"
@@ -138,9 +140,9 @@ def moves(ranged: Ranged, change: Change) -> Iterator[str]:
 
 
 def prepare(whole: Whole, change: Change) -> Copying:
-    """Make the tables for copies, and what keeps them up; go on with those that are there.
+    """Make the tables for copies, and their trigger; go on with existing tables.
 
-    Raises StorageConflict where others are in the way.
+    Raises StorageConflict if other transactions are in the way.
     """
     with _alone(whole) as (connection, ranged):
         _require(whole, connection, change)
@@ -156,9 +158,9 @@ def prepare(whole: Whole, change: Change) -> Copying:
 def copy(whole: Whole, copying: Copying) -> Copying:
     """Copy the next chunk.
 
-    Nobody may write to the range meanwhile: a row that is changed between being read and being
-    copied would come back as it was. Rows are not locked for it, since to a cancel a locked row
-    is one that is being dispatched.
+    No transaction may write to the range meanwhile: a row that is changed between being read and
+    being copied would come back as it was. Rows are not locked for it, since a cancel takes a
+    locked row for a running dispatch.
     """
     with _alone(whole) as (connection, ranged):
         _require(whole, connection, copying.change, copying.trigger)
@@ -176,7 +178,7 @@ def copy(whole: Whole, copying: Copying) -> Copying:
 def verify(whole: Whole, copying: Copying) -> bool:
     """Return whether there are as many copies as there is to copy, in one look.
 
-    It takes as long as it takes, and keeps nobody waiting.
+    It may take long, and keeps no transaction waiting.
     """
     with _alone(whole, most="0") as (connection, ranged):
         _require(whole, connection, copying.change, copying.trigger)
@@ -195,7 +197,7 @@ def verify(whole: Whole, copying: Copying) -> bool:
 
 
 def swap(whole: Whole, copying: Copying) -> None:
-    """Put the copies in the place of what they are copies of."""
+    """Put the copies in the place of their originals."""
     with _alone(whole) as (connection, ranged):
         _lock(connection, ranged.whole, "ACCESS EXCLUSIVE")
         _require(whole, connection, copying.change, copying.trigger)
@@ -204,25 +206,25 @@ def swap(whole: Whole, copying: Copying) -> None:
 
 
 def discard(whole: Whole) -> None:
-    """Remove copies and what keeps them up; what they are copies of stays as it is."""
+    """Remove copies and their trigger; the originals stay."""
     with _alone(whole) as (connection, ranged):
         connection.execute(text(";\n".join(_discarding(ranged))))
         reach("partitions.discarded")
 
 
 def has_copies(connection: Connection, ranged: Ranged) -> bool:
-    """Return whether there are copies that nobody may need any more."""
+    """Return whether there are copies that no process may need any more."""
     there = text("SELECT to_regclass(:name) IS NOT NULL")
     return bool(connection.execute(there, {"name": ranged.table(_COPIES)}).scalar_one())
 
 
 @contextmanager
 def _alone(whole: Whole, most: str = AT_MOST) -> Iterator[tuple[Connection, Ranged]]:
-    """Open a transaction that is the only one to change partitions, and the state it finds."""
+    """Open the only transaction that changes partitions, with the state that it finds."""
     with whole.database.begin() as connection:
         try:
             mine, *_ = connection.execute(_ALONE, {"key": _lock_key(whole), "most": most}).one()
-            ranged = look(connection, whole)
+            ranged = read_ranges(connection, whole)
             if ranged is None:
                 raise _lost(whole)
             if not mine:
@@ -250,8 +252,8 @@ def _lost(whole: Whole) -> CopiesLost:
 def _require(
     whole: Whole, connection: Connection, change: Change, trigger: int | None = None
 ) -> None:
-    """Raise CopiesLost unless what is to be changed is still there, and the copies too."""
-    ranged = look(connection, whole)
+    """Raise CopiesLost unless the originals are still there, and the copies too."""
+    ranged = read_ranges(connection, whole)
     if ranged is None or not ranged.known or not set(change.old) <= set(ranged.ranges):
         raise _lost(whole)
     if trigger is not None and _trigger(connection, ranged, change) != trigger:
@@ -287,7 +289,7 @@ def _are_for(connection: Connection, ranged: Ranged, change: Change) -> bool:
 
 
 def _discarding(ranged: Ranged) -> Iterator[str]:
-    # With its trigger, and so first: who writes has the range, and waits for the copies.
+    # With its trigger, and so first: a writer has the range, and waits for the copies.
     yield f"DROP FUNCTION IF EXISTS {ranged.table(_MIRROR)}() CASCADE"
     yield f"DROP TABLE IF EXISTS {ranged.table(_COPIES)} CASCADE"
 
@@ -302,7 +304,8 @@ def _preparations(ranged: Ranged, change: Change) -> Iterator[str]:
         # By this the later ATTACH knows, without reading them, that all rows are in the range.
         yield f"ALTER TABLE {ranged.of(new)} ADD CONSTRAINT in_range CHECK ({condition(new)})"
     key = "endpoint = {0}.endpoint AND due = {0}.due AND id = {0}.id"
-    # As whoever made it: others may write to the whole table, and know nothing of copies.
+    # With the rights of its maker: other users may write to the whole table, and have no rights on
+    # copies.
     yield f"""
         CREATE FUNCTION {mirror}() RETURNS trigger LANGUAGE plpgsql
         SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $mirror$
@@ -322,7 +325,7 @@ def _preparations(ranged: Ranged, change: Change) -> Iterator[str]:
     )
 
 
-def _copies_of(ranged: Ranged, old: Range, goes_on: bool) -> Any:
+def _copies_of(ranged: Ranged, old: DueRange, goes_on: bool) -> Any:
     columns = ranged.columns_of()
     behind = "WHERE (endpoint, due, id) > (:e, :d, :i)" if goes_on else ""
     order = "ORDER BY endpoint, due, id"

@@ -1,9 +1,9 @@
 """Which ranges of due times a partition each holds, and which change is due next; pure.
 
-Days for what comes soon, and ranges seven times as wide for what comes later, so that a few
-dozen cover all of time. A range is cut into finer ones long before what it holds is due. What is
-past is one range, which takes in a day when hardly anything is left of it. Together they always
-cover all of time: no row is ever without a place.
+Days for the near future, and ranges seven times as wide for later times, so that a few
+dozen cover all of time. A range is cut into finer ranges long before its rows are due. The past is
+one range, which takes in a day when hardly anything is left of it. Together they always cover all
+of time: no row is ever without a place.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from timeoutmgr.instants import EARLIEST, LATEST, Micros, from_micros
+from timeoutmgr.message.instants import EARLIEST, LATEST, Micros, from_micros
 
 DAY: Final = 86_400_000_000
 WIDTHS: Final = (DAY, 7 * DAY, 49 * DAY, 343 * DAY)
 _LEADS: Final = {7 * DAY: 7 * DAY, 49 * DAY: 49 * DAY, 343 * DAY: 98 * DAY}
-"""By width: how long before it begins a range is cut into finer ones."""
+"""By width: how long before it begins a range is cut into finer ranges."""
 _FAR_LEAD: Final = 343 * DAY
 KEPT: Final = DAY
-"""How long a day stays by itself when it is over; what comes later than that is stored as past."""
+"""How long a day stays by itself when it is over; a timeout that is stored later counts as past."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Range:
+class DueRange:
     """Due times from *start* on and before *end*; None is without bound."""
 
     start: Micros | None
@@ -32,35 +32,35 @@ class Range:
 
     @property
     def name(self) -> str:
-        """What the table of it is called, behind prefix and ``timeouts_``."""
+        """Name of its table, behind prefix and ``timeouts_``."""
         if self.start is None:
             return "all" if self.end is None else f"past_{_date(self.end)}"
         if self.end is None:
             return f"far_{_date(self.start)}"
         return f"{_date(self.start)}_{(self.end - self.start) // DAY}"
 
-    def is_in(self, outer: Range) -> bool:
+    def is_in(self, outer: DueRange) -> bool:
         """Return whether *outer* holds all of it."""
         return _low(self) >= _low(outer) and _high(self) <= _high(outer)
 
 
-ALL: Final = Range(None, None)
+ALL: Final = DueRange(None, None)
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
     """One after the other, *old* ranges are to become *new* ones, which cover the same time."""
 
-    old: tuple[Range, ...]
-    new: tuple[Range, ...]
+    old: tuple[DueRange, ...]
+    new: tuple[DueRange, ...]
 
 
-def fresh(now: Micros) -> list[Range]:
+def fresh(now: Micros) -> list[DueRange]:
     """Return the ranges of a table that is made *now*."""
     return _cut(ALL, _cuts(now))
 
 
-def split(ranges: Sequence[Range], now: Micros) -> Change | None:
+def split(ranges: Sequence[DueRange], now: Micros) -> Change | None:
     """Return the first of *ranges* that is too coarse for where it lies, and what it becomes."""
     for one in ranges:
         new = _finer(one, now)
@@ -69,17 +69,17 @@ def split(ranges: Sequence[Range], now: Micros) -> Change | None:
     return None
 
 
-def over(ranges: Sequence[Range], now: Micros) -> list[Range]:
+def over(ranges: Sequence[DueRange], now: Micros) -> list[DueRange]:
     """Return those of *ranges*, in their order, that are wholly past; the first is the past."""
     return [one for one in sorted(ranges, key=_low) if _high(one) <= _day(now) - KEPT]
 
 
-def joined(ranges: Sequence[Range]) -> Change:
+def joined(ranges: Sequence[DueRange]) -> Change:
     """Return that *ranges*, which follow each other, become one."""
-    return Change(tuple(ranges), (Range(ranges[0].start, ranges[-1].end),))
+    return Change(tuple(ranges), (DueRange(ranges[0].start, ranges[-1].end),))
 
 
-def _finer(one: Range, now: Micros) -> list[Range]:
+def _finer(one: DueRange, now: Micros) -> list[DueRange]:
     if one.start is not None and one.end is not None:
         width = one.end - one.start
         lead = _LEADS.get(width)
@@ -104,21 +104,21 @@ def _cuts(now: Micros) -> Iterator[Micros]:
     yield at
 
 
-def _cut(one: Range, cuts: Iterator[Micros] | Sequence[Micros]) -> list[Range]:
+def _cut(one: DueRange, cuts: Iterator[Micros] | Sequence[Micros]) -> list[DueRange]:
     inside = [at for at in cuts if _low(one) < at < _high(one)]
     starts = [one.start, *inside]
-    return [Range(*pair) for pair in zip(starts, [*inside, one.end], strict=True)]
+    return [DueRange(*pair) for pair in zip(starts, [*inside, one.end], strict=True)]
 
 
 def _day(at: Micros) -> Micros:
     return at - at % DAY
 
 
-def _low(one: Range) -> Micros:
+def _low(one: DueRange) -> Micros:
     return EARLIEST - 1 if one.start is None else one.start
 
 
-def _high(one: Range) -> Micros:
+def _high(one: DueRange) -> Micros:
     return LATEST + 1 if one.end is None else one.end
 
 

@@ -1,6 +1,6 @@
 """The partitions of the pending timeouts are kept in order, one short step at a time.
 
-Any process may do it, and all try. Nothing depends on it but the cost: where nobody may change
+Any process may do it, and all try. Nothing depends on it but the cost: if no user may change
 tables, timeouts lie in coarser ranges.
 """
 
@@ -15,19 +15,19 @@ from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import Layout
 from timeoutmgr.database.failures import is_right_missing
 from timeoutmgr.errors import StorageConflict, StorageUnavailable
-from timeoutmgr.instants import Micros
-from timeoutmgr.redaction import on_one_line
+from timeoutmgr.message.instants import Micros
+from timeoutmgr.message.redaction import on_one_line
+from timeoutmgr.persistence.sql.context import StoreContext
+from timeoutmgr.persistence.sql.settings import SqlSettings
 
-from . import replacing
-from .context import StoreContext
-from .ranged import Ranged, Whole
+from . import conversion as replacing
+from .catalog import Ranged, Whole
+from .conversion import CopiesLost, Copying, TooLong
 from .ranges import ALL, Change, fresh, joined, over, split
-from .replacing import CopiesLost, Copying, TooLong
-from .settings import SqlSettings
 
 logger = logging.getLogger(__name__)
 
-_LOOK_AGAIN: Final = 3_600.0
+_CHECK_AGAIN: Final = 3_600.0
 """Seconds between two looks while there is nothing to do: a range is cut a week ahead."""
 _INSTALLING: Final = "10s"
 _TRIES: Final = 10
@@ -41,19 +41,19 @@ class Partitions:
         self._context = context
         self._whole = Whole(context.database, context.tables.timeouts)
         self._copying: Copying | None = None
-        self._next_look = float("-inf")
+        self._next_check = float("-inf")
         self._has_warned = False
         self._conflicts = 0
 
     @property
     def rests(self) -> bool:
         """Whether there was nothing to do when it was last looked, not long ago."""
-        return self._context.clock.monotonic() < self._next_look
+        return self._context.clock.monotonic() < self._next_check
 
     def step(self) -> bool:
-        """Do what is next; return whether there is more to do now.
+        """Do the next step; return whether there is more to do now.
 
-        Raises StorageUnavailable. Where others are in the way it is left for another time.
+        Raises StorageUnavailable. If other transactions are in the way it is left for another time.
         """
         context = self._context
         if context.database.dialect.name != "postgresql" or context.settings.partitions == "off":
@@ -75,7 +75,7 @@ class Partitions:
 
     def _give_way(self, error: StorageConflict) -> bool:
         """Leave a step to another time; return whether it may soon be tried again."""
-        logger.debug("partitions wait for another time: %s", on_one_line(error))
+        logger.debug("partition upkeep waits for the next run: %s", on_one_line(error))
         if isinstance(error, CopiesLost):
             self._copying = None
         elif isinstance(error, TooLong) and self._copying is not None:
@@ -115,9 +115,9 @@ class Partitions:
         return done
 
     def _change(self, connection: Connection, ranged: Ranged, now: Micros) -> Change | None:
-        """Return what is to be done, or None."""
+        """Return the next change, or None."""
         if ranged.is_one and self._context.settings.partitions == "auto":
-            # What an installation of before holds is not moved without being asked for.
+            # Rows of an older installation are not moved without an order.
             is_empty = replacing.holds_few(connection, ranged, ranged.ranges, 0)
             return split(ranged.ranges, now) if is_empty else None
         change = split(ranged.ranges, now)
@@ -137,7 +137,7 @@ class Partitions:
         if replacing.verify(self._whole, copying):
             replacing.swap(self._whole, copying)
         else:
-            logger.error("the copies of a partition are not all there; they are made anew")
+            logger.error("partition upkeep found copies missing and copies the partition again")
             replacing.discard(self._whole)
         self._copying = None
         return True
@@ -145,14 +145,14 @@ class Partitions:
     def _warn(self, reason: str) -> None:
         if not self._has_warned:
             logger.warning(
-                "the partitions of pending timeouts cannot be kept in order by this database user, "
-                "and later timeouts lie in coarser ones: %s",
+                "this database user cannot maintain the partitions of pending timeouts; "
+                "later timeouts lie in coarser partitions: %s",
                 on_one_line(reason),
             )
             self._has_warned = True
 
     def _rest(self) -> bool:
-        self._next_look = self._context.clock.monotonic() + _LOOK_AGAIN
+        self._next_check = self._context.clock.monotonic() + _CHECK_AGAIN
         return False
 
 
@@ -172,7 +172,7 @@ def lay_out(whole: Whole) -> None:
         change = Change(ranged.ranges, tuple(fresh(now)))
         replacing.replace(whole, change, most=0, at_most=_INSTALLING)
     except StorageConflict as error:
-        logger.debug("partitions wait for a process that runs: %s", on_one_line(error))
+        logger.debug("partition upkeep waits for a running process: %s", on_one_line(error))
 
 
 def first_ranges(whole: Whole) -> str:
@@ -185,7 +185,7 @@ def first_ranges(whole: Whole) -> str:
 
 
 def layout(whole: Whole, settings: SqlSettings) -> Layout | None:
-    """Return how *whole* is partitioned, and what would be better."""
+    """Return how *whole* is partitioned, and which partitions would be better."""
     with replacing.unhurried(whole) as (_, ranged):
         if ranged is None:
             return None

@@ -114,11 +114,11 @@ MUTANTS = (
     Mutant(
         name="a delayed retry gets a message id of its own",
         promise="A retry is the same message once more.",
-        file="timeoutmgr/handlers.py",
+        file="timeoutmgr/endpoint/handlers.py",
         before="replace(message, headers=again)",
         after='replace(message, id=f"{message.id}+", headers=again)',
         tests=(
-            "tests/core/test_handlers.py::"
+            "tests/endpoint/test_handlers.py::"
             "test_a_delayed_retry_carries_the_original_body_headers_and_id",
         ),
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutation.mutant import Mutant
 
-_DUE = "satellites/due.py"
+_DUE = "satellites/delayed_store/due.py"
 _DUE_TESTS = "tests/satellites/test_due.py"
 _BURYING_TESTS = "tests/satellites/test_delayed_burying.py"
 
@@ -35,33 +35,33 @@ MUTANTS = (
         file=_DUE,
         before="self.batches.now() + back_off(timeout.attempts)",
         after="self.batches.now()",
-        tests=(f"{_DUE_TESTS}::test_a_failing_row_backs_off_and_holds_up_nobody",),
+        tests=(f"{_DUE_TESTS}::test_a_failing_row_backs_off_and_delays_no_other",),
     ),
     Mutant(
         name="what others hold is looked at without a rest",
         promise="What is due and in other hands makes no hot loop.",
-        file="satellites/rounds.py",
+        file="satellites/delayed_store/rounds.py",
         before="return self.now() + _LOOK_AGAIN",
         after="return self.now()",
         tests=(
-            f"{_DUE_TESTS}::test_what_is_due_and_in_other_hands_is_looked_at_again_a_second_later",
+            f"{_DUE_TESTS}::test_a_due_message_locked_by_another_process_is_tried_again_a_second_later",
         ),
     ),
     Mutant(
         name="due by this host's clock alone",
         promise="Nothing is early by the store's clock.",
-        file="satellites/delayed.py",
+        file="satellites/delayed_store/receiver.py",
         before="        now = self.batches.now()\n",
         after="        now = self.clock.now()\n",
         tests=(
             "tests/satellites/test_delayed.py::"
-            "test_what_the_stores_clock_does_not_call_due_is_stored",
+            "test_a_message_that_is_not_due_by_the_stores_clock_is_stored",
         ),
     ),
     Mutant(
         name="initialized before it is set up",
         promise="The store is set up before it is initialized.",
-        file="timeoutmgr/delayed_delivery.py",
+        file="timeoutmgr/features/delayed_delivery.py",
         before="""\
                 self.set_up()
             self.store.initialize(self._endpoint, self._mode)
@@ -72,14 +72,14 @@ MUTANTS = (
             self.store.initialize(self._endpoint, self._mode)
 """,
         tests=(
-            "tests/core/test_delayed_delivery.py::"
+            "tests/features/test_delayed_delivery.py::"
             "test_set_up_comes_before_initialize_and_both_once",
         ),
     ),
     Mutant(
         name="a row goes although its dead letter has no place",
         promise="What cannot be delivered is kept until it lies in a dead-letter queue.",
-        file="satellites/onward.py",
+        file="satellites/delivery/forwarder.py",
         before="dead=buried.dead, later=buried.later",
         after="dead=[*buried.dead, *buried.later]",
         tests=(
@@ -90,15 +90,17 @@ MUTANTS = (
     Mutant(
         name="a full node holds up its neighbours",
         promise="A full node holds up only what is to be buried.",
-        file="satellites/burying.py",
+        file="satellites/delivery/dead_letters.py",
         before="work.scope is not None and not isinstance(error, NodeFull)",
         after="work.scope is not None",
-        tests=(f"{_BURYING_TESTS}::test_a_full_node_holds_up_only_what_is_to_be_buried",),
+        tests=(
+            f"{_BURYING_TESTS}::test_a_full_node_delays_only_messages_that_become_dead_letters",
+        ),
     ),
     Mutant(
         name="a kept message is kept for the queue of the delayed ones",
         promise="Its acknowledgement finds what its source keeps.",
-        file="timeoutmgr/routing.py",
+        file="timeoutmgr/message/routes.py",
         before="    return named or outgoing.destination\n",
         after="    return outgoing.destination\n",
         tests=(f"{_BURYING_TESTS}::test_a_kept_message_has_arrived_where_it_is_finally_for",),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutation.mutant import Mutant
 
-_OWNERS = "timeoutmgr/database/owners.py"
+_OWNERS = "timeoutmgr/database/session_locks.py"
 _TESTS = "tests/database/test_owners.py"
 
 MUTANTS = (
@@ -36,8 +36,8 @@ MUTANTS = (
         name="a lost life is not taken up again",
         promise="An owner whose connection broke lives on.",
         file=_OWNERS,
-        before="        return life is not None and life.holds()\n",
-        after="        return life is not None\n",
+        before="        return lock is not None and lock.holds()\n",
+        after="        return lock is not None\n",
         tests=(
             "tests/transport/sql/test_leases.py::test_an_owner_whose_lock_was_lost_takes_it_again",
         ),
@@ -45,9 +45,9 @@ MUTANTS = (
     Mutant(
         name="the death of an owner is not looked at",
         promise="What a killed process had claimed is free at once.",
-        file="persistence/sql/claiming.py",
-        before="            over = claim.claimed_until <= turn.now or claim.owner in gone\n",
-        after="            over = claim.claimed_until <= turn.now\n",
+        file="persistence/sql/claim/claimer.py",
+        before="            over = claim.claimed_until <= locked.now or claim.owner in dead\n",
+        after="            over = claim.claimed_until <= locked.now\n",
         tests=(
             "tests/persistence/test_owners.py::test_a_closed_persistence_lets_its_claims_go[sqlite]",
         ),

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from tests.mutation.mutant import Mutant
 
-_LEAVING = "persistence/migrating/leaving.py"
-_ARRIVING = "persistence/migrating/arriving.py"
-_MOVING = "timeoutmgr/migration/moving.py"
-_RETURNING = "timeoutmgr/migration/returning.py"
-_LEDGER = "persistence/migrating/ledger.py"
+_LEAVING = "persistence/sql/migration/source.py"
+_ARRIVING = "persistence/sql/migration/target.py"
+_MOVING = "timeoutmgr/migration/batch_step.py"
+_RETURNING = "timeoutmgr/migration/abort_step.py"
+_LEDGER = "persistence/sql/migration/ledger.py"
 _CLAIMING = "tests/migration/test_claiming.py"
 _STORES = "tests/migration/test_store_to_store.py"
 
@@ -16,7 +16,7 @@ MUTANTS = (
     Mutant(
         name="a hidden timeout can be cancelled",
         promise="What is on its way is never cancelled and delivered.",
-        file="persistence/sql/changing.py",
+        file="persistence/sql/commands.py",
         before="        if row is None or row.hidden_by is not None:\n",
         after="        if row is None:\n",
         tests=(
@@ -56,7 +56,7 @@ MUTANTS = (
     Mutant(
         name="what left PostgreSQL leaves a key that says pending",
         promise="A redelivered store message does not bring back what was moved.",
-        file="persistence/migrating/removing.py",
+        file="persistence/sql/migration/bulk_removal.py",
         before=".values(state=_STATE, closed_at=at)",
         after=".values(closed_at=at)",
         tests=(
@@ -110,8 +110,8 @@ MUTANTS = (
     Mutant(
         name="one store under two names is not noticed",
         promise="A store that is moved into itself loses nothing.",
-        file="timeoutmgr/migration/preparing.py",
-        before="    if parts.source.is_where_it_arrives(run.id):\n",
+        file="timeoutmgr/migration/plan.py",
+        before="    if parts.source.is_same_store_as_target(run.id):\n",
         after="    if False:\n",
         tests=(
             "tests/migration/test_preparing.py::"
@@ -121,11 +121,11 @@ MUTANTS = (
     Mutant(
         name="a chunk of a level is acknowledged before it is stored",
         promise="A drain that dies loses nothing.",
-        file="timeoutmgr/migration/draining.py",
-        before="        delivered = _take(parts, run, batch, relay, hands)\n",
-        after="        relay.ack([one.relayed for one in hands])\n"
+        file="timeoutmgr/migration/levels/drain.py",
+        before="        delivered = _accept(parts, run, batch, relay, messages)\n",
+        after="        relay.ack([one.relayed for one in messages])\n"
         '        reach("draining.delivered")\n'
-        "        delivered = _take(parts, run, batch, relay, hands)\n",
+        "        delivered = _accept(parts, run, batch, relay, messages)\n",
         tests=(
             "tests/crash/test_draining.py::"
             "test_a_drain_that_dies_at_one_point_after_the_other_is_finished",
@@ -134,7 +134,7 @@ MUTANTS = (
     Mutant(
         name="a batch is written by who has lost it",
         promise="A process that lost its life and does not know gets no further.",
-        file="persistence/migrating/claims.py",
+        file="persistence/sql/migration/claims.py",
         before="        if name != batch.claim:\n",
         after="        if False:\n",
         tests=(
@@ -145,7 +145,7 @@ MUTANTS = (
         name="a batch that another has in hand is taken",
         promise="No two move one batch at once.",
         file=_LEDGER,
-        before="batches.c.no.not_in(taken)",
+        before="batches.c.no.not_in(others)",
         after="batches.c.no.not_in([])",
         tests=(f"{_CLAIMING}::test_workers_get_different_batches_the_nearest_due_first[sqlite]",),
     ),
@@ -160,12 +160,12 @@ MUTANTS = (
     Mutant(
         name="what a task failed at is tried by the next",
         promise="What failed is not sent once more at once.",
-        file="timeoutmgr/pipeline/moving.py",
+        file="timeoutmgr/pipeline/migration_task.py",
         before="            parts.ledger.set_aside(run, batch)\n",
         after="            pass\n",
         tests=(
-            "tests/pipeline/test_moving.py::"
-            "test_what_fails_is_an_answer_and_no_other_task_tries_it_again",
+            "tests/pipeline/test_migration_task.py::"
+            "test_a_failed_batch_is_an_answer_and_no_other_task_repeats_it",
         ),
     ),
 )

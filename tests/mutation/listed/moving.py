@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from tests.mutation.mutant import Mutant
 
-_MOVING = "persistence/sql/moving.py"
-_ROWS = "timeoutmgr/transport/sql/moving.py"
+_MOVING = "persistence/sql/dispatch/in_database.py"
+_ROWS = "timeoutmgr/transport/sql/row_moves.py"
 _TESTS = "tests/persistence/test_moving.py"
 
 MUTANTS = (
@@ -47,9 +47,9 @@ MUTANTS = (
     Mutant(
         name="a claim goes on behind one that was undone",
         promise="What a transaction claimed that came to nothing is claimed next.",
-        file="persistence/sql/claiming.py",
-        before="after_commit(transaction, lambda: self._go_on_behind(handed))",
-        after="self._go_on_behind(handed)",
+        file="persistence/sql/claim/claimer.py",
+        before="after_commit(transaction, lambda: self._go_on_behind(result))",
+        after="self._go_on_behind(result)",
         tests=(
             "tests/persistence/test_bursts.py::"
             "test_a_claim_in_a_transaction_goes_on_behind_the_one_that_was_committed[sqlite]",

@@ -106,6 +106,17 @@ MUTANTS = (
         ),
     ),
     Mutant(
+        name="a copy that the error queue refuses is not made smaller",
+        promise="A message goes into the error queue whole, or as whole as the queue accepts it.",
+        file="timeoutmgr/transport/error_queue.py",
+        before="            if _is_refused(answers[place]):\n",
+        after="            if isinstance(answers[place], InvalidMessage):\n",
+        tests=(
+            "tests/transport/test_error_queue.py::"
+            "test_a_refused_copy_is_followed_by_a_minimal_copy",
+        ),
+    ),
+    Mutant(
         name="one bad message sinks its batch",
         promise="A message that fails costs its neighbours nothing.",
         file=_PUMP,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutation.mutant import Mutant
 
-_DISPATCHER = "satellites/dispatcher.py"
+_DISPATCHER = "satellites/timeout_manager/dispatcher.py"
 _DISPATCHER_TESTS = "tests/satellites/test_dispatcher.py"
 _POLLER = "satellites/poller.py"
 _POLLER_TESTS = "tests/satellites/test_poller.py"
@@ -13,17 +13,17 @@ MUTANTS = (
     Mutant(
         name="a delay is rounded down",
         promise="No message is early, not even by less than a microsecond.",
-        file="timeoutmgr/validation.py",
+        file="timeoutmgr/message/validation.py",
         before="math.ceil(delay * 1_000_000)",
         after="int(delay * 1_000_000)",
         tests=(
-            "tests/core/test_validation.py::test_a_part_of_a_microsecond_counts_as_a_whole_one",
+            "tests/message/test_validation.py::test_a_part_of_a_microsecond_counts_as_a_whole_microsecond",
         ),
     ),
     Mutant(
         name="the poller is woken in the step",
         promise="The poller is woken after the commit.",
-        file="satellites/timeouts.py",
+        file="satellites/timeout_manager/timeouts.py",
         before="            work.after_commit(lambda: self.wake(earliest))\n",
         after="            self.wake(earliest)\n",
         tests=("tests/satellites/test_timeouts.py::test_the_poller_is_woken_after_the_commit",),
@@ -31,18 +31,18 @@ MUTANTS = (
     Mutant(
         name="what arrives goes straight on although it is not due",
         promise="Due is judged by the store's clock, to the microsecond.",
-        file="satellites/timeouts.py",
+        file="satellites/timeout_manager/timeouts.py",
         before="if timeout.due <= now]",
         after="if timeout.due <= now + 1]",
         tests=(
             "tests/satellites/test_timeouts.py::"
-            "test_in_transaction_scope_what_is_due_goes_straight_on_and_never_early",
+            "test_transaction_scope_sends_a_due_message_straight_on_and_never_early",
         ),
     ),
     Mutant(
         name="a delayed retry has the id of the delay before it",
         promise="A delayed retry of what was dispatched already is not dropped.",
-        file="timeoutmgr/routing.py",
+        file="timeoutmgr/message/routes.py",
         before='message.id if retry is None else f"{message.id}|{retry}"',
         after="message.id",
         tests=(
@@ -53,24 +53,24 @@ MUTANTS = (
     Mutant(
         name="a chunk is sent before the one ahead of it is closed",
         promise="A crash repeats no more than one chunk of a dispatcher.",
-        file="satellites/line.py",
+        file="satellites/delivery/overlap.py",
         before="            self._close_last()\n            next(chunk)\n",
         after="            next(chunk)\n            self._close_last()\n",
         tests=(
             "tests/satellites/test_line.py::"
-            "test_a_chunk_is_looked_up_while_the_one_before_it_is_confirmed_and_sent_behind_it",
+            "test_a_chunk_is_locked_while_its_predecessor_is_confirmed_and_sent_behind_it",
         ),
     ),
     Mutant(
         name="what was sent stays open where the next chunk fails",
         promise="What was sent is recorded, whatever becomes of what follows.",
-        file="satellites/line.py",
+        file="satellites/delivery/overlap.py",
         before="        # Also where the next one failed: what was sent is to be recorded.\n"
         "        self._close_last()\n",
         after="        if kind is None:\n            self._close_last()\n",
         tests=(
             "tests/satellites/test_line.py::"
-            "test_what_was_sent_is_closed_where_the_next_one_fails[take]",
+            "test_a_sent_chunk_is_closed_if_the_next_chunk_fails[take]",
         ),
     ),
     Mutant(
@@ -87,7 +87,7 @@ MUTANTS = (
     Mutant(
         name="a chunk is closed whole though others hold some of it",
         promise="Whoever found rows in other hands does not end the claim on them.",
-        file="persistence/sql/closing_at_once.py",
+        file="persistence/sql/dispatch/bulk_close.py",
         before="        and not passed_by\n",
         after="",
         tests=(
@@ -119,7 +119,7 @@ MUTANTS = (
     Mutant(
         name="an unknown confirm closes as dispatched",
         promise="What no confirm came for stays, and is sent again.",
-        file="satellites/sorting.py",
+        file="satellites/delivery/results.py",
         before="        if result is SendResult.CONFIRMED:\n",
         after="        if result in (SendResult.CONFIRMED, SendResult.UNKNOWN):\n",
         tests=(
@@ -153,7 +153,7 @@ MUTANTS = (
     Mutant(
         name="one attempt too many at a full queue",
         promise="A message that is refused five times goes to the error queue.",
-        file="satellites/sorting.py",
+        file="satellites/delivery/results.py",
         before="timeout.attempts + 1 >= attempts",
         after="timeout.attempts >= attempts",
         tests=(
@@ -164,7 +164,7 @@ MUTANTS = (
     Mutant(
         name="a message id per dispatch",
         promise="A repeat has the message id of the first.",
-        file="satellites/delivering.py",
+        file="satellites/delivery/message.py",
         before="return with_headers(timeout.message, {**timeout.message.headers, **added})",
         after="""\
 return Message(
@@ -174,13 +174,13 @@ return Message(
     )
 """,
         tests=(
-            "tests/satellites/test_delivering.py::test_what_is_delivered_keeps_id_body_and_headers",
+            "tests/satellites/test_delivering.py::test_a_delivered_message_keeps_id_body_and_headers",
         ),
     ),
     Mutant(
         name="what cannot be sent at all keeps its chunk back",
         promise="A row that no broker can carry goes to the error queue, its neighbours are sent.",
-        file="satellites/undeliverable.py",
+        file="satellites/delivery/undeliverable.py",
         before="        if len(outgoing) == 1:\n",
         after="""\
         if outgoing:
@@ -200,14 +200,14 @@ return Message(
         after="            if early > self.ahead:\n",
         tests=(
             "tests/satellites/test_early_orders.py::"
-            "test_what_is_ordered_before_its_time_is_sent_when_it_is_due",
+            "test_a_timeout_ordered_early_is_sent_when_it_is_due",
         ),
     ),
     Mutant(
         name="a claim that was not handed on is kept",
         promise="What could not be handed on is free at once.",
         file=_POLLER,
-        before="                self.store.release(token, maybe_handed_on=maybe)\n",
+        before="                self.store.release(token, maybe_sent=maybe)\n",
         after="",
         tests=("tests/satellites/test_released_claims.py::test_a_failing_send_releases_the_claim",),
     ),
@@ -230,7 +230,7 @@ return Message(
         after="            for one, result in zip(chunks[:1], results[:1], strict=True)\n",
         tests=(
             "tests/satellites/test_released_claims.py::"
-            "test_of_chunks_that_were_sent_together_those_that_were_not_taken_are_given_back",
+            "test_refused_chunks_of_a_joint_send_are_released",
         ),
     ),
     Mutant(

@@ -5,14 +5,14 @@ from __future__ import annotations
 from tests.mutation.mutant import Mutant
 
 _TESTS = "tests/persistence"
-_CLAIMING = "persistence/sql/claiming.py"
+_CLAIMING = "persistence/sql/claim/claimer.py"
 _CLAIMING_TESTS = f"{_TESTS}/test_claiming.py"
-_TAKING = "persistence/sql/taking.py"
+_TAKING = "persistence/sql/dispatch/lock.py"
 _TAKING_TESTS = f"{_TESTS}/test_taking.py"
-_CLOSING = "persistence/sql/closing.py"
-_CHANGING = "persistence/sql/changing.py"
+_CLOSING = "persistence/sql/dispatch/outcomes.py"
+_CHANGING = "persistence/sql/commands.py"
 _CHANGING_TESTS = f"{_TESTS}/test_changing.py"
-_STORING = "persistence/sql/storing.py"
+_STORING = "persistence/sql/insert.py"
 _STORING_TESTS = f"{_TESTS}/test_storing.py"
 _CONDITIONS = "persistence/sql/conditions.py"
 
@@ -57,7 +57,7 @@ MUTANTS = (
         name="a claim ignores the claims in force",
         promise="What is claimed is not handed out again.",
         file=_CLAIMING,
-        before="        active = self._drop_ended(turn, claims)\n",
+        before="        active = self._drop_ended(locked, claims)\n",
         after="        active: list[Claim] = []\n",
         tests=(f"{_CLAIMING_TESTS}::test_what_is_claimed_is_not_handed_out_again[sqlite]",),
     ),
@@ -65,8 +65,8 @@ MUTANTS = (
         name="a claim takes what is due within a second",
         promise="Nothing is handed out before its microsecond.",
         file=_CLAIMING,
-        before="until=now + wish.ahead, owner=life)",
-        after="until=now + 1_000_000, owner=life)",
+        before="until = now + request.ahead\n",
+        after="until = now + 1_000_000\n",
         tests=(f"{_CLAIMING_TESTS}::test_next_due_is_the_next_in_the_future[sqlite]",),
     ),
     Mutant(
@@ -92,8 +92,8 @@ MUTANTS = (
         name="a claim reaches over the claim of another",
         promise="Intervals in force never overlap.",
         file=_CLAIMING,
-        before="(turn, gap.start, gap.end, limit)",
-        after="(turn, gap.start, None, limit)",
+        before="(locked, gap.start, gap.end, limit)",
+        after="(locked, gap.start, None, limit)",
         tests=(
             "tests/persistence/test_intervals.py::test_a_claim_ends_where_the_next_one_begins[sqlite]",
         ),
@@ -102,8 +102,8 @@ MUTANTS = (
         name="a burst goes on behind what was stored before it",
         promise="What this process stores before a burst goes next.",
         file=_CLAIMING,
-        before="        self._horizon.expect(due)\n        self._burst = None\n",
-        after="        self._horizon.expect(due)\n",
+        before="        self._cursor.notify_stored(due)\n        self._burst.stop()\n",
+        after="        self._cursor.notify_stored(due)\n",
         tests=(
             "tests/persistence/test_bursts.py::"
             "test_what_this_process_stores_before_a_burst_goes_next[sqlite]",
@@ -112,9 +112,9 @@ MUTANTS = (
     Mutant(
         name="a burst without an end",
         promise="What others store before a burst is not starved by it.",
-        file=_CLAIMING,
-        before="            if self._since_all_gaps >= LONGEST_BURST:\n",
-        after="            if not self._since_all_gaps:\n",
+        file="persistence/sql/claim/hints.py",
+        before="            if self._chunks >= LONGEST_BURST:\n",
+        after="            if not self._chunks:\n",
         tests=(
             "tests/persistence/test_bursts.py::"
             "test_a_burst_without_an_end_does_not_starve_what_stands_before_it[sqlite]",
@@ -123,8 +123,8 @@ MUTANTS = (
     Mutant(
         name="the horizon is never left",
         promise="What another process stores before the horizon is found.",
-        file="persistence/sql/horizon.py",
-        before="            if self._clock.monotonic() >= self._full_look:\n",
+        file="persistence/sql/claim/hints.py",
+        before="            if self._clock.monotonic() >= self._full_scan:\n",
         after="            if False:\n",
         tests=(
             "tests/persistence/test_bursts.py::"
@@ -135,17 +135,17 @@ MUTANTS = (
         name="a claim never lapses",
         promise="What a process that hangs has claimed is free in the end.",
         file=_CLAIMING,
-        before="            over = claim.claimed_until <= turn.now or claim.owner in gone\n",
-        after="            over = claim.owner in gone\n",
+        before="            over = claim.claimed_until <= locked.now or claim.owner in dead\n",
+        after="            over = claim.owner in dead\n",
         tests=(f"{_CLAIMING_TESTS}::test_a_claim_lapses_by_the_clock[sqlite]",),
     ),
     Mutant(
         name="a lapsed claim is dropped over the heads of those at work",
         promise="What a dispatcher has in hand is not handed out, whatever the clock says.",
         file=_CLAIMING,
-        before="        return mark_free_rows(connection, self._context, claim.interval)\n",
+        before="        return flag_free_rows(connection, self._context, claim.interval)\n",
         after="""\
-        mark_free_rows(connection, self._context, claim.interval)
+        flag_free_rows(connection, self._context, claim.interval)
         return True
 """,
         tests=(
@@ -157,7 +157,7 @@ MUTANTS = (
         name="a release in doubt ends the claim of a dispatcher at work",
         promise="Only who has a claim in hand ends it.",
         file=_CLAIMING,
-        before="            return not claim.taken  # the fence of whoever took it\n",
+        before="            return not claim.is_locked  # a dispatcher fenced the claim\n",
         after="            return True\n",
         tests=(f"{_TAKING_TESTS}::test_a_release_in_doubt_leaves_a_dispatcher_at_work[sqlite]",),
     ),
@@ -173,7 +173,7 @@ MUTANTS = (
     Mutant(
         name="behind a claim the rest of its last instant is not seen",
         promise="More rows of one instant than a chunk holds all go out.",
-        file="persistence/sql/gaps.py",
+        file="persistence/sql/claim/gaps.py",
         before='    return Key(key.due, key.id + "\\x01")\n',
         after='    return Key(key.due + 1, "")\n',
         tests=(
@@ -223,7 +223,7 @@ MUTANTS = (
         name="what was taken and not closed bears no mark",
         promise="A cancel says so where the message may have been sent.",
         file=_TAKING,
-        before="                mark(connection, self._context, list(rows))\n",
+        before="                flag_maybe_sent(connection, self._context, list(rows))\n",
         after="                pass\n",
         tests=(
             f"{_TAKING_TESTS}::test_leaving_without_close_gives_back_and_says_maybe_sent[sqlite]",
@@ -232,7 +232,7 @@ MUTANTS = (
     Mutant(
         name="all bodies of a chunk are in hand together",
         promise="What a process has in memory has a bound, whatever it is given.",
-        file="persistence/sql/bodies.py",
+        file="persistence/sql/dispatch/bodies.py",
         before="if number and total > TOGETHER:",
         after="if number and total > TOGETHER and not rows:",
         tests=(f"{_TESTS}/test_bodies.py::test_large_bodies_are_in_hand_in_portions[sqlite]",),
@@ -271,7 +271,7 @@ MUTANTS = (
     Mutant(
         name="COPY leaves a row out",
         promise="A batch is stored wholly or not at all.",
-        file="timeoutmgr/database/copying.py",
+        file="timeoutmgr/database/binary_copy.py",
         before="        for row in rows:\n",
         after="        for row in rows[1:]:\n",
         tests=(
@@ -281,7 +281,7 @@ MUTANTS = (
     Mutant(
         name="history is not in the transaction of what it tells of",
         promise="History says what happened, and nothing that was undone.",
-        file="persistence/sql/history.py",
+        file="persistence/sql/rows.py",
         before="    context.writing.insert_rows(connection, context.tables.history, entries)\n",
         after="""\
     context.database.run(
@@ -308,7 +308,7 @@ MUTANTS = (
         name="a cancel overtakes a dispatcher at work",
         promise="A cancel says too late while the message is being sent.",
         file=_CHANGING,
-        before="claim.claimed_until > now and claim.owner not in gone for",
+        before="claim.claimed_until > now and claim.owner not in dead for",
         after="claim.claimed_until > now and claim.owner in gone for",
         tests=(f"{_CHANGING_TESTS}::test_what_is_in_a_dispatchers_hands_is_too_late[sqlite]",),
     ),
@@ -343,7 +343,7 @@ MUTANTS = (
     Mutant(
         name="clearing a saga takes what was sent after the order",
         promise="A saga's later timeouts outlive a clear that comes late.",
-        file="persistence/sql/cancelling.py",
+        file="persistence/sql/saga_commands.py",
         before='            timeouts.c.created <= bindparam("until"),\n',
         after='            bindparam("until") >= 0,\n',
         tests=(f"{_CHANGING_TESTS}::test_a_sagas_cancel_leaves_what_was_sent_after_it[sqlite]",),
@@ -352,7 +352,7 @@ MUTANTS = (
     Mutant(
         name="a tombstone is purged at half its age",
         promise="Tombstones outlive every redelivery.",
-        file="persistence/sql/purging.py",
+        file="persistence/sql/maintenance.py",
         before="        tombstones = duration_micros(settings.tombstone_retention)\n",
         after="        tombstones = duration_micros(settings.tombstone_retention) // 2\n",
         tests=(

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from tests.mutation.mutant import Mutant
 
-_WINDOW = "timeoutmgr/transport/dispatch.py"
+_WINDOW = "timeoutmgr/transport/amqp/dispatch.py"
 _TESTS = "tests/transport/test_confirm_window.py"
 _TAGS = "tests/transport/test_confirm_tags.py"
-_BULK = "timeoutmgr/bulk.py"
-_BURSTS = "tests/core/test_bulk_bursts.py"
-_RECEIVER = "timeoutmgr/transport/rabbitmq_receiver.py"
+_BULK = "timeoutmgr/sender/bulk.py"
+_BURSTS = "tests/sender/test_bulk_bursts.py"
+_RECEIVER = "timeoutmgr/transport/amqp/receiver.py"
 _AMQP_TESTS = "tests/transport/test_amqp.py"
 
 MUTANTS = (
@@ -122,9 +122,7 @@ MUTANTS = (
         file=_BULK,
         before="is_taken += [False] * (len(self.items) - len(is_taken))",
         after="is_taken += [False] * (len(self.items) - len(is_taken) - 1) + [True]",
-        tests=(
-            f"{_BURSTS}::test_what_was_sent_before_the_broker_went_is_told_and_the_rest_comes_back",
-        ),
+        tests=(f"{_BURSTS}::test_a_lost_broker_reports_the_sent_messages_and_returns_the_rest",),
     ),
     Mutant(
         name="of a bulk the message that is wrong is forgotten",
@@ -132,7 +130,7 @@ MUTANTS = (
         file=_BULK,
         before="return again + self.refused",
         after="return again or self.refused",
-        tests=(f"{_BURSTS}::test_a_wrong_message_behind_one_that_is_not_taken_is_not_forgotten",),
+        tests=(f"{_BURSTS}::test_a_wrong_message_behind_a_refused_message_is_reported_too",),
     ),
     Mutant(
         name="one acknowledgement over a gap",

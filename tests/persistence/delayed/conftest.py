@@ -13,7 +13,7 @@ from tests.persistence.making import NOW, SetClock
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import Timeout, TransactionMode
 from timeoutmgr.database import Database
-from timeoutmgr.instants import Micros
+from timeoutmgr.message.instants import Micros
 from timeoutmgr.persistence import SqlDelayedMessageStore
 
 SECOND = 1_000_000

@@ -4,7 +4,7 @@ import pytest
 
 from tests.persistence.delayed.conftest import SECOND, Shelf
 from tests.persistence.making import NOW, timeout
-from timeoutmgr.persistence.delayed.fencing import CLAIM_TIME
+from timeoutmgr.persistence.delayed.fencing_token import CLAIM_TIME
 
 
 @pytest.fixture
@@ -32,7 +32,7 @@ def test_what_a_gone_process_held_is_free_at_once(file: Shelf) -> None:
         dead.transaction().__enter__().due(NOW, 5)  # never ended, as when it is killed
         assert file.fetch(living) == []
 
-        dead._lives.end_all()
+        dead._liveness.release_all()
 
         assert [one.id for one in file.fetch(living)] == ["one"]
 

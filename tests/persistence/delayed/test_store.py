@@ -16,7 +16,7 @@ from timeoutmgr.errors import (
     MessageRejected,
     SchemaMissing,
 )
-from timeoutmgr.message import Message
+from timeoutmgr.message.message import Message
 from timeoutmgr.persistence import SqlDelayedMessageStore
 
 MIB = 1024 * 1024

@@ -8,7 +8,7 @@ import pytest
 
 from tests.persistence.stateful.subjects import SqlProcesses
 from timeoutmgr.persistence import SqlPersistence
-from timeoutmgr.persistence.sql import claiming, horizon
+from timeoutmgr.persistence.sql.claim import hints
 
 
 @pytest.fixture(autouse=True)
@@ -18,8 +18,8 @@ def without_bursts(monkeypatch: pytest.MonkeyPatch) -> None:
     In a burst, what another process frees amid it comes up to twenty chunks later; and what it
     stores before all that this one knows of, up to a second later.
     """
-    monkeypatch.setattr(claiming, "LONGEST_BURST", 1)
-    monkeypatch.setattr(horizon, "FULL_LOOK", 0.0)
+    monkeypatch.setattr(hints, "LONGEST_BURST", 1)
+    monkeypatch.setattr(hints, "FULL_SCAN", 0.0)
 
 
 @pytest.fixture

@@ -18,16 +18,16 @@ from timeoutmgr.contracts import (
     ChangeResult,
     Chunk,
     Key,
+    LockedTimeouts,
     OnConflict,
     Outcome,
     OutcomeKind,
-    Taken,
     Timeout,
     TimeoutFilter,
     TimeoutState,
     TimeoutStore,
 )
-from timeoutmgr.instants import Micros
+from timeoutmgr.message.instants import Micros
 
 ALL: Final = TimeoutFilter()
 HOUR: Final = 3_600 * SECOND
@@ -57,7 +57,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.clock = self.subject.clock
         self.model = Model(fenced=self.subject.fenced)
         self.chunks: list[tuple[str, tuple[Key, ...], bool]] = []
-        self.open: list[tuple[Hand, AbstractContextManager[Taken], Taken]] = []
+        self.open: list[tuple[Hand, AbstractContextManager[LockedTimeouts], LockedTimeouts]] = []
         self.lives = list(range(PROCESSES))
 
     @property
@@ -185,15 +185,15 @@ class StoreMachine(RuleBasedStateMachine):
             self.a_chunk_is_taken(process, len(self.chunks) - 1, "all")
             self.a_hand_is_closed(len(self.open) - 1, ends)
 
-    @rule(process=PROCESS, which=NUMBER, maybe_handed_on=st.booleans())
-    def a_claim_is_released(self, process: int, which: int, maybe_handed_on: bool) -> None:
+    @rule(process=PROCESS, which=NUMBER, maybe_sent=st.booleans())
+    def a_claim_is_released(self, process: int, which: int, maybe_sent: bool) -> None:
         if not self.chunks:
             return
         token, keys, handed_on = self.chunks[which % len(self.chunks)]
         if handed_on or any(self.model.in_hand(key, self.now) for key in keys):
-            maybe_handed_on = True  # what is surely handed on is nobody's to release otherwise
-        self.store(process).release(token, maybe_handed_on=maybe_handed_on)
-        self.model.released(token, maybe_handed_on=maybe_handed_on, now=self.now)
+            maybe_sent = True  # what is surely handed on is nobody's to release otherwise
+        self.store(process).release(token, maybe_sent=maybe_sent)
+        self.model.released(token, maybe_sent=maybe_sent, now=self.now)
 
     # --- dispatching ---
 
@@ -310,7 +310,7 @@ class StoreMachine(RuleBasedStateMachine):
         assert dict(found.outcomes) == dict(self.model.events(self.now))
 
     def take(self, process: int, token: str, keys: Sequence[Key]) -> None:
-        context = self.store(process).take_many(token, keys)
+        context = self.store(process).lock_for_dispatch(token, keys)
         taken = context.__enter__()
         found = [one.key for one in taken.timeouts]
         try:

@@ -18,7 +18,7 @@ from timeoutmgr.contracts import (
     Timeout,
     TimeoutState,
 )
-from timeoutmgr.instants import Micros
+from timeoutmgr.message.instants import Micros
 
 CLAIM_TIME: Final = 60 * SECOND
 RETENTION: Final = 30 * 24 * 3_600 * SECOND
@@ -87,7 +87,8 @@ class Hand:
     passed_by: bool
     """Something that it asked for was in other hands."""
     strange: bool
-    """It was taken under a claim on other keys, so that none keeps it from being claimed."""
+    """No claim keeps its keys from being claimed: it was taken under a claim on other keys, or
+    another hand under the same token has ended the claim."""
 
 
 @dataclass(slots=True)
@@ -254,11 +255,11 @@ class Model:
                 row.doubt = Doubt.SURE
         self._end_claims_of(hand)
 
-    def released(self, token: str, *, maybe_handed_on: bool, now: Micros) -> None:
+    def released(self, token: str, *, maybe_sent: bool, now: Micros) -> None:
         claim = self.claims.get(token)
         if claim is None:
             return
-        if maybe_handed_on:
+        if maybe_sent:
             if self._spans_a_hand(claim, now) or (self.fenced and claim.taken):
                 return  # a dispatcher may be at work under it
             self._mark(claim, sure=claim.sure and not self.fenced)
@@ -298,6 +299,8 @@ class Model:
                 claim.sure = False  # it stays where what was passed by is in other hands still
             else:
                 del self.claims[claim.token]
+                for other in self.hands:
+                    other.strange = other.strange or claim.token in other.tokens
 
     def _mark(self, claim: Claim, *, sure: bool) -> None:
         """Note on what *claim* covers that it may have been sent."""

@@ -11,7 +11,7 @@ from sqlalchemy import bindparam, select
 from tests.persistence.making import SetClock
 from tests.persistence.stateful.model import CLAIM_TIME, RETENTION
 from timeoutmgr.contracts import TimeoutStore
-from timeoutmgr.instants import Micros
+from timeoutmgr.message.instants import Micros
 from timeoutmgr.persistence import MemoryPersistence, SqlPersistence, SqlSettings
 from timeoutmgr.persistence.sql.tables import tables
 

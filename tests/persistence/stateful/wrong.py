@@ -14,27 +14,27 @@ from timeoutmgr.contracts import (
     ChangeResult,
     Chunk,
     Key,
+    LockedTimeouts,
     Outcome,
     OutcomeKind,
     Repeat,
-    Taken,
     Timeout,
     TimeoutState,
     TimeoutStore,
     Transaction,
 )
-from timeoutmgr.instants import Micros
-from timeoutmgr.persistence.memory_store import Contents, MemoryTimeoutStore
-from timeoutmgr.persistence.sql import claiming
-from timeoutmgr.persistence.sql.lives import Lives
-from timeoutmgr.persistence.sql.writing import Writing
+from timeoutmgr.database.session_locks import Liveness
+from timeoutmgr.message.instants import Micros
+from timeoutmgr.persistence.memory_store import MemoryContents, MemoryTimeoutStore
+from timeoutmgr.persistence.sql.batch_writes import BatchWrites
+from timeoutmgr.persistence.sql.claim import claimer as claiming
 
 
 class Wrong(MemoryTimeoutStore):
     """A store in memory; each fault below overrides a method."""
 
     @property
-    def inside(self) -> Contents:
+    def inside(self) -> MemoryContents:
         return self._in
 
 
@@ -127,16 +127,16 @@ class SleepsPastARetry(Wrong):
 
 
 class TakesWhatIsInHand(Wrong):
-    def take_many(
+    def lock_for_dispatch(
         self,
         token: str,
         keys: Sequence[Key],
         *,
         ahead: Micros = 0,
         transaction: Transaction | None = None,
-    ) -> AbstractContextManager[Taken]:
+    ) -> AbstractContextManager[LockedTimeouts]:
         self.inside.held.clear()
-        return super().take_many(token, keys)
+        return super().lock_for_dispatch(token, keys)
 
 
 class ForgetsTheDoubt(Wrong):
@@ -145,10 +145,10 @@ class ForgetsTheDoubt(Wrong):
 
 
 class CancelsWhatIsInHand(Wrong):
-    def cancel(self, timeout_id: str) -> CancelResult:
+    def cancel(self, timeout_id: str, *, channel: str | None = None) -> CancelResult:
         held, self.inside.held = self.inside.held, set()
         try:
-            return super().cancel(timeout_id)
+            return super().cancel(timeout_id, channel=channel)
         finally:
             self.inside.held = held
 
@@ -213,15 +213,15 @@ Patch = Callable[[pytest.MonkeyPatch], None]
 
 
 def no_tombstone_is_set(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Writing, "close_keys", lambda *_: None)
+    patch.setattr(BatchWrites, "close_keys", lambda *_: None)
 
 
 def the_dead_hold_on_to_their_claims(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Lives, "gone", lambda *_: set())
+    patch.setattr(Liveness, "dead_owners", lambda *_: set())
 
 
 def all_owners_seem_dead(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Lives, "gone", lambda _, names: set(names))
+    patch.setattr(Liveness, "dead_owners", lambda _, names: set(names))
 
 
 def claims_are_not_looked_at(patch: pytest.MonkeyPatch) -> None:
@@ -229,7 +229,7 @@ def claims_are_not_looked_at(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_batch_with_an_old_id_is_dropped(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Writing, "insert_keys", lambda *_: 0)
+    patch.setattr(BatchWrites, "insert_keys", lambda *_: 0)
 
 
 IN_SQL: Final[tuple[Patch, ...]] = (

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 import pytest
 
 from tests.pipeline.spark.lookups import remember_names
-from tests.pipeline.spark.sharing import shared_session
+from tests.pipeline.spark.shared_session import shared_session
 from timeoutmgr.pipeline import SessionOptions, spark_session
 
 if TYPE_CHECKING:
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 QUICK: Final = (
     # Only the fast compiler, and the collector with the fewest threads, which seldom has to run.
     *("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xms1g", "-Xmn500m"),
-    # What it compiles fits in, and is not thrown away to be compiled again.
+    # The compiled code fits in, and is not thrown away to be compiled again.
     "-XX:ReservedCodeCacheSize=240m",
     # Ten thousand classes of Spark's: room for them at once, and no look at their byte code.
     *("-XX:MetaspaceSize=256m", "-XX:+UnlockDiagnosticVMOptions"),
     "-XX:-BytecodeVerificationRemote",
 )
-# To write a program for each plan takes longer than its few rows without one.
+# A program for each plan takes longer to write than the plan takes for its few rows.
 INTERPRETED: Final = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
@@ -51,7 +51,7 @@ def spark(run_folder: Path) -> Iterator[SparkSession]:
 
 @pytest.fixture
 def compiled(spark: SparkSession) -> Iterator[None]:
-    """Have Spark write a program for each plan, as it does where nobody says otherwise."""
+    """Have Spark write a program for each plan, as it does by default."""
     for name in INTERPRETED:
         spark.conf.unset(name)
     yield

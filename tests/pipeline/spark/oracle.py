@@ -1,11 +1,11 @@
-"""What ``reconcile`` has to answer, said once more in plain Python, one message at a time."""
+"""The rules of ``reconcile`` once more, in plain Python for a single message."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from timeoutmgr.pipeline.transforms.reconciling import Verdict
+from timeoutmgr.pipeline.transforms.verdicts import Verdict
 
 
 class Fact(NamedTuple):
@@ -23,7 +23,7 @@ _KNOWS_DUE = (
 
 
 def verdict(facts: Sequence[Fact], *, cutoff: int, late: int) -> Verdict:
-    """Return what became of the message that all of *facts* are about."""
+    """Return the verdict on the message that all *facts* are about."""
     names = [fact.what for fact in facts]
     dispatches = [fact for fact in facts if fact.what == "dispatched"]
     is_pending = "pending" in names
@@ -70,7 +70,7 @@ class Times(NamedTuple):
 
 
 def times(facts: Sequence[Fact]) -> Times:
-    """Return what all of *facts*, about one message, tell of its times."""
+    """Return the times of a message by all its *facts*."""
     sent = [fact for fact in facts if fact.what == "dispatched"]
     closed = [fact.at for fact in facts if fact.what == "key-dispatched" and fact.at is not None]
     pending = [fact.due for fact in facts if fact.what == "pending"]

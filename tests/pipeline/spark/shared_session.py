@@ -1,6 +1,7 @@
-"""One JVM for the workers of a test run: the first to come starts it, the others attach to it.
+"""One JVM for the workers of a test run: the first worker starts it, the other workers attach.
 
-Who has started it stays until the others have left: a JVM ends with the process that started it.
+The worker that started the JVM stays until the last worker has left: a JVM ends with the process
+that started it.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ if TYPE_CHECKING:
 def shared_session(
     folder: Path, start: Callable[[], AbstractContextManager[SparkSession]]
 ) -> Iterator[SparkSession]:
-    """Lend a session of the Spark that is noted in *folder*, or of one that *start* starts."""
+    """Lend a session of the Spark that is noted in *folder*, or a new session by *start*."""
     address = folder / "spark.json"
-    # Held by one that comes or goes; *users* is held by all that have attached, together.
+    # Held by a worker that comes or goes; *users* is held by all that have attached, together.
     with _held(folder / "spark.lock", fcntl.LOCK_EX) as door:
         if address.exists():
             with _held(folder / "spark.users", fcntl.LOCK_SH):
@@ -86,7 +87,7 @@ def _attached(address: dict[str, str]) -> Iterator[SparkSession]:
             jsc=gateway.jvm.org.apache.spark.api.java.JavaSparkContext(running),
             conf=SparkConf(_jconf=running.conf()),
         )
-    # With settings of its own: what one worker sets, the other does not see.
+    # With settings of its own: a worker does not see the settings of another.
     first = gateway.jvm.org.apache.spark.sql.classic.SparkSession.getDefaultSession().get()
     made = SparkSession(context, first.newSession())
     register(made)

@@ -12,17 +12,17 @@ import pytest
 from pyspark.sql import functions as f
 from sqlalchemy import select, update
 
-from tests.pipeline.archiving import publish, rows_of, tell
-from tests.pipeline.making import count
+from tests.pipeline.archives import publish, rows_of, tell
+from tests.pipeline.rows import count
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.errors import ConfigurationError
-from timeoutmgr.instants import from_micros, to_micros
-from timeoutmgr.pipeline.errors import ArchiveDiffers, RunInTheWay
-from timeoutmgr.pipeline.identity import identity
-from timeoutmgr.pipeline.jobs.archive import ArchiveOptions, ArchiveReport, archive
+from timeoutmgr.message.instants import from_micros, to_micros
+from timeoutmgr.pipeline.errors import ArchiveMismatch, RunConflict
+from timeoutmgr.pipeline.jobs.archive import ArchiveReport, archive
 from timeoutmgr.pipeline.jobs.archived import Archive
-from timeoutmgr.pipeline.ledger import Ledger, RunState, alone
-from timeoutmgr.pipeline.stores import Store
+from timeoutmgr.pipeline.ledger import JobLedger, JobRunState, exclusive_lock
+from timeoutmgr.pipeline.options import ArchiveOptions
+from timeoutmgr.pipeline.stores import Store, identity
 from timeoutmgr.pipeline.views import HISTORY
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ class Killed(Exception):
 
 @pytest.fixture(params=["postgres", "sqlite"])
 def told(request: pytest.FixtureRequest, store_of: Any) -> Store:
-    """A store with 60 old events, of two endpoints and three days, and one of now."""
+    """A store with 60 old events, of two endpoints and three days, and a new event."""
     store: Store = store_of(request.param)
     tell(store, range(ROWS))
     tell(store, [999], at=to_micros(datetime.now(UTC)))
@@ -78,7 +78,7 @@ def archived(folder: Path) -> list[str]:
 
 
 @pytest.mark.usefixtures("compiled")
-def test_what_is_old_is_archived_by_endpoint_and_day_and_leaves_the_store(
+def test_old_history_is_archived_by_endpoint_and_day_and_leaves_the_store(
     spark: SparkSession, told: Store, tmp_path: Path
 ) -> None:
     report = run(spark, told, tmp_path / "a")
@@ -115,7 +115,7 @@ def test_a_run_that_dies_anywhere_is_put_right_by_the_next(
     assert report.swept == (() if counted else ("dead",))
     assert ids(sqlite) == set()
     assert archived(tmp_path) == sorted(f"id{n}" for n in range(ROWS))
-    assert Ledger(sqlite).runs("archive", RunState.RUNNING) == []
+    assert JobLedger(sqlite).runs("archive", JobRunState.RUNNING) == []
 
 
 @pytest.mark.parametrize("stage", ["published", "never"])
@@ -126,7 +126,7 @@ def test_a_run_that_counts_is_not_written_over_by_another_of_its_id(
     with suppress(Killed):
         run(spark, sqlite, tmp_path, progress=dying_at(stage), run_id="nightly")
 
-    with pytest.raises(RunInTheWay, match="give another run id"):
+    with pytest.raises(RunConflict, match="give another run id"):
         run(spark, sqlite, tmp_path, run_id="nightly")
 
     assert ids(sqlite) == set()
@@ -146,7 +146,7 @@ def test_a_run_that_died_is_written_anew_under_its_id(
     assert archived(tmp_path) == sorted(f"id{n}" for n in range(ROWS))
 
 
-def test_what_is_kept_in_the_store_is_not_archived_twice(
+def test_rows_kept_in_the_store_are_not_archived_twice(
     spark: SparkSession, sqlite: Store, tmp_path: Path
 ) -> None:
     tell(sqlite, range(10))
@@ -160,7 +160,7 @@ def test_what_is_kept_in_the_store_is_not_archived_twice(
     assert len(archived(tmp_path)) == 15
 
 
-def test_a_row_that_got_the_sequence_of_an_archived_one_is_not_in_the_archive(
+def test_a_row_with_the_sequence_of_an_archived_row_is_not_in_the_archive(
     spark: SparkSession, sqlite: Store, tmp_path: Path
 ) -> None:
     tell(sqlite, range(4))
@@ -179,7 +179,7 @@ def test_a_row_that_got_the_sequence_of_an_archived_one_is_not_in_the_archive(
     assert [row["sequence"] for row in by_time.collect()] == [second]  # as lateness asks
 
 
-def test_what_was_to_be_kept_is_kept_though_its_run_died(
+def test_rows_to_keep_stay_though_their_run_died(
     spark: SparkSession, sqlite: Store, tmp_path: Path
 ) -> None:
     tell(sqlite, range(10))
@@ -192,7 +192,7 @@ def test_what_was_to_be_kept_is_kept_though_its_run_died(
     assert count(sqlite, "history") == 10
 
 
-def test_what_was_kept_leaves_the_store_with_the_first_run_that_keeps_nothing(
+def test_kept_rows_leave_the_store_with_the_first_run_that_keeps_nothing(
     spark: SparkSession, told: Store, tmp_path: Path
 ) -> None:
     kept = run(spark, told, tmp_path, purge=False, run_id="kept")
@@ -210,7 +210,7 @@ def test_what_was_kept_leaves_the_store_with_the_first_run_that_keeps_nothing(
     assert archived(tmp_path) == sorted(f"id{n}" for n in range(ROWS))
 
 
-def test_what_was_kept_stays_while_it_is_younger_than_asked_for(
+def test_kept_rows_stay_while_they_are_younger_than_asked_for(
     spark: SparkSession, sqlite: Store, tmp_path: Path
 ) -> None:
     tell(sqlite, range(10), at=to_micros(datetime.now(UTC) - timedelta(days=40)))
@@ -251,8 +251,8 @@ def test_two_do_not_archive_one_store_at_once(
         store = store_of(kind)
         options = ArchiveOptions(store=store.name, to=tmp_path, older_than=timedelta(days=30))
         with (
-            alone(store, f"archive {identity(store)}"),
-            pytest.raises(RunInTheWay, match="wait until it has ended"),
+            exclusive_lock(store, f"archive {identity(store)}"),
+            pytest.raises(RunConflict, match="wait until it has ended"),
         ):
             archive(spark, options, clock=SystemClock())
 
@@ -271,7 +271,7 @@ def test_a_row_that_is_committed_late_is_not_removed_unseen(
     assert ids(postgres) == {"id77"}
 
 
-def test_files_that_differ_from_what_was_read_remove_nothing(
+def test_files_that_differ_from_the_read_rows_remove_nothing(
     spark: SparkSession, sqlite: Store, tmp_path: Path
 ) -> None:
     tell(sqlite, range(10))
@@ -280,7 +280,7 @@ def test_files_that_differ_from_what_was_read_remove_nothing(
         if text == "verifying":
             next(tmp_path.rglob("*.parquet")).unlink()
 
-    with pytest.raises(ArchiveDiffers, match="nothing was removed"):
+    with pytest.raises(ArchiveMismatch, match="nothing was removed"):
         run(spark, sqlite, tmp_path, progress=loses_a_file)
 
     assert count(sqlite, "history") == 10

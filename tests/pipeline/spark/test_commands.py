@@ -15,13 +15,13 @@ from click.testing import CliRunner
 from sqlalchemy import delete
 
 from tests.pipeline.conftest import SETTINGS
-from tests.pipeline.making import count
-from tests.pipeline.moving import due_tomorrow, ends, fill, pending
+from tests.pipeline.migrations import due_tomorrow, ends, fill, pending
+from tests.pipeline.rows import count
 from timeoutmgr.cli.exits import Exit
 from timeoutmgr.cli.main import cli
 from timeoutmgr.migration import begin
-from timeoutmgr.migration.moving import hide
-from timeoutmgr.pipeline.moving import opened
+from timeoutmgr.migration.batch_step import hide
+from timeoutmgr.pipeline.migration_task import opened
 from timeoutmgr.pipeline.stores import Store
 
 if TYPE_CHECKING:
@@ -95,7 +95,9 @@ def test_a_campaign_from_the_command_line(
     assert {one["check"]: one["level"] for one in doctor["findings"]}["store"] == "ok"
 
 
-def test_what_cannot_be_decided_has_a_code_of_its_own(spark: SparkSession, sqlite: Store) -> None:
+def test_an_undecidable_loss_has_an_exit_code_of_its_own(
+    spark: SparkSession, sqlite: Store
+) -> None:
     path = Path(sqlite.name)
     path.write_text(path.read_text().replace('history = "full"', 'history = "outcomes"'))
 

@@ -1,4 +1,4 @@
-"""What files of a data set hold is read whole, and as it is written there."""
+"""Files of a data set are read whole, and as they are written."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ import pyarrow.parquet as pq
 import pytest
 
 from timeoutmgr.errors import ConfigurationError
-from timeoutmgr.instants import to_micros
+from timeoutmgr.message.instants import to_micros
 from timeoutmgr.pipeline.errors import WrongColumns
-from timeoutmgr.pipeline.jobs.reading import broken_files_named, rows_of
-from timeoutmgr.pipeline.transforms.requests import Rules, judged, normalised
+from timeoutmgr.pipeline.jobs.data_set_files import broken_files_named, rows_of
+from timeoutmgr.pipeline.options import RequestRules
+from timeoutmgr.pipeline.transforms.requests import judged, normalised
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-RULES = Rules(
+RULES = RequestRules(
     endpoint="sales",
     dataset="spring",
     now=to_micros(datetime(2030, 1, 1, tzinfo=UTC)),
@@ -77,7 +78,7 @@ def test_a_compressed_file_in_which_bodies_would_be_changed_is_named(
         rows_of(spark, [str(path)], "json", multi_line=True)
 
 
-def test_columns_that_one_file_of_parquet_lacks_are_read_from_the_others(
+def test_columns_that_a_file_of_parquet_lacks_are_read_from_other_files(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     pq.write_table(pa.table({"key": ["a"]}), tmp_path / "1.parquet")

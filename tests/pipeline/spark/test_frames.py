@@ -13,14 +13,17 @@ import pyarrow.parquet as pq
 import pytest
 
 from timeoutmgr.errors import ConfigurationError
-from timeoutmgr.instants import to_micros
-from timeoutmgr.pipeline.jobs.reading import broken_files_named, rows_of, which_files
-from timeoutmgr.pipeline.transforms.requests import Rules, judged, normalised
+from timeoutmgr.message.instants import to_micros
+from timeoutmgr.pipeline.jobs.data_set_files import broken_files_named, rows_of, which_files
+from timeoutmgr.pipeline.options import RequestRules
+from timeoutmgr.pipeline.transforms.requests import judged, normalised
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-RULES = Rules(endpoint="sales", dataset="spring", now=to_micros(datetime(2030, 1, 1, tzinfo=UTC)))
+RULES = RequestRules(
+    endpoint="sales", dataset="spring", now=to_micros(datetime(2030, 1, 1, tzinfo=UTC))
+)
 NO_TEXTS = "headers are no JSON object of texts"
 
 
@@ -98,7 +101,7 @@ def test_lines_that_are_no_objects_are_refused(spark: SparkSession, tmp_path: Pa
     assert [one["destination"] for one in rows] == ["b", "c"]
 
 
-def test_files_are_the_same_while_nobody_writes_them(spark: SparkSession, tmp_path: Path) -> None:
+def test_files_are_the_same_until_they_are_written(spark: SparkSession, tmp_path: Path) -> None:
     one, other = tmp_path / "1.csv", tmp_path / "2.csv"
     one.write_text("a\n1\n")
     other.write_text("a\n2\n")
@@ -112,6 +115,6 @@ def test_files_are_the_same_while_nobody_writes_them(spark: SparkSession, tmp_pa
     assert before != which_files(spark, paths)
 
 
-def test_what_is_no_files_fault_is_raised_as_it_is() -> None:
+def test_an_error_without_a_broken_file_is_raised_as_it_is() -> None:
     with pytest.raises(ZeroDivisionError), broken_files_named("csv"):
         raise ZeroDivisionError

@@ -10,7 +10,7 @@ import pyarrow as pa
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from tests.pipeline.making import batch, count, read, row
+from tests.pipeline.rows import batch, count, read, row
 from timeoutmgr.pipeline.source import TimeoutsDataSource, TimeoutsWriter
 from timeoutmgr.pipeline.stores import Store
 
@@ -31,12 +31,12 @@ def dying(chunk: int, marker: Path) -> type[TimeoutsDataSource]:
             import os
             import signal
 
-            from timeoutmgr.pipeline.copying import CopyPut
+            from timeoutmgr.pipeline.writers.copy_writer import CopyWriter
 
-            copy = CopyPut._copy
+            copy = CopyWriter._copy
             written = 0
 
-            def copy_and_die(put: CopyPut, cursor: Any, rows: pa.Table) -> int:
+            def copy_and_die(put: CopyWriter, cursor: Any, rows: pa.Table) -> int:
                 nonlocal written
                 found = copy(put, cursor, rows)
                 written += 1
@@ -48,11 +48,11 @@ def dying(chunk: int, marker: Path) -> type[TimeoutsDataSource]:
                     os.kill(os.getpid(), signal.SIGKILL)
                 return found
 
-            CopyPut._copy = copy_and_die  # type: ignore[assignment,method-assign]  # this process is a worker's
+            CopyWriter._copy = copy_and_die  # type: ignore[assignment,method-assign]  # this process is a worker's
             try:
                 return super().write(iterator)
             finally:
-                CopyPut._copy = copy  # type: ignore[method-assign]  # it may do other tasks
+                CopyWriter._copy = copy  # type: ignore[method-assign]  # it may do other tasks
 
     class DyingSink(TimeoutsDataSource):
         @classmethod

@@ -11,9 +11,9 @@ from sqlalchemy import insert
 
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.errors import ConfigurationError
-from timeoutmgr.instants import to_micros
-from timeoutmgr.pipeline.jobs.lateness import LatenessOptions, lateness
-from timeoutmgr.pipeline.pages import lateness_page
+from timeoutmgr.message.instants import to_micros
+from timeoutmgr.pipeline.jobs.lateness import lateness, lateness_page
+from timeoutmgr.pipeline.options import LatenessOptions
 from timeoutmgr.pipeline.stores import Store
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def test_quantiles_are_exact_and_the_worst_group_comes_first(
     assert report.document()["groups"][0]["day"] == "2024-03-01"
     assert "1 of 2 groups break it" in lateness_page(report)
 
-    # What is not named counts all the same.
+    # Groups that are not named count all the same.
     short = lateness(spark, one_named, clock=SystemClock())
     assert [group["destination"] for group in short.groups] == ["billing"]
     assert (short.messages, short.of_groups, short.broken) == (600, 2, 2)

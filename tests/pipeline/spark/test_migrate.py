@@ -1,4 +1,4 @@
-"""``migrate`` on Spark: the ledger is that of plain Python, whoever dies and whoever goes on."""
+"""``migrate`` on Spark: the same ledger as in plain Python, after every death and resumption."""
 
 from __future__ import annotations
 
@@ -10,17 +10,19 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from chaos.forkserver_client import ForkServer
 from tests.crash.cases import Crash
-from tests.crash.site import Nursery, Worker
+from tests.crash.forked import MODULES
+from tests.crash.site import Worker
 from tests.migration.levels import queues_of
-from tests.pipeline.moving import BATCH, ENDPOINT, due_tomorrow, dying, ends, fill, pending
+from tests.pipeline.migrations import BATCH, ENDPOINT, due_tomorrow, dying, ends, fill, pending
 from timeoutmgr.errors import MigrationRefused
-from timeoutmgr.migration import RunState, begin
-from timeoutmgr.migration.places import Place
+from timeoutmgr.migration import MigrationRunState, begin
+from timeoutmgr.migration.places import LocationSpec
 from timeoutmgr.native.names import CELERY
 from timeoutmgr.native.topology import delay_topology
 from timeoutmgr.pipeline.jobs.migrate import MigrateOptions, in_tasks, migrate
-from timeoutmgr.pipeline.moving import Ends, Mover, opened
+from timeoutmgr.pipeline.migration_task import Ends, Mover, opened
 from timeoutmgr.pipeline.stores import Store
 from timeoutmgr.testing.signals import eventually
 from timeoutmgr.transport.kombu_transport import KombuTransport
@@ -33,17 +35,17 @@ StoreOf = Callable[[str], Store]
 
 
 @pytest.fixture
-def nursery() -> Iterator[Nursery]:
-    """Where processes of plain Python come from."""
-    with closing(Nursery()) as made:
+def fork_server(tmp_path: Path) -> Iterator[ForkServer]:
+    """The process from which processes of plain Python are forked."""
+    with closing(ForkServer(tmp_path / "forkserver.log", MODULES)) as made:
         yield made
 
 
 class Plain:
     """The plain runner, in processes of its own, between two stores in one database."""
 
-    def __init__(self, nursery: Nursery, source: Store, target: Store, folder: Path) -> None:
-        self._nursery, self._folder = nursery, folder
+    def __init__(self, fork_server: ForkServer, source: Store, target: Store, folder: Path) -> None:
+        self._fork_server, self._folder = fork_server, folder
         self._given: dict[str, Any] = {
             "worker": "tests.crash.mover",
             "url": source.database.url.render_as_string(hide_password=False),
@@ -58,18 +60,18 @@ class Plain:
     def run(self, crash: Crash | None = None) -> None:
         """Have a process do it all, or die at *crash*; return when it has ended."""
         output = self._folder / f"{secrets.token_hex(4)}.txt"
-        worker = Worker(self._nursery, self._given, output, crash)
+        worker = Worker(self._fork_server, self._given, output, crash)
         worker.wait_until_it_ends()
         assert worker.was_killed == (crash is not None), worker.said
         assert "Traceback" not in worker.said, worker.said
 
 
 def test_a_run_that_plain_python_began_is_gone_on_with_in_spark(
-    spark: SparkSession, store_of: StoreOf, nursery: Nursery, tmp_path: Path
+    spark: SparkSession, store_of: StoreOf, fork_server: ForkServer, tmp_path: Path
 ) -> None:
     source, target = store_of("postgres"), store_of("postgres")
     stored = fill(source, due_tomorrow(AMOUNT))
-    Plain(nursery, source, target, tmp_path).run(Crash("migration.delivered", 2))
+    Plain(fork_server, source, target, tmp_path).run(Crash("migration.delivered", 2))
     told: list[str] = []
 
     options = MigrateOptions(ends=ends(source, target), tasks=2)
@@ -77,7 +79,7 @@ def test_a_run_that_plain_python_began_is_gone_on_with_in_spark(
 
     assert pending(target) == stored
     assert pending(source) == []
-    assert (report.batches, report.batches_done, report.taken) == (6, 6, AMOUNT)
+    assert (report.batches, report.batches_done, report.collected) == (6, 6, AMOUNT)
     assert (report.new, report.known, report.verified) == (AMOUNT - BATCH, BATCH, True)
     # In between it tells how far it is, if it takes long enough.
     assert told[:2] == [
@@ -88,26 +90,26 @@ def test_a_run_that_plain_python_began_is_gone_on_with_in_spark(
 
 
 def test_a_run_that_died_in_spark_is_finished_by_plain_python(
-    spark: SparkSession, store_of: StoreOf, nursery: Nursery, tmp_path: Path
+    spark: SparkSession, store_of: StoreOf, fork_server: ForkServer, tmp_path: Path
 ) -> None:
     source, target = store_of("postgres"), store_of("postgres")
     stored = fill(source, due_tomorrow(AMOUNT))
     given = ends(source, target)
     with opened(given) as [one]:
         run = begin(one.parts, one.terms, lambda: secrets.token_hex(6))
-        # Every process of a task dies, also of those that are tried again: Spark gives it up.
+        # Every process of a task dies, also at each repeat: Spark gives the task up.
         with pytest.raises(Exception, match=r"crashed|exited unexpectedly"):
             in_tasks(spark, dying(Mover(given, run), "migration.delivered", None), 1)
         told = [batch.state.value for batch in one.parts.ledger.batches(run.id)]
 
-    Plain(nursery, source, target, tmp_path).run()
+    Plain(fork_server, source, target, tmp_path).run()
 
     with opened(given) as [one]:
         [ended] = one.parts.ledger.runs()
     assert told == ["sending", *["pending"] * 5]
     assert pending(target) == stored
     assert pending(source) == []
-    assert ended.state is RunState.COMPLETED
+    assert ended.state is MigrationRunState.COMPLETED
     assert ended.report is not None
     assert (ended.report["known"], ended.report["verified"]) == (BATCH, True)
 
@@ -159,7 +161,7 @@ def test_a_store_goes_into_the_levels_though_a_task_is_killed(
     source = store_of("postgres")
     settings = Path(source.name)
     settings.write_text(settings.read_text().replace("memory://", rabbitmq_url))
-    place = Place(url="native", names="celery", names_prefix=unique)
+    place = LocationSpec(url="native", names="celery", names_prefix=unique)
     given = Ends(settings=source.name, target=place, batch=BATCH)
     with closing(Levels(rabbitmq_url, unique)) as levels:
         fill(source, due_tomorrow(AMOUNT, destination=levels.queue))
@@ -169,7 +171,7 @@ def test_a_store_goes_into_the_levels_though_a_task_is_killed(
             in_tasks(spark, task, 2)
         [report] = migrate(spark, MigrateOptions(ends=given))
 
-        # What was sent when the process died is sent once more, as the report says.
+        # Messages that were sent when the process died are sent again, as the report says.
         assert (report.new, report.repeated, report.verified) == (AMOUNT, BATCH, True)
         assert pending(source) == []
         eventually(lambda: levels.count() == AMOUNT + BATCH, "all are in the levels", 10)
@@ -183,7 +185,7 @@ def test_a_problem_moves_nothing(
     settings.write_text(settings.read_text().replace("memory://", rabbitmq_url))
     stored = fill(source, due_tomorrow(3, destination=f"{unique}.gone"))
     given = Ends(
-        settings=source.name, target=Place(url="native", names="celery", names_prefix=unique)
+        settings=source.name, target=LocationSpec(url="native", names="celery", names_prefix=unique)
     )
 
     with pytest.raises(MigrationRefused, match="there is no such queue for 3 timeouts"):

@@ -12,37 +12,39 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import delete, update
 
-from tests.pipeline.archiving import publish
-from tests.pipeline.making import batch, row
-from tests.pipeline.moving import due_tomorrow, ends, fill
+from tests.pipeline.archives import publish
+from tests.pipeline.migrations import due_tomorrow, ends, fill
+from tests.pipeline.rows import batch, row
 from tests.pipeline.spark import oracle
 from tests.pipeline.spark.oracle import Fact
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import Outcome, OutcomeKind, TimeoutState
 from timeoutmgr.errors import ConfigurationError
-from timeoutmgr.instants import from_micros, to_micros
-from timeoutmgr.migration.starting import move_all
+from timeoutmgr.message.instants import from_micros, to_micros
+from timeoutmgr.migration.run import move_all
 from timeoutmgr.pipeline.errors import WrongColumns
-from timeoutmgr.pipeline.jobs.archive import ArchiveOptions, archive
+from timeoutmgr.pipeline.jobs.archive import archive
 from timeoutmgr.pipeline.jobs.archived import Archive
-from timeoutmgr.pipeline.jobs.reconcile import ReconcileOptions, ReconcileReport, reconcile
-from timeoutmgr.pipeline.loading import Loader
-from timeoutmgr.pipeline.moving import opened
+from timeoutmgr.pipeline.jobs.reconcile import ReconcileReport, reconcile
+from timeoutmgr.pipeline.migration_task import opened
+from timeoutmgr.pipeline.options import ArchiveOptions, ReconcileOptions
 from timeoutmgr.pipeline.stores import Store
-from timeoutmgr.pipeline.transforms.prints import about, tallied
-from timeoutmgr.pipeline.transforms.reconciling import (
+from timeoutmgr.pipeline.transforms.verdicts import (
     Bounds,
     Verdict,
+    about,
     of_accepted,
     of_history,
     of_keys,
     of_pending,
     problems_of,
+    tallied,
     together,
     verdicts,
     verdicts_by_print,
 )
 from timeoutmgr.pipeline.views import HISTORY, KEYS, PENDING
+from timeoutmgr.pipeline.writers.loader import Loader
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -72,7 +74,7 @@ def judged(spark: SparkSession, cases: list[list[Fact]]) -> list[str]:
 
 
 def told(spark: SparkSession, cases: list[list[Fact]]) -> list[dict[str, Any]]:
-    """Return what is told of each of *cases*, all in one job; nothing where there are no facts."""
+    """Return the verdict on each of *cases*, all in one job; nothing without facts."""
     found = verdicts(evidence_of(spark, cases), BOUNDS).toArrow()
     by_id = {one["id"]: one for one in found.to_pylist()}
     return [by_id.get(f"{case:05}", {}) for case in range(len(cases))]
@@ -114,7 +116,7 @@ def evidence_of(spark: SparkSession, cases: list[list[Fact]]) -> list[DataFrame]
 @pytest.mark.usefixtures("compiled")
 @settings(max_examples=4, deadline=None, suppress_health_check=list(HealthCheck))
 @given(cases=st.lists(st.lists(facts, max_size=5), min_size=300, max_size=600))
-def test_verdicts_are_those_of_the_oracle(spark: SparkSession, cases: list[list[Fact]]) -> None:
+def test_verdicts_match_the_oracle(spark: SparkSession, cases: list[list[Fact]]) -> None:
     alone = (*EVENTS, *(f"key-{state}" for state in STATES), "pending", "accepted")
     every = [[Fact(one, 1_000, 1_000)] for one in alone]
     expected = [
@@ -133,7 +135,7 @@ facts_of_any_time = st.builds(
 
 @settings(max_examples=2, deadline=None, suppress_health_check=list(HealthCheck))
 @given(cases=st.lists(st.lists(facts_of_any_time, max_size=5), min_size=200, max_size=300))
-def test_the_times_that_count_are_those_of_the_oracle(
+def test_the_times_that_count_match_the_oracle(
     spark: SparkSession, cases: list[list[Fact]]
 ) -> None:
     first = [Fact("dispatched", 5, -9), Fact("dispatched", -3, 7), Fact("pending", 0, 1)]
@@ -169,7 +171,7 @@ def dispatch(store: Store, some: int) -> None:
     """Dispatch *some* that are due."""
     timeouts = store.persistence.timeouts("sales", SystemClock())
     chunk = timeouts.claim(timeouts.now(), some, "me")
-    with timeouts.take_many(chunk.token, chunk.keys) as taken:
+    with timeouts.lock_for_dispatch(chunk.token, chunk.keys) as taken:
         assert len(taken.timeouts) == some
         taken.close(
             [
@@ -192,7 +194,7 @@ def test_the_messages_of_a_store_get_their_verdicts(
         timeouts.cancel(row(10)["id"])
         timeouts.reschedule(row(11)["id"], to_micros(NOON))
         well = run(spark, store)
-        # What no code of ours does: a row goes, and nothing tells of it.
+        # No code of ours does this: a row disappears without an event.
         with store.database.begin() as connection:
             gone = store.tables.timeouts.c.id == row(12)["id"]
             connection.execute(delete(store.tables.timeouts).where(gone))
@@ -208,7 +210,7 @@ def test_the_messages_of_a_store_get_their_verdicts(
         assert pq.read_table(tmp_path / kind).num_rows == 10
 
 
-def test_what_was_moved_is_not_lost_and_counts_where_it_is(
+def test_a_migrated_message_is_not_lost_and_counts_at_its_place(
     spark: SparkSession, store_of: Any
 ) -> None:
     here, there = store_of("sqlite"), store_of("postgres")
@@ -258,7 +260,7 @@ def test_an_event_is_one_event_in_store_and_archive_and_for_all_names_of_the_sto
     assert (report.counts, report.is_decidable) == ({Verdict.OK: 4}, True)
 
 
-def test_what_was_accepted_and_never_stored_is_lost_once_it_was_due(
+def test_an_accepted_message_never_stored_is_lost_once_due(
     spark: SparkSession, sqlite: Store, tmp_path: Path
 ) -> None:
     Loader(sqlite).load([batch([row(1), row(2)])])
@@ -276,7 +278,7 @@ def test_what_was_accepted_and_never_stored_is_lost_once_it_was_due(
     assert [one["id"] for one in report.examples] == [row(4)["id"]]
 
 
-def test_what_was_accepted_without_a_due_time_is_undecided_until_it_is_said_since_when(
+def test_an_accepted_message_without_a_due_time_is_undecided_without_as_of(
     spark: SparkSession, sqlite: Store, tmp_path: Path
 ) -> None:
     Loader(sqlite).load([batch([row(1)])])
@@ -299,10 +301,10 @@ def test_what_was_accepted_without_a_due_time_is_undecided_until_it_is_said_sinc
     assert [one.is_broken for one in found] == [False, False, True]
 
 
-def test_without_all_history_what_was_never_stored_cannot_be_told(
+def test_without_full_history_a_message_never_stored_is_not_missed(
     spark: SparkSession, sqlite: Store
 ) -> None:
-    # One of two endpoints that share a database is enough.
+    # Any of two endpoints that share a database is enough.
     report = run(spark, sqlite, stores=(sqlite.name, neighbour(sqlite, "outcomes")))
 
     assert not report.is_decidable
@@ -369,7 +371,7 @@ def test_wrong_options_are_refused(options: dict[str, Any], sentence: str) -> No
         ReconcileOptions(**({"stores": ("s",)} | options))
 
 
-def test_what_is_no_verdict_is_not_written_over(
+def test_files_without_verdicts_are_not_overwritten(
     spark: SparkSession, sqlite: Store, tmp_path: Path
 ) -> None:
     lake, rows = tmp_path / "lake", tmp_path / "rows"

@@ -12,19 +12,19 @@ import pyarrow as pa
 import pytest
 from pyspark.sql import functions as f
 
-from timeoutmgr.clearing import Clearing
 from timeoutmgr.contracts import Timeout
 from timeoutmgr.errors import ConfigurationError, InvalidMessage, MessageRejected
-from timeoutmgr.instants import EARLIEST, LATEST, from_micros, to_micros
-from timeoutmgr.message import Message
-from timeoutmgr.outgoing import Composer, SendOptions
+from timeoutmgr.message.instants import EARLIEST, LATEST, from_micros, to_micros
+from timeoutmgr.message.message import Message
+from timeoutmgr.message.routes import Clearing, timeout_id, to_timeout_manager
+from timeoutmgr.message.validation import Limits
 from timeoutmgr.persistence.sql.rows import to_row
 from timeoutmgr.pipeline.errors import WrongColumns
-from timeoutmgr.pipeline.transforms.requests import Rules, judged, normalised, smeared
+from timeoutmgr.pipeline.options import RequestRules
+from timeoutmgr.pipeline.transforms.requests import judged, normalised, smeared
 from timeoutmgr.pipeline.views import TO_STORE
-from timeoutmgr.routing import timeout_id, to_timeout_manager
+from timeoutmgr.sender.composer import Composer, SendOptions
 from timeoutmgr.transport.envelope import seal
-from timeoutmgr.validation import Limits
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -112,9 +112,9 @@ ROWS: list[tuple[dict[str, Any], bool]] = [
 ]
 
 
-def rules(**changed: Any) -> Rules:
+def rules(**changed: Any) -> RequestRules:
     given: dict[str, Any] = {"endpoint": "sales", "dataset": "spring", "now": to_micros(NOW)}
-    return Rules(**(given | {"limits": LIMITS} | changed))
+    return RequestRules(**(given | {"limits": LIMITS} | changed))
 
 
 def frame(spark: SparkSession, rows: list[dict[str, Any]]) -> DataFrame:
@@ -198,7 +198,7 @@ def _refused_by_the_endpoint(given: dict[str, Any]) -> None:
     message = composed(given)
     seal(message)
     to_row("sales", Timeout(id="i", due=0, destination=given["destination"], message=message))
-    # What only a data set can have wrong: a key that leaves no room, headers near the limit, ….
+    # Mistakes of data sets alone: a key that leaves no room, headers near the limit, ….
     if given["due"] < "2030" or given.get("body_encoding") or len(given["key"]) > 193:
         raise ValueError
 
@@ -213,7 +213,7 @@ def test_a_row_without_a_key_has_the_same_id_in_every_run(spark: SparkSession) -
     assert first == again == later != other
 
 
-def test_what_has_passed_is_rejected_kept_or_moved_to_now(spark: SparkSession) -> None:
+def test_a_past_due_time_is_rejected_kept_or_moved_to_now(spark: SparkSession) -> None:
     rows = frame(spark, [GOOD | {"due": "2020-01-01T00:00:00Z"}])
     past = datetime(2020, 1, 1, tzinfo=UTC)
 
@@ -420,7 +420,7 @@ def test_rows_without_a_key_that_differ_by_a_microsecond_are_two_messages(
 
     assert first == again
     assert len({first, second, third}) == 3
-    # What was stored under a digest that was cut to milliseconds is known again.
+    # Rows that were stored under a digest cut to milliseconds are known again.
     text = (
         '{"destination":"billing","message_type":"T","due":"2030-01-02T00:00:00.007Z","body":"{}"}'
     )

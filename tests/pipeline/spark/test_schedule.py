@@ -10,27 +10,27 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.pipeline.making import batch, count, read, row
+from tests.pipeline.rows import batch, count, read, row
 from tests.support.clock import FakeClock
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import Clock
 from timeoutmgr.errors import ConfigurationError
-from timeoutmgr.instants import from_micros, to_micros
+from timeoutmgr.message.instants import from_micros, to_micros
+from timeoutmgr.message.routes import timeout_id
+from timeoutmgr.message.validation import Limits
 from timeoutmgr.pipeline import read_timeouts, snapshot, write_timeouts
-from timeoutmgr.pipeline.errors import RunInTheWay, TooManyRejects
+from timeoutmgr.pipeline.errors import RunConflict, TooManyRejects
 from timeoutmgr.pipeline.jobs.schedule import (
     TWICE,
-    ScheduleOptions,
     ScheduleReport,
     parameters_of,
     schedule,
 )
-from timeoutmgr.pipeline.ledger import Ledger, RunState
-from timeoutmgr.pipeline.loading import Loader
+from timeoutmgr.pipeline.ledger import JobLedger, JobRunState
+from timeoutmgr.pipeline.options import ScheduleOptions
 from timeoutmgr.pipeline.stores import Store
 from timeoutmgr.pipeline.transforms.instants import EXPECTED
-from timeoutmgr.routing import timeout_id
-from timeoutmgr.validation import Limits
+from timeoutmgr.pipeline.writers.loader import Loader
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -80,9 +80,9 @@ def test_a_campaign_is_stored_once_however_often_it_is_run(
     assert (again.new, again.known) == (0, 100)
     assert first.busiest_second == 10
     assert (count(postgres, "timeouts"), count(postgres, "keys")) == (100, 100)
-    found = Ledger(postgres).find("one")
+    found = JobLedger(postgres).find("one")
     assert found is not None
-    assert found.state is RunState.COMPLETED
+    assert found.state is JobRunState.COMPLETED
     assert found.ended is not None
     assert found.report == first.document()
     assert found.parameters["dataset"] == "spring"
@@ -126,7 +126,7 @@ def test_a_run_that_was_killed_half_way_is_ended_by_another_however_late(
 
     assert (ended.new, ended.known, ended.rejected) == (1, 1, 0)
     assert (again.new, again.known, again.rejected) == (0, 2, 0)
-    (begun,) = Ledger(sqlite).runs("schedule", RunState.COMPLETED)
+    (begun,) = JobLedger(sqlite).runs("schedule", JobRunState.COMPLETED)
     same = (begun.run_id, begun.created)
     assert (ended.run_id, ended.as_of) == (again.run_id, again.as_of) == same
     assert again.document()["as_of"] == from_micros(begun.created).isoformat()
@@ -164,7 +164,7 @@ def test_a_run_is_the_same_if_its_rows_become_the_same_timeouts(
     assert (json.dumps(first) == json.dumps(second)) is is_same
 
 
-def test_what_is_stored_is_read_by_many_tasks_of_one_snapshot(
+def test_stored_rows_are_read_by_many_tasks_of_one_snapshot(
     spark: SparkSession, postgres: Store
 ) -> None:
     Loader(postgres).load([batch([row(number) for number in range(100)])])
@@ -279,7 +279,7 @@ def test_a_dry_run_tells_the_load_and_stores_nothing(
 def test_smeared_rows_are_where_the_report_says_in_every_run(
     spark: SparkSession, sqlite: Store, tmp_path: Path
 ) -> None:
-    # Two rows of the hundred are one.
+    # Two rows of the hundred are the same.
     path = campaign(
         tmp_path,
         key=["k0"] * 2 + [f"k{n}" for n in range(2, 100)],
@@ -311,9 +311,9 @@ def test_smeared_rows_are_where_the_report_says_in_every_run(
 def test_a_run_of_other_parameters_does_not_take_the_name(
     spark: SparkSession, sqlite: Store, tmp_path: Path
 ) -> None:
-    Ledger(sqlite).begin("mine", "schedule", {"dataset": "spring"})
+    JobLedger(sqlite).begin("mine", "schedule", {"dataset": "spring"})
 
-    with pytest.raises(RunInTheWay, match="another run id"):
+    with pytest.raises(RunConflict, match="another run id"):
         run(spark, sqlite, campaign(tmp_path), run_id="mine", dataset="autumn")
 
 

@@ -16,15 +16,15 @@ import pytest
 from pyspark.errors import utils as errors
 from pyspark.sql import functions as f
 
-from timeoutmgr.cli.findings import Level
+from timeoutmgr.contracts.findings import Level
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.pipeline import read_timeouts, register
-from timeoutmgr.pipeline.classpath import first_jars
 from timeoutmgr.pipeline.doctor import examine
 from timeoutmgr.pipeline.errors import PipelineUnavailable
-from timeoutmgr.pipeline.java import find_java
-from timeoutmgr.pipeline.quiet import held_back
-from timeoutmgr.pipeline.session import SessionOptions, settings_of, spark_session
+from timeoutmgr.pipeline.registration import spark_session
+from timeoutmgr.pipeline.spark.java import find_java
+from timeoutmgr.pipeline.spark.session import SessionOptions, settings_of
+from timeoutmgr.pipeline.spark.startup import first_jars, held_back
 from timeoutmgr.pipeline.stores import Store
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ def test_times_are_utc_and_workers_run_this_python(spark: SparkSession) -> None:
     assert found.to_pylist() == [{"at": instant, "shown": "01:30", "python": sys.executable}]
 
 
-def test_workers_begin_with_what_they_need_and_never_look_through_it_for_garbage(
+def test_workers_begin_with_their_modules_and_never_search_them_for_garbage(
     spark: SparkSession,
 ) -> None:
     def look(_number: int) -> str:
@@ -56,14 +56,14 @@ def test_workers_begin_with_what_they_need_and_never_look_through_it_for_garbage
     assert found[0][0] == "True True"
 
 
-def test_workers_import_what_their_driver_has_imported(spark: SparkSession) -> None:
+def test_workers_import_the_same_files_as_their_driver(spark: SparkSession) -> None:
     def imported(_number: int) -> list[str]:
         return [str(sys.modules[name].__file__) for name in ("pyspark", "py4j")]
 
     found = spark.range(1).select(f.udf(imported, "ARRAY<STRING>", useArrow=False)("id")).first()
 
     assert found is not None
-    # No archive has files in it, and of what is imported from one nothing is kept compiled.
+    # No archive has files in it: Python keeps no compiled code of an archive.
     assert [Path(name).resolve() for name in found[0]] == [
         Path(str(one.__file__)).resolve(strict=True) for one in (pyspark, py4j)
     ]
@@ -91,7 +91,7 @@ def test_a_session_that_is_there_is_lent_and_not_stopped(spark: SparkSession) ->
 
 @pytest.fixture
 def strange_python(spark: SparkSession) -> Iterator[None]:
-    """To the workers, what asks them is another Python."""
+    """To the workers, their driver is another Python."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(spark.sparkContext, "pythonVer", "2.7")
         yield
@@ -121,7 +121,7 @@ with spark_session() as spark:
 """
 
 
-def test_what_spark_submit_sets_counts(tmp_path: Path) -> None:
+def test_settings_of_spark_submit_count(tmp_path: Path) -> None:
     script = tmp_path / "job.py"
     script.write_text(SUBMITTED)
     submit = Path(str(pyspark.__file__)).parent / "bin" / "spark-submit"
@@ -191,7 +191,9 @@ def test_workers_that_read_and_workers_that_compute_are_forked_from_one_process(
 
     jvm: Any = spark.sparkContext._jvm
     java = jvm.java.lang.ProcessHandle.current().pid()
-    forked_from = [name for name in commands_below(java) if "timeoutmgr.pipeline.daemon" in name]
+    forked_from = [
+        name for name in commands_below(java) if "timeoutmgr.pipeline.spark.daemon" in name
+    ]
     assert len(forked_from) == 1
 
 
@@ -260,7 +262,7 @@ def test_a_java_that_is_not_there_ends_before_spark_starts(
     assert dict(os.environ) == before
 
 
-def test_what_is_held_back_is_told_when_it_fails(capfd: pytest.CaptureFixture[str]) -> None:
+def test_held_back_output_is_shown_on_failure(capfd: pytest.CaptureFixture[str]) -> None:
     def fail() -> None:
         with held_back():
             os.write(2, b"the reason\n")

@@ -8,16 +8,15 @@ import pytest
 from pyspark.errors import AnalysisException
 from sqlalchemy import text
 
-from tests.pipeline.making import batch, row
-from timeoutmgr.pipeline import snapshot, tasks
-from timeoutmgr.pipeline.errors import SnapshotGone
-from timeoutmgr.pipeline.frames import read_timeouts
-from timeoutmgr.pipeline.jobs.running import told_by_workers
-from timeoutmgr.pipeline.loading import Loader
+from tests.pipeline.rows import batch, row
+from timeoutmgr.pipeline import frames, snapshot
+from timeoutmgr.pipeline.errors import SnapshotEnded
+from timeoutmgr.pipeline.frames import PartsReader, read_timeouts
+from timeoutmgr.pipeline.jobs.run_context import worker_errors
 from timeoutmgr.pipeline.snapshots import SharedSnapshot
 from timeoutmgr.pipeline.stores import Store, open_store
-from timeoutmgr.pipeline.tasks import PartsReader
 from timeoutmgr.pipeline.views import projected
+from timeoutmgr.pipeline.writers.loader import Loader
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -51,7 +50,9 @@ def test_a_copy_is_read_whole_and_by_columns(spark: SparkSession, sqlite: Store)
     assert two.column_names == ["message_id", "due"]
 
 
-def test_what_was_not_copied_is_not_read_as_empty(spark: SparkSession, sqlite: Store) -> None:
+def test_a_view_that_was_not_copied_is_not_read_as_empty(
+    spark: SparkSession, sqlite: Store
+) -> None:
     Loader(sqlite).load([batch([row(1)])])
 
     with (
@@ -102,8 +103,8 @@ def test_tasks_read_the_tables_that_the_snapshot_is_of(
         readers.append(reader)
         return spark.range(0)
 
-    # Run here: workers with another environment would be others, which take seconds to begin.
-    monkeypatch.setattr(tasks, "frame_of", note)
+    # Run here: another environment would need new workers, which take seconds to begin.
+    monkeypatch.setattr(frames, "frame_of", note)
     with snapshot(in_schema) as held:
         held.read(spark, "pending", columns=["message_id"])
         numbers = pa.RecordBatch.from_pydict({"id": range(len(readers[0].parts))})
@@ -139,5 +140,5 @@ def test_a_snapshot_that_has_ended_is_named_by_the_tasks(
     with snapshot(postgres) as held:
         frame = held.read(spark, "pending")
 
-    with pytest.raises(SnapshotGone, match="run it again"), told_by_workers():
+    with pytest.raises(SnapshotEnded, match="run it again"), worker_errors():
         frame.count()

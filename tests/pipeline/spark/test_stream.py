@@ -7,14 +7,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.pipeline.archiving import tell
-from tests.pipeline.making import batch, count, row, settle
+from tests.pipeline.archives import tell
+from tests.pipeline.rows import batch, count, row, settle
 from timeoutmgr.clock import SystemClock
-from timeoutmgr.pipeline.errors import RunInTheWay
-from timeoutmgr.pipeline.jobs.archive import ArchiveOptions, archive
-from timeoutmgr.pipeline.jobs.stream import StreamOptions, stream
-from timeoutmgr.pipeline.loading import Loader
+from timeoutmgr.pipeline.errors import RunConflict
+from timeoutmgr.pipeline.jobs.archive import archive
+from timeoutmgr.pipeline.jobs.stream import stream
+from timeoutmgr.pipeline.options import ArchiveOptions, StreamOptions
 from timeoutmgr.pipeline.stores import Store
+from timeoutmgr.pipeline.writers.loader import Loader
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -80,9 +81,9 @@ def test_a_lost_checkpoint_and_a_strange_folder_are_refused_before_anything_is_d
     settle(postgres)
     stream(spark, options)
 
-    with pytest.raises(RunInTheWay, match=r"lost has none: new events .* not be written"):
+    with pytest.raises(RunConflict, match=r"lost has none: new events .* not be written"):
         stream(spark, replace(options, checkpoint=tmp_path / "lost"))
-    with pytest.raises(RunInTheWay, match=r"strange has none: .* could not read"):
+    with pytest.raises(RunConflict, match=r"strange has none: .* could not read"):
         stream(spark, replace(options, to=tmp_path / "strange"))
 
     assert not (tmp_path / "lost").exists()

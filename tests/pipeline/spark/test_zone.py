@@ -12,13 +12,20 @@ import pytest
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.pipeline import register
-from timeoutmgr.pipeline.jobs.archive import ArchiveOptions, archive
-from timeoutmgr.pipeline.jobs.lateness import LatenessOptions, lateness
+from timeoutmgr.pipeline.jobs.archive import archive
+from timeoutmgr.pipeline.jobs.lateness import lateness
 from timeoutmgr.pipeline.jobs.migrate import MigrateOptions, migrate
-from timeoutmgr.pipeline.jobs.reconcile import ReconcileOptions, reconcile
-from timeoutmgr.pipeline.jobs.schedule import ScheduleOptions, schedule
-from timeoutmgr.pipeline.jobs.stream import StreamOptions, stream
-from timeoutmgr.pipeline.moving import Ends
+from timeoutmgr.pipeline.jobs.reconcile import reconcile
+from timeoutmgr.pipeline.jobs.schedule import schedule
+from timeoutmgr.pipeline.jobs.stream import stream
+from timeoutmgr.pipeline.migration_task import Ends
+from timeoutmgr.pipeline.options import (
+    ArchiveOptions,
+    LatenessOptions,
+    ReconcileOptions,
+    ScheduleOptions,
+    StreamOptions,
+)
 from timeoutmgr.pipeline.stores import Store
 
 if TYPE_CHECKING:

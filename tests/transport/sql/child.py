@@ -8,8 +8,7 @@ from typing import Any
 
 import kombu as kombu_package
 
-from timeoutmgr.transport.sql import SqlTransport
-from timeoutmgr.transport.sql.registration import register
+from timeoutmgr.transport.sql import SqlTransport, register
 
 kombu: Any = kombu_package  # its annotations are too few to check against
 

@@ -8,7 +8,7 @@ import pytest
 
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import Clock
-from timeoutmgr.message import Message, Outgoing
+from timeoutmgr.message.message import Message, Outgoing
 from timeoutmgr.transport.sql import SqlQueueSettings, SqlTransport
 
 

@@ -16,9 +16,9 @@ from tests.support.clock import FakeClock
 from tests.support.makers import a_breaker, a_composer, a_message
 from timeoutmgr import HandlerContext
 from timeoutmgr.contracts import TransactionMode
+from timeoutmgr.endpoint.handlers import ANY, Handler, HandlerStep
 from timeoutmgr.errors import StorageConflict, StorageUnavailable
-from timeoutmgr.handlers import ANY, Handler, HandlerStep
-from timeoutmgr.message import Outgoing
+from timeoutmgr.message.message import Outgoing
 from timeoutmgr.resilience.recovery import RecoverabilitySettings
 from timeoutmgr.telemetry import Counters
 from timeoutmgr.transport.pump import Consumption, Pump, PumpSurroundings

@@ -15,7 +15,7 @@ from sqlalchemy import create_engine, inspect, text
 
 from timeoutmgr.database import Database
 from timeoutmgr.errors import ConfigurationError, SchemaMissing, TransportUnavailable
-from timeoutmgr.message import Message, Outgoing
+from timeoutmgr.message.message import Message, Outgoing
 from timeoutmgr.transport.sql import SqlTransport
 from timeoutmgr.transport.sql.tables import tables
 

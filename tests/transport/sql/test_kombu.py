@@ -18,11 +18,11 @@ from kombu import pools as kombu_pools
 
 from tests.transport.sql.conftest import Maker
 from tests.transport.sql.killing import kill_holding
-from timeoutmgr import headers as names
 from timeoutmgr.contracts import SendResult
 from timeoutmgr.errors import TransportUnavailable
-from timeoutmgr.message import Message, Outgoing
-from timeoutmgr.transport.sql.registration import register
+from timeoutmgr.message import headers as names
+from timeoutmgr.message.message import Message, Outgoing
+from timeoutmgr.transport.sql import register
 
 kombu: Any = kombu_package  # its annotations are too few to check against
 pools: Any = kombu_pools
@@ -74,7 +74,7 @@ def test_the_password_is_masked(postgres_url: str) -> None:
 
 def test_registering_imports_no_transport() -> None:
     code = (
-        "import sys, timeoutmgr.transport.sql.registration as r\n"
+        "import sys, timeoutmgr.transport.sql as r\n"
         "assert r.register() and r.register()\n"
         "import kombu.transport\n"
         "assert 'timeoutmgr' in kombu.transport.TRANSPORT_ALIASES\n"

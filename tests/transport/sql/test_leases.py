@@ -13,7 +13,7 @@ from tests.transport.sql.conftest import Maker
 from tests.transport.sql.killing import kill_holding
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.errors import LeaseLost
-from timeoutmgr.message import Outgoing, Received
+from timeoutmgr.message.message import Outgoing, Received
 from timeoutmgr.transport.sql import SqlQueueSettings, SqlTransport
 
 Make = Callable[..., list[Outgoing]]

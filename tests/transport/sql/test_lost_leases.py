@@ -11,7 +11,7 @@ from tests.support.clock import FakeClock
 from tests.support.makers import a_breaker
 from tests.transport.sql.conftest import Maker
 from timeoutmgr.contracts import TransactionMode
-from timeoutmgr.message import Outgoing, Received
+from timeoutmgr.message.message import Outgoing, Received
 from timeoutmgr.telemetry import Counters
 from timeoutmgr.transport.pump import Consumption, Pump, PumpSurroundings
 from timeoutmgr.transport.sql import SqlTransport

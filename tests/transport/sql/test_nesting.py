@@ -10,8 +10,7 @@ import pytest
 from sqlalchemy import insert
 
 from timeoutmgr.errors import InvalidMessage
-from timeoutmgr.transport.sql import SqlTransport
-from timeoutmgr.transport.sql.registration import register
+from timeoutmgr.transport.sql import SqlTransport, register
 from timeoutmgr.transport.sql.tables import tables
 
 kombu: Any = kombu_package  # its annotations are too few to check against

@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import create_engine, make_url, text
 
 from timeoutmgr.errors import TransportUnavailable
-from timeoutmgr.message import Message, Outgoing, Received
+from timeoutmgr.message.message import Message, Outgoing, Received
 from timeoutmgr.transport.sql import SqlTransport
 
 

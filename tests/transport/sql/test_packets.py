@@ -10,9 +10,9 @@ import kombu as kombu_package
 import pytest
 from sqlalchemy import event
 
-from timeoutmgr import headers
 from timeoutmgr.errors import InvalidMessage
-from timeoutmgr.message import Message, Outgoing
+from timeoutmgr.message import headers
+from timeoutmgr.message.message import Message, Outgoing
 from timeoutmgr.transport.sql import SqlTransport
 
 kombu: Any = kombu_package  # its annotations are too few to check against

@@ -13,7 +13,7 @@ import pytest
 from tests.transport.sql.conftest import Maker
 from timeoutmgr.contracts import SendResult, TransactionMode, Transport
 from timeoutmgr.errors import ConfigurationError, InvalidMessage, QueueMissing
-from timeoutmgr.message import Message, Outgoing, Received
+from timeoutmgr.message.message import Message, Outgoing, Received
 from timeoutmgr.transport.sql import SqlQueueSettings, SqlTransport
 
 Make = Callable[..., list[Outgoing]]

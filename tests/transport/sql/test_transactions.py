@@ -12,7 +12,7 @@ from sqlalchemy import Connection, create_engine
 from tests.transport.sql.conftest import Maker
 from timeoutmgr.contracts import SendResult
 from timeoutmgr.errors import LeaseLost
-from timeoutmgr.message import Outgoing
+from timeoutmgr.message.message import Outgoing
 from timeoutmgr.transport.sql import SqlTransport
 
 Make = Callable[..., list[Outgoing]]
@@ -105,20 +105,20 @@ def test_a_receiver_wakes_when_the_transaction_has_committed_and_not_before(
     messages: Make,
     begin: Callable[[SqlTransport], AbstractContextManager[Connection]],
 ) -> None:
-    bell = transport.bells.bell("q")
+    wakeup = transport.wakeups.wakeup("q")
     session = transport.session()
 
     with begin(transport) as transaction:
         session.send(messages(1), transaction=transaction)
-        rings_inside = bell.rings
+        count_inside = wakeup.count
 
-    assert rings_inside == 0
-    assert bell.rings >= 1  # PostgreSQL's NOTIFY may ring once more
+    assert count_inside == 0
+    assert wakeup.count >= 1  # PostgreSQL's NOTIFY may ring once more
 
 
 def test_a_rolled_back_send_wakes_nobody(transport: SqlTransport, messages: Make) -> None:
     session = transport.session()
-    bell = transport.bells.bell("q")
+    wakeup = transport.wakeups.wakeup("q")
 
     def fail() -> None:
         with session.transaction() as transaction:
@@ -130,25 +130,25 @@ def test_a_rolled_back_send_wakes_nobody(transport: SqlTransport, messages: Make
     with transport.database.begin():
         pass  # a later commit on the same connection is none of that send's
 
-    assert bell.rings == 0
+    assert wakeup.count == 0
 
 
 def test_a_send_in_the_hosts_own_transaction_wakes_a_receiver(
     transport: SqlTransport, url: str, messages: Make
 ) -> None:
-    bell = transport.bells.bell("q")
+    wakeup = transport.wakeups.wakeup("q")
     engine = create_engine(url)
 
     with engine.connect() as connection:
         with connection.begin():
             transport.session().send(messages(1), transaction=connection)
-            rings_inside = bell.rings
+            count_inside = wakeup.count
         with connection.begin():
-            rings_after = bell.rings
+            count_after = wakeup.count
     engine.dispose()
 
-    assert rings_inside == 0
-    assert rings_after >= 1
+    assert count_inside == 0
+    assert count_after >= 1
 
 
 def test_a_waiting_receiver_gets_what_a_transaction_sent(

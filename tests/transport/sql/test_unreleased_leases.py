@@ -15,13 +15,13 @@ from sqlalchemy.exc import IntegrityError
 
 from timeoutmgr.database import Database, DatabaseSettings
 from timeoutmgr.errors import StorageUnavailable, TransportUnavailable
-from timeoutmgr.message import Outgoing, Received
+from timeoutmgr.message.message import Outgoing, Received
 from timeoutmgr.testing.faultproxy import FaultProxy
 from timeoutmgr.transport.sql import SqlQueueSettings, SqlTransport
-from timeoutmgr.transport.sql.bells import Bells
-from timeoutmgr.transport.sql.envelopes import Tag
+from timeoutmgr.transport.sql.envelopes import LeaseTag
+from timeoutmgr.transport.sql.lease_renewal import UnreleasedLeases
 from timeoutmgr.transport.sql.leases import Leases
-from timeoutmgr.transport.sql.orphans import Orphans
+from timeoutmgr.transport.sql.wakeups import QueueWakeups
 
 Make = Callable[..., list[Outgoing]]
 SELDOM = timedelta(seconds=30)
@@ -218,12 +218,12 @@ def test_a_file_that_another_program_writes_for_long_is_an_outage_too(
 class StandIn(Leases):
     """Leases without a database."""
 
-    def __init__(self, ours: set[Tag]) -> None:
+    def __init__(self, ours: set[LeaseTag]) -> None:
         self.ours = ours
-        self.released: list[tuple[str, set[Tag]]] = []
+        self.released: list[tuple[str, set[LeaseTag]]] = []
         self.is_away = False
 
-    def leased(self, tags: Any) -> set[Tag]:
+    def leased(self, tags: Any) -> set[LeaseTag]:
         if self.is_away:
             raise StorageUnavailable("away")
         return self.ours & set(tags)
@@ -233,50 +233,50 @@ class StandIn(Leases):
 
 
 def test_a_waiting_receiver_is_woken_when_something_is_given_back() -> None:
-    bells = Bells()
-    orphans = Orphans(StandIn({(1, 1)}), bells)
-    bell = bells.bell("q")
-    rings = bell.rings
-    orphans.add("q", [(1, 1)])
+    wakeups = QueueWakeups()
+    unreleased = UnreleasedLeases(StandIn({(1, 1)}), wakeups)
+    wakeup = wakeups.wakeup("q")
+    count = wakeup.count
+    unreleased.add("q", [(1, 1)])
 
-    orphans.give_back(list)
+    unreleased.give_back(list)
 
-    assert bell.wait(rings, 0)
+    assert wakeup.wait(count, 0)
 
 
 def test_nothing_is_given_back_twice() -> None:
     leases = StandIn({(1, 1), (2, 1)})
-    orphans = Orphans(leases, Bells())
-    orphans.add("q", [(1, 1)])
-    orphans.add("q", [])
-    orphans.give_back(list)
-    orphans.add("q", [(2, 1)])
-    orphans.give_back(list)
-    orphans.give_back(list)
+    unreleased = UnreleasedLeases(leases, QueueWakeups())
+    unreleased.add("q", [(1, 1)])
+    unreleased.add("q", [])
+    unreleased.give_back(list)
+    unreleased.add("q", [(2, 1)])
+    unreleased.give_back(list)
+    unreleased.give_back(list)
 
     assert leases.released == [("q", {(1, 1)}), ("q", {(2, 1)})]
 
 
 def test_an_orphan_that_is_no_lease_or_in_somebodys_hands_is_left_alone() -> None:
     leases = StandIn({(1, 1), (2, 1)})
-    orphans = Orphans(leases, Bells())
-    orphans.add("q", [(1, 1), (2, 1), (3, 1)])
+    unreleased = UnreleasedLeases(leases, QueueWakeups())
+    unreleased.add("q", [(1, 1), (2, 1), (3, 1)])
 
-    orphans.give_back(lambda: [(2, 1)])
+    unreleased.give_back(lambda: [(2, 1)])
 
     assert leases.released == [("q", {(1, 1)})]
 
 
 def test_orphans_outlive_a_database_that_is_still_away() -> None:
     leases = StandIn({(1, 1)})
-    orphans = Orphans(leases, Bells())
-    orphans.add("q", [(1, 1)])
+    unreleased = UnreleasedLeases(leases, QueueWakeups())
+    unreleased.add("q", [(1, 1)])
     leases.is_away = True
     with pytest.raises(StorageUnavailable):
-        orphans.give_back(list)
+        unreleased.give_back(list)
     leases.is_away = False
 
-    orphans.give_back(list)
+    unreleased.give_back(list)
 
     assert leases.released == [("q", {(1, 1)})]
 

@@ -15,16 +15,16 @@ from sqlalchemy import event, text
 
 from tests.transport.sql.conftest import Maker
 from timeoutmgr.errors import ConfigurationError
-from timeoutmgr.message import Outgoing
+from timeoutmgr.message.message import Outgoing
 from timeoutmgr.transport.sql import SqlQueueSettings, SqlTransport
-from timeoutmgr.transport.sql.bells import Bell, Bells
+from timeoutmgr.transport.sql.wakeups import QueueWakeups, Wakeup
 
 Make = Callable[..., list[Outgoing]]
 
 _ROOT: Final = Path(__file__).parents[3]
 _SEND: Final = """
 import sys, time
-from timeoutmgr.message import Message, Outgoing
+from timeoutmgr.message.message import Message, Outgoing
 from timeoutmgr.transport.sql import SqlTransport
 transport = SqlTransport(sys.argv[1], prefix=sys.argv[2])
 session = transport.session()
@@ -158,20 +158,20 @@ def test_leasing_reads_the_front_of_one_queue_by_its_index(
 
 
 def test_a_bell_that_rings_before_the_wait_is_heard() -> None:
-    bell = Bell()
-    rings = bell.rings
+    wakeup = Wakeup()
+    count = wakeup.count
 
-    bell.ring()
+    wakeup.notify()
 
-    assert bell.wait(rings, 0)
-    assert not bell.wait(bell.rings, 0)
+    assert wakeup.wait(count, 0)
+    assert not wakeup.wait(wakeup.count, 0)
 
 
 def test_bells_are_shared_by_tables_of_one_database(
     transport: SqlTransport, make_transport: Maker
 ) -> None:
-    assert make_transport().bells is transport.bells
-    assert Bells.of(transport.database, "another") is not transport.bells
+    assert make_transport().wakeups is transport.wakeups
+    assert QueueWakeups.of(transport.database, "another") is not transport.wakeups
 
 
 @pytest.mark.parametrize(

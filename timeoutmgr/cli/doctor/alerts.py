@@ -1,13 +1,14 @@
-"""Alerts: what the vital signs of an endpoint mean, by limits. Pure functions."""
+"""Alerts: findings about the vital signs of an endpoint, by limits. Pure functions."""
 
 from collections.abc import Iterator
 from typing import Final
 
-from timeoutmgr.cli.findings import Finding, Level, ok
-from timeoutmgr.cli.spans import span
-from timeoutmgr.cli.thresholds import Thresholds
-from timeoutmgr.cli.vitals import QueueVitals, StoreVitals
-from timeoutmgr.instants import duration_micros
+from timeoutmgr.cli.doctor.database_findings import ok
+from timeoutmgr.cli.doctor.thresholds import Thresholds
+from timeoutmgr.cli.doctor.vitals import QueueVitals, StoreVitals
+from timeoutmgr.cli.output import span
+from timeoutmgr.contracts.findings import Finding, Level
+from timeoutmgr.message.instants import duration_micros
 from timeoutmgr.resilience.breakers import BreakerState
 
 _RUN: Final = "start a process with `timeoutmgr run`"
@@ -16,7 +17,7 @@ _RUN: Final = "start a process with `timeoutmgr run`"
 def alerts(
     store: StoreVitals | None, queues: QueueVitals | None, limits: Thresholds
 ) -> Iterator[Finding]:
-    """Yield a finding for each vital sign; None is a part that was not looked at."""
+    """Yield a finding for each vital sign; None stands for a part that was not read."""
     if store is not None:
         yield _overdue(store, limits)
         yield _processes(store, queues, limits)
@@ -40,14 +41,14 @@ def _overdue(store: StoreVitals, limits: Thresholds) -> Finding:
         level=Level.FAIL,
         check="overdue",
         text=f"{count} overdue by more than {span(allowed)}, the oldest by {span(late)}{which}",
-        remedy="see that a process lives and that the log of it names no error; "
+        remedy="check that a process lives and that its log names no error; "
         "--max-overdue sets the limit",
     )
 
 
 def _senders(store: StoreVitals) -> Iterator[Finding]:
-    told = [process.get("senders_ahead") for process in store.processes or ()]
-    for senders in sorted({str(each) for each in told if each}):
+    names = [process.get("senders_ahead") for process in store.processes or ()]
+    for senders in sorted({str(each) for each in names if each}):
         yield Finding(
             level=Level.WARN,
             check="sender clocks",
@@ -59,7 +60,7 @@ def _senders(store: StoreVitals) -> Iterator[Finding]:
 def _processes(store: StoreVitals, queues: QueueVitals | None, limits: Thresholds) -> Finding:
     check = "processes"
     if store.processes is None:
-        return ok(check, "not looked at: processes leave heartbeats only with a timeout manager")
+        return ok(check, "not checked: processes leave heartbeats only with a timeout manager")
     live = len(store.processes)
     waits = store.earliest is not None or (queues is not None and queues.waiting > 0)
     needed = limits.min_processes if limits.min_processes is not None else int(waits)
@@ -118,7 +119,7 @@ def _unstored(
 ) -> Iterator[Finding]:
     if queues.unstored is None:
         return
-    # None are processes that leave no heartbeats; a limit of 0 says that no process is expected.
+    # None: processes leave no heartbeats. A limit of 0: no process is expected.
     live = None if store is None or store.processes is None else len(store.processes)
     deserted = live == 0 and limits.min_processes != 0
     if queues.unstored <= (0 if deserted else limits.max_unstored):

@@ -1,4 +1,4 @@
-"""What the doctor looks at. Each check yields findings; one that cannot look says so."""
+"""Checks of the doctor. Each check yields findings, also when it cannot reach its subject."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -10,42 +10,44 @@ from typing import Final
 
 from sqlalchemy import text
 
-from timeoutmgr.assembly import Parts
-from timeoutmgr.cli.alerts import alerts
-from timeoutmgr.cli.findings import Finding, Level, no_file, ok
-from timeoutmgr.cli.native_status import native_findings
-from timeoutmgr.cli.node import node_findings
-from timeoutmgr.cli.postgresql import server_settings
-from timeoutmgr.cli.queue_findings import foreign_queue_findings, own_queue_findings
-from timeoutmgr.cli.thresholds import Thresholds
-from timeoutmgr.cli.vitals import queue_vitals, store_vitals
+from timeoutmgr.cli.doctor.alerts import alerts
+from timeoutmgr.cli.doctor.database_findings import no_file, ok, server_settings
+from timeoutmgr.cli.doctor.dead_letter_node import node_findings
+from timeoutmgr.cli.doctor.delay_levels import native_findings
+from timeoutmgr.cli.doctor.queue_findings import foreign_queue_findings, own_queue_findings
+from timeoutmgr.cli.doctor.thresholds import Thresholds
+from timeoutmgr.cli.doctor.vitals import queue_vitals, store_vitals
 from timeoutmgr.contracts import (
+    CountsDestinations,
     HasLayout,
     HasLink,
+    HasStoreClock,
     LinkSecurity,
     Persistence,
     TimeoutStore,
     TransactionMode,
 )
+from timeoutmgr.contracts.findings import Finding, Level
 from timeoutmgr.database import Database
 from timeoutmgr.database.durability import durability_doubts
-from timeoutmgr.delayed_delivery import StoreStart
+from timeoutmgr.endpoint.assembly import AssembledEndpoint
+from timeoutmgr.endpoint.host_files import REMEDY, host_file_beside_broker
+from timeoutmgr.endpoint.timeouts import Timeouts
 from timeoutmgr.errors import ConfigurationError, TimeoutManagerError
-from timeoutmgr.host_files import REMEDY, host_file_beside_broker
-from timeoutmgr.instants import Micros
-from timeoutmgr.markers import compare_markers
-from timeoutmgr.timeouts import Timeouts
+from timeoutmgr.features.delayed_delivery import StoreStart
+from timeoutmgr.features.markers import compare_markers
+from timeoutmgr.message.instants import Micros
 
 _OFFSET_WARNS: Final = 1.0
 _OFFSET_FAILS: Final = 30.0
-_MOST_LOOKED_AT: Final = 10_000
-"""Pending timeouts whose destinations are looked at, the earliest first."""
+_MOST_EXAMINED: Final = 10_000
+"""Pending timeouts whose destinations are checked, the earliest first."""
 _PACKET_ROOM: Final = 1024 * 1024
-"""What a statement needs in a MySQL packet beside the body and the headers of a message."""
+"""Bytes of a MySQL packet that a statement needs beside the body and headers of a message."""
 
 
-def examine(parts: Parts, limits: Thresholds) -> Iterator[Finding]:
-    """Yield what was found; a check that depends on a failed one is left out."""
+def examine(parts: AssembledEndpoint, limits: Thresholds) -> Iterator[Finding]:
+    """Yield the findings; a check that depends on a failed check is left out."""
     yield from _promises(parts)
     queues = list(_guarded("transport", lambda: _transport(parts)))
     yield from queues
@@ -69,12 +71,12 @@ def examine(parts: Parts, limits: Thresholds) -> Iterator[Finding]:
             yield from _guarded("database", partial(_database, parts, database))
 
 
-def _promises(parts: Parts) -> Iterator[Finding]:
+def _promises(parts: AssembledEndpoint) -> Iterator[Finding]:
     settings = parts.settings
     yield ok("mode", parts.mode.value)
     queue = settings.transport.capabilities
     level = Level.OK if queue.durable else Level.WARN
-    remedy = "" if queue.durable else "accept_loss is set; use RabbitMQ or the SQL queue else"
+    remedy = "" if queue.durable else "accept_loss is set; otherwise use RabbitMQ or the SQL queue"
     yield Finding(
         level=level, check="transport keeps", text=f"{queue.name}; {queue.note}", remedy=remedy
     )
@@ -86,14 +88,14 @@ def _promises(parts: Parts) -> Iterator[Finding]:
             level=Level.OK if kept.durable else Level.WARN,
             check="storage keeps",
             text="; ".join(each for each in (kept.name, locks, kept.note) if each),
-            remedy="" if kept.durable else "accept_loss is set; use a SQL persistence else",
+            remedy="" if kept.durable else "accept_loss is set; otherwise use a SQL persistence",
         )
     doubt = host_file_beside_broker(settings)
     if doubt is not None:
         yield Finding(level=Level.WARN, check="one store for all hosts", text=doubt, remedy=REMEDY)
 
 
-def _transport(parts: Parts) -> Iterator[Finding]:
+def _transport(parts: AssembledEndpoint) -> Iterator[Finding]:
     transport = parts.settings.transport
     security = transport.link_security if isinstance(transport, HasLink) else None
     if security is not None:
@@ -108,8 +110,8 @@ def _transport(parts: Parts) -> Iterator[Finding]:
         yield from _schema("queue tables", transport.check)
 
 
-def _marker(parts: Parts) -> Iterator[Finding]:
-    if parts.context.store is None:
+def _marker(parts: AssembledEndpoint) -> Iterator[Finding]:
+    if parts.features.store is None and parts.features.delayed is None:
         return
     shared = compare_markers(parts.settings, write=False)
     if shared is not None:
@@ -126,11 +128,11 @@ def _link(security: LinkSecurity) -> Finding:
     )
 
 
-def _storage(parts: Parts) -> Iterator[Finding]:
-    if parts.context.delayed is not None:
-        yield from _delayed_store(parts, parts.context.delayed)
+def _storage(parts: AssembledEndpoint) -> Iterator[Finding]:
+    if parts.features.delayed is not None:
+        yield from _delayed_store(parts, parts.features.delayed)
         return
-    persistence, store = parts.settings.persistence, parts.context.store
+    persistence, store = parts.settings.persistence, parts.features.store
     if persistence is None or store is None:
         yield ok("storage", "none is needed: no feature stores timeouts here")
         return
@@ -146,7 +148,7 @@ def _storage(parts: Parts) -> Iterator[Finding]:
     yield from _layout(persistence)
 
 
-def _delayed_store(parts: Parts, delayed: StoreStart) -> Iterator[Finding]:
+def _delayed_store(parts: AssembledEndpoint, delayed: StoreStart) -> Iterator[Finding]:
     settings = parts.settings.delayed_delivery
     assert settings is not None, "there is a store"
     if (finding := no_file(settings.database)) is not None:
@@ -156,12 +158,12 @@ def _delayed_store(parts: Parts, delayed: StoreStart) -> Iterator[Finding]:
     delayed.store.next()
     name = settings.capabilities.name
     where = name if settings.database is None else settings.database.describe()
-    yield ok("delayed message store", f"{where} answers, and has what the store needs")
+    yield ok("delayed message store", f"{where} answers, and has the tables of the store")
 
 
-def _schema(check: str, look: Callable[[], None]) -> Iterator[Finding]:
-    look()
-    yield ok(check, "are there, and of this version")
+def _schema(check: str, run: Callable[[], None]) -> Iterator[Finding]:
+    run()
+    yield ok(check, "exist, in the version that this program needs")
 
 
 def _layout(persistence: Persistence) -> Iterator[Finding]:
@@ -171,7 +173,7 @@ def _layout(persistence: Persistence) -> Iterator[Finding]:
         yield Finding(level=level, check="layout", text=found.text, remedy=found.remedy)
 
 
-def _queues(parts: Parts) -> Iterator[Finding]:
+def _queues(parts: AssembledEndpoint) -> Iterator[Finding]:
     with closing(parts.settings.transport.session()) as session:
         missing = session.missing_queues(parts.queues)
     if missing:
@@ -187,40 +189,43 @@ def _queues(parts: Parts) -> Iterator[Finding]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Pending:
-    """What is stored, whatever stores it: its clock, and how many are for which destination."""
+class PendingTotals:
+    """The pending timeouts of either kind of store: the store's clock, and counts by destination.
+
+    None stands for an ability that the store does not have.
+    """
 
     now: Callable[[], Micros] | None
     destinations: Callable[[], Mapping[str, int]] | None
 
 
-def _pending_of(parts: Parts) -> _Pending | None:
-    if parts.context.delayed is not None:
-        delayed = parts.context.delayed.store
-        counted: Callable[[int], Mapping[str, int]] | None
-        counted = getattr(delayed, "destinations", None)
-        return _Pending(
-            getattr(delayed, "now", None),
-            None if counted is None else partial(counted, _MOST_LOOKED_AT),
+def _pending_of(parts: AssembledEndpoint) -> PendingTotals | None:
+    if parts.features.delayed is not None:
+        delayed = parts.features.delayed.store
+        return PendingTotals(
+            delayed.now if isinstance(delayed, HasStoreClock) else None,
+            partial(delayed.destinations, _MOST_EXAMINED)
+            if isinstance(delayed, CountsDestinations)
+            else None,
         )
-    store = parts.context.store
-    return None if store is None else _Pending(store.now, lambda: _counted(store))
+    store = parts.features.store
+    return None if store is None else PendingTotals(store.now, lambda: _counted(store))
 
 
 def _counted(store: TimeoutStore) -> Counter[str]:
-    views = Timeouts(store, lambda _due: None).list(limit=_MOST_LOOKED_AT)
-    return Counter(view.destination for view in islice(views, _MOST_LOOKED_AT))
+    views = Timeouts(store, lambda _due: None).list(limit=_MOST_EXAMINED)
+    return Counter(view.destination for view in islice(views, _MOST_EXAMINED))
 
 
-def _clock(parts: Parts, pending: _Pending) -> Iterator[Finding]:
+def _clock(parts: AssembledEndpoint, pending: PendingTotals) -> Iterator[Finding]:
     if pending.now is None:
-        yield ok("clock", "the store has none of its own, and goes by this host's")
+        yield ok("clock", "the store has no clock, and uses the clock of this host")
         return
     clock = parts.settings.clock
     before = clock.now()
     theirs = pending.now()
     after = clock.now()
-    # The database looked at its clock somewhere between our two looks.
+    # The database read its clock at some time between our two readings.
     offset = max(before - theirs, theirs - after, 0) / 1_000_000
     level = Level.OK
     if offset > _OFFSET_WARNS:
@@ -233,15 +238,15 @@ def _clock(parts: Parts, pending: _Pending) -> Iterator[Finding]:
     )
 
 
-def _destinations(parts: Parts, pending: _Pending) -> Iterator[Finding]:
+def _destinations(parts: AssembledEndpoint, pending: PendingTotals) -> Iterator[Finding]:
     if pending.destinations is None:
-        yield ok("destinations", "not looked at: the store does not tell them")
+        yield ok("destinations", "not checked: the store does not count them")
         return
     found = pending.destinations()
     with closing(parts.settings.transport.session()) as session:
         missing = session.missing_queues(sorted(found))
         yield from foreign_queue_findings(session, set(found) - set(missing))
-    least = "at least " if sum(found.values()) >= _MOST_LOOKED_AT else ""
+    least = "at least " if sum(found.values()) >= _MOST_EXAMINED else ""
     for queue in missing:
         yield Finding(
             level=Level.FAIL,
@@ -254,13 +259,13 @@ def _destinations(parts: Parts, pending: _Pending) -> Iterator[Finding]:
 
 
 def _alerts(
-    parts: Parts, limits: Thresholds, with_store: bool, with_queues: bool
+    parts: AssembledEndpoint, limits: Thresholds, with_store: bool, with_queues: bool
 ) -> Iterator[Finding]:
     store = store_vitals(parts, limits.max_overdue) if with_store else None
     yield from alerts(store, queue_vitals(parts) if with_queues else None, limits)
 
 
-def _database(parts: Parts, database: Database) -> Iterator[Finding]:
+def _database(parts: AssembledEndpoint, database: Database) -> Iterator[Finding]:
     if database.is_sqlite:
         scope = parts.mode is TransactionMode.TRANSACTION_SCOPE
         handlers = "; handlers run one at a time in transaction_scope" if scope else ""
@@ -272,9 +277,9 @@ def _database(parts: Parts, database: Database) -> Iterator[Finding]:
         with database.read() as connection:
             packet = int(connection.execute(text("SELECT @@max_allowed_packet")).scalar_one())
         limits = parts.settings.limits
-        # The driver writes two hexadecimal digits for a byte of a body, and quotes take two too.
+        # The driver writes two hexadecimal digits for a byte of a body, and two bytes for a quote.
         need = 2 * (limits.max_body + limits.max_headers) + _PACKET_ROOM
-        need += -need % 1024  # the server rounds down what it is set to
+        need += -need % 1024  # the server rounds the setting down to kilobytes
         enough = packet >= need
         yield Finding(
             level=Level.OK if enough else Level.FAIL,
@@ -287,7 +292,7 @@ def _database(parts: Parts, database: Database) -> Iterator[Finding]:
         )
 
 
-def _durability(parts: Parts, database: Database) -> Iterator[Finding]:
+def _durability(parts: AssembledEndpoint, database: Database) -> Iterator[Finding]:
     doubts = durability_doubts(database)
     for doubt in doubts:
         yield Finding(
@@ -300,10 +305,10 @@ def _durability(parts: Parts, database: Database) -> Iterator[Finding]:
         yield ok("durability", "the server writes each commit to disk before it answers")
 
 
-def _guarded(check: str, look: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
+def _guarded(check: str, run: Callable[[], Iterable[Finding]]) -> Iterator[Finding]:
     try:
-        yield from look()
-    except ConfigurationError as error:  # its sentence says what to do
+        yield from run()
+    except ConfigurationError as error:  # its sentence has the remedy
         yield Finding(level=Level.FAIL, check=check, text=str(error))
     except TimeoutManagerError as error:
         yield Finding(

@@ -1,12 +1,12 @@
-"""``timeoutmgr doctor``: is everything there that the endpoint needs, and will it keep promises."""
+"""``timeoutmgr doctor``: check that the endpoint has all parts and can keep its promises."""
 
 import click
 
 from timeoutmgr.cli import output
+from timeoutmgr.cli.doctor.thresholds import Thresholds, thresholds
 from timeoutmgr.cli.exits import Exit
 from timeoutmgr.cli.options import Command, common
 from timeoutmgr.cli.shared import Shared, assembled
-from timeoutmgr.cli.thresholds import Thresholds, thresholds
 
 
 @click.command(cls=Command)
@@ -14,9 +14,9 @@ from timeoutmgr.cli.thresholds import Thresholds, thresholds
 @common(environment=False)
 @click.pass_obj
 def doctor(shared: Shared, limits: Thresholds) -> Exit:
-    """Connect to everything, and say what is well, what is doubtful and what is wrong.
+    """Connect to every part of the endpoint, and report findings without changing anything.
 
-    It changes nothing. Every line is ok, warn or fail, the last two with a remedy. The exit code
+    Every line is ok, warn or fail; a warn or fail line has a remedy. The exit code
     is 1 if any line is fail. Lines fail for a wrong installation, and also for overdue timeouts,
     messages in the error queue, messages that no process stores, breakers that have triggered,
     a missing process, and timeouts of other endpoints in the same tables that have no process.
@@ -26,11 +26,11 @@ def doctor(shared: Shared, limits: Thresholds) -> Exit:
       timeoutmgr doctor --max-overdue 5m --max-errors 10 --min-processes 2
       timeoutmgr --json doctor
     """
-    from timeoutmgr.cli.checks import examine
-    from timeoutmgr.cli.findings import Level
+    from timeoutmgr.cli.doctor.checks import examine
+    from timeoutmgr.contracts.findings import Level
 
     with assembled(shared) as parts:
-        # Two parts of one database have the same to say of it.
+        # Two parts in one database yield the same findings about the database.
         findings = list(dict.fromkeys(examine(parts, limits)))
     failed = any(finding.level is Level.FAIL for finding in findings)
     document = {

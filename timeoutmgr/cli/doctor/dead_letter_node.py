@@ -1,31 +1,32 @@
-"""What ``status`` and ``doctor`` say of the dead-letter queues of the endpoint's node."""
+"""The dead-letter queues of the endpoint's node, for ``status`` and ``doctor``."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from timeoutmgr.cli import output
-from timeoutmgr.cli.findings import Finding, Level, no_file, ok
+from timeoutmgr.cli.doctor.database_findings import no_file, ok
+from timeoutmgr.contracts.findings import Finding, Level
 
 if TYPE_CHECKING:
-    from timeoutmgr.assembly import Parts
     from timeoutmgr.deadletter.manager import QueueManager
-    from timeoutmgr.deadletter.standing import Share, Standing
+    from timeoutmgr.deadletter.node_status import Share, Standing
+    from timeoutmgr.endpoint.assembly import AssembledEndpoint
 
 _NEARLY_FULL: Final = 0.8
 _READ: Final = "look at them with `timeoutmgr deadletters list --groups`; retry or delete them"
 
 
-def manager_of(parts: "Parts") -> "QueueManager | None":
-    """Return the queue manager of the node, None where the endpoint has no such queues."""
-    from timeoutmgr.deadletter.desk import DeadLetterDesk
+def manager_of(parts: "AssembledEndpoint") -> "QueueManager | None":
+    """Return the queue manager of the node, None if the endpoint has no dead-letter queues."""
+    from timeoutmgr.deadletter.service import DeadLetterDesk
 
-    desk = parts.context.dead_letters
-    return desk.manager if isinstance(desk, DeadLetterDesk) else None
+    service = parts.features.dead_letters
+    return service.manager if isinstance(service, DeadLetterDesk) else None
 
 
-def node_document(parts: "Parts") -> dict[str, Any] | None:
-    """Return how the node stands, for ``status``."""
-    from timeoutmgr.deadletter.standing import standing
+def node_document(parts: "AssembledEndpoint") -> dict[str, Any] | None:
+    """Return the state of the node, for ``status``."""
+    from timeoutmgr.deadletter.node_status import standing
 
     manager = manager_of(parts)
     if manager is None:
@@ -51,10 +52,10 @@ def node_document(parts: "Parts") -> dict[str, Any] | None:
     }
 
 
-def node_findings(parts: "Parts") -> Iterator[Finding]:
-    """Yield what is doubtful about the node's queues, for ``doctor``."""
+def node_findings(parts: "AssembledEndpoint") -> Iterator[Finding]:
+    """Yield findings about the node's queues, for ``doctor``."""
     from timeoutmgr.deadletter.feature import InstalledNode
-    from timeoutmgr.deadletter.standing import standing
+    from timeoutmgr.deadletter.node_status import standing
 
     manager = manager_of(parts)
     if manager is None:
@@ -79,16 +80,16 @@ def _letters(found: "Standing") -> Finding:
     return Finding(
         level=Level.WARN,
         check="dead letters",
-        text=f"{dead.count} lie here, the oldest since {output.shown_time(dead.oldest)}",
+        text=f"{dead.count} dead letters, the oldest since {output.shown_time(dead.oldest)}",
         remedy=_READ,
     )
 
 
 def _nearly_full(name: str, share: "Share") -> Finding:
     what = {
-        "dead_letters": "the error queue gets what dies",
-        "journals": "no copies are made",
-        "node": "what is to be buried waits, and receivers stop",
+        "dead_letters": "failed messages go to the error queue",
+        "journals": "journals get no more entries",
+        "node": "messages that failed wait, and receivers stop",
     }[name]
     return Finding(
         level=Level.FAIL if share.part >= 1 else Level.WARN,

@@ -1,27 +1,27 @@
-"""What status and doctor say of native delayed delivery."""
+"""Native delayed delivery, for ``status`` and ``doctor``: the levels and their messages."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from timeoutmgr.cli.findings import Finding, Level
+from timeoutmgr.contracts.findings import Finding, Level
 
 if TYPE_CHECKING:
-    from timeoutmgr.assembly import Parts
+    from timeoutmgr.endpoint.assembly import AssembledEndpoint
 
 _ALWAYS_AT_LEAST_ONCE: Final = (3, 12)
-"""From here on the feature flag stream_queue cannot be disabled."""
+"""From this version on, RabbitMQ cannot disable the feature flag stream_queue."""
 
 
-def native_status(parts: "Parts") -> dict[str, Any] | None:
-    """Return how many messages each level holds, and what is to become of the timeout manager."""
-    native = parts.context.native_delays
+def native_status(parts: "AssembledEndpoint") -> dict[str, Any] | None:
+    """Return the number of messages in each level, and advice about the timeout manager."""
+    native = parts.features.native_delays
     if native is None:
         return None
+    from timeoutmgr.features.leftovers import advice, find_leftovers
     from timeoutmgr.native.feature import native_feature
-    from timeoutmgr.native.leftovers import advice, look
 
     counts = native_feature(parts.settings).levels(parts.settings).counts()
-    found = look(parts.settings)
+    found = find_leftovers(parts.settings)
     return {
         "levels": {name: count for name, count in counts.items() if count},
         "delayed": sum(counts.values()),
@@ -30,18 +30,18 @@ def native_status(parts: "Parts") -> dict[str, Any] | None:
     }
 
 
-def native_findings(parts: "Parts") -> Iterator[Finding]:
-    """Yield what the doctor finds of the levels."""
-    native = parts.context.native_delays
+def native_findings(parts: "AssembledEndpoint") -> Iterator[Finding]:
+    """Yield findings about the levels."""
+    native = parts.features.native_delays
     if native is None:
         return
+    from timeoutmgr.features.leftovers import advice, find_leftovers
     from timeoutmgr.native.feature import native_feature
-    from timeoutmgr.native.leftovers import advice, look
 
     levels = native_feature(parts.settings).levels(parts.settings)
     levels.check()
     shown = f"{levels.names.name}, {levels.queue_type} queues"
-    yield Finding(level=Level.OK, check="delay levels", text=f"all are there ({shown})")
+    yield Finding(level=Level.OK, check="delay levels", text=f"all levels exist ({shown})")
     yield from _alternate(levels.has_alternate(), levels.names.name, levels.names.level)
     with levels.session() as session:
         version = session.server_version
@@ -52,8 +52,8 @@ def native_findings(parts: "Parts") -> Iterator[Finding]:
             text="RabbitMQ before 3.12 passes messages on at least once only with the feature flag "
             "stream_queue: see `rabbitmqctl list_feature_flags`",
         )
-    found = look(parts.settings)
-    waits = bool(found.pending) and parts.context.store is None
+    found = find_leftovers(parts.settings)
+    waits = bool(found.pending) and parts.features.store is None
     yield Finding(
         level=Level.WARN if waits else Level.OK,
         check="timeout manager",
@@ -66,7 +66,7 @@ def _alternate(is_there: bool, name: str, level: str) -> Iterator[Finding]:
 
     if is_there:
         yield Finding(
-            level=Level.OK, check="unroutable", text=f"what has no queue goes to {UNROUTABLE}"
+            level=Level.OK, check="unroutable", text=f"messages without a queue go to {UNROUTABLE}"
         )
         return
     stem = level.partition("delay")[0].replace(".", r"\.")
@@ -74,7 +74,7 @@ def _alternate(is_there: bool, name: str, level: str) -> Iterator[Finding]:
         level=Level.WARN,
         check="unroutable",
         text=f"the levels {name!r} have no alternate exchange: 32 messages without a queue stop a "
-        "level for everybody",
+        "level for all endpoints",
         remedy=f"rabbitmqctl set_policy timeoutmgr-unroutable '^{stem}' "
         f"""'{{"alternate-exchange":"{UNROUTABLE}"}}' --apply-to exchanges""",
     )

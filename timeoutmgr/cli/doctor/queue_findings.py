@@ -1,20 +1,21 @@
-"""The doctor's lines about queues that exist: whether they keep what is put into them."""
+"""The doctor's findings about existing queues: whether they keep their messages."""
 
 from collections.abc import Collection, Iterator
 from typing import Final
 
-from timeoutmgr.assembly import Parts
-from timeoutmgr.cli.findings import Finding, Level, ok
+from timeoutmgr.cli.doctor.database_findings import ok
 from timeoutmgr.contracts import InspectsQueues, QueueReport, TransportSession
+from timeoutmgr.contracts.findings import Finding, Level
+from timeoutmgr.endpoint.assembly import AssembledEndpoint
+from timeoutmgr.endpoint.own_queues import inspect
 from timeoutmgr.errors import LOSSY_REMEDY
-from timeoutmgr.own_queues import inspect
 
 _MOST_FOREIGN: Final = 50
-"""Queues of other parties that are looked at: each takes some questions to the broker."""
+"""Queues of other parties that are checked: each takes several requests to the broker."""
 
 
-def own_queue_findings(parts: Parts) -> Iterator[Finding]:
-    """Yield what there is to say about the endpoint's own queues and its error queue."""
+def own_queue_findings(parts: AssembledEndpoint) -> Iterator[Finding]:
+    """Yield findings about the endpoint's own queues and its error queue."""
     reports = list(inspect(parts))
     lossy = Level.WARN if parts.settings.accept_loss else Level.FAIL
     for report in reports:
@@ -35,13 +36,13 @@ def own_queue_findings(parts: Parts) -> Iterator[Finding]:
 
 
 def foreign_queue_findings(session: TransportSession, queues: Collection[str]) -> Iterator[Finding]:
-    """Yield a warning for each queue of another party that drops messages: never more than that."""
+    """Yield a warning, never a failure, for each queue of another party that drops messages."""
     if not isinstance(session, InspectsQueues):
         return
     for report in session.inspect_queues(sorted(queues)[:_MOST_FOREIGN]):
         for each in report.losses:
             yield _finding(
-                Level.WARN, report, each, "if that is not meant, tell the owner of the queue"
+                Level.WARN, report, each, "if this is not intended, inform the owner of the queue"
             )
     if len(queues) > _MOST_FOREIGN:
         yield ok("queues keep", f"{len(queues) - _MOST_FOREIGN} more destinations: not checked")

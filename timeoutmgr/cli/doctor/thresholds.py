@@ -1,14 +1,12 @@
 """Limits beyond which ``doctor`` and ``status`` fail."""
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
-from functools import wraps
-from typing import Any, Final
+from typing import Final
 
 import click
 
-from timeoutmgr.cli.options import Decorated, Duration, option
+from timeoutmgr.cli.options import Duration, bundled, option
 
 MAX_OVERDUE: Final = timedelta(seconds=60)
 MAX_UNSTORED: Final = 1_000
@@ -16,7 +14,7 @@ MAX_UNSTORED: Final = 1_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Thresholds:
-    """How much of each fault is tolerated.
+    """Tolerated amount of each fault.
 
     *min_processes* is None for "a process, as soon as timeouts or messages wait for it".
     """
@@ -27,33 +25,9 @@ class Thresholds:
     min_processes: int | None = None
 
 
-def thresholds(function: Decorated) -> Decorated:
-    """Add the options of the limits; the command gets them as ``limits``."""
-
-    @wraps(function)
-    def called(
-        *args: Any,
-        max_overdue: timedelta,
-        max_errors: int,
-        max_unstored: int,
-        min_processes: int | None,
-        **given: Any,
-    ) -> object:
-        limits = Thresholds(
-            max_overdue=max_overdue,
-            max_errors=max_errors,
-            max_unstored=max_unstored,
-            min_processes=min_processes,
-        )
-        return function(*args, limits=limits, **given)
-
-    decorated: Callable[..., object] = called
-    for add in reversed(_OPTIONS):
-        decorated = add(decorated)
-    return decorated  # type: ignore[return-value]  # its parameters are the options' by now
-
-
-_OPTIONS: Final = (
+thresholds: Final = bundled(
+    "limits",
+    Thresholds,
     option(
         "--max-overdue",
         type=Duration(),
@@ -81,3 +55,4 @@ _OPTIONS: Final = (
         help="Number of processes that must live. Without it: 1, if timeouts or messages wait.",
     ),
 )
+"""Add the options of the limits; the command gets them as ``limits``."""

@@ -1,25 +1,27 @@
-"""Vital signs of an endpoint: what its store and its queues say at one look."""
+"""Vital signs of an endpoint, read from its store and its queues at once."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
-from timeoutmgr.assembly import Parts
-from timeoutmgr.cli.processes import live_processes
+from timeoutmgr.cli.output import shown_time
 from timeoutmgr.cli.shared import require_installed
 from timeoutmgr.contracts import (
     EndpointReport,
+    HasStoreClock,
     ReportsEndpoints,
     Timeout,
     TimeoutFilter,
     TimeoutStore,
 )
-from timeoutmgr.contracts.reports import LIVE, Count
-from timeoutmgr.delayed_delivery import StoreStart
-from timeoutmgr.instants import Micros, duration_micros
-from timeoutmgr.timeouts import counted
+from timeoutmgr.contracts.reports import LIVE, SENDERS_AHEAD, Count
+from timeoutmgr.endpoint.assembly import AssembledEndpoint
+from timeoutmgr.endpoint.timeouts import counted
+from timeoutmgr.features.delayed_delivery import StoreStart
+from timeoutmgr.message.instants import Micros, duration_micros
+from timeoutmgr.resilience.breakers import BreakerState
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,14 +54,14 @@ class QueueVitals:
     waiting: int
 
 
-def store_vitals(parts: Parts, max_overdue: timedelta) -> StoreVitals | None:
+def store_vitals(parts: AssembledEndpoint, max_overdue: timedelta) -> StoreVitals | None:
     """Return the vital signs in the store, None if this endpoint stores nothing.
 
     Raises StorageUnavailable and SchemaMissing.
     """
-    if parts.context.delayed is not None:
-        return _of_delayed(parts, parts.context.delayed)
-    store, persistence = parts.context.store, parts.settings.persistence
+    if parts.features.delayed is not None:
+        return _of_delayed(parts, parts.features.delayed)
+    store, persistence = parts.features.store, parts.settings.persistence
     if store is None or persistence is None:
         return None
     require_installed(persistence)
@@ -80,10 +82,10 @@ def store_vitals(parts: Parts, max_overdue: timedelta) -> StoreVitals | None:
     )
 
 
-def queue_vitals(parts: Parts) -> QueueVitals:
+def queue_vitals(parts: AssembledEndpoint) -> QueueVitals:
     """Return the vital signs in the queues; raise TransportUnavailable and SchemaMissing."""
     require_installed(parts.settings.transport)
-    error_queue, manager = parts.settings.error_queue, parts.context.manager_address
+    error_queue, manager = parts.settings.error_queue, parts.features.manager_address
     with closing(parts.settings.transport.session()) as session:
         missing = session.missing_queues(parts.queues)
         counts = {queue: session.count(queue) for queue in parts.queues if queue not in missing}
@@ -100,13 +102,38 @@ def queue_vitals(parts: Parts) -> QueueVitals:
 
 
 def _overdue(store: TimeoutStore, first: Timeout | None, before: Micros) -> Count:
-    # Most looks find nothing overdue: the first row says so, and spares the count.
+    # Usually no timeout is overdue: the first row shows it, and spares the count.
     if first is None or first.due >= before:
         return Count(0)
     return counted(store, TimeoutFilter(due_before=before))
 
 
-def _of_delayed(parts: Parts, delayed: StoreStart) -> StoreVitals:
+def _of_delayed(parts: AssembledEndpoint, delayed: StoreStart) -> StoreVitals:
     delayed.start(install=False)
-    now = getattr(delayed.store, "now", parts.settings.clock.now)
-    return StoreVitals(now=now(), earliest=delayed.store.next())
+    store = delayed.store
+    clock = store if isinstance(store, HasStoreClock) else parts.settings.clock
+    return StoreVitals(now=clock.now(), earliest=store.next())
+
+
+_BREAKER: Final = "breaker_"
+
+
+def live_processes(store: TimeoutStore, now: Micros) -> list[dict[str, Any]]:
+    """Return the processes of the endpoint that live, for JSON."""
+    breaker_states = {state.value for state in BreakerState}
+    return [
+        {
+            "host": each.host,
+            "pid": each.pid,
+            "started": shown_time(each.started),
+            "heartbeat": shown_time(each.heartbeat),
+            "breakers": {
+                name.removeprefix(_BREAKER): value
+                for name, value in each.state.items()
+                if value in breaker_states
+            },
+            "senders_ahead": each.state.get(SENDERS_AHEAD),
+        }
+        for each in store.processes()
+        if each.heartbeat >= now - LIVE
+    ]

@@ -10,7 +10,7 @@ import click
 
 from timeoutmgr.cli import output
 from timeoutmgr.cli.exits import Exit
-from timeoutmgr.cli.migrating import (
+from timeoutmgr.cli.migrate.shared import (
     asked_for,
     ledgers,
     on_the_way,
@@ -31,7 +31,7 @@ from timeoutmgr.cli.shared import Shared
     help=_with_examples(
         """Move pending timeouts: to another store, into native delay levels, or back.
 
-        Also from levels that others have named, and from NServiceBus' tables or exports of them.
+        Also from levels with other names, and from NServiceBus' tables or exports of them.
         The endpoint may run meanwhile. A run is a plan in a ledger: it can be interrupted anywhere,
         and gone on with by the same command, or aborted.
 
@@ -51,7 +51,7 @@ def migrate() -> None:
 @common(environment=False)
 @click.pass_obj
 def preview(shared: Shared, /, **given: Any) -> Exit:
-    """Say what a run would move, and why it would not start; change nothing.
+    """Show the timeouts that a run would move, and problems that stop it; change nothing.
 
     The exit code is 1 if there is a problem.
 
@@ -75,9 +75,9 @@ def preview(shared: Shared, /, **given: Any) -> Exit:
 @common(environment=False)
 @click.pass_obj
 def run(shared: Shared, /, report: Path | None, **given: Any) -> Exit:
-    """Move what is pending, or go on with a run that was interrupted, on the same terms.
+    """Move pending timeouts, or continue an interrupted run on the same terms.
 
-    Any problem of any endpoint, and nothing is moved (exit code 4). The exit code is 1 where
+    With any problem of any endpoint nothing is moved (exit code 4). The exit code is 1 if
     messages could not be moved and stay; after an interruption give the command again.
 
     Examples:
@@ -85,7 +85,7 @@ def run(shared: Shared, /, report: Path | None, **given: Any) -> Exit:
       timeoutmgr migrate run --from native --from-names nservicebus-v1 --to native --all-senders
       timeoutmgr migrate run --from mysql+pymysql://db/shop --layout nservicebus --table T
     """
-    from timeoutmgr.migration.starting import move_all, refuse_any_problem
+    from timeoutmgr.migration.run import move_all, refuse_any_problem
 
     made = []
     with sites(shared, asked_for(given), given["endpoints"]) as opened:
@@ -104,15 +104,15 @@ def run(shared: Shared, /, report: Path | None, **given: Any) -> Exit:
 @common(environment=False)
 @click.pass_obj
 def abort(shared: Shared, /, **given: Any) -> Exit:
-    """Give up the open run: what is not at the target yet is the source's again.
+    """Abort the open run: timeouts that are not at the target yet return to the source.
 
-    What is there stays there. Of a batch that may have been sent to delay levels the rest is sent
-    as well, since no queue can say what it has. Without an open run the exit code is 3.
+    Timeouts at the target stay there. A batch that may have been sent to delay levels is sent to
+    its end, since a queue cannot list its messages. Without an open run the exit code is 3.
 
     Examples:
       timeoutmgr migrate abort --to native
     """
-    from timeoutmgr.migration.starting import give_up
+    from timeoutmgr.migration.run import give_up
 
     made = []
     with sites(shared, asked_for(given), given["endpoints"]) as opened:
@@ -130,7 +130,7 @@ def abort(shared: Shared, /, **given: Any) -> Exit:
 def status(shared: Shared, /, **given: Any) -> Exit:
     """Show the runs of the ledger, the latest first, and how far each came.
 
-    The exit code is 3 where there is none.
+    The exit code is 3 without a run.
 
     Examples:
       timeoutmgr migrate status

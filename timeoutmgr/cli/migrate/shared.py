@@ -1,4 +1,4 @@
-"""What the commands of ``timeoutmgr migrate`` share: places, windows, progress, reports."""
+"""Options, windows, progress and reports of the commands of ``timeoutmgr migrate``."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from click.core import ParameterSource
 from timeoutmgr.cli import output
 from timeoutmgr.cli.options import Duration, HeaderPair, Instant, option
 from timeoutmgr.cli.shared import Shared
-from timeoutmgr.instants import duration_micros, to_micros
-from timeoutmgr.redaction import redact
+from timeoutmgr.message.instants import duration_micros, to_micros
+from timeoutmgr.message.redaction import redact
 
 if TYPE_CHECKING:
-    from timeoutmgr.migration import Batch, Ledger, Preview, Terms, Window
-    from timeoutmgr.migration.places import Asked, Site
-    from timeoutmgr.migration.starting import AnyParts
+    from timeoutmgr.migration import Batch, MigrationLedger, Preview, Terms, Window
+    from timeoutmgr.migration.places import MigrationContext, MigrationRequest
+    from timeoutmgr.migration.run import AnyParticipants
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
@@ -34,7 +34,7 @@ _NAMES = "What the delay levels are called: timeoutmgr, nservicebus-v2, nservice
 
 
 def places(function: Decorated) -> Decorated:
-    """Add the options that say from where and to where."""
+    """Add the options for source and target."""
     for add in reversed(
         (
             option("--from", "source", help=f"Where from. {_PLACE}"),
@@ -49,7 +49,7 @@ def places(function: Decorated) -> Decorated:
             option(
                 "--layout",
                 type=click.Choice(["nservicebus", "msmq"]),
-                help="The source is another product's timeout table, or an export of one.",
+                help="Layout of another product's timeout table, or of its export, as the source.",
             ),
             option("--table", help="Its name. Default: TimeoutData, or timeouts."),
             option(
@@ -57,12 +57,12 @@ def places(function: Decorated) -> Decorated:
                 type=click.Path(dir_okay=False, exists=True, path_type=Path),
                 help="An export of such a table, CSV or Parquet.",
             ),
-            option("--ledger", help="The URL of a store for the ledger, if neither end is one."),
+            option("--ledger", help="URL of a store for the ledger, if neither end is a store."),
             option("--endpoint", "endpoints", multiple=True, help="Whose; many times."),
             option(
                 "--all-senders",
                 is_flag=True,
-                help="Out of delay levels: take what other endpoints have sent as well.",
+                help="Out of delay levels: move messages that other endpoints sent as well.",
             ),
             option(
                 "--rename",
@@ -79,30 +79,30 @@ def places(function: Decorated) -> Decorated:
 
 
 def window(function: Decorated) -> Decorated:
-    """Add the options that say which timeouts, and how many at once."""
+    """Add the options for the window and the batch size."""
     for add in reversed(
         (
-            option("--cutoff", type=Instant(), help="Only what is due at this time or later."),
-            option("--until", type=Instant(), help="Only what is due before this time."),
+            option("--cutoff", type=Instant(), help="Earliest due time to move."),
+            option("--until", type=Instant(), help="End of the due times to move, exclusive."),
             option(
                 "--safety-window",
                 type=Duration(),
                 default="15m",
                 show_default=True,
-                help="What is due this soon stays, and is delivered by the source.",
+                help="Timeouts due this soon stay, and the source delivers them.",
             ),
             option(
                 "--overdue",
                 is_flag=True,
-                help="Also what is due already, from a source that nobody delivers from any more. "
-                "An export's always is.",
+                help="Move overdue timeouts as well, from a source without a running poller. "
+                "An export's timeouts always move.",
             ),
             option(
                 "--batch",
                 type=click.IntRange(min=1, max=50_000),
                 default=5_000,
                 show_default=True,
-                help="How many at once: what is in memory, and what a crash leaves open.",
+                help="Timeouts in a batch: the batch is in memory, and a crash leaves it open.",
             ),
         )
     ):
@@ -111,10 +111,10 @@ def window(function: Decorated) -> Decorated:
 
 
 @dataclass(frozen=True, slots=True)
-class Opened:
+class OpenMigration:
     """One endpoint's migration, ready."""
 
-    parts: AnyParts
+    parts: AnyParticipants
     terms: Terms
 
 
@@ -135,20 +135,20 @@ def refuse_passwords(context: click.Context) -> None:
             )
 
 
-def asked_for(given: Mapping[str, Any]) -> Asked:
-    """Return what the options ask for; raise UsageError for a password on the command line."""
-    from timeoutmgr.migration.places import Asked, Place
+def asked_for(given: Mapping[str, Any]) -> MigrationRequest:
+    """Return the request of the options; raise UsageError for a typed password."""
+    from timeoutmgr.migration.places import LocationSpec, MigrationRequest
 
     refuse_passwords(click.get_current_context())
-    return Asked(
-        source=Place(
+    return MigrationRequest(
+        source=LocationSpec(
             url=given["source"],
             names=given["from_names"],
             names_prefix=given["names_prefix"] if given["from_names"] == "celery" else "",
             prefix=given["from_prefix"],
             schema=given["from_schema"],
         ),
-        target=Place(
+        target=LocationSpec(
             url=given["target"],
             names=given["to_names"],
             names_prefix=given["names_prefix"] if given["to_names"] == "celery" else "",
@@ -167,7 +167,7 @@ def asked_for(given: Mapping[str, Any]) -> Asked:
 
 
 def window_of(given: Mapping[str, Any]) -> Window:
-    """Return which timeouts the options ask for; of an export also what is overdue."""
+    """Return the window that the options set; an export's has overdue timeouts as well."""
     from timeoutmgr.migration import Window
 
     safety: timedelta = given.get("safety_window") or timedelta(0)
@@ -180,14 +180,16 @@ def window_of(given: Mapping[str, Any]) -> Window:
 
 
 @contextmanager
-def sites(shared: Shared, asked: Asked, endpoints: Sequence[str]) -> Iterator[list[Opened]]:
-    """Lend each endpoint's migration; without any named, that of the configured endpoint."""
-    opened: list[Opened] = []
+def sites(
+    shared: Shared, asked: MigrationRequest, endpoints: Sequence[str]
+) -> Iterator[list[OpenMigration]]:
+    """Lend each endpoint's migration; without *endpoints*, that of the configured endpoint."""
+    opened: list[OpenMigration] = []
     with _made(shared, asked, endpoints) as made:
         try:
             for site in made:
                 parts = site.parts()
-                opened.append(Opened(parts, site.terms(parts)))
+                opened.append(OpenMigration(parts, site.terms(parts)))
             yield opened
         finally:
             for one in opened:
@@ -195,18 +197,22 @@ def sites(shared: Shared, asked: Asked, endpoints: Sequence[str]) -> Iterator[li
 
 
 @contextmanager
-def ledgers(shared: Shared, asked: Asked, endpoints: Sequence[str]) -> Iterator[list[Ledger]]:
+def ledgers(
+    shared: Shared, asked: MigrationRequest, endpoints: Sequence[str]
+) -> Iterator[list[MigrationLedger]]:
     """Lend each endpoint's ledger alone."""
     with _made(shared, asked, endpoints) as made:
         yield [site.ledger() for site in made]
 
 
 @contextmanager
-def _made(shared: Shared, asked: Asked, endpoints: Sequence[str]) -> Iterator[list[Site]]:
-    from timeoutmgr.migration.places import Site
+def _made(
+    shared: Shared, asked: MigrationRequest, endpoints: Sequence[str]
+) -> Iterator[list[MigrationContext]]:
+    from timeoutmgr.migration.places import MigrationContext
 
     settings = shared.configuration().settings()
-    made = [Site(settings, asked, name) for name in endpoints or (settings.name,)]
+    made = [MigrationContext(settings, asked, name) for name in endpoints or (settings.name,)]
     try:
         yield made
     finally:
@@ -218,8 +224,8 @@ def _made(shared: Shared, asked: Asked, endpoints: Sequence[str]) -> Iterator[li
 
 
 @contextmanager
-def on_the_way(shared: Shared, opened: Opened) -> Iterator[Callable[[Batch], None]]:
-    """Lend what is called after each batch: a progress bar for people at a terminal."""
+def on_the_way(shared: Shared, opened: OpenMigration) -> Iterator[Callable[[Batch], None]]:
+    """Lend the function to call after each batch: a progress bar at a terminal."""
     if shared.json or not sys.stderr.isatty():
         yield lambda _batch: None
         return
@@ -246,13 +252,13 @@ def on_the_way(shared: Shared, opened: Opened) -> Iterator[Callable[[Batch], Non
             if progress.tasks[0].total is None and run is not None:
                 total = opened.parts.ledger.totals(run.id)["planned"]
                 progress.update(task, total=total)
-            progress.advance(task, batch.taken)
+            progress.advance(task, batch.collected)
 
         yield on_batch
 
 
 def preview_document(found: Preview) -> dict[str, Any]:
-    """Return what a run would move, as plain values."""
+    """Return a preview as plain values."""
     return {
         **found.terms.document(),
         "count": found.survey.count,
@@ -266,7 +272,7 @@ def preview_document(found: Preview) -> dict[str, Any]:
 
 
 def print_preview(documents: Sequence[dict[str, Any]]) -> None:
-    """Print what a run would move."""
+    """Print previews."""
     for each in documents:
         output.print_pairs(
             [
@@ -289,7 +295,7 @@ def print_preview(documents: Sequence[dict[str, Any]]) -> None:
 
 
 def print_reports(documents: Sequence[dict[str, Any]]) -> None:
-    """Print what runs came to."""
+    """Print the reports of runs."""
     if not documents:
         click.echo("no run")
         return

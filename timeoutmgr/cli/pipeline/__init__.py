@@ -1,1 +1,1 @@
-"""``timeoutmgr pipeline``: the jobs on Spark. What runs there is imported when a job is run."""
+"""``timeoutmgr pipeline``: the jobs on Spark. A command imports its job when it runs."""

@@ -9,6 +9,7 @@ from timeoutmgr.cli.exits import Exit
 from timeoutmgr.cli.options import Command, common
 from timeoutmgr.cli.pipeline.shared import WITHIN, of_store, on_spark, session_options, store_name
 from timeoutmgr.cli.shared import Shared
+from timeoutmgr.message.redaction import masked
 
 
 @click.command(cls=Command, within=WITHIN)
@@ -26,7 +27,7 @@ def doctor(shared: Shared, /, store: str | None, **options: Any) -> Exit:
       timeoutmgr pipeline doctor
       timeoutmgr --json pipeline doctor --store sales.toml
     """
-    from timeoutmgr.cli.findings import Level
+    from timeoutmgr.contracts.findings import Level
     from timeoutmgr.pipeline.doctor import examine
 
     has_store = store is not None or shared.config is not None
@@ -39,7 +40,7 @@ def doctor(shared: Shared, /, store: str | None, **options: Any) -> Exit:
         for one in findings:
             remedy = f" -> {one.remedy}" if one.remedy else ""
             text = f"{one.level.value:<4}  {one.check}: {one.text}{remedy}"
-            click.echo(output.plain(output.masked(text)))
+            click.echo(output.plain(masked(text)))
 
     shared.show(document, for_people)
     return Exit.FAILED if failed else Exit.OK

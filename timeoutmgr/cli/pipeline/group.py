@@ -34,7 +34,7 @@ class PipelineGroup(click.Group):
         try:
             return super().invoke(ctx)
         except ModuleNotFoundError as error:
-            from timeoutmgr.pipeline.session import require_spark
+            from timeoutmgr.pipeline.spark.session import require_spark
 
             require_spark()
             raise error

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from timeoutmgr.cli.exits import Exit
-from timeoutmgr.cli.migrating import (
+from timeoutmgr.cli.migrate.shared import (
     preview_document,
     print_preview,
     print_reports,
@@ -20,7 +20,7 @@ from timeoutmgr.cli.shared import Shared
 from timeoutmgr.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from timeoutmgr.pipeline.moving import Ends
+    from timeoutmgr.pipeline.migration_task import Ends
 
 _PLACE = "A settings file, or NAME with the URL in TIMEOUTMGR_STORE_NAME."
 _OWN = "Without it, the endpoint's own store."
@@ -45,7 +45,7 @@ _NAMES = "What the delay levels are called: timeoutmgr, nservicebus-v2, nservice
     show_default=True,
     help="How many move batches side by side, as far as Spark has room.",
 )
-@option("--dry-run", is_flag=True, help="Only say what would be moved, and what is in the way.")
+@option("--dry-run", is_flag=True, help="Only show the timeouts to move, and the problems.")
 @option("--abort", "aborts", is_flag=True, help="Give the open run up; needs no Spark.")
 @on_spark
 @common(environment=False)
@@ -61,7 +61,7 @@ def migrate(
 ) -> Exit:
     """Move pending timeouts from a store to another, or into native delay levels.
 
-    The runs are those of `timeoutmgr migrate`: each of the two goes on with, or aborts, what the
+    The runs are shared with `timeoutmgr migrate`: each command resumes, or aborts, a run that the
     other began, on the same terms, and `timeoutmgr migrate status` shows both. Any problem of any
     endpoint, and nothing is moved (exit code 4); with --dry-run it is exit code 1. Interrupted, it
     goes on with the same command. With --abort and no open run the exit code is 3.
@@ -90,7 +90,7 @@ def migrate(
 
 def _preview(shared: Shared, ends: "Ends", endpoints: Sequence[str]) -> Exit:
     from timeoutmgr.migration import preview
-    from timeoutmgr.pipeline.moving import opened
+    from timeoutmgr.pipeline.migration_task import opened
 
     with opened(ends, endpoints) as found:
         made = [preview_document(preview(one.parts, one.terms)) for one in found]
@@ -99,8 +99,8 @@ def _preview(shared: Shared, ends: "Ends", endpoints: Sequence[str]) -> Exit:
 
 
 def _abort(shared: Shared, ends: "Ends", endpoints: Sequence[str]) -> Exit:
-    from timeoutmgr.migration.starting import give_up
-    from timeoutmgr.pipeline.moving import opened
+    from timeoutmgr.migration.run import give_up
+    from timeoutmgr.pipeline.migration_task import opened
 
     with opened(ends, endpoints) as found:
         reports = [give_up(one.parts) for one in found]
@@ -110,8 +110,8 @@ def _abort(shared: Shared, ends: "Ends", endpoints: Sequence[str]) -> Exit:
 
 
 def _ends(shared: Shared, options: dict[str, Any]) -> "Ends":
-    from timeoutmgr.migration.places import Place
-    from timeoutmgr.pipeline.moving import Ends
+    from timeoutmgr.migration.places import LocationSpec
+    from timeoutmgr.pipeline.migration_task import Ends
 
     if shared.app is not None:
         raise ConfigurationError(
@@ -120,12 +120,12 @@ def _ends(shared: Shared, options: dict[str, Any]) -> "Ends":
     names = options["to_names"]
     return Ends(
         settings=store_name(shared, None),
-        source=Place(
+        source=LocationSpec(
             url=_absolute(options["source"]),
             prefix=options["from_prefix"],
             schema=options["from_schema"],
         ),
-        target=Place(
+        target=LocationSpec(
             url=_absolute(options["target"]),
             names=names,
             names_prefix=options["names_prefix"] if names == "celery" else "",
@@ -138,7 +138,7 @@ def _ends(shared: Shared, options: dict[str, Any]) -> "Ends":
 
 
 def _absolute(name: str | None) -> str | None:
-    """Return *name* as workers can open it, who run in another folder."""
+    """Return *name* as workers can open it in another folder."""
     if name is None or not name.endswith(".toml"):
         return name
     return str(Path(name).resolve())

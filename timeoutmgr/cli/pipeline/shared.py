@@ -1,53 +1,119 @@
-"""What the pipeline's commands share: where Spark runs, which store, and how a job is told."""
+"""Shared by the commands of the pipeline: options of jobs, Spark, stores, and progress."""
 
 import csv
 import signal
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import MISSING, Field
+from datetime import datetime, timedelta
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Any, TypeVar
+from types import FrameType, NoneType
+from typing import TYPE_CHECKING, Any, TypeVar, get_args, get_origin, get_type_hints
 
 import click
 
 from timeoutmgr.cli import output
-from timeoutmgr.cli.options import option
+from timeoutmgr.cli.options import ColumnPair, Duration, Instant, option
 from timeoutmgr.cli.shared import DEFAULT_FILE, Shared
 from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.pipeline.options import declared_fields
+from timeoutmgr.pipeline.spark.session import SessionOptions
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
     from pyspark.sql import SparkSession
 
-    from timeoutmgr.pipeline.session import SessionOptions
+    from timeoutmgr.pipeline.options import Declaration
 
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+Options = TypeVar("Options", bound="DataclassInstance")
+
+FOLDER = click.Path(file_okay=False, path_type=Path)
 
 WITHIN = "pipeline"
 
-_WHERE = ("master", "remote", "java_home", "local_dir", "driver_memory")
+_UNITS = ((86_400, "d"), (3_600, "h"), (60, "m"), (1, "s"))
+_TYPES: dict[Any, Any] = {Path: FOLDER, timedelta: Duration(), datetime: Instant()}
+"""Types of the command line, by the types of the fields; any other type is its own."""
+_PAIRS: dict[str | None, Any] = {"NAME=COLUMN": ColumnPair()}
+"""Types of the pairs of a mapping, by their name in the help; a pair without a type is text."""
+
+
+def of_job(options: "type[DataclassInstance]") -> Callable[[Decorated], Decorated]:
+    """Add the options that the fields of *options* declare, in their order."""
+    kinds = get_type_hints(options)
+    made = [
+        _declared(one, declared, kinds[one.name])
+        for one, declared in declared_fields(options)
+        if declared.flag
+    ]
+
+    def add(function: Decorated) -> Decorated:
+        for decorate in reversed(made):
+            function = decorate(function)
+        return function
+
+    return add
+
+
+def job_options(options: type[Options], given: Mapping[str, Any], **more: Any) -> Options:
+    """Return *options* with the values *given* on the command line, and *more* in their place."""
+    values = {
+        one.name: _read(given[one.name], one)
+        for one, declared in declared_fields(options)
+        if declared.flag and given[one.name] is not None
+    }
+    return options(**(values | more))
+
+
+def _declared(
+    one: "Field[Any]", declared: "Declaration", kind: Any
+) -> Callable[[Decorated], Decorated]:
+    flag: dict[str, Any] = {"help": declared.help, "metavar": declared.metavar}
+    kinds = [each for each in get_args(kind) or (kind,) if each is not NoneType]
+    if kind is bool:
+        flag["is_flag"] = True
+    elif get_origin(kind) is Mapping:
+        flag |= {"multiple": True, "type": _PAIRS.get(declared.metavar)}
+    elif get_origin(kind) is not tuple:
+        flag["type"] = _TYPES.get(kinds[0], kinds[0])
+    if one.default is MISSING and one.default_factory is MISSING:
+        flag["required"] = declared.is_required
+    elif one.default not in (MISSING, None) and kind is not bool and declared.shows_default:
+        flag |= {"default": _spelt(one.default), "show_default": True}
+    return option(declared.flag, one.name, **flag)
+
+
+def _spelt(default: Any) -> Any:
+    """Return *default* as people type it."""
+    if isinstance(default, timedelta):
+        seconds = int(default.total_seconds())
+        return next(f"{seconds // size}{unit}" for size, unit in _UNITS if seconds % size == 0)
+    return ",".join(default) if isinstance(default, tuple) else default
+
+
+def _read(value: Any, one: "Field[Any]") -> Any:
+    """Return *value* as the field has it; a flag turns a default off."""
+    if isinstance(one.default, bool):
+        return value is not one.default
+    if isinstance(one.default, tuple):
+        return tuple(name.strip() for name in value.split(",") if name.strip())
+    if isinstance(value, tuple):
+        return dict(_setting(pair) if isinstance(pair, str) else pair for pair in value)
+    return value
+
+
+def _setting(text: str) -> tuple[str, str]:
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise ConfigurationError(f"--conf is NAME=VALUE, got {text!r}")
+    return name, value
 
 
 def on_spark(function: Decorated) -> Decorated:
-    """Add the options that say where Spark runs; the command gets them as *where*."""
-    folder = click.Path(file_okay=False, path_type=Path)
-    declared: tuple[tuple[str, dict[str, Any]], ...] = (
-        (
-            "--master",
-            {"help": "Spark's master URL. Without it, that of spark-submit, or local[*,3]."},
-        ),
-        ("--remote", {"help": "A Spark Connect server instead, sc://host:port."}),
-        ("--java-home", {"type": folder, "help": "The Java to run Spark with, 17 or later."}),
-        ("--local-dir", {"type": folder, "help": "Where shuffles are written; has room for them."}),
-        ("--driver-memory", {"help": "Heap of Spark's driver. Without it, 1g."}),
-        (
-            "--conf",
-            {"multiple": True, "metavar": "NAME=VALUE", "help": "A setting of Spark; many times."},
-        ),
-    )
-    for name, settings in reversed(declared):
-        function = option(name, **settings)(function)
-    return function
+    """Add the options that say where Spark runs."""
+    return of_job(SessionOptions)(function)
 
 
 def of_store(function: Decorated) -> Decorated:
@@ -113,9 +179,9 @@ def spark(
 ) -> Iterator["SparkSession"]:
     """Lend the session that *options* of :func:`on_spark` describe, for a job on *stores*.
 
-    Raises what is wrong with a store before Spark is started, which takes some seconds.
+    Raises the problems of a store before Spark is started, which takes some seconds.
     """
-    from timeoutmgr.pipeline.session import spark_session
+    from timeoutmgr.pipeline.registration import spark_session
 
     chosen = session_options(shared, options)
     for name in stores:
@@ -149,22 +215,11 @@ def _end(number: int, _frame: FrameType | None) -> None:
     sys.exit(128 + number)
 
 
-def session_options(shared: Shared, options: dict[str, Any]) -> "SessionOptions":
+def session_options(shared: Shared, options: dict[str, Any]) -> SessionOptions:
     """Return where and how Spark runs, as *options* of :func:`on_spark` say."""
-    from timeoutmgr.pipeline.session import SessionOptions
-
-    settings = dict(_setting(text) for text in options["conf"])
-    given = {name: options[name] for name in _WHERE if options[name] is not None}
-    return SessionOptions(verbose=shared.verbose, configuration=settings, **given)
-
-
-def _setting(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not name or not equals:
-        raise ConfigurationError(f"--conf is NAME=VALUE, got {text!r}")
-    return name, value
+    return job_options(SessionOptions, options, verbose=shared.verbose)
 
 
 def progress(shared: Shared) -> Callable[[str], None]:
-    """Return what tells people how far a job is."""
+    """Return a function that shows the progress of a job."""
     return (lambda _text: None) if shared.json else (lambda text: output.print_error(f"… {text}"))

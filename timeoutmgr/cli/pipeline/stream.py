@@ -2,17 +2,17 @@
 
 import signal
 import threading
-from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import click
 
 from timeoutmgr.cli import output
 from timeoutmgr.cli.exits import Exit
-from timeoutmgr.cli.options import Command, Duration, common, option
+from timeoutmgr.cli.options import Command, common, option
 from timeoutmgr.cli.pipeline.shared import (
     WITHIN,
+    job_options,
+    of_job,
     of_store,
     on_spark,
     progress,
@@ -20,37 +20,17 @@ from timeoutmgr.cli.pipeline.shared import (
     store_name,
 )
 from timeoutmgr.cli.shared import Shared
-
-_FOLDER = click.Path(file_okay=False, path_type=Path)
+from timeoutmgr.pipeline.options import StreamOptions
 
 
 @click.command(cls=Command, within=WITHIN)
-@option("--to", required=True, type=_FOLDER, help="Folder for the Parquet files.")
-@option("--checkpoint", required=True, type=_FOLDER, help="Folder that remembers how far it is.")
-@option("--every", type=Duration(), default="10s", show_default=True, help="How often to look.")
-@option("--once", is_flag=True, help="End when all is written that is there now.")
-@option(
-    "--any-timeline",
-    is_flag=True,
-    help="Go on after a failover in which no transaction was lost (synchronous replication).",
-)
+@of_job(StreamOptions)
 @option("--abort", "aborts", is_flag=True, help="Give the stream up; needs no Spark.")
 @of_store
 @on_spark
 @common(environment=False)
 @click.pass_obj
-def stream(
-    shared: Shared,
-    /,
-    to: Path,
-    checkpoint: Path,
-    every: timedelta,
-    once: bool,
-    any_timeline: bool,
-    aborts: bool,
-    store: str | None,
-    **options: Any,
-) -> Exit:
+def stream(shared: Shared, /, aborts: bool, store: str | None, **options: Any) -> Exit:
     """Write history as it happens, until SIGTERM or SIGINT, each event once.
 
     Started again with the same checkpoint it goes on where it was. PostgreSQL only: elsewhere an
@@ -64,17 +44,10 @@ def stream(
       timeoutmgr pipeline stream --to /lake/live --checkpoint /lake/live.checkpoint --once
       timeoutmgr pipeline stream --to /lake/live --checkpoint /lake/live.checkpoint --abort
     """
-    from timeoutmgr.pipeline.jobs.stream import StreamOptions, give_up
+    from timeoutmgr.pipeline.jobs.stream import give_up
     from timeoutmgr.pipeline.jobs.stream import stream as run
 
-    given = StreamOptions(
-        store=store_name(shared, store),
-        to=to,
-        checkpoint=checkpoint,
-        every=every,
-        once=once,
-        any_timeline=any_timeline,
-    )
+    given = job_options(StreamOptions, options, store=store_name(shared, store))
     if aborts:
         return Exit.OK if give_up(given) else Exit.NOT_FOUND
     stop = threading.Event()

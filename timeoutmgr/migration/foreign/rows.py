@@ -10,22 +10,30 @@ import base64
 import binascii
 import json
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from types import MappingProxyType
 from typing import Any, Final
 from xml.etree import ElementTree
 
-from timeoutmgr import headers as names
 from timeoutmgr.contracts import Timeout
 from timeoutmgr.errors import ConfigurationError, InvalidMessage, MessageRejected
-from timeoutmgr.instants import Micros, from_wire, to_micros, to_wire
-from timeoutmgr.message import Message
-from timeoutmgr.migration.reading_levels import NO_SAGA
-from timeoutmgr.routing import timeout_id
+from timeoutmgr.message import headers as names
+from timeoutmgr.message.instants import Micros, from_wire, to_micros, to_wire
+from timeoutmgr.message.message import Message
+from timeoutmgr.message.routes import is_delayed_retry, timeout_id
+from timeoutmgr.message.validation import (
+    Limits,
+    check_body,
+    check_destination,
+    check_due,
+    check_headers,
+)
+from timeoutmgr.migration.levels.waiting_message import NO_SAGA
+from timeoutmgr.migration.runs import Problem, Survey
 from timeoutmgr.transport.envelope import SHORT_STRING
-from timeoutmgr.validation import Limits, check_body, check_destination, check_due, check_headers
 
 SECOND: Final = 1_000_000
 _ROUTING: Final = (names.EXPIRE, names.DESTINATION, names.DELAYED_DESTINATION)
@@ -36,7 +44,7 @@ _GUID: Final = re.compile(r"(\{)?[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}(?(1)\
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class ForeignColumns:
     """The columns of a table, as its product calls them."""
 
     name: str
@@ -49,13 +57,13 @@ LAYOUTS: Final = MappingProxyType(
     {
         layout.name: layout
         for layout in (
-            Layout(
+            ForeignColumns(
                 "nservicebus",
                 "TimeoutData",
                 ("Id", "Destination", "SagaId", "State", "Time", "Headers"),
                 saga=True,
             ),
-            Layout(
+            ForeignColumns(
                 "msmq",
                 "timeouts",
                 ("Id", "Destination", "State", "Time", "Headers"),
@@ -66,11 +74,11 @@ LAYOUTS: Final = MappingProxyType(
 )
 
 
-def layout_called(name: str) -> Layout:
+def layout_called(name: str) -> ForeignColumns:
     """Return the layout called *name*; raise ConfigurationError for another."""
     found = LAYOUTS.get(name)
     if found is None:
-        raise ConfigurationError(f"layout is one of {', '.join(LAYOUTS)}, got {name!r}")
+        raise ConfigurationError(f"unknown layout {name!r}; expected {', '.join(LAYOUTS)}")
     return found
 
 
@@ -82,7 +90,7 @@ def due_of(time: datetime, headers: Mapping[str, str]) -> Micros:
     """Return when a row is due, in UTC.
 
     A column of whole seconds has lost a fraction, and may be up to a second early: the header
-    still has it. Where the two differ by more, somebody has moved the row on purpose.
+    still has it. If the two differ by more, the row was moved on purpose.
     """
     column = to_micros(time if time.tzinfo is not None else time.replace(tzinfo=UTC))
     try:
@@ -94,7 +102,7 @@ def due_of(time: datetime, headers: Mapping[str, str]) -> Micros:
 
 def translated(
     row: Mapping[str, Any],
-    layout: Layout,
+    layout: ForeignColumns,
     endpoint: str,
     renames: Mapping[str, str],
     limits: Limits,
@@ -108,7 +116,7 @@ def translated(
 
 def _translated(
     row: Mapping[str, Any],
-    layout: Layout,
+    layout: ForeignColumns,
     endpoint: str,
     renames: Mapping[str, str],
     limits: Limits,
@@ -204,7 +212,7 @@ def bytes_of(value: Any) -> bytes:
 def time_of(value: Any) -> datetime:
     """Return a time: a datetime, or ISO 8601; without a zone it is UTC.
 
-    What a microsecond cannot hold is rounded up, or the message would be early by that.
+    Fractions of a microsecond are rounded up, or the message would be early by them.
     """
     if isinstance(value, datetime):
         return value
@@ -232,6 +240,8 @@ def _row_id(value: Any) -> str:
 
 
 def _saga(column: Any, headers: Mapping[str, str]) -> str | None:
+    if is_delayed_retry(headers):
+        return None
     saga = str(column or headers.get(names.SAGA_ID) or "").lower()
     return _plain("saga id", saga, _SAGA_CHARACTERS) if saga and saga != NO_SAGA else None
 
@@ -252,3 +262,44 @@ def _created(headers: Mapping[str, str], due: Micros) -> Micros:
         return from_wire(headers.get(names.TIME_SENT, ""))
     except ValueError:
         return due
+
+
+MOST_PROBLEMS: Final = 20
+
+
+def survey_rows(
+    rows: Iterable[Mapping[str, Any]],
+    layout: ForeignColumns,
+    endpoint: str,
+    renames: Mapping[str, str],
+    limits: Limits,
+    *,
+    left: int,
+) -> Survey:
+    """Return counts and problems of *rows*: of many problems the first, and a count of the rest."""
+    destinations: Counter[str] = Counter()
+    problems: list[Problem] = []
+    more = 0
+    earliest = latest = None
+    for row in rows:
+        try:
+            timeout = translated(row, layout, endpoint, renames, limits)
+        except Untranslatable as error:
+            if len(problems) < MOST_PROBLEMS:
+                problems.append(Problem(f"row {row.get('Id')}", str(error), "mend or delete it"))
+            else:
+                more += 1
+            continue
+        destinations[timeout.destination] += 1
+        earliest = timeout.due if earliest is None else min(earliest, timeout.due)
+        latest = timeout.due if latest is None else max(latest, timeout.due)
+    if more:
+        problems.append(Problem(f"{more} more rows", "cannot be read either", "mend those first"))
+    return Survey(
+        count=destinations.total(),
+        earliest=earliest,
+        latest=latest,
+        destinations=dict(destinations),
+        problems=tuple(problems),
+        left=left,
+    )

@@ -1,12 +1,16 @@
 """An export file as a source: its rows are put in the order of their due times first.
 
-A file is in whatever order it was written, and may be larger than memory. So it is spooled into a
-scratch SQLite file, which is made again from the same file when a run is resumed.
+A file has the order in which it was written, and may be larger than memory. It is spooled into a
+scratch SQLite file; a resumed run makes that again from the same file.
 """
 
 from __future__ import annotations
 
+import csv
+import hashlib
+import importlib
 import sqlite3
+import sys
 import tempfile
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -16,32 +20,31 @@ from pathlib import Path
 from typing import Any, Final
 
 from timeoutmgr.contracts import Clock, Key
-from timeoutmgr.instants import EARLIEST, Micros
-from timeoutmgr.migration.cutting import in_ranges
-from timeoutmgr.migration.foreign.files import digest, read_rows
+from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.message.instants import EARLIEST, Micros
+from timeoutmgr.message.validation import Limits, check_due
 from timeoutmgr.migration.foreign.rows import (
-    Layout,
+    ForeignColumns,
     due_of,
     read_headers,
+    survey_rows,
     time_of,
     translated,
 )
-from timeoutmgr.migration.foreign.surveying import survey_rows
-from timeoutmgr.migration.ports import Also
-from timeoutmgr.migration.runs import Batch, Item, Problem, Range, Survey
+from timeoutmgr.migration.ports import LedgerWrite
+from timeoutmgr.migration.runs import Batch, Item, KeyRange, Problem, Survey, in_ranges
 from timeoutmgr.migration.window import Window
-from timeoutmgr.validation import Limits, check_due
 
 
 class ExportFile:
-    """See :class:`timeoutmgr.migration.Source`; nothing is hidden, since nobody delivers a file."""
+    """See :class:`timeoutmgr.migration.Source`; nothing is hidden: no poller reads a file."""
 
-    hides_with_the_ledger: Final = False
+    hides_atomically: Final = False
 
     def __init__(
         self,
         path: Path,
-        layout: Layout,
+        layout: ForeignColumns,
         endpoint: str,
         clock: Clock,
         *,
@@ -66,10 +69,10 @@ class ExportFile:
         return self._clock.now()
 
     def survey(self, window: Window) -> Survey:
-        """Return what is in the file, each row translated."""
+        """Return the survey of the file, each row translated."""
         first, end = self._bounds(window)
         everything = self._one("SELECT count(*) FROM spooled")
-        taken = self._one("SELECT count(*) FROM spooled WHERE due >= ? AND due < ?", first, end)
+        collected = self._one("SELECT count(*) FROM spooled WHERE due >= ? AND due < ?", first, end)
         rows = self._select("WHERE due >= ? AND due < ? ORDER BY due, id", first, end)
         found = survey_rows(
             rows,
@@ -77,7 +80,7 @@ class ExportFile:
             self._endpoint,
             self._renames,
             self._limits,
-            left=everything - taken,
+            left=everything - collected,
         )
         if not self._twice:
             return found
@@ -86,7 +89,7 @@ class ExportFile:
         )
         return replace(found, problems=(*found.problems, twice))
 
-    def ranges(self, window: Window, size: int) -> Iterator[Range]:
+    def ranges(self, window: Window, size: int) -> Iterator[KeyRange]:
         """Yield ranges of at most *size* rows, nearest due first."""
         rows = self._spool.execute(
             'SELECT due, id, coalesce(length("State"), 0) FROM spooled '
@@ -95,16 +98,16 @@ class ExportFile:
         )
         yield from in_ranges(((Key(due, id_), many) for due, id_, many in rows), size)
 
-    def is_where_it_arrives(self, run_id: str) -> bool:
+    def is_same_store_as_target(self, run_id: str) -> bool:
         """Return false: this is no store of ours."""
         return False
 
     def prepare(self, run_id: str) -> None:
         """Do nothing."""
 
-    def hide(self, run_id: str, batch: Batch, window: Window, also: Also) -> None:
+    def hide(self, run_id: str, batch: Batch, window: Window, write: LedgerWrite) -> None:
         """Count the batch; a file lies still."""
-        also(None, self._one(f"SELECT count(*) FROM spooled {_RANGE}", *_bounds_of(batch)))
+        write(None, self._one(f"SELECT count(*) FROM spooled {_RANGE}", *_bounds_of(batch)))
 
     def read(self, run_id: str, batch: Batch) -> Sequence[Item]:
         """Return the rows of the batch."""
@@ -114,15 +117,20 @@ class ExportFile:
             for row in rows
         ]
 
-    def remove(self, run_id: str, batch: Batch, items: Sequence[Item], also: Also) -> None:
+    def remove(self, run_id: str, batch: Batch, items: Sequence[Item], write: LedgerWrite) -> None:
         """Leave the file as it is."""
-        also(None, len(items))
+        write(None, len(items))
 
     def restore(
-        self, run_id: str, batch: Batch, items: Sequence[Item], there: Collection[str], also: Also
+        self,
+        run_id: str,
+        batch: Batch,
+        items: Sequence[Item],
+        there: Collection[str],
+        write: LedgerWrite,
     ) -> None:
         """Leave the file as it is."""
-        also(None, len(items) - len(there))
+        write(None, len(items) - len(there))
 
     def hidden(self, run_id: str) -> int:
         """Return 0."""
@@ -141,7 +149,7 @@ class ExportFile:
     @cached_property
     def _spool(self) -> sqlite3.Connection:
         spool = sqlite3.connect(Path(self._scratch.name, "spool.db"))
-        # A scratch file that nobody needs after a crash.
+        # A scratch file, useless after a crash.
         spool.execute("PRAGMA synchronous = OFF")
         spool.execute("PRAGMA journal_mode = OFF")
         names = ", ".join(f'"{name}"' for name in self._layout.columns if name != "Id")
@@ -191,3 +199,72 @@ def _due(row: Mapping[str, Any]) -> Micros:
 
 def _plain(value: Any) -> Any:
     return value.isoformat() if isinstance(value, datetime) else value
+
+
+_BLOCK: Final = 1 << 20
+
+
+def read_rows(path: Path, layout: ForeignColumns) -> Iterator[Mapping[str, Any]]:
+    """Yield the rows of *path* by the product's names of columns; raise ConfigurationError."""
+    rows = _from_parquet(path) if path.suffix.lower() == ".parquet" else _from_csv(path)
+    names: dict[str, str] | None = None
+    for row in _readable(rows, path):
+        if names is None:
+            names = _column_names(row, path, layout)
+        yield {name: row[theirs] for name, theirs in names.items()}
+
+
+def digest(path: Path) -> str:
+    """Return the SHA-256 of a file: a run is resumed with the very same."""
+    found = hashlib.sha256()
+    try:
+        with path.open("rb") as file:
+            while block := file.read(_BLOCK):
+                found.update(block)
+    except OSError as error:
+        raise ConfigurationError(f"{path} cannot be read: {error.strerror}") from error
+    return found.hexdigest()
+
+
+def _readable(rows: Iterator[Mapping[str, Any]], path: Path) -> Iterator[Mapping[str, Any]]:
+    """Yield *rows*; name the file in the errors of their reader."""
+    number = 0
+    try:
+        for row in rows:
+            number += 1
+            yield row
+    except (csv.Error, ValueError, OSError) as error:  # pyarrow's are ValueErrors or OSErrors
+        raise ConfigurationError(
+            f"{path} cannot be read behind row {number}: {error}; export it anew, CSV in UTF-8 "
+            "with a header line, or Parquet"
+        ) from error
+
+
+def _column_names(row: Mapping[str, Any], path: Path, layout: ForeignColumns) -> dict[str, str]:
+    there = {name.lower(): name for name in row}
+    missing = [name for name in layout.columns if name.lower() not in there]
+    if missing:
+        raise ConfigurationError(
+            f"{path} lacks the columns {', '.join(missing)}; it has {', '.join(row)}. Export them "
+            "with a header line"
+        )
+    return {name: there[name.lower()] for name in layout.columns}
+
+
+def _from_csv(path: Path) -> Iterator[Mapping[str, Any]]:
+    csv.field_size_limit(min(sys.maxsize, 2**31 - 1))  # bodies are longer than its 128 kB
+    with path.open(newline="", encoding="utf-8-sig") as file:
+        yield from csv.DictReader(file, strict=True)
+
+
+def _from_parquet(path: Path) -> Iterator[Mapping[str, Any]]:
+    try:
+        parquet = importlib.import_module("pyarrow.parquet")  # it may lack, and has no types
+    except ModuleNotFoundError as error:
+        raise ConfigurationError(
+            f"{path} is Parquet, and pyarrow is not installed; pip install 'timeoutmgr[parquet]', "
+            "or export CSV"
+        ) from error
+    with parquet.ParquetFile(path) as file:
+        for block in file.iter_batches(batch_size=1_000):
+            yield from block.to_pylist()

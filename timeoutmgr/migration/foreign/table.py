@@ -1,8 +1,8 @@
 """A foreign timeout table in a live database as a source.
 
 Its own timeout manager may be running. So a batch is hidden by moving its rows into a table of the
-run's own, in one transaction; an abort moves them back. What was delivered stays there as a copy,
-until somebody drops the table.
+run's own, in one transaction; an abort moves them back. Delivered rows stay there as a copy,
+until an administrator drops the table.
 """
 
 from __future__ import annotations
@@ -37,15 +37,18 @@ from timeoutmgr.contracts import Clock, Key
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database import Database
 from timeoutmgr.errors import ConfigurationError, SchemaMissing
-from timeoutmgr.instants import EARLIEST, LATEST, Micros, from_micros, to_micros
-from timeoutmgr.migration.cutting import in_ranges
-from timeoutmgr.migration.foreign.rows import Layout, Untranslatable, translated
-from timeoutmgr.migration.foreign.surveying import survey_rows
-from timeoutmgr.migration.ports import Also
-from timeoutmgr.migration.runs import Batch, Item, Range, Survey
+from timeoutmgr.message.instants import EARLIEST, LATEST, Micros, from_micros, to_micros
+from timeoutmgr.message.redaction import on_one_line
+from timeoutmgr.message.validation import Limits
+from timeoutmgr.migration.foreign.rows import (
+    ForeignColumns,
+    Untranslatable,
+    survey_rows,
+    translated,
+)
+from timeoutmgr.migration.ports import LedgerWrite
+from timeoutmgr.migration.runs import Batch, Item, KeyRange, Survey, in_ranges
 from timeoutmgr.migration.window import Window
-from timeoutmgr.redaction import on_one_line
-from timeoutmgr.validation import Limits
 
 logger = logging.getLogger(__name__)
 
@@ -57,12 +60,12 @@ _NAME_LENGTH: Final = 63
 class ForeignTable:
     """See :class:`timeoutmgr.migration.Source`; *table* in *schema*, laid out as *layout*."""
 
-    hides_with_the_ledger: Final = False
+    hides_atomically: Final = False
 
     def __init__(
         self,
         database: Database,
-        layout: Layout,
+        layout: ForeignColumns,
         endpoint: str,
         clock: Clock,
         *,
@@ -90,7 +93,7 @@ class ForeignTable:
         return self._database.now(self._clock)
 
     def survey(self, window: Window) -> Survey:
-        """Return what a run would take now, each row translated."""
+        """Return the survey of the rows that a run would move now, each row translated."""
         now = self.now()
         with self._database.read() as connection:
             everything = connection.execute(
@@ -100,20 +103,20 @@ class ForeignTable:
             rows = streamed.execute(
                 select(*self._wanted(self._rows)).where(*self._within(window, now))
             )
-            taken = 0
+            collected = 0
 
             def counted() -> Iterator[Mapping[str, Any]]:
-                nonlocal taken
+                nonlocal collected
                 for row in rows:
-                    taken += 1
+                    collected += 1
                     yield row._asdict()
 
             found = survey_rows(
                 counted(), self._layout, self._endpoint, self._renames, self._limits, left=0
             )
-        return replace(found, left=everything - taken)
+        return replace(found, left=everything - collected)
 
-    def ranges(self, window: Window, size: int) -> Iterator[Range]:
+    def ranges(self, window: Window, size: int) -> Iterator[KeyRange]:
         """Yield ranges of at most *size* rows, nearest due first."""
         time, text = self._rows.c[self._column("Time")], _id_text(self._rows, self._id)
         many = func.coalesce(func.length(self._rows.c[self._column("State")]), 0)
@@ -125,7 +128,7 @@ class ForeignTable:
             sized = ((Key(_micros(when), str(one)), bytes_) for when, one, bytes_ in rows)
             yield from in_ranges(sized, size)
 
-    def is_where_it_arrives(self, run_id: str) -> bool:
+    def is_same_store_as_target(self, run_id: str) -> bool:
         """Return false: this is no store of ours."""
         return False
 
@@ -134,16 +137,16 @@ class ForeignTable:
         side = self._side(run_id)
         self._database.run(lambda connection: side.create(connection, checkfirst=True))
 
-    def hide(self, run_id: str, batch: Batch, window: Window, also: Also) -> None:
+    def hide(self, run_id: str, batch: Batch, window: Window, write: LedgerWrite) -> None:
         """Move the batch's rows aside; count all of it that is aside, also since before a crash.
 
-        Its own timeout manager keeps what cannot be read, as it would be in the way of the batch.
+        Its own timeout manager keeps unreadable rows, which would block the batch.
         """
         side, now = self._side(run_id), self.now()
         ours = and_(*self._within(window, now), self._in_range(self._rows, batch))
 
         def work(connection: Connection) -> int:
-            # Locked first: what the other timeout manager takes meanwhile is its own.
+            # Locked first: rows that the other timeout manager deletes meanwhile are its own.
             locked = select(*self._wanted(self._rows)).where(ours).with_for_update()
             rows = [row._asdict() for row in connection.execute(locked)]
             ids = [row["Id"] for row in rows if self._is_readable(row)]
@@ -153,10 +156,10 @@ class ForeignTable:
 
         count = self._database.run(work)
         reach("foreign.moved_aside")
-        also(None, count)
+        write(None, count)
 
     def read(self, run_id: str, batch: Batch) -> Sequence[Item]:
-        """Return what is aside of the batch."""
+        """Return the rows of the batch that were moved aside."""
         side = self._side(run_id)
         statement = (
             select(*self._wanted(side))
@@ -168,14 +171,19 @@ class ForeignTable:
                 return []  # the run ended before it was prepared
             return [self._item(row._asdict()) for row in connection.execute(statement)]
 
-    def remove(self, run_id: str, batch: Batch, items: Sequence[Item], also: Also) -> None:
-        """Leave the rows aside, as a copy that nobody reads."""
-        also(None, len(items))
+    def remove(self, run_id: str, batch: Batch, items: Sequence[Item], write: LedgerWrite) -> None:
+        """Leave the rows aside, as an unread copy."""
+        write(None, len(items))
 
     def restore(
-        self, run_id: str, batch: Batch, items: Sequence[Item], there: Collection[str], also: Also
+        self,
+        run_id: str,
+        batch: Batch,
+        items: Sequence[Item],
+        there: Collection[str],
+        write: LedgerWrite,
     ) -> None:
-        """Move back what is not *there*."""
+        """Move back the rows that are not *there*."""
         side = self._side(run_id)
 
         def work(connection: Connection) -> int:
@@ -187,10 +195,10 @@ class ForeignTable:
 
         count = self._database.run(work)
         reach("foreign.moved_back")
-        also(None, count)
+        write(None, count)
 
     def hidden(self, run_id: str) -> int:
-        """Return 0: what is aside after a run is a copy."""
+        """Return 0: rows aside after a run are a copy."""
         return 0
 
     def close(self) -> None:
@@ -198,7 +206,7 @@ class ForeignTable:
         self._database.dispose()
 
     def _is_readable(self, row: Mapping[str, Any]) -> bool:
-        """Return whether *row* can be moved; one that came since the survey may be of any kind."""
+        """Return whether *row* can be moved; a row newer than the survey may be of any kind."""
         try:
             self._item(row)
         except Untranslatable as error:
@@ -276,10 +284,10 @@ class ForeignTable:
             Column(one.name, one.type, primary_key=one.primary_key, nullable=one.nullable)
             for one in self._rows.c
         ]
-        # Databases cut long names off at their ends: the run's is what must stay.
+        # Databases cut long names off at the end: the id of the run must stay.
         name = f"timeoutmgr_{run_id}_{self._name}"[:_NAME_LENGTH]
         side = Table(name, MetaData(schema=self._schema), *columns)
-        # What was delivered stays in it: without, each batch would be looked for among all of that.
+        # Delivered rows stay in the table: without the index, each batch would scan all of them.
         Index(f"timeoutmgr_{run_id}_time", side.c[self._column("Time")])
         return side
 

@@ -1,8 +1,9 @@
 """The steps and the loop of a migration out of delay levels.
 
-Nothing is hidden: a message in hand is out of everybody's sight, and goes back by itself when the
-hand is gone. Order of each chunk: take it durably, then acknowledge. A crash in between brings it
-back; a store knows it then, levels get it once more under the same id.
+Nothing is hidden: an unacknowledged message is invisible to other consumers, and returns to the
+level when its connection ends. Order of each chunk: store or publish it, then acknowledge. After a
+crash in between the messages return; a store knows their ids, levels get them once more under the
+same ids.
 """
 
 from __future__ import annotations
@@ -15,35 +16,35 @@ from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import Clock
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import MigrationFailed
-from timeoutmgr.migration.levels import MOST_HELD, LevelsOrigin
-from timeoutmgr.migration.ports import Ledger, Target
+from timeoutmgr.migration.levels.origin import MOST_HELD, LevelsOrigin
+from timeoutmgr.migration.levels.sinks import LevelMessage, Sink, part
+from timeoutmgr.migration.ports import MigrationLedger, Target
 from timeoutmgr.migration.report import Report, report
-from timeoutmgr.migration.runs import Batch, Delivered, Run
-from timeoutmgr.migration.sinks import InHand, Sink, part
-from timeoutmgr.migration.states import BatchState, RunState
-from timeoutmgr.transport.relay import Relay, Relayed
+from timeoutmgr.migration.runs import Batch, Delivered, MigrationRun
+from timeoutmgr.migration.states import BatchState, MigrationRunState
+from timeoutmgr.transport.amqp.relay import Relay, Relayed
 
 CHUNK: Final = 1_000
 _WAIT: Final = 0.2
-"""Seconds without a message after which it is looked whether a level is empty."""
+"""Seconds without a message after which the count of a level is read."""
 _LAST_WAIT: Final = 0.5
-"""Seconds that are waited once more where none is left; others' messages in hand wait with us."""
-_LOOKS: Final = 50
-"""How often that is done before a run gives up."""
+"""Seconds of a last wait if no message is left; unacknowledged messages of others may return."""
+_MOST_TRIES: Final = 50
+"""Receive attempts before a run fails."""
 
 OnBatch = Callable[[Batch], None]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DrainParts:
-    """Levels, what takes their messages, and a ledger; *runner* names the process that works.
+class DrainParticipants:
+    """Levels, the sink of their messages, and a ledger, with the loops of a run between them.
 
-    *clock* is this host's.
+    *runner* names the process that works; *clock* is the clock of this host.
     """
 
     source: LevelsOrigin
     sink: Sink
-    ledger: Ledger
+    ledger: MigrationLedger
     runner: str
     chunk: int = CHUNK
     clock: Clock = field(default_factory=SystemClock)
@@ -54,29 +55,45 @@ class DrainParts:
         return self.sink.target
 
     def close(self) -> None:
-        """Say that this process works no more, and let go of all."""
-        self.ledger.give_up(self.runner)
+        """Release the run, then close source and target."""
+        self.ledger.release(self.runner)
         self.source.close()
         self.target.close()
 
+    def migrate(self, run: MigrationRun, on_batch: OnBatch = lambda _batch: None) -> Report:
+        """Empty every level, the longest first; verify, and save the report."""
+        for batch in self.ledger.batches(run.id):
+            if batch.state is not BatchState.DONE:
+                on_batch(drain_level(self, run, batch))
+        made = report(self.ledger, run, MigrationRunState.COMPLETED)
+        if not made.verified:
+            raise MigrationFailed(f"run {run.id}: the counts do not agree: {made.document()}")
+        self.target.shut(run.id)
+        reach("draining.shut")
+        self.ledger.move_run(run.id, MigrationRunState.COMPLETED, report=made.document())
+        reach("draining.completed")
+        return made
 
-def drain(parts: DrainParts, run: Run, on_batch: OnBatch = lambda _batch: None) -> Report:
-    """Empty every level, the longest first; verify, and save the report."""
-    for batch in parts.ledger.batches(run.id):
-        if batch.state is not BatchState.DONE:
-            on_batch(drain_level(parts, run, batch))
-    made = report(parts.ledger, run, RunState.COMPLETED)
-    if not made.verified:
-        raise MigrationFailed(f"run {run.id}: the counts do not agree: {made.document()}")
-    parts.target.shut(run.id)
-    reach("draining.shut")
-    parts.ledger.move_run(run.id, RunState.COMPLETED, report=made.document())
-    reach("draining.completed")
-    return made
+    def abort(self, run: MigrationRun) -> Report:
+        """Leave the messages in the levels, except for messages that the target has as well."""
+        self.ledger.move_run(run.id, MigrationRunState.ABORTING)
+        reach("draining.aborting")
+        self.target.shut(run.id)
+        reach("draining.shut_for_good")
+        for batch in self.ledger.batches(run.id):
+            if batch.state is not BatchState.DONE and self.target.knows_what_it_has:
+                sweep(self, batch)
+            if batch.state.is_open:
+                self.ledger.move_batch(run.id, replace(batch, state=BatchState.RETURNED))
+                reach("draining.returned")
+        made = report(self.ledger, run, MigrationRunState.ABORTED)
+        self.ledger.move_run(run.id, MigrationRunState.ABORTED, report=made.document())
+        reach("draining.aborted")
+        return made
 
 
-def drain_level(parts: DrainParts, run: Run, batch: Batch) -> Batch:
-    """Take all messages of one level that can be taken; return what became of them."""
+def drain_level(parts: DrainParticipants, run: MigrationRun, batch: Batch) -> Batch:
+    """Move all fit messages of one level; return the batch with its counts."""
     resumed = batch.state is BatchState.SENDING
     batch = _begin(parts, run, batch)
     waiting = parts.source.waiting(batch)
@@ -89,28 +106,10 @@ def drain_level(parts: DrainParts, run: Run, batch: Batch) -> Batch:
     return done
 
 
-def abort_drain(parts: DrainParts, run: Run) -> Report:
-    """Leave in the levels what is there, but for what the target has as well."""
-    parts.ledger.move_run(run.id, RunState.ABORTING)
-    reach("draining.aborting")
-    parts.target.shut(run.id)
-    reach("draining.shut_for_good")
-    for batch in parts.ledger.batches(run.id):
-        if batch.state is not BatchState.DONE and parts.target.knows_what_it_has:
-            sweep(parts, batch)
-        if batch.state.is_open:
-            parts.ledger.move_batch(run.id, replace(batch, state=BatchState.RETURNED))
-            reach("draining.returned")
-    made = report(parts.ledger, run, RunState.ABORTED)
-    parts.ledger.move_run(run.id, RunState.ABORTED, report=made.document())
-    reach("draining.aborted")
-    return made
+def sweep(parts: DrainParticipants, batch: Batch) -> None:
+    """Remove from a level the messages that the target has: a chunk that a crash left in both.
 
-
-def sweep(parts: DrainParts, batch: Batch) -> None:
-    """Take out of a level what the target has: a chunk that a crash has left in both.
-
-    All of the level is looked at: what falls into it from a longer one stands behind.
+    The whole level is read: messages that fall into it from a longer level stand behind.
     """
     left = min(parts.source.waiting(batch), MOST_HELD)
     if not left:
@@ -118,19 +117,19 @@ def sweep(parts: DrainParts, batch: Batch) -> None:
     with parts.source.opened(batch) as relay:
         while left > 0 and (chunk := _received(parts, batch, relay, left)):
             left -= len(chunk)
-            hands, _unfit = part(chunk, parts.source.renames, parts.sink, parts.source.sender)
-            relay.ack([one.relayed for one in parts.sink.has(hands)])
+            messages, _unfit = part(chunk, parts.source.renames, parts.sink, parts.source.sender)
+            relay.ack([one.relayed for one in parts.sink.has(messages)])
             reach("draining.swept")
 
 
-def _received(parts: DrainParts, batch: Batch, relay: Relay, left: int) -> list[Relayed]:
-    """Return the next chunk; none only where the level holds no more that others may take.
+def _received(parts: DrainParticipants, batch: Batch, relay: Relay, left: int) -> list[Relayed]:
+    """Return the next chunk; an empty chunk only if no deliverable message is left in the level.
 
-    That nothing came does not say that nothing is there: a broker may be slow, and so may the way
-    to here for what it has handed out already.
+    A receive without a message does not prove an empty level: the broker or the network may be
+    slow.
     """
     limit, wait = min(parts.chunk, left), _WAIT
-    for _look in range(_LOOKS):
+    for _attempt in range(_MOST_TRIES):
         chunk = relay.receive(limit, wait)
         if chunk or wait == _LAST_WAIT:
             return chunk
@@ -142,7 +141,13 @@ def _received(parts: DrainParts, batch: Batch, relay: Relay, left: int) -> list[
 
 
 def _empty(
-    parts: DrainParts, run: Run, batch: Batch, relay: Relay, left: int, *, resumed: bool
+    parts: DrainParticipants,
+    run: MigrationRun,
+    batch: Batch,
+    relay: Relay,
+    left: int,
+    *,
+    resumed: bool,
 ) -> Batch:
     """Take the *left* messages of a level, chunk by chunk; return the batch with its counts."""
     held = 0
@@ -151,22 +156,22 @@ def _empty(
         if not chunk:
             break
         left -= len(chunk)
-        hands, unfit = part(chunk, parts.source.renames, parts.sink, parts.source.sender)
-        held += len(chunk) - len(hands)
+        messages, unfit = part(chunk, parts.source.renames, parts.sink, parts.source.sender)
+        held += len(chunk) - len(messages)
         if held + parts.chunk > MOST_HELD:
             raise MigrationFailed(
-                f"run {run.id}: {held} messages of {batch.range.first.id} are others' or "
-                "unreadable, and no more can be passed over; take all senders' messages"
+                f"run {run.id}: {held} messages of {batch.range.first.id} belong to "
+                "other senders or are unreadable, and the limit is reached; use --all-senders"
             )
-        delivered = _take(parts, run, batch, relay, hands)
+        delivered = _accept(parts, run, batch, relay, messages)
         reach("draining.delivered")
-        relay.ack([one.relayed for one in hands])
+        relay.ack([one.relayed for one in messages])
         reach("draining.acked")
-        repeats = len(hands) if resumed and not parts.target.knows_what_it_has else 0
+        repeats = len(messages) if resumed and not parts.target.knows_what_it_has else 0
         resumed = False  # a crash leaves one chunk in doubt, and it comes first
         batch = replace(
             batch,
-            taken=batch.taken + len(hands) + unfit,
+            collected=batch.collected + len(messages) + unfit,
             new=batch.new + delivered.new,
             known=batch.known + delivered.known,
             returned=batch.returned + unfit,
@@ -177,21 +182,25 @@ def _empty(
     return batch
 
 
-def _take(
-    parts: DrainParts, run: Run, batch: Batch, relay: Relay, hands: Sequence[InHand]
+def _accept(
+    parts: DrainParticipants,
+    run: MigrationRun,
+    batch: Batch,
+    relay: Relay,
+    messages: Sequence[LevelMessage],
 ) -> Delivered:
-    if not hands:
+    if not messages:
         return Delivered(0)
-    delivered = parts.sink.take(run.id, batch, relay, hands)
-    if delivered.total != len(hands):
+    delivered = parts.sink.accept(run.id, batch, relay, messages)
+    if delivered.total != len(messages):
         raise MigrationFailed(
-            f"run {run.id}: of {len(hands)} messages of {batch.range.first.id} the target has "
+            f"run {run.id}: of {len(messages)} messages of {batch.range.first.id} the target has "
             f"{delivered.total}; nothing was acknowledged. Run again"
         )
     return delivered
 
 
-def _begin(parts: DrainParts, run: Run, batch: Batch) -> Batch:
+def _begin(parts: DrainParticipants, run: MigrationRun, batch: Batch) -> Batch:
     for state in (BatchState.HIDDEN, BatchState.SENDING):
         if batch.state is not BatchState.SENDING:
             batch = replace(batch, state=state)

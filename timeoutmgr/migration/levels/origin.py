@@ -1,7 +1,7 @@
 """Delay levels as the origin of a migration: parts of a second, then 28 levels, the longest first.
 
-A message waits for its part of a second, and then falls from a level into shorter ones. Who drains
-them in that order meets each message once, or not at all because it was delivered meanwhile.
+A message waits for its part of a second, and then falls from a level into shorter levels. A drain
+in that order meets each message once, or not at all because it was delivered meanwhile.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from typing import Final
 
 from timeoutmgr.contracts import Clock, Key
 from timeoutmgr.errors import ConfigurationError
-from timeoutmgr.instants import Micros
-from timeoutmgr.migration.runs import Batch, Problem, Range, Survey
+from timeoutmgr.message.instants import Micros
+from timeoutmgr.migration.runs import Batch, KeyRange, Problem, Survey
 from timeoutmgr.migration.window import Window
 from timeoutmgr.native.names import NameSet
+from timeoutmgr.transport.amqp.relay import Relay
 from timeoutmgr.transport.kombu_transport import KombuTransport
-from timeoutmgr.transport.relay import Relay
 
 MOST_HELD: Final = 60_000
-"""Messages of others that can be passed over in one level; AMQP counts what is held in 16 bits."""
+"""Messages of other senders that a drain passes over in a level; AMQP counts them in 16 bits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +30,8 @@ class LevelsOrigin:
 
     A broker does not tell its time: *clock* is that of the store that keeps the ledger.
 
-    Levels belong to all programs on a broker. *sender* None takes all messages, a name those
-    that this endpoint has sent. *renames* are destinations by their old names.
+    Levels belong to all programs on a broker. With *sender* None all messages are moved, with
+    a name the messages that this endpoint sent. *renames* has destinations by their old names.
     """
 
     transport: KombuTransport
@@ -50,10 +50,10 @@ class LevelsOrigin:
         return self.clock.now()
 
     def survey(self, window: Window) -> Survey:
-        """Count what is in the levels; whose it is and when it is due shows only in the hand."""
+        """Count the messages in the levels; their senders and due times are not known yet."""
         if window.cutoff is not None or window.until is not None:
             raise ConfigurationError(
-                "delay levels are taken whole: nobody can look into a queue for due times; leave "
+                "delay levels are moved whole: a queue cannot be searched by due time; leave "
                 "--cutoff and --until out"
             )
         counts = self._counts()
@@ -66,14 +66,14 @@ class LevelsOrigin:
             problems=problems if missing else (),
         )
 
-    def ranges(self, window: Window, size: int) -> Iterator[Range]:
+    def ranges(self, window: Window, size: int) -> Iterator[KeyRange]:
         """Yield a range for each queue: its place stands where due times stand otherwise."""
         counts = self._counts()
         last = len(counts) - 1
         for place, (name, count) in enumerate(counts.items()):
-            yield Range(Key(last - place, name), Key(last - place, name), count or 0)
+            yield KeyRange(Key(last - place, name), Key(last - place, name), count or 0)
 
-    def is_where_it_arrives(self, run_id: str) -> bool:
+    def is_same_store_as_target(self, run_id: str) -> bool:
         """Return false: this is no store of ours."""
         return False
 
@@ -87,7 +87,7 @@ class LevelsOrigin:
 
     @contextmanager
     def opened(self, batch: Batch) -> Iterator[Relay]:
-        """Lend the queue of a batch's level; what is not acknowledged goes back where it stood."""
+        """Lend the queue of a batch's level; an unacknowledged message returns to its position."""
         with closing(self.transport.relay(batch.range.first.id, prefetch=MOST_HELD)) as relay:
             yield relay
 

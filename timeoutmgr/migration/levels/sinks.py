@@ -1,4 +1,4 @@
-"""What becomes of messages from delay levels: rows of a store, or messages in other levels."""
+"""Sinks for messages from delay levels: rows of a store, or messages in other levels."""
 
 from __future__ import annotations
 
@@ -8,63 +8,65 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, cast
 
-from timeoutmgr import headers as names
 from timeoutmgr.contracts import Clock, TopologySession
 from timeoutmgr.errors import DelayTooLong, InvalidMessage
-from timeoutmgr.instants import Micros, to_wire
-from timeoutmgr.migration.into_levels import LevelsTarget, refuse_unconfirmed
+from timeoutmgr.message import headers as names
+from timeoutmgr.message.instants import Micros, to_wire
+from timeoutmgr.message.redaction import on_one_line
+from timeoutmgr.message.validation import Limits, check_destination
+from timeoutmgr.migration.levels.target import LevelsTarget, refuse_unconfirmed
+from timeoutmgr.migration.levels.waiting_message import Unreadable, Waiting, as_timeout, waiting
 from timeoutmgr.migration.ports import Target
-from timeoutmgr.migration.reading_levels import Unreadable, Waiting, as_timeout, waiting
 from timeoutmgr.migration.runs import Batch, Delivered, Item
 from timeoutmgr.native.levels import binding_key
 from timeoutmgr.native.routes import ThroughLevels
-from timeoutmgr.redaction import on_one_line
-from timeoutmgr.transport.dispatch import Publishing
-from timeoutmgr.transport.relay import Relay, Relayed
-from timeoutmgr.validation import Limits, check_destination
+from timeoutmgr.transport.amqp.dispatch import EncodedMessage
+from timeoutmgr.transport.amqp.relay import Relay, Relayed
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class InHand:
-    """A message out of a level, and what it says of itself."""
+class LevelMessage:
+    """A message out of a level, with its destination and due time."""
 
     relayed: Relayed
     waiting: Waiting
 
 
-def read(relayed: Relayed, renames: Mapping[str, str]) -> InHand:
-    """Return what a message says of itself; raise Unreadable."""
+def read(relayed: Relayed, renames: Mapping[str, str]) -> LevelMessage:
+    """Return the message with its destination and due time; raise Unreadable."""
     found = waiting(relayed.headers, relayed.received.routing_key)
     destination = renames.get(found.destination, found.destination)
-    return InHand(relayed, replace(found, destination=destination))
+    return LevelMessage(relayed, replace(found, destination=destination))
 
 
 class Sink(Protocol):
-    """Takes what was read out of a level."""
+    """Accepts messages that were read from a level."""
 
     @property
     def target(self) -> Target:
         """Where it puts them."""
         ...
 
-    def unfit(self, hands: Sequence[InHand]) -> dict[int, str]:
-        """Return why some of *hands* cannot be taken, by their place."""
+    def unfit(self, messages: Sequence[LevelMessage]) -> dict[int, str]:
+        """Return why some of *messages* cannot be taken, by their place."""
         ...
 
-    def take(self, run_id: str, batch: Batch, relay: Relay, hands: Sequence[InHand]) -> Delivered:
-        """Take all of *hands* durably; they are acknowledged after that."""
+    def accept(
+        self, run_id: str, batch: Batch, relay: Relay, messages: Sequence[LevelMessage]
+    ) -> Delivered:
+        """Take all of *messages* durably; they are acknowledged after that."""
         ...
 
-    def has(self, hands: Sequence[InHand]) -> list[InHand]:
-        """Return those of *hands* that it has already, where it can tell."""
+    def has(self, messages: Sequence[LevelMessage]) -> list[LevelMessage]:
+        """Return the *messages* that the target has already, if it can list them."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class StoreSink:
-    """Into the store of one endpoint; *wake* tells its poller of what may be due any moment."""
+    """Into the store of one endpoint; *wake* asks its poller to poll at a due time."""
 
     target: Target
     endpoint: str
@@ -72,38 +74,40 @@ class StoreSink:
     clock: Clock
     wake: Callable[[Micros], None] = lambda _due: None
 
-    def unfit(self, hands: Sequence[InHand]) -> dict[int, str]:
-        """Return which have a destination that is not allowed, or what a store cannot keep."""
-        found = {place: self._unfit(one) for place, one in enumerate(hands)}
+    def unfit(self, messages: Sequence[LevelMessage]) -> dict[int, str]:
+        """Return the messages with a forbidden destination or a value that a store cannot keep."""
+        found = {place: self._unfit(one) for place, one in enumerate(messages)}
         return {place: defect for place, defect in found.items() if defect is not None}
 
-    def take(self, run_id: str, batch: Batch, relay: Relay, hands: Sequence[InHand]) -> Delivered:
-        """Store them in one transaction; what is there twice is one."""
-        items = {item.timeout.id: item for item in map(self._item, hands)}
+    def accept(
+        self, run_id: str, batch: Batch, relay: Relay, messages: Sequence[LevelMessage]
+    ) -> Delivered:
+        """Store them in one transaction; two messages of one id are one timeout."""
+        items = {item.timeout.id: item for item in map(self._item, messages)}
         delivered = self.target.deliver(run_id, batch, [*items.values()])
-        # A level has what is due in a second as well, and a poller looks once a minute.
+        # A level also has messages due within a second, and a poller polls once a minute.
         self.wake(min(item.timeout.due for item in items.values()))
-        return replace(delivered, known=delivered.known + len(hands) - len(items))
+        return replace(delivered, known=delivered.known + len(messages) - len(items))
 
-    def has(self, hands: Sequence[InHand]) -> list[InHand]:
-        """Return those that are stored, or were."""
-        ids = [self._item(one).timeout.id for one in hands]
+    def has(self, messages: Sequence[LevelMessage]) -> list[LevelMessage]:
+        """Return the messages whose ids are or were stored."""
+        ids = [self._item(one).timeout.id for one in messages]
         there = self.target.present(ids)
-        return [one for one, timeout_id in zip(hands, ids, strict=True) if timeout_id in there]
+        return [one for one, timeout_id in zip(messages, ids, strict=True) if timeout_id in there]
 
-    def _unfit(self, one: InHand) -> str | None:
+    def _unfit(self, one: LevelMessage) -> str | None:
         try:
             check_destination(one.waiting.destination, self.limits)
         except InvalidMessage as error:
             return str(error)
         return _defect(one)
 
-    def _item(self, one: InHand) -> Item:
+    def _item(self, one: LevelMessage) -> Item:
         message = one.relayed.received.message
         return Item(timeout=as_timeout(message, one.waiting, self.endpoint, self.clock.now()))
 
 
-def _defect(one: InHand) -> str | None:
+def _defect(one: LevelMessage) -> str | None:
     received = one.relayed.received
     message = received.message
     texts = (message.id, message.content_type, message.content_encoding, one.waiting.destination)
@@ -118,67 +122,71 @@ class LevelsSink:
 
     target: LevelsTarget
 
-    def unfit(self, hands: Sequence[InHand]) -> dict[int, str]:
+    def unfit(self, messages: Sequence[LevelMessage]) -> dict[int, str]:
         """Return which have a destination that does not exist, or lie beyond the levels."""
         found = {}
-        for place, one in enumerate(hands):
+        for place, one in enumerate(messages):
             try:
                 self.target.check(one.waiting.destination)
                 self._way(one).address()
             except (InvalidMessage, DelayTooLong) as error:
                 found[place] = str(error)
         destinations = {
-            one.waiting.destination for place, one in enumerate(hands) if place not in found
+            one.waiting.destination for place, one in enumerate(messages) if place not in found
         }
         with closing(self.target.transport.session()) as session:
             missing = cast(TopologySession, session).bind_queues(
                 sorted(destinations), self.target.names.delivery, binding_key
             )
-        for place, one in enumerate(hands):
+        for place, one in enumerate(messages):
             if one.waiting.destination in missing:
                 found[place] = f"there is no queue {one.waiting.destination!r}"
         return found
 
-    def take(self, run_id: str, batch: Batch, relay: Relay, hands: Sequence[InHand]) -> Delivered:
+    def accept(
+        self, run_id: str, batch: Batch, relay: Relay, messages: Sequence[LevelMessage]
+    ) -> Delivered:
         """Publish them with the delay that is left now, and wait for all confirms."""
-        refuse_unconfirmed(run_id, batch, relay.publish([self._publishing(one) for one in hands]))
-        return Delivered(len(hands))
+        refuse_unconfirmed(
+            run_id, batch, relay.publish([self._publishing(one) for one in messages])
+        )
+        return Delivered(len(messages))
 
-    def has(self, hands: Sequence[InHand]) -> list[InHand]:
+    def has(self, messages: Sequence[LevelMessage]) -> list[LevelMessage]:
         """Return none: no queue can tell."""
         return []
 
-    def _publishing(self, one: InHand) -> Publishing:
+    def _publishing(self, one: LevelMessage) -> EncodedMessage:
         exchange, key = self._way(one).address()
         more: dict[str, Any] = {names.DELIVER_AT: to_wire(one.waiting.due)}
         return one.relayed.publishing(exchange, key, more)
 
-    def _way(self, one: InHand) -> ThroughLevels:
+    def _way(self, one: LevelMessage) -> ThroughLevels:
         target = self.target
         return ThroughLevels(target.names, one.waiting.destination, one.waiting.due, target.clock)
 
 
 def part(
     relayed: Sequence[Relayed], renames: Mapping[str, str], sink: Sink, sender: str | None
-) -> tuple[list[InHand], int]:
-    """Return what *sink* can take, and how many of *sender*'s it cannot; others' are neither."""
-    hands, unfit = [], 0
+) -> tuple[list[LevelMessage], int]:
+    """Return the messages that *sink* can accept, and the count of unfit messages of *sender*."""
+    messages, unfit = [], 0
     for one in relayed:
         if sender is not None and one.headers.get(names.ORIGINATING_ENDPOINT) != sender:
             continue
         try:
-            hands.append(read(one, renames))
+            messages.append(read(one, renames))
         except Unreadable as error:
             unfit += 1
-            _tell(one, str(error))
-    reasons = sink.unfit(hands)
+            _log_refusal(one, str(error))
+    reasons = sink.unfit(messages)
     for place, reason in reasons.items():
-        _tell(hands[place].relayed, reason)
-    fit = [one for place, one in enumerate(hands) if place not in reasons]
+        _log_refusal(messages[place].relayed, reason)
+    fit = [one for place, one in enumerate(messages) if place not in reasons]
     return fit, unfit + len(reasons)
 
 
-def _tell(one: Relayed, reason: str) -> None:
+def _log_refusal(one: Relayed, reason: str) -> None:
     logger.warning(
         "message %.80r stays in %s: %s",
         one.received.message.id,

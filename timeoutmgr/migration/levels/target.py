@@ -9,8 +9,9 @@ from typing import Final, cast
 
 from timeoutmgr.contracts import Clock, SendResult, TopologySession, TransportSession
 from timeoutmgr.errors import DelayTooLong, InvalidMessage, MigrationFailed
-from timeoutmgr.instants import from_micros
-from timeoutmgr.message import Outgoing
+from timeoutmgr.message.instants import from_micros
+from timeoutmgr.message.message import Outgoing
+from timeoutmgr.message.validation import Limits, check_destination
 from timeoutmgr.migration.runs import Batch, Delivered, Item, Problem, Survey
 from timeoutmgr.native.levels import binding_key, seconds_until
 from timeoutmgr.native.levels import check_destination as check_bindable
@@ -18,7 +19,6 @@ from timeoutmgr.native.names import NameSet
 from timeoutmgr.native.routes import to_levels
 from timeoutmgr.native.topology import delay_topology
 from timeoutmgr.transport.kombu_transport import KombuTransport
-from timeoutmgr.validation import Limits, check_destination
 
 _MOST_AT_ONCE: Final = 5_000
 """Messages that are written before their confirms are waited for: a batch, as it is by default."""
@@ -30,7 +30,7 @@ class LevelsTarget:
 
     *clock* is that of the place that due times come from: see :class:`OriginClock`.
 
-    A queue cannot say what it has. So a batch that a crash interrupted is sent once more, each
+    A queue cannot list its messages. So a batch that a crash interrupted is sent once more, each
     message under the id it had: nothing is lost, and some of one batch may be there twice.
     """
 
@@ -52,7 +52,7 @@ class LevelsTarget:
         """Return no time: a level counts a delay, and has no clock."""
 
     def problems(self, survey: Survey) -> Sequence[Problem]:
-        """Return the levels and destinations that are missing, and what is beyond the levels."""
+        """Return the missing levels and destinations, and a due time beyond the longest level."""
         found = []
         if survey.latest is not None:
             try:
@@ -94,7 +94,7 @@ class LevelsTarget:
         check_bindable(destination)
 
     def open(self, run_id: str) -> None:
-        """Do nothing: whoever can publish may."""
+        """Do nothing: a broker has no fencing token."""
 
     def deliver(self, run_id: str, batch: Batch, items: Sequence[Item]) -> Delivered:
         """Publish *items* and wait until the broker has confirmed each."""
@@ -127,7 +127,7 @@ class LevelsTarget:
         raise NotImplementedError("a queue cannot be asked for an id")
 
     def shut(self, run_id: str) -> None:
-        """Do nothing: a broker has no fence. The ledger's runner is all that parts two of them."""
+        """Do nothing: a broker has no fencing token; only the ledger excludes a second runner."""
 
     def close(self) -> None:
         """Leave the transport to its owner."""

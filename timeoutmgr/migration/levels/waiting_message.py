@@ -1,4 +1,4 @@
-"""What a message in a delay level says of itself: for whom it is, and when it is due. Pure."""
+"""Destination and due time of a message in a delay level, from its headers and key. Pure."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from datetime import UTC, datetime
 from math import ceil
 from typing import Any, Final
 
-from timeoutmgr import headers as names
 from timeoutmgr.contracts import Timeout
-from timeoutmgr.instants import EARLIEST, LATEST, Micros, from_wire, to_micros, to_wire
-from timeoutmgr.message import Message
+from timeoutmgr.message import headers as names
+from timeoutmgr.message.instants import EARLIEST, LATEST, Micros, from_wire, to_micros, to_wire
+from timeoutmgr.message.message import Message
+from timeoutmgr.message.routes import id_of_timeout, is_delayed_retry
 from timeoutmgr.native.levels import read_routing_key
-from timeoutmgr.routing import id_of_timeout
 
 DELAY_IN_SECONDS: Final = "NServiceBus.Transport.RabbitMQ.DelayInSeconds"
 """How an NServiceBus sender says the whole delay, counted from TimeSent."""
@@ -32,19 +32,18 @@ class Waiting:
 
 
 class Unreadable(Exception):
-    """A message of which it cannot be told when it is due, or for whom it is."""
+    """A message whose due time or destination cannot be read."""
 
 
 def waiting(headers: Mapping[str, Any], routing_key: str | None) -> Waiting:
     """Return destination and due instant of a message; raise Unreadable.
 
-    The absolute instant counts where there is one. TimeSent and delay are what is left otherwise:
-    of a message that was delayed twice, TimeSent is the first one's, and the sum too early; so the
-    instant is never taken from them where the message says better.
+    An absolute instant counts first. Without it the due time is TimeSent plus the delay: of a
+    message that was delayed twice, TimeSent is that of the first delay, and the sum is too early.
     """
     found = None if routing_key is None else read_routing_key(routing_key)
     if found is None:
-        raise Unreadable(f"its routing key {routing_key!r:.80} is not one of delay levels")
+        raise Unreadable(f"its routing key {routing_key!r:.80} is not a key of delay levels")
     seconds, destination = found
     due = _due(headers, seconds)
     if not EARLIEST <= due <= LATEST:
@@ -87,7 +86,7 @@ def _iso(value: Any) -> Micros:
 
 
 def as_timeout(message: Message, found: Waiting, endpoint: str, now: Micros) -> Timeout:
-    """Return *message* as a timeout of *endpoint*'s store; its id is the one a store gives it."""
+    """Return *message* as a timeout of *endpoint*'s store; its id is the id of a store."""
     kept = {name: value for name, value in message.headers.items() if name != DELAY_IN_SECONDS}
     kept[names.DELIVER_AT] = to_wire(found.due)
     try:
@@ -99,7 +98,7 @@ def as_timeout(message: Message, found: Waiting, endpoint: str, now: Micros) -> 
         due=found.due,
         destination=found.destination,
         message=replace(message, headers=kept),
-        saga_id=saga_of(kept),
+        saga_id=None if is_delayed_retry(kept) else saga_of(kept),
         created=created,
     )
 
@@ -109,7 +108,7 @@ NO_SAGA: Final = "00000000-0000-0000-0000-000000000000"
 
 
 def saga_of(headers: Mapping[str, str]) -> str | None:
-    """Return the saga that *headers* name, if it is one that a store can keep."""
+    """Return the saga that *headers* name, if a store can keep its id."""
     saga = headers.get(names.SAGA_ID)
     usable = saga is not None and 0 < len(saga) <= 200 and saga.isprintable() and saga != NO_SAGA
     return saga if usable else None

@@ -1,14 +1,12 @@
 """``archive``: old history to Parquet files, proved to be there, and then out of the store.
 
-A crash before the manifest leaves files that nobody counts, which the next run sweeps; one after it
-leaves rows in both places, which the next run removes from the store first.
+A crash before the manifest leaves files that do not count, which the next run sweeps. A crash after
+the manifest leaves rows in both places, which the next run removes from the store first.
 """
 
-import re
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -16,68 +14,36 @@ from pyspark.sql import Observation
 from pyspark.sql import functions as f
 
 from timeoutmgr.contracts import Clock
-from timeoutmgr.errors import ConfigurationError
-from timeoutmgr.instants import Micros, duration_micros, from_micros
-from timeoutmgr.pipeline.errors import ArchiveDiffers, RunInTheWay
-from timeoutmgr.pipeline.folders import folder_option
-from timeoutmgr.pipeline.identity import identity
-from timeoutmgr.pipeline.jobs.archive_runs import KIND, ArchiveRuns, Removed
+from timeoutmgr.message.instants import Micros, duration_micros, from_micros
+from timeoutmgr.pipeline.errors import ArchiveMismatch, RunConflict
+from timeoutmgr.pipeline.jobs.archive_runs import KIND, ArchiveRuns, RemovedRows
 from timeoutmgr.pipeline.jobs.archived import Archive, Manifest, manifests_of
-from timeoutmgr.pipeline.jobs.running import Progress, new_run_id, silent, told_by_workers
-from timeoutmgr.pipeline.ledger import Ledger, alone
-from timeoutmgr.pipeline.session import in_utc
+from timeoutmgr.pipeline.jobs.run_context import Progress, new_run_id, silent, worker_errors
+from timeoutmgr.pipeline.ledger import JobLedger, exclusive_lock
+from timeoutmgr.pipeline.options import ArchiveOptions
+from timeoutmgr.pipeline.registration import register_source
 from timeoutmgr.pipeline.snapshots import snapshot
-from timeoutmgr.pipeline.stores import Store, open_store
+from timeoutmgr.pipeline.spark.session import in_utc
+from timeoutmgr.pipeline.stores import Store, identity, open_store
 from timeoutmgr.pipeline.views import HISTORY, Selection
-from timeoutmgr.pipeline.writing import write_files
+from timeoutmgr.pipeline.writers.archive_files import FORMAT, UNFINISHED, ArchiveFiles
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 _BITS: Final = 21
-_RUN_ID: Final = re.compile(r"[^/\0]{1,200}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ArchiveOptions:
-    """What to archive: history older than *older_than*, into the folder *to*.
-
-    *purge* removes from the store what is archived, *batch* rows in a transaction; also what
-    earlier runs archived there and left in the store, if all of it is that old.
-    """
-
-    store: str
-    to: Path
-    older_than: timedelta
-    purge: bool = True
-    batch: int = 5_000
-    run_id: str | None = None
-
-    def __post_init__(self) -> None:
-        """Check every value."""
-        folder_option("to", self.to)
-        if self.older_than < timedelta(minutes=1):
-            raise ConfigurationError(
-                f"older_than is at least a minute, so that nothing is archived that is still being "
-                f"written; got {self.older_than}"
-            )
-        if not 1 <= self.batch <= 100_000:
-            raise ConfigurationError(f"batch is 1 to 100000 rows, got {self.batch}")
-        if self.run_id is not None and not _RUN_ID.fullmatch(self.run_id):
-            raise ConfigurationError(
-                "run_id becomes the name of files: 1 to 200 characters without a slash, got "
-                f"{self.run_id[:80]!r}; give another"
-            )
+_BYTES_AT_ONCE: Final = "spark.sql.execution.arrow.maxBytesPerBatch"
+_ANY_NUMBER: Final = str(2**31 - 1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ArchiveReport:
-    """What was archived now, and what was *removed* from the store, by this run or for *resumed*.
+    """The rows archived now, and the rows *removed* from the store, by this run or for *resumed*.
 
     *held* rows are archived and stay in the store, because a stream has not read them yet.
 
-    *resumed* are runs that died at it, or had kept it. *swept* are runs that had died before what
-    they wrote counted.
+    *resumed* are runs that died at the removal, or had kept their rows. *swept* are runs that died
+    before their files counted.
     """
 
     run_id: str
@@ -110,15 +76,15 @@ def archive(
     clock: Clock,
     progress: Progress = silent,
 ) -> ArchiveReport:
-    """Archive, after what earlier runs left undone is done.
+    """Finish the work of earlier runs, then archive.
 
-    Raises ArchiveDiffers where the files do not hold what was read; nothing is removed then.
-    Raises RunInTheWay while another archives the same store: it would be taken for dead. And
-    where the run id is another store's in that folder, before anything is done.
+    Raises ArchiveMismatch if the files differ from the rows that were read; then nothing is
+    removed. Raises RunConflict while another process archives the same store, whose run would look
+    dead; and, before any work, if the run id belongs to another store in that folder.
     """
     store = open_store(options.store)
     store.require_tables()
-    with alone(store, f"archive {identity(store)}"):
+    with exclusive_lock(store, f"archive {identity(store)}"):
         return _archive(spark, store, options, clock, progress)
 
 
@@ -130,24 +96,24 @@ def _archive(
     progress: Progress,
 ) -> ArchiveReport:
     target = Archive(options.to)
-    runs = ArchiveRuns(store, target, Ledger(store, clock))
+    runs = ArchiveRuns(store, target, JobLedger(store, clock))
     run_id = options.run_id or new_run_id(KIND)
     runs.require_own(run_id)
     in_utc(spark)
     progress("looking for runs that were not finished")
     swept = runs.sweep(but=run_id)
     target.create()
-    removed, resumed = Removed(), []
+    removed, resumed = RemovedRows(), []
     for run in runs.left_in_store(_cutoff(store, options, clock) if options.purge else None):
         removed += runs.remove(run, progress)
         resumed.append(run.run_id)
     if runs.has_ended(run_id):
-        raise RunInTheWay(
+        raise RunConflict(
             f"run {run_id!r} has archived into {target.folder} already; give another run id to "
             "archive what is old by now"
         )
     run = runs.begin(run_id, batch=options.batch, purge=options.purge)
-    with told_by_workers():
+    with worker_errors():
         manifest = _write(spark, store, target, options, run_id, clock, progress)
     progress("publishing")
     target.publish(manifest)
@@ -183,8 +149,8 @@ def _write(
     progress: Progress,
 ) -> Manifest:
     folder = target.data_of(run_id)
-    shutil.rmtree(folder, ignore_errors=True)  # of a run of that id that died, and never counted
-    # Where rows are copied for the snapshot, only those that are old enough by now.
+    shutil.rmtree(folder, ignore_errors=True)  # of a dead run of that id, which never counted
+    # If rows are copied for the snapshot, copy only rows that are old enough by now.
     which = Selection(at_before=_cutoff(store, options, clock))
     purged = target.purged()
     with snapshot(store, views=("history",), which=which, clock=clock) as moment:
@@ -200,7 +166,7 @@ def _write(
     files = target.files_of(run_id)
     written = _written(spark, target, files)
     if read != written:
-        raise ArchiveDiffers(
+        raise ArchiveMismatch(
             f"{folder} holds {written}, and {read} were read from the store; nothing was removed, "
             "run it again"
         )
@@ -214,8 +180,27 @@ def _write(
     )
 
 
+def write_files(spark: "SparkSession", rows: "DataFrame", folder: Path) -> None:
+    """Write *rows*, see ``ArchiveFiles``; then all files in *folder* count.
+
+    A task that outlives the write, since Spark took it for dead, can still leave files there, under
+    names that no reader reads.
+    """
+    register_source(spark, ArchiveFiles)
+    before = spark.conf.get(_BYTES_AT_ONCE)
+    # Spark would add up the bytes of a batch anew for each row. These rows are short, and a batch
+    # has no more than some thousands of them.
+    spark.conf.set(_BYTES_AT_ONCE, _ANY_NUMBER)
+    try:
+        rows.write.format(FORMAT).mode("append").save(str(folder))
+    finally:
+        spark.conf.set(_BYTES_AT_ONCE, str(before))
+    for path in folder.rglob(f"{UNFINISHED}*.parquet"):
+        path.unlink()
+
+
 def _by_day(rows: "DataFrame") -> "DataFrame":
-    """Return *rows* so that those of an endpoint and day come one after the other, in one task."""
+    """Return *rows* with the rows of an endpoint and day in sequence, in the same task."""
     dated = rows.withColumn("event_date", f.to_date("at"))
     # By one number, which is sorted by its digits. Where two have the same there are more files.
     return dated.repartition("endpoint", "event_date").sortWithinPartitions(
@@ -225,7 +210,7 @@ def _by_day(rows: "DataFrame") -> "DataFrame":
 
 @dataclass(frozen=True, slots=True)
 class _Sums:
-    """How many rows, and the sum of a digest of each: in no order, and one that is twice counts."""
+    """How many rows, and the sum of a digest of each: in any order, and a row twice counts."""
 
     rows: int
     sum: int

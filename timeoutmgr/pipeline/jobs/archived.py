@@ -2,9 +2,9 @@
 
 ::
 
-    manifests/RUN.claim      which store's the run RUN is; there before it writes
-    manifests/RUN.json       what it wrote; it counts from the moment that this is there
-    manifests/RUN.purged     ... and what it archived is not in the store any more
+    manifests/RUN.claim      the store of the run RUN; written before its data
+    manifests/RUN.json       the files of the run; they count from the moment that it is there
+    manifests/RUN.purged     ... and the archived rows are not in the store any more
     data/run=RUN/endpoint=sales/event_date=2030-01-31/part-….parquet
 """
 
@@ -21,17 +21,16 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from timeoutmgr.errors import ConfigurationError
-from timeoutmgr.instants import Micros
-from timeoutmgr.pipeline.errors import RunInTheWay
-from timeoutmgr.pipeline.identity import those_of
-from timeoutmgr.pipeline.stores import Store
+from timeoutmgr.message.instants import Micros
+from timeoutmgr.pipeline.errors import RunConflict
+from timeoutmgr.pipeline.stores import Store, names_of_store
 from timeoutmgr.pipeline.views import HISTORY, INSTANT, ddl, projected
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ROW: Final = ("sequence", "id", "at")
-"""What tells one row of history from another.
+"""The columns that identify a row of history.
 
 SQLite gives a sequence again once retention has removed its row, to the same timeout as well.
 """
@@ -45,7 +44,7 @@ _SYNCS_AT_ONCE: Final = 16
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Manifest:
-    """What one run archived, of which store; *checksum* is of all its rows."""
+    """The files of one run, and their store; *checksum* is of all its rows."""
 
     run_id: str
     store: str
@@ -59,10 +58,10 @@ _FIELDS: Final = {field.name for field in fields(Manifest)}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Claim:
-    """Whose a run id is in an archive: *store*'s, whose ledger says that the run began at *begun*.
+class ArchiveOwner:
+    """The owner of a run id in an archive: *store*, in whose ledger the run began at *begun*.
 
-    Two stores can have one name: that of the same file, or port, of two machines.
+    Two stores can have one name: the same file, or port, on two machines.
     """
 
     store: str
@@ -72,7 +71,7 @@ class Claim:
 class Archive:
     """An archive in *folder*, which every worker of Spark can read and write.
 
-    Whoever reads it gets a ConfigurationError where there is none, or a manifest is none.
+    Reads raise ConfigurationError without an archive there, or for a manifest that is not valid.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -81,17 +80,17 @@ class Archive:
 
     @property
     def is_there(self) -> bool:
-        """Whether anything was ever archived there: where a disk is not mounted, nothing was."""
+        """Whether the folder holds an archive; on a disk that is not mounted it does not."""
         return self._manifests.is_dir()
 
     def create(self) -> None:
         """Make the folders of an archive; twice is fine."""
         self._manifests.mkdir(parents=True, exist_ok=True)
 
-    def claim(self, run_id: str, claim: Claim) -> None:
+    def claim(self, run_id: str, claim: ArchiveOwner) -> None:
         """Take the run id, durably and for good; twice is fine.
 
-        Raises RunInTheWay where it is another's: of many that ask at once it is one's.
+        Raises RunConflict if another run has the id: of several at once, a single run gets it.
         """
         self.create()
         try:
@@ -102,21 +101,24 @@ class Archive:
         except FileExistsError:
             found = self.claimed(run_id)
             if found is None or found.begun != claim.begun:
-                raise self.taken(run_id, found.store if found else "another") from None
+                raise self.id_conflict(run_id, found.store if found else "another") from None
         _sync(self._manifests)
 
-    def claimed(self, run_id: str) -> Claim | None:
-        """Return whose the run id is; None where nobody took it, or before there were claims."""
+    def claimed(self, run_id: str) -> ArchiveOwner | None:
+        """Return the owner of the run id; None if it is free, or older than claims."""
         try:
-            return Claim(**json.loads(self._claim(run_id).read_text()))
+            return ArchiveOwner(**json.loads(self._claim(run_id).read_text()))
         except FileNotFoundError:
             return None
-        except (TypeError, ValueError):  # being written, or killed at it; then the id stays taken
-            return Claim(store="another store", begun=-1)
+        except (
+            TypeError,
+            ValueError,
+        ):  # being written, or the writer was killed; then the id stays taken
+            return ArchiveOwner(store="another store", begun=-1)
 
-    def taken(self, run_id: str, store: str) -> RunInTheWay:
-        """Return the error that says so."""
-        return RunInTheWay(
+    def id_conflict(self, run_id: str, store: str) -> RunConflict:
+        """Return the error for a run id of another store."""
+        return RunConflict(
             f"the run id {run_id!r} is taken in the archive {self.folder}, by a run of {store} "
             "that the ledger of this store does not know; nothing of this run was written or "
             f"removed. Give a run id that no other store gives there, such as {run_id}-NAME"
@@ -132,10 +134,10 @@ class Archive:
         return tuple(sorted(str(path.relative_to(self.folder)) for path in found))
 
     def publish(self, manifest: Manifest) -> None:
-        """Make what the run wrote count, at once and durably.
+        """Make the files of the run count, at once and durably.
 
-        Rows are removed from the store because of it, so all of it is synced first: files, the
-        folders that name them, and the manifest last.
+        The manifest allows the removal of rows from the store, so all is synced before: the files,
+        the folders that name them, and the manifest last.
         """
         self.create()
         files = [self.folder / name for name in manifest.files]
@@ -155,11 +157,11 @@ class Archive:
         _sync(self._manifests)
 
     def is_published(self, run_id: str) -> bool:
-        """Return whether what a run of that id wrote counts, whichever store's it was."""
+        """Return whether the files of a run of that id count, of any store."""
         return (self._manifests / f"{run_id}.json").exists()
 
-    def mark_purged(self, run_id: str) -> None:
-        """Note that what the run archived is not in the store any more."""
+    def note_purged(self, run_id: str) -> None:
+        """Note that the archived rows of the run are not in the store any more."""
         (self._manifests / f"{run_id}.purged").touch()
 
     def purged(self) -> frozenset[str]:
@@ -171,7 +173,7 @@ class Archive:
         return frozenset(path.stem for path in self._manifests.glob("*.purged"))
 
     def manifests(self) -> list[Manifest]:
-        """Return what counts, the oldest run first."""
+        """Return the manifests of all published runs, the oldest run first."""
         self._require()
         return [_loaded(path) for path in sorted(self._manifests.glob("*.json"))]
 
@@ -195,25 +197,25 @@ class Archive:
         manifests: Iterable[Manifest],
         columns: Sequence[str] | None = None,
     ) -> "DataFrame":
-        """Return *columns* of the history that *manifests* tell of."""
+        """Return *columns* of the history in the files of *manifests*."""
         files = [name for one in manifests for name in one.files]
         return self.rows_in(spark, files).select(*projected("history", columns).names)
 
     def and_not_in_it(
         self, spark: "SparkSession", rows: "DataFrame", manifests: Iterable[Manifest]
     ) -> "DataFrame":
-        """Return those of *rows*, history of one store, that *manifests* of it do not tell of.
+        """Return *rows*, history of a store, without the rows in the files of its *manifests*.
 
-        They have sequences and times, and are told by their ids as well where they have them.
+        The rows have sequences and times, and are compared by their ids as well if they have ids.
         """
         files = [name for one in manifests for name in one.files]
         if not files:
             return rows
-        told_by: list[str] = [name for name in ROW if name != "id" or name in rows.columns]
-        return rows.join(self.rows_in(spark, files).select(*told_by), told_by, "left_anti")
+        compared: list[str] = [name for name in ROW if name != "id" or name in rows.columns]
+        return rows.join(self.rows_in(spark, files).select(*compared), compared, "left_anti")
 
     def rows_in(self, spark: "SparkSession", files: Sequence[str]) -> "DataFrame":
-        """Return the history that *files* hold, whether it counts or not."""
+        """Return the history in *files*, whether they count or not."""
         if not files:
             return spark.createDataFrame([], ddl(HISTORY))
         reader = spark.read.schema(ddl(HISTORY)).option("basePath", str(self.folder / "data"))
@@ -232,8 +234,8 @@ class Archive:
 
 
 def manifests_of(store: Store, manifests: Sequence[Manifest]) -> tuple[Manifest, ...]:
-    """Return those of *manifests* that are of *store*: others may archive into the same folder."""
-    ours = those_of(store, {one.store for one in manifests}) if manifests else frozenset()
+    """Return the *manifests* of *store*: other stores may archive into the same folder."""
+    ours = names_of_store(store, {one.store for one in manifests}) if manifests else frozenset()
     return tuple(one for one in manifests if one.store in ours)
 
 

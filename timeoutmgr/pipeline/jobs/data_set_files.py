@@ -1,4 +1,4 @@
-"""Files of a data set: rows, what tells these files from others, and which of them is broken."""
+"""Files of a data set: their rows, their identity, and the name of a broken file."""
 
 import hashlib
 import json
@@ -8,17 +8,137 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
+import pyarrow.fs as pf
+import pyarrow.parquet as pq
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from timeoutmgr.errors import ConfigurationError, TimeoutManagerError
-from timeoutmgr.pipeline.jobs.parquet import rows_of_parquet
-from timeoutmgr.pipeline.jobs.texts import require_texts
+from timeoutmgr.pipeline.transforms.instants import of_nanos
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
-FORMATS: Final = ("parquet", "csv", "json")
+# Half of a surrogate pair without its other half, as JSON escapes it. An even number of backslashes
+# before it escapes nothing but themselves.
+_LONE: Final = (
+    r"(?<!\\)(?:\\\\)*(?:\\u[dD][89abAB][0-9a-fA-F]{2}(?!\\u[dD][c-fC-F])"
+    r"|(?<!\\u[dD][89abAB][0-9a-fA-F]{2})\\u[dD][c-fC-F])"
+)
+_SHOWN: Final = 120
+
+
+def require_texts(spark: "SparkSession", paths: Sequence[str], *, is_json: bool) -> None:
+    """Raise ConfigurationError if a line of *paths* holds bytes, or escapes, that are not text.
+
+    Read as a row, such a sign would become a question mark in the message without a warning.
+    """
+    lines = spark.read.text([*paths])
+    is_bad = ~f.is_valid_utf8("value")
+    if is_json:
+        is_bad = is_bad | f.col("value").rlike(_LONE)
+    found = (
+        lines.where(is_bad)
+        .select(f.col("_metadata.file_path"), f.make_valid_utf8("value").alias("line"))
+        .first()
+    )
+    if found is not None:
+        raise ConfigurationError(
+            f"{found[0]} holds a line that is no UTF-8, or has half of a surrogate pair: "
+            f"{found[1][:_SHOWN]!r}; no message could hold it as it is. Mend the line, or write "
+            "the file as UTF-8"
+        )
+
+
+_ILLEGAL: Final = "PARQUET_TYPE_ILLEGAL"
+_UUID: Final = pa.binary(16)
+_REMEDY: Final = (
+    "write instants as timestamp[us, tz=UTC], and UUIDs as texts, or copy the files to where this "
+    "host can read them"
+)
+
+
+def rows_of_parquet(spark: "SparkSession", paths: Sequence[str]) -> "DataFrame":
+    """Return the rows of *paths*; nanoseconds are timestamps, rounded up, and UUIDs texts.
+
+    Spark has no type for columns of nanoseconds and UUIDs, and reads nothing of a file that has
+    them unless it knows the types to read instead. Only then are the types looked up in the files.
+
+    Raises AnalysisException as Spark does, and ConfigurationError.
+    """
+    from pyspark.errors import AnalysisException
+
+    try:
+        # By itself Spark takes the columns of a single file for all, and neither reads nor refuses
+        # the further columns of another file.
+        rows = spark.read.option("mergeSchema", True).parquet(*paths)
+        rows.schema.fieldNames()  # Spark Connect reads the schema only when asked
+    except AnalysisException as error:
+        if _ILLEGAL not in str(error):
+            raise
+    else:
+        return rows
+    kinds = _kinds(spark, paths)
+    schema = t.StructType([t.StructField(one.name, _read_as(one.type)) for one in kinds])
+    rows = spark.read.schema(schema).parquet(*paths)
+    return rows.select(*(_meant(rows[one.name], one.type).alias(one.name) for one in kinds))
+
+
+def _kinds(spark: "SparkSession", paths: Sequence[str]) -> pa.Schema:
+    """Return the columns of all files together."""
+    listed = spark.read.format("binaryFile").load([*paths]).select("path").collect()
+    try:
+        return pa.unify_schemas([_columns_of(row["path"]) for row in listed])
+    except (pa.ArrowException, OSError) as error:
+        raise ConfigurationError(
+            f"{', '.join(paths)} has columns of nanoseconds or UUIDs, and which they are cannot be "
+            f"looked up: {error}; {_REMEDY}"
+        ) from error
+
+
+def _columns_of(uri: str) -> pa.Schema:
+    files, path = pf.FileSystem.from_uri(uri.replace("file:/", "file:///", 1))
+    with files.open_input_file(path) as file:
+        parquet = pq.ParquetFile(file)
+        leaves = parquet.schema
+        # A column that is nested has the path of its leaf for a name.
+        uuids = {
+            leaves.column(at).path
+            for at in range(len(leaves))
+            if leaves.column(at).logical_type.type == "UUID"
+        }
+        return pa.schema(
+            [one.with_type(_UUID) if one.name in uuids else one for one in parquet.schema_arrow]
+        )
+
+
+def _read_as(kind: pa.DataType) -> t.DataType:
+    from pyspark.sql.pandas.types import from_arrow_type
+
+    if kind == _UUID:
+        return t.BinaryType()
+    if _is_nanos(kind):
+        return t.LongType()
+    plain: t.DataType = from_arrow_type(kind, prefer_timestamp_ntz=True)
+    return plain
+
+
+def _meant(column: "Column", kind: pa.DataType) -> "Column":
+    if kind == _UUID:
+        digits = f.lower(f.hex(column))
+        ends = ((1, 8), (9, 4), (13, 4), (17, 4), (21, 12))
+        parts = [f.substring(digits, begin, many) for begin, many in ends]
+        return f.when(column.isNotNull(), f.concat_ws("-", *parts))
+    if not _is_nanos(kind):
+        return column
+    # Without a zone it is refused as such.
+    return of_nanos(column) if kind.tz else of_nanos(column).cast("timestamp_ntz")
+
+
+def _is_nanos(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_timestamp(kind)) and kind.unit == "ns"
+
 
 _BY_THEIR_NAMES: Final[Mapping[str, str]] = MappingProxyType({})
 _NO_OBJECT: Final = "_no_object"
@@ -41,7 +161,6 @@ _UNLIKE: Final = re.compile(
     re.DOTALL,
 )
 _TYPED: Final = re.compile(r"(\w+): (\w+)")
-_SHOWN: Final = 120
 
 
 def rows_of(
@@ -94,9 +213,9 @@ def rows_of(
 
 
 def _as_written(schema: t.StructType, columns: Mapping[str, str]) -> t.StructType:
-    # Spark would make one type of all objects, in which a number is a text in the end, 1 is 1.0,
-    # and a member without a value one that is not there. What is nested in a column of texts it
-    # leaves as it stands in the file.
+    # Spark would make a single type of all objects, in which a number can become a text, 1 becomes
+    # 1.0, and a member without a value is left out. In a column of texts Spark leaves nested values
+    # as they stand in the file.
     nested = {columns.get(name, name).lower(): kinds for name, kinds in _AS_WRITTEN.items()}
     fields = [
         t.StructField(one.name, t.StringType())
@@ -114,8 +233,8 @@ def _as_written(schema: t.StructType, columns: Mapping[str, str]) -> t.StructTyp
 def _require_unpacked(files: Sequence[str]) -> None:
     packed = next((name for name in files if name.endswith(_PACKED)), None)
     if packed is not None:
-        # Spark cannot go back in such a file, and would write what is nested anew: 1e2 as 100.0,
-        # and of many digits the first seventeen.
+        # Spark cannot go back in such a file, and would write nested values anew: 1e2 as 100.0, and
+        # only the first seventeen of many digits.
         raise ConfigurationError(
             f"{packed} is compressed, and of such a file with multi_line (--multi-line) nested "
             "bodies would not stay as they are written; unpack it, or write an object a line"
@@ -151,14 +270,14 @@ def broken_files_named(kind: str) -> Iterator[None]:
         raise ConfigurationError(sentence) from error
 
 
-def _sentence(told: str, kind: str) -> str | None:
-    unlike = _UNLIKE.search(told)
+def _sentence(text: str, kind: str) -> str | None:
+    unlike = _UNLIKE.search(text)
     if unlike is not None:
         return (
             f"the files of {kind} cannot be read together: {_differing(unlike[1], unlike[2])}; "
             "write them with one type for each column, or read them one by one"
         )
-    unread, bad_line = _UNREAD.search(told), _BAD_LINE.search(told)
+    unread, bad_line = _UNREAD.search(text), _BAD_LINE.search(text)
     if unread is None:
         return None
     if bad_line is not None:
@@ -167,7 +286,7 @@ def _sentence(told: str, kind: str) -> str | None:
             f"{bad_line[1][:_SHOWN]}; mend the line, or, where values in quotes hold line ends, "
             "read it with multi_line (--multi-line)"
         )
-    causes = _CAUSE.findall(told)
+    causes = _CAUSE.findall(text)
     why = f": {causes[-1][:_SHOWN]}" if causes else ""
     return (
         f"{unread[1]} cannot be read as {kind}{why}; it is broken, of another format, or has other "

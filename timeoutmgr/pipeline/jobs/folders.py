@@ -1,4 +1,4 @@
-"""The folder of rejects: one of an earlier run is written anew, somebody's files never are."""
+"""Folders that jobs write anew: only their own earlier output may be removed."""
 
 import json
 import re
@@ -9,12 +9,12 @@ from timeoutmgr.errors import ConfigurationError
 
 COLUMNS: Final = ("reasons", "input")
 
-# As Spark names what it writes: parts, checksums beside them, and what a run that died left.
+# Names of Spark's output: parts, checksums beside them, and the remains of a dead run.
 _OF_SPARK: Final = re.compile(r"_temporary|\.?(_SUCCESS|part-.+\.json)(\.crc)?")
 
 
-def require_ours(folder: Path) -> None:
-    """Raise ConfigurationError where *folder* holds anything but rejects: it would be removed."""
+def require_own_rejects(folder: Path) -> None:
+    """Raise ConfigurationError if *folder* holds anything but rejects: it would be removed."""
     if not folder.exists():
         return
     if not folder.is_dir():

@@ -1,51 +1,29 @@
-"""``forecast``: what is due when, counted in the stores; where it is hot, and what that needs."""
+"""``forecast``: due messages over time, counted in the stores, with peaks and the needed rate."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
+from typing import Any, Final
 
 from timeoutmgr.contracts import Clock
-from timeoutmgr.errors import ConfigurationError
-from timeoutmgr.instants import Micros, duration_micros, from_micros
-from timeoutmgr.pipeline.counting import count_load
-from timeoutmgr.pipeline.jobs.running import Progress, each_store, silent
-from timeoutmgr.pipeline.transforms.load import (
+from timeoutmgr.message.instants import Micros, duration_micros, from_micros
+from timeoutmgr.pipeline.jobs.run_context import Progress, each_store, silent
+from timeoutmgr.pipeline.load import (
+    BacklogForecast,
     Bucket,
-    Drain,
     Peak,
     by_destination,
     by_time,
+    coarser,
+    count_load,
     drain,
     peaks,
     together,
 )
+from timeoutmgr.pipeline.options import ForecastOptions
+from timeoutmgr.pipeline.pages import Bar, bars, page, shown_span, shown_time, table
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ForecastOptions:
-    """What to look at: the next *horizon* of the stores, in buckets of *bucket*.
-
-    *capacity* is how many messages a second can be sent, if that is known. What is overdue
-    already counts as due now.
-    """
-
-    stores: tuple[str, ...]
-    bucket: timedelta = timedelta(minutes=1)
-    horizon: timedelta = timedelta(days=7)
-    capacity: float | None = None
-    peaks: int = 10
-
-    def __post_init__(self) -> None:
-        """Check every value."""
-        if not self.stores:
-            raise ConfigurationError("no store is given; name at least one")
-        if self.horizon < self.bucket:
-            raise ConfigurationError(
-                f"the horizon is at least one bucket ({self.bucket}), got {self.horizon}"
-            )
-        if self.capacity is not None and self.capacity <= 0:
-            raise ConfigurationError(f"capacity must be positive, got {self.capacity}")
+_MOST_BARS: Final = 240
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,7 +38,7 @@ class ForecastReport:
     totals: dict[Micros, int]
     destinations: dict[str, int]
     peaks: Sequence[Peak]
-    drain: Drain | None
+    drain: BacklogForecast | None
     buckets: Sequence[Bucket]
 
     def lines(self) -> Iterator[Sequence[object]]:
@@ -74,7 +52,7 @@ class ForecastReport:
         """Return it for JSON."""
         return {
             "at": from_micros(self.at).isoformat(),
-            "horizon_seconds": self.options.horizon.total_seconds(),
+            "horizon_seconds": self.options.ahead.total_seconds(),
             "bucket_seconds": self.options.bucket.total_seconds(),
             "messages": self.messages,
             "bytes": self.bytes,
@@ -104,13 +82,13 @@ def forecast(
         progress(f"counting in {store.name or 'the store'}")
         store.require_tables()
         at = store.database.now(clock)
-        until = at + duration_micros(options.horizon)
+        until = at + duration_micros(options.ahead)
         found += count_load(store, options.bucket, until)
     return report(found, at, options)
 
 
 def report(found: Sequence[Bucket], at: Micros, options: ForecastOptions) -> ForecastReport:
-    """Return what *found* says of the time after *at*."""
+    """Return the load after *at*, as counted in *found*."""
     width = duration_micros(options.bucket)
     now = at - at % width
     ahead = [bucket if bucket.begin >= now else _moved(bucket, now) for bucket in found]
@@ -139,7 +117,7 @@ def _moved(bucket: Bucket, now: Micros) -> Bucket:
     )
 
 
-def _drained(drained: Drain) -> dict[str, Any]:
+def _drained(drained: BacklogForecast) -> dict[str, Any]:
     return {
         "capacity_per_second": drained.capacity,
         "needed_per_second": round(drained.needed, 3),
@@ -147,3 +125,57 @@ def _drained(drained: Drain) -> dict[str, Any]:
         "worst_at": None if drained.at is None else from_micros(drained.at).isoformat(),
         "backlog": drained.backlog,
     }
+
+
+def forecast_page(report: ForecastReport) -> str:
+    """Return the load ahead as a page."""
+    options = report.options
+    totals = coarser(report.totals, options.bucket, _MOST_BARS)
+    width = _width(list(totals)) or options.bucket
+    hot = {max(totals, key=lambda begin: totals[begin])} if totals else set()
+    curve = [
+        Bar(_label(begin, width), count, f"{shown_time(begin)}: {count:,} messages", begin in hot)
+        for begin, count in totals.items()
+    ]
+    parts = [
+        f'<p class="note">At {shown_time(report.at)}, for the next {shown_span(options.ahead)}: '
+        f"{report.messages:,} messages, {report.bytes:,} bytes of bodies, {report.overdue:,} "
+        "overdue already.</p>",
+        f"<h2>Messages due, per {shown_span(width)}</h2>",
+        bars("messages due over time", curve),
+        f"<h2>The busiest {shown_span(options.bucket)} buckets</h2>",
+        table(
+            ["begin", "messages", "needs per second", "most for", "share"],
+            [
+                (
+                    shown_time(one.begin),
+                    one.messages,
+                    round(one.per_second, 1),
+                    one.most,
+                    f"{one.share:.0%}",
+                )
+                for one in report.peaks
+            ],
+        ),
+        "<h2>Destinations</h2>",
+        table(["destination", "messages"], list(report.destinations.items())[:50]),
+    ]
+    if report.drain is not None:
+        one = report.drain
+        kind = "well" if one.capacity >= one.needed else "bad"
+        parts.insert(
+            1,
+            f'<p class="{kind}">At {one.capacity:g} messages a second the worst backlog is '
+            f"{one.backlog:,} messages, and its last one {shown_span(one.latest)} late"
+            f"{f', at {shown_time(one.at)}' if one.at is not None else ''}. "
+            f"Without waiting it needs {one.needed:,.1f} a second.</p>",
+        )
+    return page("What is due", parts)
+
+
+def _label(instant: Micros, width: timedelta) -> str:
+    return from_micros(instant).strftime("%m-%d %H:%M" if width < timedelta(days=1) else "%m-%d")
+
+
+def _width(begins: Sequence[Micros]) -> timedelta | None:
+    return timedelta(microseconds=begins[1] - begins[0]) if len(begins) > 1 else None

@@ -1,68 +1,66 @@
-"""``lateness``: how late messages were, against what was promised."""
+"""``lateness``: how late messages were, compared with the promise."""
 
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import reduce
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as f
 
 from timeoutmgr.contracts import Clock
-from timeoutmgr.errors import ConfigurationError
-from timeoutmgr.instants import duration_micros
-from timeoutmgr.pipeline.folders import folder_option
+from timeoutmgr.message.instants import duration_micros
 from timeoutmgr.pipeline.jobs.moments import moments
-from timeoutmgr.pipeline.jobs.running import Progress, silent, told_by_workers
-from timeoutmgr.pipeline.quantiles import QUANTILES
-from timeoutmgr.pipeline.session import in_utc
-from timeoutmgr.pipeline.transforms import lateness as late
-from timeoutmgr.pipeline.transforms.lateness import GROUPS
+from timeoutmgr.pipeline.jobs.run_context import Progress, silent, worker_errors
+from timeoutmgr.pipeline.options import QUANTILES, LatenessOptions
+from timeoutmgr.pipeline.pages import Bar, bars, page, shown_span, table
+from timeoutmgr.pipeline.spark.session import in_utc
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
+
+
+def group_lateness(history: "DataFrame", by: tuple[str, ...], slo: timedelta) -> "DataFrame":
+    """Return quantiles of the lateness in *history* for each group *by*, in microseconds.
+
+    Exact, interpolated between neighbours as usual. *late* counts messages that took longer than
+    *slo*; an early message would make *least* negative.
+    """
+    sent = history.where(f.col("event") == "dispatched").select(
+        "endpoint",
+        "destination",
+        f.to_date("due").alias("day"),
+        (f.unix_micros("at") - f.unix_micros("due")).alias("lateness"),
+    )
+    wanted = list(QUANTILES.values())
+    found = sent.groupBy(*by).agg(
+        f.count(f.lit(1)).alias("messages"),
+        f.percentile("lateness", wanted).alias("quantiles"),
+        f.min("lateness").alias("least"),
+        f.max("lateness").alias("most"),
+        f.count_if(f.col("lateness") > duration_micros(slo)).alias("late"),
+    )
+    quantiles = (f.col("quantiles")[at].alias(name) for at, name in enumerate(QUANTILES))
+    return found.select(*by, "messages", *quantiles, "least", "most", "late")
+
+
+def histogram(history: "DataFrame") -> "DataFrame":
+    """Return how many messages were late by less than each power of two microseconds."""
+    late = f.unix_micros("at") - f.unix_micros("due")
+    power = f.ceil(f.log2(f.greatest(late, f.lit(1)).cast("double")))
+    sent = history.where(f.col("event") == "dispatched")
+    return sent.groupBy(power.cast("int").alias("power")).agg(f.count(f.lit(1)).alias("messages"))
+
 
 _COLUMNS: Final = ("sequence", "event", "at", "due", "endpoint", "destination")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LatenessOptions:
-    """Whose lateness, grouped *by* what; *quantile* of each group is to be at most *slo*.
-
-    Of *archive* counts what was archived of these stores; of all, if none is given. *named* groups
-    are told of, the worst first; all of them count.
-    """
-
-    stores: tuple[str, ...]
-    archive: Path | None = None
-    by: tuple[str, ...] = GROUPS
-    quantile: str = "p99"
-    slo: timedelta = timedelta(minutes=1)
-    named: int = 10_000
-
-    def __post_init__(self) -> None:
-        """Check every value."""
-        if not self.stores and self.archive is None:
-            raise ConfigurationError("neither a store nor an archive is given")
-        if self.archive is not None:
-            folder_option("archive", self.archive)
-        strange = sorted(set(self.by) - set(GROUPS))
-        if strange or not self.by:
-            raise ConfigurationError(f"by is some of {GROUPS}, got {self.by}")
-        if self.quantile not in QUANTILES:
-            raise ConfigurationError(f"quantile is one of {(*QUANTILES,)}, got {self.quantile!r}")
-        if self.slo < timedelta(0):
-            raise ConfigurationError(f"slo is not negative, got {self.slo}")
-        if self.named < 1:
-            raise ConfigurationError(f"named is at least 1, got {self.named}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LatenessReport:
     """How many *messages* of how many groups, and how many of these break the promise.
 
-    *groups* are the worst ones, the very worst first; *histogram* by powers of two microseconds.
+    *groups* are the worst groups in order; *histogram* counts by powers of two microseconds.
     """
 
     options: LatenessOptions
@@ -74,7 +72,7 @@ class LatenessReport:
 
     @property
     def breaches(self) -> list[dict[str, Any]]:
-        """Return those of the groups named whose quantile is over the promise."""
+        """The named groups whose quantile is over the promise."""
         most = duration_micros(self.options.slo)
         return [group for group in self.groups if group[self.options.quantile] > most]
 
@@ -97,9 +95,9 @@ def lateness(
     clock: Clock,
     progress: Progress = silent,
 ) -> LatenessReport:
-    """Return how late what was dispatched was; nothing is changed."""
+    """Return how late messages were dispatched; nothing is changed."""
     in_utc(spark)
-    with ExitStack() as stack, told_by_workers():
+    with ExitStack() as stack, worker_errors():
         progress("reading history")
         looked = moments(
             options.stores,
@@ -112,13 +110,13 @@ def lateness(
         frames = stack.enter_context(looked).history(spark, _COLUMNS)
         history = reduce(lambda one, other: one.unionByName(other), frames).persist()
         stack.callback(history.unpersist)
-        groups = late.lateness(history, options.by, options.slo).persist()
+        groups = group_lateness(history, options.by, options.slo).persist()
         stack.callback(groups.unpersist)
         is_broken = f.col(options.quantile) > duration_micros(options.slo)
         all_ = groups.agg(f.sum("messages"), f.count(f.lit(1)), f.count_if(is_broken)).first()
         assert all_ is not None, "an aggregate of everything is one row"
         worst = groups.orderBy(f.desc(options.quantile), *options.by).limit(options.named)
-        powers = {row["power"]: row["messages"] for row in late.histogram(history).collect()}
+        powers = {row["power"]: row["messages"] for row in histogram(history).collect()}
         return LatenessReport(
             options=options,
             messages=all_[0] or 0,
@@ -137,3 +135,52 @@ def _shown(group: dict[str, Any]) -> dict[str, Any]:
         else (value.isoformat() if name == "day" else value)
         for name, value in group.items()
     }
+
+
+def lateness_page(report: LatenessReport) -> str:
+    """Return the lateness of dispatched messages as a page."""
+    options = report.options
+    promise = f"{options.quantile} at most {shown_span(options.slo)}"
+    verdict = (
+        f'<p class="bad">{report.broken:,} of {report.of_groups:,} groups break it.</p>'
+        if report.broken
+        else '<p class="well">Every group keeps it.</p>'
+    )
+    columns = [*options.by, "messages", *QUANTILES, "most", "late"]
+    rows = [tuple(_cell(name, group[name]) for name in columns) for group in report.groups[:200]]
+    return page(
+        "How late messages were",
+        [
+            f'<p class="note">{report.messages:,} messages were dispatched. The promise is '
+            f"{promise}.</p>",
+            verdict,
+            "<h2>Messages by how late they were</h2>",
+            bars("messages by lateness", histogram_bars(report.histogram, options.slo)),
+            "<h2>The worst groups</h2>",
+            table(columns, rows),
+        ],
+    )
+
+
+def _cell(name: str, value: object) -> object:
+    is_time = name in QUANTILES or name == "most"
+    if is_time and isinstance(value, int | float):
+        return shown_span(timedelta(microseconds=value))
+    return value
+
+
+def histogram_bars(powers: Mapping[int, int], slo: timedelta) -> list[Bar]:
+    """Return the lateness by powers of two microseconds, as bars, hot over *slo*."""
+    if not powers:
+        return []
+    filled = range(min(powers), max(powers) + 1)
+    return [
+        Bar(
+            f"< {shown_span(timedelta(microseconds=2**power))}",
+            powers.get(power, 0),
+            f"late by less than {shown_span(timedelta(microseconds=2**power))}: "
+            f"{powers.get(power, 0):,} messages",
+            timedelta(microseconds=2**power / 2) >= slo,
+        )
+        for power in filled
+    ]

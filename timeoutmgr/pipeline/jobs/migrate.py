@@ -1,34 +1,48 @@
 """``migrate``: pending timeouts from a store to another, or into delay levels, by many tasks.
 
 The second runner of the ledger in ``timeoutmgr.migration``: this process holds the run, plans it
-and ends it, as the first one does; in between tasks of Spark move its batches. A run that one of
-them began the other can go on with, or abort.
+and ends it, as the first runner does; in between, tasks of Spark move its batches. Each runner can
+resume, or abort, a run that the other began.
 """
 
 import threading
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 from pyspark.sql import functions as f
 
-from timeoutmgr.errors import ConfigurationError, MigrationFailed, StorageUnavailable
-from timeoutmgr.migration import Ledger, Report, Run, begin
-from timeoutmgr.migration import migrate as move_the_rest
+from timeoutmgr.errors import MigrationFailed, StorageUnavailable
+from timeoutmgr.migration import MigrationLedger, MigrationRun, Report, begin
 from timeoutmgr.migration.report import report
-from timeoutmgr.migration.starting import refuse_any_problem
-from timeoutmgr.pipeline.jobs.running import Progress, error_called, silent, told, told_by_workers
-from timeoutmgr.pipeline.moving import OUTCOME, Ends, Mover, Opened, Outcome, Pulled, opened
-from timeoutmgr.pipeline.session import in_utc
+from timeoutmgr.migration.run import refuse_any_problem
+from timeoutmgr.pipeline.jobs.run_context import (
+    Progress,
+    error_called,
+    error_of,
+    silent,
+    worker_errors,
+)
+from timeoutmgr.pipeline.migration_task import (
+    OUTCOME,
+    Ends,
+    MovedBatches,
+    Mover,
+    Outcome,
+    TaskMigration,
+    opened,
+)
+from timeoutmgr.pipeline.options import check_declared, option, positive
+from timeoutmgr.pipeline.spark.session import in_utc
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Task: TypeAlias = Callable[[int], Outcome]
 
-_TELL_EVERY: Final = 2.0
+_PROGRESS_EVERY: Final = 2.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,21 +54,25 @@ class MigrateOptions:
 
     ends: Ends
     endpoints: tuple[str, ...] = ()
-    tasks: int = 8
+    tasks: int = field(
+        default=8,
+        metadata=option(
+            "--tasks", "How many move batches side by side, as far as Spark has room.", positive
+        ),
+    )
 
     def __post_init__(self) -> None:
         """Check every value."""
-        if self.tasks < 1:
-            raise ConfigurationError(f"tasks must be positive, got {self.tasks}")
+        check_declared(self)
 
 
 def migrate(
     spark: "SparkSession", options: MigrateOptions, *, progress: Progress = silent
 ) -> tuple[Report, ...]:
-    """Begin a run for each endpoint, or go on with the open one, and move all of it.
+    """Begin a run for each endpoint, or resume its open run, and move all batches.
 
     Can be interrupted anywhere, and called again on the same terms. Raises MigrationRefused for
-    any problem of any endpoint before anything is moved, and what ended a task as what it was.
+    any problem of any endpoint before anything is moved, and the error that ended a task.
     """
     in_utc(spark)
     with opened(options.ends, options.endpoints) as found:
@@ -64,44 +82,48 @@ def migrate(
 
 
 def _migrate(
-    spark: "SparkSession", options: MigrateOptions, one: Opened, progress: Progress
+    spark: "SparkSession", options: MigrateOptions, one: TaskMigration, progress: Progress
 ) -> Report:
     run = begin(one.parts, one.terms, lambda: uuid.uuid4().hex[:12])
     so_far = report(one.parts.ledger, run, run.state)
     tasks = min(options.tasks, so_far.batches - so_far.batches_done)
     if tasks:
         progress(f"run {run.id}: {so_far.planned} timeouts in {so_far.batches} batches")
-        with _telling(one.parts.ledger, run, progress):
+        with _progress_shown(one.parts.ledger, run, progress):
             refuse_errors(run, in_tasks(spark, Mover(options.ends, run), tasks))
     progress("verifying")
-    # Also what a worker of a runner before this one had in hand.
-    return move_the_rest(one.parts, run)
+    # Also the batch that a worker of an earlier runner had claimed.
+    return one.parts.migrate(run)
 
 
-def in_tasks(spark: "SparkSession", task: Task, tasks: int) -> list[Pulled]:
-    """Return what each of *tasks* tasks moved."""
+def in_tasks(spark: "SparkSession", task: Task, tasks: int) -> list[MovedBatches]:
+    """Return the batches that each of *tasks* tasks moved."""
     # One row is one task. Spark may not think that it can leave a call out, or make it twice.
     work = f.udf(task, OUTCOME, useArrow=False).asNondeterministic()
-    with told_by_workers():
+    with worker_errors():
         rows = spark.range(0, tasks, 1, tasks).select(work("id").alias("outcome")).collect()
-    return [Pulled(**row["outcome"].asDict()) for row in rows]
+    return [MovedBatches(**row["outcome"].asDict()) for row in rows]
 
 
-def refuse_errors(run: Run, found: Sequence[Pulled]) -> None:
-    """Raise what ended a task, of several the first; the others' batches are done all the same."""
+def refuse_errors(run: MigrationRun, found: Sequence[MovedBatches]) -> None:
+    """Raise the first error that ended a task; the batches of the other tasks are done."""
     ended = [one for one in found if one.error is not None]
     if not ended:
         return
     kind = error_called(str(ended[0].error)) or MigrationFailed
     many = f"{len(ended)} of {len(found)} tasks of run {run.id} ended"
-    raise told(kind, f"{many}: {ended[0].says}")
+    raise error_of(kind, f"{many}: {ended[0].says}")
 
 
 @contextmanager
-def _telling(ledger: Ledger, run: Run, progress: Progress) -> Iterator[None]:
-    """Tell how far the run is, from the ledger, while others move it."""
+def _progress_shown(
+    ledger: MigrationLedger, run: MigrationRun, progress: Progress
+) -> Iterator[None]:
+    """Show the progress of the run, from the ledger, while tasks move its batches."""
     stop = threading.Event()
-    thread = threading.Thread(target=_tell, args=(ledger, run, progress, stop), daemon=True)
+    thread = threading.Thread(
+        target=_show_progress, args=(ledger, run, progress, stop), daemon=True
+    )
     thread.start()
     try:
         yield
@@ -110,11 +132,13 @@ def _telling(ledger: Ledger, run: Run, progress: Progress) -> Iterator[None]:
         thread.join()
 
 
-def _tell(ledger: Ledger, run: Run, progress: Progress, stop: threading.Event) -> None:
-    while not stop.wait(_TELL_EVERY):
+def _show_progress(
+    ledger: MigrationLedger, run: MigrationRun, progress: Progress, stop: threading.Event
+) -> None:
+    while not stop.wait(_PROGRESS_EVERY):
         try:
             now = report(ledger, run, run.state)
         except StorageUnavailable as error:
             progress(f"the ledger does not answer: {error}")
         else:
-            progress(f"{now.batches_done} of {now.batches} batches, {now.taken} timeouts")
+            progress(f"{now.batches_done} of {now.batches} batches, {now.collected} timeouts")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from timeoutmgr.contracts import Clock
 from timeoutmgr.pipeline.jobs.archived import Archive, Manifest, manifests_of
-from timeoutmgr.pipeline.jobs.running import Progress, each_store, silent
+from timeoutmgr.pipeline.jobs.run_context import Progress, each_store, silent
 from timeoutmgr.pipeline.snapshots import Snapshot, snapshot
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """One moment of a store; *in_both* tells of archived rows that it may still have."""
+    """One moment of a store; *in_both* are manifests of rows that it may still have."""
 
     snapshot: Snapshot
     in_both: tuple[Manifest, ...]
@@ -25,7 +25,7 @@ class Moment:
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """Moments of *stores*, and what of them is *archived*; without stores, what of all is."""
+    """Moments of *stores*, and their *archived* runs; without stores, all archived runs."""
 
     stores: tuple[Moment, ...]
     archive: Archive | None
@@ -60,25 +60,25 @@ def moments(
     """
     archive = Archive(folder) if folder is not None else None
     with ExitStack() as stack:
-        # An archive run publishes its manifest, then removes the rows, then marks itself purged;
-        # it may do any of that while this looks. So the marks are read before the snapshots: what
-        # is marked by then is in none of them, while one that is marked later may be. And the
-        # manifests after them: what a snapshot lacks was published before it, so is told of. They
-        # are read once, since what is published from here on is to count from a snapshot alone.
+        # An archive run publishes its manifest, removes the rows, then notes that it is purged, at
+        # any time during this function. So read the purged runs before the snapshots: their rows
+        # are in no snapshot, while the rows of a run that is purged later may be. And read the
+        # manifests after the snapshots: a run whose rows a snapshot lacks was published before it.
+        # Read them once: a run that is published later has to count from a snapshot alone.
         purged = archive.purged() if archive is not None else frozenset()
-        taken = [
+        snapshots = [
             stack.enter_context(snapshot(store, views=views, columns=columns, clock=clock))
             for store in each_store(names)
         ]
         published = archive.manifests() if archive is not None else []
-        ours = [manifests_of(one.store, published) for one in taken]
-        told_of = {one.run_id for some in ours for one in some}
-        archived = tuple(one for one in published if one.run_id in told_of or not taken)
+        ours = [manifests_of(one.store, published) for one in snapshots]
+        archived_ids = {one.run_id for some in ours for one in some}
+        archived = tuple(one for one in published if one.run_id in archived_ids or not snapshots)
         if len(archived) < len(published):
             others = len(published) - len(archived)
             progress(f"{others} of {len(published)} archived runs, of other stores, do not count")
         stores = (
             Moment(one, tuple(run for run in some if run.run_id not in purged))
-            for one, some in zip(taken, ours, strict=True)
+            for one, some in zip(snapshots, ours, strict=True)
         )
         yield Moments(tuple(stores), archive, archived)

@@ -1,32 +1,33 @@
-"""``reconcile``: a verdict on every message, from what the stores, the archive and senders say."""
+"""``reconcile``: a verdict on every message, by stores, archive and senders."""
 
 import re
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from timeoutmgr.contracts import Clock
 from timeoutmgr.errors import ConfigurationError
-from timeoutmgr.instants import Micros, duration_micros, from_micros, to_micros
+from timeoutmgr.message.instants import Micros, duration_micros, from_micros, to_micros
 from timeoutmgr.pipeline.errors import WrongColumns
-from timeoutmgr.pipeline.folders import folder_option
 from timeoutmgr.pipeline.jobs.moments import Moments, moments
-from timeoutmgr.pipeline.jobs.running import Progress, silent, told_by_workers
-from timeoutmgr.pipeline.session import in_utc
+from timeoutmgr.pipeline.jobs.run_context import Progress, silent, worker_errors
+from timeoutmgr.pipeline.options import TABLE, ReconcileOptions
+from timeoutmgr.pipeline.spark.session import in_utc
 from timeoutmgr.pipeline.stores import open_store
-from timeoutmgr.pipeline.transforms.prints import about, printed, tallied
-from timeoutmgr.pipeline.transforms.reconciling import (
+from timeoutmgr.pipeline.transforms.verdicts import (
     BROKEN,
     Bounds,
     Verdict,
+    about,
     of_accepted,
     of_history,
     of_keys,
     of_pending,
+    printed,
     problems_of,
+    tallied,
     together,
     verdicts,
     verdicts_by_print,
@@ -39,62 +40,14 @@ _HISTORY: Final = ("sequence", "id", "event", "at", "due")
 _PENDING: Final = ("id", "due")
 _KEYS: Final = ("id", "state", "due", "closed_at")
 _VIEWS: Final = ("pending", "history", "keys")
-_TABLE: Final = "table:"
 _FORMATS: Final = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json"}
 _WELL: Final = (Verdict.OK, Verdict.PENDING, Verdict.CANCELLED, Verdict.MIGRATED)
 _ALL_COLUMNS: Final = tuple(dict.fromkeys((*_HISTORY, *_PENDING, *_KEYS)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ReconcileOptions:
-    """What to reconcile.
-
-    Of *archive* counts what was archived of these stores. *accepted* is a file or folder, or
-    ``table:NAME`` of Spark's catalog, with the message ids (or timeout ids) that senders know to be
-    accepted for *endpoint*'s manager: with it, what never reached a store is found too. A message
-    of it without a due time is undecided until a store has seen it, unless all of the list was
-    accepted before *as_of*, and that is *grace* ago. What was due more than *grace* ago is to have
-    ended. *out* is a folder for all verdicts; *examples* of each verdict that is not well are
-    named.
-    """
-
-    stores: tuple[str, ...]
-    archive: Path | None = None
-    accepted: str | None = None
-    endpoint: str | None = None
-    as_of: datetime | None = None
-    grace: timedelta = timedelta(minutes=5)
-    late: timedelta = timedelta(minutes=1)
-    out: Path | None = None
-    examples: int = 20
-
-    def __post_init__(self) -> None:
-        """Check every value."""
-        if not self.stores:
-            raise ConfigurationError("no store is given; name at least one")
-        for name, folder in (("archive", self.archive), ("out", self.out)):
-            if folder is not None:
-                folder_option(name, folder)
-        if self.accepted is not None and self.endpoint is None:
-            raise ConfigurationError("accepted ids are of an endpoint; say which")
-        if self.as_of is not None and (self.accepted is None or self.as_of.tzinfo is None):
-            raise ConfigurationError(
-                f"as_of is an instant with a zone, of a list of accepted ids; got {self.as_of} and "
-                f"accepted {self.accepted!r}"
-            )
-        if self.accepted in ("", _TABLE):
-            raise ConfigurationError(
-                f"accepted is a file, a folder, or {_TABLE}NAME, where NAME is a table of Spark's "
-                f"catalog; got {self.accepted!r}"
-            )
-        for name in ("grace", "late"):
-            if getattr(self, name) < timedelta(0):
-                raise ConfigurationError(f"{name} is not negative, got {getattr(self, name)}")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class ReconcileReport:
-    """How many messages got each verdict, and some of those that are not well.
+    """How many messages got each verdict, and examples of verdicts that are not well.
 
     *is_decidable* says whether every message that was accepted is known, and none is undecided:
     without that, a message may have vanished before it was stored, and is not missed.
@@ -142,12 +95,12 @@ def reconcile(
         clock=clock,
         progress=progress,
     )
-    with told_by_workers(), looked as held:
+    with worker_errors(), looked as held:
         at = min(one.snapshot.now for one in held.stores)
         evidence = [*_of_stores(spark, held), *_of_accepted(spark, options)]
         judge = _Judge(evidence, _bounds(options, at))
         progress("judging")
-        found = judge.look() if options.out is None else judge.write(spark, options.out)
+        found = judge.judge() if options.out is None else judge.write(spark, options.out)
         heaps = tallied(found.printed, "verdict").collect()
         counts = Counter[Verdict]()
         for heap in heaps:
@@ -171,8 +124,8 @@ def _bounds(options: ReconcileOptions, at: Micros) -> Bounds:
 
 
 @dataclass(frozen=True, slots=True)
-class _Found:
-    """Verdicts with prints in place of ids, and what tells those on the ids of some prints."""
+class VerdictSample:
+    """Verdicts with prints in place of ids, and a function for the verdicts on some prints."""
 
     printed: "DataFrame"
     about: Callable[[Collection[int]], "DataFrame"]
@@ -183,21 +136,21 @@ class _Judge:
     evidence: Sequence["DataFrame"]
     bounds: Bounds
 
-    def look(self) -> _Found:
-        """Judge each time anew: to keep what is found would take longer than to judge a few."""
-        return _Found(
+    def judge(self) -> VerdictSample:
+        """Judge each time anew: to keep all verdicts would take longer than to judge a few ids."""
+        return VerdictSample(
             verdicts_by_print(self.evidence, self.bounds),
             lambda prints: verdicts([about(together(self.evidence), prints)], self.bounds),
         )
 
-    def write(self, spark: "SparkSession", folder: Path) -> _Found:
+    def write(self, spark: "SparkSession", folder: Path) -> VerdictSample:
         """Write all verdicts into *folder*, and find them there."""
         verdicts(self.evidence, self.bounds).write.mode("overwrite").parquet(str(folder))
         written = spark.read.parquet(str(folder))
-        return _Found(printed(written), lambda prints: about(written, prints))
+        return VerdictSample(printed(written), lambda prints: about(written, prints))
 
 
-# As Spark names what it writes: parts, checksums beside them, and what a run that died left.
+# Names of Spark's output: parts, checksums beside them, and the remains of a dead run.
 _OF_SPARK: Final = re.compile(r"_temporary|\.?(_SUCCESS|part-.+\.parquet)(\.crc)?")
 
 
@@ -225,7 +178,7 @@ def _holds_verdicts(path: Path) -> bool:
 
 
 def _all_full(options: ReconcileOptions) -> bool:
-    # Of every name: of one store each endpoint tells what its own settings say.
+    # Ask every name: each endpoint of a store knows its own settings only.
     return all(open_store(one).tables.history_kept == "full" for one in options.stores)
 
 
@@ -250,15 +203,15 @@ def _of_accepted(spark: "SparkSession", options: ReconcileOptions) -> list["Data
 def _list_of(spark: "SparkSession", given: str) -> "DataFrame":
     from pyspark.errors import AnalysisException
 
-    is_table = given.startswith(_TABLE)
+    is_table = given.startswith(TABLE)
     kind = _FORMATS.get(Path(given).suffix, "parquet")
     try:
         if is_table:
-            frame = spark.table(given.removeprefix(_TABLE))
+            frame = spark.table(given.removeprefix(TABLE))
         else:
             reader = spark.read.format(kind)
             frame = (reader.option("header", True) if kind == "csv" else reader).load(given)
-        frame.schema.fieldNames()  # Spark Connect looks for it only when it is asked
+        frame.schema.fieldNames()  # Spark Connect reads the schema only when asked
     except AnalysisException as error:
         tried, remedy = (
             ("a table", "give its name as Spark SQL has it, and what its catalog needs by --conf")
@@ -271,8 +224,8 @@ def _list_of(spark: "SparkSession", given: str) -> "DataFrame":
     return frame
 
 
-def _examples(found: _Found, heaps: Sequence["Row"], most: int) -> list[dict[str, Any]]:
-    """Return up to *most* of each verdict that is not well, the broken ones first."""
+def _examples(found: VerdictSample, heaps: Sequence["Row"], most: int) -> list[dict[str, Any]]:
+    """Return up to *most* ids of each verdict that is not well, broken verdicts first."""
     prints: dict[str, set[int]] = {}
     for heap in heaps:
         if heap["verdict"] not in _WELL:

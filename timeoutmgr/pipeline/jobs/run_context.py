@@ -1,4 +1,4 @@
-"""What jobs share: stores, progress, run ids, and errors of workers as they were raised there."""
+"""Shared by jobs: stores, progress, run ids, and errors of workers as raised there."""
 
 import re
 import secrets
@@ -10,11 +10,10 @@ from typing import Final, TypeAlias
 from timeoutmgr import errors as core
 from timeoutmgr.errors import TimeoutManagerError
 from timeoutmgr.pipeline import errors as own
-from timeoutmgr.pipeline.identity import identity
-from timeoutmgr.pipeline.stores import Store, open_store
+from timeoutmgr.pipeline.stores import Store, identity, open_store
 
 Progress: TypeAlias = Callable[[str], None]
-"""Hears what a job does next."""
+"""Gets a text about the next step of a job."""
 
 # The end of a traceback: the name of an error of ours, and its sentence.
 _OURS: Final = re.compile(r"timeoutmgr\.(?:pipeline\.)?errors\.(\w+): (.*)", re.DOTALL)
@@ -31,7 +30,7 @@ def new_run_id(job: str, now: datetime | None = None) -> str:
 
 
 def each_store(names: Iterable[str]) -> list[Store]:
-    """Open what *names* name, each store once and under the first of its names.
+    """Open the stores called *names*, each store once, under the first of its names.
 
     Two endpoints may keep theirs in the same tables, which hold the rows of both: read for each
     name, every message would count twice. Raises StorageUnavailable.
@@ -44,8 +43,8 @@ def each_store(names: Iterable[str]) -> list[Store]:
 
 
 @contextmanager
-def told_by_workers() -> Iterator[None]:
-    """Raise errors of ours that come back from Spark's workers as text as what they were."""
+def worker_errors() -> Iterator[None]:
+    """Raise our errors that come back from Spark's workers as text with their own classes."""
     try:
         yield
     except TimeoutManagerError:
@@ -56,11 +55,11 @@ def told_by_workers() -> Iterator[None]:
         if match is None or kind is None:
             raise
         sentence = match[2].split("\n\n")[0].split("\n\tat ")[0].strip()
-        raise told(kind, sentence) from error
+        raise error_of(kind, sentence) from error
 
 
-def told(kind: type[TimeoutManagerError], sentence: str) -> TimeoutManagerError:
-    """Return an error of *kind* that says *sentence*; its facts stayed where it was raised."""
+def error_of(kind: type[TimeoutManagerError], sentence: str) -> TimeoutManagerError:
+    """Return an error of *kind* that says *sentence*; its attributes stayed in the worker."""
     raised = kind.__new__(kind)
     Exception.__init__(raised, sentence)
     return raised

@@ -1,36 +1,31 @@
-"""``schedule``: a data set into the store, every row once; what cannot be is set aside.
+"""``schedule``: a data set into the store, every row once; rejects are set aside.
 
-All runs over the same files, with the same options, take one instant for now: that of the first
-run that stored anything, which the ledger has. So a run after it, or after half of it, finds the
-same rows good, due at the same times, and has only to store what is missing.
+All runs over the same files, with the same options, take one instant for now: the instant of the
+first run that stored anything, which the ledger has. So a later run, also after half a run, finds
+the same rows good, due at the same times, and has only to store the missing rows.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from datetime import timedelta
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.sql import functions as f
 from sqlalchemy import select
 
-from timeoutmgr.config import check_endpoint_name
 from timeoutmgr.contracts import Clock
 from timeoutmgr.errors import ConfigurationError
-from timeoutmgr.instants import Micros, duration_micros, from_micros
+from timeoutmgr.message.instants import Micros, duration_micros, from_micros
 from timeoutmgr.pipeline.errors import TooManyRejects
-from timeoutmgr.pipeline.folders import folder_option
 from timeoutmgr.pipeline.frames import write_timeouts
-from timeoutmgr.pipeline.jobs.reading import FORMATS, broken_files_named, rows_of, which_files
-from timeoutmgr.pipeline.jobs.rejects import require_ours
-from timeoutmgr.pipeline.jobs.running import Progress, new_run_id, silent, told_by_workers
-from timeoutmgr.pipeline.ledger import Ledger, RunState, at_work
-from timeoutmgr.pipeline.loading import checked_on_conflict
-from timeoutmgr.pipeline.session import in_utc
+from timeoutmgr.pipeline.jobs.data_set_files import broken_files_named, rows_of, which_files
+from timeoutmgr.pipeline.jobs.folders import require_own_rejects
+from timeoutmgr.pipeline.jobs.run_context import Progress, new_run_id, silent, worker_errors
+from timeoutmgr.pipeline.ledger import JobLedger, JobRunState, at_work
+from timeoutmgr.pipeline.options import RequestRules, ScheduleOptions
+from timeoutmgr.pipeline.spark.session import in_utc
 from timeoutmgr.pipeline.stores import open_store
-from timeoutmgr.pipeline.transforms.requests import COLUMNS, Rules, judged, normalised, smeared
+from timeoutmgr.pipeline.transforms.requests import judged, normalised, smeared
 from timeoutmgr.pipeline.views import TO_STORE
-from timeoutmgr.validation import Limits
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -40,79 +35,17 @@ TWICE: Final = "another row has the same key and another content"
 _CURVE_POINTS: Final = 10
 
 MissingQueues = Callable[[Sequence[str]], Collection[str]]
-"""Returns those of some destinations that do not exist."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ScheduleOptions:
-    """What to schedule, and how.
-
-    *paths* are files or folders of *format*; with *multi_line* a value of CSV may hold line ends,
-    and such a file is read by one task. *columns* says how a column is called there, by the name
-    that it has here; with *ignore_extra* other columns are left out. *rejects* is a folder for the
-    rows that cannot be scheduled, as JSON with their reasons; more than *max_reject_ratio* of all
-    and nothing is stored. Seconds in which more than *max_per_second* are due are smeared: their
-    rows come up to
-    *jitter* later. For the others see ``Rules``.
-    """
-
-    store: str
-    endpoint: str
-    dataset: str
-    paths: tuple[str, ...]
-    format: str = "parquet"
-    multi_line: bool = False
-    columns: Mapping[str, str] = field(default_factory=dict)
-    ignore_extra: bool = False
-    message_type: str | None = None
-    past: str = "reject"
-    limits: Limits = field(default_factory=Limits)
-    rejects: Path | None = None
-    max_reject_ratio: float = 0.0
-    max_per_second: int | None = None
-    jitter: timedelta | None = None
-    on_conflict: str = "ignore"
-    dry_run: bool = False
-    run_id: str | None = None
-
-    def __post_init__(self) -> None:
-        """Check every value."""
-        check_endpoint_name(self.endpoint)
-        checked_on_conflict(self.on_conflict)
-        _rules(self, now=0)  # which check theirs
-        if self.format not in FORMATS:
-            raise ConfigurationError(f"format is one of {FORMATS}, got {self.format!r}")
-        if self.multi_line and self.format == "parquet":
-            raise ConfigurationError("multi_line is for csv and json; Parquet has no lines")
-        strange = sorted(self.columns.keys() - set(COLUMNS))
-        if strange:
-            raise ConfigurationError(
-                f"columns maps {strange[0]!r}, expected one of {', '.join(COLUMNS)}"
-            )
-        if not self.paths:
-            raise ConfigurationError("no file is given; name at least one file or folder")
-        if self.rejects is not None:
-            folder_option("rejects", self.rejects)
-        if not 0 <= self.max_reject_ratio <= 1:
-            raise ConfigurationError(
-                f"max_reject_ratio is between 0 and 1, got {self.max_reject_ratio}"
-            )
-        if (self.max_per_second is None) != (self.jitter is None):
-            raise ConfigurationError("max_per_second and jitter go together; give both or none")
-        if self.jitter is not None and self.jitter <= timedelta(0):
-            raise ConfigurationError(f"jitter must be positive, got {self.jitter}")
-        if self.max_per_second is not None and self.max_per_second < 1:
-            raise ConfigurationError(f"max_per_second must be positive, got {self.max_per_second}")
+"""Returns the missing destinations among some."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScheduleReport:
-    """What became of the rows.
+    """Counts of the rows of a run.
 
-    *as_of* is what the rows were judged by as now: the instant of the first run of these files and
-    options. *new* were stored now, *known* before. *curve* are the ten busiest minutes: when,
-    and how many. It, *busiest_second*, *first_due* and *last_due* tell of the rows as they are
-    stored, with those of the *smeared_seconds* later than they were given.
+    *as_of* is the instant by which the rows were judged: the instant of the first run of these
+    files and options. *new* rows were stored now, *known* rows before. *curve* are the ten busiest
+    minutes: when, and how many. *curve*, *busiest_second*, *first_due* and *last_due* describe
+    the rows as they are stored: rows of the *smeared_seconds* later than they were given.
     """
 
     run_id: str
@@ -162,7 +95,7 @@ def schedule(
     missing_queues: MissingQueues | None = None,
     progress: Progress = silent,
 ) -> ScheduleReport:
-    """Store what *options* describe; run again, it does what is left, and else nothing.
+    """Store the rows that *options* describe; a repeat stores the missing rows.
 
     Raises WrongColumns, TooManyRejects, and ConfigurationError for a file that is broken, before
     anything is stored.
@@ -171,11 +104,11 @@ def schedule(
     store = open_store(options.store)
     store.require_tables()
     if options.rejects is not None:
-        require_ours(options.rejects)
-    ledger = Ledger(store, clock)
+        require_own_rejects(options.rejects)
+    ledger = JobLedger(store, clock)
     if not options.dry_run:
         ledger.abort_the_dead(KIND)
-    with told_by_workers(), broken_files_named(options.format):
+    with worker_errors(), broken_files_named(options.format):
         progress("reading and judging")
         requests = _requests(spark, options)
         parameters = parameters_of(options, which_files(spark, options.paths))
@@ -184,19 +117,19 @@ def schedule(
         run_id = options.run_id or (new_run_id(KIND) if first is None else first.run_id)
         if first is not None:
             progress(f"going on with run {first.run_id}, as of {_shown(now)}")
-        rules = _rules(options, now)
-        look = _Look(requests, rules)
-        unknown = missing_queues(look.destinations()) if missing_queues is not None else ()
+        rules = options.rules(now)
+        judgement = _Judgement(requests, rules)
+        unknown = missing_queues(judgement.destinations()) if missing_queues is not None else ()
         if unknown:
-            look.forget()
-            rules = _rules(options, now, frozenset(unknown))
-            look = _Look(requests, rules)
+            judgement.forget()
+            rules = options.rules(now, frozenset(unknown))
+            judgement = _Judgement(requests, rules)
         try:
-            report = _report(look, options, run_id, now)
+            report = _report(judgement, options, run_id, now)
             if options.rejects is not None:
                 progress("writing what is rejected")
                 # None are written too: an earlier run's would be taken for this one's.
-                rejects = look.rejects() if report.rejected else look.rejects().limit(0)
+                rejects = judgement.rejects() if report.rejected else judgement.rejects().limit(0)
                 rejects.write.mode("overwrite").json(str(options.rejects))
             if report.rejected > report.rows * options.max_reject_ratio:
                 raise TooManyRejects(
@@ -209,17 +142,17 @@ def schedule(
                 before = ledger.counted(run_id)
                 progress(f"storing {report.accepted} timeouts")
                 write_timeouts(
-                    look.to_store(options),
+                    judgement.to_store(options),
                     options.store,
                     run_id=run_id,
                     on_conflict=options.on_conflict,
                 )
                 done = _stored(report, ledger.counted(run_id) - before)
                 ledger.note(run_id, done.document())
-                ledger.move(run_id, RunState.COMPLETED)
+                ledger.move(run_id, JobRunState.COMPLETED)
             return done
         finally:
-            look.forget()
+            judgement.forget()
 
 
 def _requests(spark: "SparkSession", options: ScheduleOptions) -> "DataFrame":
@@ -245,7 +178,7 @@ def require_known(store: str, endpoint: str, clock: Clock) -> None:
         stored = connection.execute(
             select(keys.c.id).where(keys.c.endpoint == endpoint).limit(1)
         ).first()
-    # One that has stored nothing yet has a heartbeat while it runs.
+    # An endpoint that has stored nothing yet has a heartbeat while it runs.
     if stored is None and not opened.persistence.timeouts(endpoint, clock).processes():
         raise ConfigurationError(
             f"the store knows no endpoint {endpoint!r}: none of that name runs, or has stored "
@@ -256,10 +189,10 @@ def require_known(store: str, endpoint: str, clock: Clock) -> None:
 
 
 def parameters_of(options: ScheduleOptions, files: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what makes two runs the same: all that decides what timeout a row of *files* becomes.
+    """Return the identity of a run: all options that shape the timeouts of the rows in *files*.
 
-    Not what decides whether it is stored, as ``max_reject_ratio`` does. The files count and not
-    their names alone: of another file under the same name, a delay begins anew.
+    Not the options that decide whether rows are stored, as ``max_reject_ratio`` does. The files
+    count and not their names alone: in another file under the same name, a delay begins anew.
     """
     jitter = options.jitter
     # A run of before there were names for columns is the same run.
@@ -278,22 +211,10 @@ def parameters_of(options: ScheduleOptions, files: Mapping[str, Any]) -> dict[st
     }
 
 
-def _rules(options: ScheduleOptions, now: Micros, unknown: frozenset[str] = frozenset()) -> Rules:
-    return Rules(
-        endpoint=options.endpoint,
-        dataset=options.dataset,
-        now=now,
-        message_type=options.message_type,
-        past=options.past,
-        limits=options.limits,
-        unknown=unknown,
-    )
+class _Judgement:
+    """A judgement on all rows: narrow facts of each, kept until they are forgotten."""
 
-
-class _Look:
-    """One look at all rows: narrow facts of each, kept until they are forgotten."""
-
-    def __init__(self, requests: "DataFrame", rules: Rules) -> None:
+    def __init__(self, requests: "DataFrame", rules: RequestRules) -> None:
         self._judged = judged(requests, rules)
         self.facts = self._judged.select("id", "destination", "due", "reasons", "content").persist()
         good = self.facts.where(f.size("reasons") == 0)
@@ -334,7 +255,7 @@ class _Look:
         return dict(sorted(found.items(), key=lambda one: (-one[1], one[0])))
 
     def good(self, frame: "DataFrame") -> "DataFrame":
-        """Return those of *frame*, which has ids and reasons, that can be scheduled."""
+        """Return the rows of *frame*, which has ids and reasons, that can be scheduled."""
         good = frame.where(f.size("reasons") == 0)
         if not self.ambiguous:
             return good
@@ -384,13 +305,15 @@ def _second() -> "Column":
     return f.date_trunc("second", "due").alias("second")
 
 
-def _report(look: _Look, options: ScheduleOptions, run_id: str, now: Micros) -> ScheduleReport:
-    rows, good = look.totals()
-    accepted = good - look.ambiguous
-    smears = look.hot(options.max_per_second).count() if options.max_per_second else 0
+def _report(
+    judgement: _Judgement, options: ScheduleOptions, run_id: str, now: Micros
+) -> ScheduleReport:
+    rows, good = judgement.totals()
+    accepted = good - judgement.ambiguous
+    smears = judgement.hot(options.max_per_second).count() if options.max_per_second else 0
     # Each minute, and the busiest second in it.
     minutes = (
-        look.seconds(options)
+        judgement.seconds(options)
         .groupBy(f.date_trunc("minute", "second").alias("minute"))
         .agg(
             *(f.sum("count").alias("messages"), f.max("count").alias("busiest")),
@@ -407,10 +330,10 @@ def _report(look: _Look, options: ScheduleOptions, run_id: str, now: Micros) -> 
         run_id=run_id,
         as_of=now,
         rows=rows,
-        accepted=accepted - look.repeated,
+        accepted=accepted - judgement.repeated,
         rejected=rows - accepted,
-        reasons=look.reasons() if accepted < rows else {},
-        repeated=look.repeated,
+        reasons=judgement.reasons() if accepted < rows else {},
+        repeated=judgement.repeated,
         new=0,
         known=0,
         smeared_seconds=smears,

@@ -2,63 +2,90 @@
 
 import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from timeoutmgr.errors import ConfigurationError
-from timeoutmgr.pipeline.folders import folder_option
-from timeoutmgr.pipeline.following import horizon, index_transactions
-from timeoutmgr.pipeline.frames import FORMAT
-from timeoutmgr.pipeline.jobs.batches import require_pair
-from timeoutmgr.pipeline.jobs.running import Progress, silent, told_by_workers
-from timeoutmgr.pipeline.jobs.stream_runs import StreamRuns
-from timeoutmgr.pipeline.lagging import LagTeller, lag_of
-from timeoutmgr.pipeline.ledger import Ledger
-from timeoutmgr.pipeline.session import in_utc
+from timeoutmgr.pipeline.errors import RunConflict
+from timeoutmgr.pipeline.frames import FORMAT, is_inside
+from timeoutmgr.pipeline.jobs.run_context import Progress, silent, worker_errors
+from timeoutmgr.pipeline.jobs.stream_runs import LagReporter, StreamRuns, lag_of
+from timeoutmgr.pipeline.ledger import JobLedger
+from timeoutmgr.pipeline.options import StreamOptions
+from timeoutmgr.pipeline.readers.history_stream import index_transactions, oldest_transaction
+from timeoutmgr.pipeline.spark.session import in_utc
 from timeoutmgr.pipeline.stores import open_store
 from timeoutmgr.pipeline.views import HISTORY, ddl
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-_LOOK_EVERY: Final = 1
+_HELD: Final = "_spark_metadata"
+_BEGUN: Final = "offsets"
+_ENDED: Final = "commits"
+_COMPACT: Final = ".compact"
+_NONE: Final = -1
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StreamOptions:
-    """Whose history goes where.
+def require_pair(spark: "SparkSession", folder: Path, checkpoint: Path) -> None:
+    """Raise RunConflict where *folder* was not written with *checkpoint*, as the numbers tell.
 
-    *checkpoint* is a folder of this stream's own, which remembers how far it is; with *once* it
-    ends when all is read that is there now, else it looks again every *every*. *any_timeline* goes
-    on where another server took over that has every transaction of the old one.
+    Spark numbers the micro-batches of a stream by its checkpoint, where it notes a micro-batch
+    before it begins (``offsets``) and after it ended (``commits``). The folder has a log of the
+    micro-batches that it holds. Spark does not write a micro-batch again whose number is in that
+    log, so that both agree after a crash. If folder and checkpoint are of two streams, the same
+    number names other events, which Spark drops without a word.
+
+    Spark itself looks, on the file system that the paths have for it. Through Spark Connect it
+    shows no such thing: there this process looks for them on its own file system, and where it
+    does not see them under the paths that the server has, nothing is refused.
     """
+    held, begun, ended = (
+        _last(_names(spark, where))
+        for where in (folder / _HELD, checkpoint / _BEGUN, checkpoint / _ENDED)
+    )
+    if held > begun:
+        raise RunConflict(
+            f"{folder} holds the micro-batches up to number {held}, and the checkpoint "
+            f"{checkpoint} {_up_to(begun)}: new events would get numbers that are there already, "
+            "and would not be written; go on with the checkpoint that the folder was written "
+            "with, or begin with another folder"
+        )
+    if held < ended:
+        raise RunConflict(
+            f"the checkpoint {checkpoint} is behind micro-batch number {ended}, and {folder} "
+            f"{_up_to(held)}: earlier files are missing, and Spark could not read later "
+            "files; go on with the folder that the checkpoint was used with, or begin with "
+            "another checkpoint and another folder"
+        )
 
-    store: str
-    to: Path
-    checkpoint: Path
-    every: timedelta = timedelta(seconds=10)
-    once: bool = False
-    batch_events: int = 500_000
-    any_timeline: bool = False
 
-    def __post_init__(self) -> None:
-        """Check every value."""
-        if self.every <= timedelta(0):
-            raise ConfigurationError(f"every must be positive, got {self.every}")
-        if self.batch_events < 1:
-            raise ConfigurationError(f"batch_events must be positive, got {self.batch_events}")
-        folder_option("to", self.to)
-        folder_option("checkpoint", self.checkpoint)
-        if self.to.resolve() == self.checkpoint.resolve():
-            raise ConfigurationError("the checkpoint needs a folder of its own")
+def _up_to(number: int) -> str:
+    return "has none" if number == _NONE else f"only has those up to number {number}"
+
+
+def _last(names: Iterable[str]) -> int:
+    """Return the highest number of a micro-batch among *names* of the files of a log."""
+    numbers = (name.removesuffix(_COMPACT) for name in names)
+    return max((int(number) for number in numbers if number.isdecimal()), default=_NONE)
+
+
+def _names(spark: "SparkSession", folder: Path) -> list[str]:
+    if not is_inside(spark):
+        return [one.name for one in folder.iterdir()] if folder.is_dir() else []
+    context: Any = spark.sparkContext
+    path = context._jvm.org.apache.hadoop.fs.Path(str(folder))
+    files = path.getFileSystem(context._jsc.hadoopConfiguration())
+    return [one.getPath().getName() for one in files.listStatus(path)] if files.exists(path) else []
+
+
+_POLL_EVERY: Final = 1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StreamReport:
-    """How many events were written in how many micro-batches, and what is still to come.
+    """How many events were written in how many micro-batches, and the backlog.
 
     *behind* is how many transactions could not be read yet in the end, because the oldest of them
     was open: *held_by* says which.
@@ -77,11 +104,11 @@ class StreamReport:
 def give_up(options: StreamOptions) -> bool:
     """Have archive wait for the stream no longer; return whether there was such a stream.
 
-    It needs no Spark. Begun again, the stream goes on without what archive has removed since.
+    It needs no Spark. Begun again, the stream lacks the events that archive has removed since.
     """
     store = open_store(options.store)
     store.require_tables()
-    return StreamRuns(Ledger(store)).abort(options.to.absolute(), options.checkpoint.absolute())
+    return StreamRuns(JobLedger(store)).abort(options.to.absolute(), options.checkpoint.absolute())
 
 
 def stream(
@@ -98,18 +125,18 @@ def stream(
 
     The ledger of the store keeps how far the stream has read, and archive removes nothing beyond.
 
-    Raises RunInTheWay where folder and checkpoint are not of one stream.
+    Raises RunConflict where folder and checkpoint are not of one stream.
     """
     in_utc(spark)
     # A server of Spark Connect has another working directory than this process.
     to, checkpoint = options.to.absolute(), options.checkpoint.absolute()
     store = open_store(options.store)
-    horizon(store)
+    oldest_transaction(store)
     require_pair(spark, to, checkpoint)
     progress("looking for the index on transactions")
     if not index_transactions(store, stopped=stopped, progress=progress):
         return StreamReport(events=0, batches=0)
-    runs = StreamRuns(Ledger(store))
+    runs = StreamRuns(JobLedger(store))
     run_id = runs.begin(to, checkpoint, progress)
     source = spark.readStream.format(FORMAT).schema(ddl(HISTORY))
     rows = source.options(
@@ -123,17 +150,17 @@ def stream(
         writer = writer.trigger(availableNow=True)
     else:
         writer = writer.trigger(processingTime=f"{options.every.total_seconds():g} seconds")
-    so_far = _SoFar(lambda xid: runs.reached(run_id, xid), progress)
-    with told_by_workers():
+    so_far = _StreamProgress(lambda xid: runs.reached(run_id, xid), progress)
+    with worker_errors():
         query = writer.start(str(to))
         try:
             runs.recognise(run_id, str(query.id))
             running = True
-            lags = LagTeller(lambda: lag_of(store), time.monotonic, progress)
+            lags = LagReporter(lambda: lag_of(store), time.monotonic, progress)
             while running:
-                ended = query.awaitTermination(_LOOK_EVERY)
-                so_far.look(query.recentProgress)
-                lags.look()
+                ended = query.awaitTermination(_POLL_EVERY)
+                so_far.update(query.recentProgress)
+                lags.poll()
                 running = not ended and not stopped()
         finally:
             query.stop()
@@ -146,16 +173,16 @@ def stream(
     )
 
 
-class _SoFar:
-    """What a query has written, told and noted once for each micro-batch that has ended."""
+class _StreamProgress:
+    """Progress of a query: shown and noted once for each micro-batch that has ended."""
 
     def __init__(self, reached: Callable[[int], None], progress: Progress) -> None:
         self.events = self.batches = 0
         self._last, self._xid = -1, 0
         self._reached, self._progress = reached, progress
 
-    def look(self, recent: Sequence[Mapping[str, Any]]) -> None:
-        """Look at what Spark tells of its most *recent* micro-batches."""
+    def update(self, recent: Sequence[Mapping[str, Any]]) -> None:
+        """Read Spark's progress of its most *recent* micro-batches."""
         for one in recent:
             rows = one["numInputRows"]
             if one["batchId"] > self._last and rows:

@@ -1,6 +1,6 @@
-"""Rows as Arrow batches: PostgreSQL and SQLite through ADBC, all others through SQLAlchemy.
+"""Rows as Arrow batches: PostgreSQL and SQLite through ADBC, other databases through SQLAlchemy.
 
-Every call is one transaction, which on PostgreSQL may look through somebody else's snapshot.
+Every call is one transaction, which on PostgreSQL may use the snapshot of another transaction.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,8 +12,8 @@ from sqlalchemy import ColumnElement, Connection, Select, func
 from sqlalchemy.dialects import postgresql, sqlite
 
 from timeoutmgr.database import Database
-from timeoutmgr.pipeline.connecting import no_driver, reading_connection
-from timeoutmgr.pipeline.statements import WHOLE, Part, as_text, statement
+from timeoutmgr.pipeline.adbc import no_driver, reading_connection
+from timeoutmgr.pipeline.readers.statements import WHOLE, Part, as_text, statement
 from timeoutmgr.pipeline.stores import Store
 from timeoutmgr.pipeline.views import INSTANT, Selection
 
@@ -36,9 +36,9 @@ def fetch(
     snapshot: str | None = None,
     where: Sequence[ColumnElement[bool]] = (),
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the rows of *view*, those for which *where* holds too, in no order.
+    """Yield the rows of *view* for which *where* holds, in any order.
 
-    Raises StorageUnavailable where the database cannot be reached, SnapshotGone where *snapshot*,
+    Raises StorageUnavailable where the database cannot be reached, SnapshotEnded where *snapshot*,
     exported by another transaction, has ended.
     """
     wanted = statement(store.tables, view, columns, which, part).where(*where)
@@ -96,8 +96,8 @@ def _from_sqlite(database: Database, wanted: Select[Any]) -> Iterator[pa.RecordB
             yield _unfilled(batch, wanted)
 
 
-# A column of SQLite has no type. The driver guesses it from the first rows, and takes one that
-# holds nothing there for a number. So a text that may be NULL is read as '', which no column of
+# A column of SQLite has no type. The driver guesses it from the first rows, and takes a column that
+# is NULL in all of them for a number. So a text that may be NULL is read as '', which no column of
 # ours ever holds otherwise.
 _MAY_BE_NULL: Final = ("saga_id", "run_id", "hidden_by", "body_sha256")
 

@@ -1,20 +1,20 @@
 """Following the history of a store in PostgreSQL: every event once, however late it is committed.
 
-The sequence of a row tells when it was written, not when it can be seen: one with a lower sequence
-may be committed after a higher one was read, and a reader that goes on from the highest would never
-see it. So the offset is a transaction id: that of the oldest transaction that is still open. Below
-it nothing can appear any more; a long transaction delays, and loses nothing.
+The sequence of a row follows the order of writes, not of commits: a row with a lower sequence may
+be committed after a row with a higher sequence was read, and a reader that goes on from the highest
+would never see it. So the offset is the id of the oldest transaction that is still open. Below it
+nothing can appear any more; a long transaction delays, and loses nothing.
 
 Ids of transactions mean something within one timeline of one database system alone. A clone has
-another system. A server that was restored to a point in time, or that took over from another one,
-has another timeline, and perhaps gives ids again that the old one had given.
+another system. A server that was restored to a point in time, or that took over from another,
+has another timeline, and perhaps gives ids a second time.
 """
 
 import hashlib
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
@@ -30,21 +30,16 @@ from sqlalchemy.sql.elements import literal_column
 from timeoutmgr.database.deadlines import be_patient
 from timeoutmgr.database.failures import Failure, classify, unavailable
 from timeoutmgr.errors import CombinationRefused
-from timeoutmgr.pipeline.errors import RunInTheWay
-from timeoutmgr.pipeline.fetching import fetch
-from timeoutmgr.pipeline.stores import Store
+from timeoutmgr.pipeline.errors import RunConflict
+from timeoutmgr.pipeline.readers.arrow_batches import fetch
+from timeoutmgr.pipeline.stores import NamedStore, Store
 from timeoutmgr.pipeline.views import Selection
 
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from timeoutmgr.pipeline.source import NamedStore
-
 BATCH_EVENTS: Final = 500_000
-"""Events of one micro-batch at most, or those of one transaction, if they are more."""
+"""Maximum events of a micro-batch; a larger transaction is a micro-batch of its own."""
 
 # The control file learns of a new timeline somewhat after it began; a standby knows no other place.
-_HORIZON: Final = text(
+_OLDEST_TRANSACTION: Final = text(
     "SELECT CAST(CAST(pg_snapshot_xmin(pg_current_snapshot()) AS text) AS bigint), "
     "(SELECT system_identifier FROM pg_control_system()), "
     "CASE WHEN pg_is_in_recovery() THEN (SELECT timeline_id FROM pg_control_checkpoint()) ELSE "
@@ -52,7 +47,7 @@ _HORIZON: Final = text(
 )
 
 
-class Horizon(NamedTuple):
+class OldestTransaction(NamedTuple):
     """The id of the oldest open transaction, and which system counts it, on which timeline."""
 
     xid: int
@@ -60,7 +55,7 @@ class Horizon(NamedTuple):
     timeline: int
 
 
-class Between(InputPartition):
+class TransactionRange(InputPartition):
     """The events of transactions from *begin* to before *end*."""
 
     def __init__(self, begin: int, end: int) -> None:
@@ -72,9 +67,7 @@ class Between(InputPartition):
 class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads the history of a store as it grows."""
 
-    def __init__(
-        self, store: "NamedStore", columns: pa.Schema, options: "Mapping[str, str]"
-    ) -> None:
+    def __init__(self, store: NamedStore, columns: pa.Schema, options: Mapping[str, str]) -> None:
         self._store = store
         self._columns = columns
         self._most = int(options.get("batch_events", BATCH_EVENTS))
@@ -86,20 +79,20 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadMaxRows(self._most)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Note what is there now: what comes later is not read before the end."""
-        self._last = horizon(self._store.open()).xid
+        """Note the present end of the history: later events are not read before the stream ends."""
+        self._last = oldest_transaction(self._store.open()).xid
 
     def initialOffset(self) -> dict[str, int]:
         """Return the begin of all history."""
-        return horizon(self._store.open())._replace(xid=0)._asdict()
+        return oldest_transaction(self._store.open())._replace(xid=0)._asdict()
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:
         """Return up to where a micro-batch that begins at *start* can read.
 
-        Raises RunInTheWay where *start* is of another database: its ids mean nothing here.
+        Raises RunConflict where *start* is of another database: its ids mean nothing here.
         """
         store = self._store.open()
-        now = horizon(store)
+        now = oldest_transaction(store)
         self._require_same(start, now)
         end = now.xid if self._last is None else min(now.xid, self._last)
         if not isinstance(limit, ReadAllAvailable):
@@ -107,36 +100,36 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             end = _no_more_than(store, start["xid"], end, most)
         return now._replace(xid=max(end, start["xid"]))._asdict()
 
-    def _require_same(self, start: dict[str, int], now: Horizon) -> None:
+    def _require_same(self, start: dict[str, int], now: OldestTransaction) -> None:
         anew = "begin with another checkpoint and folder"
         if now.system != start["system"]:
-            raise RunInTheWay(
+            raise RunConflict(
                 f"the checkpoint is of database system {start['system']}, this is {now.system}; a "
                 f"cloned database counts its transactions anew: {anew}"
             )
         timeline = start.get("timeline", now.timeline)  # offsets of version 0.1 have none
         if now.timeline != timeline and not self._any_timeline:
-            raise RunInTheWay(
+            raise RunConflict(
                 f"the checkpoint is of timeline {timeline}, this is {now.timeline}: the server was "
-                "restored, or took over from another one, and may give ids of transactions again "
+                "restored, or took over from another server, and may reuse ids of transactions "
                 f"that were read already; {anew}, or, where no transaction was lost (synchronous "
                 "replication), go on with --any-timeline"
             )
         if now.xid < start["xid"]:
-            raise RunInTheWay(
+            raise RunConflict(
                 f"the checkpoint is at transaction {start['xid']}, and this database only at "
                 f"{now.xid}: it was restored to an earlier time; {anew}"
             )
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
-        """Return what the tasks of a micro-batch read."""
+        """Return the partitions of a micro-batch, for its tasks."""
         if start["xid"] == end["xid"]:
             return []
-        return [Between(start["xid"], end["xid"])]
+        return [TransactionRange(start["xid"], end["xid"])]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the events of *partition*."""
-        assert isinstance(partition, Between)
+        assert isinstance(partition, TransactionRange)
         yield from fetch(
             self._store.open(),
             "history",
@@ -146,13 +139,13 @@ class HistoryStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
     def commit(self, end: dict[str, int]) -> None:
-        """Do nothing: what was read stays in the store."""
+        """Do nothing: events stay in the store."""
 
     def stop(self) -> None:
         """Do nothing: nothing is held between two micro-batches."""
 
 
-def horizon(store: Store) -> Horizon:
+def oldest_transaction(store: Store) -> OldestTransaction:
     """Return up to which transaction nothing can appear any more.
 
     Raises CombinationRefused where the database has nothing of the kind.
@@ -160,14 +153,14 @@ def horizon(store: Store) -> Horizon:
     if not store.is_postgresql:
         raise CombinationRefused(
             f"following {store.database.dialect.name}",
-            "it does not tell which transactions are still open, so that what is committed late "
+            "it does not tell which transactions are still open, so that late commits "
             "would be missed for ever",
             "Use `pipeline archive` there, which reads everything once it is old.",
         )
     store.require_tables()
     with store.database.read() as connection:
-        row = connection.execute(_HORIZON).one()
-    return Horizon(*map(int, row))
+        row = connection.execute(_OLDEST_TRANSACTION).one()
+    return OldestTransaction(*map(int, row))
 
 
 def index_transactions(
@@ -179,8 +172,9 @@ def index_transactions(
     """Have an index find the events of a range of transactions; return false where *stopped*.
 
     To build it takes as long as the history is long, and as the oldest transaction is open; events
-    are written meanwhile. What is left of a build that was cut off is made anew: such an index is
-    kept up, and never used. Of several processes one builds, and the others wait.
+    are written meanwhile. An index whose build was cut off is made anew: PostgreSQL
+    maintains such an index, and never uses it. Of several processes a single process builds, and
+    the rest waits.
 
     Raises StorageUnavailable.
     """
@@ -192,11 +186,11 @@ def index_transactions(
                 return True
             connection.execute(_UNHURRIED)
             be_patient(connection)
-            if not _is_our_turn(connection, history, stopped, progress):
+            if not _has_build_lock(connection, history, stopped, progress):
                 return False
             while (step := _next_step(connection, history)) is not None:
-                statement, told = step
-                progress(told)
+                statement, text_ = step
+                progress(text_)
                 if not _is_done(connection, statement, stopped):
                     return False
             return True
@@ -206,7 +200,7 @@ def index_transactions(
         raise unavailable(error, store.database.describe()) from error
 
 
-_LOOK_EVERY: Final = 0.5
+_POLL_EVERY: Final = 0.5
 """Seconds until it is asked again whether a wait is to end."""
 
 # The name is cut as the server cuts it.
@@ -215,7 +209,7 @@ _INDEX: Final = text(
     "FROM pg_index i JOIN pg_class c ON c.oid = i.indexrelid "
     "WHERE i.indrelid = to_regclass(:table) AND c.relname = CAST(:name AS name)"
 )
-# Those that this server's version knows.
+# The settings that this version of the server knows.
 _UNHURRIED: Final = text(
     "SELECT set_config(name, '0', false) FROM pg_settings "
     "WHERE name IN ('statement_timeout', 'lock_timeout', 'transaction_timeout')"
@@ -223,7 +217,7 @@ _UNHURRIED: Final = text(
 
 
 def _next_step(connection: Connection, history: Table) -> tuple[str, str] | None:
-    """Return the statement that comes next, and what to say of it; None where the index is there.
+    """Return the next statement, with a text for people; None if the index is there.
 
     None of them can be in a transaction.
     """
@@ -244,27 +238,27 @@ def _next_step(connection: Connection, history: Table) -> tuple[str, str] | None
     return None
 
 
-def _is_our_turn(
+def _has_build_lock(
     connection: Connection,
     history: Table,
     stopped: Callable[[], bool],
     progress: Callable[[str], None],
 ) -> bool:
-    """Wait until nobody else builds the index; return false where *stopped* before.
+    """Wait until no other process builds the index; return false if *stopped* before.
 
-    An index that is being built looks like one that was left, and two builds of one table would
-    wait for each other. Who waits here asks again and again: to the build, a statement that waits
-    is one more transaction that has to end first.
+    An index in the making looks like an index whose build was cut off, and two builds of one table
+    would wait for each other. This function polls for the lock: for the build, a waiting statement
+    would be one more transaction that has to end first.
     """
     digest = hashlib.sha256(f"timeoutmgr index {history.fullname}".encode()).digest()
     key = int.from_bytes(digest[:8], "big", signed=True)
-    taken = select(func.pg_try_advisory_lock(key))
-    if connection.execute(taken).scalar_one():
+    lock = select(func.pg_try_advisory_lock(key))
+    if connection.execute(lock).scalar_one():
         return True
     progress("waiting for another process, which builds the index on transactions")
     while not stopped():
-        time.sleep(_LOOK_EVERY)
-        if connection.execute(taken).scalar_one():
+        time.sleep(_POLL_EVERY)
+        if connection.execute(lock).scalar_one():
             return True
     return False
 
@@ -275,7 +269,7 @@ def _is_done(connection: Connection, statement: str, stopped: Callable[[], bool]
     with ThreadPoolExecutor(1) as aside:
         running = aside.submit(connection.exec_driver_sql, statement)
         try:
-            while not wait([running], _LOOK_EVERY).done:
+            while not wait([running], _POLL_EVERY).done:
                 if stopped():
                     return False
             running.result()

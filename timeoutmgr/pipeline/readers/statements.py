@@ -1,14 +1,17 @@
 """The SELECT that reads a view, or a part of it; the same for every database and driver."""
 
+import json
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
-from sqlalchemy import ColumnElement, MetaData, Select, Table, func, literal_column, select
+from sqlalchemy import ColumnElement, MetaData, Select, Table, func, literal_column, select, text
 from sqlalchemy.engine import Dialect
 
 from timeoutmgr.contracts import BulkTables
-from timeoutmgr.pipeline.counting import load_of
+from timeoutmgr.pipeline.load import load_of
+from timeoutmgr.pipeline.stores import Store
 from timeoutmgr.pipeline.views import Selection
 
 
@@ -87,7 +90,7 @@ def _column(table: Table, view: str, name: str) -> ColumnElement[Any]:
 
 
 def _due_of_pending(table: Table) -> ColumnElement[Any]:
-    """Return when a timeout was due first: one that waits for another try stands where that is."""
+    """Return the first due time of a timeout; its row stands at that of the next attempt."""
     return func.coalesce(table.c.original_due, table.c.due)
 
 
@@ -95,3 +98,56 @@ def _load(table: Table, columns: pa.Schema, which: Selection) -> Select[Any]:
     grouped, known = load_of(table, which.bucket)
     wanted = grouped.with_only_columns(*(known[field.name] for field in columns))
     return wanted.where(*_matching(table, "load", which))
+
+
+PARTITIONS: Final = 8
+"""As many tasks read a table: more would wait for the database's disk and processors."""
+
+# The table itself where it is whole, else its partitions.
+_LEAVES: Final = text(
+    """
+    SELECT c.relname,
+        greatest(pg_relation_size(c.oid) / CAST(current_setting('block_size') AS bigint), 1)
+    FROM pg_class c
+    WHERE c.relkind = 'r' AND (c.oid = CAST(:name AS regclass) OR c.oid IN (
+        SELECT relid FROM pg_partition_tree(CAST(:name AS regclass)) WHERE isleaf))
+    ORDER BY 1
+    """
+)
+
+
+def parts_of(store: Store, view: str, count: int) -> list[Part]:
+    """Return about *count* parts of *view*, of about the same size; a single part if not cut."""
+    if not store.is_postgresql or view == "load" or count <= 1:
+        return [WHOLE]
+    tables = store.tables
+    table = {"pending": tables.timeouts, "keys": tables.keys}.get(view, tables.history)
+    with store.database.read() as connection:
+        name = connection.dialect.identifier_preparer.format_table(table)
+        found = connection.execute(_LEAVES, {"name": name})
+        return cut([(row[0], int(row[1])) for row in found], count)
+
+
+def cut(sizes: Sequence[tuple[str, int]], count: int) -> list[Part]:
+    """Return parts of tables whose *sizes* in blocks are given, about *count* in all.
+
+    Every table is in some part, and the last part of each table is open: rows that are added behind
+    it meanwhile are not missed.
+    """
+    each = max(1, -(-sum(blocks for _name, blocks in sizes) // count))
+    found = []
+    for name, blocks in sizes:
+        starts = list(range(0, blocks, each))
+        ends: list[int | None] = [*starts[1:], None]
+        found += [Part(name, first, end) for first, end in zip(starts, ends, strict=True)]
+    return found
+
+
+def as_option(parts: Sequence[Part]) -> str:
+    """Return *parts* as the text of an option."""
+    return json.dumps([[part.relation, part.first, part.end] for part in parts])
+
+
+def from_option(text: str) -> list[Part]:
+    """Return the parts that :func:`as_option` wrote."""
+    return [Part(relation, first, end) for relation, first, end in json.loads(text)]

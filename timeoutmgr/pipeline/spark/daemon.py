@@ -1,7 +1,7 @@
-"""The process that Spark forks its Python workers from, with what they need in memory already.
+"""The process that Spark forks its Python workers from, with their modules in memory already.
 
-By itself every worker would import it again, half a second each, and after each task walk all of it
-for garbage. Spark starts this as ``python -m timeoutmgr.pipeline.daemon MODULE``.
+By itself every worker would import them again, half a second each, and after each task walk all of
+them for garbage. Spark starts this as ``python -m timeoutmgr.pipeline.spark.daemon MODULE``.
 """
 
 import gc
@@ -11,12 +11,17 @@ from typing import Final
 
 from pyspark import daemon
 
-from timeoutmgr.pipeline import connecting, source
+from timeoutmgr.pipeline import adbc as connecting
+from timeoutmgr.pipeline import stores
 
 _WANTED: Final = (
-    *("pyspark.worker", "pyspark.sql.worker.plan_data_source_read"),
+    *("timeoutmgr.pipeline.source", "pyspark.worker", "pyspark.sql.worker.plan_data_source_read"),
     *("pyspark.sql.worker.write_into_data_source", "pyspark.sql.pandas.serializers"),
-    *("timeoutmgr.settings_file", "timeoutmgr.persistence", "timeoutmgr.pipeline.writing"),
+    *(
+        "timeoutmgr.settings.file",
+        "timeoutmgr.persistence",
+        "timeoutmgr.pipeline.writers.archive_files",
+    ),
 )
 _WHERE_INSTALLED: Final = ("psycopg", "adbc_driver_postgresql.dbapi", "adbc_driver_sqlite.dbapi")
 
@@ -26,7 +31,7 @@ def main() -> None:
     drivers = [name for name in _WHERE_INSTALLED if find_spec(name.partition(".")[0]) is not None]
     for name in (*_WANTED, *drivers):
         importlib.import_module(name)
-    source.keep_stores()
+    stores.keep_stores()
     connecting.keep_connections()
     # No worker looks through it for garbage, or copies its pages by doing so.
     gc.collect()

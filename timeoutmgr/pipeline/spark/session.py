@@ -12,12 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from timeoutmgr.errors import ConfigurationError
-from timeoutmgr.pipeline.classpath import first_jars
 from timeoutmgr.pipeline.errors import PipelineUnavailable
-from timeoutmgr.pipeline.home import unpacked_home
-from timeoutmgr.pipeline.java import Java, find_java
-from timeoutmgr.pipeline.quiet import held_back
-from timeoutmgr.pipeline.reaching import require_answer, shown
+from timeoutmgr.pipeline.options import check_declared, option, positive
+from timeoutmgr.pipeline.spark.java import Java, find_java
+from timeoutmgr.pipeline.spark.reachability import require_answer, shown
+from timeoutmgr.pipeline.spark.startup import first_jars, held_back, unpacked_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -28,7 +27,7 @@ _GATEWAY: Final = "PYSPARK_GATEWAY_PORT"
 """Set where a Java has started this process, and not the other way round."""
 EXTRA: Final = "install it with: pip install 'timeoutmgr[spark]'"
 
-# What a shell has set for other Sparks and other Javas would steer ours.
+# Settings of a shell for another Spark or Java would steer ours.
 _STRANGE: Final = (
     *("PYSPARK_SUBMIT_ARGS", "SPARK_CONF_DIR", "HADOOP_CONF_DIR", "SPARK_HOME"),
     *("JAVA_TOOL_OPTIONS", "_JAVA_OPTIONS", "JDK_JAVA_OPTIONS"),
@@ -47,21 +46,42 @@ appender.stderr.layout.pattern = spark %p %c{1}: %m%n
 class SessionOptions:
     """Where and how Spark runs.
 
-    *master* is Spark's. Without it the one that ``spark-submit`` or *configuration* names is taken,
+    *master* is Spark's. The default is the master that ``spark-submit`` or *configuration* names,
     otherwise ``local[*,3]``: this machine, where a task that fails is tried three times
     (``local[*]`` never tries again). *remote* is the ``sc://`` address of a Spark Connect
     server instead. *local_dir* is where shuffles are written: a folder with room for the data.
-    *partitions* is how many parts a shuffle has. *verbose* shows what Spark itself says.
+    *partitions* is how many parts a shuffle has. *verbose* shows Spark's own log.
     """
 
-    master: str | None = None
-    remote: str | None = None
-    java_home: Path | None = None
-    driver_memory: str = "1g"
-    local_dir: Path | None = None
-    partitions: int | None = None
+    master: str | None = field(
+        default=None,
+        metadata=option(
+            "--master", "Spark's master URL. Without it, that of spark-submit, or local[*,3]."
+        ),
+    )
+    remote: str | None = field(
+        default=None,
+        metadata=option("--remote", "A Spark Connect server instead, sc://host:port."),
+    )
+    java_home: Path | None = field(
+        default=None, metadata=option("--java-home", "The Java to run Spark with, 17 or later.")
+    )
+    local_dir: Path | None = field(
+        default=None,
+        metadata=option("--local-dir", "Where shuffles are written; has room for them."),
+    )
+    driver_memory: str = field(
+        default="1g",
+        metadata=option(
+            "--driver-memory", "Heap of Spark's driver. Without it, 1g.", shows_default=False
+        ),
+    )
+    partitions: int | None = field(default=None, metadata=option("", "", positive))
     verbose: bool = False
-    configuration: Mapping[str, str] = field(default_factory=dict)
+    configuration: Mapping[str, str] = field(
+        default_factory=dict,
+        metadata=option("--conf", "A setting of Spark; many times.", metavar="NAME=VALUE"),
+    )
 
     def __post_init__(self) -> None:
         """Check every value."""
@@ -70,8 +90,7 @@ class SessionOptions:
                 f"remote is the address of a Spark Connect server, sc://host:port; got "
                 f"{self.remote!r}"
             )
-        if self.partitions is not None and self.partitions < 1:
-            raise ConfigurationError(f"partitions must be positive, got {self.partitions}")
+        check_declared(self)
         if self.local_dir is not None and not self.local_dir.is_dir():
             raise ConfigurationError(f"local_dir is a folder that exists, got {self.local_dir}")
 
@@ -87,10 +106,10 @@ class SessionOptions:
 
 
 def as_submitted(options: SessionOptions) -> SessionOptions:
-    """Return *options* with what ``spark-submit`` has set, where it has started this process.
+    """Return *options* with the settings of ``spark-submit``, if it has started this process.
 
-    Of a setting that both name the one of *options* counts, and what this library sets by itself
-    comes after both: the master above all, which would otherwise run a job of a cluster here.
+    A setting in *options* goes before the same setting of ``spark-submit``, and both go before the
+    settings of this library: above all the master, which would otherwise run a cluster's job here.
     """
     if _GATEWAY not in os.environ:
         return options
@@ -99,24 +118,6 @@ def as_submitted(options: SessionOptions) -> SessionOptions:
     prepare: Any = SparkContext._ensure_initialized  # it attaches to the Java that is there
     prepare()
     return replace(options, configuration={**dict(SparkConf().getAll()), **options.configuration})
-
-
-@contextmanager
-def spark_session(options: SessionOptions | None = None) -> Iterator["SparkSession"]:
-    """Lend a session in which the data source ``timeouts`` is registered; stop it in the end.
-
-    Where this process has one already, that is lent as it is, and not stopped.
-
-    Raises PipelineUnavailable where Spark, Java or the server is missing.
-    """
-    wanted = options or SessionOptions()
-    require_spark()
-    from timeoutmgr.pipeline.frames import register
-
-    with ExitStack() as stack:
-        made = _connected(wanted, stack) if wanted.remote else _started(wanted, stack)
-        register(made)
-        yield made
 
 
 def in_utc(spark: "SparkSession") -> "SparkSession":
@@ -147,10 +148,23 @@ def require_spark() -> None:
             raise PipelineUnavailable(f"the pipeline needs {name}, {EXTRA}") from error
 
 
+@contextmanager
+def bare_session(options: SessionOptions) -> Iterator["SparkSession"]:
+    """Lend a session in which no data source is registered; stop it in the end.
+
+    Where this process has one already, that is lent as it is, and not stopped.
+
+    Raises PipelineUnavailable where Spark, Java or the server is missing.
+    """
+    require_spark()
+    with ExitStack() as stack:
+        yield _connected(options, stack) if options.remote else _started(options, stack)
+
+
 def settings_of(options: SessionOptions, scratch: Path, home: Path | None = None) -> dict[str, str]:
     """Return Spark's settings for *options*; *scratch* is a folder of this run's own.
 
-    *home* is the SPARK_HOME that it is started with, if not the one that is installed.
+    *home* is the SPARK_HOME of the start, if not the installed Spark.
     """
     settings = {
         **_SETTINGS,
@@ -159,7 +173,7 @@ def settings_of(options: SessionOptions, scratch: Path, home: Path | None = None
         "spark.driver.extraJavaOptions": f"-Dlog4j2.configurationFile={scratch}/log4j2.properties",
         "spark.pyspark.python": sys.executable,
         "spark.pyspark.driver.python": sys.executable,
-        "spark.python.daemon.module": "timeoutmgr.pipeline.daemon",
+        "spark.python.daemon.module": "timeoutmgr.pipeline.spark.daemon",
         # Arrow's allocator would start a thread there, which a fork leaves behind.
         "spark.executorEnv.JE_ARROW_MALLOC_CONF": "background_thread:false",
     }
@@ -177,7 +191,7 @@ def settings_of(options: SessionOptions, scratch: Path, home: Path | None = None
 def _class_path(home: Path | None) -> dict[str, str]:
     import pyspark
 
-    # Under the very names that Spark gives them: by other ones each would be opened twice.
+    # Under the very names that Spark gives them: under another name a jar would be opened twice.
     jars = first_jars((home or Path(pyspark.__file__).parent) / "jars")
     return {"spark.driver.extraClassPath": jars} if jars else {}
 
@@ -185,7 +199,7 @@ def _class_path(home: Path | None) -> dict[str, str]:
 def _socket_files(scratch: Path) -> dict[str, str]:
     """Have rows come from the workers by files in *scratch*: a fifth less work than by ports.
 
-    Who can open such a file is let in, so it is a folder that is ours alone.
+    A process that can open such a file is let in, so the folder is ours alone.
     """
     if not hasattr(socket, "AF_UNIX") or len(os.fsencode(scratch)) > _LONGEST_FOLDER:
         return {}
@@ -200,7 +214,7 @@ _LONGEST_FOLDER: Final = 60
 
 _SHUFFLES: Final = {
     # Of fifty million messages each part fits the heap. Rows are written to all parts at once, by
-    # a buffer for each, and many of those outgrow the processor's caches.
+    # a buffer for each, and many buffers outgrow the processor's caches.
     "spark.sql.shuffle.partitions": "32",
     # Spark puts small parts together up to this: a table of ids that outgrows the caches as well
     # is searched slowly.
@@ -223,7 +237,7 @@ _SETTINGS: Final = {
     "spark.speculation": "false",
     # Files of an archive are many and near: a job to list them takes longer than to list them.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "10000",
-    # What is in its place already is grouped once, and not first in parts.
+    # Rows that are in their place already are grouped once, and not first in parts.
     "spark.sql.execution.combineAdjacentAggregation": "true",
     "spark.sql.parquet.compression.codec": "zstd",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",

@@ -1,1 +1,1 @@
-"""What becomes of data frames: pure functions, time comes in as an argument."""
+"""Transformations of data frames: pure functions, time comes in as an argument."""

@@ -1,6 +1,6 @@
 """Instants in columns that another program filled: timestamps, texts with a zone, or counts.
 
-Texts are those of ISO 8601 with a calendar date, a time and a zone. A count since 1970 tells its
+Texts follow ISO 8601, with a calendar date, a time and a zone. A count since 1970 tells its
 unit by its digits: 10 are seconds, 13 milliseconds, 16 microseconds and 19 nanoseconds, each from
 2001 to 2286. Finer than a microsecond is rounded up, so that it is never early.
 """
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from timeoutmgr.instants import EARLIEST, LATEST
+from timeoutmgr.message.instants import EARLIEST, LATEST
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 EXAMPLE: Final = "2030-01-31T09:00:00Z"
 EXPECTED: Final = f"{EXAMPLE}, or a count since 1970 of 10, 13, 16 or 19 digits"
 KINDS: Final = (t.TimestampType, t.StringType, t.IntegralType, t.NullType)
-"""Types of columns that can hold instants; in others nothing tells the zone."""
+"""Types of columns that can hold instants; other types have no zone."""
 
 # Year, month, day, hour, minute, second, fraction, zone; with or without separators. To Java $ is
 # also before a line's end, and only \z the end.

@@ -1,12 +1,12 @@
-"""Rows of a data set as timeouts to store, each with the reasons why it cannot be one.
+"""Rows of a data set as timeouts to store, each with the reasons for its rejection.
 
-The rules are those of ``timeoutmgr.validation`` and ``timeoutmgr.outgoing``, as expressions, so
-that a million rows never pass through Python; ``tests/pipeline`` holds both to the same answers.
+Expressions of Spark repeat the rules of ``timeoutmgr.message.validation`` and
+``timeoutmgr.sender.composer``, so that a million rows never pass through Python; ``tests/pipeline``
+holds both to the same answers.
 """
 
 import fnmatch
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from datetime import timedelta
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
@@ -14,61 +14,34 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
-from timeoutmgr import headers
-from timeoutmgr.destinations import DESTINATION_BYTES, SATELLITES, UNFIT
-from timeoutmgr.errors import ConfigurationError
-from timeoutmgr.instants import LATEST, Micros, duration_micros, to_wire
-from timeoutmgr.outgoing import RESERVED
+from timeoutmgr.message import headers
+from timeoutmgr.message.instants import LATEST, duration_micros, to_wire
+from timeoutmgr.message.routes import NAMESPACE
+from timeoutmgr.message.validation import (
+    DESTINATION_BYTES,
+    ID_CHARACTERS,
+    SATELLITES,
+    UNFIT,
+    Limits,
+)
 from timeoutmgr.pipeline.errors import WrongColumns
+from timeoutmgr.pipeline.options import COLUMNS, TEXTS, RequestRules
 from timeoutmgr.pipeline.transforms.instants import EXPECTED, instant, is_thinkable
 from timeoutmgr.pipeline.views import TO_STORE
-from timeoutmgr.routing import NAMESPACE
-from timeoutmgr.validation import ID_CHARACTERS, Limits
+from timeoutmgr.sender.composer import RESERVED
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-PAST: Final = ("reject", "dispatch", "shift")
-
-_TEXTS: Final = ("destination", "key", "saga_id", "message_type", "content_type", "body_encoding")
-COLUMNS: Final = (*_TEXTS, "due", "delay", "body", "headers")
 # To Java $ is also before a line's end, and only \z the end.
 _PRINTABLE: Final = r"^[ [^\p{C}\p{Z}]]{1,200}\z"
 _SHORT_STRING: Final = 255
-"""Bytes of what AMQP calls a short string, and no database's column is too short for."""
+"""Bytes of a short string of AMQP, for which the columns of every database are long enough."""
 _LONGEST_DELAY: Final = 8_000 * 365 * 86_400
 _BY_THEIR_NAMES: Final[Mapping[str, str]] = MappingProxyType({})
 _EXACT: Final = {"timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}
 """Times in JSON to the microsecond: by itself Spark writes three digits of a second."""
 _WIRE: Final = "yyyy-MM-dd HH:mm:ss:SSSSSS 'Z'"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
-    """How rows become timeouts of *endpoint*.
-
-    *dataset* names what the rows are of: a row's message id is the data set and its key, or, where
-    it has none, the data set and a digest of its content. *past* is what becomes of a row that is
-    due already: ``reject`` it, ``dispatch`` it as it is, or ``shift`` it to *now*. *unknown* are
-    destinations that do not exist.
-    """
-
-    endpoint: str
-    dataset: str
-    now: Micros
-    message_type: str | None = None
-    past: str = "reject"
-    limits: Limits = field(default_factory=Limits)
-    unknown: frozenset[str] = frozenset()
-
-    def __post_init__(self) -> None:
-        """Check every value."""
-        if self.past not in PAST:
-            raise ConfigurationError(f"past is one of {PAST}, got {self.past!r}")
-        if not self.dataset or len(self.dataset) > 100 or not _is_plain(self.dataset):
-            raise ConfigurationError(
-                f"dataset is 1 to 100 printable ASCII characters, got {self.dataset!r}"
-            )
 
 
 def normalised(
@@ -77,13 +50,13 @@ def normalised(
     *,
     ignore_extra: bool = False,
 ) -> "DataFrame":
-    """Return *frame* with all of COLUMNS: those that are missing are empty.
+    """Return *frame* with all of COLUMNS: missing columns are empty.
 
     Upper and lower case of a name do not count. *columns* says how a column is called in *frame*,
     by the name that it has here. Other columns are left out with *ignore_extra*.
 
-    Raises WrongColumns where there is no way to read it: no destination, nothing that says when,
-    times without a zone, types that cannot be meant, columns that are not read.
+    Raises WrongColumns for a frame without destination, or without due time and delay, for times
+    without a zone, for unfit types, and for columns that are not read.
     """
     found, problems = _found(frame.schema, columns, ignore_extra=ignore_extra)
     problems += [f"has no column {name!r}" for name in ("destination", "body") if name not in found]
@@ -106,14 +79,14 @@ def normalised(
 def _found(
     schema: t.StructType, columns: Mapping[str, str], *, ignore_extra: bool
 ) -> tuple[dict[str, t.StructField], list[str]]:
-    """Return the fields of *schema* by the names that they have here, and what is wrong."""
+    """Return the fields of *schema* by their names here, and the problems."""
     wanted = {theirs.lower(): ours for ours, theirs in columns.items()}
     found: dict[str, t.StructField] = {}
     problems, extra = [], []
     for one in schema.fields:
         name = wanted.get(one.name.lower(), one.name.lower())
-        is_taken = name in columns and one.name.lower() not in wanted
-        if name not in COLUMNS or is_taken:
+        is_mapped = name in columns and one.name.lower() not in wanted
+        if name not in COLUMNS or is_mapped:
             extra.append(one.name)
         elif name in found:
             problems.append(f"has two columns for {name!r}: {found[name].name!r} and {one.name!r}")
@@ -152,15 +125,14 @@ def _misfit(name: str, kind: t.DataType) -> list[str]:
     return [f"column {name!r} is {kind.simpleString()}, expected {names}; write it as one of these"]
 
 
-def judged(requests: "DataFrame", rules: Rules) -> "DataFrame":
+def judged(requests: "DataFrame", rules: RequestRules) -> "DataFrame":
     """Return the timeouts that *requests* ask for, and ``reasons`` why a row is none.
 
-    The columns are those of ``views.TO_STORE``, ``reasons``, ``content``, a digest of all that
-    makes two rows of one key the same message, and ``input``, the row as JSON where there are
-    reasons.
+    The columns are ``views.TO_STORE``, ``reasons``, ``content`` (a digest, equal for two rows of a
+    key that are the same message), and ``input``, the row as JSON if it has reasons.
     """
     kinds: Mapping[str, t.DataType] = {one.name: one.dataType for one in requests.schema.fields}
-    texts = {name: f.col(name).cast("string") for name in _TEXTS}
+    texts = {name: f.col(name).cast("string") for name in TEXTS}
     # To CSV an empty text is none.
     own_type = f.nullif(texts["message_type"], f.lit(""))
     texts["message_type"] = f.coalesce(own_type, f.lit(rules.message_type))
@@ -198,7 +170,7 @@ def judged(requests: "DataFrame", rules: Rules) -> "DataFrame":
 
 
 def _content() -> "Column":
-    # Not the headers as they are stored: the same ones in another order are no other content.
+    # Not the headers as they are stored: their order is not content.
     given = f.array_sort(f.map_entries("given"))
     parts = ("due", "destination", "saga_id", "message_type", "content_type_", "body")
     return f.xxhash64(*parts, given)
@@ -208,7 +180,7 @@ def timeout_id(endpoint: str, message_id: "Column") -> "Column":
     """Return the id of the timeout that holds *message_id*, as ``routing.timeout_id`` makes it."""
     before = NAMESPACE.bytes + f"{len(endpoint)}:{endpoint}".encode()
     digest = f.sha1(f.concat(f.lit(before), f.encode(message_id, "UTF-8")))
-    # Version 5 in one digit; in another the two bits that say what kind of UUID it is.
+    # A digit with the version 5; another digit with the two bits of the UUID's variant.
     variant = f.translate(f.substring(digest, 17, 1), "0123456789abcdef", "89ab89ab89ab89ab")
     return f.concat(
         *(f.substring(digest, 1, 8), f.lit("-"), f.substring(digest, 9, 4), f.lit("-5")),
@@ -221,8 +193,8 @@ def _because(condition: "Column", reason: str) -> "Column":
     return f.when(condition, f.lit(reason))
 
 
-def _when(kinds: Mapping[str, t.DataType], rules: Rules) -> tuple["Column", list["Column"]]:
-    """Return when a row is due, and what may be wrong with that."""
+def _when(kinds: Mapping[str, t.DataType], rules: RequestRules) -> tuple["Column", list["Column"]]:
+    """Return the due time of a row, and the reasons against it."""
     raw, delay = f.col("due"), f.col("delay").cast("string").try_cast("double")
     at = instant(raw, kinds["due"])
     now = f.timestamp_micros(f.lit(rules.now))
@@ -276,7 +248,7 @@ def _body(kind: t.DataType, encoding: "Column", limits: Limits) -> tuple["Column
 
 
 def _no_text(name: str) -> "Column":
-    # Spark takes bytes for a text without a look at them; what they became would be stored.
+    # Spark takes bytes for a text without a check, and would store the damaged text.
     return _because(~f.is_valid_utf8(name), f"{name} is no UTF-8")
 
 
@@ -303,7 +275,7 @@ def _headers(
         is_valid = f.is_valid_utf8(raw)
     else:
         is_valid = f.forall(f.concat(names, f.map_values(given)), f.is_valid_utf8)
-    taken = f.exists(
+    reserved = f.exists(
         names,
         lambda name: (
             name.isin(*sorted(RESERVED))
@@ -321,9 +293,9 @@ def _headers(
             f"the name of a header has more than {_SHORT_STRING} bytes",
         ),
         _because(~is_valid, "headers are no UTF-8"),
-        # What else is added to them takes about a kilobyte.
+        # The headers that are added take about a kilobyte.
         _because(size > limits.max_headers - 2_048, "headers are over limits.max_headers"),
-        _because(taken, "a header is one that the timeout manager or the broker sets itself"),
+        _because(reserved, "a header is one that the timeout manager or the broker sets itself"),
     ]
 
 
@@ -340,7 +312,7 @@ def _is_twice(names: "Column") -> "Column":
     return f.size(f.array_distinct(names)) < f.size(names)
 
 
-def _names_wrong(rules: Rules) -> list["Column"]:
+def _names_wrong(rules: RequestRules) -> list["Column"]:
     destination, key, saga = f.col("destination"), f.col("key"), f.col("saga_id")
     longest = ID_CHARACTERS - len(rules.dataset) - 1
     wrong = [
@@ -397,7 +369,7 @@ def _java(pattern: str) -> str:
 
 
 def _message_id(
-    texts: Mapping[str, "Column"], kinds: Mapping[str, t.DataType], rules: Rules
+    texts: Mapping[str, "Column"], kinds: Mapping[str, t.DataType], rules: RequestRules
 ) -> "Column":
     return f.concat(f.lit(f"{rules.dataset}/"), f.coalesce(texts["key"], _digest(kinds)))
 
@@ -406,7 +378,7 @@ def _digest(kinds: Mapping[str, t.DataType]) -> "Column":
     """Return a digest of the columns that the input has.
 
     Rows that are due on a whole millisecond keep the digest that they had when all times in it were
-    cut to milliseconds: what was stored under it is known again.
+    cut to milliseconds, so that rows of earlier versions are known again.
     """
     row = f.struct(*_shown(kinds))
     is_finer = f.lit("timestamp" in kinds["body"].simpleString())
@@ -421,7 +393,7 @@ def _shown(kinds: Mapping[str, t.DataType]) -> list["Column"]:
     return [f.col(name) for name, kind in kinds.items() if name in COLUMNS]
 
 
-def _all_headers(rules: Rules) -> "Column":
+def _all_headers(rules: RequestRules) -> "Column":
     """Return the headers that ``Composer`` gives such a message, and the store's satellite."""
     message_id = f.col("message_id")
     own: dict[str, Any] = {
@@ -451,15 +423,11 @@ def _all_headers(rules: Rules) -> "Column":
     return f.when(plain, fields).otherwise(f.to_json(both))
 
 
-def _is_plain(text: str) -> bool:
-    return text.isascii() and text.isprintable()
-
-
 def smeared(timeouts: "DataFrame", hot: "DataFrame", jitter: timedelta) -> "DataFrame":
-    """Return *timeouts* with those in *hot* seconds (column ``second``) up to *jitter* later.
+    """Return *timeouts*, up to *jitter* later if they are due in *hot* seconds (column ``second``).
 
-    How much later hangs on the id alone, so that another run says the same; never earlier. Where
-    they have headers, the one that tells of it is put right too.
+    The delay depends on the id alone, so that another run gives the same; never earlier. If the
+    rows have headers, the header of the due time is changed too.
     """
     later = f.pmod(f.xxhash64("id"), f.lit(duration_micros(jitter)))
     moved = f.timestamp_micros(f.least(f.unix_micros("due") + later, f.lit(LATEST)))

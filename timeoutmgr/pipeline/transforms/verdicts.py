@@ -1,10 +1,10 @@
-"""What became of every message: evidence from all sides, one row an id, and a verdict on each.
+"""The fate of every message: evidence from all sides, a row for each id, and a verdict on it.
 
-One union and one grouping by id, of numbers alone: a join for each side would cost twice that, and
-texts would make the grouping sort.
+A single union and a single grouping by id, of numbers alone: a join for each side would cost twice
+as much, and texts would make the grouping sort.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from enum import IntFlag, StrEnum
@@ -15,9 +15,8 @@ from pyspark.sql import functions as f
 from pyspark.sql import types as t
 
 from timeoutmgr.contracts import TimeoutState
-from timeoutmgr.instants import Micros, duration_micros
+from timeoutmgr.message.instants import Micros, duration_micros
 from timeoutmgr.pipeline.transforms.instants import EXPECTED, KINDS, instant, is_thinkable
-from timeoutmgr.pipeline.transforms.prints import PRINT, printed
 from timeoutmgr.pipeline.transforms.requests import timeout_id
 
 if TYPE_CHECKING:
@@ -25,9 +24,46 @@ if TYPE_CHECKING:
 
     from pyspark.sql import Column, DataFrame
 
+PRINT: Final = ("print_1", "print_2")
+_HEAPS: Final = 1024
+
+
+def printed(rows: "DataFrame") -> "DataFrame":
+    """Return *rows* with the two columns of PRINT in place of their id.
+
+    Spark sends and groups numbers in less time than texts, and finds the smallest of some numbers
+    without keeping them. Of a billion ids, two share all 128 bits once in 10^20 runs.
+    """
+    others = [name for name in rows.columns if name != "id"]
+    # The same hash from another seed, which is the hash of the number before the id.
+    hashes = (_print_1(), f.xxhash64(f.lit(1), f.col("id")))
+    return rows.select(*(one.alias(name) for one, name in zip(hashes, PRINT, strict=True)), *others)
+
+
+def tallied(rows: "DataFrame", kind: str) -> "DataFrame":
+    """Return how many of *rows* are of each *kind*, in heaps: kind, many, and two prints of each.
+
+    A heap names the first and the last that lie in it. With few of a kind hardly any heap has
+    three, so that all are named; with many there are some thousand names to choose from.
+    """
+    first, second = map(f.col, PRINT)
+    heap = f.pmod(second, f.lit(_HEAPS)).alias("heap")
+    return rows.groupBy(kind, heap).agg(
+        f.count(f.lit(1)).alias("many"), f.min(first).alias("first"), f.max(first).alias("last")
+    )
+
+
+def about(rows: "DataFrame", prints: Collection[int]) -> "DataFrame":
+    """Return the *rows*, which have an id, whose first print is among *prints*."""
+    return rows.where(_print_1().isin(list(prints)))
+
+
+def _print_1() -> "Column":
+    return f.xxhash64(f.col("id"))
+
 
 class Verdict(StrEnum):
-    """What became of a message."""
+    """The fate of a message."""
 
     OK = "ok"
     LATE = "late"
@@ -44,19 +80,19 @@ class Verdict(StrEnum):
     DEAD_LETTERED = "dead_lettered"
     """In the error queue, with its whole message."""
     MIGRATED = "migrated"
-    """Moved to another place; what became of it there, that place knows."""
+    """Moved to another place, which knows its fate there."""
     UNDECIDED = "undecided"
     """Accepted, not seen, and nothing tells whether it should have arrived by now."""
     UNKNOWN = "unknown"
-    """What is told of it cannot all be true, or tells nothing."""
+    """The evidence contradicts itself, or proves nothing."""
 
 
 BROKEN: Final = (Verdict.LOST, Verdict.DISPATCHED_BUT_PENDING)
 """Verdicts that no run may have."""
 
 
-class Mark(IntFlag):
-    """What one piece of evidence tells of its message."""
+class Evidence(IntFlag):
+    """Kinds of evidence on a message."""
 
     PENDING = 1
     ACCEPTED = 2
@@ -73,29 +109,30 @@ class Mark(IntFlag):
     OTHER = 512
 
 
-EVENTS: Final[Mapping[str, Mark]] = {
-    "scheduled": Mark.SCHEDULED,
-    "rescheduled": Mark.SCHEDULED,
-    "dispatched": Mark.DISPATCHED,
-    "cancelled": Mark.CANCELLED,
-    "failed": Mark.FAILED,
-    "dead_lettered": Mark.FAILED,
-    TimeoutState.MIGRATED: Mark.MOVED,
+EVENTS: Final[Mapping[str, Evidence]] = {
+    "scheduled": Evidence.SCHEDULED,
+    "rescheduled": Evidence.SCHEDULED,
+    "dispatched": Evidence.DISPATCHED,
+    "cancelled": Evidence.CANCELLED,
+    "failed": Evidence.FAILED,
+    "dead_lettered": Evidence.FAILED,
+    TimeoutState.MIGRATED: Evidence.MOVED,
 }
-STATES: Final[Mapping[str, Mark]] = {
-    TimeoutState.PENDING: Mark.KEPT,
-    TimeoutState.DISPATCHED: Mark.CLOSED,
-    TimeoutState.CANCELLED: Mark.CANCELLED,
-    TimeoutState.FAILED: Mark.FAILED,
-    TimeoutState.MIGRATED: Mark.MOVED,
+STATES: Final[Mapping[str, Evidence]] = {
+    TimeoutState.PENDING: Evidence.KEPT,
+    TimeoutState.DISPATCHED: Evidence.CLOSED,
+    TimeoutState.CANCELLED: Evidence.CANCELLED,
+    TimeoutState.FAILED: Evidence.FAILED,
+    TimeoutState.MIGRATED: Evidence.MOVED,
 }
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bounds:
-    """By what verdicts are given.
+    """The bounds of verdicts.
 
-    What was due before *cutoff* is to have ended; later than *late* after its due time is late.
+    A message due before *cutoff* is expected to have ended; later than *late* after its due time is
+    late.
     Messages that are accepted without a due time were so before *as_of*; None: at any time.
     """
 
@@ -111,34 +148,36 @@ class Bounds:
 
 def of_history(history: "DataFrame") -> "DataFrame":
     """Return the evidence of *history*, which has id, event, at and due."""
-    return history.select("id", _marks("event", EVENTS), _micros("at"), _micros("due"))
+    return history.select("id", _kinds_by("event", EVENTS), _micros("at"), _micros("due"))
 
 
 def of_pending(pending: "DataFrame") -> "DataFrame":
     """Return the evidence of *pending*, which has id and due."""
-    return pending.select("id", _mark(Mark.PENDING), _none("at"), _micros("due"))
+    return pending.select("id", _of_kind(Evidence.PENDING), _none("at"), _micros("due"))
 
 
 def of_keys(keys: "DataFrame") -> "DataFrame":
     """Return the evidence of *keys*, which has id, state, due and closed_at."""
     return keys.select(
-        "id", _marks("state", STATES), _micros("closed_at").alias("at"), _micros("due")
+        "id", _kinds_by("state", STATES), _micros("closed_at").alias("at"), _micros("due")
     )
 
 
 def of_accepted(accepted: "DataFrame", endpoint: str) -> "DataFrame":
-    """Return the evidence of what senders say was *accepted* for *endpoint*'s manager.
+    """Return the evidence of senders: messages *accepted* for *endpoint*'s manager.
 
     It has id, or message_id, and due if they know it; see :func:`problems_of`.
     """
     known = accepted.columns
     id_ = f.col("id") if "id" in known else timeout_id(endpoint, f.col("message_id").cast("string"))
     due = f.unix_micros(instant(*_due_in(accepted)))
-    return accepted.select(id_.alias("id"), _mark(Mark.ACCEPTED), _none("at"), due.alias("due"))
+    return accepted.select(
+        id_.alias("id"), _of_kind(Evidence.ACCEPTED), _none("at"), due.alias("due")
+    )
 
 
 def problems_of(accepted: "DataFrame") -> list[str]:
-    """Return why *accepted* cannot be taken for what senders say; it is read once for that."""
+    """Return the problems of *accepted* as a list of senders; it is read once for that."""
     ids = [name for name in ("id", "message_id") if name in accepted.columns]
     if not ids:
         return ["has neither a column 'message_id' nor 'id'"]
@@ -179,7 +218,7 @@ def verdicts(evidence: "Sequence[DataFrame]", bounds: Bounds) -> "DataFrame":
 
 
 def verdicts_by_print(evidence: "Sequence[DataFrame]", bounds: Bounds) -> "DataFrame":
-    """Return what `verdicts` does, in four fifths of its time, with prints in place of ids."""
+    """Return the same as `verdicts`, in four fifths of its time, with prints in place of ids."""
     return _judged(printed(together(evidence)), PRINT, bounds)
 
 
@@ -189,63 +228,65 @@ def together(frames: "Sequence[DataFrame]") -> "DataFrame":
 
 
 def _judged(evidence: "DataFrame", by: "Sequence[str]", bounds: Bounds) -> "DataFrame":
-    mark = f.col("mark")
-    # Brought together before it is grouped: an id is told of a few times, in different places, so
+    kind = f.col("kind")
+    # Brought together before it is grouped: an id is known of a few times, in different places, so
     # that to group in each place first would take as long again, and send no fewer rows.
     sums = (
         evidence.repartition(*by)
         .groupBy(*by)
         .agg(
-            f.bit_or(mark).alias("marks"),
-            f.sum((mark == Mark.DISPATCHED).cast("int")).alias("dispatches"),
-            f.min(f.when(mark == Mark.DISPATCHED, f.col("at"))).alias("dispatched_at"),
-            f.min(f.when(mark == Mark.DISPATCHED, f.col("due"))).alias("dispatched_due"),
-            f.max(f.when(mark == Mark.CLOSED, f.col("at"))).alias("closed_at"),
-            f.max(f.when(mark == Mark.PENDING, f.col("due"))).alias("pending_due"),
-            f.max(f.when(_any_of(mark, _KNOWS_DUE), f.col("due"))).alias("other_due"),
+            f.bit_or(kind).alias("kinds"),
+            f.sum((kind == Evidence.DISPATCHED).cast("int")).alias("dispatches"),
+            f.min(f.when(kind == Evidence.DISPATCHED, f.col("at"))).alias("dispatched_at"),
+            f.min(f.when(kind == Evidence.DISPATCHED, f.col("due"))).alias("dispatched_due"),
+            f.max(f.when(kind == Evidence.CLOSED, f.col("at"))).alias("closed_at"),
+            f.max(f.when(kind == Evidence.PENDING, f.col("due"))).alias("pending_due"),
+            f.max(f.when(_any_of(kind, _KNOWS_DUE), f.col("due"))).alias("other_due"),
         )
     )
     due = f.coalesce("dispatched_due", "pending_due", "other_due")
     first = f.coalesce("dispatched_at", "closed_at")
-    told = sums.select(
-        *by, "marks", "dispatches", first.alias("first_at"), due.alias("due")
+    known = sums.select(
+        *by, "kinds", "dispatches", first.alias("first_at"), due.alias("due")
     ).withColumn("lateness", f.col("first_at") - f.col("due"))
-    return told.select(
+    return known.select(
         *by, _verdict(bounds).alias("verdict"), "dispatches", "first_at", "due", "lateness"
     )
 
 
-_KNOWS_DUE: Final = Mark.ACCEPTED | Mark.SCHEDULED | Mark.CLOSED | Mark.KEPT | Mark.MOVED
+_KNOWS_DUE: Final = (
+    Evidence.ACCEPTED | Evidence.SCHEDULED | Evidence.CLOSED | Evidence.KEPT | Evidence.MOVED
+)
 
 
 def _verdict(bounds: Bounds) -> "Column":
-    is_pending, is_sent = _has(Mark.PENDING), f.col("dispatches") > 0
+    is_pending, is_sent = _has(Evidence.PENDING), f.col("dispatches") > 0
     is_over = f.col("due") < bounds.cutoff
     is_late = f.col("lateness") > duration_micros(bounds.late)
-    ended = _has(Mark.FAILED) | _has(Mark.CANCELLED)
+    ended = _has(Evidence.FAILED) | _has(Evidence.CANCELLED)
     chain = [
         (is_sent & is_pending, Verdict.DISPATCHED_BUT_PENDING),
         (f.col("dispatches") > 1, Verdict.DUPLICATE),
         (is_sent & is_late, Verdict.LATE),
         (is_sent, Verdict.OK),
-        (is_pending & (ended | _has(Mark.CLOSED)), Verdict.UNKNOWN),
-        (_has(Mark.CLOSED) & is_late, Verdict.LATE),
-        (_has(Mark.CLOSED), Verdict.OK),
-        (_has(Mark.FAILED), Verdict.DEAD_LETTERED),
-        (_has(Mark.CANCELLED), Verdict.CANCELLED),
+        (is_pending & (ended | _has(Evidence.CLOSED)), Verdict.UNKNOWN),
+        (_has(Evidence.CLOSED) & is_late, Verdict.LATE),
+        (_has(Evidence.CLOSED), Verdict.OK),
+        (_has(Evidence.FAILED), Verdict.DEAD_LETTERED),
+        (_has(Evidence.CANCELLED), Verdict.CANCELLED),
         (is_pending & is_over, Verdict.OVERDUE),
         (is_pending, Verdict.PENDING),
-        # All is seen at one moment: what was stored and is not there has gone.
-        (_has(Mark.KEPT), Verdict.LOST),
-        (_has(Mark.MOVED), Verdict.MIGRATED),
-        (_has(Mark.SCHEDULED), Verdict.LOST),
-        # What was accepted may be on its way to the store until it is due.
-        (_has(Mark.ACCEPTED) & f.coalesce(~is_over, f.lit(False)), Verdict.PENDING),
+        # All tables are read at one moment: a stored timeout that is in none of them is lost.
+        (_has(Evidence.KEPT), Verdict.LOST),
+        (_has(Evidence.MOVED), Verdict.MIGRATED),
+        (_has(Evidence.SCHEDULED), Verdict.LOST),
+        # An accepted message may be on its way to the store until it is due.
+        (_has(Evidence.ACCEPTED) & f.coalesce(~is_over, f.lit(False)), Verdict.PENDING),
         (
-            _has(Mark.ACCEPTED) & f.col("due").isNull() & f.lit(not bounds.accepted_is_stored),
+            _has(Evidence.ACCEPTED) & f.col("due").isNull() & f.lit(not bounds.accepted_is_stored),
             Verdict.UNDECIDED,
         ),
-        (_has(Mark.ACCEPTED), Verdict.LOST),
+        (_has(Evidence.ACCEPTED), Verdict.LOST),
     ]
     verdict = f.lit(Verdict.UNKNOWN.value)
     for condition, meant in reversed(chain):
@@ -253,23 +294,23 @@ def _verdict(bounds: Bounds) -> "Column":
     return verdict
 
 
-def _has(mark: Mark) -> "Column":
-    return _any_of(f.col("marks"), mark)
+def _has(kind: Evidence) -> "Column":
+    return _any_of(f.col("kinds"), kind)
 
 
-def _any_of(marks: "Column", asked: Mark) -> "Column":
-    return marks.bitwiseAND(f.lit(int(asked))) != 0
+def _any_of(kinds: "Column", asked: Evidence) -> "Column":
+    return kinds.bitwiseAND(f.lit(int(asked))) != 0
 
 
-def _marks(column: str, meanings: Mapping[str, Mark]) -> "Column":
-    meant = f.lit(int(Mark.OTHER))
-    for name, mark in reversed([*meanings.items()]):  # the first is looked for first
-        meant = f.when(f.col(column) == name, f.lit(int(mark))).otherwise(meant)
-    return meant.alias("mark")
+def _kinds_by(column: str, meanings: Mapping[str, Evidence]) -> "Column":
+    meant = f.lit(int(Evidence.OTHER))
+    for name, kind in reversed([*meanings.items()]):  # the first is looked for first
+        meant = f.when(f.col(column) == name, f.lit(int(kind))).otherwise(meant)
+    return meant.alias("kind")
 
 
-def _mark(mark: Mark) -> "Column":
-    return f.lit(int(mark)).alias("mark")
+def _of_kind(kind: Evidence) -> "Column":
+    return f.lit(int(kind)).alias("kind")
 
 
 def _micros(column: str) -> "Column":

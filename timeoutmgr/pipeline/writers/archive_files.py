@@ -1,8 +1,8 @@
 """The data source ``timeouts_archive`` of Spark: history into Parquet files, by Arrow's own writer.
 
-It takes a fraction of the time of Spark's, which goes through every row and column for itself. It
-proves nothing: ``archive`` reads the files with Spark, and compares what they hold with what was
-read of the store.
+It takes a fraction of the time of Spark's writer, which goes through every row and column for
+itself. It proves nothing: ``archive`` reads the files with Spark, and compares their rows with the
+rows that were read from the store.
 """
 
 import secrets
@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,71 +21,47 @@ from pyspark.sql.types import StructType
 
 from timeoutmgr.pipeline.views import HISTORY
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
 FORMAT: Final = "timeouts_archive"
 FOLDERS: Final = ("endpoint", "event_date")
 """The columns that are not in a file, but in the names of the folders above it."""
 
 _IN_FILE: Final = pa.schema([field for field in HISTORY if field.name not in FOLDERS])
-# The others are different in every row, and a dictionary of them is thrown away half-way.
+# Other columns differ in every row, and Arrow throws their dictionary away half-way.
 _REPEATED: Final = ("event", "destination", "attempt", "node", "run_id")
 _GROUP_ROWS: Final = 100_000
-_UNFINISHED: Final = "_"
+UNFINISHED: Final = "_"
 # As Spark writes them, so that it reads them back.
 _ESCAPED: Final = frozenset("\"#%'*/:=?\\\x7f{[]^") | {chr(code) for code in range(1, 32)}
 _NOTHING: Final = "__HIVE_DEFAULT_PARTITION__"
-_BYTES_AT_ONCE: Final = "spark.sql.execution.arrow.maxBytesPerBatch"
-_ANY_NUMBER: Final = str(2**31 - 1)
-
-
-def write_files(spark: "SparkSession", rows: "DataFrame", folder: Path) -> None:
-    """Write *rows*, see :class:`ArchiveFiles`; then *folder* holds files that count, and no others.
-
-    A task that outlives the write, as one that was thought dead may, can still leave others there,
-    under names that nobody reads.
-    """
-    spark.dataSource.register(ArchiveFiles)
-    before = spark.conf.get(_BYTES_AT_ONCE)
-    # Spark would add up the bytes of a batch anew for each row. These rows are short, and a batch
-    # has no more than some thousands of them.
-    spark.conf.set(_BYTES_AT_ONCE, _ANY_NUMBER)
-    try:
-        rows.write.format(FORMAT).mode("append").save(str(folder))
-    finally:
-        spark.conf.set(_BYTES_AT_ONCE, str(before))
-    for path in folder.rglob(f"{_UNFINISHED}*.parquet"):
-        path.unlink()
 
 
 class ArchiveFiles(DataSource):
     """Writes rows, which have HISTORY's columns and FOLDERS', into files below the option *path*.
 
-    Rows of one endpoint and day that come one after the other are one file.
+    Rows of the same endpoint and day in sequence become one file.
     """
 
     @classmethod
     def name(cls) -> str:
-        """Return what ``format`` calls it."""
+        """Return the name for ``format``."""
         return FORMAT
 
     def writer(self, schema: StructType, overwrite: bool) -> "ArchiveFilesWriter":
-        """Return what writes rows of *schema*; what is in the folder already stays there."""
+        """Return a writer of rows of *schema*; files that are in the folder already stay there."""
         return ArchiveFilesWriter(Path(self.options["path"]))
 
 
 @dataclass(frozen=True, slots=True)
-class Written(WriterCommitMessage):
-    """The *files* that one task wrote, under names that nobody reads."""
+class WrittenFiles(WriterCommitMessage):
+    """The *files* of a task, under names that no reader reads."""
 
     files: tuple[str, ...]
 
 
 class ArchiveFilesWriter(DataSourceArrowWriter):
-    """Writes files under names that nobody reads, until ``commit`` gives those that count others.
+    """Writes files under names that no reader reads; ``commit`` renames the files that count.
 
-    A task that dies, or one of two that do the same, leaves files that ``commit`` does not know of.
+    A task that dies, or the second of two equal tasks, leaves files unknown to ``commit``.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -96,14 +72,14 @@ class ArchiveFilesWriter(DataSourceArrowWriter):
         with Files(self._folder) as files:
             for batch in iterator:
                 files.add(batch)
-        return Written(tuple(str(path) for path in files.written))
+        return WrittenFiles(tuple(str(path) for path in files.written))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Give the files that count the names under which they do."""
+        """Rename the files that count."""
         for message in messages:
-            if isinstance(message, Written):
+            if isinstance(message, WrittenFiles):
                 for path in map(Path, message.files):
-                    path.rename(path.with_name(path.name.removeprefix(_UNFINISHED)))
+                    path.rename(path.with_name(path.name.removeprefix(UNFINISHED)))
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
         """Do nothing: tasks may still write, and none of it counts."""
@@ -146,7 +122,7 @@ class Files:
     def _begin(self, endpoint: str | None, day: date) -> None:
         folder = self._folder / f"endpoint={escaped(endpoint)}" / f"event_date={day.isoformat()}"
         folder.mkdir(parents=True, exist_ok=True)
-        path = folder / f"{_UNFINISHED}part-{secrets.token_hex(16)}.parquet"
+        path = folder / f"{UNFINISHED}part-{secrets.token_hex(16)}.parquet"
         made = pq.ParquetWriter(path, _IN_FILE, compression="zstd", use_dictionary=list(_REPEATED))
         self._key, self._writer = (endpoint, day), self._open.enter_context(made)
         self.written.append(path)

@@ -10,11 +10,18 @@ import pyarrow as pa
 
 from timeoutmgr.contracts import TimeoutState
 from timeoutmgr.errors import StorageConflict
-from timeoutmgr.pipeline.connecting import postgresql_connection
-from timeoutmgr.pipeline.errors import ContentDiffers
-from timeoutmgr.pipeline.sameness import OF_TIMES, same_headers
+from timeoutmgr.pipeline.adbc import postgresql_connection
 from timeoutmgr.pipeline.stores import Store
 from timeoutmgr.pipeline.views import INSTANT
+from timeoutmgr.pipeline.writers.conflicts import (
+    COMPARED,
+    DIFFERENT,
+    KNOWN,
+    TIME_HEADERS,
+    KnownIdRule,
+    refuse,
+    same_headers,
+)
 
 _STAGE: Final = "timeoutmgr_stage"
 _KNOWN: Final = "23505"
@@ -26,15 +33,15 @@ _ROW_COLUMNS: Final = (
     *("endpoint", "due", "id", "destination", "saga_id", "message_id", "headers", "body"),
     *("content_type", "content_encoding", "created", "version", "attempts", "run_id"),
 )
-_TOLD_COLUMNS: Final = (
+_HISTORY_COLUMNS: Final = (
     *("id", "event", "at", "due", "endpoint", "destination", "attempt", "node", "run_id"),
 )
 
 
-class CopyPut:
+class CopyWriter:
     """Stores chunks in PostgreSQL; each in a connection and transaction of its own."""
 
-    def __init__(self, store: Store, run_id: str | None, on_conflict: str) -> None:
+    def __init__(self, store: Store, run_id: str | None, on_conflict: KnownIdRule) -> None:
         self._store = store
         self._run_id = run_id
         self._on_conflict = on_conflict
@@ -42,7 +49,7 @@ class CopyPut:
         self._tells = store.tables.history_kept == "full"
 
     def __call__(self, chunk: pa.Table) -> int:
-        """Store what is new of *chunk*; return how many rows that was."""
+        """Store the new rows of *chunk*; return their number."""
         from adbc_driver_manager import Error
 
         put = self._copy
@@ -86,24 +93,24 @@ class CopyPut:
 
     def _copy(self, cursor: Any, rows: pa.Table) -> int:
         tables = self._store.tables
-        # In the order of ids; whoever has the keys is alone with the other rows, in any order.
+        # In the order of ids; the writer of the keys is alone with the other rows, in any order.
         keys = rows.select(_KEY_COLUMNS).sort_by([("endpoint", "ascending"), ("id", "ascending")])
         for table, added in (
             (tables.keys, keys),
             (tables.timeouts, rows.select(_ROW_COLUMNS)),
-            *(((tables.history, rows.select(_TOLD_COLUMNS)),) if self._tells else ()),
+            *(((tables.history, rows.select(_HISTORY_COLUMNS)),) if self._tells else ()),
         ):
             cursor.adbc_ingest(table.name, added, mode="append", db_schema_name=self._schema)
         return int(rows.num_rows)
 
     def _merge(self, cursor: Any, rows: pa.Table) -> int:
         cursor.adbc_ingest(_STAGE, rows, mode="create", temporary=True)
-        if self._on_conflict == "error":
-            known = [row[0] for row in self._ask(cursor, self.known_of_others())]
-            _refuse(known, "and on_conflict=error wants none to be")
-        new = self._ask(cursor, self._take_what_is_new())[0][0]
-        if self._on_conflict != "ignore":
-            _refuse(_differing_ids(self._ask(cursor, self._differing())), "with other contents")
+        if self._on_conflict is KnownIdRule.ERROR:
+            known = [row[0] for row in self._ask(cursor, self.known_to_others())]
+            refuse(known, KNOWN)
+        new = self._ask(cursor, self._insert_new())[0][0]
+        if self._on_conflict.compares:
+            refuse(_differing_ids(self._ask(cursor, self._differing())), DIFFERENT)
         # With the commit at the latest, but another chunk may come in this session's place.
         cursor.execute(f"DROP TABLE {_STAGE}")
         return int(new)
@@ -116,25 +123,25 @@ class CopyPut:
         cursor.adbc_statement.set_options(**{"adbc.postgresql.use_copy": "true"})
         return found
 
-    def _take_what_is_new(self) -> str:
-        told = ""
+    def _insert_new(self) -> str:
+        recorded = ""
         if self._tells:
-            columns = ", ".join(_TOLD_COLUMNS)
-            told = (
-                f"told AS (INSERT INTO {self._name('history')} ({columns}) "
+            columns = ", ".join(_HISTORY_COLUMNS)
+            recorded = (
+                f"recorded AS (INSERT INTO {self._name('history')} ({columns}) "
                 f"SELECT {columns} FROM {_STAGE} JOIN new USING (endpoint, id)), "
             )
         keys, columns = ", ".join(_KEY_COLUMNS), ", ".join(_ROW_COLUMNS)
         return (
             f"WITH new AS (INSERT INTO {self._name('keys')} ({keys}) SELECT {keys} FROM {_STAGE} "
             'ORDER BY endpoint COLLATE "C", id COLLATE "C" ON CONFLICT DO NOTHING '
-            f"RETURNING endpoint, id), {told}"
+            f"RETURNING endpoint, id), {recorded}"
             f"stored AS (INSERT INTO {self._name('timeouts')} ({columns}) "
             f"SELECT {columns} FROM {_STAGE} JOIN new USING (endpoint, id) RETURNING 1) "
             "SELECT count(*) FROM stored"
         )
 
-    def known_of_others(self) -> str:
+    def known_to_others(self) -> str:
         """Return SQL for the staged ids that are known, but for this run's.
 
         A task that is tried again meets its own.
@@ -151,11 +158,10 @@ class CopyPut:
         )
 
     def _differing(self) -> str:
-        """Ask for what is stored and looks different; see ``_differing_ids``."""
-        compared = ("destination", "saga_id", "body", "content_type", "content_encoding")
-        differs = " OR ".join(f"t.{name} IS DISTINCT FROM s.{name}" for name in compared)
+        """Return SQL for the stored rows that look different; see ``_differing_ids``."""
+        differs = " OR ".join(f"t.{name} IS DISTINCT FROM s.{name}" for name in COMPARED)
         return (
-            # One that was rescheduled since is due at another time, rightly.
+            # A timeout that was rescheduled since is rightly due at another time.
             f"SELECT * FROM (SELECT s.id, ({differs} OR (t.version = 0 "
             "AND coalesce(t.original_due, t.due) <> s.due)) "
             "AS differs, s.headers AS given, t.headers AS stored "
@@ -170,14 +176,9 @@ class CopyPut:
         return preparer.format_table(getattr(self._store.tables, table))
 
 
-def _refuse(ids: Sequence[str], why: str) -> None:
-    if ids:
-        raise ContentDiffers(ids, why)
-
-
 def _timeless(column: str) -> str:
     """Return SQL for the JSON text of headers without the times; as text, where they are equal."""
-    names = "|".join(re.escape(name) for name in OF_TIMES)
+    names = "|".join(re.escape(name) for name in TIME_HEADERS)
     return f"""regexp_replace({column}, '"({names})": ?"[^"]*"', '', 'g')"""
 
 

@@ -1,10 +1,9 @@
 """Storing rows by the chunk: each in one transaction, each row once in its id's life.
 
-PostgreSQL takes a chunk by COPY, keys before rows. Where some id is known already the chunk is
-undone, and put through a table of its own that only what is new is taken from.
+PostgreSQL takes a chunk by COPY, keys before rows. If some id is known already, the chunk is
+rolled back, and put through a table of its own from which only new rows are stored.
 """
 
-import json
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -13,48 +12,38 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from timeoutmgr.errors import ConfigurationError, InvalidMessage
-from timeoutmgr.pipeline.copying import CopyPut
-from timeoutmgr.pipeline.errors import ContentDiffers
-from timeoutmgr.pipeline.sameness import same_headers
 from timeoutmgr.pipeline.stores import Store
-from timeoutmgr.pipeline.storing import StorePut
 from timeoutmgr.pipeline.views import TO_STORE
+from timeoutmgr.pipeline.writers.conflicts import GIVEN_TWICE, KnownIdRule, refuse, same_content
+from timeoutmgr.pipeline.writers.copy_writer import CopyWriter
+from timeoutmgr.pipeline.writers.store_writer import StoreWriter
 
 CHUNK_ROWS: Final = 50_000
 CHUNK_BYTES: Final = 64 * 1024 * 1024
 """Where bodies are large, fewer rows than CHUNK_ROWS make a chunk."""
-ON_CONFLICT: Final = ("ignore", "error", "verify")
 
 _OPTIONAL: Final = ("saga_id",)
 _LONG_TEXTS: Final = ("headers",)
 _TEXT_LENGTH: Final = 255
-_COMPARED: Final = ("due", "destination", "saga_id", "body", "content_type", "content_encoding")
-
-
-def checked_on_conflict(given: str) -> str:
-    """Return *given* if a known id can be met so; raise ConfigurationError if not."""
-    if given not in ON_CONFLICT:
-        raise ConfigurationError(f"on_conflict is one of {', '.join(ON_CONFLICT)}, got {given!r}")
-    return given
 
 
 @dataclass(frozen=True, slots=True)
-class Loaded:
+class LoadResult:
     """How many *rows* were given, and how many of them were *new*."""
 
     rows: int = 0
     new: int = 0
 
-    def __add__(self, other: "Loaded") -> "Loaded":
+    def __add__(self, other: "LoadResult") -> "LoadResult":
         """Return both together."""
-        return Loaded(self.rows + other.rows, self.new + other.new)
+        return LoadResult(self.rows + other.rows, self.new + other.new)
 
 
-class Put(Protocol):
+class ChunkWriter(Protocol):
     """Stores one chunk in one transaction."""
 
     def __call__(self, chunk: pa.Table) -> int:
-        """Store what is new of *chunk*, which holds each id once; return how many rows that was.
+        """Store the new rows of *chunk*, which holds each id once; return their number.
 
         All take ids in order, so that no two that store the same wait for each other.
         """
@@ -70,22 +59,23 @@ class Loader:
     def __init__(
         self, store: Store, *, run_id: str | None = None, on_conflict: str = "ignore"
     ) -> None:
-        kind = CopyPut if store.is_postgresql else StorePut
-        self._put: Put = kind(store, run_id, checked_on_conflict(on_conflict))
-        self._may_differ = on_conflict == "ignore"
+        kind = CopyWriter if store.is_postgresql else StoreWriter
+        chosen = KnownIdRule.named(on_conflict)
+        self._put: ChunkWriter = kind(store, run_id, chosen)
+        self._may_differ = not chosen.compares
 
-    def load(self, batches: Iterable[pa.RecordBatch], chunk_rows: int = CHUNK_ROWS) -> Loaded:
+    def load(self, batches: Iterable[pa.RecordBatch], chunk_rows: int = CHUNK_ROWS) -> LoadResult:
         """Store all of *batches*; return how many rows that were, and how many were new.
 
         Raises InvalidMessage for rows that no store could hold, ContentDiffers as *on_conflict*
         says, and StorageUnavailable: chunks before that are stored then, and a run over the same
         rows stores the rest.
         """
-        loaded = Loaded()
+        loaded = LoadResult()
         for chunk in chunks(batches, chunk_rows):
             check(chunk)
             once = each_once(chunk, may_differ=self._may_differ)
-            loaded += Loaded(chunk.num_rows, self._put(once))
+            loaded += LoadResult(chunk.num_rows, self._put(once))
         return loaded
 
 
@@ -158,11 +148,8 @@ def each_once(chunk: pa.Table, *, may_differ: bool = True) -> pa.Table:
 def _require_same(ones: list[dict[str, Any]], others: list[dict[str, Any]]) -> None:
     pairs = zip(ones, others, strict=True)
     differing = dict.fromkeys(one["id"] for one, other in pairs if not _same(one, other))
-    if differing:
-        raise ContentDiffers([*differing], "or are given twice, with other contents")
+    refuse([*differing], GIVEN_TWICE)
 
 
 def _same(one: dict[str, Any], other: dict[str, Any]) -> bool:
-    if any(one[name] != other[name] for name in _COMPARED):
-        return False
-    return same_headers(json.loads(one["headers"]), json.loads(other["headers"]))
+    return one["due"] == other["due"] and same_content(one, other)

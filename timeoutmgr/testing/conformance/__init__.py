@@ -1,4 +1,4 @@
-"""What a store and a transport must do, as tests to run on one's own: see ``docs/testing.md``.
+"""The promises of stores and transports as tests for third parties: see ``docs/testing.md``.
 
 ::
 
@@ -19,6 +19,7 @@ import pytest
 
 pytest.register_assert_rewrite(
     "timeoutmgr.testing.conformance.delayed",
+    "timeoutmgr.testing.conformance.shared_cases",
     "timeoutmgr.testing.conformance.stores",
     "timeoutmgr.testing.conformance.transports",
 )

@@ -4,8 +4,8 @@
 
     pytest --pyargs timeoutmgr.testing.conformance.given --timeoutmgr-persistence my.module:make
 
-What the capabilities say decides which cases are run. A subclass of one's own can say more: that
-the clock can be set, how to lose a lease, when a delayed message in hand is free again.
+The capabilities decide which cases are run. A subclass can state more: that the clock can be set,
+how to lose a lease, when a fetched message is free again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from timeoutmgr.contracts import (
     TransactionMode,
     Transport,
 )
-from timeoutmgr.delayed_delivery import DelayedDeliverySettings
+from timeoutmgr.features.delayed_delivery import DelayedDeliverySettings
 from timeoutmgr.testing.conformance.delayed import DelayedStoreConformance
 from timeoutmgr.testing.conformance.delayed.suite import forms
 from timeoutmgr.testing.conformance.plugin import given

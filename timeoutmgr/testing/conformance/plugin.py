@@ -1,4 +1,4 @@
-"""What the pytest plugin does where a suite is in use: finds parts, leaves out cases.
+"""The work of the pytest plugin in a run with a suite: it finds parts and leaves out cases.
 
 Its hooks are in the module ``pytest_timeoutmgr``: pytest loads them in each of its runs, and an
 import of this package would cost each of them half a second.
@@ -12,10 +12,28 @@ from typing import Any, Final
 
 import pytest
 
-from timeoutmgr.testing.conformance.facts import is_meant_for
+NEEDS: Final = "timeoutmgr_needs"
 
 given: Final[dict[str, Callable[[], Any]]] = {}
-"""Makers of parts by what they are, as the command line named them."""
+"""Makers of parts by kind, as the command line named them."""
+
+
+def needs(**facts: bool) -> pytest.MarkDecorator:
+    """Mark a case that means something only where the suite's class has these *facts*.
+
+    ``@needs(transactions=True)`` leaves the case out where ``transactions`` is False.
+    """
+    return getattr(pytest.mark, NEEDS)(**facts)  # type: ignore[no-any-return]  # marks are dynamic
+
+
+def is_meant_for(item: pytest.Item) -> bool:
+    """Return whether the class of *item* has all the facts that the case needs."""
+    suite: Any = getattr(item, "cls", None)
+    return suite is None or all(
+        getattr(suite, fact) is wanted
+        for marker in item.iter_markers(NEEDS)
+        for fact, wanted in marker.kwargs.items()
+    )
 
 
 def find_parts(named: Mapping[str, str]) -> None:
@@ -24,7 +42,7 @@ def find_parts(named: Mapping[str, str]) -> None:
 
 
 def deselect(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Deselect what the class of a suite says its part cannot do; nothing is ever skipped."""
+    """Deselect cases that need another fact than the class states; nothing is ever skipped."""
     left_out = [item for item in items if not is_meant_for(item)]
     if left_out:
         config.hook.pytest_deselected(items=left_out)

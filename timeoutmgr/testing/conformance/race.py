@@ -31,7 +31,7 @@ class Track:
         self._pool.shutdown()
 
     def race(self, *runners: Callable[[], Any]) -> list[Any]:
-        """Return what each of *runners* (one a lane) returned; raises what one of them raised."""
+        """Start *runners* together, each in a lane; return their results, or raise an error."""
 
         def run(runner: Callable[[], Any]) -> Any:
             self._start.wait(_PATIENCE)
@@ -42,6 +42,6 @@ class Track:
 
 
 def race(*runners: Callable[[], Any]) -> list[Any]:
-    """Return what each of *runners* returned, started together once."""
+    """Start *runners* together once; return their results."""
     with Track(len(runners)) as track:
         return track.race(*runners)

@@ -1,12 +1,12 @@
-"""What both kinds of store are tried with: a clock, timeouts, messages and names."""
+"""Samples for both kinds of store: a clock, timeouts, messages and names."""
 
 from __future__ import annotations
 
 from typing import Final
 
 from timeoutmgr.contracts import Timeout
-from timeoutmgr.instants import LATEST, Micros
-from timeoutmgr.message import Message
+from timeoutmgr.message.instants import LATEST, Micros
+from timeoutmgr.message.message import Message
 
 SECOND: Final = 1_000_000
 HOUR: Final = 3_600 * SECOND
@@ -16,7 +16,7 @@ INSTANTS: Final = [0, 1, -1, 2**31, 2**53 + 1, LATEST]
 """Due times of which some database, or a float, loses a microsecond."""
 
 NAMES: Final = [("a", "A"), ("a", "a "), ("a", "ä"), ("ss", "ß"), ("é", "e\u0301"), ("\u0131", "i")]
-"""Pairs of names that some database takes for one."""
+"""Pairs of names that some database takes for equal."""
 
 MESSAGES: Final = {
     "plain": Message(id="m", headers={"a": "b"}, body=b"{}"),
@@ -79,4 +79,4 @@ UNSTORABLE: Final = {
     "NUL": timeout("a\0", 0),
     "half a character": timeout("half \ud800", 0),
 }
-"""What no column takes."""
+"""Timeouts with text that no column takes."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import select
 import selectors
 import socket
 import ssl
@@ -19,13 +20,12 @@ from kombu.connection import Connection
 from kombu.exceptions import OperationalError
 from kombu.transport import pyamqp
 
-from timeoutmgr.answers import Answers
+from timeoutmgr.contracts.answers import Answers
 from timeoutmgr.errors import TransportUnavailable
-from timeoutmgr.redaction import on_one_line, redact
-from timeoutmgr.transport.frames import RawContent, raw_frame_handler, split_frames
+from timeoutmgr.message.redaction import on_one_line, redact
+from timeoutmgr.transport.amqp.frames import RawContent, raw_frame_handler, split_frames
 from timeoutmgr.transport.settings import KombuSettings
 from timeoutmgr.transport.tls import broker_link
-from timeoutmgr.transport.wake import Wake
 
 logger = logging.getLogger(__name__)
 
@@ -69,7 +69,7 @@ def kombu_connection(url: str, **options: Any) -> Any:
 
 @contextmanager
 def broker_errors(what: str) -> Iterator[None]:
-    """Raise TransportUnavailable for whatever the broker or the way to it does."""
+    """Raise TransportUnavailable for any error of the broker or of the way to it."""
     try:
         yield
     except BROKER_ERRORS as error:
@@ -100,7 +100,7 @@ class AmqpConnection:
         self._selector.register(self._socket, selectors.EVENT_READ)
         self._next_tick = 0.0
         self.holds_back: Callable[[], bool] = lambda: False
-        """Whether what the broker sends is left on the line for now, heartbeats included."""
+        """Whether the broker's frames are left on the line for now, heartbeats included."""
         # Until the first tick, a missed heartbeat would not be noticed.
         self.tick()
 
@@ -129,7 +129,7 @@ class AmqpConnection:
         channel.auto_decode = False
         return channel
 
-    def watch(self, wake: Wake) -> None:
+    def watch(self, wake: WakePipe) -> None:
         """Make *wake* end a :meth:`pump`."""
         self._selector.register(wake, selectors.EVENT_READ)
 
@@ -151,7 +151,7 @@ class AmqpConnection:
         self._amqp.bytes_sent += 1  # py-amqp's measure of when a heartbeat is needed
 
     def pump(self, seconds: float) -> bool:
-        """Wait for at most *seconds*, and dispatch what came; False when nothing did."""
+        """Wait for at most *seconds*, and dispatch received frames; False when nothing did."""
         if not (self._is_tls and self._socket.pending()):  # type: ignore[attr-defined]  # TLS only
             events = self._selector.select(max(seconds, 0))
             if not any(key.fileobj is self._socket for key, _ in events):
@@ -167,19 +167,19 @@ class AmqpConnection:
         return True
 
     def tick(self) -> None:
-        """Send a heartbeat when one is due; raises where the broker's have stopped."""
+        """Send a due heartbeat; raises where the broker's have stopped."""
         if not self.heartbeat:
             return
         now = time.monotonic()
         if now >= self._next_tick:
             self._next_tick = now + self.heartbeat / 4
             if self.holds_back():
-                # The broker's heartbeats stand behind what is not read: they are not missed.
+                # The broker's heartbeats stand behind unread frames: they are not missed.
                 self._amqp.prev_recv = None
             self._amqp.heartbeat_tick()
 
     def is_alive(self) -> bool:
-        """Return whether the connection can still be used, as far as one can know unasked."""
+        """Return whether the connection can still be used, as far as known without a question."""
         if self.broken is not None:
             return False
         try:
@@ -190,13 +190,13 @@ class AmqpConnection:
         return True
 
     def keep_alive(self) -> None:
-        """Read what has come (a heartbeat, or the broker's goodbye), and send a heartbeat."""
+        """Read received frames (a heartbeat, or the broker's goodbye), and send a heartbeat."""
         while not self.holds_back() and self.pump(0):
             pass
         self.tick()
 
     def drop(self, reason: str) -> None:
-        """Cut the connection off; what is unacknowledged or unconfirmed stays so."""
+        """Cut the connection off; unacknowledged and unconfirmed messages stay so."""
         if self.broken is None:
             self.broken = reason
             self.blocked = False
@@ -262,3 +262,42 @@ def _establish(url: str, settings: KombuSettings, owner: AmqpConnection) -> Any:
     raise TransportUnavailable(
         f"cannot connect to {redact(url)}: {type(failure).__name__}: {failure}"
     ) from failure
+
+
+class WakePipe:
+    """Lets a thread end another's wait on a socket: readable from ``set`` until ``clear``."""
+
+    def __init__(self) -> None:
+        self._reader, self._writer = socket.socketpair()
+        self._reader.setblocking(False)
+        self._writer.setblocking(False)
+
+    def fileno(self) -> int:
+        """Return the file descriptor for a selector."""
+        return self._reader.fileno()
+
+    def set(self) -> None:
+        """End the wait that is on, or the next; from any thread, and after ``close`` too."""
+        try:
+            self._writer.send(b"\0")
+        except OSError:
+            return  # the pipe is full, so it is readable already; or closed, with no waiter
+
+    def wait(self, seconds: float) -> None:
+        """Wait until ``set``, or so long; ``clear`` tells which."""
+        select.select([self._reader], [], [], max(seconds, 0))
+
+    def clear(self) -> bool:
+        """Return whether ``set`` was called since the last time."""
+        was_set = False
+        try:
+            while self._reader.recv(4096):
+                was_set = True
+        except BlockingIOError:
+            return was_set
+        return was_set
+
+    def close(self) -> None:
+        """Free both ends."""
+        self._reader.close()
+        self._writer.close()

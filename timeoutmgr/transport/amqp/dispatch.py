@@ -1,4 +1,4 @@
-"""The confirm window: many messages written, then one wait for what the broker says of each."""
+"""The confirm window: many messages written, then one wait for the broker's answers."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Any
 
 from timeoutmgr.contracts import SendResult
 from timeoutmgr.crashpoints import reach
-from timeoutmgr.redaction import on_one_line
-from timeoutmgr.transport.connection import BROKER_ERRORS, AmqpConnection
-from timeoutmgr.transport.frames import message_frames
+from timeoutmgr.message.redaction import on_one_line
+from timeoutmgr.transport.amqp.connection import BROKER_ERRORS, AmqpConnection
+from timeoutmgr.transport.amqp.frames import message_frames
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +23,7 @@ _BURST = 65_536
 
 
 @dataclass(frozen=True, slots=True)
-class Publishing:
+class EncodedMessage:
     """A message ready for the wire: all that can be wrong with it was found before."""
 
     routing_key: str
@@ -35,13 +35,13 @@ class Publishing:
 
 @dataclass(slots=True, eq=False)
 class Started:
-    """Messages on their way, and what is known of each by now, in order.
+    """Messages on their way, and the answers so far, in order.
 
-    *first* is the tag of the first, and those of the others follow it. What was not written is
-    at the end, and has an answer from the beginning.
+    *first* is the tag of the first, and the tags of the others follow it. Unwritten messages are at
+    the end, and have an answer from the beginning.
     """
 
-    publishings: Sequence[Publishing]
+    publishings: Sequence[EncodedMessage]
     first: int
     results: list[SendResult | None] = field(default_factory=list)
     unanswered: int = 0
@@ -50,12 +50,12 @@ class Started:
 class ConfirmWindow:
     """A channel in confirm mode, on a connection of its own; used under the connection's lock.
 
-    Delivery tags are counted here: the broker numbers publishes of a channel from 1, and confirms
-    one (or all up to one) by its number. A mandatory message to a missing queue comes back
+    Delivery tags are counted here: the broker numbers publishes of a channel from 1, and confirms a
+    publish (or all up to it) by its number. A mandatory message to a missing queue comes back
     *before* its confirm, since the broker took care of it by returning it.
 
     *size* messages may be without an answer. *timeout* is the time for *each* so many of them:
-    a large window has as long as several small ones would.
+    a large window has as long as several small windows.
     """
 
     def __init__(
@@ -83,17 +83,17 @@ class ConfirmWindow:
         self._waiting: dict[int, Started] = {}
         self._returned: Counter[tuple[str, str]] = Counter()
 
-    def send(self, publishings: Sequence[Publishing]) -> list[SendResult]:
-        """Publish all and return what became of each, in order.
+    def send(self, publishings: Sequence[EncodedMessage]) -> list[SendResult]:
+        """Publish all and return the results in order.
 
-        Never raises for the broker: where it goes away, or does not answer in time, what it has
-        not answered is UNKNOWN, and the window is *spent*: what the broker still says may be of
-        messages that it counts otherwise. Its connection is dropped, unless the broker blocks it.
+        Never raises for the broker: if it goes away, or does not answer in time, unanswered
+        messages are UNKNOWN, and the window is *spent*: later answers of the broker may be for
+        other messages, by its count. Its connection is dropped, unless the broker blocks it.
         """
         return self.finish(self.start(publishings))
 
-    def start(self, publishings: Sequence[Publishing]) -> Started:
-        """Publish all, behind what was started before, and leave the wait to ``finish``.
+    def start(self, publishings: Sequence[EncodedMessage]) -> Started:
+        """Publish all, behind earlier messages, and leave the wait to ``finish``.
 
         No more than *size* messages are without an answer at any time: where the next would be
         too many, all that are under way are waited for first.
@@ -109,7 +109,7 @@ class ConfirmWindow:
         return started
 
     def finish(self, started: Started) -> list[SendResult]:
-        """Wait for the answers to what was *started*, and to nothing else; return them."""
+        """Wait for the answers to *started* alone; return them."""
         self._wait(lambda: not started.unanswered)
         return [result or SendResult.UNKNOWN for result in started.results]
 
@@ -128,7 +128,7 @@ class ConfirmWindow:
             return SendResult.REFUSED
         return SendResult.UNKNOWN if self.spent else None
 
-    def _publish(self, started: Started, chunk: Sequence[Publishing]) -> None:
+    def _publish(self, started: Started, chunk: Sequence[EncodedMessage]) -> None:
         # All of a chunk counts as written before any is: a confirm may be read between bursts.
         for tag in range(self._tag + 1, self._tag + 1 + len(chunk)):
             self._waiting[tag] = started
@@ -137,7 +137,7 @@ class ConfirmWindow:
         started.unanswered += len(chunk)
         self._guarded(lambda: self._write(chunk))
 
-    def _write(self, chunk: Sequence[Publishing]) -> None:
+    def _write(self, chunk: Sequence[EncodedMessage]) -> None:
         channel = self._channel.channel_id
         limit = self._connection.frame_limit
         burst: list[bytes] = []
@@ -162,7 +162,7 @@ class ConfirmWindow:
         """Wait until *is_over*; in vain, all that is under way is given up."""
         deadline, waiting = self._monotonic() + self._timeout, len(self._waiting)
 
-        def turn() -> None:
+        def wait_once() -> None:
             nonlocal deadline, waiting
             if waiting - len(self._waiting) >= self._each:
                 deadline, waiting = self._monotonic() + self._timeout, len(self._waiting)
@@ -176,7 +176,7 @@ class ConfirmWindow:
                 self._connection.tick()
 
         while not (self.spent or is_over()):
-            self._guarded(turn)
+            self._guarded(wait_once)
 
     def _read(self) -> None:
         while self._connection.broken is None and self._connection.pump(0):
@@ -193,15 +193,15 @@ class ConfirmWindow:
             return
         self.spent = True
         logger.warning(
-            "%d messages are left unconfirmed: %s", len(self._waiting), on_one_line(reason)
+            "broker left %d messages unconfirmed: %s", len(self._waiting), on_one_line(reason)
         )
         for tag, started in self._waiting.items():
-            # What came back was not taken, though its confirm did not come.
+            # A returned message was not accepted, though its confirm did not come.
             if self._came_back(started, tag):
                 started.results[tag - started.first] = SendResult.UNROUTABLE
         self._waiting.clear()
-        # A blocked one is kept to hear of the end of the alarm. Sending on yet another connection
-        # meanwhile would leave one more copy in the broker's socket buffers each time.
+        # A blocked connection is kept to hear of the end of the alarm. Sending on yet another
+        # connection meanwhile would leave one more copy in the broker's socket buffers each time.
         if not self._connection.blocked:
             self._connection.drop(reason)
 
@@ -229,8 +229,8 @@ class ConfirmWindow:
     def _came_back(self, started: Started, tag: int) -> bool:
         """Return whether a return is of the message with *tag*, and count it off.
 
-        A return names no tag. The confirm of what came back is the broker's next, so of several
-        with one key and one id it is the one that is confirmed first.
+        A return names no tag. The confirm of a returned message is the broker's next, so that of
+        several with one key and one id it is the message that is confirmed first.
         """
         if not self._returned:
             return False

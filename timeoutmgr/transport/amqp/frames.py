@@ -145,7 +145,7 @@ def split_frames(buffer: bytes) -> tuple[list[tuple[int, int, bytes]], bytes]:
 
 
 class RawContent(Content):  # type: ignore[misc]  # py-amqp is untyped
-    """A message as it came; *defect* says what of its properties could not be read."""
+    """A message as it came; *defect* names the unreadable properties."""
 
     defect: str | None = None
 
@@ -155,7 +155,7 @@ class RawContent(Content):  # type: ignore[misc]  # py-amqp is untyped
 
 
 def read_properties(buf: bytes, offset: int) -> tuple[dict[str, Any], str | None]:
-    """Return what of the properties can be read, and why the others could not (or None)."""
+    """Return the readable properties, and the reason why some are unreadable (or None)."""
     properties: dict[str, Any] = {}
     defects = []
     (flags,) = unpack_from(">H", buf, offset)
@@ -177,7 +177,7 @@ def read_properties(buf: bytes, offset: int) -> tuple[dict[str, Any], str | None
                 properties[name] = _strings(buf, offset + 4, offset + 4 + size)
                 if properties[name] is None:
                     (properties[name],), _ = loads("F", buf, offset)
-            except Exception as error:  # whatever a stranger's table provokes, RecursionError too
+            except Exception as error:  # a stranger's table provokes any error, RecursionError too
                 properties.pop(name, None)
                 defects.append(f"the headers cannot be read ({type(error).__name__}: {error})")
             offset += 4 + size

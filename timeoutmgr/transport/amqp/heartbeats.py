@@ -7,18 +7,18 @@ import threading
 import weakref
 from datetime import timedelta
 
-from timeoutmgr.forking import begin_anew_after_fork
-from timeoutmgr.redaction import on_one_line
-from timeoutmgr.transport.connection import AmqpConnection
+from timeoutmgr.message.redaction import on_one_line
+from timeoutmgr.resilience.after_fork import begin_anew_after_fork
+from timeoutmgr.transport.amqp.connection import AmqpConnection
 
 logger = logging.getLogger(__name__)
 
 
 class Heartbeats:
-    """Keeps the connections of one transport alive while nobody uses them.
+    """Keeps the connections of one transport alive while no thread uses them.
 
-    A broker takes a connection for dead after two missed heartbeats, and delivers again what
-    its consumer is still working on. A connection in use is left to its user.
+    A broker takes a connection for dead after two missed heartbeats, and delivers again the
+    messages that its consumer is still working on. A connection in use is left to its user.
     """
 
     def __init__(self, interval: timedelta) -> None:
@@ -47,7 +47,7 @@ class Heartbeats:
                 self._thread.start()
 
     def beat(self) -> None:
-        """Do for every idle connection what is due."""
+        """Send and read the heartbeats of every idle connection."""
         with self._guard:
             connections = list(self._connections)
         for connection in connections:
@@ -55,7 +55,9 @@ class Heartbeats:
                 continue
             try:
                 if connection.broken is None and not connection.is_alive():
-                    logger.info("lost an idle connection: %s", on_one_line(connection.broken))
+                    logger.info(
+                        "transport lost an idle connection: %s", on_one_line(connection.broken)
+                    )
             finally:
                 connection.lock.release()
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import base64
-import http.client
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from http import HTTPStatus
 from typing import Any, Final
 from urllib.parse import quote, urlsplit
 
 from timeoutmgr.errors import CombinationRefused
-from timeoutmgr.transport.connection import kombu_connection
-from timeoutmgr.transport.queue_properties import QueueProperties
+from timeoutmgr.transport.amqp.connection import kombu_connection
+from timeoutmgr.transport.amqp.queue_properties import QueueProperties
 from timeoutmgr.transport.settings import KombuSettings
 from timeoutmgr.transport.tls import BrokerLink, broker_link, is_this_machine
 
@@ -91,15 +91,18 @@ class ManagementApi:
             raise Unanswered(f"the answer of {self.url}{path} is not understood") from error
 
     def _ask(self, path: str) -> Mapping[str, Any] | None:
+        # Here: a worker that never asks need not hold the client in memory.
+        import http.client
+
         try:
             status, text = self._get(path)
         except (OSError, http.client.HTTPException, ValueError) as error:
             raise Unanswered(
                 f"the management API at {self.url} does not answer ({error or type(error)})"
             ) from error
-        if status == http.HTTPStatus.NOT_FOUND:
+        if status == HTTPStatus.NOT_FOUND:
             return None
-        if status != http.HTTPStatus.OK:
+        if status != HTTPStatus.OK:
             raise Unanswered(
                 f"the management API at {self.url} answers {status}; give the broker's user the "
                 "tag 'monitoring', or set management_url"
@@ -110,6 +113,8 @@ class ManagementApi:
             raise Unanswered(f"no management API answers at {self.url}") from error
 
     def _get(self, path: str) -> tuple[int, bytes]:
+        import http.client
+
         parts = urlsplit(self.url)
         host, port = parts.hostname or "", parts.port or _PORTS[parts.scheme]
         connection: http.client.HTTPConnection

@@ -14,7 +14,7 @@ from typing import Any, Final
 from amqp.exceptions import AccessRefused, PreconditionFailed
 
 from timeoutmgr.errors import ConfigurationError
-from timeoutmgr.transport.topology import has_exchange
+from timeoutmgr.transport.amqp.topology import has_exchange
 
 UNREADABLE: Final = "(cannot be read)"
 """The word for a marker that is there, and that this user or this name cannot read."""
@@ -27,7 +27,7 @@ _CURRENT: Final = re.compile(r"but current is (?:the value )?'timeoutmgr[.](?P<w
 
 
 def read(channel: Any, endpoint: str, expected: str | None) -> str | None:
-    """Return the marker of *endpoint*, if there is one."""
+    """Return the marker of *endpoint*, None if it has none."""
     name = _first(endpoint)
     if not has_exchange(channel, name):
         return None

@@ -1,8 +1,8 @@
-"""Reading an existing queue's properties over AMQP, which has no method for it.
+"""Whether existing queues on RabbitMQ keep messages: AMQP and the management API asked together.
 
-A broker answers a declaration that differs from the queue with the property that differs and its
-value. So the probe declares, takes over what the answer names, and declares again, until the
-broker finds no difference.
+AMQP has no method that reads a queue's properties. A broker answers a declaration that differs from
+the queue with the property that differs and its value. So the probe declares, adopts the value in
+the answer, and declares again, until the broker finds no difference.
 
 A probe never creates a queue, even if the queue vanishes meanwhile: each declaration carries an
 argument that RabbitMQ (3.9 and later) compares only on streams, and refuses in a new queue of any
@@ -13,11 +13,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Final
 
 from amqp.exceptions import AccessRefused, PreconditionFailed, ResourceLocked
 
-from timeoutmgr.transport.queue_properties import QueueProperties
+from timeoutmgr.contracts import QueueReport
+from timeoutmgr.transport.amqp.management import ManagementApi, Unanswered
+from timeoutmgr.transport.amqp.queue_properties import QueueProperties
 
 OLDEST: Final = (3, 9)
 """The first RabbitMQ that refuses a new queue with the probe's argument."""
@@ -33,14 +36,15 @@ _DIFFERS: Final = re.compile(
 _INVALID: Final = re.compile(r"invalid (?:arg|type) ")
 
 
-class Unreadable(Exception):
+class UnreadableProperties(Exception):
     """The broker does not tell the properties of a queue; the text says why."""
 
 
 def probe(channel: Any, name: str, expected: Mapping[str, object]) -> QueueProperties | None:
     """Return the properties of queue *name*, or None if there is no such queue.
 
-    *expected* are the arguments to begin with: the closer, the fewer questions. Raises Unreadable.
+    *expected* are the arguments to begin with: the closer, the fewer questions.
+    Raises UnreadableProperties.
     The broker closes the channel over most questions; py-amqp opens it again.
     """
     asked = _Question(expected)
@@ -59,14 +63,16 @@ def probe(channel: Any, name: str, expected: Mapping[str, object]) -> QueuePrope
         except ResourceLocked:
             return QueueProperties(exclusive=True)
         except AccessRefused as error:
-            raise Unreadable(
+            raise UnreadableProperties(
                 f"the broker's user has no configure permission for {name!r}"
             ) from error
         else:
             return asked.answered()
         if asked.arguments.get(_TYPE) == "stream":
             return asked.answered()  # the probe's argument is a stream's own
-    raise Unreadable(f"queue {name!r} differs in more than {_MOST_DIFFERENCES} properties")
+    raise UnreadableProperties(
+        f"queue {name!r} differs in more than {_MOST_DIFFERENCES} properties"
+    )
 
 
 class _Question:
@@ -81,7 +87,7 @@ class _Question:
         """Take over the value that *answer* tells."""
         found = _DIFFERS.search(answer)
         if found is None:
-            raise Unreadable(f"the broker's answer is not understood: {answer!r:.300}")
+            raise UnreadableProperties(f"the broker's answer is not understood: {answer!r:.300}")
         name, plain = found["name"], found["plain"]
         if name in ("durable", "auto_delete"):
             setattr(self, name, plain == "true")
@@ -108,4 +114,82 @@ def _of_type(kind: str, text: str) -> object:
     try:
         return int(text)
     except ValueError:
-        raise Unreadable(f"the broker tells a value of type {kind}: {text!r:.80}") from None
+        raise UnreadableProperties(
+            f"the broker tells a value of type {kind}: {text!r:.80}"
+        ) from None
+
+
+class QueueInspection:
+    """Inspects each queue by itself; *expected* are the arguments of a queue that we created.
+
+    An API that did not answer once is not asked again: each question may take seconds.
+    """
+
+    def __init__(
+        self,
+        channel: Any,
+        server_version: tuple[int, ...],
+        expected: Mapping[str, object],
+        management: ManagementApi | None,
+    ) -> None:
+        self._channel = channel
+        self._server_version = server_version
+        self._expected = expected
+        self._management = management
+        self._silence = "" if management else "management_url is 'off'"
+
+    def report(self, name: str) -> QueueReport:
+        """Return the known properties of queue *name*, which exists."""
+        unchecked, reported = "", self._reported(name)
+        try:
+            found = self._probed(name)
+        except UnreadableProperties as reason:
+            found, unchecked = reported, "" if reported else str(reason)
+        found = found or QueueProperties()
+        if reported is not None:
+            found = replace(found, policy=reported.policy)
+        return QueueReport(
+            queue=name,
+            losses=found.losses(),
+            doubts=self._doubts(found) if not unchecked else (),
+            unchecked=unchecked,
+            policies_unread="" if reported else self._silence,
+        )
+
+    def delivery_limit(self, name: str) -> int | None:
+        """Return after how many deliveries queue *name* gives a message up, None for never.
+
+        Raises UnreadableProperties. A policy counts where the management API tells it.
+        """
+        reported = self._reported(name)
+        try:
+            found = self._probed(name) or QueueProperties()
+        except UnreadableProperties:
+            if reported is None:
+                raise
+            found = reported
+        if reported is not None:
+            found = replace(found, policy=reported.policy)
+        return found.delivery_limit(self._server_version)
+
+    def _probed(self, name: str) -> QueueProperties | None:
+        if self._server_version < OLDEST:
+            raise UnreadableProperties(
+                "only RabbitMQ 3.9 and later tells a queue's properties safely"
+            )
+        return probe(self._channel, name, self._expected)
+
+    def _reported(self, name: str) -> QueueProperties | None:
+        if self._management is None or self._silence:
+            return None
+        try:
+            return self._management.properties_of(name)
+        except Unanswered as reason:
+            self._silence = str(reason)
+            return None
+
+    def _doubts(self, found: QueueProperties) -> tuple[str, ...]:
+        wanted = self._expected.get("x-queue-type")
+        if wanted != "quorum" or found.kind != "classic":
+            return ()
+        return ("it is a classic queue on one node, not a quorum queue on several",)

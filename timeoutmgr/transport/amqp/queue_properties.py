@@ -15,7 +15,7 @@ _DEFAULT_LIMIT: Final = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueProperties:
-    """What a queue was declared with; the *policy* for it has names without ``x-``."""
+    """Properties of a queue's declaration; the *policy* for it has names without ``x-``."""
 
     durable: bool = True
     auto_delete: bool = False

@@ -16,22 +16,21 @@ from amqp.exceptions import NotFound
 
 from timeoutmgr.contracts import Transaction
 from timeoutmgr.errors import LeaseLost, QueueMissing, TransportUnavailable
-from timeoutmgr.message import Death, Received
-from timeoutmgr.transport.byte_budget import ByteBudget, Held, Window
-from timeoutmgr.transport.connection import AmqpConnection, broker_errors
+from timeoutmgr.message.message import Death, Received
+from timeoutmgr.transport.amqp.connection import AmqpConnection, WakePipe, broker_errors
+from timeoutmgr.transport.amqp.frames import RawContent, delivered_key, settle_frame
+from timeoutmgr.transport.batch import FEW, LINGER
+from timeoutmgr.transport.byte_budget import ByteBudget, Held, PrefetchWindow
 from timeoutmgr.transport.envelope import unseal
-from timeoutmgr.transport.frames import RawContent, delivered_key, settle_frame
-from timeoutmgr.transport.lingering import FEW, LINGER
 from timeoutmgr.transport.refusals import refuse_transaction
-from timeoutmgr.transport.wake import Wake
 
 logger = logging.getLogger(__name__)
 
 
-class _Tag(NamedTuple):
+class AmqpTag(NamedTuple):
     """A delivery: the broker's number for it, on which of this receiver's connections."""
 
-    life: int
+    connection_number: int
     number: int
 
 
@@ -44,14 +43,14 @@ class _Change(Enum):
 
 
 class RabbitMQReceiver:
-    """Consumes on a connection of its own, and on a new one after that was lost.
+    """Consumes on a connection of its own, and on a new connection after a loss.
 
-    The call that meets a lost connection raises; the next ``receive`` connects again. What was
-    unacknowledged is delivered again, so that settling it afterwards is a LeaseLost.
+    The call that meets a lost connection raises; the next ``receive`` connects again.
+    Unacknowledged messages are delivered again, so that settling it afterwards is a LeaseLost.
 
     The *budget* bounds the bodies that it holds (None: not at all). The broker may send one
     message ahead at first, and then as many, up to *prefetch*, as fit by the sizes that came.
-    What comes all the same, since sizes change, is left on the line while the budget is spent.
+    More messages, since sizes change, are left on the line while the budget is spent.
     """
 
     def __init__(
@@ -66,8 +65,8 @@ class RabbitMQReceiver:
         self._connect = connect
         self._queue = queue
         self._prefetch = prefetch
-        self._wake = Wake()
-        self._life = 0
+        self._wake = WakePipe()
+        self._connection_number = 0
         self._closed = False
         self._connection: AmqpConnection | None = None
         self._channel_id = 0
@@ -76,7 +75,7 @@ class RabbitMQReceiver:
         self._unacked: dict[int, None] = {}
         self._held = Held(budget or ByteBudget(None))
         self._limit = None if budget is None else budget.limit
-        self._window = Window(prefetch, self._limit)
+        self._window = PrefetchWindow(prefetch, self._limit, self._held)
         self._channel: Any = None
         self._consumers = 0
         self._last_older = 0
@@ -88,7 +87,7 @@ class RabbitMQReceiver:
             raise
 
     def receive(self, limit: int, wait: float) -> list[Received]:
-        """Return what is there, or what comes first within *wait* and right behind it."""
+        """Return the messages at hand, or the first within *wait* and its followers."""
         with self._used("receiving", reopen=True) as connection:
             if not self._has(limit):
                 self._fill(connection, limit, wait)
@@ -112,7 +111,7 @@ class RabbitMQReceiver:
             self._forget(received)
 
     def release(self, received: Sequence[Received]) -> None:
-        """Put messages back to where they stood; those of a lost connection are back already."""
+        """Put messages back to where they stood; messages of a lost connection are back already."""
         live = [one for one in received if self._is_live(one)]
         if not live:
             return
@@ -130,7 +129,7 @@ class RabbitMQReceiver:
         self._wake.set()
 
     def close(self) -> None:
-        """Close the connection, and with it give back what is unacknowledged."""
+        """Close the connection, which gives back unacknowledged messages."""
         if self._closed:
             return
         self._closed = True
@@ -147,7 +146,7 @@ class RabbitMQReceiver:
         while not self._buffer or self._change is not _Change.NONE:
             connection.tick()
             remaining = deadline - time.monotonic()
-            if self._wake.take() or remaining <= 0:
+            if self._wake.clear() or remaining <= 0:
                 return
             if self._held.is_full:
                 if not self._buffer:
@@ -173,7 +172,7 @@ class RabbitMQReceiver:
             with connection.asking():
                 self._consume()
         elif self._change is _Change.NONE and self._window.misfits(self._older()):
-            # Not waited for: the answer stands behind what the broker has sent already.
+            # Not waited for: the answer stands behind frames that the broker has sent already.
             self._change = _Change.ASKED
             self._channel.send_method(spec.Basic.Cancel, "sb", (self._consumer, False))
         return True
@@ -199,7 +198,7 @@ class RabbitMQReceiver:
         self._change = _Change.ENDED
 
     def _has(self, limit: int) -> bool:
-        """Return whether what has come is enough to be handed out."""
+        """Return whether the buffer has enough messages."""
         return len(self._buffer) >= limit
 
     def _on_delivery(self, number: int, redelivered: bool, content: RawContent) -> None:
@@ -209,12 +208,11 @@ class RabbitMQReceiver:
         message, defect = unseal(properties, raw_headers, body, content.defect)
         self._unacked[number] = None
         self._held.add(number, len(body))
-        self._window.saw(len(body))
         self._buffer.append(
             Received(
                 message=message,
                 queue=self._queue,
-                tag=_Tag(self._life, number),
+                tag=AmqpTag(self._connection_number, number),
                 delivery_count=_delivery_count(raw_headers, redelivered),
                 defect=defect,
                 death=_death(raw_headers),
@@ -227,9 +225,9 @@ class RabbitMQReceiver:
 
     def _open(self) -> None:
         connection = self._connect()
-        self._life += 1
+        self._connection_number += 1
         self._drop_held()
-        self._window = Window(self._prefetch, self._limit)
+        self._window = PrefetchWindow(self._prefetch, self._limit, self._held)
         connection.holds_back = lambda: self._held.is_full
         try:
             with broker_errors(f"consuming queue {self._queue!r}"), connection.asking():
@@ -252,7 +250,7 @@ class RabbitMQReceiver:
 
     def _let_go(self, reason: str, *, politely: bool = False) -> None:
         connection, self._connection = self._connection, None
-        # What still comes until the broker answers the close is its own again.
+        # Deliveries before the broker's answer to the close are the broker's again.
         self._channel.deliver = _discard
         self._drop_held()
         if connection is not None:
@@ -304,7 +302,11 @@ class RabbitMQReceiver:
         return numbers
 
     def _is_live(self, one: Received) -> bool:
-        return isinstance(one.tag, _Tag) and one.tag.life == self._life and self._connected()
+        return (
+            isinstance(one.tag, AmqpTag)
+            and one.tag.connection_number == self._connection_number
+            and self._connected()
+        )
 
     def _connected(self) -> bool:
         return self._connection is not None

@@ -1,7 +1,7 @@
 """Messages passed on whole on one broker: properties, and headers of every kind, as they came.
 
-What travels between endpoints has string headers; what strangers put into shared queues (Celery's
-tasks, say) has numbers, lists and nulls, which a relay must not change.
+Messages between endpoints have string headers; strangers' messages in shared queues (Celery's
+tasks, say) have numbers, lists and nulls, which a relay must not change.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any, Final
 from amqp import spec
 
 from timeoutmgr.contracts import SendResult
-from timeoutmgr.headers import BROKER_HEADERS
-from timeoutmgr.message import Received
-from timeoutmgr.transport.connection import AmqpConnection, broker_errors
-from timeoutmgr.transport.dispatch import ConfirmWindow, Publishing
-from timeoutmgr.transport.frames import RawContent, publish_method
-from timeoutmgr.transport.rabbitmq_receiver import RabbitMQReceiver
+from timeoutmgr.message.headers import BROKER_HEADERS
+from timeoutmgr.message.message import Received
+from timeoutmgr.transport.amqp.connection import AmqpConnection, broker_errors
+from timeoutmgr.transport.amqp.dispatch import ConfirmWindow, EncodedMessage
+from timeoutmgr.transport.amqp.frames import RawContent, publish_method
+from timeoutmgr.transport.amqp.receiver import RabbitMQReceiver
 from timeoutmgr.transport.settings import KombuSettings
 
 MOST_BYTES: Final = 32 * 1024 * 1024
@@ -38,7 +38,7 @@ class Relayed:
     headers: Mapping[str, Any]
     content: RawContent
 
-    def publishing(self, exchange: str, key: str, more: Mapping[str, str]) -> Publishing:
+    def publishing(self, exchange: str, key: str, more: Mapping[str, str]) -> EncodedMessage:
         """Return it ready for the wire, with *more* headers and without a broker's own."""
         table = {
             name: value
@@ -50,7 +50,7 @@ class Relayed:
         content = RawContent(**kept | {_HEADERS: table | dict(more), "delivery_mode": _PERSISTENT})
         body = self.received.message.body
         header = pack(">HHQ", spec.Basic.CLASS_ID, 0, len(body)) + content._serialize_properties()
-        return Publishing(
+        return EncodedMessage(
             routing_key=key,
             message_id=str(kept.get("message_id", "")),
             method=publish_method(key, exchange),
@@ -85,8 +85,8 @@ class Relay:
             for content in [self._receiver.content_of(one)]
         ]
 
-    def publish(self, publishings: Sequence[Publishing]) -> list[SendResult]:
-        """Publish all and return what the broker said of each."""
+    def publish(self, publishings: Sequence[EncodedMessage]) -> list[SendResult]:
+        """Publish all and return the broker's answers."""
         if self._sending is None:
             self._sending = self._open()
         connection, window = self._sending
@@ -101,7 +101,7 @@ class Relay:
         self._receiver.ack([one.received for one in relayed])
 
     def close(self) -> None:
-        """Give back what is not settled."""
+        """Give back unsettled messages."""
         self._receiver.close()
         if self._sending is not None:
             connection, _window = self._sending
@@ -117,7 +117,7 @@ class Relay:
 
 
 class _WholeReceiver(RabbitMQReceiver):
-    """A receiver that keeps what came with each message."""
+    """A receiver that keeps the raw content of each message."""
 
     def __init__(self, connect: Callable[[], AmqpConnection], queue: str, prefetch: int) -> None:
         self._contents: dict[object, RawContent] = {}
@@ -125,7 +125,7 @@ class _WholeReceiver(RabbitMQReceiver):
         super().__init__(connect, queue, prefetch)
 
     def content_of(self, received: Received) -> RawContent:
-        """Return what came with a message that was handed out, once."""
+        """Return the raw content of a message, once."""
         content = self._contents.pop(received.tag)
         self._bytes -= len(received.message.body)
         return content

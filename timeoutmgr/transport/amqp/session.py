@@ -20,19 +20,18 @@ from timeoutmgr.contracts import (
 )
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import ConfigurationError, MessageTooLarge, QueueMissing
-from timeoutmgr.message import Outgoing, Received
-from timeoutmgr.transport import marker_exchanges
-from timeoutmgr.transport import topology as topologies
-from timeoutmgr.transport.browsing import held
+from timeoutmgr.message.message import Outgoing, Received
+from timeoutmgr.transport.amqp import marker_exchanges
+from timeoutmgr.transport.amqp import topology as topologies
+from timeoutmgr.transport.amqp.connection import AmqpConnection, broker_errors
+from timeoutmgr.transport.amqp.dispatch import ConfirmWindow, EncodedMessage, Started
+from timeoutmgr.transport.amqp.frames import FRAME_OVERHEAD, content_header, publish_method
+from timeoutmgr.transport.amqp.management import ManagementApi
+from timeoutmgr.transport.amqp.queue_inspection import QueueInspection, UnreadableProperties
+from timeoutmgr.transport.amqp.receiver import RabbitMQReceiver
 from timeoutmgr.transport.byte_budget import ByteBudget
-from timeoutmgr.transport.connection import AmqpConnection, broker_errors
-from timeoutmgr.transport.dispatch import ConfirmWindow, Publishing, Started
 from timeoutmgr.transport.envelope import check_short, seal
-from timeoutmgr.transport.frames import FRAME_OVERHEAD, content_header, publish_method
-from timeoutmgr.transport.management import ManagementApi
-from timeoutmgr.transport.queue_inspection import QueueInspection
-from timeoutmgr.transport.queue_probe import Unreadable
-from timeoutmgr.transport.rabbitmq_receiver import RabbitMQReceiver
+from timeoutmgr.transport.queue_view import held
 from timeoutmgr.transport.refusals import check_queue_names, refuse_transaction
 from timeoutmgr.transport.settings import KombuSettings
 
@@ -42,9 +41,9 @@ _CREATE = "install the endpoint that owns it (it creates its queues), or correct
 class RabbitMQSession:
     """Queues on an AMQP broker. Sending has one connection, each receiver another.
 
-    *window* is how many messages are sent before their confirms are waited for, where that is not
-    the one of the settings. *management* tells the policies of the broker's queues.
-    *budget* bounds what its receivers hold.
+    *window* is how many messages are sent before their confirms are waited for, if it differs from
+    the settings. *management* tells the policies of the broker's queues. *budget* bounds the bytes
+    that its receivers hold.
     """
 
     def __init__(
@@ -76,7 +75,7 @@ class RabbitMQSession:
                     reach("install.queue_declared")
 
     def missing_queues(self, names: Collection[str]) -> list[str]:
-        """Return those of *names* that do not exist."""
+        """Return the *names* that do not exist."""
         check_queue_names(names)
         with self._channel("looking for queues") as channel:
             return [name for name in names if not topologies.has_queue(channel, name)]
@@ -92,7 +91,7 @@ class RabbitMQSession:
             return [inspection.report(name) for name in there]
 
     def delete_queues(self, names: Collection[str]) -> None:
-        """Delete queues and what is in them; missing ones are fine."""
+        """Delete queues and their messages; a missing queue is fine."""
         check_queue_names(names)
         with self._channel("deleting queues") as channel:
             for name in names:
@@ -100,7 +99,7 @@ class RabbitMQSession:
                     channel.queue_delete(name)
 
     def count(self, queue: str) -> int:
-        """Return how many messages wait in *queue*, those in a consumer's hands not counted."""
+        """Return how many messages of *queue* no consumer holds."""
         check_queue_names([queue])
         with self._channel("counting") as channel:
             count = topologies.message_count(channel, queue)
@@ -144,7 +143,7 @@ class RabbitMQSession:
             window = self._window
             started = window.start(publishings)
         self._part_with_spent(connection, window)
-        return _Publishing(self, connection, window, started)
+        return UnconfirmedPublishes(self, connection, window, started)
 
     def finish(
         self, connection: AmqpConnection, window: ConfirmWindow, started: Started
@@ -173,14 +172,14 @@ class RabbitMQSession:
             return topologies.missing(channel, topology)
 
     def remove(self, topology: Topology) -> None:
-        """Delete the exchanges and queues of *topology*, and what is in them."""
+        """Delete the exchanges and queues of *topology*, and their messages."""
         with self._channel("removing exchanges and queues") as channel:
             topologies.remove(channel, topology)
 
     def bind_queues(
         self, queues: Collection[str], exchange: str, key_of: Callable[[str], str]
     ) -> list[str]:
-        """Bind each of *queues* to *exchange*; return those that do not exist."""
+        """Bind each of *queues* to *exchange*; return the missing queues."""
         check_queue_names(queues)
         with self._channel("binding queues") as channel:
             return topologies.bind_queues(channel, queues, exchange, key_of)
@@ -191,7 +190,7 @@ class RabbitMQSession:
             return topologies.is_routed(channel, exchange, key)
 
     def borne_marker(self, endpoint: str, expected: str | None) -> str | None:
-        """Return the marker of *endpoint*, if there is one."""
+        """Return the marker of *endpoint*, None if it has none."""
         with self._channel("reading a marker") as channel:
             return marker_exchanges.read(channel, endpoint, expected)
 
@@ -220,7 +219,7 @@ class RabbitMQSession:
         with self._used("inspecting") as connection, closing(connection.channel()) as channel:
             try:
                 most = self._inspection(connection, channel, None).delivery_limit(queue)
-            except Unreadable as reason:
+            except UnreadableProperties as reason:
                 raise ConfigurationError(
                     f"a look might count towards the delivery limit of queue {queue!r}, and the "
                     f"limit is not known: {reason}; use a user with the configure permission, or "
@@ -270,7 +269,7 @@ class RabbitMQSession:
         self._held_up = None
         return False
 
-    def _prepare(self, outgoing: Sequence[Outgoing]) -> list[Publishing]:
+    def _prepare(self, outgoing: Sequence[Outgoing]) -> list[EncodedMessage]:
         limit = self._settings.max_message_size
         methods: dict[tuple[str, str], bytes] = {}
         publishings = []
@@ -286,7 +285,7 @@ class RabbitMQSession:
                 raise MessageTooLarge("body", len(body), limit, "max_message_size")
             envelope = seal(one.message)
             publishings.append(
-                Publishing(
+                EncodedMessage(
                     routing_key=key,
                     message_id=envelope.message_id,
                     method=method,
@@ -308,7 +307,7 @@ class RabbitMQSession:
             arguments["x-dead-letter-exchange"] = ""
             arguments["x-dead-letter-routing-key"] = dead_letter_to
         if self._settings.queue_type == "quorum" and connection.server_version >= (4,):
-            # From 4.0 a message is given up after 20 deliveries, and a kill counts as one.
+            # From 4.0 a message is given up after 20 deliveries, and a kill counts as a delivery.
             arguments["x-delivery-limit"] = -1
         return arguments
 
@@ -332,8 +331,8 @@ class RabbitMQSession:
 
 
 @dataclass(frozen=True, slots=True)
-class _Publishing:
-    """What a session has published and not waited for."""
+class UnconfirmedPublishes:
+    """Published messages whose confirms the session has not awaited."""
 
     session: RabbitMQSession
     connection: AmqpConnection
@@ -355,7 +354,7 @@ def _held(connection: AmqpConnection, what: str) -> Iterator[None]:
         except (ConfigurationError, MessageTooLarge):
             raise
         except Exception as error:
-            # Whatever else it was, what is left on the wire is not known.
+            # After any other error, the state of the wire is unknown.
             connection.drop(f"{type(error).__name__}: {error}")
             raise
 

@@ -12,9 +12,9 @@ from amqp.exceptions import AccessRefused, NotFound, PreconditionFailed, Resourc
 from timeoutmgr.contracts.topologies import Topology
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import ConfigurationError, QueueMissing, TopologyMismatch
-from timeoutmgr.headers import PROBE
+from timeoutmgr.message.headers import PROBE
 
-_PROBE_LIVES = 1000
+_PROBE_TTL = 1000
 """Milliseconds after which a probe is gone from where it came to rest."""
 
 
@@ -63,7 +63,7 @@ def remove(channel: Any, topology: Topology) -> None:
 def bind_queues(
     channel: Any, queues: Collection[str], exchange: str, key_of: Callable[[str], str]
 ) -> list[str]:
-    """Bind each of *queues*; return those that do not exist."""
+    """Bind each of *queues*; return the missing queues."""
     absent = []
     for queue in queues:
         key = key_of(queue)
@@ -86,9 +86,9 @@ def is_routed(channel: Any, exchange: str, key: str) -> bool:
     channel.confirm_select()
     channel.events["basic_return"].add(lambda *_: returned.append(True))
     probe = Message(
-        "", expiration=str(_PROBE_LIVES), application_headers={PROBE: "True"}, delivery_mode=1
+        "", expiration=str(_PROBE_TTL), application_headers={PROBE: "True"}, delivery_mode=1
     )
-    # The answer to a publish comes behind what came back: first returned, then confirmed.
+    # The answer to a publish comes behind its return: first returned, then confirmed.
     channel.basic_publish_confirm(probe, exchange, key, mandatory=True)
     return not returned
 

@@ -1,16 +1,32 @@
 """Our own queue: tables in SQLite, PostgreSQL, MySQL or MariaDB."""
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from timeoutmgr.transport.sql.settings import SqlQueueSettings
     from timeoutmgr.transport.sql.transport import SqlTransport
 
-__all__ = ["SqlQueueSettings", "SqlTransport"]
+__all__ = ["SqlQueueSettings", "SqlTransport", "register"]
+
+ALIAS: Final = "timeoutmgr"
+_CLASS: Final = "timeoutmgr.transport.sql.kombu_transport:KombuSqlTransport"
+
+
+def register() -> bool:
+    """Make ``kombu.Connection("timeoutmgr+sqlite:///…")`` work; return False without kombu.
+
+    Twice is fine. Imports no database.
+    """
+    try:
+        from kombu.transport import TRANSPORT_ALIASES
+    except ImportError:
+        return False
+    TRANSPORT_ALIASES[ALIAS] = _CLASS
+    return True
 
 
 def __getattr__(name: str) -> Any:
-    # On demand: who registers the transport with kombu need not load the whole of it.
+    # On demand: registration with kombu need not load the whole transport.
     if name == "SqlTransport":
         from timeoutmgr.transport.sql.transport import SqlTransport
 

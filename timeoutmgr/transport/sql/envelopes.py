@@ -4,9 +4,9 @@ import json
 from typing import Any, NamedTuple
 
 from timeoutmgr.errors import ConfigurationError, InvalidMessage
-from timeoutmgr.headers import BROKER_HEADERS
-from timeoutmgr.instants import Micros
-from timeoutmgr.message import Message, Outgoing, Received
+from timeoutmgr.message.headers import BROKER_HEADERS
+from timeoutmgr.message.instants import Micros
+from timeoutmgr.message.message import Message, Outgoing, Received
 from timeoutmgr.transport.envelope import check_direct
 from timeoutmgr.transport.sql.tables import (
     CONTENT_ENCODING_LENGTH,
@@ -15,7 +15,7 @@ from timeoutmgr.transport.sql.tables import (
     QUEUE_NAME_LENGTH,
 )
 
-Tag = tuple[int, int]
+LeaseTag = tuple[int, int]
 """Sequence and delivery count: which delivery of which row."""
 
 
@@ -34,11 +34,11 @@ class LeasedRow(NamedTuple):
 
 
 def to_row(outgoing: Outgoing, now: Micros) -> dict[str, Any]:
-    """Return *outgoing* as a row; raise InvalidMessage for what the columns cannot keep."""
+    """Return *outgoing* as a row; raise InvalidMessage for values that the columns cannot keep."""
     check_direct(outgoing)
     message = outgoing.message
     if not message.id:
-        raise InvalidMessage("a message id must not be empty; make one with uuid.uuid4()")
+        raise InvalidMessage("a message id must not be empty; make an id with uuid.uuid4()")
     headers = {}
     for name, value in message.headers.items():
         if not isinstance(value, str):
@@ -76,7 +76,7 @@ def row_of(
 
 
 def from_row(queue: str, row: LeasedRow) -> Received:
-    """Return the leased *row*, whose delivery count is the one before this delivery."""
+    """Return the leased *row*, whose delivery count excludes this delivery."""
     headers, defect = _headers(row.headers)
     return Received(
         message=Message(
@@ -112,7 +112,7 @@ def _check(what: str, value: str, length: int) -> None:
     if len(value) > length or not _is_storable(value):
         raise InvalidMessage(
             f"{what} {value[:80]!r} has {len(value)} characters; the SQL queue keeps at most "
-            f"{length}, without NUL; send a shorter one"
+            f"{length}, without NUL; send a shorter value"
         )
 
 

@@ -12,13 +12,13 @@ from timeoutmgr.errors import StorageUnavailable, TransportUnavailable
 
 @contextmanager
 def as_transport(database: Database) -> Iterator[None]:
-    """Raise TransportUnavailable for what means that the queues cannot be reached now."""
+    """Raise TransportUnavailable for an error by which the queues cannot be reached now."""
     try:
         yield
     except StorageUnavailable as error:
         raise TransportUnavailable(str(error)) from error
     except exc.SQLAlchemyError as error:
-        # In a caller's transaction nobody has looked at it yet.
+        # In a caller's transaction the error is not classified yet.
         if classify(error) is Failure.STATEMENT:
             raise
         raise TransportUnavailable(str(unavailable(error, database.describe()))) from error

@@ -12,11 +12,11 @@ from amqp.exceptions import NotFound
 from kombu.transport import virtual as kombu_virtual
 
 from timeoutmgr.errors import LeaseLost, TransportUnavailable
-from timeoutmgr.redaction import on_one_line
-from timeoutmgr.transport.sql.envelopes import LeasedRow, Tag, checked_queue_name
+from timeoutmgr.message.redaction import on_one_line
+from timeoutmgr.transport.sql.envelopes import LeasedRow, LeaseTag, checked_queue_name
 from timeoutmgr.transport.sql.failures import as_transport
 from timeoutmgr.transport.sql.kombu_envelopes import from_kombu, to_kombu
-from timeoutmgr.transport.sql.queues import Queues
+from timeoutmgr.transport.sql.queues import SqlQueues
 from timeoutmgr.transport.sql.receiver import SqlReceiver
 
 virtual: Any = kombu_virtual  # its annotations are too few to check against
@@ -25,11 +25,11 @@ logger = logging.getLogger(__name__)
 _LARGEST_BATCH: Final = 20
 
 
-class Delivery(NamedTuple):
-    """A message in kombu's hands: who leased it, and by which tag."""
+class LeasedMessage(NamedTuple):
+    """A message in kombu's hands: its receiver, and its tag."""
 
     receiver: SqlReceiver
-    tag: Tag
+    tag: LeaseTag
 
 
 class QoS(virtual.QoS):  # type: ignore[misc]  # kombu's is untyped
@@ -61,7 +61,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu's is untyped
 
     QoS = QoS
 
-    # Restoring would publish a second copy of what is still in the table.
+    # Restoring would publish a second copy of a message that is still in the table.
     do_restore = False
     supports_fanout = True
     body_encoding = None
@@ -75,8 +75,8 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu's is untyped
     # --- queues
 
     @property
-    def _queues(self) -> Queues:
-        queues: Queues = self.connection.sql.queues
+    def _queues(self) -> SqlQueues:
+        queues: SqlQueues = self.connection.sql.queues
         return queues
 
     def _new_queue(self, queue: str, **kwargs: Any) -> None:
@@ -105,7 +105,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu's is untyped
         with self._as_transport():
             self._queues.delete([queue])
 
-    # --- exchanges: what is bound to them is in the database, for every process to see
+    # --- exchanges: their bindings are in the database, for every process to see
 
     def queue_bind(
         self,
@@ -190,7 +190,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu's is untyped
         super().basic_consume(queue, no_ack, callback, consumer_tag, **kwargs)
 
     def basic_cancel(self, consumer_tag: str) -> None:
-        """Stop consuming; what was leased ahead goes back."""
+        """Stop consuming; messages leased ahead go back."""
         queue = self._tag_to_queue.get(consumer_tag)
         super().basic_cancel(consumer_tag)
         if queue is not None and queue not in self._active_queues:
@@ -223,7 +223,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu's is untyped
         if no_ack:
             receiver.ack_tags([tag])
         else:
-            self.connection.deliveries[payload["properties"]["delivery_tag"]] = Delivery(
+            self.connection.deliveries[payload["properties"]["delivery_tag"]] = LeasedMessage(
                 receiver, tag
             )
         return payload
@@ -263,7 +263,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu's is untyped
                 delivery.receiver.release_tags([delivery.tag])
 
     def close(self) -> None:
-        """Give back what is unacknowledged, and close."""
+        """Give back unacknowledged messages, and close."""
         receivers, self._receivers = self._receivers, {}
         self._leased.clear()
         for receiver in receivers.values():
@@ -271,12 +271,16 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu's is untyped
                 receiver.close()
             except TransportUnavailable as error:
                 # The end of our owner's life frees it, or the end of the lease.
-                logger.warning("queue %s: not given back: %s", receiver.queue, on_one_line(error))
+                logger.warning(
+                    "receiver of queue %s could not give a message back: %s",
+                    receiver.queue,
+                    on_one_line(error),
+                )
         super().close()
 
     def _as_transport(self) -> Any:
         return as_transport(self.connection.sql.database)
 
 
-def _tag(row: LeasedRow) -> Tag:
+def _tag(row: LeasedRow) -> LeaseTag:
     return row.sequence, row.delivery_count + 1

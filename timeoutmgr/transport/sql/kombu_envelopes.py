@@ -8,11 +8,11 @@ from typing import Any, Final
 
 from kombu.utils import json as kombu_json
 
-from timeoutmgr import headers as names
 from timeoutmgr.errors import InvalidMessage
-from timeoutmgr.instants import Micros
-from timeoutmgr.message import Message
-from timeoutmgr.redaction import on_one_line
+from timeoutmgr.message import headers as names
+from timeoutmgr.message.instants import Micros
+from timeoutmgr.message.message import Message
+from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.transport.sql.envelopes import LeasedRow, row_of
 
 json: Any = kombu_json  # has no annotations
@@ -52,7 +52,7 @@ def from_kombu(
 def to_kombu(queue: str, row: LeasedRow) -> dict[str, Any]:
     """Return the leased *row* as the payload that kombu makes a message of.
 
-    What cannot be read of a stranger's row is left out: it must not end its consumer, and come
+    Unreadable parts of a stranger's row are left out: it must not end its consumer, and come
     again.
     """
     headers = _read(row.message_id, "headers", row.headers) or {}
@@ -90,11 +90,9 @@ def _read(message_id: str, what: str, text: str) -> dict[str, Any] | None:
         found = json.loads(text)
         if isinstance(found, dict):
             return found
-        logger.warning("message %.80r: its %s are no JSON object", message_id, what)
-    except Exception as error:  # whatever a stranger's text provokes in kombu's JSON hooks
-        logger.warning(
-            "message %.80r: its %s cannot be read: %s", message_id, what, on_one_line(error)
-        )
+        logger.warning("message %.80r has %s that are not a JSON object", message_id, what)
+    except Exception as error:  # any error that a stranger's text provokes in kombu's JSON hooks
+        logger.warning("message %.80r has unreadable %s: %s", message_id, what, on_one_line(error))
     return None
 
 

@@ -1,6 +1,6 @@
 """The SQL queue as a kombu transport: ``kombu.Connection("timeoutmgr+sqlite:///x.db")``.
 
-What kombu sends our receivers can read, and the other way round. Unlike kombu's own SQL transport
+Our receivers can read kombu's messages, and the other way round. Unlike kombu's own SQL transport
 a message that was received and not acknowledged stays in the table, leased, and is back at once
 when its consumer is killed; bindings are seen by every process.
 
@@ -16,14 +16,14 @@ from typing import Any, Final
 from kombu.transport import virtual as kombu_virtual
 
 from timeoutmgr.errors import StorageUnavailable, TransportUnavailable
-from timeoutmgr.transport.sql.kombu_channel import Channel, Delivery
+from timeoutmgr.transport.sql.kombu_channel import Channel, LeasedMessage
 from timeoutmgr.transport.sql.transport import SqlTransport
 
 virtual: Any = kombu_virtual  # its annotations are too few to check against
 _LONGEST_PAUSE: Final = 0.05
 
 
-class Transport(virtual.Transport):  # type: ignore[misc]  # kombu's is untyped
+class KombuSqlTransport(virtual.Transport):  # type: ignore[misc]  # kombu's is untyped
     """One kombu connection, which is one owner of leases."""
 
     Channel = Channel
@@ -42,7 +42,7 @@ class Transport(virtual.Transport):  # type: ignore[misc]  # kombu's is untyped
 
     def __init__(self, client: Any, **kwargs: Any) -> None:
         super().__init__(client, **kwargs)
-        self.deliveries: dict[str, Delivery] = {}
+        self.deliveries: dict[str, LeasedMessage] = {}
         self._sql: SqlTransport | None = None
 
     @property
@@ -67,7 +67,7 @@ class Transport(virtual.Transport):  # type: ignore[misc]  # kombu's is untyped
         return super().establish_connection()
 
     def close_connection(self, connection: Any) -> None:
-        """Give back what is unacknowledged, and end our owner's life."""
+        """Give back unacknowledged messages, and release the owner's session lock."""
         super().close_connection(connection)
         sql, self._sql = self._sql, None
         if sql is not None:
@@ -76,9 +76,9 @@ class Transport(virtual.Transport):  # type: ignore[misc]  # kombu's is untyped
     def drain_events(self, connection: Any, timeout: float | None = None) -> None:
         """Deliver one message; raise socket.timeout where none comes in *timeout* seconds."""
         until = None if timeout is None else time.monotonic() + timeout
-        bell = self.sql.bells.any
+        wakeup = self.sql.wakeups.any
         while True:
-            rings = bell.rings
+            count = wakeup.count
             try:
                 self.cycle.get(self._deliver, timeout=timeout)
                 return
@@ -86,10 +86,12 @@ class Transport(virtual.Transport):  # type: ignore[misc]  # kombu's is untyped
                 now = time.monotonic()
                 if until is not None and now >= until:
                     raise TimeoutError from None
-            bell.wait(rings, _LONGEST_PAUSE if until is None else min(_LONGEST_PAUSE, until - now))
+            wakeup.wait(
+                count, _LONGEST_PAUSE if until is None else min(_LONGEST_PAUSE, until - now)
+            )
 
     def driver_version(self) -> str:
-        """Return the version of what keeps the queues."""
+        """Return the version of timeoutmgr."""
         from timeoutmgr._version import __version__
 
         return __version__

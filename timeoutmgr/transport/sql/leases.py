@@ -1,4 +1,4 @@
-"""Leases: which rows are whose, for how long, and what becomes of those whose owner died.
+"""Leases: the owner of a row, for how long, and the end of a dead owner's leases.
 
 A row is leased by setting its owner and an end; it stays in the table until it is acknowledged.
 Three things end a lease: acknowledgement, its owner's death (seen by the owner's lock, at once),
@@ -13,13 +13,13 @@ from sqlalchemy import Connection, Row
 from timeoutmgr.contracts import Clock
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database import Database
-from timeoutmgr.database.owners import OwnerLives
+from timeoutmgr.database.session_locks import SessionLocks
 from timeoutmgr.errors import LeaseLost
-from timeoutmgr.instants import duration_micros
-from timeoutmgr.transport.sql.envelopes import LeasedRow, Tag
-from timeoutmgr.transport.sql.listener import notify
+from timeoutmgr.message.instants import duration_micros
+from timeoutmgr.transport.sql.envelopes import LeasedRow, LeaseTag
 from timeoutmgr.transport.sql.settings import SqlQueueSettings
 from timeoutmgr.transport.sql.statements import Statements
+from timeoutmgr.transport.sql.wakeups import notify
 
 LARGEST_LEASE: Final = 500
 """Rows that one transaction leases at most; also keeps far from SQLite's 999 parameters."""
@@ -31,7 +31,7 @@ _ANY_SIZE: Final = 2**31 - 1
 class Leases:
     """The leases of one owner in one queue table. Safe for many threads.
 
-    *channel* is where PostgreSQL's listeners are told of what was given back.
+    *channel* is where PostgreSQL's listeners hear of messages that were given back.
     """
 
     def __init__(
@@ -49,44 +49,45 @@ class Leases:
         self._clock = clock
         self._lease = duration_micros(settings.lease)
         self._channel = channel
-        self._lives = OwnerLives(database)
+        self._session_locks = SessionLocks(database)
 
-    def begin(self) -> None:
-        """Start our owner's life, which must precede its first lease; twice is fine."""
-        self._lives.begin(self.owner)
+    def acquire_session_lock(self) -> None:
+        """Acquire the owner's session lock, before its first lease; twice is fine."""
+        self._session_locks.acquire(self.owner)
 
-    def live(self) -> None:
-        """Take our owner's lock again where it was lost. Raises StorageUnavailable."""
-        self._lives.renew(self.owner)
+    def keep_session_lock(self) -> None:
+        """Acquire the owner's session lock again if it was lost. Raises StorageUnavailable."""
+        self._session_locks.renew(self.owner)
 
-    def end(self) -> None:
-        """End our owner's life; what it still holds is free."""
-        self._lives.end(self.owner)
+    def release_session_lock(self) -> None:
+        """Release the owner's session lock; its leases are free."""
+        self._session_locks.release(self.owner)
 
     def now(self) -> dict[str, int]:
         """Return the parameter that statements need where the database has no clock."""
         return {"now": self._clock.now()} if self._statements.needs_now else {}
 
-    def take(
+    def lease_rows(
         self,
         queue: str,
         limit: int,
-        before_commit: Callable[[list[Tag]], None],
+        before_commit: Callable[[list[LeaseTag]], None],
         room: int | None = None,
     ) -> list[LeasedRow]:
         """Lease up to *limit* rows of *queue*, in their order, and return them.
 
-        Of rows whose bodies are more than *room* bytes together the first that fit, at least one.
+        If the bodies are more than *room* bytes together, lease the first rows that fit, at least
+        one row.
 
-        Their delivery count is the one before this delivery. It is committed when this returns;
-        where this raises, what *before_commit* was called with last may be leased all the same.
-        An owner that has lost its lock takes it again first: what it leases would be free to all.
+        The delivery count excludes this delivery. The leases are committed when this returns; if
+        this raises, the last argument of *before_commit* may be leased all the same. An owner that
+        has lost its lock takes it again first: its leases would be free to all.
         """
-        if not self._lives.is_unbroken(self.owner):
-            self.live()
+        if not self._session_locks.is_unbroken(self.owner):
+            self.keep_session_lock()
         where = {"queue": queue, **self.now()}
         if self._database.is_sqlite:
-            # A look costs nobody anything; the write lock is the whole database's.
+            # A read blocks no other process; the write lock is the whole database's.
             with self._database.read() as connection:
                 if connection.execute(self._statements.probe, where).first() is None:
                     return []
@@ -137,8 +138,8 @@ class Leases:
             for row in rows
         ]
 
-    def renew(self, tags: Collection[Tag]) -> None:
-        """Move on the end of leases; those that were lost or settled meanwhile are left out."""
+    def renew(self, tags: Collection[LeaseTag]) -> None:
+        """Move on the end of leases; leases that were lost or settled meanwhile are left out."""
         for part in _parts(sorted(sequence for sequence, _ in tags)):
 
             def extend(connection: Connection, sequences: list[int] = part) -> None:
@@ -156,10 +157,10 @@ class Leases:
             self._database.run(extend)
             reach("leases.renewed")
 
-    def ack(self, tags: Collection[Tag], connection: Connection | None) -> None:
-        """Delete the rows of *tags*; raise LeaseLost where one is not ours any more.
+    def ack(self, tags: Collection[LeaseTag], connection: Connection | None) -> None:
+        """Delete the rows of *tags*; raise LeaseLost if a lease is not ours any more.
 
-        Without a *connection* those that are still ours are settled all the same.
+        Without a *connection* our remaining leases are settled all the same.
         """
 
         def settle(connection: Connection) -> int:
@@ -172,9 +173,9 @@ class Leases:
                 "lease ended, and another consumer has them by now"
             )
 
-    def leased(self, tags: Collection[Tag]) -> set[Tag]:
-        """Return those of *tags* that are leases of ours as they stand now."""
-        found: set[Tag] = set()
+    def leased(self, tags: Collection[LeaseTag]) -> set[LeaseTag]:
+        """Return the *tags* that are leases of ours now."""
+        found: set[LeaseTag] = set()
         with self._database.read() as connection:
             for part in _parts(sorted(sequence for sequence, _ in tags)):
                 where = {"sequences": part, "me": self.owner}
@@ -182,8 +183,8 @@ class Leases:
                 found.update((row.sequence, row.delivery_count) for row in rows)
         return found.intersection(tags)
 
-    def release(self, queue: str, tags: Collection[Tag]) -> None:
-        """Give the rows of *tags* back; those that are not ours any more are left alone."""
+    def release(self, queue: str, tags: Collection[LeaseTag]) -> None:
+        """Give the rows of *tags* back; leases that are not ours any more are left alone."""
 
         def give_back(connection: Connection) -> None:
             if self._on_each(self._statements.release, tags, connection) and self._channel:
@@ -191,18 +192,18 @@ class Leases:
 
         self._database.run(give_back)
 
-    def free_of_gone(self, queue: str) -> bool:
-        """Free what owners who died hold of *queue*; return whether it holds any row at all."""
+    def free_dead_owners(self, queue: str) -> bool:
+        """Free dead owners' leases of *queue*; return whether it holds any row at all."""
         with self._database.read() as connection:
             found = connection.execute(self._statements.head_owners, {"queue": queue})
             owners = set(found.scalars())
         others = owners - {None, self.owner}
-        gone = self._lives.gone(others) if others else set()
-        if not gone:
+        dead = self._session_locks.dead_owners(others) if others else set()
+        if not dead:
             return bool(owners)
 
         def free(connection: Connection) -> None:
-            where = {"queue": queue, "owners": sorted(gone)}
+            where = {"queue": queue, "owners": sorted(dead)}
             sequences = list(connection.execute(self._statements.of_owners, where).scalars())
             for part in _parts(sequences):
                 connection.execute(self._statements.free_chosen, {"sequences": part})
@@ -212,8 +213,8 @@ class Leases:
         reach("leases.gone_freed")
         return True
 
-    def _on_each(self, statement: Any, tags: Collection[Tag], connection: Connection) -> int:
-        """Run *statement* on *tags*, those of one delivery count together; return rows met."""
+    def _on_each(self, statement: Any, tags: Collection[LeaseTag], connection: Connection) -> int:
+        """Run *statement* on *tags*, grouped by delivery count; return rows met."""
         by_delivery: dict[int, list[int]] = {}
         for sequence, delivery in tags:
             by_delivery.setdefault(delivery, []).append(sequence)
@@ -227,7 +228,7 @@ class Leases:
 
 
 def _fitting(rows: Sequence[Row[Any]], room: int | None) -> Sequence[Row[Any]]:
-    """Return the first of *rows* whose bodies fit into *room*, or one that does not."""
+    """Return the first of *rows* whose bodies fit into *room*, at least one row."""
     if room is None:
         return rows
     for count, row in enumerate(rows):

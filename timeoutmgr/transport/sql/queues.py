@@ -7,25 +7,25 @@ from typing import Any, Final
 
 from sqlalchemy import Connection
 
-from timeoutmgr import headers
 from timeoutmgr.contracts import Clock
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database import Database
+from timeoutmgr.database.binary_copy import FEW, can_copy, copy_rows
 from timeoutmgr.database.commits import after_commit
-from timeoutmgr.database.copying import FEW, can_copy, copy_rows
 from timeoutmgr.database.engine import execute_many
 from timeoutmgr.database.packets import in_statements, misfit
 from timeoutmgr.database.soundness import refusals
 from timeoutmgr.errors import InvalidMessage
-from timeoutmgr.transport.sql.bells import Bells
+from timeoutmgr.message import headers
 from timeoutmgr.transport.sql.envelopes import is_queue_name
-from timeoutmgr.transport.sql.listener import notify
 from timeoutmgr.transport.sql.statements import Statements
+from timeoutmgr.transport.sql.wakeups import QueueWakeups, notify
 
 _ADDED: Final = (headers.DISPATCHED_AT, headers.FAILED_QUEUE, headers.RETRIES)
 _RESERVE: Final = 16 * 1024
 _KNOWN_FOR: Final = 1.0
-"""Seconds for which a queue that was there is taken to be there; a missing one is asked anew."""
+"""Seconds for which a queue that was there is taken to be there; a missing queue is looked up
+anew."""
 
 
 _SOUND: Final[dict[str, Any]] = {
@@ -36,26 +36,26 @@ _SOUND: Final[dict[str, Any]] = {
     "content_encoding": "utf-8",
     "properties": None,
 }
-"""What a row has that no table of ours refuses, as long as it is as we made it."""
+"""Values that our own tables never refuse."""
 
 
-class Queues:
-    """What concerns no single consumer. Safe for many threads.
+class SqlQueues:
+    """Operations that concern no single consumer. Safe for many threads.
 
-    *channel* is where PostgreSQL's listeners are told of what came, None where nobody is told.
+    *channel* is where PostgreSQL's listeners hear of new messages, None without listeners.
     """
 
     def __init__(
         self,
         database: Database,
         statements: Statements,
-        bells: Bells,
+        wakeups: QueueWakeups,
         clock: Clock,
         channel: str | None,
     ) -> None:
         self._database = database
         self._statements = statements
-        self._bells = bells
+        self._wakeups = wakeups
         self._clock = clock
         self._channel = channel
         self._copies = can_copy(database.engine)
@@ -64,7 +64,7 @@ class Queues:
 
     def create(self, names: Collection[str], dead_letter_to: str | None = None) -> None:
         """Create the queues that do not exist; leave the others as they are."""
-        # In one order, so that two who create the same queues do not deadlock.
+        # In one order, so that two processes that create the same queues do not deadlock.
         rows = [
             {"name": name, "dead_letter_to": dead_letter_to, "created": self._clock.now()}
             for name in sorted(set(names))
@@ -75,13 +75,13 @@ class Queues:
             )
 
     def missing(self, names: Collection[str]) -> list[str]:
-        """Return those of *names* that do not exist, in their order."""
+        """Return the *names* that do not exist, in their order."""
         with self._database.read() as connection:
             there = self._existing(names, connection)
         return [name for name in dict.fromkeys(names) if name not in there]
 
     def delete(self, names: Collection[str]) -> None:
-        """Delete queues with messages and bindings; missing ones are fine."""
+        """Delete queues with messages and bindings; a missing queue is fine."""
         which = {"names": [name for name in names if is_queue_name(name)]}
 
         def remove(connection: Connection) -> None:
@@ -104,18 +104,18 @@ class Queues:
             return int(connection.execute(self._statements.count, where).scalar_one())
 
     def purge(self, queue: str) -> int:
-        """Delete the messages of *queue* that nobody has in hand; return how many."""
+        """Delete the messages of *queue* that no consumer holds; return how many."""
         where = {"queue": queue, **self._now()}
         return self._database.run(
             lambda connection: connection.execute(self._statements.purge, where).rowcount
         )
 
     def put(self, rows: Sequence[dict[str, Any]], connection: Connection | None) -> set[str]:
-        """Insert those *rows* whose queue exists; return the queues that do.
+        """Insert the *rows* whose queue exists; return the queues that do.
 
-        In the transaction of *connection*, or in one of its own. Receivers are woken after the
-        commit. Raises InvalidMessage, with nothing inserted, for one that the database cannot be
-        given.
+        In the transaction of *connection*, or in its own transaction. Receivers are woken after the
+        commit. Raises InvalidMessage, with nothing inserted, for a message that the database cannot
+        hold.
         """
         if not rows:
             return set()
@@ -131,15 +131,15 @@ class Queues:
                 there = self._insert(rows, names, connection)
         if connection is None:
             reach("queues.sent")
-            self._bells.ring(there)
+            self._wakeups.notify(there)
         else:
-            after_commit(connection, _ringing(self._bells, there))
+            after_commit(connection, _notifier(self._wakeups, there))
         return there
 
     def announce(self, queues: set[str], connection: Connection) -> None:
         """Wake the receivers of *queues*, into which rows were put, when *connection* commits."""
         self._notify(queues, connection)
-        after_commit(connection, _ringing(self._bells, queues))
+        after_commit(connection, _notifier(self._wakeups, queues))
 
     def bind(self, exchange: str, routing_key: str, queue: str, kind: str) -> None:
         """Bind *queue* to kombu's *exchange* of type *kind*, for all processes; twice is fine."""
@@ -148,7 +148,7 @@ class Queues:
             self._database.run(lambda connection: connection.execute(self._statements.bind, [row]))
 
     def unbind(self, exchange: str, routing_key: str, queue: str) -> None:
-        """Undo one ``bind``; one that was not made is fine."""
+        """Undo one ``bind``; a missing binding is fine."""
         which = {"exchange": exchange, "routing_key": routing_key, "queue": queue}
         self._database.run(lambda connection: connection.execute(self._statements.unbind, which))
 
@@ -216,12 +216,12 @@ def _refused(words: str) -> InvalidMessage:
 
 
 def _reserve(row: dict[str, Any]) -> int:
-    """Return how many bytes stay free beside *row*: what is passed on, or fails, has more headers.
+    """Return how many bytes stay free beside *row*, for the headers of a forward or a failure.
 
     Without them a message could come in, and go nowhere, not even into the error queue.
     """
     return 0 if any(f'"{name}"' in row["headers"] for name in _ADDED) else _RESERVE
 
 
-def _ringing(bells: Bells, queues: set[str]) -> Callable[[], None]:
-    return lambda: bells.ring(queues)
+def _notifier(wakeups: QueueWakeups, queues: set[str]) -> Callable[[], None]:
+    return lambda: wakeups.notify(queues)

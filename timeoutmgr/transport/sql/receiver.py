@@ -11,13 +11,13 @@ from timeoutmgr.crashpoints import reach
 from timeoutmgr.database import Database
 from timeoutmgr.database.commits import after_commit
 from timeoutmgr.errors import LeaseLost
-from timeoutmgr.message import Received
+from timeoutmgr.message.message import Received
 from timeoutmgr.transport.byte_budget import ByteBudget, Held
-from timeoutmgr.transport.sql.bells import Bell
-from timeoutmgr.transport.sql.envelopes import LeasedRow, Tag, from_row
+from timeoutmgr.transport.sql.envelopes import LeasedRow, LeaseTag, from_row
 from timeoutmgr.transport.sql.failures import as_transport
-from timeoutmgr.transport.sql.keeper import LeaseKeeper
+from timeoutmgr.transport.sql.lease_renewal import LeaseRenewer
 from timeoutmgr.transport.sql.leases import LARGEST_LEASE, Leases
+from timeoutmgr.transport.sql.wakeups import Wakeup
 from timeoutmgr.transport.sql.watch import Watch
 
 
@@ -35,8 +35,8 @@ class SqlReceiver:
         *,
         database: Database,
         leases: Leases,
-        keeper: LeaseKeeper,
-        bell: Bell,
+        renewer: LeaseRenewer,
+        wakeup: Wakeup,
         watch: Watch,
         owner_check: float,
         budget: ByteBudget,
@@ -45,38 +45,39 @@ class SqlReceiver:
         self._prefetch = prefetch
         self._database = database
         self._leases = leases
-        self._keeper = keeper
-        self._bell = bell
+        self._renewer = renewer
+        self._wakeup = wakeup
         self._watch = watch
         self._owner_check = owner_check
         self._next_owner_check = 0.0
         self._left = True
         self._lock = threading.Lock()
-        self._held: dict[Tag, None] = {}
+        self._held: dict[LeaseTag, None] = {}
         self._bytes = Held(budget)
-        # About to be leased: ours from before the commit, so that nobody takes them for orphans.
-        self._taking: list[Tag] = []
+        # About to be leased: held from before the commit, so that the renewer does not give them
+        # back.
+        self._pending: list[LeaseTag] = []
         # Acknowledged in a transaction that has not ended yet.
-        self._settling: set[Tag] = set()
+        self._settling: set[LeaseTag] = set()
         self._interrupted = threading.Event()
         self._closed = False
         with as_transport(database):
-            keeper.add(self)
+            renewer.add(self)
 
     def receive(self, limit: int, wait: float) -> list[Received]:
         """Return up to *limit* messages; wait at most *wait* seconds for the first."""
         return [from_row(self.queue, row) for row in self.receive_rows(limit, wait)]
 
     def receive_rows(self, limit: int, wait: float) -> Sequence[LeasedRow]:
-        """Return what ``receive`` does, as rows with kombu's properties."""
-        # A thread's wait is real, whatever time an injected clock shows.
+        """Receive rows with kombu's properties."""
+        # A thread's wait is real, independent of an injected clock.
         until = time.monotonic() + wait
         if self._room() <= 0:
             # Only an acknowledgement makes room, and that is this very thread's to give.
             self._interrupted.wait(wait)
             self._interrupted.clear()
             return []
-        rows = [] if self._is_known_empty() else self._look(limit)
+        rows = [] if self._is_known_empty() else self._lease(limit)
         while not rows:
             if self._interrupted.is_set():
                 self._interrupted.clear()
@@ -84,20 +85,20 @@ class SqlReceiver:
             if time.monotonic() >= until:
                 break
             self._watch.rest(until)
-            if self._is_worth_a_look():
-                rows = self._look(limit)
+            if self._may_have_messages():
+                rows = self._lease(limit)
         return rows
 
     def poll_rows(self, limit: int) -> Sequence[LeasedRow]:
         """Return rows without waiting, and without a look while nothing can have come."""
-        return self._look(limit) if self._is_worth_a_look() else []
+        return self._lease(limit) if self._may_have_messages() else []
 
     def ack(self, received: Sequence[Received], *, transaction: Connection | None = None) -> None:
         """Settle messages for good; in *transaction*, with its commit."""
         self.ack_tags(_tags(received), transaction)
 
-    def ack_tags(self, tags: list[Tag], transaction: Connection | None = None) -> None:
-        """Do what ``ack`` does, by tags."""
+    def ack_tags(self, tags: list[LeaseTag], transaction: Connection | None = None) -> None:
+        """Settle messages by tags, as ``ack`` does."""
         if not tags:
             return
         with as_transport(self._database):
@@ -118,54 +119,54 @@ class SqlReceiver:
         """Give messages back, to be delivered again at once, in their order."""
         self.release_tags(_tags(received))
 
-    def release_tags(self, tags: list[Tag]) -> None:
-        """Do what ``release`` does, by tags."""
+    def release_tags(self, tags: list[LeaseTag]) -> None:
+        """Give messages back by tags, as ``release`` does."""
         if not tags:
             return
         with as_transport(self._database):
             self._leases.release(self.queue, tags)
         self._forget(tags)
-        self._bell.ring()
+        self._wakeup.notify()
 
     def interrupt(self) -> None:
         """Make a waiting ``receive`` return; may be called from any thread."""
         self._interrupted.set()
-        self._bell.ring()
+        self._wakeup.notify()
 
     def close(self) -> None:
-        """Stop consuming; what is unacknowledged goes back."""
+        """Stop consuming; unacknowledged messages go back."""
         if self._closed:
             return
         self._closed = True
-        self._keeper.remove(self)
+        self._renewer.remove(self)
         held = self.held()
         try:
             self.release_tags(held)
         except BaseException:
-            # Given back as soon as the database answers; nobody renews them from here on.
-            self._keeper.orphan(self.queue, held)
+            # Given back as soon as the database answers; no thread renews them from here on.
+            self._renewer.add_unreleased(self.queue, held)
             self._bytes.clear()
             raise
 
-    def held(self) -> list[Tag]:
-        """Return what is leased, or about to be, and not settled."""
+    def held(self) -> list[LeaseTag]:
+        """Return unsettled leases, and leases about to be committed."""
         with self._lock:
-            return [*self._held, *self._taking]
+            return [*self._held, *self._pending]
 
-    def _look(self, limit: int) -> Sequence[LeasedRow]:
+    def _lease(self, limit: int) -> Sequence[LeasedRow]:
         limit = min(limit, self._room())
         if limit <= 0:
             return []
         left = True
         with as_transport(self._database):
             # Before the look, as below.
-            self._keeper.give_back()
-            self._watch.looking()
+            self._renewer.give_back()
+            self._watch.before_query()
             if time.monotonic() >= self._next_owner_check:
-                # Before the look, so that what comes back keeps its place in the order.
-                left = self._leases.free_of_gone(self.queue)
+                # Before the query, so that returned messages keep their place in the order.
+                left = self._leases.free_dead_owners(self.queue)
                 self._next_owner_check = time.monotonic() + self._owner_check
-            rows = self._take(limit) if left else []
+            rows = self._lease_rows(limit) if left else []
         if rows:
             reach("leases.committed")
             self._watch.found()
@@ -173,36 +174,36 @@ class SqlReceiver:
             self._watch.found_nothing(left)
         return rows
 
-    def _take(self, limit: int) -> Sequence[LeasedRow]:
+    def _lease_rows(self, limit: int) -> Sequence[LeasedRow]:
         try:
-            # What is being settled counts until its transaction has ended.
+            # Messages being settled count until their transaction has ended.
             room = self._bytes.room
-            rows = self._leases.take(self.queue, limit, self._about_to_take, room)
+            rows = self._leases.lease_rows(self.queue, limit, self._note_pending, room)
         except BaseException:
             with self._lock:
-                tags, self._taking = self._taking, []
-            # The commit may have happened; if so, nobody has them in hand.
-            self._keeper.orphan(self.queue, tags)
+                tags, self._pending = self._pending, []
+            # The commit may have happened; if so, no receiver holds them.
+            self._renewer.add_unreleased(self.queue, tags)
             raise
         with self._lock:
             for row in rows:
                 tag = (row.sequence, row.delivery_count + 1)
                 self._held[tag] = None
                 self._bytes.add(tag, row.size)
-            self._taking = []
+            self._pending = []
         return rows
 
-    def _about_to_take(self, tags: list[Tag]) -> None:
+    def _note_pending(self, tags: list[LeaseTag]) -> None:
         with self._lock:
-            self._taking = tags
+            self._pending = tags
 
     def _is_known_empty(self) -> bool:
         with as_transport(self._database):
             return self._watch.is_known_empty()
 
-    def _is_worth_a_look(self) -> bool:
+    def _may_have_messages(self) -> bool:
         with as_transport(self._database):
-            return self._watch.is_worth_a_look()
+            return self._watch.may_have_messages()
 
     def _room(self) -> int:
         with self._lock:
@@ -212,7 +213,7 @@ class SqlReceiver:
                 return LARGEST_LEASE
             return self._prefetch - len(self._held) + len(self._settling)
 
-    def _forget(self, tags: list[Tag]) -> None:
+    def _forget(self, tags: list[LeaseTag]) -> None:
         with self._lock:
             for tag in tags:
                 self._held.pop(tag, None)
@@ -220,8 +221,8 @@ class SqlReceiver:
                 self._settling.discard(tag)
 
 
-def _tags(received: Sequence[Received]) -> list[Tag]:
-    tags: list[Tag] = []
+def _tags(received: Sequence[Received]) -> list[LeaseTag]:
+    tags: list[LeaseTag] = []
     for one in received:
         if not isinstance(one.tag, tuple):
             raise TypeError(f"{one.tag!r} is no tag of the SQL queue; was it received elsewhere?")

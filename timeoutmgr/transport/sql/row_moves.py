@@ -25,8 +25,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql import FromClause
 
-from timeoutmgr.headers import BROKER_HEADERS, DISPATCHED_AT, RELATED_TO_TIMEOUT
-from timeoutmgr.transport.sql.queues import Queues
+from timeoutmgr.message.headers import BROKER_HEADERS, DISPATCHED_AT, RELATED_TO_TIMEOUT
+from timeoutmgr.transport.sql.queues import SqlQueues
 from timeoutmgr.transport.sql.tables import CONTENT_ENCODING_LENGTH, QueueTables
 
 _KEPT_OUT: Final = (*sorted(BROKER_HEADERS), DISPATCHED_AT, RELATED_TO_TIMEOUT)
@@ -35,7 +35,7 @@ _KEPT_OUT: Final = (*sorted(BROKER_HEADERS), DISPATCHED_AT, RELATED_TO_TIMEOUT)
 class PostgreSQLMessageRows:
     """The message table, as ``contracts.MessageRows`` says."""
 
-    def __init__(self, tables: QueueTables, queues: Queues) -> None:
+    def __init__(self, tables: QueueTables, queues: SqlQueues) -> None:
         self._tables = tables
         self._queues = queues
 
@@ -62,14 +62,14 @@ class PostgreSQLMessageRows:
         *order: ColumnElement[Any],
     ) -> Insert:
         """Return the insert; the numbers that make up a queue's order are drawn in *order*."""
-        told = messages.c
+        source = messages.c
         columns: dict[str, ColumnElement[Any]] = {
-            "queue": told.destination,
-            "message_id": told.message_id,
-            "headers": _with(told.headers, added),
-            "body": told.body,
-            "content_type": told.content_type,
-            "content_encoding": told.content_encoding,
+            "queue": source.destination,
+            "message_id": source.message_id,
+            "headers": _with(source.headers, added),
+            "body": source.body,
+            "content_type": source.content_type,
+            "content_encoding": source.content_encoding,
             "enqueued": at,
             "available_at": literal_column("0"),
             "properties": null(),

@@ -4,34 +4,123 @@ from __future__ import annotations
 
 from collections.abc import Collection, Generator, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import Final, Protocol
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, delete, func, select, update
 
-from timeoutmgr.contracts import SendResult
+from timeoutmgr.contracts import Clock, SendResult
+from timeoutmgr.database import Database
 from timeoutmgr.errors import QueueMissing
-from timeoutmgr.instants import Micros
-from timeoutmgr.message import Outgoing, Received
-from timeoutmgr.transport.sql.browsing import rows_of
-from timeoutmgr.transport.sql.envelopes import checked_queue_name, to_row
+from timeoutmgr.message.instants import Micros
+from timeoutmgr.message.message import Outgoing, Received
+from timeoutmgr.transport.batch import BATCH_BYTES, sub_batches
+from timeoutmgr.transport.sql.envelopes import LeasedRow, checked_queue_name, from_row, to_row
 from timeoutmgr.transport.sql.failures import as_transport
+from timeoutmgr.transport.sql.queues import SqlQueues
 from timeoutmgr.transport.sql.receiver import SqlReceiver
+from timeoutmgr.transport.sql.statements import Statements
+from timeoutmgr.transport.sql.tables import QueueTables
 
-if TYPE_CHECKING:
-    from timeoutmgr.transport.sql.transport import SqlTransport
+
+class QueueMarkers:
+    """A row for each marked endpoint."""
+
+    def __init__(self, database: Database, tables: QueueTables, statements: Statements) -> None:
+        self._database = database
+        self._statements = statements
+        self._table: Final = tables.markers
+
+    def read(self, endpoint: str) -> str | None:
+        """Return the marker of *endpoint*, if there is one."""
+        table = self._table.c
+        with self._database.read() as connection:
+            found = connection.execute(select(table.marker).where(table.endpoint == endpoint))
+            word: str | None = found.scalar()
+        return word
+
+    def write(self, endpoint: str, word: str) -> None:
+        """Mark *endpoint*; another marker is overwritten."""
+        if self.read(endpoint) == word:
+            return
+
+        def put(connection: Connection) -> None:
+            row = {"endpoint": endpoint, "marker": word}
+            connection.execute(self._statements.insert_marker, [row])
+            connection.execute(
+                update(self._table).where(self._table.c.endpoint == endpoint).values(marker=word)
+            )
+
+        self._database.run(put)
+
+    def erase(self, endpoint: str) -> None:
+        """Remove the marker of *endpoint*."""
+        self._database.run(
+            lambda connection: connection.execute(
+                delete(self._table).where(self._table.c.endpoint == endpoint)
+            )
+        )
 
 
+_PAGE: Final = 200
+
+
+def rows_of(database: Database, tables: QueueTables, queue: str, limit: int) -> Iterator[Received]:
+    """Yield up to *limit* messages of *queue* in the order of their arrival, page by page.
+
+    The rows are read as they stand, leased messages included.
+    """
+    messages = tables.messages.c
+    behind, left = 0, limit
+    while left > 0:
+        sizes = (
+            select(messages.sequence, func.length(messages.body).label("size"))
+            .where(messages.queue == queue, messages.sequence > behind)
+            .order_by(messages.sequence)
+            .limit(min(_PAGE, left))
+        )
+        with database.read() as connection:
+            page = connection.execute(sizes).all()
+        if not page:
+            return
+        for some in sub_batches(page, BATCH_BYTES, lambda row: int(row.size)):
+            yield from _messages(database, tables, queue, {row.sequence: row.size for row in some})
+        behind, left = page[-1].sequence, left - len(page)
+
+
+def _messages(
+    database: Database, tables: QueueTables, queue: str, sizes: dict[int, int]
+) -> Iterator[Received]:
+    messages = tables.messages
+    whole = select(messages).where(messages.c.sequence.in_(sizes)).order_by(messages.c.sequence)
+    with database.read() as connection:
+        rows = connection.execute(whole).all()
+    for row in rows:
+        leased = {name: getattr(row, name) for name in LeasedRow._fields if name != "size"}
+        yield from_row(queue, LeasedRow(**leased, size=sizes[row.sequence]))
+
+
+class OpensReceivers(Protocol):
+    """The transport of a session, which makes its receivers."""
+
+    def make_receiver(self, queue: str, prefetch: int) -> SqlReceiver:
+        """Return a consumer of an existing queue."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SqlSession:
-    """What one thread does with the queues, as ``contracts.TransportSession`` says.
+    """A thread's use of the queues, as ``contracts.TransportSession`` says.
 
-    It holds no connection of its own: each call takes one from the pool.
+    It holds no connection of its own: each call takes a connection from the pool.
     """
 
-    def __init__(self, transport: SqlTransport) -> None:
-        self._transport = transport
-        self._database = transport.database
-        self._queues = transport.queues
-        self._markers = transport.markers
+    database: Database
+    tables: QueueTables
+    queues: SqlQueues
+    markers: QueueMarkers
+    clock: Clock
+    transport: OpensReceivers
 
     def create_queues(self, names: Sequence[str], *, dead_letter_to: str | None = None) -> None:
         """Create the queues that do not exist.
@@ -40,47 +129,47 @@ class SqlSession:
         """
         for name in (*names, *([dead_letter_to] if dead_letter_to else [])):
             checked_queue_name(name)
-        with as_transport(self._database):
-            self._queues.create(names, dead_letter_to)
+        with as_transport(self.database):
+            self.queues.create(names, dead_letter_to)
 
     def missing_queues(self, names: Collection[str]) -> list[str]:
-        """Return those of *names* that do not exist."""
-        with as_transport(self._database):
-            return self._queues.missing(names)
+        """Return the *names* that do not exist."""
+        with as_transport(self.database):
+            return self.queues.missing(names)
 
     def delete_queues(self, names: Collection[str]) -> None:
-        """Delete queues, what is in them and what is bound to them."""
-        with as_transport(self._database):
-            self._queues.delete(names)
+        """Delete queues with their messages and bindings."""
+        with as_transport(self.database):
+            self.queues.delete(names)
 
     def count(self, queue: str) -> int:
-        """Return how many messages of *queue* nobody has in hand."""
-        with as_transport(self._database):
-            return self._queues.count(queue)
+        """Return how many messages of *queue* are free."""
+        with as_transport(self.database):
+            return self.queues.count(queue)
 
     def borne_marker(self, endpoint: str, expected: str | None) -> str | None:
         """Return the marker of *endpoint*, if there is one."""
-        with as_transport(self._database):
-            return self._markers.read(endpoint)
+        with as_transport(self.database):
+            return self.markers.read(endpoint)
 
     def bear_marker(self, endpoint: str, word: str, store: str) -> None:
         """Mark *endpoint*; another marker is overwritten."""
-        with as_transport(self._database):
-            self._markers.write(endpoint, word)
+        with as_transport(self.database):
+            self.markers.write(endpoint, word)
 
     def drop_marker(self, endpoint: str, expected: str | None) -> None:
         """Remove the marker of *endpoint*."""
-        with as_transport(self._database):
-            self._markers.erase(endpoint)
+        with as_transport(self.database):
+            self.markers.erase(endpoint)
 
     def send(
         self, outgoing: Sequence[Outgoing], *, transaction: Connection | None = None
     ) -> list[SendResult]:
-        """Put messages into queues, all in one transaction; return what became of each."""
-        now = self._transport.clock.now()
+        """Put messages into queues, all in one transaction; return the results."""
+        now = self.clock.now()
         rows = [to_row(one, now) for one in outgoing]
-        with as_transport(self._database):
-            there = self._queues.put(rows, transaction)
+        with as_transport(self.database):
+            there = self.queues.put(rows, transaction)
         return [
             SendResult.CONFIRMED if one.destination in there else SendResult.UNROUTABLE
             for one in outgoing
@@ -90,24 +179,24 @@ class SqlSession:
         """Return a consumer of *queue*; raise QueueMissing where there is none."""
         if self.missing_queues([queue]):
             raise QueueMissing([queue], "run `timeoutmgr install`, or create it")
-        return self._transport.make_receiver(queue, prefetch)
+        return self.transport.make_receiver(queue, prefetch)
 
     def browse(self, queue: str, limit: int) -> Generator[Received]:
         """Yield up to *limit* messages of *queue*, the oldest first; nothing is leased."""
         if self.missing_queues([queue]):
             raise QueueMissing([queue], "run `timeoutmgr install`, or create it")
-        with as_transport(self._database):
-            yield from rows_of(self._database, self._transport.tables, queue, limit)
+        with as_transport(self.database):
+            yield from rows_of(self.database, self.tables, queue, limit)
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
-        """Open a transaction; receivers of what was sent in it wake when it has committed.
+        """Open a transaction; receivers of its messages wake when it has committed.
 
         A commit whose result is unknown raises TransportUnavailable; an error of the database
         inside raises StorageUnavailable, as the owner of the transaction sees it.
         """
-        manager = self._database.begin()
-        with as_transport(self._database):
+        manager = self.database.begin()
+        with as_transport(self.database):
             connection = manager.__enter__()
         try:
             yield connection
@@ -115,22 +204,22 @@ class SqlSession:
             if not manager.__exit__(type(error), error, error.__traceback__):
                 raise
         else:
-            with as_transport(self._database):
+            with as_transport(self.database):
                 manager.__exit__(None, None, None)
 
     def now(self, *, transaction: Connection | None = None) -> Micros | None:
         """Return the database's clock, read in *transaction* if one is given; None on SQLite."""
-        if self._database.dialect.now is None:
+        if self.database.dialect.now is None:
             return None
-        with as_transport(self._database):
+        with as_transport(self.database):
             if transaction is not None:
-                return self._database.now_in(transaction)
-            return self._database.now(self._transport.clock)
+                return self.database.now_in(transaction)
+            return self.database.now(self.clock)
 
     def ping(self) -> None:
         """Return if the database answers."""
-        with as_transport(self._database):
-            self._database.ping()
+        with as_transport(self.database):
+            self.database.ping()
 
     def close(self) -> None:
         """Nothing is held; closing is fine at any time."""

@@ -11,14 +11,13 @@ from timeoutmgr.transport.byte_budget import BUFFER_BYTES, check_buffer_bytes
 class SqlQueueSettings:
     """Tuning of the SQL queue; the defaults suit a busy and an idle queue alike.
 
-    *lease* is how long a received message stays a consumer's that hangs; a consumer that works
-    renews it, one that died is seen at once (within *owner_check*). An idle receiver looks at the
-    database after *poll_min*, and ever more seldom up to *poll_max*; None is 10 to 50 ms on
-    SQLite (where a look costs nothing while the file did not change), 50 ms to 1 s on PostgreSQL
-    (where NOTIFY wakes it before) and 20 to 250 ms on MySQL. *notify* sends that NOTIFY; it
-    serialises commits of the whole database, so a database of very many small sends may be better
-    off without. *buffer_bytes* bounds the bodies that are received and not settled, of all
-    receivers together.
+    *lease* is how long a received message stays a consumer's that hangs; a working consumer renews
+    it, a dead consumer is seen at once (within *owner_check*). An idle receiver looks at the
+    database after *poll_min*, and ever more seldom up to *poll_max*; None is 10 to 50 ms on SQLite
+    (where a look costs nothing while the file did not change), 50 ms to 1 s on PostgreSQL (where
+    NOTIFY wakes it before) and 20 to 250 ms on MySQL. *notify* sends that NOTIFY; it serialises
+    commits of the whole database, so a database of very many small sends may be better off without.
+    *buffer_bytes* bounds the bodies that are received and not settled, of all receivers together.
     """
 
     lease: timedelta = timedelta(seconds=60)

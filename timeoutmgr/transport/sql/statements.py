@@ -128,7 +128,7 @@ class Statements:
         )
 
         # --- markers: endpoint, marker
-        self.mark: Final = _insert_missing(insert(tables.markers), dialect)
+        self.insert_marker: Final = _insert_missing(insert(tables.markers), dialect)
 
         # --- bindings: exchange, routing_key, queue, kind
         self.bind: Final = _insert_missing(insert(tables.bindings), dialect)

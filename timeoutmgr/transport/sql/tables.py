@@ -11,7 +11,7 @@ from timeoutmgr.database.texts import KeyText
 
 QUEUE_NAME_LENGTH: Final = 250
 MESSAGE_ID_LENGTH: Final = 255
-"""Characters of a message id that the table keeps; longer ones are refused at the door."""
+"""Characters of a message id that the table keeps; longer ids are refused at the door."""
 CONTENT_TYPE_LENGTH: Final = 255
 CONTENT_ENCODING_LENGTH: Final = 64
 
@@ -60,7 +60,7 @@ def tables(schema: str | None, prefix: str) -> QueueTables:
         Column("delivery_count", Integer(), nullable=False, server_default="0"),
         Column("lease_owner", KeyText(64)),
         Column("lease_until", BigInteger(), nullable=False, server_default="0"),
-        # What kombu knows of a message beyond ours, where kombu sent it.
+        # Kombu's further properties of a message that kombu sent.
         Column("properties", long_text),
         # AUTOINCREMENT: a number is never given twice, so that an old acknowledgement can never
         # meet a new message.

@@ -9,21 +9,20 @@ from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import Clock, TransactionMode, TransportCapabilities
 from timeoutmgr.database import Database, checked_identifier
 from timeoutmgr.database import upgrade as upgrades
+from timeoutmgr.database.notifications import channel_of
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.transport.byte_budget import ByteBudget
-from timeoutmgr.transport.sql.bells import Bells
 from timeoutmgr.transport.sql.failures import as_transport
-from timeoutmgr.transport.sql.keeper import LeaseKeeper
+from timeoutmgr.transport.sql.lease_renewal import LeaseRenewer
 from timeoutmgr.transport.sql.leases import Leases
-from timeoutmgr.transport.sql.listener import Listener, channel_of
-from timeoutmgr.transport.sql.markers import Markers
-from timeoutmgr.transport.sql.moving import PostgreSQLMessageRows
-from timeoutmgr.transport.sql.queues import Queues
+from timeoutmgr.transport.sql.queues import SqlQueues
 from timeoutmgr.transport.sql.receiver import SqlReceiver
-from timeoutmgr.transport.sql.session import SqlSession
+from timeoutmgr.transport.sql.row_moves import PostgreSQLMessageRows
+from timeoutmgr.transport.sql.session import QueueMarkers, SqlSession
 from timeoutmgr.transport.sql.settings import SqlQueueSettings
 from timeoutmgr.transport.sql.statements import Statements
 from timeoutmgr.transport.sql.tables import QueueTables, tables
+from timeoutmgr.transport.sql.wakeups import Listener, QueueWakeups
 from timeoutmgr.transport.sql.watch import FileVersion, Watch
 
 MIGRATIONS: Final = "timeoutmgr.transport.sql:migrations"
@@ -34,7 +33,7 @@ class SqlTransport:
     """Queues in SQLite, PostgreSQL, MySQL or MariaDB, as ``contracts.Transport`` says.
 
     Given the Database that a store uses, one transaction spans receiving, storing and sending.
-    *owner* names this transport's leases; two living transports must not share one.
+    *owner* names this transport's leases; living transports must not share an owner.
     """
 
     def __init__(
@@ -72,21 +71,23 @@ class SqlTransport:
         table = self._tables.messages.fullname
         is_postgresql = self._database.dialect.name == "postgresql"
         channel = channel_of(table) if is_postgresql else None
-        told = channel if self.settings.notify else None
-        self.bells: Final = Bells.of(self._database, table)
+        notify_channel = channel if self.settings.notify else None
+        self.wakeups: Final = QueueWakeups.of(self._database, table)
         self.statements: Final = statements
-        self.markers: Final = Markers(self._database, self._tables, statements)
-        self.queues: Final = Queues(self._database, statements, self.bells, self.clock, told)
-        self._leases = Leases(
-            self._database, statements, self.owner, self.clock, self.settings, told
+        self.markers: Final = QueueMarkers(self._database, self._tables, statements)
+        self.queues: Final = SqlQueues(
+            self._database, statements, self.wakeups, self.clock, notify_channel
         )
-        self._keeper = LeaseKeeper(
+        self._leases = Leases(
+            self._database, statements, self.owner, self.clock, self.settings, notify_channel
+        )
+        self._renewer = LeaseRenewer(
             self._leases,
-            self.bells,
+            self.wakeups,
             self.settings.lease.total_seconds(),
             self.settings.owner_check.total_seconds(),
         )
-        self._listener = Listener(self._database, channel, self.bells) if channel else None
+        self._listener = Listener(self._database, channel, self.wakeups) if channel else None
         self._version = FileVersion(self._database) if self._database.is_sqlite else None
 
     @property
@@ -144,35 +145,42 @@ class SqlTransport:
 
     def session(self) -> SqlSession:
         """Return a new session."""
-        return SqlSession(self)
+        return SqlSession(
+            database=self._database,
+            tables=self._tables,
+            queues=self.queues,
+            markers=self.markers,
+            clock=self.clock,
+            transport=self,
+        )
 
     def make_receiver(self, queue: str, prefetch: int) -> SqlReceiver:
         """Return a consumer of *queue*, which is known to exist."""
         if self._listener is not None:
             self._listener.start()
-        bell = self.bells.bell(queue)
+        wakeup = self.wakeups.wakeup(queue)
         owner_check = self.settings.owner_check.total_seconds()
         return SqlReceiver(
             queue,
             prefetch,
             database=self._database,
             leases=self._leases,
-            keeper=self._keeper,
-            bell=bell,
+            renewer=self._renewer,
+            wakeup=wakeup,
             watch=Watch(
-                bell,
+                wakeup,
                 self._version,
                 self.settings.polling(self._database.dialect.name),
                 owner_check,
             ),
             owner_check=owner_check,
-            # kombu's own consumers bound what they hold by their prefetch.
+            # kombu's own consumers bound their unacknowledged messages by prefetch.
             budget=self.budget if prefetch else ByteBudget(None),
         )
 
     def close(self) -> None:
-        """End the owner's life and all that runs in the background; what it held is free."""
-        self._keeper.stop()
+        """Release the session lock, end all threads; the owner's leases are free."""
+        self._renewer.stop()
         if self._listener is not None:
             self._listener.stop()
         if self._version is not None:

@@ -1,4 +1,4 @@
-"""When an idle receiver looks again: on a bell, on a change of the file, or by the clock."""
+"""Time of an idle receiver's next query: a wakeup, a change of the file, or the clock."""
 
 import contextlib
 import sqlite3
@@ -10,14 +10,14 @@ from sqlalchemy import exc
 
 from timeoutmgr.database import Database
 from timeoutmgr.database.failures import unavailable
-from timeoutmgr.transport.sql.bells import Bell
+from timeoutmgr.transport.sql.wakeups import Wakeup
 
 
 class FileVersion:
     """The version of a SQLite database, which changes whenever anyone commits to it.
 
-    Asking for it reads no table and takes no lock. It means something on one connection only, so
-    one is held, outside the pool. Safe for many threads.
+    Asking for it reads no table and takes no lock. It is valid on one connection only, so a
+    connection is held outside the pool. Safe for many threads.
     """
 
     def __init__(self, database: Database) -> None:
@@ -55,62 +55,62 @@ class FileVersion:
 
 
 class Watch:
-    """What one receiver knows of its queue since it last looked. Used by one thread."""
+    """A receiver's knowledge of its queue since the last query. Used by one thread."""
 
     def __init__(
         self,
-        bell: Bell,
+        wakeup: Wakeup,
         version: FileVersion | None,
         polling: tuple[float, float],
         owner_check: float,
     ) -> None:
-        self._bell = bell
+        self._wakeup = wakeup
         self._version = version
         self._shortest, self._longest = polling
         self._owner_check: Final = owner_check
         self._pause = self._shortest
-        self._rings = -1
+        self._count = -1
         self._file: int | None = None
-        self._look_at = 0.0
+        self._next_query = 0.0
 
-    def looking(self) -> None:
-        """Note the state of things before a look, so that what comes meanwhile is not missed."""
-        self._rings = self._bell.rings
+    def before_query(self) -> None:
+        """Note the state before a query, so that no message in between is missed."""
+        self._count = self._wakeup.count
         if self._version is not None:
             self._file = self._version.read()
 
     def found(self) -> None:
         """Note that the look found something: more may be there."""
         self._pause = self._shortest
-        self._look_at = 0.0
+        self._next_query = 0.0
 
     def found_nothing(self, left: bool) -> None:
-        """Note an empty look; *left* says that rows are there which others hold."""
+        """Note an empty look; *left* says that other consumers hold rows."""
         if self._version is None:
             # The table must be asked again; ever more seldom.
-            self._look_at = time.monotonic() + self._pause
+            self._next_query = time.monotonic() + self._pause
             self._slow_down()
         else:
             # A death or a lapse changes no file.
-            self._look_at = time.monotonic() + self._owner_check if left else float("inf")
+            self._next_query = time.monotonic() + self._owner_check if left else float("inf")
 
     def is_known_empty(self) -> bool:
         """Return whether the queue held no row at the last look and nothing came since."""
-        return self._look_at == float("inf") and not self.is_worth_a_look()
+        return self._next_query == float("inf") and not self.may_have_messages()
 
-    def is_worth_a_look(self) -> bool:
+    def may_have_messages(self) -> bool:
         """Return whether anything may have come since the last look."""
-        if self._bell.rings != self._rings or time.monotonic() >= self._look_at:
+        if self._wakeup.count != self._count or time.monotonic() >= self._next_query:
             return True
         return self._version is not None and self._version.read() != self._file
 
     def rest(self, until: float) -> None:
-        """Wait for the bell, or for the time to ask again; at most *until* (monotonic)."""
+        """Wait for the wakeup, or for the next query; at most *until* (monotonic)."""
         now = time.monotonic()
-        pause = min(until - now, self._look_at - now)
+        pause = min(until - now, self._next_query - now)
         if self._version is not None:
             pause = min(pause, self._pause)
-        if pause > 0 and not self._bell.wait(self._rings, pause) and self._version is not None:
+        if pause > 0 and not self._wakeup.wait(self._count, pause) and self._version is not None:
             self._slow_down()
 
     def _slow_down(self) -> None:

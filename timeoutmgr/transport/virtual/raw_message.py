@@ -1,4 +1,4 @@
-"""kombu's virtual message as it came: neither decompressed nor decoded, whatever is in it."""
+"""kombu's virtual message as it came: neither decompressed nor decoded."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _DEFECT = "timeoutmgr-defect"
 
 
 class RawMessage(virtual.Message):
-    """A message whose constructor cannot fail; *defect* says what could not be read.
+    """A message whose constructor cannot fail; *defect* names the unreadable part.
 
-    Its tag and the queue that it goes back to are ours: those in the payload are the sender's,
-    who may have copied them from another message or made them up.
+    Its tag and the queue that it goes back to are ours: the sender may have copied the tag and
+    queue in the payload from another message, or invented them.
     """
 
     def __init__(self, queue: str, payload: Any, channel: Any = None, **_: Any) -> None:
@@ -48,7 +48,7 @@ class RawMessage(virtual.Message):
         self.body = self._read_body(whole.get("body"), properties.get("body_encoding"))
         self._state = "RECEIVED"
         self._decoded_cache = None
-        # What is stored while unacknowledged, and put back; kombu needs it in this shape.
+        # Stored while unacknowledged, and put back; kombu needs it in this shape.
         self._raw = {
             **whole,
             "headers": dict(headers),
@@ -63,7 +63,7 @@ class RawMessage(virtual.Message):
         return len(self.body) + len(self._raw.get("body") or "")
 
     def serializable(self) -> dict[str, Any]:
-        """Return what is put back into the queue: the same, body and headers untouched."""
+        """Return the payload to put back into the queue: the same, body and headers untouched."""
         return {**self._raw, "headers": dict(self.headers)}
 
     def _read_body(self, body: Any, encoding: Any) -> bytes:

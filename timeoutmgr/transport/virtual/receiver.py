@@ -9,35 +9,35 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
+from typing import Any, NamedTuple, TypeGuard
 
 from timeoutmgr.contracts import Transaction
 from timeoutmgr.errors import LeaseLost, QueueMissing, TransportUnavailable
-from timeoutmgr.message import Received
-from timeoutmgr.redaction import on_one_line
+from timeoutmgr.message.message import Received
+from timeoutmgr.message.redaction import on_one_line
+from timeoutmgr.transport.batch import FEW, LINGER
 from timeoutmgr.transport.byte_budget import ByteBudget, Held
 from timeoutmgr.transport.envelope import unseal
-from timeoutmgr.transport.lingering import FEW, LINGER
-from timeoutmgr.transport.raw_message import RawMessage
 from timeoutmgr.transport.refusals import refuse_transaction
-
-if TYPE_CHECKING:
-    from timeoutmgr.transport.virtual import VirtualLink
+from timeoutmgr.transport.virtual.link import VirtualLink
+from timeoutmgr.transport.virtual.raw_message import RawMessage
 
 logger = logging.getLogger(__name__)
 
 # How soon an interrupt is seen, and how long a first look takes where Redis must be asked.
 _SLICE = 0.1
-_LOOK = 0.005
+_FIRST_POLL = 0.005
 
 
-class _Tag(NamedTuple):
-    life: int
+class VirtualTag(NamedTuple):
+    """A delivery: its id, and the number of the receiver's connection that it came over."""
+
+    connection_number: int
     id: str
 
 
 class VirtualReceiver:
-    """Consumes on a connection of its own, and on a new one after that was lost.
+    """Consumes on a connection of its own, and on a new connection after a loss.
 
     It asks for one message at a time, and for no more while the *budget* is spent.
     """
@@ -55,7 +55,7 @@ class VirtualReceiver:
         self._queue = queue
         self._prefetch = prefetch
         self._interrupted = threading.Event()
-        self._life = 0
+        self._connection_number = 0
         self._closed = False
         self._link: VirtualLink | None = None
         self._buffer: deque[Received] = deque()
@@ -64,14 +64,14 @@ class VirtualReceiver:
         self._open()
 
     def receive(self, limit: int, wait: float) -> list[Received]:
-        """Return what is there, or what comes first within *wait* and right behind it."""
+        """Return the messages at hand, or the first within *wait* and its followers."""
         with self._used("receiving", reopen=True) as link:
             if not self._buffer:
                 self._fill(link, limit, wait)
             return [self._buffer.popleft() for _ in range(min(limit, len(self._buffer)))]
 
     def ack(self, received: Sequence[Received], *, transaction: Transaction | None = None) -> None:
-        """Settle messages one by one."""
+        """Settle each message by itself."""
         if transaction is not None:
             refuse_transaction("this transport")
         with self._used("acknowledging") as link:
@@ -82,7 +82,7 @@ class VirtualReceiver:
     def release(self, received: Sequence[Received]) -> None:
         """Put messages back, in their order where the transport can put to the front.
 
-        Those of a lost connection are back already, or come back without this.
+        Messages of a lost connection are back already, or come back without this.
         """
         live = [one for one in received if self._is_live(one.tag)]
         if not live:
@@ -95,7 +95,7 @@ class VirtualReceiver:
         self._interrupted.set()
 
     def close(self) -> None:
-        """Put back what is unacknowledged, and close the connection."""
+        """Put back unacknowledged messages, and close the connection."""
         if self._closed:
             return
         self._closed = True
@@ -116,7 +116,7 @@ class VirtualReceiver:
 
     def _fill(self, link: VirtualLink, limit: int, wait: float) -> None:
         deadline = time.monotonic() + wait
-        pause = _LOOK
+        pause = _FIRST_POLL
         while not self._buffer:
             if self._held.is_full:
                 self._interrupted.wait(pause)
@@ -153,7 +153,7 @@ class VirtualReceiver:
             Received(
                 message=content,
                 queue=self._queue,
-                tag=_Tag(self._life, tag),
+                tag=VirtualTag(self._connection_number, tag),
                 delivery_count=int(message.redelivered),
                 defect=defect,
             )
@@ -161,7 +161,7 @@ class VirtualReceiver:
 
     def _open(self) -> None:
         link = self._connect()
-        self._life += 1
+        self._connection_number += 1
         self._drop_held()
         try:
             link.registry.refresh()
@@ -219,13 +219,16 @@ class VirtualReceiver:
                 tags.append(tag.id)
         return tags
 
-    def _is_live(self, tag: object) -> TypeGuard[_Tag]:
-        return self._link is not None and isinstance(tag, _Tag) and tag.life == self._life
+    def _is_live(self, tag: object) -> TypeGuard[VirtualTag]:
+        return (
+            self._link is not None
+            and isinstance(tag, VirtualTag)
+            and tag.connection_number == self._connection_number
+        )
 
     def _put_back(self, link: VirtualLink, tags: Sequence[str]) -> None:
         # Where a message goes back to the front, the last goes first, to keep their order.
-        to_front = getattr(link.channel, "puts_back_to_front", False)
-        for tag in reversed(tags) if to_front else tags:
+        for tag in reversed(tags) if link.puts_back_to_front else tags:
             link.channel.basic_reject(tag, requeue=True)
             self._forget(tag)
 

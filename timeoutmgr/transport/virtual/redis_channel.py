@@ -1,21 +1,24 @@
-"""kombu's Redis channel, but what is no message is handed over and not lost.
+"""kombu's Redis channel, which delivers malformed items too instead of losing them.
 
 Imported only where Redis is used: kombu's module needs the ``redis`` package.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from queue import Empty
 from typing import Any, Final
 
 from kombu.transport import redis, virtual
 from kombu.utils.json import loads
+from redis import exceptions
 
-from timeoutmgr.transport.raw_message import unreadable
+from timeoutmgr.contracts.answers import Answers
+from timeoutmgr.transport.virtual.raw_message import unreadable
 
 _DEEPEST: Final = 100
-"""Levels of an item that is taken as it is. Far below what JSON can: it is written down again,
+"""Levels of an item that is taken as it is. Far below JSON's limit: it is written down again,
 some levels deeper, and again where it is put back."""
 
 
@@ -34,6 +37,15 @@ class RawRedisChannel(redis.Channel):
 
     QoS = _QoS
     puts_back_to_front = True
+
+    def close(self) -> None:
+        """Close, and put back unacknowledged messages, though the pending BRPOP may fail."""
+        try:
+            super().close()  # type: ignore[no-untyped-call]  # as above
+        except self.connection_errors:
+            # The BRPOP is over, and the rest is to do. kombu would leave the messages to the end
+            # of the process, which would wait for a server that hangs.
+            super().close()  # type: ignore[no-untyped-call]  # as above
 
     def _brpop_read(self, **options: Any) -> bool:
         # As kombu's, but for the reading of the item: it is off the list already, and an
@@ -62,10 +74,27 @@ class RawRedisTransport(redis.Transport):
     Channel = RawRedisChannel
 
 
+def raw_redis_transport(answers: Answers) -> type[RawRedisTransport]:
+    """Return a transport class whose connections note their waits in *answers*."""
+
+    class NotedChannel(RawRedisChannel):
+        """A channel on such connections."""
+
+        connection_class = noted(RawRedisChannel.connection_class, answers)
+        connection_class_ssl = noted(RawRedisChannel.connection_class_ssl, answers)
+
+    class NotedTransport(RawRedisTransport):
+        """A transport with such channels."""
+
+        Channel = NotedChannel
+
+    return NotedTransport
+
+
 def _payload(item: bytes) -> Any:
     try:
         payload = loads(item)  # type: ignore[no-untyped-call]  # as above
-    except Exception:  # whatever a stranger's text provokes in kombu's JSON hooks
+    except Exception:  # any error that a stranger's text provokes in kombu's JSON hooks
         return unreadable(item)
     is_sound = isinstance(payload, dict) and not _is_deep(payload)
     return payload if is_sound else unreadable(item)
@@ -84,3 +113,51 @@ def _children(value: Any) -> Iterable[Any]:
     if isinstance(value, dict):
         return value.values()
     return value if isinstance(value, list) else ()
+
+
+def noted(kind: Any, answers: Answers) -> type[Any]:
+    """Return *kind* of connection with each call that waits for Redis noted in *answers*.
+
+    So a process that ends can cut the connections off.
+    """
+
+    class NotedConnection(kind):  # type: ignore[misc]  # its base is Any
+        """Fails at once, and connects no more, while the server is given up."""
+
+        def connect(self) -> None:
+            """Connect, unless the server is given up."""
+            with self._asking():
+                super().connect()
+
+        def send_packed_command(self, *args: Any, **kwargs: Any) -> None:
+            """Send; it waits while a server that hangs leaves the buffers full."""
+            with self._asking():
+                super().send_packed_command(*args, **kwargs)
+
+        def read_response(self, *args: Any, disconnect_on_error: bool = True, **kwargs: Any) -> Any:
+            """Return an answer."""
+            try:
+                with self._asking():
+                    answer = super().read_response(*args, disconnect_on_error=False, **kwargs)
+            except exceptions.ResponseError:
+                answers.sign()
+                raise
+            except BaseException:
+                # Only now: the number of a closed socket may be another socket's.
+                if disconnect_on_error:
+                    self.disconnect()
+                raise
+            answers.sign()
+            return answer
+
+        @contextmanager
+        def _asking(self) -> Iterator[None]:
+            # The redis client has no public name for its socket; kombu uses this one too.
+            sock = self._sock
+            with answers.waiting(None if sock is None else sock.fileno()):
+                # After the note: a call that is noted later than ``give_up`` looks sees it here.
+                if answers.is_given_up:
+                    raise exceptions.ConnectionError("Redis was silent while this process ended")
+                yield
+
+    return NotedConnection

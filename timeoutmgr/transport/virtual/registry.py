@@ -17,7 +17,7 @@ class Registry(Protocol):
     """The queues that were created, as seen by one channel."""
 
     def add(self, names: Iterable[str]) -> None:
-        """Create queues; existing ones are left as they are."""
+        """Create queues; existing queues are left as they are."""
         ...
 
     def remove(self, names: Iterable[str]) -> None:
@@ -36,8 +36,8 @@ class Registry(Protocol):
 class BindingRegistry:
     """Keeps the names as bindings of an exchange, which kombu stores beside the queues.
 
-    An empty Redis list is no list: there is nothing else to tell an empty queue from a missing
-    one. Nothing is ever published to that exchange.
+    An empty Redis list is no list: nothing else distinguishes an empty queue from a missing queue.
+    Nothing is ever published to that exchange.
     """
 
     def __init__(self, channel: Any) -> None:
@@ -61,7 +61,7 @@ class BindingRegistry:
     def remove(self, names: Iterable[str]) -> None:
         """Delete each queue with its binding."""
         for name in names:
-            # kombu deletes what this process has bound, so let it think that it did.
+            # kombu deletes bindings of this process only, so record the binding as such.
             self._channel.state.binding_delete(name, EXCHANGE, name)
             self._channel.state.binding_declare(name, EXCHANGE, name, None)
             self._channel.queue_delete(name)
@@ -81,7 +81,7 @@ class BindingRegistry:
 
 
 class DeclaredRegistry:
-    """Asks the broker by passive declarations, for transports whose bindings nobody shares."""
+    """Asks the broker by passive declarations, for transports that share no bindings."""
 
     def __init__(self, channel: Any) -> None:
         self._channel = channel

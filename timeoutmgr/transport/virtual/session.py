@@ -1,30 +1,28 @@
-"""A session over kombu's virtual transports: Redis, memory, and those nobody has tested."""
+"""A session over kombu's virtual transports: Redis, memory, and untested transports."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Collection, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, NoReturn
-
-from kombu.exceptions import OperationalError
+from typing import Any
 
 from timeoutmgr.contracts import Receiver, SendResult, Transaction
 from timeoutmgr.errors import (
     ConfigurationError,
     MessageTooLarge,
     QueueMissing,
-    TransportUnavailable,
 )
-from timeoutmgr.message import Outgoing, Received
-from timeoutmgr.redaction import on_one_line
-from timeoutmgr.transport.browsing import held
+from timeoutmgr.message.message import Outgoing, Received
+from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.transport.byte_budget import ByteBudget
 from timeoutmgr.transport.envelope import Envelope, check_direct, check_short, seal
+from timeoutmgr.transport.queue_view import held
 from timeoutmgr.transport.refusals import check_queue_names, refuse_transaction
-from timeoutmgr.transport.registry import Registry
 from timeoutmgr.transport.settings import KombuSettings
-from timeoutmgr.transport.virtual_receiver import VirtualReceiver
+from timeoutmgr.transport.virtual.link import VirtualLink, unavailable
+from timeoutmgr.transport.virtual.receiver import VirtualReceiver
+from timeoutmgr.transport.virtual.registry import Registry
 
 logger = logging.getLogger(__name__)
 
@@ -54,20 +52,20 @@ class VirtualSession:
             link.registry.add(names)
 
     def missing_queues(self, names: Collection[str]) -> list[str]:
-        """Return those of *names* that do not exist."""
+        """Return the *names* that do not exist."""
         check_queue_names(names)
         with self._used("looking for queues") as link:
             link.registry.refresh()
             return [name for name in names if not link.registry.has(name)]
 
     def delete_queues(self, names: Collection[str]) -> None:
-        """Delete queues and what is in them; missing ones are fine."""
+        """Delete queues and their messages; a missing queue is fine."""
         check_queue_names(names)
         with self._used("deleting queues") as link:
             link.registry.remove(names)
 
     def count(self, queue: str) -> int:
-        """Return how many messages wait in *queue*, those in a consumer's hands not counted."""
+        """Return how many messages of *queue* no consumer holds."""
         check_queue_names([queue])
         with self._used("counting") as link:
             self._expect(link, queue)
@@ -76,7 +74,7 @@ class VirtualSession:
     def send(
         self, outgoing: Sequence[Outgoing], *, transaction: Transaction | None = None
     ) -> list[SendResult]:
-        """Put messages into queues, one after the other; what is put is CONFIRMED."""
+        """Put messages into queues, in order; a stored message is CONFIRMED."""
         if transaction is not None:
             refuse_transaction("this transport")
         envelopes = [self._seal(one) for one in outgoing]
@@ -94,9 +92,12 @@ class VirtualSession:
                         _put(link.channel, one, envelope)
                         results[index] = SendResult.CONFIRMED
             except link.errors as error:
-                # What was put before is put; of this one and those behind it nobody knows.
+                # Earlier messages are stored; the result of this message and its followers is
+                # unknown.
                 logger.warning(
-                    "sending broke off: %s: %s", type(error).__name__, on_one_line(error)
+                    "session could not send all messages: %s: %s",
+                    type(error).__name__,
+                    on_one_line(error),
                 )
                 self._drop()
             return results
@@ -164,48 +165,12 @@ class VirtualSession:
             raise
         except link.errors as error:
             self._drop()
-            _unavailable(what, error)
+            unavailable(what, error)
 
     def _drop(self) -> None:
         link, self._link = self._link, None
         if link is not None:
             link.close()
-
-
-class VirtualLink:
-    """A connected kombu connection with one channel, and the errors that it raises."""
-
-    def __init__(self, connection: Any, make_registry: Callable[[Any], Registry]) -> None:
-        self.connection = connection
-        self.errors: tuple[type[BaseException], ...] = (
-            OSError,
-            OperationalError,
-            # KeyError is in kombu's own list for Redis; here it would hide our own mistakes.
-            *(
-                one
-                for one in (*connection.connection_errors, *connection.channel_errors)
-                if one is not KeyError
-            ),
-        )
-        try:
-            # A second try, at once: kombu would otherwise wait two seconds before it.
-            connection.ensure_connection(max_retries=1, interval_start=0, interval_step=0)
-            self.channel: Any = connection.channel()
-            self.registry = make_registry(self.channel)
-        except self.errors as error:
-            self.close()
-            _unavailable("connecting", error)
-
-    def close(self) -> None:
-        """Close; a broker that does not answer is no reason not to."""
-        try:
-            self.connection.release()
-        except self.errors as error:
-            logger.debug("the broker did not answer a close: %s", on_one_line(error))
-
-
-def _unavailable(what: str, error: BaseException) -> NoReturn:
-    raise TransportUnavailable(f"{what} failed: {type(error).__name__}: {error}") from error
 
 
 def _put(channel: Any, one: Outgoing, envelope: Envelope) -> None:
@@ -225,3 +190,26 @@ def _put(channel: Any, one: Outgoing, envelope: Envelope) -> None:
         properties={name: value for name, value in properties.items() if value is not None},
     )
     channel.basic_publish(message, exchange="", routing_key=one.destination)
+
+
+_KEY = "timeoutmgr.marker.{}"
+
+
+class RedisSession(VirtualSession):
+    """A session as over any virtual transport, with a key for each endpoint's marker."""
+
+    def borne_marker(self, endpoint: str, expected: str | None) -> str | None:
+        """Return the marker of *endpoint*, if there is one."""
+        with self._used("reading a marker") as link:
+            found = link.channel.client.get(_KEY.format(endpoint))
+        return None if found is None else bytes(found).decode("utf-8", "replace")
+
+    def bear_marker(self, endpoint: str, word: str, store: str) -> None:
+        """Mark *endpoint*; another marker is overwritten."""
+        with self._used("writing a marker") as link:
+            link.channel.client.set(_KEY.format(endpoint), word)
+
+    def drop_marker(self, endpoint: str, expected: str | None) -> None:
+        """Remove the marker of *endpoint*."""
+        with self._used("removing a marker") as link:
+            link.channel.client.delete(_KEY.format(endpoint))

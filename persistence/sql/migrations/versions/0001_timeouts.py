@@ -104,16 +104,17 @@ def _timeouts(metadata: MetaData, prefix: str) -> Table:
 
 
 def _keys(metadata: MetaData, prefix: str) -> Table:
+    # Numbers first: PostgreSQL aligns them, and would leave gaps behind texts.
     table = Table(
         f"{prefix}timeout_keys",
         metadata,
+        Column("due", BigInteger(), nullable=False),
+        Column("closed_at", BigInteger()),
+        Column("version", Integer(), nullable=False),
+        Column("maybe_sent", SmallInteger(), nullable=False, server_default="0"),
         Column("endpoint", _WORD, primary_key=True),
         Column("id", _WORD, primary_key=True),
-        Column("due", BigInteger(), nullable=False),
-        Column("version", Integer(), nullable=False),
         Column("state", _WORD, nullable=False),
-        Column("closed_at", BigInteger()),
-        Column("maybe_sent", SmallInteger(), nullable=False, server_default="0"),
         **_CLUSTERED,
     )
     # Tombstones only, where an index can be partial: what is pending would be most of it, and
@@ -130,21 +131,22 @@ def _keys(metadata: MetaData, prefix: str) -> Table:
 
 
 def _history(metadata: MetaData, prefix: str) -> Table:
+    is_postgresql = op.get_context().dialect.name == "postgresql"
+    xid = Column("xid", _TransactionId(), server_default=text("pg_current_xact_id()"))
     columns: list[Column[Any]] = [
         Column("sequence", _SEQUENCE, primary_key=True, autoincrement=True),
-        Column("id", _WORD, nullable=False),
-        Column("event", _WORD, nullable=False),
         Column("at", BigInteger(), nullable=False),
         Column("due", BigInteger(), nullable=False),
+        *([xid] if is_postgresql else []),
+        Column("attempt", Integer(), nullable=False),
+        Column("id", _WORD, nullable=False),
+        Column("event", _WORD, nullable=False),
         Column("endpoint", _WORD, nullable=False),
         Column("destination", _WORD, nullable=False),
-        Column("attempt", Integer(), nullable=False),
         Column("node", _WORD, nullable=False),
         Column("run_id", _WORD),
         Column("body_sha256", _WORD),
     ]
-    if op.get_context().dialect.name == "postgresql":
-        columns.append(Column("xid", _TransactionId(), server_default=text("pg_current_xact_id()")))
     table = Table(f"{prefix}timeout_history", metadata, *columns, **_INNODB)
     Index(f"{prefix}timeout_history_id", table.c.id)
     Index(f"{prefix}timeout_history_at", table.c.endpoint, table.c.at)

@@ -1,18 +1,25 @@
-"""The suite of the delayed message stores: subclass it, give it a store, say what that can do."""
+"""The suite of the delayed message stores: subclass it, give it a store, state its facts."""
 
-from timeoutmgr.testing.conformance.delayed.counting import Counting
-from timeoutmgr.testing.conformance.delayed.fetching import Fetching
-from timeoutmgr.testing.conformance.delayed.races import Races
-from timeoutmgr.testing.conformance.delayed.removing import Removing
-from timeoutmgr.testing.conformance.delayed.storing import Storing
+from timeoutmgr.testing.conformance.delayed.attempts import DelayedAttempts
+from timeoutmgr.testing.conformance.delayed.fetch import DelayedFetch
+from timeoutmgr.testing.conformance.delayed.insertion import DelayedInsertion
+from timeoutmgr.testing.conformance.delayed.races import DelayedRaces
+from timeoutmgr.testing.conformance.delayed.removal import DelayedRemoval
 from timeoutmgr.testing.conformance.delayed.suite import DelayedStores
-from timeoutmgr.testing.conformance.delayed.transactions import InTransactions
 from timeoutmgr.testing.conformance.samples import SetClock
+from timeoutmgr.testing.conformance.shared_cases import SharedCases
 
 __all__ = ["DelayedStoreConformance", "DelayedStores", "SetClock"]
 
 
-class DelayedStoreConformance(Storing, Fetching, Removing, Counting, InTransactions, Races):
+class DelayedStoreConformance(
+    SharedCases,
+    DelayedInsertion,
+    DelayedFetch,
+    DelayedRemoval,
+    DelayedAttempts,
+    DelayedRaces,
+):
     """All that :class:`timeoutmgr.contracts.DelayedMessageStore` promises, as tests.
 
     A subclass overrides the fixture ``make_store`` and states the facts of

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from timeoutmgr.contracts import Clock, DelayedMessageStore
-from timeoutmgr.instants import Micros
+from timeoutmgr.message.instants import Micros
 from timeoutmgr.testing.conformance.delayed.suite import (
     DelayedStores,
     DelayedSuite,
@@ -15,14 +15,14 @@ from timeoutmgr.testing.conformance.delayed.suite import (
     ids,
     put,
 )
-from timeoutmgr.testing.conformance.facts import needs
+from timeoutmgr.testing.conformance.plugin import needs
 from timeoutmgr.testing.conformance.samples import HOUR, SECOND, SetClock, timeout
 
 
-class Counting(DelayedSuite):
+class DelayedAttempts(DelayedSuite):
     """``increment_failure_count``."""
 
-    def test_each_failure_is_counted_and_told_at_the_next_fetch(
+    def test_the_next_fetch_shows_each_counted_failure(
         self, store: DelayedMessageStore, now: Micros, clock: Clock
     ) -> None:
         stored = timeout("a", now - SECOND)
@@ -37,7 +37,7 @@ class Counting(DelayedSuite):
                 stored.message,
             )
 
-    def test_counting_tells_whether_the_message_was_there(
+    def test_a_failure_count_returns_whether_the_store_had_the_message(
         self, store: DelayedMessageStore, now: Micros
     ) -> None:
         one = timeout("a", now - 1)
@@ -48,7 +48,7 @@ class Counting(DelayedSuite):
         assert (before, store.increment_failure_count(one, now)) == (True, False)
         assert store.next() is None
 
-    def test_a_message_that_is_put_off_holds_up_nobody(
+    def test_a_postponed_message_delays_no_other(
         self, store: DelayedMessageStore, now: Micros, clock: Clock
     ) -> None:
         failing = timeout("failing", now - 9 * SECOND)
@@ -60,7 +60,7 @@ class Counting(DelayedSuite):
         assert store.next() == now + HOUR
 
     @needs(settable_clock=True)
-    def test_a_message_that_is_put_off_comes_when_its_time_is_over(
+    def test_a_postponed_message_returns_when_its_time_is_over(
         self, store: DelayedMessageStore, clock: SetClock
     ) -> None:
         one = timeout("a", clock.at)
@@ -73,7 +73,7 @@ class Counting(DelayedSuite):
 
         assert (early, ids(fetched(store, clock))) == ([], ["a"])
 
-    def test_a_failure_counts_though_what_was_fetched_is_given_back(
+    def test_a_failure_counts_after_the_fetch_ended_without_removal(
         self, stores: DelayedStores, store: DelayedMessageStore, now: Micros, clock: Clock
     ) -> None:
         put(store, timeout("a", now - 2))

@@ -1,11 +1,11 @@
-"""The oldest that is due is handed out, to one at a time, and never before it is due."""
+"""A fetch returns the oldest due message, locked, and never before it is due."""
 
 # ruff: noqa: D102 - the name of a case is its claim
 
 from __future__ import annotations
 
 from timeoutmgr.contracts import Clock, DelayedMessageStore, FetchesInBatches
-from timeoutmgr.instants import Micros, duration_micros
+from timeoutmgr.message.instants import Micros, duration_micros
 from timeoutmgr.testing.conformance.delayed.suite import (
     DelayedStores,
     DelayedSuite,
@@ -16,14 +16,14 @@ from timeoutmgr.testing.conformance.delayed.suite import (
     ids,
     put,
 )
-from timeoutmgr.testing.conformance.facts import needs
+from timeoutmgr.testing.conformance.plugin import needs
 from timeoutmgr.testing.conformance.samples import HOUR, SECOND, SetClock, timeout
 
 
-class Fetching(DelayedSuite):
+class DelayedFetch(DelayedSuite):
     """``transaction``, ``fetch_next_due_timeout``, ``fetch_due`` and ``next``."""
 
-    def test_where_nothing_is_stored_nothing_is_due(
+    def test_a_fetch_from_an_empty_store_returns_none(
         self, store: DelayedMessageStore, clock: Clock
     ) -> None:
         with store.transaction() as transaction:
@@ -31,26 +31,7 @@ class Fetching(DelayedSuite):
 
         assert store.next() is None
 
-    def test_what_is_due_later_is_not_handed_out(
-        self, store: DelayedMessageStore, now: Micros, clock: Clock
-    ) -> None:
-        put(store, timeout("later", now + 2 * HOUR), timeout("sooner", now + HOUR))
-
-        assert fetched(store, clock) == []
-        assert store.next() == now + HOUR
-
-    @needs(settable_clock=True)
-    def test_due_is_due_in_its_very_microsecond(
-        self, store: DelayedMessageStore, clock: SetClock
-    ) -> None:
-        put(store, timeout("a", clock.at + 1))
-
-        early = fetched(store, clock)
-        clock.at += 1
-
-        assert (early, ids(fetched(store, clock))) == ([], ["a"])
-
-    def test_the_oldest_that_is_due_comes_first(
+    def test_fetch_next_returns_the_oldest_due_message(
         self, store: DelayedMessageStore, now: Micros, clock: Clock
     ) -> None:
         for at in (3, 1, 4, 2, 5):
@@ -65,7 +46,7 @@ class Fetching(DelayedSuite):
         assert drain(store, clock) == ["t1", "t2", "t3", "t4", "t5"]
 
     @needs(fetches_in_batches=True)
-    def test_a_batch_is_the_oldest_up_to_its_limit(
+    def test_a_batch_has_the_oldest_messages_up_to_its_limit(
         self, store: DelayedMessageStore, now: Micros, clock: Clock
     ) -> None:
         assert isinstance(store, FetchesInBatches)
@@ -78,7 +59,7 @@ class Fetching(DelayedSuite):
 
         assert (ids(three), ids(all_of_them)) == (["t0", "t1", "t2"], ["t0", "t1", "t2", "t3"])
 
-    def test_what_is_fetched_is_nobody_elses_until_the_transaction_ends(
+    def test_a_fetched_message_is_locked_until_its_transaction_ends(
         self, stores: DelayedStores, store: DelayedMessageStore, now: Micros, clock: Clock
     ) -> None:
         put(store, timeout("a", now - 3), timeout("b", now - 2), timeout("c", now - 1))
@@ -93,7 +74,7 @@ class Fetching(DelayedSuite):
         assert (ids(first), ids(second), passed_by) == (["a"], ["b"], ["b", "c"])
         assert ids(fetched(other, clock)) == ["a", "b", "c"]
 
-    def test_what_is_in_one_lanes_hands_is_not_in_the_others(
+    def test_two_transactions_of_one_store_fetch_different_messages(
         self, store: DelayedMessageStore, now: Micros, clock: Clock
     ) -> None:
         put(store, timeout("a", now - 2), timeout("b", now - 1))
@@ -103,7 +84,7 @@ class Fetching(DelayedSuite):
 
         assert ids(both) == ["a", "b"]
 
-    def test_an_error_passes_and_gives_back_what_was_fetched(
+    def test_an_error_in_a_transaction_is_raised_and_frees_fetched_messages(
         self, store: DelayedMessageStore, now: Micros, clock: Clock
     ) -> None:
         put(store, timeout("a", now - 1))
@@ -113,25 +94,25 @@ class Fetching(DelayedSuite):
 
         assert found == ids(fetched(store, clock)) == ["a"]
 
-    def test_while_a_message_is_in_hand_others_can_be_stored_and_looked_for(
+    def test_a_locked_message_hinders_no_insert_and_no_query(
         self, stores: DelayedStores, store: DelayedMessageStore, now: Micros, clock: Clock
     ) -> None:
         put(store, timeout("a", now - 9))
         other = stores()
 
         with store.transaction() as transaction:
-            in_hand = fetch(store, clock, transaction)
+            locked = fetch(store, clock, transaction)
             put(other, timeout("b", now - 8), timeout("later", now + HOUR))
             seen = other.next()
             passed_by = ids(fetched(other, clock))
 
-        assert (ids(in_hand), passed_by) == (["a"], ["b"])
-        # Of what others have in hand it may tell or not; of what is free it has to.
+        assert (ids(locked), passed_by) == (["a"], ["b"])
+        # The answer may leave out a locked message; a free message must count.
         assert seen in (now - 9, now - 8)
         assert drain(store, clock) == ["a", "b"]
 
     @needs(lapses=True, settable_clock=True)
-    def test_what_its_holder_keeps_too_long_is_free_and_no_more_the_holders(
+    def test_an_expired_fetch_frees_the_message_and_refuses_its_late_removal(
         self, stores: DelayedStores, store: DelayedMessageStore, clock: SetClock
     ) -> None:
         put(store, timeout("a", clock.at))
@@ -148,15 +129,3 @@ class Fetching(DelayedSuite):
         assert ids(again) == ["a"]
         assert (late, in_time) == (False, True)
         assert other.next() is None
-
-    def test_next_is_when_the_first_is_to_be_fetched(
-        self, store: DelayedMessageStore, now: Micros, clock: Clock
-    ) -> None:
-        found = [store.next()]
-        for due in (now + HOUR, now + 2 * HOUR, now - SECOND):
-            put(store, timeout(f"{due}", due))
-            found.append(store.next())
-        drain(store, clock)
-        found.append(store.next())
-
-        assert found == [None, now + HOUR, now + HOUR, now - SECOND, now + HOUR]

@@ -1,15 +1,13 @@
-"""Several at once: each message goes to one, and none is passed by."""
+"""Concurrent calls: every removal, failure and insert counts exactly once."""
 
 # ruff: noqa: D102 - the name of a case is its claim
 
 from __future__ import annotations
 
-import threading
-from collections import Counter
 from functools import partial
 
 from timeoutmgr.contracts import Clock, DelayedMessageStore
-from timeoutmgr.instants import Micros
+from timeoutmgr.message.instants import Micros
 from timeoutmgr.testing.conformance.delayed.suite import (
     DelayedStores,
     DelayedSuite,
@@ -17,61 +15,14 @@ from timeoutmgr.testing.conformance.delayed.suite import (
     fetched,
     put,
 )
-from timeoutmgr.testing.conformance.racing import Track, race
+from timeoutmgr.testing.conformance.race import Track
 from timeoutmgr.testing.conformance.samples import HOUR, SECOND, timeout
 
 
-class Races(DelayedSuite):
+class DelayedRaces(DelayedSuite):
     """The races that the docstrings of the contract name."""
 
-    def test_of_many_that_fetch_each_message_goes_to_one(
-        self, stores: DelayedStores, store: DelayedMessageStore, now: Micros, clock: Clock
-    ) -> None:
-        expected = [f"t{n:03}" for n in range(60)]
-        put(store, *(timeout(name, now - HOUR + n) for n, name in enumerate(expected)))
-        processes = [store, stores(), stores()]
-
-        got = race(*(partial(drain, one, clock, 7) for one in processes))
-
-        # A fetch may find all of it in others' hands, and end before they have given some back.
-        got.append(drain(store, clock))
-        assert Counter(name for each in got for name in each) == Counter(expected)
-        assert store.next() is None
-
-    def test_writers_of_one_instant_and_two_who_fetch(
-        self, stores: DelayedStores, now: Micros, clock: Clock
-    ) -> None:
-        expected = [f"w{writer}-{n}" for writer in range(4) for n in range(10)]
-        written = threading.Event()
-        left = threading.Semaphore(0)
-
-        def write(writer: int) -> list[str]:
-            mine = stores()
-            for n in range(10):
-                put(mine, timeout(f"w{writer}-{n}", now - SECOND))
-            left.release()
-            return []
-
-        def drain_all() -> list[str]:
-            mine, got = stores(), []
-            while True:
-                last = written.is_set()
-                got += drain(mine, clock, 3)
-                if last:
-                    return got
-
-        def watch() -> list[str]:
-            for _ in range(4):
-                assert left.acquire(timeout=60)
-            written.set()
-            return []
-
-        got = race(*(partial(write, writer) for writer in range(4)), drain_all, drain_all, watch)
-
-        got.append(drain(stores(), clock))
-        assert Counter(name for each in got for name in each) == Counter(expected)
-
-    def test_one_id_stored_by_two_is_one(
+    def test_two_processes_store_a_shared_id_once(
         self,
         stores: DelayedStores,
         store: DelayedMessageStore,
@@ -88,7 +39,7 @@ class Races(DelayedSuite):
 
         assert drain(store, clock) == [f"{n:04}" for n in range(count)]
 
-    def test_a_removal_is_true_for_one_of_two(
+    def test_exactly_one_of_two_removals_returns_true(
         self, stores: DelayedStores, store: DelayedMessageStore, now: Micros, rounds: int
     ) -> None:
         other = stores()
@@ -99,7 +50,7 @@ class Races(DelayedSuite):
                 answers = track.race(partial(store.remove, one), partial(other.remove, one))
                 assert sorted(answers) == [False, True]
 
-    def test_of_two_failures_at_once_both_are_counted(
+    def test_two_concurrent_failures_count_twice(
         self,
         stores: DelayedStores,
         store: DelayedMessageStore,
@@ -119,7 +70,7 @@ class Races(DelayedSuite):
 
         assert [each.attempts for each in fetched(store, clock)] == [2 * count]
 
-    def test_a_message_is_stored_or_fetched_while_others_are_counted_and_removed(
+    def test_concurrent_inserts_counts_and_removals_lose_no_message(
         self,
         stores: DelayedStores,
         store: DelayedMessageStore,
@@ -131,11 +82,11 @@ class Races(DelayedSuite):
         kept: list[str] = []
         with Track(3) as track:
             for n in range(max(5, rounds // 5)):
-                failing, gone, new = (timeout(f"{n:03}{what}", now - SECOND) for what in "fgn")
-                put(store, failing, gone)
+                failing, removed, new = (timeout(f"{n:03}{what}", now - SECOND) for what in "fgn")
+                put(store, failing, removed)
                 track.race(
                     partial(store.increment_failure_count, failing, now - SECOND),
-                    partial(other.remove, gone),
+                    partial(other.remove, removed),
                     partial(other.store, new),
                 )
                 kept += [failing.id, new.id]

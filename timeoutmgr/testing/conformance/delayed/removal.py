@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from timeoutmgr.contracts import Clock, DelayedMessageStore, RemovesInBatches
-from timeoutmgr.instants import Micros
+from timeoutmgr.message.instants import Micros
 from timeoutmgr.testing.conformance.delayed.suite import (
     DelayedStores,
     DelayedSuite,
@@ -16,14 +16,14 @@ from timeoutmgr.testing.conformance.delayed.suite import (
     ids,
     put,
 )
-from timeoutmgr.testing.conformance.facts import needs
+from timeoutmgr.testing.conformance.plugin import needs
 from timeoutmgr.testing.conformance.samples import HOUR, timeout
 
 
-class Removing(DelayedSuite):
+class DelayedRemoval(DelayedSuite):
     """``remove`` and ``remove_many``."""
 
-    def test_a_removal_tells_whether_the_message_was_there(
+    def test_a_removal_returns_whether_the_store_had_the_message(
         self, store: DelayedMessageStore, now: Micros, clock: Clock
     ) -> None:
         one = timeout("a", now - 1)
@@ -36,7 +36,7 @@ class Removing(DelayedSuite):
         assert answers == [True, False]
         assert store.next() is None
 
-    def test_what_is_not_due_can_be_removed_by_itself(
+    def test_a_message_can_be_removed_before_it_is_due(
         self, store: DelayedMessageStore, now: Micros
     ) -> None:
         one = timeout("a", now + HOUR)
@@ -45,7 +45,7 @@ class Removing(DelayedSuite):
         assert [store.remove(one), store.remove(one)] == [True, False]
         assert store.next() is None
 
-    def test_what_is_removed_is_gone_for_everybody(
+    def test_a_removed_message_is_removed_for_every_process(
         self, stores: DelayedStores, store: DelayedMessageStore, now: Micros, clock: Clock
     ) -> None:
         put(store, timeout("a", now - 2), timeout("b", now - 1))
@@ -58,7 +58,7 @@ class Removing(DelayedSuite):
         assert not stores().remove(first)
 
     @needs(row_locks=True)
-    def test_a_removal_is_undone_with_its_transaction(
+    def test_a_failed_transaction_undoes_a_removal(
         self, store: DelayedMessageStore, now: Micros, clock: Clock
     ) -> None:
         put(store, timeout("a", now - 1))
@@ -70,7 +70,7 @@ class Removing(DelayedSuite):
         assert drain(store, clock) == ["a"]
 
     @needs(removes_in_batches=True)
-    def test_a_batch_of_removals_tells_how_many_were_there(
+    def test_a_batch_removal_returns_how_many_messages_it_removed(
         self, store: DelayedMessageStore, now: Micros, clock: Clock
     ) -> None:
         assert isinstance(store, RemovesInBatches)

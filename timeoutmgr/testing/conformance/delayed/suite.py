@@ -1,16 +1,16 @@
-"""What the cases of the delayed message stores share: facts, fixtures, and ways to drain."""
+"""Facts, fixtures and helpers of the cases of delayed message stores."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any, ClassVar, Final
 
 import pytest
 
-from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import (
     Clock,
     DelayedMessageStore,
@@ -23,9 +23,10 @@ from timeoutmgr.contracts import (
     TransactionMode,
 )
 from timeoutmgr.database import Database
-from timeoutmgr.delayed_delivery import StoreStart
-from timeoutmgr.instants import Micros
-from timeoutmgr.testing.conformance.samples import SetClock, Undone
+from timeoutmgr.features.delayed_delivery import StoreStart
+from timeoutmgr.message.instants import Micros
+from timeoutmgr.testing.conformance.samples import Undone
+from timeoutmgr.testing.conformance.shared_cases import SharedSuite, Subject
 
 AT_ONCE: Final = 50
 MOST: Final = 10_000
@@ -69,39 +70,97 @@ class DelayedStores:
             getattr(store, "close", lambda: None)()
 
 
-class DelayedSuite:
+class DelayedSubject(Subject):
+    """A delayed message store under the names of the shared cases."""
+
+    lists_later = False
+
+    def __init__(self, stores: DelayedStores, *, joined: bool) -> None:
+        mode = TransactionMode.TRANSACTION_SCOPE if joined else TransactionMode.RECEIVE_ONLY
+        self._stores = stores
+        self._store = stores(mode)
+
+    def put(self, *timeouts: Timeout, transaction: Any = None) -> None:
+        """Store *timeouts*: several in one batch, if the store has the batch form."""
+        if isinstance(self._store, StoresInBatches) and len(timeouts) != 1:
+            self._store.store_many(timeouts, transaction=transaction)
+            return
+        for one in timeouts:
+            self._store.store(one, transaction=transaction)
+
+    def next_due(self) -> Micros | None:
+        """Return when to fetch the first message, None if the store is empty."""
+        return self._store.next()
+
+    def kept(self) -> list[Timeout]:
+        """Return every due, free message by due time."""
+        return fetched(self._store, self._stores.clock)
+
+    def comparable(self, one: Timeout) -> Timeout:
+        """Return *one* with the fields that a send needs; a store may forget the rest."""
+        return replace(one, saga_id=None, created=0, next_try=0)
+
+    @contextmanager
+    def held(self, limit: int = 1) -> Iterator[list[Timeout]]:
+        """Fetch due messages in transactions that stay open; remove nothing."""
+        found: list[Timeout] = []
+        with ExitStack() as held:
+            while wanted := limit - len(found):
+                transaction = held.enter_context(self._store.transaction())
+                batch = fetch(self._store, self._stores.clock, transaction, wanted)
+                if not batch:
+                    break
+                found += batch
+            _require_once(found)
+            yield found
+
+    def drain(self, limit: int = 50) -> list[str]:
+        """Remove every due, free message batch by batch; return the ids in order."""
+        return drain(self._store, self._stores.clock, limit)
+
+    def drop(self, one: Timeout) -> bool:
+        """Remove *one*; return whether the store had it."""
+        return self._store.remove(one)
+
+    def dispatch_in(self, transaction: Transaction) -> str:
+        """Fetch and remove the oldest due message in *transaction*; return its id."""
+        [one] = fetch(self._store, self._stores.clock, transaction, 1)
+        assert self._store.remove(one, transaction=transaction)
+        return one.id
+
+    def is_closed(self, one: Timeout) -> bool:
+        """Return whether nothing of *one* is left."""
+        return self._store.next() is None and not self._store.remove(one)
+
+    def committed(self) -> AbstractContextManager[Transaction]:
+        """Open a transaction of the store's database."""
+        return database_of(self._store).begin()
+
+    def rolled_back(self) -> AbstractContextManager[Transaction]:
+        """Open a transaction that ends with a rollback."""
+        return self._stores.rolled_back(self._store)
+
+
+class DelayedSuite(SharedSuite):
     """The facts and the fixtures; every case is a method of a subclass."""
 
-    row_locks: ClassVar[bool]
-    """A transaction holds locks: on an error it takes back what it removed."""
-    transactions: ClassVar[bool]
-    """It has a ``database``, and takes part in that one's transactions."""
-    settable_clock: ClassVar[bool]
-    """It goes by the instant that it is asked for. False: by a clock of its own, its ``now()``."""
+    durable = True
     fetches_in_batches: ClassVar[bool] = False
     stores_in_batches: ClassVar[bool] = False
     removes_in_batches: ClassVar[bool] = False
     """It has ``fetch_due``, ``store_many``, ``remove_many``."""
+    races = 100
     lapses: ClassVar[bool] = False
-    """What was fetched is free after ``holds_for``, also if its holder neither ended nor died."""
+    """A fetched message is free after ``holds_for``, even if its transaction is still open."""
     holds_for: ClassVar[timedelta] = timedelta(seconds=60)
-    limits_text: ClassVar[bool] = True
-    """It has columns, and refuses what they do not take."""
-    races: ClassVar[int] = 100
-    """How often a race is run; ``--timeoutmgr-races`` overrides it."""
 
     @pytest.fixture
     def make_store(self) -> Callable[[], DelayedMessageStore]:
         """Override it: return a maker of stores, all on one storage that is empty.
 
-        The suite sets them up and initializes them, for an endpoint that nobody else has.
+        The suite sets them up and initializes them, for an endpoint of their own.
         """
         raise NotImplementedError("a subclass overrides the fixture make_store")
-
-    @pytest.fixture
-    def clock(self) -> Clock:
-        """Return what the stores are asked by."""
-        return SetClock() if self.settable_clock else SystemClock()
 
     @pytest.fixture
     def stores(
@@ -124,10 +183,9 @@ class DelayedSuite:
         return clock.now() if self.settable_clock else own()
 
     @pytest.fixture
-    def rounds(self, request: pytest.FixtureRequest) -> int:
-        """Return how often to run a race."""
-        asked: int | None = request.config.getoption("--timeoutmgr-races", None)
-        return asked or self.races
+    def make_subject(self, stores: DelayedStores) -> Callable[..., Subject]:
+        """Return a maker of stores, as the shared cases use them."""
+        return lambda joined=False: DelayedSubject(stores, joined=joined)
 
 
 def forms(store: DelayedMessageStore) -> dict[str, bool]:
@@ -140,7 +198,7 @@ def forms(store: DelayedMessageStore) -> dict[str, bool]:
 
 
 def has_infrastructure(store: DelayedMessageStore) -> bool:
-    """Return whether *store* creates what it needs."""
+    """Return whether *store* creates its tables and the like."""
     return isinstance(store, DelayedMessageStoreWithInfrastructure)
 
 
@@ -154,7 +212,7 @@ def database_of(store: DelayedMessageStore) -> Database:
 def fetch(
     store: DelayedMessageStore, clock: Clock, transaction: Any, limit: int = AT_ONCE
 ) -> list[Timeout]:
-    """Return what is due in one fetch, by the form that the store has."""
+    """Return the messages of a single fetch, by the form that the store has."""
     if isinstance(store, FetchesInBatches):
         return list(store.fetch_due(clock.now(), limit, transaction=transaction))
     one = store.fetch_next_due_timeout(clock.now(), transaction=transaction)
@@ -174,7 +232,7 @@ def failing(store: DelayedMessageStore) -> Iterator[Any]:
 
 
 def put(store: DelayedMessageStore, *timeouts: Timeout) -> None:
-    """Store *timeouts*, one by one."""
+    """Store each of *timeouts* by itself."""
     for one in timeouts:
         store.store(one)
 
@@ -191,16 +249,16 @@ def fetched(store: DelayedMessageStore, clock: Clock) -> list[Timeout]:
 
 def drain(store: DelayedMessageStore, clock: Clock, limit: int = AT_ONCE) -> list[str]:
     """Remove all that is due and free, batch by batch; return the ids in their order."""
-    gone: list[str] = []
+    removed: list[str] = []
     while True:
         with store.transaction() as transaction:
             batch = fetch(store, clock, transaction, limit)
             for one in batch:
                 assert store.remove(one, transaction=transaction), "it is nobody else's"
         if not batch:
-            return gone
-        gone += ids(batch)
-        assert len(gone) < MOST, "what is removed is handed out again and again"
+            return removed
+        removed += ids(batch)
+        assert len(removed) < MOST, "what is removed is handed out again and again"
 
 
 def _require_once(found: Sequence[Timeout]) -> None:

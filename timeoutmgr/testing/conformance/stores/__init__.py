@@ -1,21 +1,30 @@
-"""The suite of the stores: subclass it, give it a persistence, and say what that can do."""
+"""The suite of the timeout stores: subclass it, give it a persistence, state its facts."""
 
 from timeoutmgr.testing.conformance.samples import SetClock
-from timeoutmgr.testing.conformance.stores.changing import Changing
-from timeoutmgr.testing.conformance.stores.claiming import Claiming
-from timeoutmgr.testing.conformance.stores.looking import Looking
-from timeoutmgr.testing.conformance.stores.races import Races
-from timeoutmgr.testing.conformance.stores.repeating import Repeating
-from timeoutmgr.testing.conformance.stores.storing import Storing
+from timeoutmgr.testing.conformance.shared_cases import SharedCases
+from timeoutmgr.testing.conformance.stores.claims import TimeoutClaims
+from timeoutmgr.testing.conformance.stores.commands import TimeoutCommands
+from timeoutmgr.testing.conformance.stores.dispatch_lock import TimeoutDispatchLock
+from timeoutmgr.testing.conformance.stores.insertion import TimeoutInsertion
+from timeoutmgr.testing.conformance.stores.queries import TimeoutQueries
+from timeoutmgr.testing.conformance.stores.races import TimeoutRaces
+from timeoutmgr.testing.conformance.stores.repeats import TimeoutRepeats
 from timeoutmgr.testing.conformance.stores.suite import Stores
-from timeoutmgr.testing.conformance.stores.taking import Taking
-from timeoutmgr.testing.conformance.stores.transactions import InTransactions
+from timeoutmgr.testing.conformance.stores.transactions import TimeoutTransactions
 
 __all__ = ["SetClock", "StoreConformance", "Stores"]
 
 
 class StoreConformance(
-    Storing, Repeating, Claiming, Taking, Changing, Looking, Races, InTransactions
+    SharedCases,
+    TimeoutInsertion,
+    TimeoutRepeats,
+    TimeoutClaims,
+    TimeoutDispatchLock,
+    TimeoutCommands,
+    TimeoutQueries,
+    TimeoutRaces,
+    TimeoutTransactions,
 ):
     """All that :class:`timeoutmgr.contracts.TimeoutStore` promises, as tests.
 

@@ -1,4 +1,4 @@
-"""Of many that claim, each key goes to one; nothing that is due is passed by."""
+"""Concurrent claims share no key, and no due key is passed by."""
 
 # ruff: noqa: D102 - the name of a case is its claim
 
@@ -7,8 +7,8 @@ from __future__ import annotations
 import pytest
 
 from timeoutmgr.contracts import CancelResult, Chunk, OutcomeKind, TimeoutStore
-from timeoutmgr.instants import Micros
-from timeoutmgr.testing.conformance.facts import needs
+from timeoutmgr.message.instants import Micros
+from timeoutmgr.testing.conformance.plugin import needs
 from timeoutmgr.testing.conformance.samples import (
     HOUR,
     SECOND,
@@ -25,26 +25,18 @@ from timeoutmgr.testing.conformance.stores.suite import (
 )
 
 
-class Claiming(StoreSuite):
+class TimeoutClaims(StoreSuite):
     """``claim``, ``release`` and ``next_due``."""
 
-    def test_nothing_stored_is_nothing_due(self, store: TimeoutStore, now: Micros) -> None:
+    def test_an_empty_store_claims_nothing_and_has_no_due_time(
+        self, store: TimeoutStore, now: Micros
+    ) -> None:
         assert store.claim(now, 10, "o") == Chunk("", (), None)
         assert store.next_due() is None
 
-    @needs(settable_clock=True)
-    def test_it_is_due_from_its_microsecond_on(self, store: TimeoutStore, clock: SetClock) -> None:
-        due = clock.at + 1
-        store.store_many([timeout("a", due)])
-
-        before = store.claim(clock.at, 10, "o")
-        clock.at = due
-        after = store.claim(clock.at, 10, "o")
-
-        assert before == Chunk("", (), due)
-        assert ids(after) == ["a"]
-
-    def test_the_oldest_are_first_however_old(self, store: TimeoutStore, now: Micros) -> None:
+    def test_a_claim_has_the_oldest_keys_and_the_next_due_time(
+        self, store: TimeoutStore, now: Micros
+    ) -> None:
         store.store_many([timeout("c", now - 1), timeout("b", 5), timeout("a", -SECOND)])
 
         chunk = store.claim(now, 2, "o")
@@ -52,9 +44,7 @@ class Claiming(StoreSuite):
         assert ids(chunk) == ["a", "b"]
         assert chunk.next_due == now - 1
 
-    def test_of_one_instant_they_are_in_the_order_of_their_bytes(
-        self, store: TimeoutStore, now: Micros
-    ) -> None:
+    def test_ids_of_one_instant_leave_in_byte_order(self, store: TimeoutStore, now: Micros) -> None:
         names = ["b", "A", "ä", "Z", "_", "0", "a b", "\U0001f600", "\uffee", "a"]
 
         store.store_many([timeout(name, now - 1) for name in names])
@@ -63,7 +53,7 @@ class Claiming(StoreSuite):
         assert pending(store) == in_order
         assert ids(store.claim(now, 100, "o")) == in_order
 
-    def test_what_is_not_due_is_told_and_not_handed_out(
+    def test_a_claim_leaves_out_later_keys_and_returns_the_next_due_time(
         self, store: TimeoutStore, now: Micros
     ) -> None:
         store.store_many([timeout("a", now - 1), timeout("b", now + HOUR)])
@@ -75,7 +65,7 @@ class Claiming(StoreSuite):
         assert store.next_due() == now - 1
 
     @pytest.mark.parametrize("chunks", [2, 3, 9])
-    def test_several_chunks_at_once_are_in_order_and_each_its_own_claim(
+    def test_chunks_of_one_claim_are_in_order_with_distinct_tokens(
         self, store: TimeoutStore, now: Micros, chunks: int
     ) -> None:
         store.store_many([timeout(name, now - 9 + n) for n, name in enumerate("abcdefg")])
@@ -88,7 +78,7 @@ class Claiming(StoreSuite):
         assert len({one.token for one in claimed}) == len(claimed)
         assert [key.id for one in claimed for key in one.keys] + rest == list("abcdefg")
 
-    def test_of_several_chunks_each_ends_by_itself(self, store: TimeoutStore, now: Micros) -> None:
+    def test_each_chunk_of_a_claim_ends_by_itself(self, store: TimeoutStore, now: Micros) -> None:
         store.store_many([timeout(name, now - 9 + n) for n, name in enumerate("abcd")])
         claimed = store.claim(now, 1, "o", chunks=3).all
 
@@ -99,7 +89,7 @@ class Claiming(StoreSuite):
         assert drain(store) == list("bcd")
 
     @pytest.mark.parametrize("limit", [1, 2, 3, 7, 8])
-    def test_no_more_than_the_limit_is_handed_out_and_the_rest_is_next(
+    def test_a_claim_keeps_its_limit_and_the_next_claim_continues(
         self, store: TimeoutStore, now: Micros, limit: int
     ) -> None:
         names = "abcdefg"
@@ -111,7 +101,7 @@ class Claiming(StoreSuite):
 
         assert chunks == [list(names[at : at + limit]) for at in range(0, 7, limit)]
 
-    def test_what_one_holds_is_not_handed_to_another(
+    def test_a_claimed_key_is_given_to_no_other_owner(
         self, store: TimeoutStore, now: Micros
     ) -> None:
         store.store_many([timeout("a", now - 1)])
@@ -122,26 +112,28 @@ class Claiming(StoreSuite):
         assert (ids(first), ids(second), second.token) == (["a"], [], "")
         assert second.next_due is not None, "there is something, and no instant to look for it"
 
-    def test_tokens_are_no_two_alike(self, store: TimeoutStore, now: Micros) -> None:
+    def test_claim_tokens_are_unique(self, store: TimeoutStore, now: Micros) -> None:
         store.store_many([timeout(f"{n}", now - 1) for n in range(20)])
 
         tokens = [store.claim(now, 1, "o").token for _ in range(20)]
 
         assert len({*tokens, ""}) == 21
 
-    def test_what_is_released_is_free_at_once(self, store: TimeoutStore, now: Micros) -> None:
+    def test_released_keys_are_free_at_once(self, store: TimeoutStore, now: Micros) -> None:
         store.store_many([timeout("a", now - 2), timeout("b", now - 1)])
         store.release(store.claim(now, 2, "o").token)
 
         assert ids(store.claim(now, 2, "p")) == ["a", "b"]
 
-    def test_what_was_released_was_not_sent(self, store: TimeoutStore, now: Micros) -> None:
+    def test_a_released_timeout_can_be_cancelled(self, store: TimeoutStore, now: Micros) -> None:
         store.store_many([timeout("a", now - 1)])
         store.release(store.claim(now, 2, "o").token)
 
         assert store.cancel("a") is CancelResult.CANCELLED
 
-    def test_an_unknown_token_can_be_released(self, store: TimeoutStore, now: Micros) -> None:
+    def test_releasing_an_unknown_token_changes_nothing(
+        self, store: TimeoutStore, now: Micros
+    ) -> None:
         store.store_many([timeout("a", now - 1)])
         chunk = store.claim(now, 2, "o")
 
@@ -152,7 +144,7 @@ class Claiming(StoreSuite):
         assert dispatch(store, chunk.token, chunk.keys) == ["a"]
 
     @needs(settable_clock=True)
-    def test_a_claim_lapses_when_its_time_is_over_and_not_before(
+    def test_a_claim_expires_at_the_end_of_its_time_and_not_before(
         self, store: TimeoutStore, clock: SetClock
     ) -> None:
         store.store_many([timeout("a", clock.at)])
@@ -167,12 +159,14 @@ class Claiming(StoreSuite):
         assert (ids(early), ids(late)) == ([], ["a"])
 
     @needs(settable_clock=True)
-    def test_a_retry_waits_and_holds_up_nobody(self, store: TimeoutStore, clock: SetClock) -> None:
+    def test_a_retry_waits_and_delays_no_other_timeout(
+        self, store: TimeoutStore, clock: SetClock
+    ) -> None:
         now = clock.at
         store.store_many([timeout(f"{n:02}", now) for n in range(40)])
         chunk = store.claim(now, 30, "o")
-        with store.take_many(chunk.token, chunk.keys) as taken:
-            taken.close(outcomes(chunk.keys, now, OutcomeKind.RETRY, now + SECOND))
+        with store.lock_for_dispatch(chunk.token, chunk.keys) as locked:
+            locked.close(outcomes(chunk.keys, now, OutcomeKind.RETRY, now + SECOND))
 
         others = drain(store)
         idle = store.claim(now, 30, "o")
@@ -183,7 +177,7 @@ class Claiming(StoreSuite):
         assert idle == Chunk("", (), now + SECOND)
         assert ids(again) == [f"{n:02}" for n in range(30)]
 
-    def test_a_late_row_before_a_claimed_one_is_found(
+    def test_a_claim_finds_a_late_row_before_a_claimed_row(
         self, store: TimeoutStore, now: Micros
     ) -> None:
         store.store_many([timeout("b", now - 5)])
@@ -193,7 +187,7 @@ class Claiming(StoreSuite):
         assert drain(store) == ["a"]
         assert dispatch(store, chunk.token, chunk.keys) == ["b"]
 
-    def test_late_rows_among_claimed_ones_are_found_once_those_are_closed(
+    def test_late_rows_inside_a_claimed_interval_are_found_after_its_close(
         self, store: TimeoutStore, now: Micros
     ) -> None:
         store.store_many([timeout("a", now - 9), timeout("c", now - 7)])
@@ -207,7 +201,7 @@ class Claiming(StoreSuite):
         assert sorted(sent) == ["a", "aa", "b", "c"]
 
     @pytest.mark.parametrize("limit", [100, 333])
-    def test_more_of_one_instant_than_a_chunk_all_go_out_once(
+    def test_an_instant_larger_than_a_chunk_leaves_once_and_whole(
         self, store: TimeoutStore, now: Micros, limit: int
     ) -> None:
         names = [f"{n:04}" for n in range(1_000)]

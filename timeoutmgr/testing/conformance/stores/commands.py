@@ -7,8 +7,8 @@ from __future__ import annotations
 import pytest
 
 from timeoutmgr.contracts import CancelResult, ChangeResult, OutcomeKind, TimeoutState, TimeoutStore
-from timeoutmgr.instants import LATEST, Micros
-from timeoutmgr.testing.conformance.facts import needs
+from timeoutmgr.message.instants import LATEST, Micros
+from timeoutmgr.testing.conformance.plugin import needs
 from timeoutmgr.testing.conformance.samples import (
     HOUR,
     SetClock,
@@ -24,10 +24,12 @@ from timeoutmgr.testing.conformance.stores.suite import (
 )
 
 
-class Changing(StoreSuite):
+class TimeoutCommands(StoreSuite):
     """``cancel``, ``cancel_saga`` and ``reschedule``."""
 
-    def test_what_is_cancelled_is_never_handed_out(self, store: TimeoutStore, now: Micros) -> None:
+    def test_a_cancelled_timeout_is_never_dispatched(
+        self, store: TimeoutStore, now: Micros
+    ) -> None:
         store.store_many([timeout("a", now - 2), timeout("b", now - 1)])
 
         assert store.cancel("a") is CancelResult.CANCELLED
@@ -35,44 +37,46 @@ class Changing(StoreSuite):
         assert drain(store) == ["b"]
         assert store.find("a") == (TimeoutState.CANCELLED, None)
 
-    def test_cancelling_again_says_the_same(self, store: TimeoutStore, now: Micros) -> None:
+    def test_a_repeated_cancel_gives_the_same_answer(
+        self, store: TimeoutStore, now: Micros
+    ) -> None:
         store.store_many([timeout("a", now)])
 
         assert [store.cancel("a") for _ in range(3)] == [CancelResult.CANCELLED] * 3
 
-    def test_an_unknown_id_will_be_cancelled_however_often_it_is(self, store: TimeoutStore) -> None:
+    def test_a_repeated_cancel_of_an_unknown_id_keeps_its_answer(self, store: TimeoutStore) -> None:
         assert store.reschedule("a", 5) is ChangeResult.UNKNOWN
         assert [store.cancel("a") for _ in range(3)] == [CancelResult.WILL_BE_CANCELLED] * 3
         assert store.reschedule("a", 5) is ChangeResult.UNKNOWN
 
     @pytest.mark.parametrize("kind", [OutcomeKind.DISPATCHED, OutcomeKind.FAILED])
-    def test_what_is_gone_is_too_late(
+    def test_a_change_after_the_outcome_is_too_late(
         self, store: TimeoutStore, now: Micros, kind: OutcomeKind
     ) -> None:
         store.store_many([timeout("a", now - 1, saga="s")])
         chunk = store.claim(now, 1, "o")
-        with store.take_many(chunk.token, chunk.keys) as taken:
-            taken.close(outcomes(chunk.keys, now, kind))
+        with store.lock_for_dispatch(chunk.token, chunk.keys) as locked:
+            locked.close(outcomes(chunk.keys, now, kind))
 
         assert store.cancel("a") is CancelResult.TOO_LATE
         assert store.reschedule("a", now) is ChangeResult.TOO_LATE
         assert store.cancel_saga("s") == 0
 
-    def test_what_is_in_a_dispatchers_hands_is_too_late(
+    def test_a_change_during_the_dispatch_is_too_late(
         self, store: TimeoutStore, now: Micros
     ) -> None:
         store.store_many([timeout("a", now - 1, saga="s"), timeout("b", now + HOUR, saga="s")])
         chunk = store.claim(now, 1, "o")
 
-        with store.take_many(chunk.token, chunk.keys) as taken:
+        with store.lock_for_dispatch(chunk.token, chunk.keys) as locked:
             answers = [store.cancel("a"), store.reschedule("a", now), store.cancel_saga("s")]
-            taken.close(outcomes(chunk.keys, now))
+            locked.close(outcomes(chunk.keys, now))
 
         assert answers == [CancelResult.TOO_LATE, ChangeResult.TOO_LATE, 1]
         assert store.find("a") == (TimeoutState.DISPATCHED, None)
         assert store.find("b") == (TimeoutState.CANCELLED, None)
 
-    def test_what_is_claimed_and_not_taken_can_be_cancelled(
+    def test_a_claimed_timeout_can_be_cancelled_before_its_lock(
         self, store: TimeoutStore, now: Micros
     ) -> None:
         store.store_many([timeout("a", now - 1)])
@@ -81,12 +85,12 @@ class Changing(StoreSuite):
         # A store that does not note the taking cannot know that it was not sent.
         assert store.cancel("a") in (CancelResult.CANCELLED, CancelResult.MAYBE_SENT)
 
-        with store.take_many(chunk.token, chunk.keys) as taken:
-            assert list(taken.timeouts) == []
-            taken.close([])
+        with store.lock_for_dispatch(chunk.token, chunk.keys) as locked:
+            assert list(locked.timeouts) == []
+            locked.close([])
 
     @needs(settable_clock=True)
-    def test_what_is_rescheduled_goes_out_at_its_new_time_only(
+    def test_a_rescheduled_timeout_leaves_at_its_new_time_only(
         self, store: TimeoutStore, clock: SetClock
     ) -> None:
         now = clock.at
@@ -102,7 +106,7 @@ class Changing(StoreSuite):
         assert answers == [ChangeResult.CHANGED, ChangeResult.CHANGED]
         assert (first, early, second) == (["b"], [], ["a"])
 
-    def test_what_is_rescheduled_keeps_all_but_its_time(
+    def test_a_reschedule_changes_the_due_time_alone(
         self, store: TimeoutStore, now: Micros
     ) -> None:
         stored = timeout("a", now, saga="s", body=b"\x00\xff")
@@ -116,7 +120,7 @@ class Changing(StoreSuite):
         assert (found[1].due, found[1].message, found[1].saga_id) == (LATEST, stored.message, "s")
         assert found[1].created == stored.created
 
-    def test_rescheduling_to_the_same_time_changes_nothing(
+    def test_a_reschedule_to_the_same_time_changes_nothing(
         self, store: TimeoutStore, now: Micros
     ) -> None:
         store.store_many([timeout("a", now - 1)])
@@ -125,7 +129,7 @@ class Changing(StoreSuite):
 
         assert drain(store) == ["a"]
 
-    def test_a_saga_is_cancelled_with_all_its_timeouts(
+    def test_cancel_saga_cancels_every_timeout_of_the_saga(
         self, store: TimeoutStore, now: Micros
     ) -> None:
         store.store_many(
@@ -139,33 +143,35 @@ class Changing(StoreSuite):
         assert pending(store) == ["c", "d"]
         assert store.find("a") == (TimeoutState.CANCELLED, None)
 
-    def test_named_timeouts_of_a_saga_are_kept(self, store: TimeoutStore, now: Micros) -> None:
+    def test_cancel_saga_keeps_the_named_timeouts(self, store: TimeoutStore, now: Micros) -> None:
         store.store_many([timeout(name, now, saga="s") for name in "abc"])
 
         assert store.cancel_saga("s", keeping=["b", "elsewhere"]) == 2
 
         assert pending(store) == ["b"]
 
-    def test_a_saga_of_many_is_cancelled_whole(self, store: TimeoutStore, now: Micros) -> None:
+    def test_cancel_saga_cancels_hundreds_of_timeouts(
+        self, store: TimeoutStore, now: Micros
+    ) -> None:
         store.store_many([timeout(f"{n}", now + n, saga="s") for n in range(700)])
 
         assert store.cancel_saga("s") == 700
         assert store.count(ALL) == 0
 
-    def test_a_cancel_is_counted(self, store: TimeoutStore, now: Micros) -> None:
+    def test_statistics_count_a_cancel(self, store: TimeoutStore, now: Micros) -> None:
         store.store_many([timeout("a", now)])
         store.cancel("a")
 
         assert store.statistics().outcomes.get("cancelled") == 1
 
-    def test_a_claim_of_others_is_not_touched(self, store: TimeoutStore, now: Micros) -> None:
+    def test_a_cancel_leaves_the_rest_of_a_claim(self, store: TimeoutStore, now: Micros) -> None:
         store.store_many([timeout("a", now - 2), timeout("b", now - 1)])
         chunk = store.claim(now, 2, "o")
         store.cancel("a")
 
-        with store.take_many(chunk.token, chunk.keys) as taken:
-            assert ids(list(taken.timeouts)) == ["b"]
-            taken.close(outcomes(chunk.keys, now))
+        with store.lock_for_dispatch(chunk.token, chunk.keys) as locked:
+            assert ids(list(locked.timeouts)) == ["b"]
+            locked.close(outcomes(chunk.keys, now))
 
         assert store.find("a") == (TimeoutState.CANCELLED, None)
         assert store.find("b") == (TimeoutState.DISPATCHED, None)

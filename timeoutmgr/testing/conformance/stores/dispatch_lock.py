@@ -16,8 +16,8 @@ from timeoutmgr.contracts import (
     TimeoutState,
     TimeoutStore,
 )
-from timeoutmgr.instants import Micros
-from timeoutmgr.testing.conformance.facts import needs
+from timeoutmgr.message.instants import Micros
+from timeoutmgr.testing.conformance.plugin import needs
 from timeoutmgr.testing.conformance.samples import (
     HOUR,
     SetClock,
@@ -36,17 +36,17 @@ from timeoutmgr.testing.conformance.stores.suite import (
 )
 
 
-class Taking(StoreSuite):
-    """``take_many`` and what it gives."""
+class TimeoutDispatchLock(StoreSuite):
+    """``lock_for_dispatch`` and the locked timeouts."""
 
-    def test_what_is_taken_is_whole_and_in_order(self, store: TimeoutStore, now: Micros) -> None:
+    def test_locked_timeouts_are_whole_and_in_order(self, store: TimeoutStore, now: Micros) -> None:
         stored = [timeout("b", now - 5), timeout("a", now - 5), timeout("c", now - 6)]
         store.store_many(stored)
         chunk = store.claim(now, 10, "o")
 
-        with store.take_many(chunk.token, chunk.keys) as taken:
-            assert list(taken.timeouts) == [stored[2], stored[1], stored[0]]
-            taken.close([])
+        with store.lock_for_dispatch(chunk.token, chunk.keys) as locked:
+            assert list(locked.timeouts) == [stored[2], stored[1], stored[0]]
+            locked.close([])
 
     @pytest.mark.parametrize(
         ("kind", "state"),
@@ -55,14 +55,14 @@ class Taking(StoreSuite):
             (OutcomeKind.FAILED, TimeoutState.FAILED),
         ],
     )
-    def test_what_was_sent_or_failed_is_gone_for_good(
+    def test_a_dispatched_or_failed_timeout_is_closed_for_good(
         self, store: TimeoutStore, now: Micros, kind: OutcomeKind, state: TimeoutState
     ) -> None:
         store.store_many([timeout("a", now - 1)])
         chunk = store.claim(now, 10, "o")
 
-        with store.take_many(chunk.token, chunk.keys) as taken:
-            taken.close(outcomes(chunk.keys, now, kind))
+        with store.lock_for_dispatch(chunk.token, chunk.keys) as locked:
+            locked.close(outcomes(chunk.keys, now, kind))
 
         assert store.find("a") == (state, None)
         assert drain(store) == []
@@ -73,8 +73,8 @@ class Taking(StoreSuite):
         chunk = store.claim(now, 10, "o")
         a, b, c, d = chunk.keys
 
-        with store.take_many(chunk.token, chunk.keys) as taken:
-            taken.close(
+        with store.lock_for_dispatch(chunk.token, chunk.keys) as locked:
+            locked.close(
                 outcomes([a, d], now)
                 + outcomes([b], now, OutcomeKind.FAILED)
                 + outcomes([c], now, OutcomeKind.RETRY, now - 1)
@@ -83,12 +83,14 @@ class Taking(StoreSuite):
         states = [found[0].value for name in "abcd" if (found := store.find(name))]
         assert states == ["dispatched", "failed", "pending", "dispatched"]
 
-    def test_what_has_no_outcome_stays_and_is_free(self, store: TimeoutStore, now: Micros) -> None:
+    def test_a_key_without_outcome_stays_and_is_free(
+        self, store: TimeoutStore, now: Micros
+    ) -> None:
         store.store_many([timeout("a", now - 1), timeout("b", now - 1)])
         chunk = store.claim(now, 10, "o")
 
-        with store.take_many(chunk.token, chunk.keys) as taken:
-            taken.close(outcomes(chunk.keys[:1], now))
+        with store.lock_for_dispatch(chunk.token, chunk.keys) as locked:
+            locked.close(outcomes(chunk.keys[:1], now))
 
         assert drain(store) == ["b"]
 
@@ -99,28 +101,30 @@ class Taking(StoreSuite):
         store.store_many([stored])
         for attempt in range(3):
             chunk = store.claim(now, 10, "o")
-            with store.take_many(chunk.token, chunk.keys) as taken:
-                assert [one.attempts for one in taken.timeouts] == [attempt]
-                taken.close(outcomes(chunk.keys, now, OutcomeKind.RETRY, now - 1))
+            with store.lock_for_dispatch(chunk.token, chunk.keys) as locked:
+                assert [one.attempts for one in locked.timeouts] == [attempt]
+                locked.close(outcomes(chunk.keys, now, OutcomeKind.RETRY, now - 1))
 
         tried = replace(stored, attempts=3, next_try=now - 1)
         assert store.find("a") == (TimeoutState.PENDING, tried)
 
-    def test_what_is_in_hand_is_left_out_for_others(self, store: TimeoutStore, now: Micros) -> None:
+    def test_a_locked_timeout_is_left_out_of_other_claims_and_locks(
+        self, store: TimeoutStore, now: Micros
+    ) -> None:
         store.store_many([timeout("a", now - 1), timeout("b", now - 1)])
         chunk = store.claim(now, 10, "o")
 
-        with store.take_many(chunk.token, chunk.keys) as taken:
+        with store.lock_for_dispatch(chunk.token, chunk.keys) as locked:
             assert ids(store.claim(store.now(), 10, "p")) == []
-            with store.take_many(chunk.token, chunk.keys) as other:
+            with store.lock_for_dispatch(chunk.token, chunk.keys) as other:
                 assert list(other.timeouts) == []
-            with store.take_many("", chunk.keys[:1]) as other:
+            with store.lock_for_dispatch("", chunk.keys[:1]) as other:
                 assert list(other.timeouts) == []
-            taken.close(outcomes(chunk.keys, now))
+            locked.close(outcomes(chunk.keys, now))
 
         assert store.count(ALL) == 0
 
-    def test_keys_that_are_gone_moved_or_not_due_are_left_out(
+    def test_a_lock_leaves_out_closed_moved_and_later_keys(
         self, store: TimeoutStore, now: Micros
     ) -> None:
         store.store_many([timeout(name, now - 5) for name in "abc"])
@@ -134,12 +138,12 @@ class Taking(StoreSuite):
         assert dispatch(store, chunk.token, wanted) == ["c"]
         assert pending(store) == ["b", "d"]
 
-    def test_no_keys_are_nothing_to_take(self, store: TimeoutStore) -> None:
-        with store.take_many("", []) as taken:
-            assert list(taken.timeouts) == []
-            taken.close([])
+    def test_a_lock_without_keys_is_empty(self, store: TimeoutStore) -> None:
+        with store.lock_for_dispatch("", []) as locked:
+            assert list(locked.timeouts) == []
+            locked.close([])
 
-    def test_a_key_twice_is_taken_once(self, store: TimeoutStore, now: Micros) -> None:
+    def test_a_repeated_key_is_locked_once(self, store: TimeoutStore, now: Micros) -> None:
         store.store_many([timeout("a", now - 1)])
         (key,) = store.claim(now, 1, "o").keys
 
@@ -147,7 +151,7 @@ class Taking(StoreSuite):
         assert drain(store) == []
 
     @needs(settable_clock=True)
-    def test_an_id_alone_is_claimed_on_the_spot_and_not_early(
+    def test_a_bare_id_is_claimed_when_due_and_not_early(
         self, store: TimeoutStore, clock: SetClock
     ) -> None:
         due = clock.at + 1
@@ -159,7 +163,7 @@ class Taking(StoreSuite):
 
         assert (early, then) == ([], ["a"])
 
-    def test_a_control_message_that_comes_again_finds_nothing(
+    def test_a_repeated_control_message_dispatches_nothing(
         self, store: TimeoutStore, now: Micros
     ) -> None:
         store.store_many([timeout("a", now - 1)])
@@ -169,13 +173,13 @@ class Taking(StoreSuite):
         assert dispatch(store, chunk.token, chunk.keys) == []
         assert dispatch(store, "", chunk.keys) == []
 
-    def test_leaving_without_close_gives_back_and_leaves_a_doubt(
+    def test_leaving_without_close_frees_timeouts_and_leaves_them_maybe_sent(
         self, store: TimeoutStore, now: Micros
     ) -> None:
         store.store_many([timeout("a", now - 1), timeout("b", now - 1)])
         chunk = store.claim(now, 10, "o")
 
-        with pytest.raises(Undone), store.take_many(chunk.token, chunk.keys):
+        with pytest.raises(Undone), store.lock_for_dispatch(chunk.token, chunk.keys):
             raise Undone
         again = store.claim(now, 10, "o")
         store.release(again.token)
@@ -184,44 +188,44 @@ class Taking(StoreSuite):
         assert store.cancel("a") is CancelResult.MAYBE_SENT
         assert store.reschedule("b", now + HOUR) is ChangeResult.MAYBE_SENT
 
-    def test_closing_twice_is_an_error(self, store: TimeoutStore, now: Micros) -> None:
+    def test_a_second_close_raises(self, store: TimeoutStore, now: Micros) -> None:
         store.store_many([timeout("a", now - 1)])
         chunk = store.claim(now, 10, "o")
 
-        with store.take_many(chunk.token, chunk.keys) as taken:
-            taken.close(outcomes(chunk.keys, now))
+        with store.lock_for_dispatch(chunk.token, chunk.keys) as locked:
+            locked.close(outcomes(chunk.keys, now))
             with pytest.raises(RuntimeError):
-                taken.close([])
+                locked.close([])
 
-    def test_what_a_stranger_has_in_the_outcomes_changes_nothing(
+    def test_an_outcome_of_an_unlocked_key_changes_nothing(
         self, store: TimeoutStore, now: Micros
     ) -> None:
         store.store_many([timeout("a", now - 2), timeout("b", now - 1)])
         chunk = store.claim(now, 1, "o")
 
-        with store.take_many(chunk.token, chunk.keys) as taken:
-            taken.close(outcomes([Key(now - 1, "b"), Key(now, "never")], now))
+        with store.lock_for_dispatch(chunk.token, chunk.keys) as locked:
+            locked.close(outcomes([Key(now - 1, "b"), Key(now, "never")], now))
 
         assert pending(store) == ["a", "b"]
         assert store.find("never") is None
 
     @needs(row_locks=True, settable_clock=True)
-    def test_with_row_locks_a_lapse_takes_nothing_out_of_a_dispatchers_hands(
+    def test_with_row_locks_an_expired_claim_keeps_its_locked_timeout(
         self, store: TimeoutStore, clock: SetClock
     ) -> None:
         store.store_many([timeout("a", clock.at), timeout("b", clock.at)])
         chunk = store.claim(clock.at, 10, "o")
 
-        with store.take_many(chunk.token, chunk.keys[:1]) as taken:
+        with store.lock_for_dispatch(chunk.token, chunk.keys[:1]) as locked:
             self.lapse(clock)
             meanwhile = store.claim(clock.at, 10, "p")
-            taken.close(outcomes(chunk.keys[:1], clock.at))
+            locked.close(outcomes(chunk.keys[:1], clock.at))
 
         assert "a" not in ids(meanwhile)
         assert store.find("a") == (TimeoutState.DISPATCHED, None)
 
     @needs(row_locks=False, settable_clock=True)
-    def test_without_row_locks_a_lapsed_claim_is_fenced_off(
+    def test_without_row_locks_an_expired_claim_locks_nothing(
         self, store: TimeoutStore, clock: SetClock
     ) -> None:
         store.store_many([timeout("a", clock.at)])
@@ -233,31 +237,31 @@ class Taking(StoreSuite):
         assert dispatch(store, new.token, new.keys) == ["a"]
 
     @needs(row_locks=False, settable_clock=True)
-    def test_without_row_locks_what_was_sent_is_sent_though_the_claim_lapsed(
+    def test_without_row_locks_an_expired_claim_still_records_its_dispatch(
         self, store: TimeoutStore, clock: SetClock
     ) -> None:
         store.store_many([timeout("a", clock.at)])
         chunk = store.claim(clock.at, 10, "o")
 
-        with store.take_many(chunk.token, chunk.keys) as taken:
+        with store.lock_for_dispatch(chunk.token, chunk.keys) as locked:
             self.lapse(clock)
             later = store.claim(clock.at, 10, "p")
-            taken.close(outcomes(chunk.keys, clock.at))
+            locked.close(outcomes(chunk.keys, clock.at))
 
         assert dispatch(store, later.token, later.keys) == []
         assert store.find("a") == (TimeoutState.DISPATCHED, None)
 
     @needs(settable_clock=True)
-    def test_a_lapse_while_in_hand_leaves_a_doubt(
+    def test_an_expired_claim_leaves_a_locked_timeout_maybe_sent(
         self, stores: Stores, store: TimeoutStore, clock: SetClock
     ) -> None:
         store.store_many([timeout("a", clock.at)])
         chunk = store.claim(clock.at, 1, "o")
 
-        taken = store.take_many(chunk.token, chunk.keys)
-        taken.__enter__()
+        locked = store.lock_for_dispatch(chunk.token, chunk.keys)
+        locked.__enter__()
         self.lapse(clock)
-        taken.__exit__(None, None, None)
+        locked.__exit__(None, None, None)
         store.release(store.claim(clock.at, 1, "o").token)
 
         assert stores().cancel("a") is CancelResult.MAYBE_SENT

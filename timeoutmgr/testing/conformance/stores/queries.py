@@ -1,4 +1,4 @@
-"""Looking at a store changes nothing and says what is so; what it forgets, it forgets late."""
+"""Queries change nothing and are true; a purge removes old rows only."""
 
 # ruff: noqa: D102 - the name of a case is its claim
 
@@ -8,9 +8,19 @@ from collections.abc import Callable
 
 import pytest
 
-from timeoutmgr.contracts import Key, Persistence, TimeoutFilter, TimeoutState, TimeoutStore
-from timeoutmgr.instants import Micros, duration_micros
-from timeoutmgr.testing.conformance.facts import needs
+from timeoutmgr.contracts import (
+    Count,
+    CountsInBounds,
+    Key,
+    ListsInBounds,
+    Persistence,
+    TimeoutFilter,
+    TimeoutState,
+    TimeoutStore,
+)
+from timeoutmgr.contracts.reports import COUNTED
+from timeoutmgr.message.instants import Micros, duration_micros
+from timeoutmgr.testing.conformance.plugin import needs
 from timeoutmgr.testing.conformance.samples import (
     HOUR,
     SECOND,
@@ -39,11 +49,13 @@ FILTERS = {
 }
 
 
-class Looking(StoreSuite):
+class TimeoutQueries(StoreSuite):
     """``find``, ``key_of``, ``list``, ``count``, ``statistics``, heartbeats, ``purge``."""
 
     @pytest.mark.parametrize("which", FILTERS, ids=range(len(FILTERS)))
-    def test_a_filter_selects_what_it_says(self, store: TimeoutStore, which: TimeoutFilter) -> None:
+    def test_a_filter_selects_the_matching_timeouts(
+        self, store: TimeoutStore, which: TimeoutFilter
+    ) -> None:
         store.store_many(
             [
                 timeout("a", 1, saga="s"),
@@ -55,6 +67,41 @@ class Looking(StoreSuite):
 
         assert "".join(one.id for one in store.list(which)) == FILTERS[which]
         assert store.count(which) == len(FILTERS[which])
+
+    @pytest.mark.parametrize("which", FILTERS, ids=range(len(FILTERS)))
+    def test_bounded_queries_answer_exactly_for_few_rows(
+        self, store: TimeoutStore, which: TimeoutFilter
+    ) -> None:
+        store.store_many(
+            [
+                timeout("a", 1, saga="s"),
+                timeout("b", 2, destination="other"),
+                timeout("c", 3, saga="s"),
+                timeout("d", 4, saga="S"),
+            ]
+        )
+
+        if isinstance(store, CountsInBounds):
+            assert store.count_in_bounds(which) == Count(len(FILTERS[which]))
+        if isinstance(store, ListsInBounds):
+            page = store.list_in_bounds(which)
+            assert "".join(one.id for one in page.timeouts) == FILTERS[which]
+            assert page.searched_to is None
+
+    def test_a_bounded_count_is_exact_or_a_lower_bound(
+        self, store: TimeoutStore, now: Micros
+    ) -> None:
+        for start in range(0, COUNTED + 1, 1_000):
+            end = min(start + 1_000, COUNTED + 1)
+            store.store_many([timeout(f"{n:06}", now + HOUR + n) for n in range(start, end)])
+        if not isinstance(store, CountsInBounds):
+            return
+
+        found = store.count_in_bounds(ALL)
+        fewer = store.count_in_bounds(TimeoutFilter(due_from=now + HOUR + 1))
+
+        assert found in (Count(COUNTED + 1), Count(COUNTED, exact=False))
+        assert fewer == Count(COUNTED)
 
     @pytest.mark.parametrize("size", [1, 7, 50, 51])
     def test_pages_have_everything_once_and_in_order(self, store: TimeoutStore, size: int) -> None:
@@ -68,11 +115,11 @@ class Looking(StoreSuite):
         assert len(seen) == 50
         assert seen == sorted(set(seen), key=lambda key: (key.due, key.id.encode()))
 
-    def test_what_was_never_seen_is_not_found(self, store: TimeoutStore) -> None:
+    def test_find_and_key_of_return_none_for_an_unknown_id(self, store: TimeoutStore) -> None:
         assert store.find("a") is None
         assert store.key_of("a") is None
 
-    def test_a_key_follows_its_timeout_until_that_is_gone(
+    def test_a_key_follows_its_timeout_until_the_end(
         self, store: TimeoutStore, now: Micros
     ) -> None:
         store.store_many([timeout("a", now)])
@@ -91,7 +138,9 @@ class Looking(StoreSuite):
         assert (found.lateness_p50, found.lateness_p99, found.lateness_max) == (None, None, None)
 
     @needs(settable_clock=True)
-    def test_statistics_count_and_measure(self, store: TimeoutStore, clock: SetClock) -> None:
+    def test_statistics_count_rows_and_measure_lateness(
+        self, store: TimeoutStore, clock: SetClock
+    ) -> None:
         now = clock.at
         store.store_many([timeout(f"{n:03}", now - n) for n in range(1, 101)])
         drain(store)
@@ -122,7 +171,7 @@ class Looking(StoreSuite):
         assert store.key_of("kept") == Key(2**60, "kept")
 
     @needs(settable_clock=True)
-    def test_a_heartbeat_is_told_with_its_first_and_its_last_time(
+    def test_a_process_shows_its_first_and_its_last_heartbeat(
         self, stores: Stores, store: TimeoutStore, clock: SetClock
     ) -> None:
         started, owner = clock.at, f"owner of {stores.endpoint}"
@@ -136,35 +185,39 @@ class Looking(StoreSuite):
         assert (found.started, found.heartbeat) == (started, started + SECOND)
         assert found.state == {"poller": "healthy"}
 
-    def test_a_farewell_takes_the_heartbeat_away(self, stores: Stores, store: TimeoutStore) -> None:
+    def test_unregister_process_removes_the_heartbeat(
+        self, stores: Stores, store: TimeoutStore
+    ) -> None:
         stays, goes = (f"{stores.endpoint} {what}" for what in ("stays", "goes"))
         store.heartbeat(stays, {})
         store.heartbeat(goes, {})
 
-        store.farewell(goes)
-        store.farewell(goes)
-        store.farewell("never came")
+        store.unregister_process(goes)
+        store.unregister_process(goes)
+        store.unregister_process("never came")
 
         assert [each.owner for each in store.processes()] == [stays]
 
-    def test_it_answers_and_its_clock_does_not_go_back(self, store: TimeoutStore) -> None:
+    def test_the_store_answers_a_ping_and_its_clock_never_goes_back(
+        self, store: TimeoutStore
+    ) -> None:
         store.ping()
 
         readings = [store.now() for _ in range(20)]
 
         assert readings == sorted(readings)
 
-    def test_it_belongs_to_its_endpoint(self, stores: Stores, store: TimeoutStore) -> None:
+    def test_the_store_knows_its_endpoint(self, stores: Stores, store: TimeoutStore) -> None:
         assert store.endpoint == stores.endpoint
 
     def test_the_capabilities_are_those_of_the_suite(self, persistence: Persistence) -> None:
-        """What a class says of its part decides which cases are run, so it must be true."""
+        """The facts of a class decide which cases are run, so they must be true."""
         assert persistence.capabilities.durable is self.durable
         assert persistence.capabilities.row_locks is self.row_locks
         assert (persistence.database is not None) is self.transactions
         assert persistence.capabilities.name
 
-    def test_installing_again_keeps_what_is_stored(
+    def test_a_second_install_keeps_stored_timeouts(
         self, persistence: Persistence, store: TimeoutStore, now: Micros
     ) -> None:
         store.store_many([timeout("a", now)])
@@ -176,7 +229,7 @@ class Looking(StoreSuite):
         assert isinstance(persistence.ddl(), str)
 
     @needs(durable=True)
-    def test_another_persistence_finds_what_this_one_stored(
+    def test_another_persistence_finds_stored_timeouts(
         self, make_persistence: Callable[[], Persistence], stores: Stores, now: Micros
     ) -> None:
         stores().store_many([timeout("a", now)])

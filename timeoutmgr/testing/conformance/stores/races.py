@@ -4,7 +4,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from functools import partial
 
@@ -16,13 +15,13 @@ from timeoutmgr.contracts import (
     TimeoutState,
     TimeoutStore,
 )
-from timeoutmgr.instants import Micros
-from timeoutmgr.testing.conformance.racing import Track, race
+from timeoutmgr.message.instants import Micros
+from timeoutmgr.testing.conformance.race import Track, race
 from timeoutmgr.testing.conformance.samples import (
     HOUR,
     timeout,
 )
-from timeoutmgr.testing.conformance.stores.repeating import replacement
+from timeoutmgr.testing.conformance.stores.repeats import replacement
 from timeoutmgr.testing.conformance.stores.suite import (
     ALL,
     Stores,
@@ -36,7 +35,7 @@ from timeoutmgr.testing.conformance.stores.suite import (
 _BATCH = 50
 
 
-class Races(StoreSuite):
+class TimeoutRaces(StoreSuite):
     """The races that the docstrings of the contract name."""
 
     def _claimed(self, store: TimeoutStore, due: Micros, rounds: int) -> Iterator[tuple[str, Key]]:
@@ -49,7 +48,9 @@ class Races(StoreSuite):
             (key,) = chunk.keys
             yield chunk.token, key
 
-    def test_a_cancel_and_a_dispatch(self, store: TimeoutStore, now: Micros, rounds: int) -> None:
+    def test_exactly_one_of_cancel_and_dispatch_wins(
+        self, store: TimeoutStore, now: Micros, rounds: int
+    ) -> None:
         answers = {True: 0, False: 0}
         with Track(2) as track:
             for token, key in self._claimed(store, now - HOUR, rounds):
@@ -68,7 +69,7 @@ class Races(StoreSuite):
         assert sum(answers.values()) == rounds
         assert store.count(ALL) == 0
 
-    def test_a_reschedule_and_a_dispatch(
+    def test_exactly_one_of_reschedule_and_dispatch_wins(
         self, store: TimeoutStore, now: Micros, rounds: int
     ) -> None:
         with Track(2) as track:
@@ -82,7 +83,7 @@ class Races(StoreSuite):
                 left = store.key_of(key.id)
                 assert left == (Key(now + HOUR, key.id) if moved else None)
 
-    def test_two_dispatchers_with_one_control_message(
+    def test_one_of_two_dispatchers_with_one_control_message_dispatches(
         self, store: TimeoutStore, now: Micros, rounds: int
     ) -> None:
         with Track(2) as track:
@@ -94,7 +95,7 @@ class Races(StoreSuite):
                 assert one + other == [key.id]
                 assert store.find(key.id) == (TimeoutState.DISPATCHED, None)
 
-    def test_a_control_message_and_an_id_alone(
+    def test_exactly_one_of_control_message_and_bare_id_dispatches(
         self, store: TimeoutStore, now: Micros, rounds: int
     ) -> None:
         with Track(2) as track:
@@ -111,7 +112,7 @@ class Races(StoreSuite):
                     store.release(token)
                     assert drain(store) == [key.id]
 
-    def test_a_redelivered_store_message_and_a_dispatch(
+    def test_a_redelivery_during_a_dispatch_stores_nothing_again(
         self, store: TimeoutStore, now: Micros, rounds: int
     ) -> None:
         with Track(2) as track:
@@ -125,7 +126,7 @@ class Races(StoreSuite):
                 assert store.find(key.id) == (TimeoutState.DISPATCHED, None)
                 assert store.key_of(f"{key.id} beside") is not None
 
-    def test_a_store_message_and_its_cancel(
+    def test_a_cancel_beside_its_store_message_wins(
         self, store: TimeoutStore, now: Micros, rounds: int
     ) -> None:
         with Track(2) as track:
@@ -139,7 +140,7 @@ class Races(StoreSuite):
                 assert store.find(name) == (TimeoutState.CANCELLED, None)
                 assert store.count(ALL) == 0
 
-    def test_a_replacement_and_a_dispatch(
+    def test_exactly_one_of_replacement_and_dispatch_wins(
         self, store: TimeoutStore, now: Micros, rounds: int
     ) -> None:
         with Track(2) as track:
@@ -155,7 +156,7 @@ class Races(StoreSuite):
                 state = TimeoutState.PENDING if replaced else TimeoutState.DISPATCHED
                 assert store.find(key.id) == (state, newer if replaced else None)
 
-    def test_replacements_in_any_order_leave_the_newest(
+    def test_the_newest_of_concurrent_replacements_wins(
         self, store: TimeoutStore, now: Micros, rounds: int
     ) -> None:
         with Track(3) as track:
@@ -177,7 +178,7 @@ class Races(StoreSuite):
                 assert answers <= left
                 assert store.count(ALL) == 2 * (n + 1)
 
-    def test_a_replacement_and_a_cancel(
+    def test_a_cancel_beside_a_replacement_cancels_either_message(
         self, store: TimeoutStore, now: Micros, rounds: int
     ) -> None:
         with Track(2) as track:
@@ -192,7 +193,7 @@ class Races(StoreSuite):
                 assert answer is CancelResult.CANCELLED
                 assert store.find(name) == (TimeoutState.CANCELLED, None)
 
-    def test_two_messages_of_one_id_and_other_content(
+    def test_exactly_one_of_two_concurrent_contents_conflicts(
         self, store: TimeoutStore, now: Micros, rounds: int
     ) -> None:
         with Track(2) as track:
@@ -206,7 +207,7 @@ class Races(StoreSuite):
                 stored = store.find(f"{n}")
                 assert stored == (TimeoutState.PENDING, other if found[0] else one)
 
-    def test_a_cancelled_message_that_arrives_twice_at_once_is_told_once(
+    def test_a_cancelled_message_that_arrives_twice_at_once_is_reported_once(
         self, store: TimeoutStore, now: Micros, rounds: int
     ) -> None:
         count = max(20, rounds // 20)
@@ -221,7 +222,7 @@ class Races(StoreSuite):
                 assert kinds == {RepeatKind.CANCELLED, RepeatKind.DUPLICATE}
         assert store.statistics().outcomes.get("cancelled") == count
 
-    def test_one_id_from_two_store_messages(
+    def test_two_batches_store_a_shared_id_once(
         self, store: TimeoutStore, now: Micros, rounds: int
     ) -> None:
         with Track(2) as track:
@@ -234,7 +235,9 @@ class Races(StoreSuite):
                 assert key in (Key(now, f"{n}"), Key(now + 1, f"{n}"))
                 assert store.count(ALL) == 3 * (n + 1)
 
-    def test_two_cancels(self, store: TimeoutStore, now: Micros, rounds: int) -> None:
+    def test_two_concurrent_cancels_get_the_same_answer(
+        self, store: TimeoutStore, now: Micros, rounds: int
+    ) -> None:
         with Track(2) as track:
             for n in range(max(20, rounds // 20)):
                 name = f"{n}"
@@ -245,7 +248,9 @@ class Races(StoreSuite):
                 first = CancelResult.CANCELLED if known else CancelResult.WILL_BE_CANCELLED
                 assert answers == [first, first]
 
-    def test_two_reschedules(self, store: TimeoutStore, now: Micros, rounds: int) -> None:
+    def test_two_concurrent_reschedules_move_a_timeout_once_each(
+        self, store: TimeoutStore, now: Micros, rounds: int
+    ) -> None:
         with Track(2) as track:
             for n in range(max(20, rounds // 20)):
                 name = f"{n}"
@@ -258,7 +263,9 @@ class Races(StoreSuite):
                 assert store.key_of(name) in (Key(now + 1, name), Key(now + 2, name))
                 assert store.count(ALL) == n + 1
 
-    def test_a_sagas_cancel_and_its_dispatches(self, stores: Stores, now: Micros) -> None:
+    def test_cancel_saga_counts_exactly_the_timeouts_it_kept_from_dispatch(
+        self, stores: Stores, now: Micros
+    ) -> None:
         for n in range(5):
             store = stores(f"{stores.endpoint}.{n}")
             store.store_many([timeout(f"{i:03}", now - 1, saga="s") for i in range(60)])
@@ -269,13 +276,15 @@ class Races(StoreSuite):
             )
             sent += drain(store)
 
-            # What was in hand when the saga was cancelled is not counted, and goes out.
+            # A timeout that was locked when the saga was cancelled is not counted, and goes out.
             states = [found[0] for i in range(60) if (found := store.find(f"{i:03}"))]
             assert states.count(TimeoutState.CANCELLED) == cancelled
             assert states.count(TimeoutState.DISPATCHED) == len(set(sent)) == len(sent)
             assert cancelled + len(sent) == 60
 
-    def test_four_claimers_of_one_instant(self, store: TimeoutStore, now: Micros) -> None:
+    def test_four_claimers_of_one_instant_share_no_key(
+        self, store: TimeoutStore, now: Micros
+    ) -> None:
         names = [f"{n:03}" for n in range(400)]
         store.store_many([timeout(name, now - 1) for name in names])
 
@@ -289,7 +298,9 @@ class Races(StoreSuite):
 
         assert sorted(name for share in shares for name in share) == names
 
-    def test_a_claim_and_a_release(self, store: TimeoutStore, now: Micros, rounds: int) -> None:
+    def test_exactly_one_claim_follows_a_release(
+        self, store: TimeoutStore, now: Micros, rounds: int
+    ) -> None:
         store.store_many([timeout("a", now - 1)])
         with Track(2) as track:
             for _ in range(max(20, rounds // 20)):
@@ -304,42 +315,9 @@ class Races(StoreSuite):
                     store.release(other.token)
         assert drain(store) == ["a"]
 
-    def test_ten_writers_of_one_instant_and_two_dispatchers(
+    def test_concurrent_batches_with_shared_ids_store_each_id_once(
         self, store: TimeoutStore, now: Micros
     ) -> None:
-        """What is written late into an instant that was looked at before is found all the same."""
-        written = threading.Semaphore(0)
-        sent: list[str] = []
-        done = threading.Event()
-
-        def write(writer: int) -> None:
-            for n in range(20):
-                store.store_many([timeout(f"{writer} {n:02}", now - 1)])
-                written.release()
-
-        def wait_for_writers() -> None:
-            for _ in range(200):
-                assert written.acquire(timeout=60)
-            done.set()
-
-        def send(owner: str) -> None:
-            while True:
-                was_done = done.is_set()
-                got = drain(store, owner, limit=13)
-                sent.extend(got)
-                if was_done and not got and store.count(ALL) == 0:
-                    return
-
-        race(
-            *[partial(write, n) for n in range(10)],
-            wait_for_writers,
-            lambda: send("one"),
-            lambda: send("two"),
-        )
-
-        assert sorted(sent) == sorted(f"{writer} {n:02}" for writer in range(10) for n in range(20))
-
-    def test_batches_that_share_ids_in_other_orders(self, store: TimeoutStore, now: Micros) -> None:
         names = [f"{n:03}" for n in range(60)]
         orders = [names, names[::-1], names[30:] + names[:30], names[::2] + names[1::2]]
 
@@ -351,7 +329,9 @@ class Races(StoreSuite):
 
         assert pending(store) == names
 
-    def test_everything_at_once_adds_up(self, store: TimeoutStore, now: Micros) -> None:
+    def test_concurrent_operations_end_each_timeout_once(
+        self, store: TimeoutStore, now: Micros
+    ) -> None:
         names = [f"{n:03}" for n in range(200)]
         store.store_many([timeout(name, now - 1) for name in names])
 

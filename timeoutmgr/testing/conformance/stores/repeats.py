@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from timeoutmgr import headers
 from timeoutmgr.contracts import (
     CancelResult,
     ChangeResult,
@@ -23,9 +22,10 @@ from timeoutmgr.contracts import (
     TimeoutStore,
 )
 from timeoutmgr.errors import IdInUse
-from timeoutmgr.instants import Micros
-from timeoutmgr.message import with_headers
-from timeoutmgr.testing.conformance.facts import needs
+from timeoutmgr.message import headers
+from timeoutmgr.message.instants import Micros
+from timeoutmgr.message.message import with_headers
+from timeoutmgr.testing.conformance.plugin import needs
 from timeoutmgr.testing.conformance.samples import HOUR, SECOND, timeout
 from timeoutmgr.testing.conformance.stores.suite import (
     ALL,
@@ -48,13 +48,13 @@ def _having(one: Timeout, more: dict[str, str]) -> Timeout:
 
 
 def replacement(name: str, due: Micros, created: Micros, **given: Any) -> Timeout:
-    """Return a timeout that takes the place of a pending one."""
+    """Return a timeout that takes the place of a pending timeout."""
     made = timeout(name, due, **given)
     return replace(made, created=created, on_conflict=OnConflict.REPLACE)
 
 
 def kinds(store: TimeoutStore, *timeouts: Timeout) -> list[RepeatKind | None]:
-    """Store *timeouts* in one batch; return of each what became of it, None for a new id."""
+    """Store *timeouts* in one batch; return the effect of each, None for a new id."""
     repeats = {id(one.timeout): one.kind for one in store.store_many(timeouts)}
     return [repeats.get(id(one)) for one in timeouts]
 
@@ -70,11 +70,11 @@ ADDED: dict[str, str] = {
     "X-B3-TraceId": "463ac35c9f6413ad48485a3953bb6124",
     "$.diagnostics.originating.hostid": "a",
 }
-"""Headers that are put on a message on its way, or are others in each send."""
+"""Headers that are put on a message on its way, or differ in each send."""
 
 
-class Repeating(StoreSuite):
-    """What ``store_many`` returns, and what it changes."""
+class TimeoutRepeats(StoreSuite):
+    """Results and effects of ``store_many``."""
 
     def test_a_new_id_is_no_repeat(self, store: TimeoutStore, now: Micros) -> None:
         assert kinds(store, timeout("a", now), timeout("b", now)) == [None, None]
@@ -110,7 +110,7 @@ class Repeating(StoreSuite):
         assert pending(store) == ["b", "a"]
 
     @pytest.mark.parametrize("name", ADDED)
-    def test_what_the_way_adds_is_no_content(
+    def test_headers_added_on_the_way_are_no_content(
         self, store: TimeoutStore, now: Micros, name: str
     ) -> None:
         store.store_many([timeout("a", now)])
@@ -119,7 +119,9 @@ class Repeating(StoreSuite):
             RepeatKind.DUPLICATE
         ]
 
-    def test_a_due_time_counts_only_if_both_gave_it(self, store: TimeoutStore, now: Micros) -> None:
+    def test_due_times_conflict_only_if_both_sends_gave_theirs(
+        self, store: TimeoutStore, now: Micros
+    ) -> None:
         given = replace(timeout("a", now + HOUR), due_given=True)
         store.store_many([given, timeout("b", now + HOUR)])
 
@@ -138,7 +140,9 @@ class Repeating(StoreSuite):
             RepeatKind.DUPLICATE,
         ]
 
-    def test_a_reschedule_makes_no_conflict(self, store: TimeoutStore, now: Micros) -> None:
+    def test_a_rescheduled_timeout_conflicts_with_no_redelivery(
+        self, store: TimeoutStore, now: Micros
+    ) -> None:
         given = replace(timeout("a", now + HOUR), due_given=True)
         store.store_many([given])
         store.reschedule("a", now + 2 * HOUR)
@@ -151,8 +155,8 @@ class Repeating(StoreSuite):
     ) -> None:
         store.store_many([timeout("a", now - 1)])
         chunk = store.claim(now, 1, "o")
-        with store.take_many(chunk.token, chunk.keys) as taken:
-            taken.close(outcomes(chunk.keys, now, kind))
+        with store.lock_for_dispatch(chunk.token, chunk.keys) as locked:
+            locked.close(outcomes(chunk.keys, now, kind))
 
         found = kinds(store, timeout("a", now), timeout("a", now, body=b"other"))
 
@@ -165,7 +169,7 @@ class Repeating(StoreSuite):
         assert found == [None, RepeatKind.CONFLICT]
         assert [one.due for one in store.list(ALL)] == [now + 1]
 
-    def test_an_early_cancel_is_no_conflict_and_told_once(
+    def test_an_early_cancel_is_reported_once_and_conflicts_with_nothing(
         self, store: TimeoutStore, now: Micros
     ) -> None:
         store.cancel("a")
@@ -216,7 +220,7 @@ class Repeating(StoreSuite):
         assert found == [RepeatKind.SUPERSEDED, RepeatKind.DUPLICATE, RepeatKind.DUPLICATE]
         assert store.find("a") == (TimeoutState.PENDING, newer)
 
-    def test_a_replaced_message_is_known_after_the_dispatch(
+    def test_the_tombstone_knows_replaced_messages_after_the_dispatch(
         self, store: TimeoutStore, now: Micros
     ) -> None:
         first = timeout("a", now - HOUR)
@@ -235,14 +239,14 @@ class Repeating(StoreSuite):
         ]
         assert store.find("a") == (TimeoutState.DISPATCHED, None)
 
-    def test_two_replacements_of_one_instant_do_not_beat_each_other(
+    def test_a_replacement_of_the_same_instant_is_a_conflict(
         self, store: TimeoutStore, now: Micros
     ) -> None:
         store.store_many([replacement("a", now, now, body=b"one")])
 
         assert kinds(store, replacement("a", now, now, body=b"other")) == [RepeatKind.CONFLICT]
 
-    def test_a_replacement_brings_back_no_closed_id(self, store: TimeoutStore, now: Micros) -> None:
+    def test_a_replacement_reopens_no_closed_id(self, store: TimeoutStore, now: Micros) -> None:
         store.store_many([timeout("a", now - 1), timeout("b", now)])
         store.cancel("b")
         drain(store)
@@ -257,17 +261,17 @@ class Repeating(StoreSuite):
         assert found == [RepeatKind.DUPLICATE, RepeatKind.CONFLICT, RepeatKind.CONFLICT]
         assert store.count(ALL) == 0
 
-    def test_a_replacement_of_what_is_being_dispatched_is_too_late(
+    def test_a_replacement_of_a_locked_timeout_is_too_late(
         self, store: TimeoutStore, now: Micros
     ) -> None:
         store.store_many([timeout("a", now - 1)])
         chunk = store.claim(now, 1, "o")
 
-        with store.take_many(chunk.token, chunk.keys) as taken:
+        with store.lock_for_dispatch(chunk.token, chunk.keys) as locked:
             found = kinds(
                 store, replacement("a", now, now, body=b"other"), replacement("a", now, now)
             )
-            taken.close(outcomes(chunk.keys, now))
+            locked.close(outcomes(chunk.keys, now))
 
         assert found == [RepeatKind.CONFLICT, RepeatKind.DUPLICATE]
         assert store.find("a") == (TimeoutState.DISPATCHED, None)
@@ -297,9 +301,7 @@ class Repeating(StoreSuite):
         ]
 
     @needs(transactions=True)
-    def test_a_repeat_in_a_transaction_goes_with_its_rollback(
-        self, stores: Stores, now: Micros
-    ) -> None:
+    def test_a_rollback_undoes_a_repeat(self, stores: Stores, now: Micros) -> None:
         store = stores()
         first = timeout("a", now)
         store.store_many([first])
@@ -314,7 +316,7 @@ class Repeating(StoreSuite):
         assert store.cancel("b") is CancelResult.WILL_BE_CANCELLED
 
     @needs(transactions=True)
-    def test_an_error_leaves_the_callers_transaction_usable(
+    def test_a_refused_batch_leaves_the_callers_transaction_usable(
         self, stores: Stores, now: Micros
     ) -> None:
         store = stores()

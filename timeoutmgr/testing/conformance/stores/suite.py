@@ -1,17 +1,17 @@
-"""What the cases of the stores share: fixtures, a clock, timeouts and outcomes."""
+"""Facts, fixtures and helpers of the cases of timeout stores."""
 
 from __future__ import annotations
 
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from datetime import timedelta
 from typing import ClassVar, Final
 
 import pytest
 
-from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import (
+    CancelResult,
     Chunk,
     Clock,
     Key,
@@ -20,17 +20,19 @@ from timeoutmgr.contracts import (
     Persistence,
     Timeout,
     TimeoutFilter,
+    TimeoutState,
     TimeoutStore,
     Transaction,
 )
-from timeoutmgr.instants import Micros, duration_micros
+from timeoutmgr.message.instants import Micros, duration_micros
 from timeoutmgr.testing.conformance.samples import SetClock, Undone
+from timeoutmgr.testing.conformance.shared_cases import SharedSuite, Subject
 
 ALL: Final = TimeoutFilter()
 
 
 class Stores:
-    """Makes stores of one endpoint, or of others, that go by one clock."""
+    """Makes stores of an endpoint, or of other endpoints, that share a clock."""
 
     def __init__(self, persistence: Persistence, endpoint: str, clock: Clock) -> None:
         self.persistence: Final = persistence
@@ -60,25 +62,85 @@ class Stores:
             return
 
 
-class StoreSuite:
+class TimeoutSubject(Subject):
+    """A timeout store under the names of the shared cases."""
+
+    lists_later = True
+
+    def __init__(self, stores: Stores, *, joined: bool) -> None:
+        self._stores = stores
+        self._store = stores(atomic=joined)
+
+    def put(self, *timeouts: Timeout, transaction: Transaction | None = None) -> None:
+        """Store *timeouts* in one batch."""
+        self._store.store_many(timeouts, transaction=transaction)
+
+    def next_due(self) -> Micros | None:
+        """Return the time of the first timeout, None if the store is empty."""
+        return self._store.next_due()
+
+    def kept(self) -> list[Timeout]:
+        """Return the pending timeouts by due time; ``find`` must agree with ``list``."""
+        found = list(self._store.list(ALL))
+        assert [self._store.find(one.id) for one in found] == [
+            (TimeoutState.PENDING, one) for one in found
+        ]
+        return found
+
+    def comparable(self, one: Timeout) -> Timeout:
+        """Return *one*: a timeout store keeps every field."""
+        return one
+
+    @contextmanager
+    def held(self, limit: int = 1) -> Iterator[list[Timeout]]:
+        """Claim and lock due timeouts; close them without an outcome."""
+        chunk = self._store.claim(self._store.now(), limit, "o")
+        with self._store.lock_for_dispatch(chunk.token, chunk.keys) as locked:
+            yield list(locked.timeouts)
+            locked.close([])
+
+    def drain(self, limit: int = 50) -> list[str]:
+        """Dispatch every due, free timeout; return the ids in order."""
+        return drain(self._store, limit=limit)
+
+    def drop(self, one: Timeout) -> bool:
+        """Cancel *one*; return whether it was pending."""
+        return self._store.cancel(one.id) is CancelResult.CANCELLED
+
+    def dispatch_in(self, transaction: Transaction) -> str:
+        """Claim, lock and close the oldest due timeout in *transaction*; return its id."""
+        now = self._store.now()
+        chunk = self._store.claim(now, 1, "o", transaction=transaction)
+        with self._store.lock_for_dispatch(
+            chunk.token, chunk.keys, transaction=transaction
+        ) as locked:
+            [one] = locked.timeouts
+            locked.close(outcomes(chunk.keys, now))
+            return one.id
+
+    def is_closed(self, one: Timeout) -> bool:
+        """Return whether the store has the tombstone of a dispatch."""
+        return self._store.find(one.id) == (TimeoutState.DISPATCHED, None)
+
+    def committed(self) -> AbstractContextManager[Transaction]:
+        """Open a transaction of the persistence's database."""
+        return self._stores.committed()
+
+    def rolled_back(self) -> AbstractContextManager[Transaction]:
+        """Open a transaction that ends with a rollback."""
+        return self._stores.rolled_back()
+
+
+class StoreSuite(SharedSuite):
     """The facts and the fixtures; every case is a method of a subclass."""
 
-    durable: ClassVar[bool]
-    """As in the capabilities: it survives the process."""
-    row_locks: ClassVar[bool]
-    """As in the capabilities: a lock is held over the publish."""
-    transactions: ClassVar[bool]
-    """It has a database, and takes part in that one's transactions."""
-    settable_clock: ClassVar[bool] = True
-    """It goes by the clock it is given. False leaves out what needs time to pass."""
-    limits_text: ClassVar[bool] = True
-    """It has columns, and refuses what they do not take."""
+    settable_clock = True
+    stores_in_batches = True
+    races = 500
     claim_time: ClassVar[timedelta] = timedelta(seconds=60)
-    """When a claim lapses that nobody closed."""
+    """Time after which an open claim expires."""
     tombstone_retention: ClassVar[timedelta] = timedelta(days=30)
     """How long a closed id is remembered."""
-    races: ClassVar[int] = 500
-    """How often a race is run; ``--timeoutmgr-races`` overrides it."""
 
     @pytest.fixture
     def make_persistence(self) -> Callable[[], Persistence]:
@@ -93,13 +155,8 @@ class StoreSuite:
         made.close()
 
     @pytest.fixture
-    def clock(self) -> Clock:
-        """Return what the stores go by."""
-        return SetClock() if self.settable_clock else SystemClock()
-
-    @pytest.fixture
     def stores(self, persistence: Persistence, clock: Clock) -> Stores:
-        """Return a maker of stores for an endpoint that nobody else has."""
+        """Return a maker of stores for an endpoint of its own."""
         return Stores(persistence, f"conformance-{uuid.uuid4().hex[:12]}", clock)
 
     @pytest.fixture
@@ -108,15 +165,14 @@ class StoreSuite:
         return stores()
 
     @pytest.fixture
+    def make_subject(self, stores: Stores) -> Callable[..., Subject]:
+        """Return a maker of stores, as the shared cases use them."""
+        return lambda joined=False: TimeoutSubject(stores, joined=joined)
+
+    @pytest.fixture
     def now(self, store: TimeoutStore) -> Micros:
         """Return the store's time at the start of the test."""
         return store.now()
-
-    @pytest.fixture
-    def rounds(self, request: pytest.FixtureRequest) -> int:
-        """Return how often to run a race."""
-        asked: int | None = request.config.getoption("--timeoutmgr-races", None)
-        return asked or self.races
 
     def lapse(self, clock: SetClock) -> None:
         """Let the claims of now lapse."""
@@ -144,10 +200,10 @@ def outcomes(
 
 
 def dispatch(store: TimeoutStore, token: str, keys: Sequence[Key]) -> list[str]:
-    """Take *keys*, close what was there as dispatched, and return the ids of that."""
-    with store.take_many(token, keys) as taken:
-        found = list(taken.timeouts)
-        taken.close(outcomes([one.key for one in found], store.now()))
+    """Lock *keys*, close the locked timeouts as dispatched, and return their ids."""
+    with store.lock_for_dispatch(token, keys) as locked:
+        found = list(locked.timeouts)
+        locked.close(outcomes([one.key for one in found], store.now()))
     return ids(found)
 
 

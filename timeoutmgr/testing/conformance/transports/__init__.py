@@ -1,16 +1,23 @@
-"""The suite of the transports: subclass it, give it a transport, and say what that can do."""
+"""The suite of the transports: subclass it, give it a transport, state its facts."""
 
-from timeoutmgr.testing.conformance.transports.competing import Competing
-from timeoutmgr.testing.conformance.transports.contents import Contents
-from timeoutmgr.testing.conformance.transports.queues import Queues
-from timeoutmgr.testing.conformance.transports.receiving import Receiving
-from timeoutmgr.testing.conformance.transports.sending import Sending
-from timeoutmgr.testing.conformance.transports.transactions import InTransactions
+from timeoutmgr.testing.conformance.transports.concurrency import TransportConcurrency
+from timeoutmgr.testing.conformance.transports.contents import TransportContents
+from timeoutmgr.testing.conformance.transports.queues import TransportQueues
+from timeoutmgr.testing.conformance.transports.receiver import TransportReceiver
+from timeoutmgr.testing.conformance.transports.sender import TransportSender
+from timeoutmgr.testing.conformance.transports.transactions import TransportTransactions
 
 __all__ = ["TransportConformance"]
 
 
-class TransportConformance(Queues, Sending, Contents, Receiving, Competing, InTransactions):
+class TransportConformance(
+    TransportQueues,
+    TransportSender,
+    TransportContents,
+    TransportReceiver,
+    TransportConcurrency,
+    TransportTransactions,
+):
     """All that :class:`timeoutmgr.contracts.Transport` promises, as tests.
 
     A subclass overrides the fixture ``make_transport`` and states the facts of

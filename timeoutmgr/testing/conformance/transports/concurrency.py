@@ -1,4 +1,4 @@
-"""Many at once: each message goes to one, and all of them go."""
+"""Concurrent senders and receivers: each message arrives exactly once."""
 
 # ruff: noqa: D102 - the name of a case is its claim
 
@@ -10,22 +10,22 @@ from collections.abc import Callable
 from contextlib import closing
 
 from timeoutmgr.contracts import Transport, TransportSession
-from timeoutmgr.testing.conformance.racing import race
+from timeoutmgr.testing.conformance.race import race
 from timeoutmgr.testing.conformance.transports.suite import (
     EMPTY,
     TransportSuite,
     ids,
     numbers,
     put,
-    take,
-    take_all,
+    receive,
+    receive_all,
 )
 
 
-class Competing(TransportSuite):
+class TransportConcurrency(TransportSuite):
     """Several senders and receivers."""
 
-    def test_two_receivers_share_and_have_nothing_in_common(
+    def test_two_receivers_share_no_message(
         self, session: TransportSession, other_session: TransportSession, queue: str
     ) -> None:
         put(session, queue, *numbers(6))
@@ -34,11 +34,11 @@ class Competing(TransportSuite):
             closing(session.receiver(queue, prefetch=3)) as one,
             closing(other_session.receiver(queue, prefetch=3)) as other,
         ):
-            mine, theirs = take(one, 3), take(other, 3)
+            mine, theirs = receive(one, 3), receive(other, 3)
 
         assert sorted(ids(mine) + ids(theirs)) == numbers(6)
 
-    def test_what_one_holds_the_other_does_not_get(
+    def test_a_leased_message_goes_to_no_other_receiver(
         self, session: TransportSession, other_session: TransportSession, queue: str
     ) -> None:
         put(session, queue, "a")
@@ -47,22 +47,22 @@ class Competing(TransportSuite):
             closing(session.receiver(queue, prefetch=1)) as one,
             closing(other_session.receiver(queue, prefetch=1)) as other,
         ):
-            held = take(one, 1)
+            held = receive(one, 1)
             assert other.receive(1, EMPTY) == []
             one.release(held)
             holder = one if (again := one.receive(1, EMPTY)) else other
-            holder.ack(again or take(other, 1))
+            holder.ack(again or receive(other, 1))
 
         assert session.count(queue) == 0
 
-    def test_what_a_closed_receiver_held_goes_to_another(
+    def test_messages_of_a_closed_receiver_go_to_another(
         self, session: TransportSession, other_session: TransportSession, queue: str
     ) -> None:
         put(session, queue, *"abc")
         with closing(other_session.receiver(queue, prefetch=5)) as other:
             with closing(session.receiver(queue, prefetch=5)) as one:
                 held = one.receive(5, EMPTY) or other.receive(5, 0)
-            got = {*ids(held), *ids(take_all(other))}
+            got = {*ids(held), *ids(receive_all(other))}
 
         assert got == {"a", "b", "c"}
 
@@ -77,7 +77,7 @@ class Competing(TransportSuite):
                 closing(transport.session()) as own,
                 closing(own.receiver(queue, prefetch=20)) as receiver,
             ):
-                return ids(take_all(receiver))
+                return ids(receive_all(receiver))
 
         shares = race(consume, consume, consume, consume)
 

@@ -1,4 +1,4 @@
-"""A message arrives as it was sent, whatever is in it."""
+"""A message arrives as it was sent, with any content."""
 
 # ruff: noqa: D102 - the name of a case is its claim
 
@@ -9,10 +9,10 @@ from collections.abc import Callable
 
 import pytest
 
-from timeoutmgr import headers as names
 from timeoutmgr.contracts import Receiver, SendResult, TransportSession
-from timeoutmgr.message import Message, Outgoing
-from timeoutmgr.testing.conformance.transports.suite import TransportSuite, take
+from timeoutmgr.message import headers as names
+from timeoutmgr.message.message import Message, Outgoing
+from timeoutmgr.testing.conformance.transports.suite import TransportSuite, receive
 
 BODIES = {
     "empty": b"",
@@ -49,14 +49,14 @@ HEADERS = {
 }
 
 
-class Contents(TransportSuite):
+class TransportContents(TransportSuite):
     """Bodies, headers, ids and types."""
 
-    def _round_trip(
+    def _send_and_receive(
         self, session: TransportSession, receiver: Receiver, queue: str, message: Message
     ) -> Message:
         assert session.send([Outgoing(queue, message)]) == [SendResult.CONFIRMED]
-        (received,) = take(receiver, 1)
+        (received,) = receive(receiver, 1)
         assert received.defect is None
         assert received.queue == queue
         assert received.delivery_count == 0
@@ -64,12 +64,12 @@ class Contents(TransportSuite):
         return received.message
 
     @pytest.mark.parametrize("kind", BODIES)
-    def test_a_body_is_not_touched(
+    def test_a_body_arrives_unchanged(
         self, session: TransportSession, receiver: Receiver, queue: str, kind: str
     ) -> None:
         message = Message(id="a", body=BODIES[kind])
 
-        assert self._round_trip(session, receiver, queue, message) == message
+        assert self._send_and_receive(session, receiver, queue, message) == message
 
     @pytest.mark.parametrize("kind", HEADERS)
     def test_headers_are_kept_whole(
@@ -77,7 +77,7 @@ class Contents(TransportSuite):
     ) -> None:
         message = Message(id="a", headers=HEADERS[kind])
 
-        assert self._round_trip(session, receiver, queue, message) == message
+        assert self._send_and_receive(session, receiver, queue, message) == message
 
     @pytest.mark.parametrize(
         "text", ["a", " a ", "ünï \U0001f600", "x" * 200, "o'clock", "a/b?c=d&e", "0"]
@@ -87,7 +87,7 @@ class Contents(TransportSuite):
     ) -> None:
         message = Message(id=text)
 
-        assert self._round_trip(session, receiver, queue, message) == message
+        assert self._send_and_receive(session, receiver, queue, message) == message
 
     @pytest.mark.parametrize(
         ("content_type", "encoding"),
@@ -99,7 +99,7 @@ class Contents(TransportSuite):
             ("no type at all", "ü"),
         ],
     )
-    def test_types_are_told_and_not_believed(
+    def test_content_types_arrive_unread(
         self,
         session: TransportSession,
         receiver: Receiver,
@@ -111,7 +111,7 @@ class Contents(TransportSuite):
             id="a", body=b"\xff\x00", content_type=content_type, content_encoding=encoding
         )
 
-        assert self._round_trip(session, receiver, queue, message) == message
+        assert self._send_and_receive(session, receiver, queue, message) == message
 
     @pytest.mark.parametrize("spell", [str.lower, str.upper, str.title])
     def test_headers_that_steer_a_broker_are_not_passed_on(
@@ -124,14 +124,14 @@ class Contents(TransportSuite):
         steering = {spell(name): queue for name in names.BROKER_HEADERS}
         message = Message(id="a", headers={**steering, "kept": "yes"}, body=b"body")
 
-        received = self._round_trip(session, receiver, queue, message)
+        received = self._send_and_receive(session, receiver, queue, message)
 
         assert received == Message(id="a", headers={"kept": "yes"}, body=b"body")
         assert receiver.receive(1, 0) == []
 
-    def test_the_id_is_the_senders_whatever_a_header_says(
+    def test_the_senders_id_outranks_an_id_in_the_headers(
         self, session: TransportSession, receiver: Receiver, queue: str
     ) -> None:
         message = Message(id="mine", headers={names.MESSAGE_ID: "of the original"})
 
-        assert self._round_trip(session, receiver, queue, message).id == "mine"
+        assert self._send_and_receive(session, receiver, queue, message).id == "mine"

@@ -1,4 +1,4 @@
-"""Queues are there or not; their names are bytes; and a transport says what it is."""
+"""Queues exist or not, their names are bytes, and a transport has the stated capabilities."""
 
 # ruff: noqa: D102 - the name of a case is its claim
 
@@ -11,11 +11,11 @@ import pytest
 
 from timeoutmgr.contracts import TransactionMode, Transport, TransportSession
 from timeoutmgr.errors import ConfigurationError, QueueMissing
-from timeoutmgr.testing.conformance.racing import race
+from timeoutmgr.testing.conformance.race import race
 from timeoutmgr.testing.conformance.transports.suite import TransportSuite, put
 
 
-class Queues(TransportSuite):
+class TransportQueues(TransportSuite):
     """``create_queues``, ``missing_queues``, ``delete_queues``, ``count``; the transport."""
 
     def test_a_created_queue_exists_and_a_deleted_one_does_not(
@@ -29,7 +29,7 @@ class Queues(TransportSuite):
 
         assert missing == [[name], [], [name]]
 
-    def test_only_the_missing_ones_are_named(
+    def test_missing_queues_names_only_missing_queues(
         self, session: TransportSession, queue: str, name: str
     ) -> None:
         assert session.missing_queues([f"{name}.1", queue, f"{name}.2"]) == [
@@ -38,7 +38,7 @@ class Queues(TransportSuite):
         ]
         assert session.missing_queues([]) == []
 
-    def test_creating_again_keeps_what_is_in_it(
+    def test_creating_a_queue_again_keeps_its_messages(
         self, session: TransportSession, queue: str, new_queue: Callable[[], str]
     ) -> None:
         put(session, queue, "a", "b")
@@ -48,7 +48,7 @@ class Queues(TransportSuite):
 
         assert session.count(queue) == 2
 
-    def test_a_queue_that_dead_letters_is_a_queue(
+    def test_a_queue_that_dead_letters_keeps_messages(
         self, session: TransportSession, queue: str, name: str
     ) -> None:
         session.create_queues([name], dead_letter_to=queue)
@@ -71,7 +71,9 @@ class Queues(TransportSuite):
         assert session.missing_queues(names) == []
         session.delete_queues(names)
 
-    def test_deleting_removes_what_is_in_it(self, session: TransportSession, name: str) -> None:
+    def test_deleting_a_queue_removes_its_messages(
+        self, session: TransportSession, name: str
+    ) -> None:
         session.create_queues([name])
         put(session, name, "a")
 
@@ -102,7 +104,7 @@ class Queues(TransportSuite):
             ("q'--", "q"),
         ],
     )
-    def test_names_that_differ_by_a_byte_are_two_queues(
+    def test_queue_names_that_differ_by_a_byte_are_distinct(
         self, session: TransportSession, name: str, one: str, other: str
     ) -> None:
         first, second = name + one, name + other
@@ -116,7 +118,7 @@ class Queues(TransportSuite):
         assert (session.count(first), session.count(second)) == (2, 0)
         session.delete_queues([first, second])
 
-    def test_a_name_of_two_hundred_bytes_is_a_name(
+    def test_a_queue_name_may_have_two_hundred_bytes(
         self, session: TransportSession, name: str
     ) -> None:
         long = name + "x" * (200 - len(name))
@@ -127,11 +129,11 @@ class Queues(TransportSuite):
         assert session.count(long) == 1
         session.delete_queues([long])
 
-    def test_no_name_is_refused(self, session: TransportSession) -> None:
+    def test_an_empty_queue_name_is_refused(self, session: TransportSession) -> None:
         with pytest.raises(ConfigurationError):
             session.create_queues([""])
 
-    def test_a_missing_queue_has_no_receiver_and_the_session_lives_on(
+    def test_a_session_survives_a_receiver_of_a_missing_queue(
         self, session: TransportSession, name: str, queue: str
     ) -> None:
         with pytest.raises(QueueMissing):
@@ -140,7 +142,7 @@ class Queues(TransportSuite):
         put(session, queue, "a")
 
     def test_the_capabilities_are_those_of_the_suite(self, transport: Transport) -> None:
-        """What a class says of its part decides which cases are run, so it must be true."""
+        """The facts of a class decide which cases are run, so they must be true."""
         modes = transport.capabilities.modes
 
         assert transport.capabilities.durable is self.durable
@@ -148,7 +150,7 @@ class Queues(TransportSuite):
         assert TransactionMode.RECEIVE_ONLY in modes
         assert transport.capabilities.name
 
-    def test_installing_again_keeps_what_is_there(
+    def test_a_second_install_keeps_queued_messages(
         self, transport: Transport, session: TransportSession, queue: str
     ) -> None:
         put(session, queue, "a")
@@ -160,7 +162,7 @@ class Queues(TransportSuite):
         assert isinstance(transport.ddl(), str)
         assert transport.describe()
 
-    def test_it_answers_and_closing_twice_is_fine(
+    def test_a_transport_answers_a_ping_and_closes_twice(
         self, make_transport: Callable[[], Transport]
     ) -> None:
         transport = make_transport()

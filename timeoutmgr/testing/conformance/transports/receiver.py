@@ -1,4 +1,4 @@
-"""What is in hand is one receiver's until it is settled, and comes back if it is not."""
+"""A receiver leases a message until it settles it; an unsettled message comes back."""
 
 # ruff: noqa: D102 - the name of a case is its claim
 
@@ -13,8 +13,8 @@ import pytest
 
 from timeoutmgr.contracts import Receiver, TransportSession
 from timeoutmgr.errors import LeaseLost, TransportUnavailable
-from timeoutmgr.message import Received
-from timeoutmgr.testing.conformance.facts import needs
+from timeoutmgr.message.message import Received
+from timeoutmgr.testing.conformance.plugin import needs
 from timeoutmgr.testing.conformance.transports.suite import (
     EMPTY,
     PATIENCE,
@@ -23,14 +23,14 @@ from timeoutmgr.testing.conformance.transports.suite import (
     ids,
     numbers,
     put,
-    take,
-    take_again,
-    take_all,
-    take_until_quiet,
+    receive,
+    receive_again,
+    receive_all,
+    receive_until_quiet,
 )
 
 
-class Receiving(TransportSuite):
+class TransportReceiver(TransportSuite):
     """``Receiver``."""
 
     @pytest.mark.parametrize("wait", [0, 0.05])
@@ -42,7 +42,7 @@ class Receiving(TransportSuite):
         assert time.monotonic() - began < 5
 
     @pytest.mark.parametrize("limit", [1, 2, 3, 10, 100])
-    def test_no_more_than_the_limit_comes_and_the_rest_is_not_lost(
+    def test_a_receive_keeps_its_limit_and_loses_nothing(
         self, session: TransportSession, queue: str, receiver: Receiver, limit: int
     ) -> None:
         put(session, queue, *numbers(10))
@@ -55,69 +55,69 @@ class Receiving(TransportSuite):
         assert ids(found) == numbers(10)
 
     @pytest.mark.parametrize("prefetch", [1, 2, 5])
-    def test_no_more_than_the_prefetch_is_in_hand(
+    def test_a_receiver_leases_no_more_than_its_prefetch(
         self, session: TransportSession, queue: str, prefetch: int
     ) -> None:
         put(session, queue, *numbers(8))
 
         with closing(session.receiver(queue, prefetch=prefetch)) as receiver:
-            first = take(receiver, prefetch)
+            first = receive(receiver, prefetch)
             full = receiver.receive(10, 0.05)
             receiver.ack(first)
-            second = take(receiver, 1)
+            second = receive(receiver, 1)
 
         assert ids(first) == numbers(prefetch)
         assert full == []
         assert ids(second) == [numbers(8)[prefetch]]
 
-    def test_what_is_acknowledged_is_gone(
+    def test_an_acknowledged_message_never_returns(
         self, session: TransportSession, queue: str, receiver: Receiver
     ) -> None:
         put(session, queue, *numbers(5))
 
-        receiver.ack(take(receiver, 5))
+        receiver.ack(receive(receiver, 5))
         receiver.close()
 
         with closing(session.receiver(queue, prefetch=10)) as another:
             assert another.receive(10, EMPTY) == []
 
-    def test_nothing_can_be_acknowledged_and_released(self, receiver: Receiver) -> None:
+    def test_ack_and_release_accept_an_empty_list(self, receiver: Receiver) -> None:
         receiver.ack([])
         receiver.release([])
 
     @pytest.mark.parametrize("settled", [[0], [5], [1, 4], [0, 1, 2], [5, 0, 3]])
-    def test_what_is_not_acknowledged_comes_back_when_the_receiver_closes(
+    def test_an_unacknowledged_message_returns_when_its_receiver_closes(
         self, session: TransportSession, queue: str, settled: list[int]
     ) -> None:
         put(session, queue, *numbers(6))
         with closing(session.receiver(queue, prefetch=10)) as receiver:
-            received = take(receiver, 6)
+            received = receive(receiver, 6)
             receiver.ack([received[number] for number in settled])
 
         with closing(session.receiver(queue, prefetch=10)) as receiver:
-            back = take(receiver, 6 - len(settled))
+            back = receive(receiver, 6 - len(settled))
 
         assert ids(back) == [numbers(6)[n] for n in range(6) if n not in settled]
         assert all(one.delivery_count >= 1 for one in back)
 
-    def test_what_was_only_fetched_ahead_comes_back(
+    def test_prefetched_messages_return_when_the_receiver_closes(
         self, session: TransportSession, queue: str
     ) -> None:
         put(session, queue, *numbers(20))
         with closing(session.receiver(queue, prefetch=20)) as receiver:
-            receiver.ack(take(receiver, 5))
+            receiver.ack(receive(receiver, 5))
 
         with closing(session.receiver(queue, prefetch=20)) as receiver:
-            assert ids(take(receiver, 15)) == numbers(20)[5:]
+            assert ids(receive(receiver, 15)) == numbers(20)[5:]
 
-    def test_what_is_released_comes_back_at_once_in_its_order(
+    def test_released_messages_return_at_once_in_order(
         self, session: TransportSession, queue: str, receiver: Receiver
     ) -> None:
         put(session, queue, *"abc")
-        received = take(receiver, 3)
+        received = receive(receiver, 3)
 
         receiver.release(received[1:])
-        back = take(receiver, 2)
+        back = receive(receiver, 2)
 
         assert ids(back) == ["b", "c"]
         assert all(one.delivery_count >= 1 for one in back)
@@ -125,36 +125,36 @@ class Receiving(TransportSuite):
         receiver.close()
         assert session.count(queue) == 0
 
-    def test_what_is_released_again_and_again_stays_the_same(
+    def test_a_message_released_repeatedly_stays_unchanged(
         self, session: TransportSession, queue: str, receiver: Receiver
     ) -> None:
         put(session, queue, "a")
-        (first,) = take(receiver, 1)
+        (first,) = receive(receiver, 1)
         last = first
         for _ in range(5):
             receiver.release([last])
-            (last,) = take(receiver, 1)
+            (last,) = receive(receiver, 1)
 
         assert last.message == first.message
         receiver.ack([last])
         assert receiver.receive(1, EMPTY) == []
 
-    def test_an_old_tag_settles_nothing_that_another_holds(
+    def test_an_old_tag_settles_no_message_of_another_receiver(
         self, session: TransportSession, queue: str
     ) -> None:
         put(session, queue, "a")
         with closing(session.receiver(queue, prefetch=1)) as old:
-            before = take(old, 1)
+            before = receive(old, 1)
             old.release(before)
         with closing(session.receiver(queue, prefetch=1)) as new:
-            now = take(new, 1)
+            now = receive(new, 1)
             with suppress(LeaseLost, TransportUnavailable):
                 old.ack(before)
             new.release(now)
 
         # Whether it was told or not, the message is still there.
         with closing(session.receiver(queue, prefetch=1)) as receiver:
-            assert ids(take(receiver, 1)) == ["a"]
+            assert ids(receive(receiver, 1)) == ["a"]
 
     def test_an_interrupt_from_another_thread_ends_a_wait(self, receiver: Receiver) -> None:
         got: list[list[Received]] = []
@@ -177,9 +177,9 @@ class Receiving(TransportSuite):
         receiver.interrupt()
         receiver.interrupt()
 
-        assert ids(take(receiver, 1)) == ["a"]
+        assert ids(receive(receiver, 1)) == ["a"]
 
-    def test_a_waiting_receiver_gets_what_is_sent(
+    def test_a_waiting_receiver_gets_a_new_message(
         self, other_session: TransportSession, queue: str, receiver: Receiver
     ) -> None:
         sender = threading.Timer(0.1, lambda: put(other_session, queue, "a"))
@@ -204,12 +204,12 @@ class Receiving(TransportSuite):
     ) -> None:
         for name in numbers(5):
             put(session, queue, name)
-            receiver.ack(take(receiver, 1))
+            receiver.ack(receive(receiver, 1))
 
         assert session.count(queue) == 0
 
     @needs(can_lose_leases=True)
-    def test_what_was_lost_comes_again_and_the_old_receipt_is_refused(
+    def test_a_lost_message_returns_and_its_old_receipt_is_refused(
         self,
         session: TransportSession,
         other_session: TransportSession,
@@ -218,17 +218,17 @@ class Receiving(TransportSuite):
         lose_leases: Callable[[], None],
     ) -> None:
         put(session, queue, "a", "b")
-        before = take(receiver, 2)
+        before = receive(receiver, 2)
         with closing(other_session.receiver(queue, prefetch=10)) as other:
             lose_leases()
 
-            holder, again = take_again([receiver, other])
+            holder, again = receive_again([receiver, other])
             while len(again) < 2:
-                again += take_again([holder])[1]
+                again += receive_again([holder])[1]
             with pytest.raises(LeaseLost):
                 receiver.ack(before)
             receiver.release(before)  # which gives nothing away either
-            assert take_until_quiet(other) == []
+            assert receive_until_quiet(other) == []
             holder.ack(again)
             receiver.close()
 
@@ -236,7 +236,7 @@ class Receiving(TransportSuite):
         assert counted(session, queue) == 0
 
     @needs(can_lose_leases=True)
-    def test_a_receiver_works_on_after_it_lost_all(
+    def test_a_receiver_goes_on_after_it_lost_every_lease(
         self,
         session: TransportSession,
         other_session: TransportSession,
@@ -245,20 +245,20 @@ class Receiving(TransportSuite):
         lose_leases: Callable[[], None],
     ) -> None:
         put(session, queue, "a")
-        take(receiver, 1)
+        receive(receiver, 1)
         with closing(other_session.receiver(queue, prefetch=10)) as other:
             lose_leases()
-            holder, again = take_again([receiver, other])
+            holder, again = receive_again([receiver, other])
             holder.ack(again)
         counted(session, queue)  # it may have lost its connection, too
         put(session, queue, "b")
 
-        assert ids(take_again([receiver])[1]) == ["b"]
+        assert ids(receive_again([receiver])[1]) == ["b"]
 
-    def test_all_that_was_sent_is_received_and_nothing_more(
+    def test_a_receiver_gets_every_sent_message_once(
         self, session: TransportSession, queue: str, receiver: Receiver
     ) -> None:
         put(session, queue, *numbers(300))
 
-        assert ids(take_all(receiver)) == numbers(300)
+        assert ids(receive_all(receiver)) == numbers(300)
         assert session.count(queue) == 0

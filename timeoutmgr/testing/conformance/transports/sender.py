@@ -1,4 +1,4 @@
-"""What became of each message is told, in order; what is confirmed is there."""
+"""A send returns the result of each message, in order; a confirmed message has arrived."""
 
 # ruff: noqa: D102 - the name of a case is its claim
 
@@ -11,33 +11,33 @@ import pytest
 
 from timeoutmgr.contracts import Receiver, SendResult, TransportSession
 from timeoutmgr.errors import InvalidMessage
-from timeoutmgr.message import Message, Outgoing
+from timeoutmgr.message.message import Message, Outgoing
 from timeoutmgr.testing.conformance.transports.suite import (
     TransportSuite,
     ids,
     messages,
     numbers,
     put,
-    take,
-    take_all,
+    receive,
+    receive_all,
 )
 
 
-class Sending(TransportSuite):
+class TransportSender(TransportSuite):
     """``send``."""
 
-    def test_nothing_can_be_sent(self, session: TransportSession) -> None:
+    def test_send_accepts_an_empty_list(self, session: TransportSession) -> None:
         assert session.send([]) == []
 
     @pytest.mark.parametrize("count", [1, 2, 499, 1_001])
-    def test_all_are_confirmed_and_there_in_order(
+    def test_a_batch_is_confirmed_and_arrives_in_order(
         self, session: TransportSession, queue: str, receiver: Receiver, count: int
     ) -> None:
         names = numbers(count)
 
         put(session, queue, *names)
 
-        assert ids(take_all(receiver)) == names
+        assert ids(receive_all(receiver)) == names
 
     def test_sends_arrive_in_the_order_of_the_calls(
         self, session: TransportSession, queue: str, receiver: Receiver
@@ -45,9 +45,9 @@ class Sending(TransportSuite):
         for name in numbers(30):
             put(session, queue, name)
 
-        assert ids(take(receiver, 30)) == numbers(30)
+        assert ids(receive(receiver, 30)) == numbers(30)
 
-    def test_each_goes_where_it_is_sent(
+    def test_each_message_goes_to_its_own_queue(
         self, session: TransportSession, new_queue: Callable[[], str]
     ) -> None:
         queues = [new_queue() for _ in range(3)]
@@ -60,10 +60,10 @@ class Sending(TransportSuite):
 
         for number, queue in enumerate(queues):
             with closing(session.receiver(queue, prefetch=50)) as receiver:
-                assert ids(take_all(receiver)) == numbers(30)[number::3]
+                assert ids(receive_all(receiver)) == numbers(30)[number::3]
 
     @pytest.mark.parametrize("lost", [[0], [9], [4, 5], [0, 3, 9], list(range(10))])
-    def test_what_has_no_queue_is_unroutable_and_its_neighbours_are_not(
+    def test_a_message_without_queue_is_unroutable_and_its_neighbours_arrive(
         self, session: TransportSession, queue: str, name: str, lost: list[int]
     ) -> None:
         outgoing = messages(queue, *numbers(10))
@@ -79,7 +79,7 @@ class Sending(TransportSuite):
         assert results == wanted
         assert session.count(queue) == 10 - len(lost)
 
-    def test_a_queue_that_came_after_a_miss_is_found(
+    def test_a_send_finds_a_queue_created_after_a_miss(
         self, session: TransportSession, other_session: TransportSession, name: str
     ) -> None:
         assert session.send(messages(name, "a")) == [SendResult.UNROUTABLE]
@@ -88,7 +88,7 @@ class Sending(TransportSuite):
 
         assert session.send(messages(name, "a")) == [SendResult.CONFIRMED]
 
-    def test_a_queue_that_went_is_missed(self, session: TransportSession, name: str) -> None:
+    def test_a_send_misses_a_deleted_queue(self, session: TransportSession, name: str) -> None:
         session.create_queues([name])
         put(session, name, "a")
 
@@ -96,12 +96,12 @@ class Sending(TransportSuite):
 
         assert session.send(messages(name, "b")) == [SendResult.UNROUTABLE]
 
-    def test_one_id_twice_is_two_messages(
+    def test_two_messages_of_one_id_both_arrive(
         self, session: TransportSession, queue: str, receiver: Receiver
     ) -> None:
         put(session, queue, "same", "same")
 
-        received = take(receiver, 2)
+        received = receive(receiver, 2)
         receiver.ack(received[:1])
         receiver.close()
 
@@ -118,7 +118,7 @@ class Sending(TransportSuite):
         ],
         ids=["no id", "long id", "half a character", "long type", "header is no text"],
     )
-    def test_what_cannot_be_kept_is_refused_before_anything_is_sent(
+    def test_an_unsendable_message_is_refused_before_any_send(
         self, session: TransportSession, queue: str, bad: Message
     ) -> None:
         with pytest.raises(InvalidMessage):
@@ -127,9 +127,9 @@ class Sending(TransportSuite):
         assert session.count(queue) == 0
         put(session, queue, "after")
 
-    def test_what_another_process_sent_arrives(
+    def test_messages_of_another_process_arrive(
         self, other_session: TransportSession, queue: str, receiver: Receiver
     ) -> None:
         put(other_session, queue, "a")
 
-        assert ids(take(receiver, 1)) == ["a"]
+        assert ids(receive(receiver, 1)) == ["a"]

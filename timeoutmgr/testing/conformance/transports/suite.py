@@ -1,4 +1,4 @@
-"""What the cases of the transports share: fixtures, and receiving what is on its way."""
+"""Facts, fixtures and helpers of the cases of transports."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import pytest
 
 from timeoutmgr.contracts import Receiver, SendResult, Transport, TransportSession
 from timeoutmgr.errors import TransportUnavailable
-from timeoutmgr.message import Message, Outgoing, Received
+from timeoutmgr.message.message import Message, Outgoing, Received
 
 PATIENCE: Final = 20.0
-"""Seconds for what is on its way; one that comes costs nothing of it."""
+"""Seconds to wait for a message; an arrived message ends the wait."""
 EMPTY: Final = 0.2
 """Seconds after which a queue counts as empty."""
 
@@ -24,7 +24,7 @@ class TransportSuite:
     """The facts and the fixtures; every case is a method of a subclass."""
 
     durable: ClassVar[bool]
-    """As in the capabilities: what a killed consumer held comes back."""
+    """As in the capabilities: messages of a killed consumer come back."""
     transactions: ClassVar[bool]
     """The modes name SENDS_ATOMIC_WITH_RECEIVE."""
     can_lose_leases: ClassVar[bool] = False
@@ -37,7 +37,7 @@ class TransportSuite:
 
     @pytest.fixture
     def lose_leases(self) -> Callable[[], None]:
-        """Override it: return what takes away all that is in hand, as a cut connection does."""
+        """Override it: return a function that ends every lease, as a cut connection does."""
         raise NotImplementedError("a class with can_lose_leases overrides the fixture lose_leases")
 
     @pytest.fixture
@@ -111,7 +111,7 @@ def ids(received: Sequence[Received]) -> list[str]:
     return [one.message.id for one in received]
 
 
-def take(receiver: Receiver, count: int) -> list[Received]:
+def receive(receiver: Receiver, count: int) -> list[Received]:
     """Receive exactly *count* messages, however many at a time."""
     found: list[Received] = []
     deadline = time.monotonic() + PATIENCE
@@ -121,7 +121,7 @@ def take(receiver: Receiver, count: int) -> list[Received]:
     return found
 
 
-def take_all(receiver: Receiver) -> list[Received]:
+def receive_all(receiver: Receiver) -> list[Received]:
     """Receive and acknowledge until nothing more comes."""
     found: list[Received] = []
     while received := receiver.receive(100, EMPTY):
@@ -130,8 +130,8 @@ def take_all(receiver: Receiver) -> list[Received]:
     return found
 
 
-def take_again(receivers: Sequence[Receiver]) -> tuple[Receiver, list[Received]]:
-    """Return which of *receivers* got something; one that lost its connection is tried again."""
+def receive_again(receivers: Sequence[Receiver]) -> tuple[Receiver, list[Received]]:
+    """Return which of *receivers* got something; try again after a lost connection."""
     deadline = time.monotonic() + PATIENCE
     while time.monotonic() < deadline:
         for receiver in receivers:
@@ -144,8 +144,8 @@ def take_again(receivers: Sequence[Receiver]) -> tuple[Receiver, list[Received]]
     raise AssertionError("it never came again")
 
 
-def take_until_quiet(receiver: Receiver) -> list[Received]:
-    """Receive what there is for a receiver that may have lost its connection; settle nothing."""
+def receive_until_quiet(receiver: Receiver) -> list[Received]:
+    """Receive by a receiver that may have lost its connection; settle nothing."""
     while True:
         try:
             return receiver.receive(100, EMPTY)

@@ -11,19 +11,16 @@ import pytest
 
 from timeoutmgr.contracts import Receiver, SendResult, Transaction, TransportSession
 from timeoutmgr.errors import CombinationRefused, LeaseLost
-from timeoutmgr.testing.conformance.facts import needs
+from timeoutmgr.testing.conformance.plugin import needs
+from timeoutmgr.testing.conformance.samples import Undone
 from timeoutmgr.testing.conformance.transports.suite import (
     EMPTY,
     TransportSuite,
     ids,
     messages,
     put,
-    take,
+    receive,
 )
-
-
-class Undone(Exception):
-    """Raised by a case to roll back."""
 
 
 @contextmanager
@@ -37,8 +34,8 @@ def rolled_back(session: TransportSession) -> Iterator[Transaction]:
         return
 
 
-class InTransactions(TransportSuite):
-    """``transaction``, and ``send`` and ``ack`` with one."""
+class TransportTransactions(TransportSuite):
+    """``transaction``, and ``send`` and ``ack`` in it."""
 
     @needs(transactions=True)
     def test_receiving_and_sending_are_committed_together(
@@ -50,7 +47,7 @@ class InTransactions(TransportSuite):
     ) -> None:
         target = new_queue()
         put(session, queue, *"abc")
-        received = take(receiver, 3)
+        received = receive(receiver, 3)
 
         with session.transaction() as transaction:
             results = session.send(messages(target, "d", "e"), transaction=transaction)
@@ -61,7 +58,7 @@ class InTransactions(TransportSuite):
         assert (session.count(queue), session.count(target)) == (0, 2)
 
     @needs(transactions=True)
-    def test_a_rollback_undoes_both_and_what_was_in_hand_still_is(
+    def test_a_rollback_undoes_send_and_ack_and_keeps_the_lease(
         self,
         session: TransportSession,
         queue: str,
@@ -70,7 +67,7 @@ class InTransactions(TransportSuite):
     ) -> None:
         target = new_queue()
         put(session, queue, *"abc")
-        received = take(receiver, 3)
+        received = receive(receiver, 3)
 
         with rolled_back(session) as transaction:
             session.send(messages(target, "d"), transaction=transaction)
@@ -83,7 +80,7 @@ class InTransactions(TransportSuite):
         assert (session.count(queue), session.count(target)) == (2, 0)
 
     @needs(transactions=True)
-    def test_nobody_sees_it_before_the_commit(
+    def test_a_send_is_invisible_before_the_commit(
         self, session: TransportSession, other_session: TransportSession, queue: str
     ) -> None:
         with session.transaction() as transaction:
@@ -93,7 +90,7 @@ class InTransactions(TransportSuite):
         assert (inside, other_session.count(queue)) == (0, 1)
 
     @needs(transactions=True)
-    def test_what_has_no_queue_is_unroutable_and_the_rest_is_sent(
+    def test_a_transaction_sends_all_but_the_unroutable_message(
         self, session: TransportSession, queue: str, name: str
     ) -> None:
         outgoing = messages(name, "a") + messages(queue, "b")
@@ -112,14 +109,14 @@ class InTransactions(TransportSuite):
             for name in "abc":
                 session.send(messages(queue, name), transaction=transaction)
 
-        assert ids(take(receiver, 3)) == ["a", "b", "c"]
+        assert ids(receive(receiver, 3)) == ["a", "b", "c"]
 
     @needs(transactions=True)
-    def test_acknowledging_what_is_gone_is_told_in_time_to_roll_back(
+    def test_a_second_ack_raises_before_the_commit(
         self, session: TransportSession, queue: str, receiver: Receiver, name: str
     ) -> None:
         put(session, queue, "a")
-        received = take(receiver, 1)
+        received = receive(receiver, 1)
         receiver.ack(received)
 
         def handle() -> None:
@@ -133,7 +130,7 @@ class InTransactions(TransportSuite):
         assert session.count(queue) == 0
 
     @needs(transactions=True, can_lose_leases=True)
-    def test_a_lost_lease_is_told_in_the_transaction(
+    def test_an_ack_in_a_transaction_reports_a_lost_lease(
         self,
         session: TransportSession,
         other_session: TransportSession,
@@ -142,10 +139,10 @@ class InTransactions(TransportSuite):
         lose_leases: Callable[[], None],
     ) -> None:
         put(session, queue, "a")
-        received = take(receiver, 1)
+        received = receive(receiver, 1)
         lose_leases()
         other = other_session.receiver(queue, prefetch=1)
-        theirs = take(other, 1)
+        theirs = receive(other, 1)
 
         def handle() -> None:
             with session.transaction() as transaction:
@@ -160,6 +157,8 @@ class InTransactions(TransportSuite):
         assert session.count(queue) == 0
 
     @needs(transactions=False)
-    def test_a_transaction_is_refused(self, session: TransportSession, queue: str) -> None:
+    def test_a_transport_without_transactions_refuses_a_transaction(
+        self, session: TransportSession, queue: str
+    ) -> None:
         with pytest.raises(CombinationRefused):
             session.transaction()

@@ -1,0 +1,1 @@
+"""Claims: which keys of due timeouts a process has reserved."""

@@ -1,0 +1,123 @@
+"""Hints that spare a claim statements; the claims alone decide which keys are free.
+
+A claimer works without each of them, with more reads. They are of one process, and safe for many
+threads: a lost hint costs a read, and a hint too many a transaction that finds nothing.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Final
+
+from timeoutmgr.contracts import Clock, Key
+from timeoutmgr.message.instants import EARLIEST, Micros
+
+FROM_THE_BEGINNING: Final = Key(EARLIEST, "")
+FULL_SCAN: Final = 1.0
+"""Seconds after which the next read begins at the very beginning again."""
+LONGEST_BURST: Final = 20
+"""Chunks of one burst; after them a claim reads all gaps again.
+
+So a key that another process frees or stores before them waits that much longer.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class CursorPosition:
+    """A read from *start* on; *number* tells whether it is still the latest news."""
+
+    start: Key
+    number: int
+
+
+class KeyCursor:
+    """The first key that the last read found.
+
+    A removed row stays in an index until no transaction can see it any more. While an old snapshot
+    is open (a backup, a long report), a read from the beginning walks over all rows dispatched
+    since, and each read takes longer than the one before. A read from the cursor skips them.
+
+    ``notify_stored`` moves the cursor back to a row that comes to stand before it, once the row can
+    be seen. Rows that other processes store there are found by the next read from the beginning:
+    after FULL_SCAN, and before an answer that nothing is due.
+    """
+
+    def __init__(self, clock: Clock, *, enabled: bool = True) -> None:
+        self._clock = clock
+        self._enabled = enabled
+        self._lock = threading.Lock()
+        self._start = FROM_THE_BEGINNING
+        self._number = 0
+        self._full_scan = clock.monotonic() + FULL_SCAN
+
+    def position(self) -> CursorPosition:
+        """Return the key to read from now."""
+        with self._lock:
+            if self._clock.monotonic() >= self._full_scan:
+                self._start = FROM_THE_BEGINNING
+                self._full_scan = self._clock.monotonic() + FULL_SCAN
+            return CursorPosition(self._start, self._number)
+
+    def retreat(self) -> bool:
+        """Go back to the very beginning; return whether the cursor stood elsewhere."""
+        with self._lock:
+            before, self._start = self._start, FROM_THE_BEGINNING
+            return before != FROM_THE_BEGINNING
+
+    def advance(self, position: CursorPosition, first: Key) -> None:
+        """Note that the read from *position* found *first*; a later ``notify_stored`` wins."""
+        with self._lock:
+            if self._enabled and position.number == self._number:
+                self._start = first
+
+    def notify_stored(self, due: Micros) -> None:
+        """Go back to *due*, where a row was stored that can be seen now."""
+        with self._lock:
+            self._number += 1
+            self._start = min(self._start, Key(due, ""))
+
+
+class Burst:
+    """The end of the last full chunk: the next claim reads on behind it, and skips the gaps."""
+
+    def __init__(self, *, enabled: bool = True) -> None:
+        self._enabled = enabled
+        self._end: Key | None = None
+        self._chunks = 0
+
+    def pop(self) -> Key | None:
+        """Return the end of the last chunk and end the burst; None outside of a burst."""
+        end, self._end = self._end, None
+        return end
+
+    def advance(self, end: Key | None, chunks: int) -> None:
+        """Go on behind *end* after *chunks* more; None, and too many chunks, end the burst."""
+        self._end = end if self._enabled else None
+        if end is not None and chunks:
+            self._chunks += chunks
+            if self._chunks >= LONGEST_BURST:
+                # An old row may have come meanwhile, before the burst.
+                self._chunks, self._end = 0, None
+
+    def stop(self) -> None:
+        """End the burst: there may be keys before it."""
+        self._end = None
+
+
+class NextDue:
+    """The earliest due time that this process knows: a claim at it needs no peek."""
+
+    def __init__(self, *, enabled: bool = True) -> None:
+        self._enabled = enabled
+        self._due: Micros | None = None
+
+    def note(self, due: Micros | None) -> None:
+        """Note that a timeout is due at *due*."""
+        if self._enabled and due is not None and (self._due is None or due < self._due):
+            self._due = due
+
+    def pop(self, until: Micros) -> bool:
+        """Return whether a timeout is known to be due by *until*, and forget it."""
+        due, self._due = self._due, None
+        return due is not None and due <= until

@@ -1,0 +1,1 @@
+"""Dispatch: rows locked, sent, and closed with their outcome."""

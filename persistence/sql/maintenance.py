@@ -1,0 +1,245 @@
+"""Maintenance of the tables: heartbeats, retention, and the removal of an endpoint."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Final
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Delete,
+    Select,
+    Table,
+    any_,
+    bindparam,
+    delete,
+    exists,
+    func,
+    select,
+    update,
+)
+
+from timeoutmgr.contracts import ProcessRecord, Wakeups
+from timeoutmgr.contracts.reports import LIVE
+from timeoutmgr.crashpoints import reach
+from timeoutmgr.database import Database
+from timeoutmgr.database.arrays import NumberArray, TextArray
+from timeoutmgr.database.engine import execute_many
+from timeoutmgr.errors import FeatureRefused
+from timeoutmgr.message.instants import Micros, duration_micros
+
+from .batch_writes import insert_missing
+from .context import StoreContext
+from .partitions.upkeep import Partitions
+from .rows import to_json
+from .tables import TimeoutTables
+from .wakeups import wakeups_of
+
+AT_ONCE: Final = 500
+"""Rows of a table that one transaction removes: other transactions can wait for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """Rows of one table, which are old by the column *age* after *retention* microseconds."""
+
+    find: Select[Any]
+    remove: Delete
+    oldest: Select[Any]
+    retention: Micros
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat:
+    """The answer of the database to a heartbeat, if its statement can return one.
+
+    *ahead* is by how much the database's clock is ahead, the commit's time left out; *has_others*,
+    whether another process of the endpoint is alive.
+    """
+
+    ahead: Micros | None = None
+    has_others: bool = False
+
+
+class StoreMaintenance:
+    """Keeps the tables of one endpoint small and fast, and knows its processes.
+
+    Several processes may purge at once: each skips the rows that another has locked.
+    """
+
+    def __init__(self, context: StoreContext) -> None:
+        self._context = context
+        self._partitions = Partitions(context)
+        self._has_others = False
+        tables, settings = context.tables, context.settings
+        tombstones = duration_micros(settings.tombstone_retention)
+        history = duration_micros(settings.history_retention)
+        self._kinds: Final = (
+            self._kind(tables.keys, "id", "closed_at", tombstones),
+            self._kind(tables.history, "sequence", "at", history),
+            self._kind(tables.processes, "owner", "heartbeat", tombstones),
+        )
+
+        self._oldest: Final = select(*(kind.oldest.scalar_subquery() for kind in self._kinds))
+
+    def purge(self) -> int:
+        """Remove a bounded number of rows past retention; return how many."""
+        return self._context.database.run(self._purge)
+
+    def purge_lag(self) -> Micros:
+        """Return for how long the oldest row that is still there should have been removed."""
+        with self._context.database.read() as connection:
+            now = self._context.now(connection)
+            found = connection.execute(self._oldest).one()
+        return max(
+            0,
+            *(
+                0 if oldest is None else now - kind.retention - oldest
+                for kind, oldest in zip(self._kinds, found, strict=True)
+            ),
+        )
+
+    def _purge(self, connection: Connection) -> int:
+        now, removed = self._context.now(connection), 0
+        for kind in self._kinds:
+            before = now - kind.retention
+            names = connection.execute(kind.find, {"before": before}).scalars().all()
+            if names:
+                self._remove(connection, kind, names)
+            reach("purging.rows_removed")
+            removed += len(names)
+        return removed
+
+    def _remove(self, connection: Connection, kind: _Kind, names: Sequence[Any]) -> None:
+        if self._context.locks_what_it_reads:
+            execute_many(connection, kind.remove, [{"names": name} for name in names])
+        else:
+            connection.execute(kind.remove, {"names": names})
+
+    def _kind(self, table: Table, name: str, age: str, retention: Micros) -> _Kind:
+        column, since = table.c[name], table.c[age]
+        mine = table.c.endpoint == self._context.endpoint
+        old = select(column).where(mine, since.is_not(None), since < bindparam("before"))
+        return _Kind(
+            find=old.order_by(since).limit(AT_ONCE).with_for_update(skip_locked=True),
+            remove=delete(table).where(mine, self._among(column)),
+            oldest=select(func.min(since)).where(mine, since.is_not(None)),
+            retention=retention,
+        )
+
+    def _among(self, column: ColumnElement[Any]) -> ColumnElement[bool]:
+        if self._context.locks_what_it_reads:
+            return column == bindparam("names")  # each by its whole primary key
+        if self._context.database.is_sqlite:
+            return column.in_(bindparam("names", expanding=True))
+        array: Any = NumberArray() if column.type.python_type is int else TextArray()
+        return column == any_(bindparam("names", type_=array))
+
+    def run_maintenance(self) -> bool:
+        """Do the next short step for the partitions, if any; return whether more is to be done."""
+        return self._partitions.step()
+
+    def wakeups(self, wake: Callable[[], None]) -> Wakeups | None:
+        """Return the wakeups that call *wake* if another process asks for a poll."""
+        return wakeups_of(self._context, wake, lambda: self._has_others)
+
+    def heartbeat(self, owner: str, state: Mapping[str, str]) -> Micros | None:
+        """Write the heartbeat of *owner*, and acquire its session lock again if it was lost.
+
+        Other processes take the owner for dead once the server closed the connection of the lock.
+        """
+        self._context.liveness.renew(owner)
+        written = self._context.database.run(
+            lambda connection: self._write_heartbeat(connection, owner, to_json(state))
+        )
+        reach("heartbeats.written")
+        self._has_others = written.has_others
+        return written.ahead
+
+    def _write_heartbeat(self, connection: Connection, owner: str, state: str) -> Heartbeat:
+        context, processes = self._context, self._context.tables.processes
+        has_others = _has_others(context, owner)
+        own = update(processes).where(processes.c.owner == owner)
+        own = own.values(heartbeat=context.now_value, state=state)
+        # One statement but for the first: an idle process is to leave the database alone.
+        is_postgresql = connection.dialect.name == "postgresql"
+        if is_postgresql:
+            before = context.clock.now()
+            row = connection.execute(own.returning(processes.c.heartbeat, has_others)).one_or_none()
+            if row is not None:
+                ahead = int(row[0]) - (before + context.clock.now()) // 2
+                return Heartbeat(ahead if context.has_database_clock else None, bool(row[1]))
+        elif connection.execute(own).rowcount:
+            return Heartbeat()
+        now = context.now(connection)
+        process = {"owner": owner, "endpoint": context.endpoint, "host": context.node}
+        first = {"pid": os.getpid(), "started": now, "heartbeat": now, "state": state}
+        insert_missing(connection, processes, [process | first])
+        if not is_postgresql:
+            return Heartbeat()
+        return Heartbeat(has_others=bool(connection.execute(select(has_others)).scalar_one()))
+
+    def unregister_process(self, owner: str) -> None:
+        """Remove the heartbeat of *owner*, which stopped cleanly."""
+        table = self._context.tables.processes
+        self._context.database.run(
+            lambda connection: connection.execute(delete(table).where(table.c.owner == owner))
+        )
+
+    def processes(self) -> Sequence[ProcessRecord]:
+        """Return the endpoint's processes that wrote a heartbeat, the latest first."""
+        table = self._context.tables.processes
+        with self._context.database.read() as connection:
+            rows = connection.execute(
+                select(table)
+                .where(table.c.endpoint == self._context.endpoint)
+                .order_by(table.c.heartbeat.desc())
+            ).all()
+        return [ProcessRecord(**{**row._mapping, "state": json.loads(row.state)}) for row in rows]
+
+
+def _has_others(context: StoreContext, owner: str) -> ColumnElement[bool]:
+    other = context.tables.processes.alias()
+    return exists().where(
+        other.c.endpoint == context.endpoint,
+        other.c.owner != owner,
+        other.c.heartbeat > context.now_value - LIVE,
+    )
+
+
+_USED_BY: Final = ("timeouts", "keys", "history", "endpoints", "processes")
+"""An endpoint with a row in any of these has used the tables, and may use them again."""
+
+
+def forget(database: Database, tables: TimeoutTables, endpoint: str, *, force: bool) -> bool:
+    """Delete all that is kept of *endpoint*; return whether no other endpoint is left.
+
+    Raises FeatureRefused while timeouts of it are pending, unless *force* gives them up.
+    """
+
+    def work(connection: Connection) -> bool:
+        timeouts = tables.timeouts
+        own = select(func.count()).select_from(timeouts).where(timeouts.c.endpoint == endpoint)
+        pending = connection.execute(own).scalar_one()
+        if pending and not force:
+            raise FeatureRefused(
+                f"{pending} timeouts of {endpoint!r} are pending, and would be lost; let its "
+                "timeout manager send them, migrate them, or use force"
+            )
+        for each in all_tables(tables):
+            if "endpoint" in each.c:
+                connection.execute(delete(each).where(each.c.endpoint == endpoint))
+                reach("forgetting.rows_deleted")
+        used = (getattr(tables, name) for name in _USED_BY)
+        return not any(connection.execute(select(each).limit(1)).first() for each in used)
+
+    return database.run(work)
+
+
+def all_tables(tables: TimeoutTables) -> list[Table]:
+    """Return every table."""
+    return [getattr(tables, each.name) for each in fields(tables)]

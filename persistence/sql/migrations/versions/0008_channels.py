@@ -1,0 +1,19 @@
+"""The channel of each event in the history: by which way the order came that caused it."""
+
+from sqlalchemy import Column, MetaData, Table, Text
+
+from timeoutmgr.database.upgrade import add_missing_columns, revision_attributes
+
+revision = "0008"
+down_revision = "0007"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Add the column; it is empty in the rows that are there, whose channel is not known."""
+    attributes = revision_attributes()
+    add_missing_columns(
+        Table(f"{attributes['prefix']}timeout_history", MetaData(schema=attributes["schema"])),
+        Column("channel", Text()),
+    )

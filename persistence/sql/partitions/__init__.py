@@ -1,0 +1,1 @@
+"""Partitions of the pending timeouts on PostgreSQL, by ranges of due times."""

@@ -1,0 +1,1 @@
+"""Delayed delivery through a delayed message store."""

@@ -1,0 +1,1 @@
+"""The Timeout Manager: two satellites around a store of timeouts."""

@@ -1,0 +1,122 @@
+"""The process that stores a timeout asks the endpoint's other processes for a poll.
+
+It wakes its own poller at the due time. The other pollers would find the timeout at their next poll
+only, up to an interval later, and so late if the process that stored it dies or hangs before the
+due time. Asked for a poll, each of them learns from the database when the next timeout is due, and
+polls at that time too: no process has to notice the death of another. A question covers every
+timeout that is due later than the timeout for which it was asked, since the poll at the earlier due
+time finds the next. So a busy process asks seldom, and an idle process never.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Final
+
+from timeoutmgr.contracts import Wakeups
+from timeoutmgr.errors import TimeoutManagerError
+from timeoutmgr.message.instants import Micros, duration_micros
+from timeoutmgr.message.redaction import on_one_line
+
+logger = logging.getLogger(__name__)
+
+_PAUSE: Final = 1.0
+"""Seconds between two questions at least."""
+
+
+class OtherPollers:
+    """Asks the other processes' pollers, in a thread: the store path must not wait for it.
+
+    *now* is the store's clock as far as this host knows it. Without *wakeups* nothing is asked.
+    """
+
+    def __init__(
+        self,
+        wakeups: Wakeups | None,
+        *,
+        endpoint: str,
+        interval: timedelta,
+        now: Callable[[], Micros],
+    ) -> None:
+        self._wakeups = wakeups
+        self._endpoint = endpoint
+        self._interval: Final = duration_micros(interval)
+        self._now = now
+        self._lock = threading.Lock()
+        self._checking = threading.Lock()
+        self._known: Micros | None = None
+        self._asked = threading.Event()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start the thread, if there is a way to ask."""
+        if self._wakeups is None:
+            return
+        self._stop.clear()
+        self._asked.clear()
+        self._known = None
+        self._thread = threading.Thread(target=self._run, name="timeoutmgr-wakeups", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop; returns when the thread has ended."""
+        self._stop.set()
+        self._asked.set()
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.join()
+        if self._wakeups is not None:
+            with self._checking:  # what a check begins after the close, nothing would end
+                self._wakeups.close()
+
+    def watch(self) -> None:
+        """Have the storage's way looked after."""
+        if self._wakeups is None:
+            return
+        with self._checking:
+            if not self._stop.is_set():
+                self._wakeups.check()
+
+    def stored(self, due: Micros) -> None:
+        """Ask the others if they would miss a timeout of *due*, which is committed."""
+        if self._wakeups is not None and self._is_news(due):
+            self._asked.set()
+
+    def _is_news(self, due: Micros) -> bool:
+        now = self._now()
+        if due > now + self._interval:
+            return False  # every poller looks before
+        with self._lock:
+            if self._known is not None and now < self._known <= due:
+                return False  # every poller looks at this known time, and finds the next
+            self._known = due
+            return True
+
+    def _run(self) -> None:
+        assert self._wakeups is not None, "start asks for it"
+        while True:
+            self._asked.wait()
+            if self._stop.is_set():
+                return
+            self._asked.clear()
+            self._ask(self._wakeups)
+            if self._stop.wait(_PAUSE):
+                return
+
+    def _ask(self, wakeups: Wakeups) -> None:
+        try:
+            wakeups.notify()
+        except TimeoutManagerError as error:
+            self._known = None
+            logger.info(
+                "timeout manager of %s did not ask the other processes for a poll: %s",
+                self._endpoint,
+                on_one_line(error),
+            )
+        except Exception:
+            self._known = None
+            logger.exception(
+                "timeout manager of %s did not ask the other processes for a poll", self._endpoint
+            )

@@ -1,0 +1,29 @@
+"""Entry of the processes that crash tests fork: the crash point is armed after the fork."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from typing import Final
+
+from chaos.crash_command import arm_from_environment
+
+ENTRY: Final = f"{__name__}:main"
+MODULES: Final = (
+    *("tests.crash.worker", "tests.crash.mover", "timeoutmgr.transport.sql.session"),
+    *("timeoutmgr.database.notifications", "timeoutmgr.transport.sql.lease_renewal", "argparse"),
+    *("sqlalchemy.orm", "sqlalchemy.dialects.sqlite", "sqlalchemy.dialects.postgresql", "psycopg"),
+    *("alembic.command", "alembic.runtime.environment", "sqlite3", "uuid", "json", "logging"),
+    *("apscheduler.schedulers.background", "apscheduler.triggers.interval"),
+    *("kombu", "kombu.transport.virtual", "kombu.transport.pyamqp", "amqp"),
+)
+"""Modules that the fork server imports ahead."""
+
+
+def main() -> int:
+    """Arm the crash point of the environment; run the worker that the argument describes."""
+    arm_from_environment()
+    given = json.loads(sys.argv[1])
+    module = importlib.import_module(given.get("worker", "tests.crash.worker"))
+    return int(module.main(given))

@@ -1,0 +1,258 @@
+"""Measures of the house: ``python -m tests.measures`` prints them, ``test_measures`` holds them."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator
+from typing import Final
+
+from tests import house
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+Measure = Callable[[], float]
+Places = Callable[[], Collection[str]]
+
+TRACED: Final = """
+import inspect, json, os, sys, threading, time
+from datetime import timedelta
+import timeoutmgr
+from timeoutmgr.satellites import TimeoutManager
+
+ROOTS = [os.path.realpath(path) for path in timeoutmgr.__path__]
+FOLDERS = tuple(
+    folder + os.sep
+    for root in ROOTS
+    for folder in ([root] if root.endswith("timeoutmgr") else
+                   [os.path.join(root, part) for part in ("persistence", "satellites")])
+)
+entered, ours = set(), {}
+counting = threading.Event()
+
+def note(frame, event, _argument):
+    if event != "call" or not counting.is_set():
+        return
+    code = frame.f_code
+    if code not in ours:
+        is_function = code.co_flags & inspect.CO_OPTIMIZED and code.co_name[0] != "<"
+        ours[code] = is_function and os.path.realpath(code.co_filename).startswith(FOLDERS)
+    if ours[code]:
+        entered.add((code.co_filename, code.co_qualname))
+
+threading.setprofile(note)
+arrived = threading.Event()
+config = timeoutmgr.EndpointConfiguration("measured")
+config.enable_feature(TimeoutManager())
+config.handler("Measured")(lambda message, context: arrived.set())
+endpoint = timeoutmgr.Endpoint(config)
+endpoint.install()
+with endpoint:
+    time.sleep(1)
+    counting.set()
+    sys.setprofile(note)
+    endpoint.send_local("Measured", {}, delay=timedelta(seconds=1.5))
+    assert arrived.wait(30)
+    counting.clear()
+    sys.setprofile(None)
+print(json.dumps(sorted(entered)))
+"""
+"""One delayed message from ``send_local`` to its handler, on an embedded file, in all threads."""
+
+
+def entered(folder: str) -> tuple[int, int]:
+    """Return how many files and functions one delayed message enters."""
+    answer = subprocess.run(
+        [sys.executable, "-c", TRACED],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(house.ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=90,
+    )
+    places = json.loads(answer.stdout.splitlines()[-1])
+    return len({file for file, _function in places}), len(places)
+
+
+def lines() -> int:
+    """Return the lines of all shipped source files, Alembic's revisions included."""
+    return sum(len(path.read_text().splitlines()) for path in house.sources())
+
+
+def files() -> int:
+    """Return the number of shipped source files."""
+    return len(house.sources())
+
+
+def rooms() -> list[str]:
+    """Return the folders and loose files that are rooms."""
+    return sorted({module.room for module in house.modules().values()} - {"__init__"})
+
+
+def loose_files() -> list[str]:
+    """Return the source files directly in the package."""
+    return sorted(path.name for path in (house.ROOT / house.PACKAGE).glob("*.py"))
+
+
+def functions() -> Iterator[tuple[str, Function]]:
+    """Yield every function with its place, Alembic's revisions apart."""
+    for module in house.modules().values():
+        for node in ast.walk(module.tree):
+            if isinstance(node, Function):
+                yield f"{module.shown}:{node.lineno} {node.name}", node
+
+
+def length(function: Function) -> int:
+    """Return the lines of *function*, its docstring apart."""
+    total = (function.end_lineno or function.lineno) - function.lineno + 1
+    first = function.body[0]
+    if isinstance(first, ast.Expr) and isinstance(first.value, ast.Constant):
+        total -= (first.end_lineno or first.lineno) - first.lineno + 1
+    return total
+
+
+def parameters(function: Function) -> int:
+    """Return how many parameters *function* has, ``self`` and ``cls`` apart."""
+    given = function.args
+    names = [one.arg for one in (*given.posonlyargs, *given.args, *given.kwonlyargs)]
+    return len([name for name in names if name not in ("self", "cls")])
+
+
+def short_share() -> float:
+    """Return the share of functions of at most 20 lines, in percent."""
+    found = [length(function) for _place, function in functions()]
+    return 100 * len([lines for lines in found if lines <= 20]) / len(found)
+
+
+def longest() -> tuple[int, str]:
+    """Return the lines of the longest function, and its place."""
+    return max((length(function), place) for place, function in functions())
+
+
+def many_parameters_share() -> float:
+    """Return the share of functions of more than five parameters, in percent."""
+    found = [parameters(function) for _place, function in functions()]
+    return 100 * len([count for count in found if count > 5]) / len(found)
+
+
+def gerunds() -> list[str]:
+    """Return the modules that are called by a gerund; housekeeping is the field's word."""
+    names = [module.name.rpartition(".")[2] for module in house.modules().values()]
+    ending = re.compile(r"(^|_)[a-z]{2,}ing(_|$)")
+    nouns = {"housekeeping", "testing", "string", "routing_key"}
+    return sorted(name for name in names if ending.search(name) and name not in nouns)
+
+
+def shared_class_names() -> dict[str, list[str]]:
+    """Return the names that several modules give to classes of their own; kombu asks for QoS."""
+    found = defaultdict(list)
+    for module in house.modules().values():
+        for node in ast.walk(module.tree):
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found[node.name].append(module.name)
+    return {name: at for name, at in found.items() if len(at) > 1 and name != "QoS"}
+
+
+def undocumented() -> list[str]:
+    """Return the public classes and functions of the package that have no docstring."""
+    found = []
+    for module in house.modules().values():
+        for owner, node in _definitions(module.tree):
+            name = f"{owner}{node.name}"
+            if not any(part.startswith("_") for part in name.split(".")) and not (
+                ast.get_docstring(node)
+            ):
+                found.append(f"{module.shown}: {name}")
+    return sorted(found)
+
+
+def knowing_dead_letters() -> list[str]:
+    """Return the rooms outside of deadletter whose code names dead letters."""
+    said = re.compile(r"dead_?letter", re.IGNORECASE)
+    found = set()
+    for module in house.modules().values():
+        if module.room == "deadletter":
+            continue
+        for node in ast.walk(module.tree):
+            if any(said.search(name) for name in _names(node)):
+                found.add(module.room)
+                break
+    return sorted(found)
+
+
+def asked_by_name() -> list[str]:
+    """Return the places that ask an object for an ability by ``getattr`` or ``hasattr``."""
+    found = []
+    for module in house.modules().values():
+        for node in ast.walk(module.tree):
+            match node:
+                case ast.Call(func=ast.Name(id="getattr" | "hasattr" as name)):
+                    found.append(f"{module.shown}:{node.lineno} {name}")
+    return found
+
+
+def _names(node: ast.AST) -> Iterator[str]:
+    match node:
+        case ast.Name(id=name) | ast.arg(arg=name) | ast.Attribute(attr=name):
+            yield name
+        case ast.FunctionDef(name=name) | ast.ClassDef(name=name):
+            yield name
+        case ast.alias(name=name):
+            yield name
+        case ast.ImportFrom(module=str(name)):
+            yield name
+
+
+def _definitions(
+    tree: ast.Module,
+) -> Iterator[tuple[str, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef]]:
+    for node in tree.body:
+        if isinstance(node, ast.ClassDef | Function):
+            yield "", node
+        if isinstance(node, ast.ClassDef):
+            for inner in node.body:
+                if isinstance(inner, Function) and not _needs_none(inner):
+                    yield f"{node.name}.", inner
+
+
+def _needs_none(method: Function) -> bool:
+    """Return whether another text describes *method*: a getter, an overload, a test's name."""
+    if method.name.startswith("test_"):
+        return True
+    names = {ast.unparse(one).rpartition(".")[2] for one in method.decorator_list}
+    return bool(names & {"overload", "setter", "override"})
+
+
+def main() -> None:
+    """Print every measure."""
+    short, worst = short_share(), longest()
+    for name, value in (
+        ("rooms", len(rooms())),
+        ("loose files", len(loose_files())),
+        ("circles of modules, rooms, folders", [len(found) for found in _circles()]),
+        ("imports against the table", len(house.offences())),
+        ("shipped lines", lines()),
+        ("shipped files", files()),
+        ("functions of at most 20 lines, %", round(short, 1)),
+        ("longest function", worst),
+        ("functions of more than 5 parameters, %", round(many_parameters_share(), 2)),
+        ("gerund modules", len(gerunds())),
+        ("class names with two meanings", len(shared_class_names())),
+        ("getattr and hasattr", len(asked_by_name())),
+        ("public definitions without a docstring", len(undocumented())),
+        ("rooms that know dead letters", knowing_dead_letters()),
+    ):
+        print(f"{name}: {value}")
+
+
+def _circles() -> tuple[list[list[str]], ...]:
+    return house.module_circles(), house.room_circles(), house.folder_circles()
+
+
+if __name__ == "__main__":
+    main()

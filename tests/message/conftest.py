@@ -1,0 +1,3 @@
+"""Properties are tried as ``tests.support.properties`` says."""
+
+import tests.support.properties  # noqa: F401 - read before the tests are

@@ -1,0 +1,118 @@
+from __future__ import annotations
+
+import json
+from dataclasses import MISSING
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click import Command, Option
+from click.testing import CliRunner
+
+from timeoutmgr.cli.exits import Exit
+from timeoutmgr.cli.main import cli
+from timeoutmgr.cli.pipeline.group import pipeline
+from timeoutmgr.cli.pipeline.shared import job_options
+from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.pipeline.options import (
+    ArchiveOptions,
+    ForecastOptions,
+    LatenessOptions,
+    ReconcileOptions,
+    ScheduleOptions,
+    StreamOptions,
+    declared_fields,
+    folder_option,
+)
+from timeoutmgr.pipeline.spark.session import SessionOptions
+
+JOBS: dict[str, tuple[Any, list[str], dict[str, Any]]] = {
+    "schedule": (ScheduleOptions, ["f", "--dataset", "d"], {"store": "s", "endpoint": "e"}),
+    "forecast": (ForecastOptions, [], {"stores": ("s",)}),
+    "reconcile": (ReconcileOptions, [], {"stores": ("s",)}),
+    "lateness": (LatenessOptions, [], {"stores": ("s",)}),
+    "archive": (ArchiveOptions, ["--to", "t", "--older-than", "7d"], {"store": "s"}),
+    "stream": (StreamOptions, ["--to", "t", "--checkpoint", "c"], {"store": "s"}),
+}
+"""The options of each job, the words that its command needs, and fields that are not options."""
+
+
+def given_by(name: str, words: list[str]) -> dict[str, Any]:
+    command = pipeline.commands[name]
+    assert isinstance(command, Command)
+    return command.make_context(name, [*words]).params
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_a_command_without_options_has_the_defaults_of_its_job(name: str) -> None:
+    options, words, others = JOBS[name]
+    given = given_by(name, words)
+    needed = {
+        field.name: given[field.name]
+        for field, _declared in declared_fields(options)
+        if field.default is MISSING and field.default_factory is MISSING
+    }
+    more = others | ({"paths": given["paths"]} if name == "schedule" else {})
+
+    assert job_options(options, given, **more) == options(**(needed | more))
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_a_command_has_each_flag_that_its_job_declares(name: str) -> None:
+    options, _words, _others = JOBS[name]
+    flags = {one.opts[0] for one in pipeline.commands[name].params if isinstance(one, Option)}
+
+    assert {declared.flag for _field, declared in declared_fields(options)} - {""} <= flags
+
+
+def test_options_are_read_as_their_fields_have_them() -> None:
+    words = ["--map", "due=send_at", "--jitter", "2m", "--max-per-second", "5", "--dry-run"]
+    kept = given_by("archive", [*JOBS["archive"][1], "--keep"])
+    grouped = given_by("lateness", ["--by", "endpoint, day", "--slo", "90s"])
+    session = given_by("doctor", ["--conf", "spark.a=1", "--conf", "spark.b=c=d"])
+
+    scheduled = job_options(
+        ScheduleOptions,
+        given_by("schedule", [*JOBS["schedule"][1], *words]),
+        **{"store": "s", "endpoint": "e", "paths": ("f",)},
+    )
+
+    assert (scheduled.columns, scheduled.dry_run) == ({"due": "send_at"}, True)
+    assert (scheduled.jitter, scheduled.max_per_second) == (timedelta(minutes=2), 5)
+    assert job_options(ArchiveOptions, kept, store="s").purge is False
+    by = job_options(LatenessOptions, grouped, stores=("s",))
+    assert (by.by, by.slo) == (("endpoint", "day"), timedelta(seconds=90))
+    assert job_options(SessionOptions, session).configuration == {"spark.a": "1", "spark.b": "c=d"}
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        *("s3a://lake/h", "S3A://lake/h", "hdfs://name:9000/h", "file:///lake/h", "gs:/lake"),
+        *(Path("s3a://lake/h"), Path("abfss://c@a.dfs.core.windows.net/h"), "view-fs+x.1://h"),
+    ],
+)
+def test_a_url_is_no_folder(value: str | Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"to is a folder .* mount it"):
+        folder_option("to", value)
+
+
+@pytest.mark.parametrize(
+    "value", ["", ".", "/lake/h", "lake/s3a", "C:/lake", "c:\\lake", "a b:/c", "2024-01:/x", "ü:/"]
+)
+def test_a_path_is_a_folder(value: str) -> None:
+    assert folder_option("to", value) == folder_option("to", Path(value)) == Path(value)
+
+
+def test_history_is_not_archived_into_a_folder_that_looks_like_a_bucket(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    words = ("pipeline", "archive", "--to", "s3a://lake/h", "--older-than", "7d")
+
+    ended = CliRunner().invoke(cli, ["--json", *words])
+
+    assert ended.exit_code == Exit.CONFIGURATION, ended.output
+    assert "--to is a folder" in json.loads(ended.stdout or ended.stderr)["error"]
+    assert list(tmp_path.iterdir()) == []

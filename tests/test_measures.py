@@ -1,0 +1,78 @@
+"""The measures of the house may only improve: each limit is the value reached last."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests import house, measures
+
+MOST_FILES_ENTERED = 80
+MOST_FUNCTIONS_ENTERED = 400
+"""Of one delayed message; a few more or fewer, since the poller may look once more."""
+MOST_LINES = 60300
+MOST_FILES = 452
+MOST_ROOMS = 26
+MOST_LOOSE_FILES = 8
+LONGEST_FUNCTION = 128
+MOST_GERUNDS = 4
+MOST_SHARED_CLASS_NAMES = 8
+MOST_ASKED_BY_NAME = 66
+KNOW_DEAD_LETTERS = {
+    *("cli", "contracts", "endpoint", "features", "native", "pipeline", "satellites", "sender"),
+    *("testing", "transport"),
+}
+
+
+def test_one_delayed_message_enters_few_files_and_functions(tmp_path: Path) -> None:
+    files, functions = measures.entered(str(tmp_path))
+
+    assert files <= MOST_FILES_ENTERED
+    assert functions <= MOST_FUNCTIONS_ENTERED
+
+
+@pytest.mark.parametrize(
+    ("measured", "limit"),
+    [
+        pytest.param(measures.lines, MOST_LINES, id="lines"),
+        pytest.param(measures.files, MOST_FILES, id="files"),
+        pytest.param(lambda: len(measures.rooms()), MOST_ROOMS, id="rooms"),
+        pytest.param(lambda: len(measures.loose_files()), MOST_LOOSE_FILES, id="loose files"),
+        pytest.param(measures.many_parameters_share, 1.5, id="functions of many parameters, %"),
+        pytest.param(lambda: measures.longest()[0], LONGEST_FUNCTION, id="longest function"),
+    ],
+)
+def test_the_house_grows_no_larger(measured: measures.Measure, limit: float) -> None:
+    assert measured() <= limit
+
+
+def test_most_functions_fit_into_twenty_lines() -> None:
+    assert measures.short_share() >= 92
+
+
+@pytest.mark.parametrize(
+    ("found", "limit"),
+    [
+        pytest.param(measures.gerunds, MOST_GERUNDS, id="gerund modules"),
+        pytest.param(measures.shared_class_names, MOST_SHARED_CLASS_NAMES, id="class names"),
+        pytest.param(measures.asked_by_name, MOST_ASKED_BY_NAME, id="getattr"),
+        pytest.param(measures.undocumented, 0, id="no docstring"),
+    ],
+)
+def test_no_more_defects_of_a_kind(found: measures.Places, limit: int) -> None:
+    places = found()
+
+    assert len(places) <= limit, places
+
+
+def test_dead_letters_are_known_to_no_further_room() -> None:
+    assert set(measures.knowing_dead_letters()) <= KNOW_DEAD_LETTERS
+
+
+def test_each_room_of_the_table_is_a_folder_or_to_come() -> None:
+    to_come = {"contrib", "web", "metrics"}
+    found = {module.room for module in house.modules().values()}
+
+    assert found - {*house.LOOSE, *house.DOORS} <= {*house.MAY_IMPORT}
+    assert {*house.MAY_IMPORT} - found <= to_come

@@ -1,0 +1,1 @@
+"""``timeoutmgr deadletters`` and ``timeoutmgr journal``."""

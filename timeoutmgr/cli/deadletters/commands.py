@@ -1,0 +1,317 @@
+"""``timeoutmgr deadletters`` and ``timeoutmgr journal``: the stored copies of a node."""
+
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from timeoutmgr.cli import output
+from timeoutmgr.cli.deadletters import copies
+from timeoutmgr.cli.deadletters.selection import (
+    NARROWING,
+    CopySelection,
+    JournalEntrySelection,
+    OpenQueue,
+    dead_letter_queue,
+    dead_letters,
+    journal_entries,
+    journal_queue,
+    opened,
+    progress_of,
+)
+from timeoutmgr.cli.exits import Exit
+from timeoutmgr.cli.options import (
+    Command,
+    Extent,
+    common,
+    export_file,
+    extent,
+    limit,
+    option,
+    show_body,
+    with_examples,
+)
+from timeoutmgr.cli.shared import Shared
+from timeoutmgr.errors import QueueMissing
+
+if TYPE_CHECKING:
+    from timeoutmgr.deadletter.removal import Removed
+    from timeoutmgr.deadletter.retry import Retried
+
+_HELP = """
+    Look after the dead-letter queues of the endpoint's node.
+
+    Examples:
+      timeoutmgr deadletters list --groups
+      timeoutmgr deadletters retry --class NACK_BAD_DST_Q --dry-run
+    """
+_HELP_OF_JOURNAL = """
+    Look after the journals of the endpoint's node.
+
+    Examples:
+      timeoutmgr journal list
+      timeoutmgr journal delete --older-than 7d
+    """
+_groups = option("--groups", "only_groups", is_flag=True, help="Groups alone, without the copies.")
+_listed = limit(
+    "Maximum number of copies to list; groups count all.", default=100, show_default=True
+)
+_exported = limit("Maximum number of copies, the oldest first.")
+
+
+@click.group("deadletters", help=with_examples(_HELP))
+def deadletters() -> None:
+    """Hold the commands."""
+
+
+@click.group("journal", help=with_examples(_HELP_OF_JOURNAL))
+def journal() -> None:
+    """Hold the commands."""
+
+
+@deadletters.command("list", cls=Command, within="deadletters")
+@dead_letters
+@_groups
+@_listed
+@common(environment=False)
+@click.pass_obj
+def list_dead_letters(
+    shared: Shared, selection: CopySelection, only_groups: bool, limit: int
+) -> None:
+    """List dead letters, the oldest first, after their groups by message class and reason.
+
+    Examples:
+      timeoutmgr deadletters list --class NACK_BAD_DST_Q --older-than 1d
+      timeoutmgr deadletters list --queue deadxact --groups
+    """
+    copies.list_copies(shared, selection, limit, only_groups=only_groups)
+
+
+@deadletters.command("show", cls=Command, within="deadletters")
+@click.argument("message_id", metavar="ID")
+@dead_letter_queue
+@show_body
+@common(environment=False)
+@click.pass_obj
+def show_dead_letters(shared: Shared, message_id: str, queue_name: str, with_body: bool) -> Exit:
+    """Show the dead letters of message ID, whole.
+
+    Examples:
+      timeoutmgr deadletters show 6f1c0c9e-0a4e-4c39-8f5e-3f6f2b1f7d11 --body
+    """
+    selection = CopySelection(queue_name=queue_name, ids=(message_id,))
+    return copies.show_copies(shared, selection, with_body=with_body)
+
+
+@deadletters.command("delete", cls=Command, within="deadletters")
+@dead_letters
+@extent("Every copy in the queue.")
+@common(environment=False)
+@click.pass_obj
+def delete_dead_letters(shared: Shared, selection: CopySelection, extent: Extent) -> Exit:
+    """Delete dead letters for good.
+
+    Examples:
+      timeoutmgr deadletters delete --older-than 30d --dry-run
+      timeoutmgr deadletters delete --id 6f1c0c9e-0a4e-4c39-8f5e-3f6f2b1f7d11
+    """
+    return copies.delete_copies(shared, selection, extent)
+
+
+@deadletters.command("export", cls=Command, within="deadletters")
+@dead_letters
+@_exported
+@export_file
+@common(environment=False)
+@click.pass_obj
+def export_dead_letters(
+    shared: Shared, selection: CopySelection, limit: int | None, path: Path | None
+) -> Exit:
+    """Write dead letters as JSON lines, with headers and body (base64), and keep them.
+
+    Examples:
+      timeoutmgr deadletters export --output dead.jsonl
+      timeoutmgr deadletters export --destination billing
+    """
+    return copies.export_copies(shared, selection, limit, path)
+
+
+@deadletters.command("retry", cls=Command, within="deadletters")
+@dead_letters
+@extent("Every copy in the queue.")
+@common(environment=False)
+@click.pass_obj
+def retry(shared: Shared, selection: CopySelection, extent: Extent) -> Exit:
+    """Send dead letters to their destinations again, under the same message id.
+
+    A dead letter leaves its queue only after its destination has confirmed the message. A crash
+    in between repeats the message under the same id; if queues and store share a database, both
+    are one transaction. Time limits and hops begin anew. The exit code is 0 if every selected
+    message was sent, 3 if none was selected, otherwise 1.
+
+    Examples:
+      timeoutmgr deadletters retry --all --dry-run
+      timeoutmgr deadletters retry --class NACK_BAD_DST_Q --destination billing
+    """
+    from timeoutmgr.deadletter.retry import Retry
+
+    extent.require_selection(selection.is_narrowed, NARROWING)
+    with opened(shared, selection) as lent:
+        done = _retried(shared, lent, selection, extent)
+    sent = sum(each.what in (Retry.RETRIED, Retry.WOULD_RETRY) for each in done)
+    shared.show(
+        {"dry_run": extent.dry_run, "letters": [_document(each) for each in done]},
+        lambda: _print(done, sent, extent.dry_run),
+    )
+    if not done:
+        return Exit.NOT_FOUND
+    return Exit.OK if sent == len(done) else Exit.FAILED
+
+
+@deadletters.command("purge", cls=Command, within="deadletters")
+@click.argument("queue")
+@option("--delete-queue", is_flag=True, help="Delete the queue as well.")
+@option("--dry-run", is_flag=True, help="Print the number of waiting messages alone.")
+@common(environment=False)
+@click.pass_obj
+def purge(shared: Shared, queue: str, delete_queue: bool, dry_run: bool) -> None:
+    """Empty QUEUE; each message that asks for it leaves a dead letter, of class NACK_Q_PURGED.
+
+    Stop its consumers first: a message that a consumer is handling is not seen.
+
+    Examples:
+      timeoutmgr deadletters purge billing.old --dry-run
+      timeoutmgr deadletters purge billing.old --delete-queue
+    """
+    from timeoutmgr.deadletter.removal import remove_messages
+
+    with opened(shared, CopySelection()) as lent:
+        name = lent.service.queue_of(queue)
+        if dry_run:
+            done = _waiting(lent, name)
+        else:
+            transport = lent.parts.settings.transport
+            done = remove_messages(transport, lent.service, name, delete_queue=delete_queue)
+    document = {
+        "queue": name,
+        "dry_run": dry_run,
+        "messages": done.messages,
+        "dead_letters": done.dead,
+        "queue_deleted": delete_queue and not dry_run,
+    }
+    verb = "would be removed" if dry_run else f"removed, {done.dead} of them left dead letters"
+    shared.show(document, lambda: click.echo(f"{done.messages} {verb}"))
+
+
+@journal.command("list", cls=Command, within="journal")
+@journal_entries
+@_groups
+@_listed
+@common(environment=False)
+@click.pass_obj
+def list_journal_entries(
+    shared: Shared, selection: CopySelection, only_groups: bool, limit: int
+) -> None:
+    """List journal entries, the oldest first.
+
+    Examples:
+      timeoutmgr journal list --newer-than 1h
+      timeoutmgr journal list --queue billing
+    """
+    copies.list_copies(shared, selection, limit, only_groups=only_groups)
+
+
+@journal.command("show", cls=Command, within="journal")
+@click.argument("message_id", metavar="ID")
+@journal_queue
+@show_body
+@common(environment=False)
+@click.pass_obj
+def show_journal_entries(shared: Shared, message_id: str, queue_name: str, with_body: bool) -> Exit:
+    """Show the journal entries of message ID, whole.
+
+    Examples:
+      timeoutmgr journal show 6f1c0c9e-0a4e-4c39-8f5e-3f6f2b1f7d11 --body
+    """
+    selection = JournalEntrySelection(queue_name=queue_name, ids=(message_id,))
+    return copies.show_copies(shared, selection, with_body=with_body)
+
+
+@journal.command("delete", cls=Command, within="journal")
+@journal_entries
+@extent("Every entry of the journal.")
+@common(environment=False)
+@click.pass_obj
+def delete_journal_entries(shared: Shared, selection: CopySelection, extent: Extent) -> Exit:
+    """Delete journal entries for good.
+
+    Examples:
+      timeoutmgr journal delete --older-than 7d
+      timeoutmgr journal delete --all --dry-run
+    """
+    return copies.delete_copies(shared, selection, extent)
+
+
+@journal.command("export", cls=Command, within="journal")
+@journal_entries
+@_exported
+@export_file
+@common(environment=False)
+@click.pass_obj
+def export_journal_entries(
+    shared: Shared, selection: CopySelection, limit: int | None, path: Path | None
+) -> Exit:
+    """Write journal entries as JSON lines, with headers and body (base64), and keep them.
+
+    Examples:
+      timeoutmgr journal export --output journal.jsonl
+    """
+    return copies.export_copies(shared, selection, limit, path)
+
+
+def _retried(
+    shared: Shared, lent: OpenQueue, selection: CopySelection, extent: Extent
+) -> "list[Retried]":
+    from timeoutmgr.deadletter.retry import retry
+
+    transport = lent.parts.settings.transport
+    transport.check()
+    with progress_of(shared, "retrying", selection.count(lent.queue)) as step:
+        return retry(
+            transport,
+            lent.service,
+            lent.queue,
+            selection.copies(lent.queue, extent.limit),
+            dry_run=extent.dry_run,
+            progress=lambda _result: step(),
+        )
+
+
+def _waiting(lent: OpenQueue, name: str) -> "Removed":
+    from timeoutmgr.deadletter.removal import Removed
+
+    with closing(lent.parts.settings.transport.session()) as session:
+        if session.missing_queues([name]):
+            raise QueueMissing([name], "correct the name")
+        return Removed(messages=session.count(name))
+
+
+def _document(result: "Retried") -> dict[str, str]:
+    return {
+        "message_id": result.letter.message.id,
+        "destination": result.letter.destination,
+        "class": result.letter.class_name,
+        "result": result.what.value,
+    }
+
+
+def _print(done: "Sequence[Retried]", sent: int, dry_run: bool) -> None:
+    if done:
+        output.print_table(
+            ["message id", "destination", "class", "result"],
+            [tuple(_document(each).values()) for each in done],
+        )
+    verb = "would be retried" if dry_run else "retried"
+    click.echo(f"{sent} {verb}, {len(done) - sent} stay")

@@ -1,0 +1,179 @@
+"""List, show, delete and export stored copies: dead letters and journal entries alike."""
+
+import base64
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from timeoutmgr.cli import output
+from timeoutmgr.cli.deadletters.selection import NARROWING, CopySelection, opened, progress_of
+from timeoutmgr.cli.exits import Exit
+from timeoutmgr.cli.options import Extent
+from timeoutmgr.cli.shared import Shared
+
+if TYPE_CHECKING:
+    from timeoutmgr.deadletter.queues import Group
+    from timeoutmgr.deadletter.stored_copy import Letter
+
+
+def list_copies(shared: Shared, selection: CopySelection, limit: int, *, only_groups: bool) -> None:
+    """Print the selected copies after their groups by message class and reason."""
+    with opened(shared, selection) as lent:
+        groups = [
+            group for which in selection.filters(lent.queue) for group in lent.queue.groups(which)
+        ]
+        copies = [] if only_groups else list(selection.copies(lent.queue, limit))
+    total = sum(group.count for group in groups)
+    document: dict[str, Any] = {
+        "total": total,
+        "groups": [_group_document(group) for group in groups],
+    }
+    if not only_groups:
+        document["letters"] = [copy_document(copy) for copy in copies]
+    cut = not only_groups and len(copies) < total
+    shared.show(document, lambda: _print_list(document["groups"], copies, total, cut=cut))
+
+
+def show_copies(shared: Shared, selection: CopySelection, *, with_body: bool) -> Exit:
+    """Print the selected copies whole; the body only *with_body*."""
+    with opened(shared, selection) as lent:
+        found = list(selection.copies(lent.queue, None))
+    documents = [_whole_document(copy, with_body=with_body) for copy in found]
+
+    def for_people() -> None:
+        for document in documents:
+            given = document.pop("headers")
+            output.print_pairs(list(document.items()))
+            for name, value in given.items():
+                click.echo(f"  {output.plain(name)}: {output.plain(value)}")
+        if not documents:
+            click.echo(f"no message {output.plain(', '.join(selection.ids))} is there")
+
+    shared.show({"letters": documents}, for_people)
+    return Exit.OK if found else Exit.NOT_FOUND
+
+
+def delete_copies(shared: Shared, selection: CopySelection, extent: Extent) -> Exit:
+    """Delete the selected copies, or count them in a dry run."""
+    extent.require_selection(selection.is_narrowed, NARROWING)
+    deleted = total = 0
+    with opened(shared, selection) as lent:
+        count = selection.count(lent.queue)
+        with progress_of(shared, "deleting", count) as step:
+            for copy in selection.copies(lent.queue, extent.limit):
+                total += 1
+                if not extent.dry_run:
+                    deleted += lent.queue.delete([copy])
+                step()
+    document = {"chosen": total, "deleted": deleted, "dry_run": extent.dry_run}
+    text = f"{total} would be deleted" if extent.dry_run else f"{deleted} deleted"
+    shared.show(document, lambda: click.echo(text))
+    return Exit.OK if total else Exit.NOT_FOUND
+
+
+def export_copies(
+    shared: Shared, selection: CopySelection, limit: int | None, path: Path | None
+) -> Exit:
+    """Write the selected copies as JSON lines to *path*, or to standard output."""
+    count = 0
+    with (
+        opened(shared, selection) as lent,
+        # Open the file after the queue: opening empties a file that is there.
+        click.open_file("-" if path is None else str(path), "w", encoding="utf-8") as target,
+    ):
+        for copy in selection.copies(lent.queue, limit):
+            target.write(json.dumps(copy_document(copy, whole=True)) + "\n")
+            count += 1
+    if path is not None:
+        document = {"exported": count, "file": str(path)}
+        shared.show(document, lambda: click.echo(f"{count} exported to {path}"))
+    return Exit.OK if count else Exit.NOT_FOUND
+
+
+def copy_document(copy: "Letter", *, whole: bool = False) -> dict[str, Any]:
+    """Return *copy* for JSON; *whole* with headers and body."""
+    document: dict[str, Any] = {
+        "message_id": copy.message.id,
+        "class": copy.class_name,
+        "class_number": f"{copy.message_class:#06x}",
+        "destination": copy.destination,
+        "source": copy.source or None,
+        "since": output.shown_time(copy.kept),
+        "sent": output.shown_time(copy.sent),
+        "transactional": copy.transactional,
+        "received_late": copy.late,
+        "attempts": copy.attempts,
+        "hops": copy.hops,
+        "reason": copy.reason,
+        "channel": copy.channel,
+        "bytes": len(copy.message.body),
+    }
+    if whole:
+        document |= {
+            "content_type": copy.message.content_type,
+            "headers": dict(copy.message.headers),
+            "body_base64": base64.b64encode(copy.message.body).decode(),
+        }
+    return document
+
+
+def _whole_document(copy: "Letter", *, with_body: bool) -> dict[str, Any]:
+    document = copy_document(copy, whole=True)
+    del document["body_base64"]
+    return document | output.body_document(copy.message.body) if with_body else document
+
+
+def _group_document(group: "Group") -> dict[str, Any]:
+    return {
+        "class": _class_name(group.message_class),
+        "reason": group.reason,
+        "count": group.count,
+        "oldest": output.shown_time(group.oldest),
+        "newest": output.shown_time(group.newest),
+    }
+
+
+def _class_name(number: int) -> str:
+    from timeoutmgr.contracts.message_classes import MessageClass
+
+    known = {each.value: each.name for each in MessageClass}
+    return known.get(number, f"{number:#06x}")
+
+
+def _print_list(
+    groups: Sequence[dict[str, Any]], copies: "Sequence[Letter]", total: int, *, cut: bool
+) -> None:
+    if groups:
+        columns = ("count", "class", "oldest", "reason")
+        rows = [
+            (group["count"], group["class"], group["oldest"], group["reason"][:100])
+            for group in groups
+        ]
+        output.print_table(columns, rows)
+    if copies:
+        click.echo()
+        _print_copies(copies)
+    shown = f", {len(copies)} shown (--limit)" if cut else ""
+    click.echo(f"{total} in the queue{shown}" if total else "empty")
+
+
+def _print_copies(copies: "Sequence[Letter]") -> None:
+    output.print_table(
+        ["message id", "class", "destination", "since", "attempts", "bytes", "reason"],
+        [
+            (
+                copy.message.id,
+                copy.class_name,
+                copy.destination,
+                output.shown_time(copy.kept),
+                copy.attempts,
+                len(copy.message.body),
+                copy.reason.partition("\n")[0][:80],
+            )
+            for copy in copies
+        ],
+        drop=("bytes", "attempts", "since", "destination", "reason"),
+    )

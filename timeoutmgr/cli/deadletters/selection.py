@@ -1,0 +1,200 @@
+"""The options that select dead letters or journal entries, and the queue that holds them."""
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, ClassVar, Final
+
+import click
+
+from timeoutmgr.cli.options import Duration, bundled, option
+from timeoutmgr.cli.shared import Shared, assembled
+from timeoutmgr.errors import ConfigurationError, InvalidMessage, SchemaMissing
+
+if TYPE_CHECKING:
+    from timeoutmgr.deadletter.queues import LetterFilter, LetterQueue
+    from timeoutmgr.deadletter.service import DeadLetterDesk
+    from timeoutmgr.deadletter.stored_copy import Letter
+    from timeoutmgr.endpoint.assembly import AssembledEndpoint
+
+NARROWING: Final = "--id, --class, --destination, --older-than"
+"""Options of a command that changes copies; each of them narrows its selection."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpenQueue:
+    """The endpoint's parts, its dead-letter service, and the queue that the options name."""
+
+    parts: "AssembledEndpoint"
+    service: "DeadLetterDesk"
+    queue: "LetterQueue"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CopySelection:
+    """The options that select stored copies: a queue, and filters on its copies."""
+
+    journal: ClassVar[bool] = False
+    """Whether the queue is a journal."""
+
+    queue_name: str = "deadletter"
+    message_class: str | None = None
+    destination: str | None = None
+    older_than: timedelta | None = None
+    newer_than: timedelta | None = None
+    ids: tuple[str, ...] = ()
+
+    @property
+    def is_narrowed(self) -> bool:
+        """Whether any filter was given."""
+        return any(
+            (self.ids, self.message_class, self.destination, self.older_than, self.newer_than)
+        )
+
+    def filters(self, queue: "LetterQueue") -> "list[LetterFilter]":
+        """Return the filters for *queue*: a filter for each id, or a single filter."""
+        from timeoutmgr.deadletter.addresses import destination
+        from timeoutmgr.deadletter.queues import LetterFilter
+        from timeoutmgr.message.instants import to_micros
+
+        now, wanted = datetime.now(UTC), self.destination
+        if wanted is not None:
+            wanted = destination(wanted, queue.manager.node, queue.manager.store.nodes)
+        return [
+            LetterFilter(
+                message_id=each,
+                destination=wanted,
+                message_class=_class_number(self.message_class),
+                kept_before=None if self.older_than is None else to_micros(now - self.older_than),
+                kept_from=None if self.newer_than is None else to_micros(now - self.newer_than),
+            )
+            for each in self.ids or (None,)
+        ]
+
+    def copies(self, queue: "LetterQueue", limit: int | None) -> "Iterator[Letter]":
+        """Yield the selected copies, the oldest first, a page of them in memory.
+
+        Copies that arrive meanwhile are left out: a message that fails again is not met twice.
+        """
+        found = 0
+        for which in self.filters(queue):
+            newest = queue.newest(which)
+            if newest is None:
+                continue
+            for copy in queue.every(replace(which, kept_before=newest + 1)):
+                if limit is not None and found >= limit:
+                    return
+                found += 1
+                yield copy
+
+    def count(self, queue: "LetterQueue") -> int:
+        """Return the number of selected copies."""
+        return sum(queue.count(which) for which in self.filters(queue))
+
+
+@dataclass(frozen=True, kw_only=True)
+class JournalEntrySelection(CopySelection):
+    """The options that select journal entries."""
+
+    journal: ClassVar[bool] = True
+    queue_name: str = ""
+
+
+dead_letter_queue: Final = option(
+    "--queue",
+    "queue_name",
+    metavar="NAME",
+    help="deadletter, deadxact, an application's own dead-letter queue, or a format name such as "
+    r"DIRECT=OS:host\SYSTEM$;DEADXACT.",
+    default=CopySelection.queue_name,
+    show_default=True,
+)
+journal_queue: Final = option(
+    "--queue",
+    "queue_name",
+    metavar="NAME",
+    help="Queue whose journal to read. Without it, the node's own journal.",
+    default=JournalEntrySelection.queue_name,
+)
+_FILTERS: Final = (
+    option("--class", "message_class", help="Message class: NACK_BAD_DST_Q, or 0x8000."),
+    option("--destination", help="Queue that the message was sent to."),
+    option("--older-than", type=Duration(), help="Minimum age of the copy: 7d."),
+    option("--newer-than", type=Duration(), help="Maximum age of the copy: 2h."),
+    option("--id", "ids", multiple=True, help="Message id; may be given many times."),
+)
+dead_letters: Final = bundled("selection", CopySelection, dead_letter_queue, *_FILTERS)
+"""Add the options that select dead letters; the command gets them as ``selection``."""
+journal_entries: Final = bundled("selection", JournalEntrySelection, journal_queue, *_FILTERS)
+"""Add the options that select journal entries; the command gets them as ``selection``."""
+
+
+@contextmanager
+def opened(shared: Shared, selection: CopySelection) -> Iterator[OpenQueue]:
+    """Lend the selected queue of the endpoint's node; its tables are checked first."""
+    from timeoutmgr.deadletter.service import DeadLetterDesk
+
+    with assembled(shared) as parts:
+        service = parts.features.dead_letters
+        if not isinstance(service, DeadLetterDesk):
+            raise ConfigurationError(
+                f"endpoint {parts.settings.name!r} has no dead-letter queues; enable the feature "
+                "'dead-letter-queues', with its node"
+            )
+        store = service.manager.store
+        path = store.database.path
+        if path is not None and not path.exists():
+            raise SchemaMissing(f"there is no file {path}; run `timeoutmgr install`")
+        store.check()
+        yield OpenQueue(parts, service, _queue(service, selection.queue_name, selection.journal))
+
+
+@contextmanager
+def progress_of(shared: Shared, what: str, total: int) -> Iterator[Callable[[], None]]:
+    """Lend a function that counts a message; it draws a bar on a terminal, nothing elsewhere."""
+    if shared.json or total < 2 or not sys.stderr.isatty():
+        yield lambda: None
+        return
+    with click.progressbar(length=total, label=what, file=sys.stderr) as progress:
+        yield lambda: progress.update(1)
+
+
+def _queue(service: "DeadLetterDesk", name: str, journal: bool) -> "LetterQueue":
+    from timeoutmgr.deadletter.addresses import BoxAddress, resolve
+    from timeoutmgr.deadletter.queues import LetterQueue
+    from timeoutmgr.deadletter.stored_copy import Box
+
+    manager = service.manager
+    if not journal and name in (Box.DEADLETTER, Box.DEADXACT):
+        return LetterQueue(manager, Box(name))
+    if journal and not name:
+        return LetterQueue(manager, Box.JOURNAL)
+    found = resolve(name, manager.node, manager.store.nodes)
+    if not isinstance(found, BoxAddress):
+        return LetterQueue(manager, Box.JOURNAL if journal else Box.DEADXACT, found.queue)
+    if (found.box is Box.JOURNAL) is not journal:
+        raise InvalidMessage(
+            f"{name!r} is {'no' if journal else 'a'} journal; use `timeoutmgr "
+            f"{'deadletters' if journal else 'journal'}` for it"
+        )
+    return LetterQueue(replace(manager, node=found.node), found.box, found.queue)
+
+
+def _class_number(text: str | None) -> int | None:
+    from timeoutmgr.contracts.message_classes import MessageClass
+
+    if text is None:
+        return None
+    try:
+        return MessageClass[text.upper()].value
+    except KeyError:
+        pass
+    try:
+        return int(text, 0)
+    except ValueError:
+        known = ", ".join(each.name for each in MessageClass if each.is_negative)
+        raise InvalidMessage(
+            f"{text!r} is not a message class; expected a number such as 0x8000, or {known}"
+        ) from None

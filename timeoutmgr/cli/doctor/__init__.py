@@ -1,0 +1,1 @@
+"""``timeoutmgr doctor``: its checks, and the findings that they yield."""

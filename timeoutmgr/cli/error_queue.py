@@ -1,0 +1,477 @@
+"""``timeoutmgr errors`` and ``timeoutmgr retry``: the messages of the error queue."""
+
+import base64
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import click
+
+from timeoutmgr.cli import output
+from timeoutmgr.cli.exits import Exit
+from timeoutmgr.cli.options import (
+    Command,
+    Extent,
+    Instant,
+    bundled,
+    common,
+    export_file,
+    extent,
+    limit,
+    option,
+    show_body,
+    with_examples,
+)
+from timeoutmgr.cli.shared import Shared, assembled, require_installed
+
+if TYPE_CHECKING:
+    from timeoutmgr.contracts import Transport
+    from timeoutmgr.message.message import Message, Received
+    from timeoutmgr.transport.error_queue_retry import (
+        EndpointErrorQueue,
+        RetriedMessage,
+        RetryRequest,
+    )
+    from timeoutmgr.transport.failure_records import FailureFilter, FailureGroup, FailureRecord
+
+_HELP = """
+    Look after the messages of the error queue: list, show, retry, delete or export them.
+
+    Listing moves nothing, and never counts towards a delivery limit: on RabbitMQ a queue with such
+    a limit is refused. A limit that a policy sets is seen only if the management API answers.
+
+    Examples:
+      timeoutmgr errors list --groups
+      timeoutmgr errors retry --exception KeyError --dry-run
+    """
+_SENTENCE: Final = 80
+_NARROWING: Final = "--id, --exception, --type, --queue, --since, --until"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailureSelection:
+    """The options that select messages of the error queue."""
+
+    ids: tuple[str, ...] = ()
+    exception: str | None = None
+    message_type: str | None = None
+    queue: str | None = None
+    since: datetime | None = None
+    until: datetime | None = None
+
+    @property
+    def is_narrowed(self) -> bool:
+        """Whether any filter was given."""
+        return self != FailureSelection()
+
+    @property
+    def filter(self) -> "FailureFilter":
+        """The filter that the options describe."""
+        from timeoutmgr.transport.failure_records import FailureFilter
+
+        return FailureFilter(
+            ids=frozenset(self.ids),
+            exception=self.exception,
+            message_type=self.message_type,
+            queue=self.queue,
+            since=self.since,
+            until=self.until,
+        )
+
+
+_ids = option("--id", "ids", multiple=True, help="Message id; may be given many times.")
+_failures = bundled(
+    "selection",
+    FailureSelection,
+    _ids,
+    option("--exception", metavar="CLASS", help="Exception class: KeyError, or shop.TooMany."),
+    option("--type", "message_type", help="Message type."),
+    option("--queue", help="Queue in which the message failed."),
+    option("--since", type=Instant(), help="Earliest time of the failure, in ISO 8601."),
+    option("--until", type=Instant(), help="Time before which the message failed, in ISO 8601."),
+)
+_extent = extent("Every message of the error queue.")
+
+
+@click.group("errors", help=with_examples(_HELP))
+def errors() -> None:
+    """Hold the commands."""
+
+
+@errors.command("list", cls=Command, within="errors")
+@_failures
+@option("--groups", "only_groups", is_flag=True, help="Groups alone, without the messages.")
+@limit(
+    "Maximum number of messages to list; groups count all of them.",
+    default=100,
+    show_default=True,
+)
+@common(environment=False)
+@click.pass_obj
+def list_errors(shared: Shared, selection: FailureSelection, only_groups: bool, limit: int) -> None:
+    """List the messages of the error queue, after their groups by exception and message type.
+
+    Examples:
+      timeoutmgr errors list --groups
+      timeoutmgr errors list --exception KeyError --since 2030-01-01T00:00Z --limit 10
+    """
+    from timeoutmgr.transport.failure_records import failure_groups, failure_record
+
+    with _browsed(shared, selection) as (_queue, messages):
+        failures = [failure_record(received) for received in messages]
+    groups = failure_groups(failures)
+    shown = [] if only_groups else failures[:limit]
+    document: dict[str, Any] = {
+        "total": len(failures),
+        "groups": [_group_document(group) for group in groups],
+    }
+    if not only_groups:
+        document["messages"] = [_failure_document(failure) for failure in shown]
+    cut = not only_groups and len(shown) < len(failures)
+    shared.show(document, lambda: _print_list(groups, shown, len(failures), cut=cut))
+
+
+@errors.command("show", cls=Command, within="errors")
+@click.argument("message_id", metavar="ID")
+@show_body
+@common(environment=False)
+@click.pass_obj
+def show_error(shared: Shared, message_id: str, with_body: bool) -> Exit:
+    """Show the message ID of the error queue whole: its headers, and the traceback of its error.
+
+    Examples:
+      timeoutmgr errors show 6f1c0c9e-0a4e-4c39-8f5e-3f6f2b1f7d11 --body
+    """
+    with _browsed(shared, FailureSelection(ids=(message_id,))) as (_queue, messages):
+        documents = [
+            _whole_document(each) | (output.body_document(each.message.body) if with_body else {})
+            for each in messages
+        ]
+
+    def for_people() -> None:
+        for document in documents:
+            _print_whole(document)
+        if not documents:
+            click.echo(f"the error queue holds no message {output.plain(message_id)}")
+
+    shared.show({"messages": documents}, for_people)
+    return Exit.OK if documents else Exit.NOT_FOUND
+
+
+@errors.command("retry", cls=Command, within="errors")
+@_failures
+@_extent
+@common(environment=False)
+@click.pass_obj
+def retry_errors(shared: Shared, selection: FailureSelection, extent: Extent) -> Exit:
+    """Send messages of the error queue back to the queues where they failed, as retry does.
+
+    The exit code is 0 if every selected message was sent, 3 if none was selected, otherwise 1.
+
+    Examples:
+      timeoutmgr errors retry --exception KeyError --limit 10
+      timeoutmgr errors retry --all --dry-run
+    """
+    return _change(shared, selection, extent, delete=False)
+
+
+@errors.command("delete", cls=Command, within="errors")
+@_failures
+@_extent
+@common(environment=False)
+@click.pass_obj
+def delete_errors(shared: Shared, selection: FailureSelection, extent: Extent) -> Exit:
+    """Delete messages of the error queue for good; export them first to keep a copy.
+
+    The exit code is 0 if messages were deleted, 3 if none was selected.
+
+    Examples:
+      timeoutmgr errors delete --type Ping --until 2030-01-01T00:00Z --dry-run
+      timeoutmgr errors delete --id 6f1c0c9e-0a4e-4c39-8f5e-3f6f2b1f7d11
+    """
+    return _change(shared, selection, extent, delete=True)
+
+
+@errors.command("export", cls=Command, within="errors")
+@_failures
+@limit("Maximum number of messages.")
+@export_file
+@common(environment=False)
+@click.pass_obj
+def export_errors(
+    shared: Shared, selection: FailureSelection, limit: int | None, path: Path | None
+) -> Exit:
+    """Write messages of the error queue as JSON lines, with headers and body, and keep them.
+
+    Examples:
+      timeoutmgr errors export --output errors.jsonl
+      timeoutmgr errors export --queue billing
+    """
+    count = 0
+    with (
+        _browsed(shared, selection) as (_queue, messages),
+        # Open the file after the queue: opening empties a file that is there.
+        click.open_file("-" if path is None else str(path), "w", encoding="utf-8") as target,
+    ):
+        for received in islice(messages, limit):
+            encoded = base64.b64encode(received.message.body).decode()
+            document = _whole_document(received) | {"body_base64": encoded}
+            target.write(json.dumps(document) + "\n")
+            count += 1
+    if path is not None:
+        exported = {"exported": count, "file": str(path)}
+        shared.show(exported, lambda: click.echo(f"{count} exported to {path}"))
+    return Exit.OK if count else Exit.NOT_FOUND
+
+
+@click.command(cls=Command)
+@_ids
+@_extent
+@common(environment=False)
+@click.pass_obj
+def retry(shared: Shared, ids: tuple[str, ...], extent: Extent) -> Exit:
+    """Send messages of the error queue back to the queue where each failed.
+
+    A message leaves the error queue only after its queue has confirmed the message. A crash in
+    between repeats the message under the same id; on the SQL queue both are one transaction. A
+    message stays if it is not selected, if it names no queue, or if it names a queue outside
+    limits.allowed_destinations; the endpoint retries the messages of its satellites. The exit
+    code is 0 if every selected message was sent, 3 if none was selected, otherwise 1.
+
+    Examples:
+      timeoutmgr retry --all --dry-run
+      timeoutmgr retry --id 6f1c0c9e-0a4e-4c39-8f5e-3f6f2b1f7d11
+      timeoutmgr retry --limit 100
+    """
+    from timeoutmgr.transport.error_queue_retry import RetryRequest
+
+    extent.require_selection(bool(ids), "--id")
+    request = RetryRequest(ids=frozenset(ids), limit=extent.limit, dry_run=extent.dry_run)
+    queue, results = _retried(shared, request)
+    chosen = _chosen(results)
+    document = {"error_queue": queue, "messages": [_retried_document(each) for each in chosen]}
+    sent = sum(each.result.is_success for each in chosen)
+
+    def for_people() -> None:
+        _print_results(chosen)
+        verb = "would be retried" if extent.dry_run else "retried"
+        click.echo(f"{sent} {verb}, {len(results) - sent} stay in {queue}")
+
+    shared.show(document, for_people)
+    return _exit_of(chosen)
+
+
+@contextmanager
+def _opened(shared: Shared) -> "Iterator[tuple[Transport, EndpointErrorQueue]]":
+    """Lend the transport and the error queue of the endpoint; its tables are checked first."""
+    from timeoutmgr.transport.error_queue_retry import EndpointErrorQueue
+
+    with assembled(shared) as parts:
+        settings = parts.settings
+        require_installed(settings.transport)
+        yield (
+            settings.transport,
+            EndpointErrorQueue(
+                name=settings.error_queue, endpoint=settings.name, limits=settings.limits
+            ),
+        )
+
+
+@contextmanager
+def _browsed(
+    shared: Shared, selection: FailureSelection
+) -> "Iterator[tuple[EndpointErrorQueue, Iterator[Received]]]":
+    """Lend the error queue and its selected messages, which go back at the end."""
+    from timeoutmgr.transport.failure_records import browse
+
+    with (
+        _opened(shared) as (transport, queue),
+        closing(browse(transport, queue.name, selection.filter)) as messages,
+    ):
+        yield queue, messages
+
+
+def _retried(shared: Shared, request: "RetryRequest") -> "tuple[str, list[RetriedMessage]]":
+    """Carry out *request*; return the name of the error queue, and the results."""
+    from timeoutmgr.transport.error_queue_retry import retry
+
+    with _opened(shared) as (transport, queue):
+        return queue.name, retry(transport, queue, request, prepare=prepared_for_retry)
+
+
+def prepared_for_retry(message: "Message") -> "Message":
+    """Return *message* without its failure, and without the limits that would end it at once."""
+    from timeoutmgr.deadletter.delivery_headers import without_limits
+    from timeoutmgr.resilience.error_copy import without_failure
+
+    return without_limits(without_failure(message))
+
+
+def _change(shared: Shared, selection: FailureSelection, extent: Extent, *, delete: bool) -> Exit:
+    from timeoutmgr.transport.error_queue_retry import RetryRequest
+
+    extent.require_selection(selection.is_narrowed, _NARROWING)
+    request = RetryRequest(
+        which=selection.filter, limit=extent.limit, dry_run=extent.dry_run, delete=delete
+    )
+    if extent.dry_run:
+        with _browsed(shared, selection) as (queue, messages):
+            name = queue.name
+            results = [queue.judge(each, request) for each in islice(messages, extent.limit)]
+    else:
+        name, results = _retried(shared, request)
+    chosen = _chosen(results)
+    document = {
+        "error_queue": name,
+        "dry_run": extent.dry_run,
+        "messages": [_retried_document(each) for each in chosen],
+    }
+    verb = ("would be " if extent.dry_run else "") + ("deleted" if delete else "retried")
+    shared.show(document, lambda: _print_changed(chosen, verb))
+    return _exit_of(chosen)
+
+
+def _chosen(results: "list[RetriedMessage]") -> "list[RetriedMessage]":
+    from timeoutmgr.transport.error_queue_retry import RetryResult
+
+    return [each for each in results if each.result is not RetryResult.LEFT]
+
+
+def _exit_of(chosen: "Sequence[RetriedMessage]") -> Exit:
+    if not chosen:
+        return Exit.NOT_FOUND
+    return Exit.OK if all(each.result.is_success for each in chosen) else Exit.FAILED
+
+
+def _failure_document(failure: "FailureRecord") -> dict[str, Any]:
+    return {
+        "message_id": failure.message_id,
+        "exception": failure.exception,
+        "reason": failure.reason,
+        "type": failure.message_type,
+        "queue": failure.queue,
+        "endpoint": failure.endpoint,
+        "time": output.shown_time(failure.at),
+        "bytes": failure.size,
+    }
+
+
+def _group_document(group: "FailureGroup") -> dict[str, Any]:
+    return {
+        "count": group.count,
+        "exception": group.exception,
+        "type": group.message_type,
+        "oldest": output.shown_time(group.oldest),
+        "newest": output.shown_time(group.newest),
+        "example": group.example,
+    }
+
+
+def _whole_document(received: "Received") -> dict[str, Any]:
+    from timeoutmgr.message.headers import EXCEPTION_STACK
+    from timeoutmgr.transport.failure_records import failure_record
+
+    given = dict(received.message.headers)
+    return {
+        **_failure_document(failure_record(received)),
+        "content_type": received.message.content_type,
+        "traceback": given.pop(EXCEPTION_STACK, None),
+        "headers": given,
+    }
+
+
+def _retried_document(result: "RetriedMessage") -> dict[str, str | None]:
+    return {
+        "message_id": result.message_id,
+        "queue": result.queue,
+        "result": result.result.value,
+        "failed_with": result.reason,
+    }
+
+
+def _print_list(
+    groups: "Sequence[FailureGroup]",
+    failures: "Sequence[FailureRecord]",
+    total: int,
+    *,
+    cut: bool,
+) -> None:
+    if groups:
+        _print_groups(groups)
+    if failures:
+        click.echo()
+        _print_failures(failures)
+    shown = f", {len(failures)} shown (--limit)" if cut else ""
+    click.echo(f"{total} in the error queue{shown}" if total else "no such message")
+
+
+def _print_groups(groups: "Sequence[FailureGroup]") -> None:
+    output.print_table(
+        ["count", "exception", "type", "newest", "example"],
+        [
+            (
+                group.count,
+                group.exception,
+                group.message_type,
+                output.shown_time(group.newest),
+                _short(group.example),
+            )
+            for group in groups
+        ],
+        drop=("newest",),
+    )
+
+
+def _print_failures(failures: "Sequence[FailureRecord]") -> None:
+    output.print_table(
+        ["message id", "time", "queue", "type", "exception", "reason"],
+        [
+            (
+                failure.message_id,
+                output.shown_time(failure.at),
+                failure.queue,
+                failure.message_type,
+                failure.exception,
+                _short(failure.reason),
+            )
+            for failure in failures
+        ],
+        drop=("queue", "time", "type", "reason"),
+    )
+
+
+def _print_whole(document: dict[str, Any]) -> None:
+    below = ("headers", "traceback", "body")
+    output.print_pairs([pair for pair in document.items() if pair[0] not in below])
+    for name, value in document["headers"].items():
+        click.echo(f"  {output.plain(name)}: {output.plain(value)}")
+    for name in ("traceback", "body"):
+        lines = (document.get(name) or "").splitlines()
+        if lines:
+            click.echo("\n".join(["", *map(output.plain, lines)]))
+
+
+def _print_changed(chosen: "Sequence[RetriedMessage]", verb: str) -> None:
+    _print_results(chosen)
+    failed = sum(not each.result.is_success for each in chosen)
+    click.echo(f"{len(chosen) - failed} {verb}" + (f", {failed} stay" if failed else ""))
+
+
+def _print_results(chosen: "Sequence[RetriedMessage]") -> None:
+    if chosen:
+        output.print_table(
+            ["message id", "queue", "result", "failed with"],
+            [
+                (each.message_id, each.queue, each.result.value, _short(each.reason))
+                for each in chosen
+            ],
+        )
+
+
+def _short(reason: str | None) -> str | None:
+    return None if reason is None else reason.partition("\n")[0][:_SENTENCE]

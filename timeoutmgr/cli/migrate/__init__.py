@@ -1,0 +1,1 @@
+"""``timeoutmgr migrate``."""

@@ -1,0 +1,96 @@
+"""Rows of the table ``runs``: each is an execution of a migration or of a pipeline job.
+
+``kind`` tells them apart. ``parameters`` is the text that a run was begun with, as its ledger wrote
+it: ledgers compare it as text.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from sqlalchemy import ColumnElement, Connection, Row, Table, insert, select, update
+
+from timeoutmgr.message.instants import Micros
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunRow:
+    """A run as its row has it; *runner* is the owner name of the process that works at it."""
+
+    run_id: str
+    kind: str
+    state: str
+    created: Micros
+    parameters: str
+    endpoint: str | None = None
+    runner: str | None = None
+    ended: Micros | None = None
+    report: Mapping[str, Any] | None = None
+
+
+class RunRows:
+    """Statements on the table *runs*; each takes the transaction of its caller."""
+
+    def __init__(self, runs: Table) -> None:
+        self._runs: Final = runs
+
+    def insert(self, connection: Connection, run: RunRow) -> None:
+        """Insert *run*, which has neither ended nor reported."""
+        row = {
+            "run_id": run.run_id,
+            "kind": run.kind,
+            "state": run.state,
+            "created": run.created,
+            "parameters": run.parameters,
+            "endpoint": run.endpoint,
+            "runner": run.runner,
+        }
+        connection.execute(insert(self._runs), row)
+
+    def find(self, connection: Connection, run_id: str, *, lock: bool = False) -> RunRow | None:
+        """Return the run, or None; with *lock* no other process changes it before the commit."""
+        statement = select(self._runs).where(self._runs.c.run_id == run_id)
+        row = connection.execute(statement.with_for_update() if lock else statement).first()
+        return None if row is None else _run_row(row)
+
+    def locked(self, connection: Connection, run_id: str) -> RunRow:
+        """Return the run, which exists, locked until the commit."""
+        found = self.find(connection, run_id, lock=True)
+        assert found is not None, f"run {run_id} was begun"
+        return found
+
+    def matching(self, connection: Connection, *conditions: ColumnElement[bool]) -> list[RunRow]:
+        """Return the runs that meet *conditions*, the oldest first."""
+        runs = self._runs
+        statement = select(runs).where(*conditions).order_by(runs.c.created, runs.c.run_id)
+        return [_run_row(row) for row in connection.execute(statement)]
+
+    def change(
+        self,
+        connection: Connection,
+        run_id: str,
+        *,
+        report: Mapping[str, Any] | None = None,
+        **values: Any,
+    ) -> None:
+        """Set columns of the run to *values*; without *report* its last report stays."""
+        if report is not None:
+            values["report"] = json.dumps(report, sort_keys=True)
+        connection.execute(update(self._runs).where(self._runs.c.run_id == run_id).values(**values))
+
+
+def _run_row(row: Row[Any]) -> RunRow:
+    return RunRow(
+        run_id=row.run_id,
+        kind=row.kind,
+        state=row.state,
+        created=row.created,
+        parameters=row.parameters,
+        endpoint=row.endpoint,
+        runner=row.runner,
+        ended=row.ended,
+        report=None if row.report is None else json.loads(row.report),
+    )

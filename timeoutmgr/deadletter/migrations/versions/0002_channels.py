@@ -1,0 +1,18 @@
+"""The channel of the final acknowledgement that settled a copy: by which way it came."""
+
+from sqlalchemy import Column, MetaData, Table, Text
+
+from timeoutmgr.database.upgrade import add_missing_columns, revision_attributes
+
+revision = "0002"
+down_revision = "0001"
+branch_labels = None
+depends_on = None
+
+
+def upgrade() -> None:
+    """Add the column; it is empty in the rows that are there, whose channel is not known."""
+    attributes = revision_attributes()
+    metadata = MetaData(schema=attributes["schema"])
+    for name in ("dead_letters", "awaiting_final_ack", "journal"):
+        add_missing_columns(Table(attributes["prefix"] + name, metadata), Column("channel", Text()))

@@ -1,0 +1,1 @@
+"""Endpoints: configured, assembled, installed, run."""

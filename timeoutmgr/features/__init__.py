@@ -1,0 +1,1 @@
+"""Features: the abilities of an endpoint beyond sending and handling."""

@@ -1,0 +1,178 @@
+"""Features: abilities of an endpoint beyond sending and handling. Enabled, checked, then set up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, Protocol
+
+from timeoutmgr.contracts import (
+    Clock,
+    DeadLetters,
+    Persistence,
+    TransactionMode,
+    Transport,
+)
+from timeoutmgr.errors import FeatureRefused
+from timeoutmgr.features.breakers import Breakers
+from timeoutmgr.features.delayed_delivery import DelayedDeliverySettings
+from timeoutmgr.features.parts import FeatureParts
+from timeoutmgr.message.routes import DelayRoute
+from timeoutmgr.message.validation import Limits
+from timeoutmgr.resilience.critical import CriticalErrors
+from timeoutmgr.telemetry import Telemetry
+
+FIRST: Final = 0
+"""Priority of a feature whose parts other features use: dead letters."""
+USUAL: Final = 10
+LAST: Final = 20
+"""Priority of a feature that uses the route of another feature: native delayed delivery."""
+
+
+class ManagerDisabled(Enum):
+    """Whether a timeout manager beside native delayed delivery was said to be gone for good."""
+
+    NOT_SAID = "not said"
+    ONCE_DRAINED = "once drained"
+    FORCED = "forced"
+
+
+class FeatureSettings(Protocol):
+    """The settings of an endpoint that features read."""
+
+    @property
+    def name(self) -> str:
+        """The name of the endpoint."""
+        ...
+
+    @property
+    def transport(self) -> Transport:
+        """The way to the queues."""
+        ...
+
+    @property
+    def persistence(self) -> Persistence | None:
+        """The place of stored timeouts."""
+        ...
+
+    @property
+    def features(self) -> Sequence[Feature]:
+        """The enabled features."""
+        ...
+
+    @property
+    def delayed_delivery(self) -> DelayedDeliverySettings | None:
+        """The settings of a delayed message store, or None."""
+        ...
+
+    @property
+    def external_timeout_manager(self) -> str | None:
+        """The address of a timeout manager elsewhere."""
+        ...
+
+    @property
+    def manager_disabled(self) -> ManagerDisabled:
+        """Whether a timeout manager is gone for good."""
+        ...
+
+    @property
+    def send_only(self) -> bool:
+        """Whether the endpoint receives nothing."""
+        ...
+
+    @property
+    def input_queue(self) -> str:
+        """The queue of the endpoint's own handlers."""
+        ...
+
+    @property
+    def error_queue(self) -> str:
+        """The queue of failed messages."""
+        ...
+
+    @property
+    def limits(self) -> Limits:
+        """The limits of messages."""
+        ...
+
+    @property
+    def install(self) -> bool:
+        """Whether the start creates missing queues and tables."""
+        ...
+
+    @property
+    def accept_loss(self) -> bool:
+        """Whether messages may be lost."""
+        ...
+
+    @property
+    def clock(self) -> Clock:
+        """The clock of this host."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Prerequisite:
+    """Something that must hold for a feature; the sentence says why it does not."""
+
+    holds: bool
+    sentence: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureContext:
+    """The endpoint as a feature finds it at its set-up.
+
+    *dead_letters* and *stored_delays* come from features of a lower priority.
+    """
+
+    settings: FeatureSettings
+    mode: TransactionMode
+    new_id: Callable[[], str]
+    telemetry: Telemetry
+    critical: CriticalErrors
+    breakers: Breakers
+    owner: str
+    dead_letters: DeadLetters | None = None
+    stored_delays: DelayRoute | None = None
+
+    @property
+    def transport(self) -> Transport:
+        """The way to the queues."""
+        return self.settings.transport
+
+    @property
+    def clock(self) -> Clock:
+        """The clock of this host."""
+        return self.settings.clock
+
+
+class Feature(Protocol):
+    """A capability that is enabled in the configuration."""
+
+    @property
+    def name(self) -> str:
+        """Its name in configuration files."""
+        ...
+
+    @property
+    def priority(self) -> int:
+        """Its place in the order of set-up, the lowest first; see FIRST, USUAL and LAST."""
+        ...
+
+    def prerequisites(self, settings: FeatureSettings) -> Iterable[Prerequisite]:
+        """Return the conditions; the first that does not hold ends the start with its sentence."""
+        ...
+
+    def set_up(self, context: FeatureContext) -> FeatureParts:
+        """Return satellites, tasks and routes for the endpoint; no I/O yet."""
+        ...
+
+
+def check_prerequisites(features: Iterable[Feature], settings: FeatureSettings) -> None:
+    """Raise FeatureRefused with the sentence of the first prerequisite that does not hold."""
+    for feature in features:
+        for prerequisite in feature.prerequisites(settings):
+            if not prerequisite.holds:
+                raise FeatureRefused(f"feature {feature.name!r}: {prerequisite.sentence}")

@@ -1,0 +1,179 @@
+"""The parts that features give an endpoint: frozen values, merged and checked in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+from timeoutmgr.contracts import (
+    DeadLetters,
+    TimeoutStore,
+    TransportSession,
+)
+from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.message.expiry import Expiry
+from timeoutmgr.message.instants import Micros
+from timeoutmgr.message.message import Outgoing
+from timeoutmgr.message.routes import DelayRoute
+from timeoutmgr.transport.direct_storage import DirectStorage
+from timeoutmgr.transport.pump import Consumption
+
+if TYPE_CHECKING:
+    from timeoutmgr.features.delayed_delivery import StoreStart
+
+MissingDestinations: TypeAlias = Callable[[TransportSession, Sequence[str]], list[str]]
+"""Returns the queues that do not exist, and readies the other queues for delayed messages."""
+
+
+class Installed(Protocol):
+    """Something of a feature's own that installers create: tables, say."""
+
+    def install(self) -> None:
+        """Create missing parts; twice and concurrently is fine."""
+        ...
+
+    def check(self) -> None:
+        """Raise SchemaMissing, with the command to run, where ``install`` is needed."""
+        ...
+
+    def ddl(self) -> str:
+        """Return the statements that ``install`` would run where nothing is yet."""
+        ...
+
+
+class NativeDelays(Protocol):
+    """The route into the delays of the broker itself."""
+
+    @property
+    def falls_back(self) -> bool:
+        """Whether the timeout manager's store keeps a message that the broker cannot delay."""
+        ...
+
+    def __call__(self, outgoing: Outgoing, due: Micros) -> Outgoing:
+        """Return *outgoing* on its way; raise InvalidMessage if it cannot be delayed."""
+        ...
+
+
+class Task(Protocol):
+    """Something that runs beside the satellites while the endpoint runs."""
+
+    def start(self) -> None:
+        """Start; returns at once."""
+        ...
+
+    def stop(self) -> None:
+        """Stop; returns when all is still. Stop before start and twice is fine."""
+        ...
+
+    def watch(self) -> None:
+        """Look after itself; called about every second from the endpoint's watchdog."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Satellite:
+    """A receiver on a queue of the endpoint's own.
+
+    A satellite on an *optional_queue* drains the queue of another feature, which an earlier
+    configuration had: it consumes if the queue exists when the endpoint starts, and installers do
+    not create the queue.
+    """
+
+    consumption: Consumption
+    concurrency: int = 1
+    optional_queue: bool = False
+
+    def __post_init__(self) -> None:
+        """Check every value."""
+        if self.concurrency < 1:
+            raise ConfigurationError(
+                f"satellite {self.consumption.name!r} needs at least one thread, "
+                f"got {self.concurrency}"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class ManagerRoute:
+    """The way of delayed messages to the timeout manager at *address*."""
+
+    address: str
+    delays: DelayRoute
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FeatureParts:
+    """The parts that a feature gives the endpoint, or the parts of all its features.
+
+    *native_delays* come before *manager*, even beside a store;
+    *missing_destinations* looks for the destinations of delayed messages.
+    """
+
+    satellites: tuple[Satellite, ...] = ()
+    tasks: tuple[Task, ...] = ()
+    installed: tuple[Installed, ...] = ()
+    store: TimeoutStore | None = None
+    delayed: StoreStart | None = None
+    direct: DirectStorage | None = None
+    manager: ManagerRoute | None = None
+    native_delays: NativeDelays | None = None
+    missing_destinations: MissingDestinations | None = None
+    dead_letters: DeadLetters | None = None
+    expiry: Expiry | None = None
+
+    @property
+    def manager_address(self) -> str | None:
+        """The queue of the timeout manager, or None."""
+        return None if self.manager is None else self.manager.address
+
+    @property
+    def stored_delays(self) -> DelayRoute | None:
+        """The way of a delayed message into a store, or None."""
+        return None if self.manager is None else self.manager.delays
+
+    @property
+    def delays(self) -> DelayRoute | None:
+        """The way of a delayed message: the broker's own way comes first."""
+        return self.native_delays or self.stored_delays
+
+    @property
+    def remembering_delays(self) -> DelayRoute | None:
+        """The way of a delayed message to a store that remembers ids, or None."""
+        return self.stored_delays if self.delayed is None else None
+
+    @property
+    def cancellable_delays(self) -> DelayRoute | None:
+        """The way of a delayed message that can still be cancelled, or None."""
+        native = self.native_delays
+        return self.stored_delays if native is None or native.falls_back else None
+
+
+def merged(parts: Mapping[str, FeatureParts]) -> FeatureParts:
+    """Return the parts of all features, which are given by name in the order of their set-up.
+
+    Raises ConfigurationError if two features give a part that an endpoint has once.
+    """
+    found: dict[str, Any] = {}
+    givers: dict[str, str] = {}
+    for feature, own in parts.items():
+        for field in fields(FeatureParts):
+            value = getattr(own, field.name)
+            if isinstance(value, tuple):
+                found[field.name] = (*found.get(field.name, ()), *value)
+            elif value is not None:
+                if field.name in givers:
+                    raise _clash(field.name, found[field.name], value, givers[field.name], feature)
+                givers[field.name], found[field.name] = feature, value
+    return FeatureParts(**found)
+
+
+def _clash(name: str, one: Any, other: Any, first: str, second: str) -> ConfigurationError:
+    if isinstance(one, ManagerRoute):
+        return ConfigurationError(
+            f"Another feature has already set the timeout manager address "
+            f"({one.address!r}); {other.address!r} cannot be a second one. Use one of them."
+        )
+    return ConfigurationError(
+        f"features {first!r} and {second!r} both bring {name}, which an endpoint has once; "
+        "disable one of them"
+    )

@@ -1,0 +1,1 @@
+"""RabbitMQ delay levels as the source or the target of a migration."""

@@ -1,0 +1,100 @@
+"""The loops around the steps: all batches of a run, and all that an abort puts back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+
+from timeoutmgr.clock import SystemClock
+from timeoutmgr.contracts import Clock
+from timeoutmgr.crashpoints import reach
+from timeoutmgr.errors import MigrationFailed
+from timeoutmgr.migration.abort_step import finish_sending, known_as_hidden, put_back
+from timeoutmgr.migration.batch_claim import claim_batch
+from timeoutmgr.migration.batch_step import move
+from timeoutmgr.migration.ports import MigrationLedger, Source, Target
+from timeoutmgr.migration.report import Report, report
+from timeoutmgr.migration.runs import Batch, MigrationRun
+from timeoutmgr.migration.states import BatchState, MigrationRunState
+
+OnBatch = Callable[[Batch], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Participants:
+    """Source, target and ledger of one endpoint, and the loops of a run between them.
+
+    *runner* names the process that works; *pause* waits for a number of seconds; *clock* is the
+    clock of this host.
+    """
+
+    source: Source
+    target: Target
+    ledger: MigrationLedger
+    runner: str
+    pause: Callable[[float], object] = time.sleep
+    clock: Clock = field(default_factory=SystemClock)
+
+    def close(self) -> None:
+        """Release the run, then close source and target."""
+        self.ledger.release(self.runner)
+        self.source.close()
+        self.target.close()
+
+    def migrate(self, run: MigrationRun, on_batch: OnBatch = lambda _batch: None) -> Report:
+        """Move every batch that is not done; verify, and save the report.
+
+        Can be interrupted anywhere, and begun again with the same run.
+        """
+        for batch in self.ledger.batches(run.id):
+            if batch.state is not BatchState.DONE:
+                on_batch(move(self, run, claim_batch(self, run, batch)))
+        made = report(self.ledger, run, MigrationRunState.COMPLETED)
+        left = self.source.hidden(run.id)
+        if left or not made.verified:
+            raise MigrationFailed(
+                f"run {run.id}: {left} timeouts are still hidden, and of {made.collected} taken "
+                f"{made.new} arrived and {made.known} were known; run again, or abort"
+            )
+        self.target.shut(run.id)
+        reach("migration.shut")
+        self.ledger.move_run(run.id, MigrationRunState.COMPLETED, report=made.document())
+        reach("migration.completed")
+        return made
+
+    def abort(self, run: MigrationRun, on_batch: OnBatch = lambda _batch: None) -> Report:
+        """Put back the open batches; timeouts at the target stay there.
+
+        Can be interrupted anywhere, and begun again.
+        """
+        self.ledger.move_run(run.id, MigrationRunState.ABORTING)
+        reach("migration.aborting")
+        if not self.target.knows_what_it_has:
+            for batch in self._claimed_batches(run):
+                if batch.state is BatchState.SENDING:
+                    on_batch(finish_sending(self, run, batch))
+        self.target.shut(run.id)
+        reach("migration.shut_for_good")
+        for batch in self._claimed_batches(run):
+            found = known_as_hidden(self, run, batch)
+            if found.state.is_open:
+                on_batch(put_back(self, run, found))
+        left = self.source.hidden(run.id)
+        if left:
+            raise MigrationFailed(f"run {run.id}: {left} timeouts are still hidden; abort again")
+        made = report(self.ledger, run, MigrationRunState.ABORTED)
+        self.ledger.move_run(run.id, MigrationRunState.ABORTED, report=made.document())
+        reach("migration.aborted")
+        return made
+
+    def _claimed_batches(self, run: MigrationRun) -> Iterator[Batch]:
+        """Yield the run's batches, open and claimed batches once their owners have released them.
+
+        A worker of another runner can claim no further batch.
+        """
+        held = self.ledger.claimed(run.id)
+        for batch in self.ledger.batches(run.id):
+            yield (
+                claim_batch(self, run, batch) if batch.state.is_open or batch.no in held else batch
+            )

@@ -1,0 +1,474 @@
+"""Options of the jobs: each is declared once, as a field of a frozen dataclass.
+
+The metadata of a field holds its flag, its help and its checks. The dataclass runs the checks; the
+commands get their click options, environment variables and documentation from the same metadata.
+Nothing here needs the extra.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import Field, dataclass, field, fields
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
+
+from timeoutmgr.endpoint.configuration import check_endpoint_name
+from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.message.instants import Micros
+from timeoutmgr.message.validation import Limits
+from timeoutmgr.pipeline.writers.conflicts import KnownIdRule
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+FORMATS: Final = ("parquet", "csv", "json")
+PAST: Final = ("reject", "dispatch", "shift")
+TEXTS: Final = ("destination", "key", "saga_id", "message_type", "content_type", "body_encoding")
+COLUMNS: Final = (*TEXTS, "due", "delay", "body", "headers")
+"""The columns of a data set that a job reads; the columns in TEXTS as texts."""
+GROUPS: Final = ("endpoint", "destination", "day")
+QUANTILES: Final = {"p50": 0.5, "p90": 0.9, "p99": 0.99, "p999": 0.999}
+"""The quantiles of lateness, by their names in reports."""
+TABLE: Final = "table:"
+
+_DECLARED: Final = "option"
+_RUN_ID: Final = re.compile(r"[^/\0]{1,200}")
+# A single letter and a colon is a drive. A single slash, since a Path merges two of them.
+_SCHEME: Final = re.compile(r"[a-z][a-z0-9+.-]+:/", re.IGNORECASE)
+
+Check: TypeAlias = Callable[[str, Any], object]
+"""Raises ConfigurationError if the option of a name may not have a value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """How an option of a job is given on the command line; without *flag* only in Python."""
+
+    flag: str = ""
+    help: str = ""
+    checks: tuple[Check, ...] = ()
+    metavar: str | None = None
+    is_required: bool = True
+    """Whether the command needs the option if the dataclass has no default for it."""
+    shows_default: bool = True
+
+
+def option(flag: str = "", help: str = "", *checks: Check, **more: Any) -> Mapping[str, Any]:
+    """Return the metadata of a field; *more* are fields of ``Declaration``."""
+    return {_DECLARED: Declaration(flag, help, checks, **more)}
+
+
+def declared_fields(options: "type[DataclassInstance]") -> list[tuple[Field[Any], Declaration]]:
+    """Return the fields of *options* that declare something, in their order."""
+    return [(one, one.metadata[_DECLARED]) for one in fields(options) if _DECLARED in one.metadata]
+
+
+def check_declared(options: "DataclassInstance") -> None:
+    """Run the checks that the fields of *options* declare, on all values that are given."""
+    for one, declared in declared_fields(type(options)):
+        value = getattr(options, one.name)
+        for check in declared.checks if value is not None else ():
+            check(one.name, value)
+
+
+def positive(name: str, value: Any) -> None:
+    """Refuse zero and less."""
+    if value <= type(value)(0):
+        raise ConfigurationError(f"{name} must be positive, got {value}")
+
+
+def not_negative(name: str, value: Any) -> None:
+    """Refuse less than zero."""
+    if value < type(value)(0):
+        raise ConfigurationError(f"{name} is not negative, got {value}")
+
+
+def one_of(*known: str) -> Check:
+    """Return a check that refuses all but *known*."""
+
+    def check(name: str, value: str) -> None:
+        if value not in known:
+            raise ConfigurationError(f"{name} is one of {known}, got {value!r}")
+
+    return check
+
+
+def folder_option(name: str, value: str | Path) -> Path:
+    """Return *value*, the option *name*, as a path; raise ConfigurationError if it is a URL.
+
+    As a path ``s3a://lake/h`` is a folder ``s3a:`` beside the program, which is never meant. Ask
+    before the path is made absolute: behind a root no scheme is seen.
+    """
+    if _SCHEME.match(str(value)):
+        raise ConfigurationError(
+            f"{name} is a folder of the file system, got the URL {str(value)!r}, which would be "
+            "taken for a folder beside this program; mount it, and give the path under which this "
+            "process and all of Spark's workers see it"
+        )
+    return Path(value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RequestRules:
+    """How rows become timeouts of *endpoint*.
+
+    *dataset* names the data set of the rows: the message id of a row is the data set and its key,
+    or, without a key, the data set and a digest of its content. *past* decides on a row that is
+    due already: ``reject`` it, ``dispatch`` it as it is, or ``shift`` it to *now*.
+    *unknown* are destinations that do not exist.
+    """
+
+    endpoint: str
+    dataset: str
+    now: Micros
+    message_type: str | None = None
+    past: str = field(default="reject", metadata=option("", "", one_of(*PAST)))
+    limits: Limits = field(default_factory=Limits)
+    unknown: frozenset[str] = frozenset()
+
+    def __post_init__(self) -> None:
+        """Check every value."""
+        check_declared(self)
+        if not (self.dataset and self.dataset.isascii() and self.dataset.isprintable()) or (
+            len(self.dataset) > 100
+        ):
+            raise ConfigurationError(
+                f"dataset is 1 to 100 printable ASCII characters, got {self.dataset!r}"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleOptions:
+    """Options of ``schedule``: rows of the files or folders *paths* into *store*.
+
+    *columns* maps our names of columns to their names in the files. With *multi_line* a value of
+    CSV may hold line ends, and a task reads a whole file. *rejects* is a folder for the rows that
+    cannot be scheduled, as JSON with their reasons; the job stores nothing if more than
+    *max_reject_ratio* of all rows are rejects. Seconds in which more than *max_per_second* are due
+    are smeared: their rows come up to *jitter* later. ``RequestRules`` explains the other fields.
+    """
+
+    store: str
+    paths: tuple[str, ...]
+    dataset: str = field(
+        metadata=option("--dataset", "What the rows are of; part of their message ids.")
+    )
+    format: str = field(
+        default="parquet", metadata=option("--format", "parquet, csv or json.", one_of(*FORMATS))
+    )
+    multi_line: bool = field(
+        default=False,
+        metadata=option("--multi-line", "Values of CSV may hold line ends; one task a file."),
+    )
+    columns: Mapping[str, str] = field(
+        default_factory=dict,
+        metadata=option(
+            "--map",
+            "A column that has another name in the files: due=send_at; many times.",
+            metavar="NAME=COLUMN",
+        ),
+    )
+    ignore_extra: bool = field(
+        default=False,
+        metadata=option("--ignore-extra", "Leave columns out that schedule does not know."),
+    )
+    endpoint: str = field(
+        metadata=option(
+            "--endpoint",
+            "Whose timeouts they are. Without it, the endpoint of the settings.",
+            lambda _name, value: check_endpoint_name(value),
+            is_required=False,
+        )
+    )
+    message_type: str | None = field(
+        default=None, metadata=option("--type", "Message type of rows that have none of their own.")
+    )
+    past: str = field(
+        default="reject", metadata=option("--past", "reject, dispatch or shift to now.")
+    )
+    limits: Limits = field(default_factory=Limits)
+    rejects: Path | None = field(
+        default=None, metadata=option("--rejects", "Folder for rejects.", folder_option)
+    )
+    max_reject_ratio: float = field(
+        default=0.0, metadata=option("--max-reject-ratio", "More: nothing.")
+    )
+    max_per_second: int | None = field(
+        default=None,
+        metadata=option(
+            "--max-per-second", "Smear seconds in which more are due; see --jitter.", positive
+        ),
+    )
+    jitter: timedelta | None = field(
+        default=None,
+        metadata=option("--jitter", "How much later smeared rows may be.", positive),
+    )
+    on_conflict: str = field(
+        default=KnownIdRule.IGNORE.value,
+        metadata=option(
+            "--on-conflict",
+            "ignore, verify or error.",
+            lambda _name, value: KnownIdRule.named(value),
+        ),
+    )
+    run_id: str | None = field(
+        default=None,
+        metadata=option(
+            "--run-id", "Name of the run. Without it, that of the same run before, or a new one."
+        ),
+    )
+    dry_run: bool = field(
+        default=False, metadata=option("--dry-run", "Only say what would be stored.")
+    )
+
+    def __post_init__(self) -> None:
+        """Check every value."""
+        self.rules(now=0)  # checks the values that rules have too
+        if (self.max_per_second is None) != (self.jitter is None):
+            raise ConfigurationError("max_per_second and jitter go together; give both or none")
+        check_declared(self)
+        if self.multi_line and self.format == "parquet":
+            raise ConfigurationError("multi_line is for csv and json; Parquet has no lines")
+        strange = sorted(self.columns.keys() - set(COLUMNS))
+        if strange:
+            raise ConfigurationError(
+                f"columns maps {strange[0]!r}, expected one of {', '.join(COLUMNS)}"
+            )
+        if not self.paths:
+            raise ConfigurationError("no file is given; name at least one file or folder")
+        if not 0 <= self.max_reject_ratio <= 1:
+            raise ConfigurationError(
+                f"max_reject_ratio is between 0 and 1, got {self.max_reject_ratio}"
+            )
+
+    def rules(self, now: Micros, unknown: frozenset[str] = frozenset()) -> RequestRules:
+        """Return the rules for a run at *now*."""
+        return RequestRules(
+            endpoint=self.endpoint,
+            dataset=self.dataset,
+            now=now,
+            message_type=self.message_type,
+            past=self.past,
+            limits=self.limits,
+            unknown=unknown,
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ForecastOptions:
+    """Options of ``forecast``: the time *ahead* of the stores, in buckets of *bucket*.
+
+    *capacity* is the rate of the senders in messages a second, if it is known. An overdue timeout
+    counts as due now.
+    """
+
+    stores: tuple[str, ...]
+    bucket: timedelta = field(
+        default=timedelta(minutes=1), metadata=option("--bucket", "Width: 1s, 1m, 1h.")
+    )
+    ahead: timedelta = field(
+        default=timedelta(days=7), metadata=option("--horizon", "How far ahead.")
+    )
+    capacity: float | None = field(
+        default=None,
+        metadata=option("--capacity", "Messages a second that can be sent.", positive),
+    )
+    peaks: int = 10
+
+    def __post_init__(self) -> None:
+        """Check every value."""
+        _require_store(self.stores)
+        if self.ahead < self.bucket:
+            raise ConfigurationError(
+                f"the horizon is at least one bucket ({self.bucket}), got {self.ahead}"
+            )
+        check_declared(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReconcileOptions:
+    """Options of ``reconcile``.
+
+    Of *archive* counts the archived history of these stores. *accepted* is a file or folder, or
+    ``table:NAME`` of Spark's catalog, with the message ids (or timeout ids) that senders know to be
+    accepted for *endpoint*'s manager: with it, the job also finds messages that never reached a
+    store. A message of it without a due time is undecided until a store has seen it, unless all of
+    the list was accepted before *as_of*, and that is *grace* ago. A message that was due more than
+    *grace* ago is expected to have ended. *out* is a folder for all verdicts; the report names
+    *examples* of each verdict that is not well.
+    """
+
+    stores: tuple[str, ...]
+    archive: Path | None = field(
+        default=None,
+        metadata=option(
+            "--archive", "What was archived of these stores counts too.", folder_option
+        ),
+    )
+    accepted: str | None = field(
+        default=None,
+        metadata=option(
+            "--accepted",
+            "The message ids that senders know to be accepted; a table is of Spark's catalog.",
+            metavar="FILE|table:NAME",
+        ),
+    )
+    as_of: datetime | None = field(
+        default=None,
+        metadata=option(
+            "--as-of",
+            "All of --accepted was accepted before this time. Without it, a message there that has "
+            "no due time and that no store has seen is undecided.",
+        ),
+    )
+    endpoint: str | None = field(
+        default=None,
+        metadata=option(
+            "--endpoint", "Whose manager accepted them. Without it, that of the settings."
+        ),
+    )
+    grace: timedelta = field(
+        default=timedelta(minutes=5),
+        metadata=option("--grace", "Time to end after due.", not_negative),
+    )
+    late: timedelta = field(
+        default=timedelta(minutes=1),
+        metadata=option("--late", "Later than this is late.", not_negative),
+    )
+    out: Path | None = field(
+        default=None,
+        metadata=option("--out", "Folder for all verdicts, as Parquet.", folder_option),
+    )
+    examples: int = 20
+
+    def __post_init__(self) -> None:
+        """Check every value."""
+        _require_store(self.stores)
+        if self.accepted is not None and self.endpoint is None:
+            raise ConfigurationError("accepted ids are of an endpoint; say which")
+        if self.as_of is not None and (self.accepted is None or self.as_of.tzinfo is None):
+            raise ConfigurationError(
+                f"as_of is an instant with a zone, of a list of accepted ids; got {self.as_of} and "
+                f"accepted {self.accepted!r}"
+            )
+        if self.accepted in ("", TABLE):
+            raise ConfigurationError(
+                f"accepted is a file, a folder, or {TABLE}NAME, where NAME is a table of Spark's "
+                f"catalog; got {self.accepted!r}"
+            )
+        check_declared(self)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LatenessOptions:
+    """Options of ``lateness``: *quantile* of each group *by* some columns is at most *slo*.
+
+    Of *archive* counts the archived history of these stores; of all, without a store. The report
+    names the *named* worst groups; all of them count.
+    """
+
+    stores: tuple[str, ...]
+    archive: Path | None = field(
+        default=None,
+        metadata=option(
+            "--archive", "What was archived of these stores counts too.", folder_option
+        ),
+    )
+    by: tuple[str, ...] = field(default=GROUPS, metadata=option("--by", "Groups."))
+    quantile: str = field(
+        default="p99", metadata=option("--quantile", "p50, p90, p99 or p999.", one_of(*QUANTILES))
+    )
+    slo: timedelta = field(
+        default=timedelta(minutes=1),
+        metadata=option("--slo", "What it is to be at most.", not_negative),
+    )
+    named: int = 10_000
+
+    def __post_init__(self) -> None:
+        """Check every value."""
+        if not self.stores and self.archive is None:
+            raise ConfigurationError("neither a store nor an archive is given")
+        strange = sorted(set(self.by) - set(GROUPS))
+        if strange or not self.by:
+            raise ConfigurationError(f"by is some of {GROUPS}, got {self.by}")
+        check_declared(self)
+        if self.named < 1:
+            raise ConfigurationError(f"named is at least 1, got {self.named}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveOptions:
+    """Options of ``archive``: history older than *older_than*, into the folder *to*.
+
+    *purge* removes archived rows from the store, *batch* rows in a transaction; also the rows that
+    earlier runs archived there and left in the store, if all of a run are that old.
+    """
+
+    store: str
+    to: Path = field(metadata=option("--to", "Folder.", folder_option))
+    older_than: timedelta = field(metadata=option("--older-than", "Archive what is older: 30d."))
+    purge: bool = field(
+        default=True, metadata=option("--keep", "Leave it in the store, until a run without this.")
+    )
+    batch: int = field(default=5_000, metadata=option("--batch", "Rows removed at once."))
+    run_id: str | None = field(
+        default=None, metadata=option("--run-id", "Name of the run. Without it, a new one.")
+    )
+
+    def __post_init__(self) -> None:
+        """Check every value."""
+        check_declared(self)
+        if self.older_than < timedelta(minutes=1):
+            raise ConfigurationError(
+                f"older_than is at least a minute, so that nothing is archived that is still being "
+                f"written; got {self.older_than}"
+            )
+        if not 1 <= self.batch <= 100_000:
+            raise ConfigurationError(f"batch is 1 to 100000 rows, got {self.batch}")
+        if self.run_id is not None and not _RUN_ID.fullmatch(self.run_id):
+            raise ConfigurationError(
+                "run_id becomes the name of files: 1 to 200 characters without a slash, got "
+                f"{self.run_id[:80]!r}; give another"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamOptions:
+    """Options of ``stream``: the history of *store* into the folder *to*.
+
+    *checkpoint* is a folder of this stream alone, which remembers its progress. With *once* the
+    stream ends after the events that are there at its start, otherwise it asks again every *every*.
+    With *any_timeline* it goes on after a failover to a server that has every transaction of its
+    predecessor.
+    """
+
+    store: str
+    to: Path = field(metadata=option("--to", "Folder for the Parquet files.", folder_option))
+    checkpoint: Path = field(
+        metadata=option("--checkpoint", "Folder that remembers how far it is.", folder_option)
+    )
+    every: timedelta = field(
+        default=timedelta(seconds=10), metadata=option("--every", "How often to look.", positive)
+    )
+    once: bool = field(
+        default=False, metadata=option("--once", "End when all is written that is there now.")
+    )
+    batch_events: int = field(default=500_000, metadata=option("", "", positive))
+    any_timeline: bool = field(
+        default=False,
+        metadata=option(
+            "--any-timeline",
+            "Go on after a failover in which no transaction was lost (synchronous replication).",
+        ),
+    )
+
+    def __post_init__(self) -> None:
+        """Check every value."""
+        check_declared(self)
+        if self.to.resolve() == self.checkpoint.resolve():
+            raise ConfigurationError("the checkpoint needs a folder of its own")
+
+
+def _require_store(stores: Sequence[str]) -> None:
+    if not stores:
+        raise ConfigurationError("no store is given; name at least one")

@@ -1,0 +1,1 @@
+"""Spark itself: its session, its Java, and the Python of its workers."""

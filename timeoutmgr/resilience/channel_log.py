@@ -1,0 +1,40 @@
+"""The channels of control messages that leave no row behind, in the log: one line a minute.
+
+A wake changes no timeout: it asks for a poll, which finds due timeouts or nothing. A final
+acknowledgement whose copy is forgotten, or is not known, leaves nothing either. So no history has a
+place for them. A stranger can send them without a pause: a line names the newest message and counts
+all.
+"""
+
+import logging
+from threading import Lock
+from typing import Final
+
+from timeoutmgr.message import channels
+from timeoutmgr.message.message import Received
+
+logger = logging.getLogger(__name__)
+
+EVERY: Final = 60.0
+"""Seconds between two lines."""
+
+
+class ChannelLog:
+    """Logs control messages of one kind, *what* in the plural; safe for many threads."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._lock = Lock()
+        self._unlogged = 0
+        self._next: float | None = None
+
+    def note(self, newest: Received, now: float, count: int = 1) -> None:
+        """Note that *count* messages, of them *newest*, came at *now* by a monotonic clock."""
+        with self._lock:
+            self._unlogged += count
+            if self._next is not None and now < self._next:
+                return
+            self._next = now + EVERY
+            count, self._unlogged = self._unlogged, 0
+        channel = channels.of_message(newest)
+        logger.info("satellite received %d %s; the newest by %s", count, self._what, channel)

@@ -1,0 +1,1 @@
+"""Sending: from a call of ``send`` to the transport."""

@@ -1,0 +1,1 @@
+"""RabbitMQ, and other brokers that speak AMQP 0-9-1."""

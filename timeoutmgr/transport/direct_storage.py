@@ -1,0 +1,37 @@
+"""Direct storage: delayed messages stored past the queue of their timeout manager."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from timeoutmgr.contracts import RepeatKind, Transaction
+from timeoutmgr.database import Database
+from timeoutmgr.message.message import Message
+
+StoreDirectly: TypeAlias = Callable[
+    [Sequence[Message], Transaction | None], Sequence[RepeatKind | None]
+]
+"""Stores messages that were routed to the manager past its queue, in the transaction given.
+
+Returns for each message what came of it if its id was used before; None for a new id. Raises
+IdInUse.
+"""
+
+Examine: TypeAlias = Callable[[Message, Transaction], RepeatKind | None]
+"""Returns what would become of a message if it were stored; changes nothing. Raises IdInUse."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DirectStorage:
+    """Storing past the queue: in a caller's transaction, or in bulk.
+
+    *database* is the database of the store. *start* readies a delayed message store in which no
+    installer has run; *examine* is None for a store that does not tell of used ids.
+    """
+
+    database: Database | None
+    store: StoreDirectly
+    examine: Examine | None = None
+    start: Callable[[], None] | None = None

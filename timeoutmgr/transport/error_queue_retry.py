@@ -1,0 +1,251 @@
+"""Retry and delete messages of the error queue: send and confirm first, then remove."""
+
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final, TypeAlias
+
+from timeoutmgr.contracts import (
+    Receiver,
+    SendResult,
+    TransactionMode,
+    Transport,
+    TransportSession,
+)
+from timeoutmgr.errors import InvalidMessage
+from timeoutmgr.message import headers
+from timeoutmgr.message.message import Message, Outgoing, Received
+from timeoutmgr.message.validation import Limits, check_destination
+from timeoutmgr.resilience.error_copy import without_failure
+from timeoutmgr.transport.failure_records import ANY_FAILURE, FailureFilter
+
+MOST_HELD: Final = 5_000
+"""Messages that a run passes over, and holds meanwhile so that they do not come again."""
+_WAIT: Final = 2.0
+
+
+class RetryResult(StrEnum):
+    """The result for one message of the error queue."""
+
+    LEFT = "left"
+    RETRIED = "retried"
+    WOULD_RETRY = "would_retry"
+    DELETED = "deleted"
+    WOULD_DELETE = "would_delete"
+    UNREADABLE = "unreadable"
+    NAMES_NO_QUEUE = "names_no_queue"
+    NOT_ALLOWED = "not_allowed"
+    UNROUTABLE = "unroutable"
+    REFUSED = "refused"
+    UNKNOWN = "unknown"
+
+    @property
+    def is_success(self) -> bool:
+        """Whether the message was retried or deleted, or would be."""
+        return self in _SUCCESSES
+
+
+_SUCCESSES: Final = frozenset(
+    {
+        RetryResult.RETRIED,
+        RetryResult.WOULD_RETRY,
+        RetryResult.DELETED,
+        RetryResult.WOULD_DELETE,
+    }
+)
+_REMOVED: Final = frozenset({RetryResult.RETRIED, RetryResult.DELETED})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryRequest:
+    """Selects messages to retry; no ids means all, no limit as many as there are.
+
+    *which* narrows the selection further; *delete* removes the messages instead of a retry.
+    """
+
+    ids: frozenset[str] = frozenset()
+    limit: int | None = None
+    dry_run: bool = False
+    which: FailureFilter = ANY_FAILURE
+    delete: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetriedMessage:
+    """A message of the error queue with its result; *reason* is its failure, or the refusal."""
+
+    message_id: str
+    queue: str | None
+    result: RetryResult
+    reason: str | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndpointErrorQueue:
+    """The error queue *name* of *endpoint*, which messages leave as *limits* permit.
+
+    The header of a message names its queue, and a stranger may have forged the message.
+    """
+
+    name: str
+    endpoint: str
+    limits: Limits
+
+    def refusal(self, queue: str) -> str | None:
+        """Return why no message may go back to *queue*; None if it may."""
+        try:
+            check_destination(queue, self.limits, back_to=self.endpoint)
+        except InvalidMessage as error:
+            return str(error)
+        return None
+
+    def judge(self, received: Received, request: RetryRequest) -> RetriedMessage:
+        """Return the result that *request* has for *received*, before a send."""
+        message = received.message
+        queue = message.headers.get(headers.FAILED_QUEUE)
+        reason = received.defect or message.headers.get(headers.EXCEPTION_MESSAGE)
+        result = _result(received, queue, request)
+        refusal = self.refusal(queue) if queue and result in _BACK else None
+        if refusal is not None:
+            result, reason = RetryResult.NOT_ALLOWED, refusal
+        return RetriedMessage(message_id=message.id, queue=queue, result=result, reason=reason)
+
+
+_BACK: Final = frozenset({RetryResult.RETRIED, RetryResult.WOULD_RETRY})
+
+
+def _result(received: Received, queue: str | None, request: RetryRequest) -> RetryResult:
+    if request.ids and received.message.id not in request.ids:
+        return RetryResult.LEFT
+    if not request.which.matches(received):
+        return RetryResult.LEFT
+    if request.delete:
+        return RetryResult.WOULD_DELETE if request.dry_run else RetryResult.DELETED
+    if received.defect is not None:
+        return RetryResult.UNREADABLE
+    if not queue:
+        return RetryResult.NAMES_NO_QUEUE
+    return RetryResult.WOULD_RETRY if request.dry_run else RetryResult.RETRIED
+
+
+Prepare: TypeAlias = Callable[[Message], Message]
+
+
+def retry(
+    transport: Transport,
+    errors: EndpointErrorQueue,
+    request: RetryRequest,
+    *,
+    prepare: Prepare = without_failure,
+) -> list[RetriedMessage]:
+    """Retry or delete the selected messages of an error queue; all others go back at the end.
+
+    *prepare* makes the message to send. The run ends when the queue is empty. A message that
+    fails again meanwhile, and so comes back, is left for the next run. Raises QueueMissing and
+    TransportUnavailable.
+    """
+    with (
+        closing(transport.session()) as session,
+        closing(session.receiver(errors.name, prefetch=MOST_HELD)) as receiver,
+    ):
+        atomic = TransactionMode.SENDS_ATOMIC_WITH_RECEIVE in transport.capabilities.modes
+        move = _Move(session, receiver, prepare, _send_in_transaction if atomic else _send_then_ack)
+        return _Run(receiver, errors, request, move).results()
+
+
+_Send = Callable[[TransportSession, Receiver, Received, Outgoing], SendResult]
+
+
+@dataclass(frozen=True, slots=True)
+class _Move:
+    """Moves a message back to its queue: prepared, sent, and acknowledged if confirmed."""
+
+    session: TransportSession
+    receiver: Receiver
+    prepare: Prepare
+    send: _Send
+
+    def __call__(self, received: Received, queue: str) -> SendResult:
+        outgoing = Outgoing(queue, self.prepare(received.message))
+        return self.send(self.session, self.receiver, received, outgoing)
+
+
+class _Run:
+    """One pass over the queue, which holds every message that it does not remove."""
+
+    def __init__(
+        self,
+        receiver: Receiver,
+        errors: EndpointErrorQueue,
+        request: RetryRequest,
+        move: _Move,
+    ) -> None:
+        self._receiver = receiver
+        self._errors = errors
+        self._request = request
+        self._move = move
+        self._results: list[RetriedMessage] = []
+        self._missing = set(request.ids)
+        self._sent: set[str] = set()
+        self._held = 0
+        self._left = request.limit
+
+    def results(self) -> list[RetriedMessage]:
+        """Process the queue; return the result of each message."""
+        # A count of the queue is not a bound: brokers leave out messages that are on their way,
+        # and messages that we hold.
+        while self._held < MOST_HELD and self._left != 0 and not self._has_found_all():
+            batch = self._receiver.receive(1, _WAIT)
+            if not batch:
+                break
+            self._process(batch[0])
+        # Closing the receiver returns the held messages all at once, and so in their order.
+        return self._results
+
+    def _has_found_all(self) -> bool:
+        return bool(self._request.ids) and not self._missing
+
+    def _process(self, received: Received) -> None:
+        if received.message.id in self._sent:
+            self._held += 1
+            return
+        # Only ids that are still missing: a second copy of a message is left.
+        request = replace(self._request, ids=frozenset(self._missing))
+        judged = self._errors.judge(received, request)
+        done = self._carried_out(received, judged)
+        self._results.append(done)
+        self._held += done.result not in _REMOVED
+        if done.result is not RetryResult.LEFT:
+            self._missing.discard(done.message_id)
+            self._left = None if self._left is None else self._left - 1
+
+    def _carried_out(self, received: Received, judged: RetriedMessage) -> RetriedMessage:
+        if judged.result is RetryResult.DELETED:
+            self._receiver.ack([received])
+        if judged.result is not RetryResult.RETRIED:
+            return judged
+        answer = self._move(received, judged.queue or "")
+        self._sent.add(received.message.id)
+        if answer is SendResult.CONFIRMED:
+            return judged
+        return replace(judged, result=RetryResult(answer.value))
+
+
+def _send_in_transaction(
+    session: TransportSession, receiver: Receiver, received: Received, outgoing: Outgoing
+) -> SendResult:
+    with session.transaction() as transaction:
+        (answer,) = session.send([outgoing], transaction=transaction)
+        if answer is SendResult.CONFIRMED:
+            receiver.ack([received], transaction=transaction)
+    return answer
+
+
+def _send_then_ack(
+    session: TransportSession, receiver: Receiver, received: Received, outgoing: Outgoing
+) -> SendResult:
+    (answer,) = session.send([outgoing])
+    if answer is SendResult.CONFIRMED:
+        receiver.ack([received])
+    return answer

@@ -1,0 +1,1 @@
+"""kombu's virtual transports: Redis, memory, and others."""
