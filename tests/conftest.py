@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import logging
 import secrets
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,6 +25,17 @@ _LEFT = pytest.StashKey[list[str]]()
 
 
 # --- fixtures ---------------------------------------------------------------------------------
+
+
+@pytest.fixture(autouse=True)
+def _logging() -> Iterator[None]:
+    """Give logging back as it was: a command that runs in this process sets it up anew."""
+    root, own = logging.getLogger(), logging.getLogger("timeoutmgr")
+    handlers, levels = list(root.handlers), (root.level, own.level)
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(levels[0])
+    own.setLevel(levels[1])
 
 
 @pytest.fixture

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import csv
 import json
-import logging
-from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -55,14 +53,10 @@ class Filled:
 
 
 @pytest.fixture
-def filled(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> Iterator[Filled]:
+def filled(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> Filled:
     """A folder in which there is something to move."""
     monkeypatch.chdir(folder.path)
-    root = logging.getLogger()
-    handlers, level = list(root.handlers), root.level
-    yield Filled(folder)
-    root.handlers[:] = handlers
-    root.setLevel(level)
+    return Filled(folder)
 
 
 def read(result: Result) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -19,18 +18,6 @@ from timeoutmgr.cli.exits import Exit, exit_of
 from timeoutmgr.cli.main import cli
 from timeoutmgr.cli.options import Duration, HeaderPair, Instant
 from timeoutmgr.cli.output import MaskingFormatter
-
-
-@pytest.fixture(autouse=True)
-def _logging() -> Iterator[None]:
-    """The command line sets up logging; give it back as it was."""
-    root = logging.getLogger()
-    handlers, level = list(root.handlers), root.level
-    own = logging.getLogger("timeoutmgr").level
-    yield
-    root.handlers[:] = handlers
-    root.setLevel(level)
-    logging.getLogger("timeoutmgr").setLevel(own)
 
 
 @pytest.fixture
