@@ -48,8 +48,10 @@ def _store_and_dispatch(store: TimeoutStore, turn: int) -> None:
 
 
 def _vacuum(database: Database, prefix: str) -> None:
+    """Vacuum twice: a pass leaves out pages that the server is writing to disk at the time."""
     with database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
-        connection.execute(text(f"VACUUM {prefix}timeout_keys, {prefix}timeout_history"))
+        for _ in range(2):
+            connection.execute(text(f"VACUUM {prefix}timeout_keys, {prefix}timeout_history"))
 
 
 def _bytes(database: Database, prefix: str) -> int:

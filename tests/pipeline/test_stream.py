@@ -252,7 +252,7 @@ def test_of_two_that_begin_at_once_one_builds_the_index(postgres: Store) -> None
 
 
 SKIPPED = "holds the micro-batches up to number {held}, .* {begun}: new events would .* not be wri"
-UNREADABLE = "is behind micro-batch number {ended}, and .* {held}: .* could not read what comes"
+UNREADABLE = "is behind micro-batch number {ended}, and .* {held}: .* could not read later files"
 
 
 @pytest.mark.parametrize(

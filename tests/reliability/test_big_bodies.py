@@ -65,7 +65,7 @@ def test_a_worker_with_256_mib_for_data_survives_a_queue_of_16_mib_bodies(
     assert worker.stdin is not None
     assert worker.stdout is not None
     try:
-        with closing(SqlPersistence(store_url)) as persistence, worker.stdout:
+        with closing(SqlPersistence(store_url)) as persistence, worker.stdout, worker.stdin:
             started: dict[str, Any] = json.loads(worker.stdout.readline())
             store = persistence.timeouts(filled, SystemClock())
             eventually(lambda: store.count(TimeoutFilter()) == COUNT, "all bodies are stored", 50)
