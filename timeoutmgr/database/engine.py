@@ -46,7 +46,7 @@ class DatabaseSettings:
     """
 
     sqlite_synchronous: str = "FULL"
-    sqlite_cache_mb: int = 64
+    sqlite_cache_mb: int = 16
     write_wait: float = 20.0
     pool_size: int = 20
     connect_timeout: int = 5
