@@ -11,14 +11,8 @@ from typing import Any, Final, cast
 from sqlalchemy import Insert, literal
 from sqlalchemy.sql import FromClause
 
-from timeoutmgr.contracts import (
-    KeepsRows,
-    MessageRows,
-    Sending,
-    SendResult,
-    Transport,
-    TransportSession,
-)
+from timeoutmgr.contracts import Sending, SendResult, Transport, TransportSession
+from timeoutmgr.database.row_moves import KeepsRows, MessageRows
 from timeoutmgr.message.message import Outgoing
 
 SENT_BY: Final = "Chaos.SentBy"

@@ -4,17 +4,11 @@ from typing import TYPE_CHECKING, Final
 
 from sqlalchemy import Connection, func, select
 
-from timeoutmgr.contracts import (
-    BulkTables,
-    Clock,
-    EndpointReport,
-    Layout,
-    StoreCapabilities,
-    StoreMarker,
-)
+from timeoutmgr.contracts import Clock, EndpointReport, Layout, StoreCapabilities, StoreMarker
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database import Database
 from timeoutmgr.database import upgrade as migrations
+from timeoutmgr.database.bulk_tables import BulkTables
 from timeoutmgr.database.session_locks import Liveness
 from timeoutmgr.errors import CombinationRefused
 

@@ -15,14 +15,13 @@ from timeoutmgr.contracts import (
     Clock,
     Key,
     LockedTimeouts,
-    MessageRows,
-    Move,
     Repeat,
     Timeout,
     TimeoutFilter,
     Transaction,
 )
 from timeoutmgr.database import Database
+from timeoutmgr.database.row_moves import MessageRows, Move
 from timeoutmgr.database.session_locks import Liveness
 from timeoutmgr.message.instants import LATEST, Micros
 

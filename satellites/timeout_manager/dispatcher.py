@@ -12,7 +12,6 @@ from timeoutmgr.contracts import (
     DeadLetters,
     Key,
     LockedTimeouts,
-    Move,
     Outcome,
     OutcomeKind,
     SendResult,
@@ -20,6 +19,7 @@ from timeoutmgr.contracts import (
     TimeoutStore,
 )
 from timeoutmgr.crashpoints import reach
+from timeoutmgr.database.row_moves import Move
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.message import Received
 from timeoutmgr.message.redaction import on_one_line

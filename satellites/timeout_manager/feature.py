@@ -8,16 +8,14 @@ from typing import ClassVar
 
 from timeoutmgr.contracts import (
     ExaminesIds,
-    KeepsRows,
     KeepsTimeouts,
-    Move,
-    MovesRows,
     Persistence,
     TimeoutStore,
     TransactionMode,
     WakesProcesses,
 )
 from timeoutmgr.database.durability import require_durable
+from timeoutmgr.database.row_moves import KeepsRows, Move, MovesRows
 from timeoutmgr.errors import (
     ConfigurationError,
     SchemaMissing,

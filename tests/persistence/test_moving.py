@@ -13,8 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.persistence.making import NOW, SECOND, SetClock, rolled_back, timeout
-from timeoutmgr.contracts import Key, Move, Outcome, OutcomeKind, Timeout, TimeoutState
+from timeoutmgr.contracts import Key, Outcome, OutcomeKind, Timeout, TimeoutState
 from timeoutmgr.database import Database
+from timeoutmgr.database.row_moves import Move
 from timeoutmgr.message import headers
 from timeoutmgr.message.instants import to_wire
 from timeoutmgr.message.message import Message, Outgoing

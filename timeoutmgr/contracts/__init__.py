@@ -23,9 +23,7 @@ from timeoutmgr.contracts.histories import HistoryEntry, KeepsHistory
 from timeoutmgr.contracts.markers import BearsMarkers, KeepsMarkers, StoreMarker
 from timeoutmgr.contracts.outcomes import CancelResult, ChangeResult, Outcome, OutcomeKind
 from timeoutmgr.contracts.persistences import (
-    BulkTables,
     CanUninstall,
-    HasBulkTables,
     HasLayout,
     KeepsTimeouts,
     Layout,
@@ -36,7 +34,6 @@ from timeoutmgr.contracts.persistences import (
 from timeoutmgr.contracts.queue_reports import InspectsQueues, QueueReport
 from timeoutmgr.contracts.repeats import ExaminesIds, Repeat, RepeatKind
 from timeoutmgr.contracts.reports import Count, EndpointReport, ProcessRecord, StoreStatistics
-from timeoutmgr.contracts.row_moves import KeepsRows, MessageRows, Move, MovesRows
 from timeoutmgr.contracts.sessions import (
     Answered,
     BrowsesQueues,
@@ -80,7 +77,6 @@ __all__ = [
     "BearsMarkers",
     "Binding",
     "BrowsesQueues",
-    "BulkTables",
     "Burial",
     "CanUninstall",
     "CancelResult",
@@ -100,7 +96,6 @@ __all__ = [
     "ExaminesIds",
     "Exchange",
     "FetchesInBatches",
-    "HasBulkTables",
     "HasDdl",
     "HasLayout",
     "HasLink",
@@ -109,7 +104,6 @@ __all__ = [
     "InspectsQueues",
     "KeepsHistory",
     "KeepsMarkers",
-    "KeepsRows",
     "KeepsTimeouts",
     "Key",
     "Layout",
@@ -117,9 +111,6 @@ __all__ = [
     "ListsInBounds",
     "LockedTimeouts",
     "MeasuresPurge",
-    "MessageRows",
-    "Move",
-    "MovesRows",
     "OnConflict",
     "Outcome",
     "OutcomeKind",

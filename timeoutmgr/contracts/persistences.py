@@ -11,8 +11,6 @@ from timeoutmgr.contracts.reports import EndpointReport
 from timeoutmgr.contracts.stores import TimeoutStore
 
 if TYPE_CHECKING:
-    from sqlalchemy import Table
-
     from timeoutmgr.database import Database
 
 
@@ -117,29 +115,4 @@ class ReportsEndpoints(Protocol):
 
         The work grows with the number of endpoints, not with the number of timeouts.
         """
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class BulkTables:
-    """The tables of a persistence, for programs that read and write rows by the million.
-
-    *history_kept* is its ``history`` setting: which events there are to be read.
-    """
-
-    timeouts: Table
-    keys: Table
-    history: Table
-    runs: Table
-    batches: Table
-    history_kept: str
-
-
-@runtime_checkable
-class HasBulkTables(Protocol):
-    """A persistence that the data pipeline can read and fill; no persistence needs to."""
-
-    @property
-    def bulk_tables(self) -> BulkTables:
-        """Its tables: keys are inserted before, and in one transaction with, their timeouts."""
         ...

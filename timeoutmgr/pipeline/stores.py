@@ -11,8 +11,9 @@ from sqlalchemy import exc, text
 from sqlalchemy.engine import make_url
 
 from timeoutmgr import plugins
-from timeoutmgr.contracts import BulkTables, HasBulkTables, Persistence
+from timeoutmgr.contracts import Persistence
 from timeoutmgr.database import Database
+from timeoutmgr.database.bulk_tables import BulkTables, HasBulkTables
 from timeoutmgr.database.places import server_of
 from timeoutmgr.errors import CombinationRefused, ConfigurationError, SchemaMissing
 from timeoutmgr.settings.schema import STORE_PREFIX

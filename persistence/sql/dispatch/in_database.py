@@ -12,8 +12,9 @@ from typing import Any, Final
 
 from sqlalchemy import CTE, BigInteger, Connection, Insert, Text, bindparam, select
 
-from timeoutmgr.contracts import Key, MessageRows
+from timeoutmgr.contracts import Key
 from timeoutmgr.crashpoints import reach
+from timeoutmgr.database.row_moves import MessageRows
 from timeoutmgr.message.headers import DISPATCHED_AT, RELATED_TO_TIMEOUT
 from timeoutmgr.message.instants import Micros, to_wire
 from timeoutmgr.persistence.sql.conditions import OnKeys
@@ -24,7 +25,7 @@ from .lock import is_free
 
 
 class InDatabaseDispatch:
-    """Moves timeouts of one endpoint *into* queues; ``move_many`` is a ``contracts.Move``.
+    """Moves timeouts of one endpoint *into* queues; ``move_many`` is a ``row_moves.Move``.
 
     The first statement returns destinations, so that one function says of them all whether a
     message may go there: *allows*, which remembers its answers.

@@ -33,7 +33,7 @@ _KEPT_OUT: Final = (*sorted(BROKER_HEADERS), DISPATCHED_AT, RELATED_TO_TIMEOUT)
 
 
 class PostgreSQLMessageRows:
-    """The message table, as ``contracts.MessageRows`` says."""
+    """The message table, as ``database.row_moves.MessageRows`` says."""
 
     def __init__(self, tables: QueueTables, queues: SqlQueues) -> None:
         self._tables = tables
