@@ -13,7 +13,7 @@ import pytest
 from sqlalchemy.engine import make_url
 
 from timeoutmgr import TransactionMode, plugins
-from timeoutmgr.database import Database
+from timeoutmgr.database import Database, as_database
 from timeoutmgr.endpoint.configuration import EndpointSettings
 from timeoutmgr.errors import (
     CombinationRefused,
@@ -337,7 +337,7 @@ def test_a_reference_takes_its_value_from_the_environment_and_a_url_keeps_its_fo
     assert found.concurrency == 4
     assert found.persistence is not None
     assert found.persistence.database is not None
-    url = make_url(found.persistence.database.url)
+    url = make_url(as_database(found.persistence.database).url)
     assert (url.password, url.host, url.port) == ("s3/c@r?t", "db", 5433)
     assert url.query["sslpassword"] == "s3/c@r?t"
 

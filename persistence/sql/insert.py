@@ -12,6 +12,7 @@ from timeoutmgr.contracts import Repeat, Timeout, Transaction
 from timeoutmgr.contracts.content import content_of
 from timeoutmgr.contracts.refusals import refuse
 from timeoutmgr.crashpoints import reach
+from timeoutmgr.database import as_connection
 from timeoutmgr.database.soundness import refusals
 
 from .batch_writes import require_fit
@@ -54,7 +55,9 @@ class TimeoutInsert:
             self._insert_keys(connection, [sound])
             self._insert_rows(connection, [sound])
 
-        with refusals(self._context.database, transaction, insert_sound_row, refused_value):
+        with refusals(
+            self._context.database, as_connection(transaction), insert_sound_row, refused_value
+        ):
             return self._stored(batch, transaction)
 
     def _stored(self, batch: Sequence[_Item], transaction: Transaction | None) -> Sequence[Repeat]:
@@ -70,8 +73,9 @@ class TimeoutInsert:
     def _run(self, work: Callable[[Connection], Result], transaction: Transaction | None) -> Result:
         if transaction is None:
             return self._context.database.run(work)
-        with transaction.begin_nested():
-            return work(transaction)
+        connection = as_connection(transaction)
+        with connection.begin_nested():
+            return work(connection)
 
     def _item(self, timeout: Timeout) -> _Item:
         return _Item(timeout, to_row(self._context.endpoint, timeout), content_of(timeout))

@@ -21,6 +21,7 @@ from sqlalchemy import (
 
 from timeoutmgr.contracts import Key, TimeoutState, Transaction
 from timeoutmgr.crashpoints import reach
+from timeoutmgr.database import as_connection
 from timeoutmgr.database.arrays import TextArray
 from timeoutmgr.database.engine import execute_many
 from timeoutmgr.message.instants import Micros
@@ -119,7 +120,7 @@ class SagaCommands:
             if transaction is None:
                 ids, count = self._context.database.run(work)
             else:
-                ids, count = work(transaction)
+                ids, count = work(as_connection(transaction))
             cancelled += count
             if len(ids) < AT_ONCE:
                 return cancelled

@@ -20,7 +20,7 @@ from timeoutmgr.contracts import (
     TimeoutFilter,
     Transaction,
 )
-from timeoutmgr.database import Database
+from timeoutmgr.database import Database, as_connection
 from timeoutmgr.database.row_moves import MessageRows, Move
 from timeoutmgr.database.session_locks import Liveness
 from timeoutmgr.message.instants import LATEST, Micros
@@ -85,7 +85,7 @@ class SqlTimeoutStore(TimeoutQueries, StoreMaintenance):
     def now(self, *, transaction: Transaction | None = None) -> Micros:
         """Return the time that due times are compared with."""
         if transaction is not None:
-            return self.context.now(transaction)
+            return self.context.now(as_connection(transaction))
         if self.context.has_database_clock:
             return self.context.database.now(self.context.clock)
         return self.context.clock.now()

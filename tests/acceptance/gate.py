@@ -5,8 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
-from timeoutmgr.contracts import Clock, Persistence, StoreCapabilities, TimeoutStore
-from timeoutmgr.database import Database
+from timeoutmgr.contracts import Clock, Persistence, SharedDatabase, StoreCapabilities, TimeoutStore
 from timeoutmgr.errors import StorageUnavailable
 
 _CALLS = frozenset(
@@ -76,7 +75,7 @@ class Gate:
         return self._inner.capabilities
 
     @property
-    def database(self) -> Database | None:
+    def database(self) -> SharedDatabase | None:
         """The real one's."""
         return self._inner.database
 

@@ -15,7 +15,7 @@ from tests.acceptance.place import LATER, SOON, Party, Place
 from tests.acceptance.process import Child
 from timeoutmgr import TimeoutState
 from timeoutmgr.clock import SystemClock
-from timeoutmgr.database import Database
+from timeoutmgr.database import Database, as_database
 from timeoutmgr.message.instants import Micros
 
 MILLION = 1_000_000
@@ -76,7 +76,7 @@ def test_an_idle_minute_costs_the_poller_at_most_two_statements(place: Place) ->
     party.wait_until_stored(kept.id)
     party.telemetry.wait_for("polls", 1)
 
-    with statements_of_the_poller(database) as seen:
+    with statements_of_the_poller(as_database(database)) as seen:
         for _minute in range(2):
             with party.telemetry.expect("polls", 1):
                 clock.a_minute_passes()  # the watchdog sees it within a second

@@ -21,6 +21,7 @@ from tests.persistence.making import timeout
 from tests.persistence.ranging import coarsen
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import Persistence, SendResult, TimeoutStore, Transport, TransportSession
+from timeoutmgr.database import as_database
 from timeoutmgr.deadletter import Box, DeadLetterStore, LetterQueue
 from timeoutmgr.deadletter.acknowledgements import ACKNOWLEDGEMENTS
 from timeoutmgr.deadletter.feature import InstalledNode
@@ -184,7 +185,7 @@ class Site:
         """Leave all timeouts in one partition, and for one *point* copies of it."""
         database = self.own.database
         assert database is not None
-        whole = Whole(database, tables(None, "timeoutmgr_").timeouts)
+        whole = Whole(as_database(database), tables(None, "timeoutmgr_").timeouts)
         coarsen(whole)
         # Somebody else's, so that they are not waited for.
         others = self.own.timeouts(f"{self.name}-other", self.clock)

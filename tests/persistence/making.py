@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
+from sqlalchemy import Connection
+
 from timeoutmgr.contracts import (
     Chunk,
     Key,
@@ -12,7 +14,6 @@ from timeoutmgr.contracts import (
     OutcomeKind,
     Timeout,
     TimeoutStore,
-    Transaction,
 )
 from timeoutmgr.database import Database
 from timeoutmgr.message.instants import Micros
@@ -71,7 +72,7 @@ def dispatch(store: TimeoutStore, chunk: Chunk, at: Micros = NOW) -> list[str]:
 
 
 @contextmanager
-def rolled_back(database: Database) -> Iterator[Transaction]:
+def rolled_back(database: Database) -> Iterator[Connection]:
     """Open a transaction that comes to nothing."""
     try:
         with database.begin() as transaction:

@@ -15,8 +15,7 @@ from timeoutmgr.cli import output
 from timeoutmgr.errors import ConfigurationError, SchemaMissing
 
 if TYPE_CHECKING:
-    from timeoutmgr.contracts import Persistence, Transport
-    from timeoutmgr.database import Database
+    from timeoutmgr.contracts import Persistence, SharedDatabase, Transport
     from timeoutmgr.endpoint.assembly import AssembledEndpoint
     from timeoutmgr.endpoint.configuration import EndpointConfiguration
     from timeoutmgr.endpoint.endpoint import Endpoint
@@ -95,7 +94,7 @@ def require_installed(part: "Transport | Persistence") -> None:
     part.check()
 
 
-def _require_file(database: "Database | None") -> None:
+def _require_file(database: "SharedDatabase | None") -> None:
     # Connecting would create the file.
     if database is not None and database.path is not None and not database.path.exists():
         raise SchemaMissing(f"there is no file {database.path}; run `timeoutmgr install`")

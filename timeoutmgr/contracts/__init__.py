@@ -6,6 +6,7 @@ the crash model and the simulator run the same code. An instant is UTC microseco
 """
 
 from timeoutmgr.contracts.clocks import Clock
+from timeoutmgr.contracts.databases import SharedDatabase
 from timeoutmgr.contracts.dead_letters import Burial, DeadLetters
 from timeoutmgr.contracts.delayed import (
     Closes,
@@ -126,6 +127,7 @@ __all__ = [
     "ReportsEndpoints",
     "SendResult",
     "Sending",
+    "SharedDatabase",
     "StartsSending",
     "StoreCapabilities",
     "StoreMarker",

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 from timeoutmgr.contracts.clocks import Clock
+from timeoutmgr.contracts.databases import SharedDatabase
 from timeoutmgr.contracts.reports import EndpointReport
 from timeoutmgr.contracts.stores import TimeoutStore
-
-if TYPE_CHECKING:
-    from timeoutmgr.database import Database
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,7 +32,7 @@ class Persistence(Protocol):
         ...
 
     @property
-    def database(self) -> Database | None:
+    def database(self) -> SharedDatabase | None:
         """Its SQL database, if any: a SQL queue must share it for a common transaction."""
         ...
 

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import TypeAlias
+from typing import Any, Protocol
 
-from sqlalchemy import Connection
 
-Transaction: TypeAlias = Connection
-"""An open database transaction that a store and a SQL queue can both take part in."""
+class Transaction(Protocol):
+    """An open database transaction that a store and a SQL queue can both take part in.
+
+    In a SQL database it is SQLAlchemy's ``Connection``: a store or queue narrows it with
+    ``timeoutmgr.database.as_connection``.
+    """
+
+    def execute(self, statement: Any, parameters: Any = None, /) -> Any:
+        """Execute *statement*, and return its result."""
+        ...
 
 
 class TransactionMode(StrEnum):

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import Protocol, runtime_checkable
 
+from timeoutmgr.contracts.databases import SharedDatabase
 from timeoutmgr.contracts.sessions import TransportSession
 from timeoutmgr.contracts.transactions import TransactionMode
-
-if TYPE_CHECKING:
-    from timeoutmgr.database import Database
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +30,7 @@ class Transport(Protocol):
         ...
 
     @property
-    def database(self) -> Database | None:
+    def database(self) -> SharedDatabase | None:
         """The SQL database whose tables the queues are, if so."""
         ...
 

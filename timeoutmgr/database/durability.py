@@ -6,7 +6,8 @@ from typing import Final
 
 from sqlalchemy import Connection, text
 
-from timeoutmgr.database.engine import Database
+from timeoutmgr.contracts import SharedDatabase
+from timeoutmgr.database.engine import Database, as_database
 from timeoutmgr.errors import CombinationRefused
 
 
@@ -42,12 +43,15 @@ def durability_doubts(database: Database) -> Sequence[DurabilityDoubt]:
         return _doubts_of_mysql(connection)
 
 
-def require_durable(database: Database | None, *, accept_loss: bool) -> None:
+def require_durable(shared: SharedDatabase | None, *, accept_loss: bool) -> None:
     """Raise CombinationRefused if the server may lose commits; it is asked once.
 
     Not with *accept_loss*, and not for None, which is no database.
     """
-    if database is None or accept_loss or database.proved.durable:
+    if shared is None or accept_loss:
+        return
+    database = as_database(shared)
+    if database.proved.durable:
         return
     for doubt in durability_doubts(database):
         raise CombinationRefused(

@@ -9,14 +9,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, ClassVar, Final, TypeVar, overload
 from weakref import WeakSet
 
 from sqlalchemy import Connection, Engine, create_engine, event, exc, text
 from sqlalchemy.engine import URL, make_url
 from sqlalchemy.pool import NullPool
 
-from timeoutmgr.contracts import Clock
+from timeoutmgr.contracts import Clock, SharedDatabase, Transaction
 from timeoutmgr.contracts.answers import Answers
 from timeoutmgr.database.deadlines import bound_answers
 from timeoutmgr.database.dialects import MARIADB, Dialect, dialect_of
@@ -287,6 +287,32 @@ class Database:
 
 
 os.register_at_fork(after_in_child=Database.after_fork)
+
+
+def as_database(shared: SharedDatabase) -> Database:
+    """Return *shared* as the Database that it is; raise ConfigurationError for another class."""
+    if not isinstance(shared, Database):
+        raise ConfigurationError(
+            f"the database of a store or transport is a timeoutmgr.database.Database, got "
+            f"{shared!r:.80}; make it with Database.shared(url)"
+        )
+    return shared
+
+
+@overload
+def as_connection(transaction: Transaction) -> Connection: ...
+@overload
+def as_connection(transaction: None) -> None: ...
+@overload
+def as_connection(transaction: Transaction | None) -> Connection | None: ...
+def as_connection(transaction: Transaction | None) -> Connection | None:
+    """Return *transaction* as the connection that it is; raise ConfigurationError if it is not."""
+    if transaction is not None and not isinstance(transaction, Connection):
+        raise ConfigurationError(
+            "a transaction in a SQL database is an open SQLAlchemy Connection, got "
+            f"{transaction!r:.80}; for an ORM session give session.connection()"
+        )
+    return transaction
 
 
 def execute_many(connection: Connection, statement: Any, rows: Sequence[dict[str, Any]]) -> int:

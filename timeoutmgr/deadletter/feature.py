@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import ClassVar, Final
 
-from timeoutmgr.database import one_connection_serves
+from timeoutmgr.database import as_database, one_connection_serves
 from timeoutmgr.deadletter.acknowledgements import ACKNOWLEDGEMENTS, SettleKept
 from timeoutmgr.deadletter.levels import JournalingRules, Takes
 from timeoutmgr.deadletter.manager import QueueManager
@@ -133,7 +133,8 @@ class DeadLetterQueues:
                 raise ConfigurationError(
                     "the dead letters need a store; the queues have no database"
                 )
-            store = DeadLetterStore(store or database or "", clock=settings.clock)
+            where = store or (as_database(database) if database is not None else "")
+            store = DeadLetterStore(where, clock=settings.clock)
         return QueueManager(store=store, node=self.node, quotas=self.quotas)
 
     def set_up(self, context: FeatureContext) -> FeatureParts:
@@ -141,7 +142,9 @@ class DeadLetterQueues:
         settings = context.settings
         manager = replace(self.opened(settings), telemetry=context.telemetry)
         queue = settings.transport.database
-        joins = queue is not None and one_connection_serves(queue.url, manager.store.database.url)
+        joins = queue is not None and one_connection_serves(
+            as_database(queue).url, manager.store.database.url
+        )
         return FeatureParts(
             dead_letters=DeadLetterDesk(
                 manager=manager,

@@ -15,6 +15,7 @@ from sqlalchemy import Connection, Table, and_, delete, select, update
 from timeoutmgr.contracts import Transaction
 from timeoutmgr.contracts.message_classes import JournalLevel, MessageClass, is_negative
 from timeoutmgr.crashpoints import reach
+from timeoutmgr.database import as_connection
 from timeoutmgr.deadletter.quotas import Quotas, Usage
 from timeoutmgr.deadletter.rows import from_row, to_row
 from timeoutmgr.deadletter.store import DeadLetterStore
@@ -160,7 +161,7 @@ class QueueManager:
         return self._run(work, transaction)
 
     def _run(self, work: Callable[[Connection], Result], given: Transaction | None) -> Result:
-        return self.store.database.run(work) if given is None else work(given)
+        return self.store.database.run(work) if given is None else work(as_connection(given))
 
     def lock(self, connection: Connection) -> Usage:
         """Lock the node's row, the first thing in every transaction that changes anything."""

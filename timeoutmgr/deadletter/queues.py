@@ -21,6 +21,7 @@ from sqlalchemy import (
 )
 
 from timeoutmgr.contracts import Transaction
+from timeoutmgr.database import as_connection
 from timeoutmgr.deadletter.manager import QueueManager
 from timeoutmgr.deadletter.rows import from_row
 from timeoutmgr.deadletter.stored_copy import Box, Letter
@@ -105,7 +106,7 @@ class LetterQueue:
         letters, or one of them waits.
         """
         if transaction is not None:
-            yield self._received(transaction, which)
+            yield self._received(as_connection(transaction), which)
             return
         with self.manager.store.database.begin() as connection:
             yield self._received(connection, which)

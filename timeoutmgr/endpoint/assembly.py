@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final
 
-from timeoutmgr.contracts import ChoosesClock, TransactionMode, TransportSession
+from timeoutmgr.contracts import ChoosesClock, SharedDatabase, TransactionMode, TransportSession
 from timeoutmgr.contracts.answers import Answering
-from timeoutmgr.database import Database, one_connection_serves
+from timeoutmgr.database import as_database, one_connection_serves
 from timeoutmgr.endpoint.configuration import EndpointSettings
 from timeoutmgr.endpoint.handlers import HandlerStep, retry_later
 from timeoutmgr.errors import ConfigurationError, SchemaMissing
@@ -59,7 +59,7 @@ class AssembledEndpoint:
         return [*dict.fromkeys([*consumed, self.settings.error_queue])] if consumed else []
 
     @property
-    def databases(self) -> list[Database]:
+    def databases(self) -> list[SharedDatabase]:
         """The databases of queues and timeouts, each once."""
         stores = (self.settings.persistence, self.settings.delayed_delivery)
         candidates = [self.settings.transport.database]
@@ -199,7 +199,7 @@ def _mode(settings: EndpointSettings) -> TransactionMode:
         store is not None
         and store.database is not None
         and queue.database is not None
-        and one_connection_serves(store.database.url, queue.database.url)
+        and one_connection_serves(as_database(store.database).url, as_database(queue.database).url)
     )
     mode = settings.transaction_mode or default_mode(
         queue.capabilities, together, store is not None

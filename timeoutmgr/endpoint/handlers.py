@@ -12,6 +12,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from timeoutmgr.contracts import Clock, DeadLetters
 from timeoutmgr.contracts.callables import unrun
 from timeoutmgr.crashpoints import reach
+from timeoutmgr.database import as_connection
 from timeoutmgr.database.failures import fails_again
 from timeoutmgr.errors import (
     HandlerFailed,
@@ -110,7 +111,9 @@ class HandlerContext:
                     "context.session needs a transaction mode that has a transaction: use the SQL "
                     "queue with 'transaction_scope' or 'sends_atomic_with_receive'"
                 )
-            self._session = Session(bind=connection, join_transaction_mode="rollback_only")
+            self._session = Session(
+                bind=as_connection(connection), join_transaction_mode="rollback_only"
+            )
         return self._session
 
     def send(

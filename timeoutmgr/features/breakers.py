@@ -3,8 +3,8 @@
 from collections.abc import Iterator
 from datetime import timedelta
 
-from timeoutmgr.contracts import Clock
-from timeoutmgr.database import Database
+from timeoutmgr.contracts import Clock, SharedDatabase
+from timeoutmgr.database import as_database
 from timeoutmgr.database.places import server_of
 from timeoutmgr.resilience.breakers import OutageBreaker, RateBreaker, SharedOutage
 from timeoutmgr.resilience.critical import CriticalErrors
@@ -34,14 +34,14 @@ class Breakers:
         """The state of each breaker by its name."""
         return {breaker.name: breaker.state.value for breaker in self._made}
 
-    def outage_in(self, database: Database | None) -> SharedOutage:
+    def outage_in(self, database: SharedDatabase | None) -> SharedOutage:
         """Return the outage that breakers over *database* share; a new outage without a database.
 
         Queues and timeouts in one database share it, however each URL spells that.
         """
         if database is None:
             return SharedOutage()
-        return self._outages.setdefault(server_of(database.url), SharedOutage())
+        return self._outages.setdefault(server_of(as_database(database).url), SharedOutage())
 
     def over_outages(
         self, name: str, wait: timedelta, sentence: str, outage: SharedOutage | None = None
@@ -71,7 +71,7 @@ class Breakers:
         return made
 
     def watch_silence(
-        self, database: Database | None, breaker: OutageBreaker, wait: timedelta
+        self, database: SharedDatabase | None, breaker: OutageBreaker, wait: timedelta
     ) -> None:
         """Have *breaker* armed while *database* leaves calls unanswered; a file never hangs."""
         if database is not None and not database.is_sqlite:

@@ -11,9 +11,8 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 
-from timeoutmgr.contracts import BearsMarkers, KeepsMarkers, StoreMarker
+from timeoutmgr.contracts import BearsMarkers, KeepsMarkers, SharedDatabase, StoreMarker
 from timeoutmgr.crashpoints import reach
-from timeoutmgr.database import Database
 from timeoutmgr.errors import ConfigurationError, WrongPair
 from timeoutmgr.features.feature import FeatureSettings
 from timeoutmgr.message.redaction import on_one_line
@@ -68,7 +67,7 @@ class _MarkedStore:
 
     store: object
     name: str
-    database: Database | None
+    database: SharedDatabase | None
 
 
 def _marked_store(settings: FeatureSettings) -> _MarkedStore:
@@ -175,7 +174,7 @@ def _both(settings: FeatureSettings) -> Iterator[_Pair | None]:
             yield None
 
 
-def _store_place(database: Database | None) -> str:
+def _store_place(database: SharedDatabase | None) -> str:
     if database is None:
         return "of this endpoint"
     if database.path is not None:

@@ -12,7 +12,7 @@ from sqlalchemy.engine import make_url
 
 from timeoutmgr import plugins
 from timeoutmgr.contracts import Persistence
-from timeoutmgr.database import Database
+from timeoutmgr.database import Database, as_database
 from timeoutmgr.database.bulk_tables import BulkTables, HasBulkTables
 from timeoutmgr.database.places import server_of
 from timeoutmgr.errors import CombinationRefused, ConfigurationError, SchemaMissing
@@ -79,7 +79,10 @@ def open_store(
             "Name a store in SQLite, PostgreSQL, MySQL or MariaDB.",
         )
     return Store(
-        name=name, persistence=persistence, database=database, tables=persistence.bulk_tables
+        name=name,
+        persistence=persistence,
+        database=as_database(database),
+        tables=persistence.bulk_tables,
     )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
 from timeoutmgr.contracts import RepeatKind, SendResult
+from timeoutmgr.database import as_database
 from timeoutmgr.errors import ConfigurationError, InvalidMessage, TimeoutManagerError
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.sender.composer import Composed, DelayClock, SendOptions, Sent
@@ -159,10 +160,10 @@ class _Bulk:
         return _Window(WindowClock(ask, self.outlet.clock))
 
     def _stored_now(self) -> Micros | None:
-        database = None if self.outlet.direct is None else self.outlet.direct.database
-        if database is None or database.dialect.now is None:
+        shared = None if self.outlet.direct is None else self.outlet.direct.database
+        if shared is None or as_database(shared).dialect.now is None:
             return None
-        return database.now(self.outlet.clock)
+        return shared.now(self.outlet.clock)
 
     def _compose(self, message: ToSend, clock: DelayClock) -> Composed:
         if not isinstance(message, ToSend):

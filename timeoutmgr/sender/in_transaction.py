@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection
 
-from timeoutmgr.contracts import RepeatKind
-from timeoutmgr.database import Database, same_database
+from timeoutmgr.contracts import RepeatKind, SharedDatabase
+from timeoutmgr.database import as_database, same_database
 from timeoutmgr.database.commits import after_commit
 from timeoutmgr.errors import CombinationRefused, TimeoutManagerError
 from timeoutmgr.message.instants import Micros
@@ -62,8 +62,9 @@ def time_in(outlet: Outlet, session: "Session | Connection") -> Micros | None:
     """
     connection = session if isinstance(session, Connection) else session.connection()
     stored_in = None if outlet.direct is None else outlet.direct.database
-    for database in (outlet.transport.database, stored_in):
-        if database is not None and _is_in(database, connection):
+    for shared in (outlet.transport.database, stored_in):
+        if shared is not None and _is_in(shared, connection):
+            database = as_database(shared)
             if database.dialect.now is None:
                 return None
             with as_transport(database):
@@ -93,8 +94,8 @@ def _begin(connection: Connection) -> None:
             connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
-def _is_in(database: Database | None, connection: Connection) -> bool:
-    return database is not None and same_database(database.url, connection.engine.url)
+def _is_in(shared: SharedDatabase | None, connection: Connection) -> bool:
+    return shared is not None and same_database(as_database(shared).url, connection.engine.url)
 
 
 def _enqueue(outlet: Outlet, composed: Composed, connection: Connection) -> None:

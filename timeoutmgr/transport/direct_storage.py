@@ -6,8 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from timeoutmgr.contracts import RepeatKind, Transaction
-from timeoutmgr.database import Database
+from timeoutmgr.contracts import RepeatKind, SharedDatabase, Transaction
 from timeoutmgr.message.message import Message
 
 StoreDirectly: TypeAlias = Callable[
@@ -31,7 +30,7 @@ class DirectStorage:
     installer has run; *examine* is None for a store that does not tell of used ids.
     """
 
-    database: Database | None
+    database: SharedDatabase | None
     store: StoreDirectly
     examine: Examine | None = None
     start: Callable[[], None] | None = None

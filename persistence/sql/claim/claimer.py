@@ -15,6 +15,7 @@ from sqlalchemy import Connection
 
 from timeoutmgr.contracts import Chunk, Key, Transaction
 from timeoutmgr.crashpoints import reach
+from timeoutmgr.database import as_connection
 from timeoutmgr.database.commits import after_commit
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.persistence.sql.context import StoreContext
@@ -116,9 +117,10 @@ class Claimer:
             return self._claim(locked, request, burst)
 
         if transaction is not None:
-            result = work(transaction)
+            connection = as_connection(transaction)
+            result = work(connection)
             # A rolled-back chunk would be skipped by the next claim.
-            after_commit(transaction, lambda: self._go_on_behind(result))
+            after_commit(connection, lambda: self._go_on_behind(result))
             return result
         result = self._context.database.run(work)
         self._go_on_behind(result)
@@ -188,7 +190,7 @@ class Claimer:
 
     def _probe(self, now: Micros, transaction: Transaction | None) -> Chunk | None:
         if transaction is not None:
-            return self._peek_with_full_scan(transaction, now)
+            return self._peek_with_full_scan(as_connection(transaction), now)
         with self._context.database.read() as connection:
             go_by_key(connection)
             return self._peek_with_full_scan(connection, now)

@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from sqlalchemy import CTE, BigInteger, Connection, Insert, Text, bindparam, select
+from sqlalchemy import CTE, BigInteger, Insert, Text, bindparam, select
 
-from timeoutmgr.contracts import Key
+from timeoutmgr.contracts import Key, Transaction
 from timeoutmgr.crashpoints import reach
+from timeoutmgr.database import as_connection
 from timeoutmgr.database.row_moves import MessageRows
 from timeoutmgr.message.headers import DISPATCHED_AT, RELATED_TO_TIMEOUT
 from timeoutmgr.message.instants import Micros, to_wire
@@ -47,7 +48,7 @@ class InDatabaseDispatch:
         self._move: Final = OnKeys(context, lambda keyed: closing(context, keyed, self._passed_on))
 
     def move_many(
-        self, token: str, keys: Sequence[Key], at: Micros, transaction: Connection
+        self, token: str, keys: Sequence[Key], at: Micros, transaction: Transaction
     ) -> list[Key]:
         """Move the movable rows of *keys*; return them.
 
@@ -59,7 +60,8 @@ class InDatabaseDispatch:
         others: dict[str, Any] = {}
         if not self._context.has_database_clock:
             others["now"] = self._context.clock.now()
-        found = transaction.execute(*self._lock.of(keys, **others)).all()
+        connection = as_connection(transaction)
+        found = connection.execute(*self._lock.of(keys, **others)).all()
         # By the id alone another row may have been found, see ``OnKeys``.
         rows = [row for row in found if (row[0], row[1]) in asked and self._allows(row[2])]
         moved = [Key(row[0], row[1]) for row in rows]
@@ -70,7 +72,7 @@ class InDatabaseDispatch:
             at = max(row[3] for row in rows)
         ended = token if len(moved) == len(asked) else ""
         statement, parameters = self._move.of(moved, token=ended, at=at, stamp=to_wire(at))
-        transaction.execute(statement, parameters)
+        connection.execute(statement, parameters)
         reach("moving.moved")
         self._into.announce({row[2] for row in rows}, transaction)
         return moved

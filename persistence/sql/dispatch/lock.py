@@ -13,6 +13,7 @@ from sqlalchemy import BigInteger, ColumnElement, Connection, bindparam, exists,
 
 from timeoutmgr.contracts import Key, LockedTimeouts, Outcome, OutcomeKind, Timeout, Transaction
 from timeoutmgr.crashpoints import reach
+from timeoutmgr.database import as_connection
 from timeoutmgr.database.commits import after_commit
 from timeoutmgr.errors import StorageUnavailable
 from timeoutmgr.message.instants import Micros, duration_micros
@@ -116,11 +117,12 @@ class DispatchLock:
     def _in_transaction(
         self, token: str, keys: Sequence[Key], ahead: Micros, transaction: Transaction
     ) -> Iterator[LockedTimeouts]:
-        found = self._rows(transaction, keys, token, ahead)
+        connection = as_connection(transaction)
+        found = self._rows(connection, keys, token, ahead)
 
         def close(outcomes: Sequence[Outcome]) -> None:
-            self._closing.record(transaction, token, found.rows, outcomes, found.passed_by)
-            after_commit(transaction, lambda: self._notify_retries(outcomes))
+            self._closing.record(connection, token, found.rows, outcomes, found.passed_by)
+            after_commit(connection, lambda: self._notify_retries(outcomes))
 
         yield LockedRows(self._context, found, close)
 

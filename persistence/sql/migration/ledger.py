@@ -11,6 +11,7 @@ from sqlalchemy import ColumnElement, Connection, Row, func, insert, select, upd
 
 from timeoutmgr.contracts import Key, Transaction
 from timeoutmgr.crashpoints import reach
+from timeoutmgr.database import as_connection
 from timeoutmgr.database.engine import execute_many
 from timeoutmgr.database.run_rows import RunRow, RunRows
 from timeoutmgr.errors import MigrationFailed, MigrationRefused
@@ -242,7 +243,7 @@ class SqlMigrationLedger:
         if transaction is None:
             self._context.database.run(work)
         else:
-            work(transaction)
+            work(as_connection(transaction))
 
     def _insert_batches(
         self, connection: Connection, run_id: str, planned: Sequence[KeyRange]

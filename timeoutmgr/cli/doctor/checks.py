@@ -28,7 +28,7 @@ from timeoutmgr.contracts import (
     TransactionMode,
 )
 from timeoutmgr.contracts.findings import Finding, Level
-from timeoutmgr.database import Database
+from timeoutmgr.database import Database, as_database
 from timeoutmgr.database.durability import durability_doubts
 from timeoutmgr.endpoint.assembly import AssembledEndpoint
 from timeoutmgr.endpoint.host_files import REMEDY, host_file_beside_broker
@@ -68,7 +68,7 @@ def examine(parts: AssembledEndpoint, limits: Thresholds) -> Iterator[Finding]:
     yield from _guarded("dead-letter queues", lambda: node_findings(parts))
     for database in parts.databases:
         if not _has_failed(queues) and not _has_failed(store):
-            yield from _guarded("database", partial(_database, parts, database))
+            yield from _guarded("database", partial(_database, parts, as_database(database)))
 
 
 def _promises(parts: AssembledEndpoint) -> Iterator[Finding]:

@@ -5,6 +5,7 @@ from typing import Final
 
 from sqlalchemy import text
 
+from timeoutmgr.contracts import SharedDatabase
 from timeoutmgr.contracts.findings import Finding, Level
 from timeoutmgr.database import Database
 
@@ -14,7 +15,7 @@ def ok(check: str, text: str) -> Finding:
     return Finding(level=Level.OK, check=check, text=text)
 
 
-def no_file(database: Database | None) -> Finding | None:
+def no_file(database: SharedDatabase | None) -> Finding | None:
     """Return a finding if *database* is a file that does not exist; None otherwise.
 
     A connection would create the file, and the doctor changes nothing.

@@ -7,8 +7,9 @@ from typing import Final
 
 from sqlalchemy import Connection
 
+from timeoutmgr.contracts import Transaction
 from timeoutmgr.crashpoints import reach
-from timeoutmgr.database import Database
+from timeoutmgr.database import Database, as_connection
 from timeoutmgr.database.commits import after_commit
 from timeoutmgr.errors import LeaseLost
 from timeoutmgr.message.message import Received
@@ -93,9 +94,9 @@ class SqlReceiver:
         """Return rows without waiting, and without a look while nothing can have come."""
         return self._lease(limit) if self._may_have_messages() else []
 
-    def ack(self, received: Sequence[Received], *, transaction: Connection | None = None) -> None:
+    def ack(self, received: Sequence[Received], *, transaction: Transaction | None = None) -> None:
         """Settle messages for good; in *transaction*, with its commit."""
-        self.ack_tags(_tags(received), transaction)
+        self.ack_tags(_tags(received), as_connection(transaction))
 
     def ack_tags(self, tags: list[LeaseTag], transaction: Connection | None = None) -> None:
         """Settle messages by tags, as ``ack`` does."""

@@ -10,7 +10,6 @@ from typing import Any, Final
 
 from sqlalchemy import (
     ColumnElement,
-    Connection,
     Insert,
     Text,
     and_,
@@ -25,6 +24,8 @@ from sqlalchemy import (
 )
 from sqlalchemy.sql import FromClause
 
+from timeoutmgr.contracts import Transaction
+from timeoutmgr.database import as_connection
 from timeoutmgr.message.headers import BROKER_HEADERS, DISPATCHED_AT, RELATED_TO_TIMEOUT
 from timeoutmgr.transport.sql.queues import SqlQueues
 from timeoutmgr.transport.sql.tables import CONTENT_ENCODING_LENGTH, QueueTables
@@ -77,9 +78,9 @@ class PostgreSQLMessageRows:
         rows = select(*columns.values()).order_by(*order)
         return insert(self._tables.messages).from_select(list(columns), rows)
 
-    def announce(self, queues: Collection[str], transaction: Connection) -> None:
+    def announce(self, queues: Collection[str], transaction: Transaction) -> None:
         """Wake the receivers of *queues*, here and in other processes, after the commit."""
-        self._queues.announce(set(queues), transaction)
+        self._queues.announce(set(queues), as_connection(transaction))
 
 
 def _with(headers: ColumnElement[str], added: Mapping[str, ColumnElement[str]]) -> Any:

@@ -9,8 +9,8 @@ from typing import Final, Protocol
 
 from sqlalchemy import Connection, delete, func, select, update
 
-from timeoutmgr.contracts import Clock, SendResult
-from timeoutmgr.database import Database
+from timeoutmgr.contracts import Clock, SendResult, Transaction
+from timeoutmgr.database import Database, as_connection
 from timeoutmgr.errors import QueueMissing
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.message import Outgoing, Received
@@ -163,13 +163,13 @@ class SqlSession:
             self.markers.erase(endpoint)
 
     def send(
-        self, outgoing: Sequence[Outgoing], *, transaction: Connection | None = None
+        self, outgoing: Sequence[Outgoing], *, transaction: Transaction | None = None
     ) -> list[SendResult]:
         """Put messages into queues, all in one transaction; return the results."""
         now = self.clock.now()
         rows = [to_row(one, now) for one in outgoing]
         with as_transport(self.database):
-            there = self.queues.put(rows, transaction)
+            there = self.queues.put(rows, as_connection(transaction))
         return [
             SendResult.CONFIRMED if one.destination in there else SendResult.UNROUTABLE
             for one in outgoing
@@ -207,13 +207,13 @@ class SqlSession:
             with as_transport(self.database):
                 manager.__exit__(None, None, None)
 
-    def now(self, *, transaction: Connection | None = None) -> Micros | None:
+    def now(self, *, transaction: Transaction | None = None) -> Micros | None:
         """Return the database's clock, read in *transaction* if one is given; None on SQLite."""
         if self.database.dialect.now is None:
             return None
         with as_transport(self.database):
             if transaction is not None:
-                return self.database.now_in(transaction)
+                return self.database.now_in(as_connection(transaction))
             return self.database.now(self.clock)
 
     def ping(self) -> None:
