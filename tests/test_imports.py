@@ -14,14 +14,30 @@ import timeoutmgr.satellites.timeout_manager.feature
 import timeoutmgr.transport.kombu_transport
 print(json.dumps(sorted(sys.modules)))
 """
+CONTRACTS = """
+import json, sys
+import timeoutmgr.contracts
+print(json.dumps(sorted(sys.modules)))
+"""
 
 
 def test_a_worker_on_rabbitmq_and_postgresql_loads_no_module_of_other_stands() -> None:
-    answer = subprocess.run(
-        [sys.executable, "-c", WORKER], capture_output=True, text=True, check=True, timeout=60
-    )
-
-    loaded = set(json.loads(answer.stdout))
+    loaded = _loaded(WORKER)
 
     assert "timeoutmgr.transport.amqp.session" in loaded
     assert loaded.isdisjoint(UNUSED)
+
+
+def test_the_contracts_load_neither_sqlalchemy_nor_the_database_room() -> None:
+    loaded = _loaded(CONTRACTS)
+
+    assert "timeoutmgr.contracts.stores" in loaded
+    assert loaded.isdisjoint({"sqlalchemy", "timeoutmgr.database", "timeoutmgr.endpoint"})
+
+
+def _loaded(program: str) -> set[str]:
+    """Return the modules that a new interpreter has loaded after *program*."""
+    answer = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True, timeout=60
+    )
+    return set(json.loads(answer.stdout))

@@ -4,35 +4,36 @@ The public names of the core are here; persistences are in ``timeoutmgr.persiste
 Timeout Manager in ``timeoutmgr.satellites``.
 """
 
+from importlib import import_module as _import_module
 from pathlib import Path as _Path
+from typing import TYPE_CHECKING, Any
 
 _here = _Path(__file__).parent
 if not (_here / "persistence").is_dir():  # a checkout: persistence/ and satellites/ stand beside us
     __path__.append(str(_here.parent))
 
 from timeoutmgr._version import __version__
-from timeoutmgr.contracts import (
-    CancelResult,
-    ChangeResult,
-    OnConflict,
-    RepeatKind,
-    TimeoutState,
-    TransactionMode,
-)
-from timeoutmgr.endpoint.configuration import EndpointConfiguration
-from timeoutmgr.endpoint.endpoint import Endpoint
-from timeoutmgr.endpoint.handlers import HandlerContext
-from timeoutmgr.endpoint.timeouts import Timeouts, TimeoutView
-from timeoutmgr.features.delayed_delivery import DelayedDeliverySettings
-from timeoutmgr.message.validation import Limits
-from timeoutmgr.resilience.critical import (
-    CriticalAction,
-    CriticalErrorContext,
-)
-from timeoutmgr.resilience.recovery import RecoverabilitySettings
-from timeoutmgr.sender.bulk import BulkInterrupted, ToSend
-from timeoutmgr.sender.composer import SendOptions, Sent
 from timeoutmgr.transport.sql import register as _register
+
+if TYPE_CHECKING:
+    from timeoutmgr.contracts import (
+        CancelResult,
+        ChangeResult,
+        OnConflict,
+        RepeatKind,
+        TimeoutState,
+        TransactionMode,
+    )
+    from timeoutmgr.endpoint.configuration import EndpointConfiguration
+    from timeoutmgr.endpoint.endpoint import Endpoint
+    from timeoutmgr.endpoint.handlers import HandlerContext
+    from timeoutmgr.endpoint.timeouts import Timeouts, TimeoutView
+    from timeoutmgr.features.delayed_delivery import DelayedDeliverySettings
+    from timeoutmgr.message.validation import Limits
+    from timeoutmgr.resilience.critical import CriticalAction, CriticalErrorContext
+    from timeoutmgr.resilience.recovery import RecoverabilitySettings
+    from timeoutmgr.sender.bulk import BulkInterrupted, ToSend
+    from timeoutmgr.sender.composer import SendOptions, Sent
 
 _register()  # kombu.Connection("timeoutmgr+sqlite:///queues.db") works from here on
 
@@ -59,3 +60,31 @@ __all__ = [
     "TransactionMode",
     "__version__",
 ]
+
+_MODULES = {
+    "contracts": "CancelResult ChangeResult OnConflict RepeatKind TimeoutState TransactionMode",
+    "endpoint.configuration": "EndpointConfiguration",
+    "endpoint.endpoint": "Endpoint",
+    "endpoint.handlers": "HandlerContext",
+    "endpoint.timeouts": "TimeoutView Timeouts",
+    "features.delayed_delivery": "DelayedDeliverySettings",
+    "message.validation": "Limits",
+    "resilience.critical": "CriticalAction CriticalErrorContext",
+    "resilience.recovery": "RecoverabilitySettings",
+    "sender.bulk": "BulkInterrupted ToSend",
+    "sender.composer": "SendOptions Sent",
+}
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> Any:
+    # On demand: a program that imports the contracts loads no SQLAlchemy.
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(_import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_MODULE_OF})
