@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from threading import Lock
-from typing import ClassVar, Final
+from typing import Final
 
 from timeoutmgr.contracts import Clock, TransactionMode
 from timeoutmgr.features.delayed_delivery import DelayedDeliverySettings, StoreStart
@@ -38,7 +38,7 @@ _MEASURE_EVERY: Final = 60.0
 class DelayedDelivery:
     """The satellite on ``<endpoint>.timeouts`` and the due poller."""
 
-    priority: ClassVar[int] = USUAL
+    priority: int = field(default=USUAL, init=False, repr=False)
 
     settings: DelayedDeliverySettings
     name: str = field(default="delayed-delivery", init=False)

@@ -4,7 +4,6 @@ import logging
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import ClassVar
 
 from timeoutmgr.contracts import (
     ExaminesIds,
@@ -63,7 +62,7 @@ class TimeoutManager:
     sent repeats at most that many. *store_batch* messages are stored in one transaction.
     """
 
-    priority: ClassVar[int] = USUAL
+    priority: int = field(default=USUAL, init=False, repr=False)
 
     time_to_wait_before_critical_error: timedelta = timedelta(minutes=2)
     poll_interval: timedelta = timedelta(minutes=1)

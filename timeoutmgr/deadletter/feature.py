@@ -6,7 +6,7 @@ import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import ClassVar, Final
+from typing import Final
 
 from timeoutmgr.database import as_database, one_connection_serves
 from timeoutmgr.deadletter.acknowledgements import ACKNOWLEDGEMENTS, SettleKept
@@ -46,7 +46,7 @@ class DeadLetterQueues:
     how often kept messages are looked through for those that nobody acknowledged in time.
     """
 
-    priority: ClassVar[int] = FIRST
+    priority: int = field(default=FIRST, init=False, repr=False)
 
     node: str
     store: str | DeadLetterStore | None = None

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, cast
+from typing import Any, cast
 
 from timeoutmgr import plugins
 from timeoutmgr.errors import ConfigurationError, InvalidMessage
@@ -31,7 +31,7 @@ class NativeDelayedDelivery:
     to the store of an enabled TimeoutManager.
     """
 
-    priority: ClassVar[int] = LAST
+    priority: int = field(default=LAST, init=False, repr=False)
 
     names: str = "timeoutmgr"
     prefix: str = ""
