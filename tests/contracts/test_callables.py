@@ -168,7 +168,7 @@ def test_a_function_of_which_a_call_runs_is_registered(given: Any) -> None:
 
 @pytest.mark.parametrize("made", [coroutine, generator, async_generator])
 @pytest.mark.filterwarnings("error")
-def test_a_handler_that_returns_its_work_unrun_has_failed(made: Callable[..., object]) -> None:
+def test_a_handler_that_returns_its_work_unrun_has_failed(made: Callable[..., Any]) -> None:
     desk = Desk(Bill=[lambda *given: made(*given)])
 
     with pytest.raises(HandlerFailed, match=f"it returned a {made.__name__}, which"):

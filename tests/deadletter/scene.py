@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack, closing
 from datetime import timedelta
 from typing import Any
@@ -20,6 +20,7 @@ from timeoutmgr.deadletter import DeadLetterQueues, DeadLetterStore, Letter, Let
 from timeoutmgr.deadletter.manager import QueueManager
 from timeoutmgr.deadletter.stored_copy import Box
 from timeoutmgr.endpoint.configuration import transport_from_url
+from timeoutmgr.endpoint.handlers import Handler
 from timeoutmgr.message.message import Message, Outgoing
 from timeoutmgr.persistence import SqlDelayedMessageStore
 from timeoutmgr.satellites import TimeoutManager
@@ -46,7 +47,7 @@ class Scene:
         self,
         name: str,
         node: str,
-        handlers: Mapping[str, Callable[..., object]],
+        handlers: Mapping[str, Handler],
         *,
         delayed: bool = False,
         check_destinations: bool = False,

@@ -88,7 +88,7 @@ def test_a_concurrency_below_1_is_refused(config: EndpointConfiguration, concurr
 def test_the_refusal_of_an_unknown_transaction_mode_names_the_known_modes(
     config: EndpointConfiguration,
 ) -> None:
-    config.transaction_mode = "receive-only"
+    config.transaction_mode = "receive-only"  # type: ignore[assignment]  # wrong on purpose
 
     with pytest.raises(ConfigurationError, match=r"'receive_only'.*got 'receive-only'"):
         config.settings()

@@ -209,10 +209,19 @@ def test_a_reply_without_a_reply_address_is_an_error() -> None:
         desk.handle(bill())
 
 
-def test_the_refusal_of_an_unknown_option_names_the_known_options() -> None:
-    desk = Desk(Bill=[lambda _, context: context.send("billing", "Paid", {}, dleay=5)])
+def test_the_refusal_of_an_unknown_keyword_names_it() -> None:
+    misspelt: dict[str, Any] = {"dleay": 5}
+    desk = Desk(Bill=[lambda _, context: context.send("billing", "Paid", {}, **misspelt)])
 
-    with pytest.raises(InvalidMessage, match=r"dleay.*options of a send are delay, deliver_at"):
+    with pytest.raises(TypeError, match=r"send\(\) got an unexpected keyword argument 'dleay'"):
+        desk.handle(bill())
+
+
+def test_a_send_refuses_options_of_another_class() -> None:
+    options: Any = {"delay": 5}
+    desk = Desk(Bill=[lambda _, context: context.send("billing", "Paid", {}, options)])
+
+    with pytest.raises(InvalidMessage, match=r"are a SendOptions, got \{'delay': 5\}"):
         desk.handle(bill())
 
 
@@ -227,8 +236,22 @@ def test_the_same_option_given_again_overwrites() -> None:
     assert routed.headers[headers.EXPIRE] == to_wire(START + 90 * SECOND)
 
 
+@pytest.mark.behaviour(9)
+def test_a_keyword_of_none_takes_the_same_option_away() -> None:
+    options = SendOptions(delay=5, saga_id="saga")
+    desk = Desk(Bill=[lambda _, context: context.reply("Paid", {}, options, delay=None)])
+
+    desk.handle(bill(reply_to="billing"))
+
+    [sent] = desk.transport.messages("billing")
+    assert sent.headers[headers.SAGA_ID] == "saga"
+
+
 def test_a_session_needs_a_mode_with_a_transaction() -> None:
-    desk = Desk(Bill=[lambda _, context: context.session])
+    def handle(_message: object, context: HandlerContext) -> None:
+        context.session.flush()
+
+    desk = Desk(Bill=[handle])
 
     with pytest.raises(RuntimeError, match="transaction"):
         desk.handle(bill())

@@ -15,6 +15,7 @@ from timeoutmgr.cli.shared import Shared, opened
 from timeoutmgr.errors import DeliveryUnknown, InvalidMessage
 
 if TYPE_CHECKING:
+    from timeoutmgr.contracts import ConflictName
     from timeoutmgr.endpoint.endpoint import Endpoint
     from timeoutmgr.sender.composer import Sent
 
@@ -29,7 +30,7 @@ class SendFlags:
     saga: str | None
     message_id: str | None
     cancellable: bool
-    on_conflict: str | None
+    on_conflict: "ConflictName | None"
     content_type: str
 
 

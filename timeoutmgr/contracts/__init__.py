@@ -57,6 +57,7 @@ from timeoutmgr.contracts.stores import (
 )
 from timeoutmgr.contracts.timeouts import (
     Chunk,
+    ConflictName,
     Key,
     OnConflict,
     Page,
@@ -65,7 +66,7 @@ from timeoutmgr.contracts.timeouts import (
     TimeoutState,
 )
 from timeoutmgr.contracts.topologies import Binding, Exchange, Queue, Topology, TopologySession
-from timeoutmgr.contracts.transactions import Transaction, TransactionMode
+from timeoutmgr.contracts.transactions import ModeName, Transaction, TransactionMode
 from timeoutmgr.contracts.transports import (
     HasLink,
     LinkSecurity,
@@ -86,6 +87,7 @@ __all__ = [
     "Chunk",
     "Clock",
     "Closes",
+    "ConflictName",
     "Count",
     "CountsDelayed",
     "CountsDestinations",
@@ -112,6 +114,7 @@ __all__ = [
     "ListsInBounds",
     "LockedTimeouts",
     "MeasuresPurge",
+    "ModeName",
     "OnConflict",
     "Outcome",
     "OutcomeKind",

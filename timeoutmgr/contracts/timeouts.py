@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import NamedTuple
+from typing import Literal, NamedTuple, TypeAlias
 
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.message import Message
@@ -24,6 +24,10 @@ class OnConflict(StrEnum):
     """The newcomer takes the place of a pending timeout, if it was sent later than that was."""
     ERROR = "error"
     """As ``keep``; where the store takes part in the sender's transaction, ``send`` raises."""
+
+
+ConflictName: TypeAlias = Literal["keep", "replace", "error"]
+"""The value of an OnConflict, as text."""
 
 
 class Key(NamedTuple):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol, TypeAlias
 
 
 class Transaction(Protocol):
@@ -29,3 +29,9 @@ class TransactionMode(StrEnum):
     """Receiving and sending are one transaction."""
     TRANSACTION_SCOPE = "transaction_scope"
     """Receiving, sending and the store are one transaction of one database."""
+
+
+ModeName: TypeAlias = Literal[
+    "none", "receive_only", "sends_atomic_with_receive", "transaction_scope"
+]
+"""The value of a TransactionMode, as text."""

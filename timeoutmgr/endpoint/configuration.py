@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
 
 from timeoutmgr import plugins
 from timeoutmgr.clock import SystemClock
-from timeoutmgr.contracts import Clock, Persistence, TransactionMode, Transport
+from timeoutmgr.contracts import Clock, ModeName, Persistence, TransactionMode, Transport
 from timeoutmgr.contracts.callables import check_callable
 from timeoutmgr.endpoint.handlers import ANY, Handler
 from timeoutmgr.errors import (
@@ -117,7 +117,7 @@ class EndpointConfiguration:
 
     def __init__(self, name: str) -> None:
         self.name: Final = check_endpoint_name(name)
-        self.transaction_mode: TransactionMode | str | None = None
+        self.transaction_mode: TransactionMode | ModeName | None = None
         """None: ``transaction_scope`` where the parts share a database, else ``receive_only``."""
         self.error_queue = "error"
         self.critical_error_action: CriticalAction | str = CriticalAction.STOP

@@ -3,15 +3,17 @@
 import logging
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime, timedelta
 from types import FrameType, TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
+from timeoutmgr.contracts import ConflictName, OnConflict
 from timeoutmgr.endpoint import installation
 from timeoutmgr.endpoint.assembly import assemble
 from timeoutmgr.endpoint.configuration import EndpointConfiguration
-from timeoutmgr.endpoint.handlers import merged
+from timeoutmgr.endpoint.handlers import NOT_GIVEN, chosen_options
 from timeoutmgr.endpoint.runner import Runner
 from timeoutmgr.endpoint.timeouts import Timeouts
 from timeoutmgr.errors import (
@@ -36,6 +38,8 @@ from timeoutmgr.transport.queue_view import count_waiting
 if TYPE_CHECKING:
     from sqlalchemy import Connection
     from sqlalchemy.orm import Session
+
+    from timeoutmgr.contracts.delivery_options import Delivery
 
 logger = logging.getLogger(__name__)
 
@@ -189,26 +193,46 @@ class Endpoint:
         options: SendOptions | None = None,
         *,
         session: "Session | Connection | None" = None,
-        **given: Any,
+        delay: timedelta | float | None = NOT_GIVEN,
+        deliver_at: datetime | None = NOT_GIVEN,
+        saga_id: str | None = NOT_GIVEN,
+        headers: Mapping[str, str] = NOT_GIVEN,
+        message_id: str | None = NOT_GIVEN,
+        content_type: str | None = NOT_GIVEN,
+        time_to_be_received: timedelta | None = NOT_GIVEN,
+        delivery: "Delivery | None" = NOT_GIVEN,
+        cancellable: bool = NOT_GIVEN,
+        on_conflict: OnConflict | ConflictName | None = NOT_GIVEN,
     ) -> Sent:
         """Send a message, delayed if ``delay`` or ``deliver_at`` is given.
 
         A ``delay`` counts by the clock of the database that holds the queues, or that *session* is
-        in, and otherwise by this host's clock. Keywords are those of SendOptions. When this
-        returns the message is durable; with *session* it becomes durable with the caller's own
-        commit.
+        in, and otherwise by this host's clock. A keyword counts before the same field of
+        *options*. When this returns the message is durable; with *session* it becomes durable
+        with the caller's own commit.
 
         Raises InvalidMessage (nothing was sent; IdInUse with ``on_conflict="error"``), Unroutable,
         TransportUnavailable, or DeliveryUnknown: then send again with the same ``message_id``.
         Raises SchemaMissing where `timeoutmgr install` was not run yet, and EndpointClosed after
         ``close``.
         """
+        chosen = chosen_options(options, locals())
+        return self._send(destination, message_type, body, chosen, session)
+
+    def _send(
+        self,
+        destination: str,
+        message_type: str,
+        body: object,
+        options: SendOptions,
+        session: "Session | Connection | None",
+    ) -> Sent:
         self._check_open()
         composed = self._parts.composer.compose(
             destination,
             message_type,
             body,
-            merged(options, given),
+            options,
             stored=session is not None,
             delay_clock=self._parts.sender.now
             if session is None
@@ -227,12 +251,22 @@ class Endpoint:
         options: SendOptions | None = None,
         *,
         session: "Session | Connection | None" = None,
-        **given: Any,
+        delay: timedelta | float | None = NOT_GIVEN,
+        deliver_at: datetime | None = NOT_GIVEN,
+        saga_id: str | None = NOT_GIVEN,
+        headers: Mapping[str, str] = NOT_GIVEN,
+        message_id: str | None = NOT_GIVEN,
+        content_type: str | None = NOT_GIVEN,
+        time_to_be_received: timedelta | None = NOT_GIVEN,
+        delivery: "Delivery | None" = NOT_GIVEN,
+        cancellable: bool = NOT_GIVEN,
+        on_conflict: OnConflict | ConflictName | None = NOT_GIVEN,
     ) -> Sent:
-        """Send to this endpoint's own queue."""
+        """Send to this endpoint's own queue; otherwise as ``send``."""
+        chosen = chosen_options(options, locals())
         if self._parts.settings.send_only:
             raise InvalidMessage(f"endpoint {self.name!r} is send-only: it has no queue of its own")
-        return self.send(self.name, message_type, body, options, session=session, **given)
+        return self._send(self.name, message_type, body, chosen, session)
 
     def send_many(self, messages: Iterable[ToSend], *, on_sent: OnSent | None = None) -> int:
         """Send many messages, in confirm windows; return how many.

@@ -4,12 +4,12 @@ import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from timeoutmgr.contracts import Clock, DeadLetters
+from timeoutmgr.contracts import Clock, ConflictName, DeadLetters, OnConflict
 from timeoutmgr.contracts.callables import unrun
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database import as_connection
@@ -35,15 +35,29 @@ from timeoutmgr.transport.work import Work
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
+    from timeoutmgr.contracts.delivery_options import Delivery
+
 logger = logging.getLogger(__name__)
 
-Handler: TypeAlias = Callable[[Any, "HandlerContext"], object]
+Handler: TypeAlias = Callable[[Any, "HandlerContext"], Sent | None]
+"""A plain function; the type has no room for a coroutine, whose body a call would not run."""
 
 RequireQueues: TypeAlias = Callable[[Sequence[str]], None]
 """Raises Unroutable where the final destination of a delayed message does not exist."""
 
 ANY: Final = "*"
-"""The message type under which a handler gets what no other handler is for."""
+"""The message type of a handler for messages without a handler of their own type."""
+
+
+class _NotGiven:
+    def __repr__(self) -> str:
+        return "NOT_GIVEN"
+
+
+NOT_GIVEN: Final[Any] = _NotGiven()
+"""Default of the keywords of a send; None would take the value of *options* away."""
+
+_FIELDS: Final = tuple(SendOptions.__dataclass_fields__)
 
 
 class HandlerContext:
@@ -122,10 +136,22 @@ class HandlerContext:
         message_type: str,
         body: object,
         options: SendOptions | None = None,
-        **given: Any,
+        *,
+        delay: timedelta | float | None = NOT_GIVEN,
+        deliver_at: datetime | None = NOT_GIVEN,
+        saga_id: str | None = NOT_GIVEN,
+        headers: Mapping[str, str] = NOT_GIVEN,
+        message_id: str | None = NOT_GIVEN,
+        content_type: str | None = NOT_GIVEN,
+        time_to_be_received: timedelta | None = NOT_GIVEN,
+        delivery: "Delivery | None" = NOT_GIVEN,
+        cancellable: bool = NOT_GIVEN,
+        on_conflict: OnConflict | ConflictName | None = NOT_GIVEN,
     ) -> Sent:
-        """Send to *destination*; keywords are those of SendOptions (``delay=…``)."""
-        chosen = merged(options, given)
+        """Send to *destination*; a keyword counts before the same field of *options*."""
+        return self._send(destination, message_type, body, chosen_options(options, locals()))
+
+    def _send(self, destination: str, message_type: str, body: object, chosen: SendOptions) -> Sent:
         composed = self._composer.compose(
             destination,
             message_type,
@@ -148,24 +174,45 @@ class HandlerContext:
         message_type: str,
         body: object,
         options: SendOptions | None = None,
-        **given: Any,
+        *,
+        delay: timedelta | float | None = NOT_GIVEN,
+        deliver_at: datetime | None = NOT_GIVEN,
+        saga_id: str | None = NOT_GIVEN,
+        headers: Mapping[str, str] = NOT_GIVEN,
+        message_id: str | None = NOT_GIVEN,
+        content_type: str | None = NOT_GIVEN,
+        time_to_be_received: timedelta | None = NOT_GIVEN,
+        delivery: "Delivery | None" = NOT_GIVEN,
+        cancellable: bool = NOT_GIVEN,
+        on_conflict: OnConflict | ConflictName | None = NOT_GIVEN,
     ) -> Sent:
-        """Send to this endpoint's own queue."""
-        return self.send(self._queue, message_type, body, options, **given)
+        """Send to this endpoint's own queue; otherwise as ``send``."""
+        return self._send(self._queue, message_type, body, chosen_options(options, locals()))
 
     def reply(
         self,
         message_type: str,
         body: object,
         options: SendOptions | None = None,
-        **given: Any,
+        *,
+        delay: timedelta | float | None = NOT_GIVEN,
+        deliver_at: datetime | None = NOT_GIVEN,
+        saga_id: str | None = NOT_GIVEN,
+        headers: Mapping[str, str] = NOT_GIVEN,
+        message_id: str | None = NOT_GIVEN,
+        content_type: str | None = NOT_GIVEN,
+        time_to_be_received: timedelta | None = NOT_GIVEN,
+        delivery: "Delivery | None" = NOT_GIVEN,
+        cancellable: bool = NOT_GIVEN,
+        on_conflict: OnConflict | ConflictName | None = NOT_GIVEN,
     ) -> Sent:
-        """Send to where the message asks answers to go."""
+        """Send to the queue that the message names for answers; otherwise as ``send``."""
+        chosen = chosen_options(options, locals())
         if self.reply_to is None:
             raise InvalidMessage(
                 f"message {self.message_id!r:.80} names no reply address; send to a destination"
             )
-        return self.send(self.reply_to, message_type, body, options, **given)
+        return self._send(self.reply_to, message_type, body, chosen)
 
     def clear_timeouts(self, saga_id: str) -> None:
         """Have the timeout manager forget a saga's timeouts that were sent until now.
@@ -212,13 +259,14 @@ def _repeatable_ids(endpoint: str, cause: Message) -> RepeatableIds | None:
     return None if sent is None else RepeatableIds(endpoint, cause.id, sent)
 
 
-def merged(options: SendOptions | None, given: Mapping[str, Any]) -> SendOptions:
-    """Return *options* with the keywords *given* laid over them."""
-    try:
-        return replace(options, **given) if options is not None else SendOptions(**given)
-    except TypeError as error:
-        known = ", ".join(SendOptions.__dataclass_fields__)
-        raise InvalidMessage(f"{error}; options of a send are {known}") from error
+def chosen_options(options: SendOptions | None, arguments: Mapping[str, Any]) -> SendOptions:
+    """Return *options* with the *arguments* that were given in place of their fields."""
+    given = {name: arguments[name] for name in _FIELDS if arguments[name] is not NOT_GIVEN}
+    if options is None:
+        return SendOptions(**given)
+    if not isinstance(options, SendOptions):
+        raise InvalidMessage(f"options of a send are a SendOptions, got {options!r:.80}")
+    return replace(options, **given)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

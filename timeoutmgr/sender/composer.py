@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, TypeAlias
 
-from timeoutmgr.contracts import Clock, DeadLetters, OnConflict, RepeatKind
+from timeoutmgr.contracts import Clock, ConflictName, DeadLetters, OnConflict, RepeatKind
 from timeoutmgr.errors import DelayedDeliveryDisabled, InvalidMessage, Unsupported
 from timeoutmgr.message import headers
 from timeoutmgr.message.headers import remembers_short
@@ -54,7 +54,7 @@ class SendOptions:
     time_to_be_received: timedelta | None = None
     delivery: "Delivery | None" = None
     cancellable: bool = False
-    on_conflict: OnConflict | str | None = None
+    on_conflict: OnConflict | ConflictName | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -96,7 +96,11 @@ def handling(transport: SqlTransport, handler: Handler) -> Iterator[Stand]:
 
 def executing(statement: str) -> Handler:
     """Return a handler that executes *statement* in the transaction of its message."""
-    return lambda _body, context: context.session.execute(text(statement))
+
+    def handle(_body: object, context: HandlerContext) -> None:
+        context.session.execute(text(statement))
+
+    return handle
 
 
 @pytest.mark.parametrize(
