@@ -48,7 +48,7 @@ MUTANTS = (
         name="a claim goes on behind one that was undone",
         promise="What a transaction claimed that came to nothing is claimed next.",
         file="persistence/sql/claim/claimer.py",
-        before="after_commit(transaction, lambda: self._go_on_behind(result))",
+        before="after_commit(connection, lambda: self._go_on_behind(result))",
         after="self._go_on_behind(result)",
         tests=(
             "tests/persistence/test_bursts.py::"

@@ -41,8 +41,8 @@ MUTANTS = (
         promise="What is sent inside a transaction exists if that commits.",
         file=_STORING,
         before="""\
-        with transaction.begin_nested():
-            return work(transaction)
+        with connection.begin_nested():
+            return work(connection)
 """,
         after="""\
         return self._context.database.run(work)
