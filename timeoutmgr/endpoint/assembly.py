@@ -40,7 +40,7 @@ class AssembledEndpoint:
     settings: EndpointSettings
     mode: TransactionMode
     owner: str
-    """The name of this process' endpoint in claims and leases."""
+    """The owner of this process in claims and leases."""
     critical: CriticalErrors
     breakers: Breakers
     features: FeatureParts
@@ -52,7 +52,7 @@ class AssembledEndpoint:
 
     @property
     def queues(self) -> list[str]:
-        """The queues that the enabled features need, and no others."""
+        """The queues that the enabled features need."""
         own = [] if self.settings.send_only else [self.settings.input_queue]
         needed = [each for each in self.satellites if not each.optional_queue]
         consumed = [*own, *(satellite.consumption.queue for satellite in needed)]
@@ -99,7 +99,7 @@ class AssembledEndpoint:
         )
 
     def close_storage(self) -> None:
-        """Let go of the connections to where timeouts are stored; closing twice is fine."""
+        """Close the connections to the timeout storage; closing twice is fine."""
         if self.settings.persistence is not None:
             self.settings.persistence.close()
         if self.settings.delayed_delivery is not None:
@@ -176,7 +176,7 @@ def _set_up(
 
 
 def _external(settings: EndpointSettings) -> FeatureParts:
-    """Return the route to a timeout manager elsewhere, if the settings name one."""
+    """Return the route to the external timeout manager that the settings name, if any."""
     address = settings.external_timeout_manager
     if address is None:
         return FeatureParts()

@@ -149,7 +149,7 @@ class EndpointConfiguration:
         if not self._is_frozen:
             self._is_frozen = True
 
-    if not TYPE_CHECKING:  # a type checker would take every misspelt attribute for one to set
+    if not TYPE_CHECKING:  # for type checkers, a __setattr__ makes every attribute valid
 
         def __setattr__(self, name: str, value: object) -> None:
             self._check_open()
@@ -171,9 +171,9 @@ class EndpointConfiguration:
     ) -> None:
         """Use *transport*: a URL, or an object that implements the contract.
 
-        A database's URL is our SQL queue there; every other one is kombu's. ``accept_loss=True``
-        is needed for what may lose messages (Redis, memory). With *delayed_delivery* delayed
-        messages rest in its store, without a timeout manager.
+        A database's URL means the SQL queue in that database, any other URL a transport of kombu.
+        A transport that may lose messages (Redis, memory) needs ``accept_loss=True``. With
+        *delayed_delivery* delayed messages rest in its store, without a timeout manager.
         """
         if not isinstance(delayed_delivery, DelayedDeliverySettings | None):
             raise ConfigurationError(
@@ -198,11 +198,11 @@ class EndpointConfiguration:
         self._persistence = persistence_from_url(persistence, **options)
 
     def accept_loss(self) -> None:
-        """Say that messages may be lost: allows what is refused otherwise."""
+        """Allow transports, stores and server settings that may lose messages."""
         self._accept_loss = True
 
     def enable_feature(self, feature: Feature) -> None:
-        """Enable *feature*; a second one of the same name takes the first one's place."""
+        """Enable *feature*, in place of an enabled feature of the same name."""
         self._check_open()
         if isinstance(feature, type):
             raise ConfigurationError(
@@ -212,22 +212,22 @@ class EndpointConfiguration:
         self._features[feature.name] = feature
 
     def disable_feature(self, name: str) -> None:
-        """Disable the feature called *name*; not being enabled is fine."""
+        """Disable the feature *name*, if it is enabled."""
         self._check_open()
         self._features.pop(name, None)
 
     def disable_timeout_manager(self, *, force: bool = False) -> None:
-        """Say that native delayed delivery has no timeout manager beside it, nor will have one.
+        """Use native delayed delivery without a timeout manager beside it.
 
-        For endpoints that never ran without native delayed delivery, and for those whose store is
-        empty by now: while anything is pending the start is refused, unless *force* leaves it
+        For an endpoint that never ran without native delayed delivery, or whose store is empty by
+        now: the start is refused while timeouts are pending, unless *force* leaves them
         undelivered.
         """
         self.disable_feature("timeout-manager")
         self._manager_disabled = ManagerDisabled.FORCED if force else ManagerDisabled.ONCE_DRAINED
 
     def send_only(self) -> None:
-        """Have an endpoint that sends and never receives."""
+        """Make the endpoint send messages and receive none."""
         self._send_only = True
 
     def use_external_timeout_manager(self, address: str) -> None:
@@ -239,12 +239,12 @@ class EndpointConfiguration:
         if self._external is not None and self._external != address:
             raise ConfigurationError(
                 "Another feature has already set the timeout manager address "
-                f"({self._external!r}); {address!r} cannot be a second one. Use one of them."
+                f"({self._external!r}); {address!r} would be the second. Leave one out."
             )
         self._external = address
 
     def define_critical_error_action(self, hook: CriticalErrorHook) -> None:
-        """Have *hook* told of critical errors; several run in order of registration.
+        """Call *hook* with each critical error; several hooks run in order of registration.
 
         Raises ConfigurationError for a coroutine function, a generator function, and a function
         that does not take one context.
@@ -254,7 +254,7 @@ class EndpointConfiguration:
         self._hooks.append(hook)
 
     def handler(self, message_type: str = ANY) -> Callable[[AnyHandler], AnyHandler]:
-        """Return a decorator that has a function called with each message of *message_type*.
+        """Return a decorator that registers a function as a handler of *message_type*.
 
         The function gets the decoded body and a HandlerContext.
         """
@@ -266,7 +266,7 @@ class EndpointConfiguration:
         return register
 
     def add_handler(self, message_type: str, handler: Handler) -> None:
-        """Have *handler* called with each message of *message_type*, after those before it.
+        """Call *handler* with each message of *message_type*, after the handlers added before it.
 
         Raises ConfigurationError for a coroutine function, a generator function, and a function
         that does not take a message and a context.
@@ -278,7 +278,7 @@ class EndpointConfiguration:
         self._handlers.setdefault(message_type, []).append(handler)
 
     def settings(self) -> EndpointSettings:
-        """Return what was collected, frozen; raises ConfigurationError for what is wrong."""
+        """Return the collected settings, frozen; raise ConfigurationError for a wrong value."""
         if self._is_disabled:
             self._check_disabled()
         return EndpointSettings(
@@ -339,8 +339,8 @@ class EndpointConfiguration:
     def _check_disabled(self) -> None:
         if "timeout-manager" in self._features:
             raise ConfigurationError(
-                "the timeout manager is both disabled and enabled; leave out one of "
-                "disable_timeout_manager and the feature"
+                "the timeout manager is both disabled and enabled; leave out "
+                "disable_timeout_manager() or the feature"
             )
         if "native-delayed-delivery" not in self._features:
             raise ConfigurationError(
@@ -406,7 +406,7 @@ def persistence_from_url(url: str, **options: Any) -> Persistence:
 
 
 _NO_STORE: Final = ("mssql", "oracle")
-"""Databases that no persistence of ours is near to, whatever their names look like."""
+"""Databases that no persistence here supports; a near name would be a wrong remedy."""
 
 
 def check_endpoint_name(name: str) -> str:
@@ -425,7 +425,7 @@ def check_endpoint_name(name: str) -> str:
 
 
 def _known_options(part: Callable[..., Any], options: Mapping[str, Any]) -> Callable[..., Any]:
-    """Return *part*; raise UnknownSetting where it does not take one of *options*."""
+    """Return *part*; raise UnknownSetting for an option that *part* does not take."""
     parameters = inspect.signature(part).parameters
     takes_all = any(one.kind is one.VAR_KEYWORD for one in parameters.values())
     known = sorted(name for name, one in parameters.items() if one.kind is one.KEYWORD_ONLY)
@@ -450,7 +450,7 @@ def _member(kind: type[Member], value: str, setting: str) -> Member:
         return kind(value)
     except ValueError:
         known = ", ".join(repr(member.value) for member in kind)
-        raise ConfigurationError(f"{setting} is one of {known}, got {value!r}") from None
+        raise ConfigurationError(f"{setting} takes {known}, got {value!r}") from None
 
 
 def _no_options(options: dict[str, Any], what: str, allowed: Sequence[str] | set[str]) -> None:

@@ -47,10 +47,10 @@ logger = logging.getLogger(__name__)
 class Endpoint:
     """A named participant with an input queue. Safe for many threads.
 
-    Making it freezes its configuration: handlers that are added later are refused.
+    An endpoint freezes its configuration: later handlers and settings are refused.
 
-    ``with Endpoint(config) as endpoint`` installs what is missing, starts, and stops at the end.
-    An endpoint that was not started can send all the same.
+    ``with Endpoint(config) as endpoint`` installs missing queues and tables, starts, and stops at
+    the end. An endpoint can send before its start.
     """
 
     def __init__(self, config: EndpointConfiguration) -> None:
@@ -75,7 +75,7 @@ class Endpoint:
 
     @property
     def critical_error(self) -> tuple[str, BaseException] | None:
-        """The first critical error that was raised, if any."""
+        """The first critical error, if any."""
         return self._parts.critical.raised
 
     @property
@@ -90,8 +90,8 @@ class Endpoint:
         if store is None and self._parts.features.native_delays is not None:
             raise Unsupported(
                 "listing, cancelling or rescheduling with native delayed delivery",
-                "the broker holds the messages, and tells only how many are in each level",
-                "Look at `timeoutmgr status`; for what must be cancelled, enable TimeoutManager "
+                "the broker holds the messages, and reports only their number in each level",
+                "See `timeoutmgr status`; for messages to be cancelled, enable TimeoutManager "
                 "too and send with cancellable=True and fallback_to_store",
             )
         if store is None:
@@ -128,18 +128,26 @@ class Endpoint:
             except BaseException:
                 self._stopped.set()
                 raise
-            logger.info("endpoint %s runs (%s)", self.name, self._parts.mode.value)
+            logger.info(
+                "endpoint %s runs (%s)",
+                self.name,
+                self._parts.mode.value,
+                extra={"event": "endpoint_started", "endpoint": self.name},
+            )
         self._parts.critical.started(self.stop)
 
     def stop(self) -> None:
-        """Stop; returns when all is still. Before start and twice is fine, from any thread."""
+        """Stop, and return when all threads have ended.
+
+        Before start, twice, and from any thread is fine.
+        """
         with hurrying(self._parts.servers):
             self._stop()
 
     def close(self) -> None:
-        """Stop, and let go of every connection; a send from now on raises EndpointClosed.
+        """Stop, and close every connection; each later send raises EndpointClosed.
 
-        Handlers and hooks that are running are waited for, and may still send.
+        Running handlers and hooks end first, and may still send.
         """
         with hurrying(self._parts.servers):
             self._stop()
@@ -155,11 +163,15 @@ class Endpoint:
             runner, self._runner = self._runner, None
             if runner is not None:
                 runner.stop()
-                logger.info("endpoint %s is stopped", self.name)
+                logger.info(
+                    "endpoint %s is stopped",
+                    self.name,
+                    extra={"event": "endpoint_stopped", "endpoint": self.name},
+                )
         self._stopped.set()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the endpoint was stopped; return whether it was."""
+        """Wait until the endpoint is stopped; return False if *timeout* seconds pass before."""
         return self._stopped.wait(timeout)
 
     def run(self) -> None:
@@ -167,7 +179,7 @@ class Endpoint:
 
         For the main thread only; the signals get their handlers back.
         """
-        # An event of its own: a handler runs in this thread, which may just hold the other's lock.
+        # Not self._stopped: a signal handler runs in this thread, which may hold that event's lock.
         asked = threading.Event()
         with _on_signals(asked.set), self:
             while not asked.is_set() and not self._stopped.wait(0.2):
@@ -271,11 +283,11 @@ class Endpoint:
     def send_many(self, messages: Iterable[ToSend], *, on_sent: OnSent | None = None) -> int:
         """Send many messages, in confirm windows; return how many.
 
-        *messages* is drawn as far as it is sent. *on_sent* is called with what each window had
-        taken, in the order given: keep a mark there, or the ids to cancel by. When this returns
-        all are durable.
+        *messages* is drawn as far as it is sent. *on_sent* is called with the accepted messages of
+        each window, in the order given: keep your position there, or the ids to cancel by. When
+        this returns all messages are durable.
 
-        Raises BulkInterrupted, which holds what was drawn and is not known to be taken.
+        Raises BulkInterrupted, which holds the drawn messages that the broker has not confirmed.
         """
         self._check_open()
         return send_many(self._outlet, messages, on_sent)
@@ -291,9 +303,9 @@ class Endpoint:
         return store_many(self._outlet, messages, on_sent)
 
     def clear_timeouts(self, saga_id: str) -> None:
-        """Ask the timeout manager, this endpoint's or an external one, to forget a saga's.
+        """Ask the endpoint's own or external timeout manager to cancel the timeouts of a saga.
 
-        It takes its turn in the manager's queue, and concerns what was sent before it;
+        The order waits in the manager's queue, and concerns timeouts that were sent before it;
         ``timeouts.cancel_saga`` acts at once. In a handler use ``context.clear_timeouts``, which
         clears nothing if the handler fails.
         """
@@ -303,7 +315,7 @@ class Endpoint:
             self._parts.sender.send([order])
 
     def on_watch(self, action: Callable[[], None]) -> None:
-        """Have *action* called about every second while the endpoint runs."""
+        """Call *action* about every second while the endpoint runs."""
         self._on_watch.append(action)
 
     def snapshot(self) -> dict[str, float | str]:
@@ -330,11 +342,12 @@ class Endpoint:
         try:
             self._parts.sender.send([wake_manager(address, due, self._parts.settings.new_id())])
         except (TransportUnavailable, DeliveryFailed, SchemaMissing, QueueMissing) as error:
-            # The change is committed: an error would say that it is not.
+            # The change is committed: an error would deny that.
             logger.warning(
                 "endpoint %s could not wake its poller, which polls within a minute: %s",
                 self.name,
                 on_one_line(error),
+                extra={"event": "wake_failed", "endpoint": self.name},
             )
 
     def _started(self) -> Runner:

@@ -1,4 +1,4 @@
-"""The endpoint's own handlers: one message in, its handlers called, what they sent goes with it."""
+"""Handlers of an endpoint: a step that calls them, and the context from which they send."""
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -43,7 +43,7 @@ Handler: TypeAlias = Callable[[Any, "HandlerContext"], Sent | None]
 """A plain function; the type has no room for a coroutine, whose body a call would not run."""
 
 RequireQueues: TypeAlias = Callable[[Sequence[str]], None]
-"""Raises Unroutable where the final destination of a delayed message does not exist."""
+"""Raises Unroutable if the final destination of a delayed message does not exist."""
 
 ANY: Final = "*"
 """The message type of a handler for messages without a handler of their own type."""
@@ -61,10 +61,10 @@ _FIELDS: Final = tuple(SendOptions.__dataclass_fields__)
 
 
 class HandlerContext:
-    """What a handler knows of its message, and what it can do.
+    """The message of a handler, and the actions that a handler can take.
 
-    What is sent here leaves together with the message's acknowledgement: not at all if the
-    handler fails, and in one transaction with it where the mode has one.
+    Sends leave together with the message's acknowledgement: not at all if the handler fails, and
+    in the transaction of the acknowledgement if the mode has a transaction.
     """
 
     def __init__(
@@ -92,7 +92,7 @@ class HandlerContext:
 
     @property
     def message_id(self) -> str:
-        """The id under which a repeat of this message would come."""
+        """The id of the message; a redelivery has the same id."""
         return self.message.id
 
     @property
@@ -102,19 +102,19 @@ class HandlerContext:
 
     @property
     def saga_id(self) -> str | None:
-        """What the message belongs to, if its sender said so."""
+        """The saga that the message belongs to, if its sender named a saga."""
         return self.message.headers.get(headers.SAGA_ID)
 
     @property
     def reply_to(self) -> str | None:
-        """The queue that answers go to, if the message names one."""
+        """The queue for answers, if the message names a queue."""
         return self.message.headers.get(headers.REPLY_TO)
 
     @property
     def session(self) -> "Session":
         """An SQLAlchemy session inside the transaction that also settles this message.
 
-        Commit and rollback are the endpoint's. Raises RuntimeError in modes without one.
+        The endpoint commits or rolls back. Raises RuntimeError in modes without a transaction.
         """
         if self._session is None:
             from sqlalchemy.orm import Session
@@ -215,7 +215,7 @@ class HandlerContext:
         return self._send(self.reply_to, message_type, body, chosen)
 
     def clear_timeouts(self, saga_id: str) -> None:
-        """Have the timeout manager forget a saga's timeouts that were sent until now.
+        """Ask the timeout manager to cancel a saga's timeouts that were sent until now.
 
         The order leaves with the messages that the handler sends, and not at all if the handler
         fails. Timeouts of the saga that the handler sends after this call are kept.
@@ -223,7 +223,7 @@ class HandlerContext:
         self._outgoing.append(self._composer.clear(saga_id, ids=self._ids))
 
     def finish(self) -> None:
-        """Hand over what was sent; the endpoint calls this when every handler returned."""
+        """Send the collected messages; the endpoint calls this after the last handler."""
         if self._session is not None:
             with _as_a_failure_of_its_message(self._work):
                 self._session.flush()
@@ -238,22 +238,22 @@ class HandlerContext:
         self._dead_letters.before_sending(outgoing, self._work.transaction)
         reach("handler.source_keeps")
         self._work.send(outgoing)
-        told = self._dead_letters.after_sending(outgoing, self._work.transaction)
+        answers = self._dead_letters.after_sending(outgoing, self._work.transaction)
         reach("handler.arrivals_noted")
-        self._work.notify(told)
+        self._work.notify(answers)
 
     def _keep(self, timeout_id: str, saga_id: str | None) -> None:
-        """Have the orders to clear *saga_id* that this handler gave before spare the timeout."""
+        """Exempt *timeout_id* from this handler's earlier orders to clear *saga_id*."""
         for each in self._outgoing:
             if isinstance(each, ClearOrder) and each.saga_id == saga_id:
                 each.kept.append(timeout_id)
 
 
 def _repeatable_ids(endpoint: str, cause: Message) -> RepeatableIds | None:
-    """Return the ids of what *endpoint* sends when it handles *cause*; None: new ones each time.
+    """Return repeatable ids for the sends of *endpoint* about *cause*; None: new ids each time.
 
-    A sender may use an id again for another message, which it then sends at another time. Of one
-    that does not tell when that was no two can be told apart.
+    A sender may use an id again for another message, which it then sends at another time. Without
+    the time of sending two messages of one id look alike.
     """
     sent = cause.headers.get(headers.TIME_SENT)
     return None if sent is None else RepeatableIds(endpoint, cause.id, sent)
@@ -283,7 +283,7 @@ class HandlerStep:
     expiry: Expiry = field(default_factory=Expiry)
 
     def __call__(self, batch: Sequence[Received], work: Work) -> None:
-        """Handle each of *batch*; the pump gives one at a time."""
+        """Handle each message of *batch*; the pump gives batches of a single message."""
         for received in batch:
             self._handle(received, work)
 
@@ -300,6 +300,11 @@ class HandlerStep:
                 "endpoint discards message %.80r from queue %.80r: its time to be received is over",
                 received.message.id,
                 received.queue,
+                extra={
+                    "event": "message_expired",
+                    "endpoint": self.composer.endpoint,
+                    "message_id": received.message.id[:200],
+                },
             )
             self.telemetry.count("expired_on_receipt")
             return
@@ -352,14 +357,14 @@ class HandlerStep:
         if sent is None or limit is None or not self.expiry.discard:
             return False
         try:
-            life = duration_micros(from_timespan(limit) + self.expiry.allowance)
-            return from_wire(sent) + life < self.clock.now()
+            lifetime = duration_micros(from_timespan(limit) + self.expiry.allowance)
+            return from_wire(sent) + lifetime < self.clock.now()
         except ValueError:
-            return False  # an unreadable limit must not cost a message its life
+            return False  # an unreadable limit must not discard a message
 
 
 def _call(handler: Handler, body: object, context: HandlerContext) -> None:
-    """Call *handler*; raise HandlerFailed where it left its work to an object it returned."""
+    """Call *handler*; raise HandlerFailed if it returned an object that still has to run."""
     left = unrun(handler(body, context))
     if left is not None:
         raise HandlerFailed(
@@ -372,11 +377,11 @@ def _call(handler: Handler, body: object, context: HandlerContext) -> None:
 
 @contextmanager
 def _as_a_failure_of_its_message(work: Work) -> Iterator[None]:
-    """Have what a handler raises count as a failed attempt at its message.
+    """Count an error of a handler as a failed attempt at its message.
 
-    Who owns a transaction takes errors of its database for an outage, and a wrong statement would
-    be tried for ever. A handler that says ``sys.exit``, or whose event loop was cancelled, would
-    end the pump, and when the message comes again the next one.
+    The owner of a transaction takes errors of its database for an outage, and would try a wrong
+    statement for ever. ``sys.exit`` in a handler, or a cancelled event loop, would end the pump,
+    and after the redelivery the next pump.
     """
     try:
         yield
@@ -401,10 +406,10 @@ def retry_later(
 ) -> Outgoing:
     """Return the delayed retry of *message*: the same message, due back in *queue* later.
 
-    The wait counts from the time of *delay_clock*, or of *clock* where there is no other.
+    The wait counts from the time of *delay_clock*, or of *clock* if that is None.
 
     Incoming headers are copied, never changed. The time stamp tells this retry from every other
-    delay of the same message, so that the store does not take it for one it has seen.
+    delay of the same message: the store takes an id that it has seen for a redelivery.
     """
     now = clock.now()
     wait: timedelta = retry_delay(settings, message)

@@ -8,7 +8,7 @@ REMEDY = (
 
 
 def host_file_beside_broker(settings: EndpointSettings) -> str | None:
-    """Return what another host would not see; None if queues and timeouts are reached alike.
+    """Return which timeouts other hosts cannot see; None if hosts reach queues and timeouts alike.
 
     A process on another host stores in a file of its own, and each lists, cancels and dispatches
     only the timeouts in its file.

@@ -1,4 +1,4 @@
-"""Installers: queues and tables, created where they are missing; and the check that they exist."""
+"""Installers, which create missing queues and tables; and the checks of a start."""
 
 import logging
 from collections.abc import Iterator
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 def install(parts: AssembledEndpoint, *, new_marker: bool = False) -> list[str]:
     """Create the tables and queues of *parts*; return the queues that are there now.
 
-    *new_marker* says that store and broker belong together from now on, whatever their markers say.
+    *new_marker* pairs store and broker anew, also if their markers differ.
     Twice and concurrently is fine. Raises TransportUnavailable, StorageUnavailable, and
     LossyQueue for a queue that was there before and drops messages, WrongPair for a store that
     belongs to another broker.
@@ -50,12 +50,12 @@ def install(parts: AssembledEndpoint, *, new_marker: bool = False) -> list[str]:
         installed.install()
         reach("install.feature")
     if parts.features.store is not None or parts.features.delayed is not None:
-        _mark(settings, new_marker)
+        _compare_pair(settings, new_marker)
     return parts.queues
 
 
 def create_queues(parts: AssembledEndpoint) -> None:
-    """Create the queues that are missing; the error queue first, the others point to it."""
+    """Create missing queues: first the error queue, to which the rest point."""
     settings = parts.settings
     if not parts.queues:
         return
@@ -70,15 +70,21 @@ def create_queues(parts: AssembledEndpoint) -> None:
 
 
 def prepare(parts: AssembledEndpoint) -> None:
-    """Install where the settings say so, and check that nothing is missing.
+    """Install if the settings say so, and check that nothing is missing.
 
-    The transport must be there. The storage may be away: an endpoint starts without it, installs
-    and checks it as soon as it answers, and its breaker tells if that takes too long.
+    The transport must answer. The storage may be away: an endpoint starts without it, installs
+    and checks it as soon as it answers, and a breaker raises a critical error after a long outage.
     """
     settings = parts.settings
     doubt = host_file_beside_broker(settings)
     if doubt is not None:
-        logger.warning("endpoint %s is for one host: %s; %s", settings.name, doubt, REMEDY)
+        logger.warning(
+            "endpoint %s is for one host: %s; %s",
+            settings.name,
+            doubt,
+            REMEDY,
+            extra={"event": "host_file", "endpoint": settings.name},
+        )
     if settings.install:
         settings.transport.install()
         reach("install.queue_tables")
@@ -106,11 +112,16 @@ def prepare(parts: AssembledEndpoint) -> None:
             parts.features.delayed.start()
             parts.features.delayed.compare()
     except StorageUnavailable as error:
-        logger.warning("endpoint starts while the timeout storage is away: %s", on_one_line(error))
+        logger.warning(
+            "endpoint %s starts without its timeout storage: %s",
+            settings.name,
+            on_one_line(error),
+            extra={"event": "storage_away", "endpoint": settings.name},
+        )
 
 
 def existing_satellites(parts: AssembledEndpoint) -> list[Satellite]:
-    """Return the satellites that have something to consume, now that the queues are created."""
+    """Return the satellites whose queues exist, now that missing queues are created."""
     found = {each.consumption.queue for each in parts.satellites if each.optional_queue}
     if found:
         session = parts.settings.transport.session()
@@ -125,7 +136,7 @@ def existing_satellites(parts: AssembledEndpoint) -> list[Satellite]:
     ]
 
 
-def _mark(settings: EndpointSettings, new_marker: bool) -> None:
+def _compare_pair(settings: EndpointSettings, new_marker: bool) -> None:
     if new_marker:
         renew_marker(settings)
     else:
@@ -148,8 +159,8 @@ def _require_queues(parts: AssembledEndpoint) -> None:
 def schema_expected(parts: AssembledEndpoint) -> Iterator[None]:
     """Raise SchemaMissing, with the command to run, in place of an error about a missing table.
 
-    For an endpoint that was not started, and so has checked nothing: later is no remedy there. A
-    running satellite takes the same error for an outage, because its messages wait for the tables.
+    For an endpoint before its start, which has checked nothing: to wait would not help. A running
+    satellite takes the same error for an outage, because its messages wait for the tables.
     """
     try:
         yield

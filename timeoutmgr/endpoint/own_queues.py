@@ -1,4 +1,4 @@
-"""The endpoint's own queues: whether queues that exist already keep what is put into them."""
+"""Inspection of an endpoint's own queues: existing queues must keep their messages."""
 
 import logging
 from collections.abc import Iterator
@@ -12,17 +12,17 @@ logger = logging.getLogger(__name__)
 
 
 def refuse_lossy_queues(parts: AssembledEndpoint) -> None:
-    """Raise LossyQueue where a queue of the endpoint drops messages, unless that is accepted."""
+    """Raise LossyQueue if a queue of the endpoint drops messages, unless loss is accepted."""
     reports = list(inspect(parts))
     lossy = {report.queue: report.losses for report in reports if report.losses}
     if lossy and not parts.settings.accept_loss:
         raise LossyQueue(lossy)
     for report in reports:
-        _log(report)
+        _log(report, parts.settings.name)
 
 
 def inspect(parts: AssembledEndpoint) -> Iterator[QueueReport]:
-    """Yield a report on each queue of the endpoint that exists, where the transport can tell."""
+    """Yield a report on each existing queue of the endpoint, if the transport can inspect."""
     error_queue = parts.settings.error_queue
     if not parts.queues:
         return
@@ -34,10 +34,11 @@ def inspect(parts: AssembledEndpoint) -> Iterator[QueueReport]:
             yield from session.inspect_queues(rest, dead_letter_to=error_queue)
 
 
-def _log(report: QueueReport) -> None:
-    for each in report.losses:
-        logger.warning("queue %.80r may lose accepted messages: %s", report.queue, each)
-    for each in report.doubts:
-        logger.warning("queue %.80r is weaker than it could be: %s", report.queue, each)
+def _log(report: QueueReport, endpoint: str) -> None:
+    found = [("queue_may_lose", "may lose accepted messages", each) for each in report.losses]
+    found += [("queue_is_weak", "is weaker than it could be", each) for each in report.doubts]
     if report.unchecked:
-        logger.warning("queue %.80r was not checked: %s", report.queue, report.unchecked)
+        found.append(("queue_unchecked", "was not checked", report.unchecked))
+    for event, finding, detail in found:
+        fields = {"event": event, "endpoint": endpoint}
+        logger.warning("queue %.80r %s: %s", report.queue, finding, detail, extra=fields)

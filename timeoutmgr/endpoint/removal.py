@@ -26,8 +26,8 @@ def uninstall_timeout_manager(
 ) -> Uninstalled:
     """Remove the queues and tables of the endpoint's timeout manager.
 
-    Run again after a crash it goes on. Raises FeatureRefused while anything is pending, or while
-    the feature is enabled or a process with it runs, unless *force*.
+    A second call after a crash continues the removal. Raises FeatureRefused while a timeout is
+    pending, the feature is enabled, or a process with it runs, unless *force*.
     """
     if not force and any(feature.name == "timeout-manager" for feature in settings.features):
         raise FeatureRefused(
@@ -57,9 +57,10 @@ def uninstall_timeout_manager(
 
 
 def _refuse_running(settings: EndpointSettings) -> None:
-    """Raise FeatureRefused while a process lives that has the timeout manager still.
+    """Raise FeatureRefused while a process with the timeout manager lives.
 
-    What it has in hand is in no count, and it would store it where nothing is any more.
+    No count includes the messages that the process handles now, and after the removal it would
+    fail to store them.
     """
     store = stored_of(settings)
     if store is None:
@@ -85,7 +86,12 @@ def _remove_marker(settings: EndpointSettings) -> None:
         if settings.persistence is not None:
             settings.persistence.check()
     except SchemaMissing as error:
-        logger.debug("uninstall found no marker: %s", on_one_line(error))
+        logger.debug(
+            "uninstall of endpoint %s found no marker: %s",
+            settings.name,
+            on_one_line(error),
+            extra={"event": "marker_missing", "endpoint": settings.name},
+        )
         return
     unmark_broker(settings)
     reach("uninstall.broker_unmarked")
@@ -98,7 +104,12 @@ def _remove_tables(settings: EndpointSettings, force: bool) -> str:
     try:
         persistence.check()
     except SchemaMissing as error:
-        logger.debug("uninstall found no tables: %s", on_one_line(error))
+        logger.debug(
+            "uninstall of endpoint %s found no tables: %s",
+            settings.name,
+            on_one_line(error),
+            extra={"event": "tables_missing", "endpoint": settings.name},
+        )
         return "there were no tables"
     if persistence.uninstall(settings.name, force=force):
         return "the tables are removed"

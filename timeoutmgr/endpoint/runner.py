@@ -28,7 +28,7 @@ class Runner:
         self._pumps: list[_PumpThread] = []
 
     def start(self) -> None:
-        """Start the tasks first (a poller finds what was left behind), then the pumps."""
+        """Start the tasks, then the pumps: a poller first finds overdue timeouts."""
         settings = self._parts.settings
         surroundings = PumpSurroundings(
             endpoint=settings.name,
@@ -54,7 +54,7 @@ class Runner:
         self._spawn(threading.Thread(target=self._watch, name="timeoutmgr-watchdog", daemon=True))
 
     def stop(self) -> None:
-        """Stop everything; what is being handled is finished first."""
+        """Stop everything, after the handlers that are running."""
         self._stop.set()
         for each in self._pumps:
             each.pump.interrupt()
@@ -65,7 +65,12 @@ class Runner:
                 continue  # a handler or hook that stops its own endpoint
             thread.join(_JOIN)
             if thread.is_alive():
-                logger.error("thread %s did not end within %.0f s", thread.name, _JOIN)
+                logger.error(
+                    "thread %s did not end within %.0f s",
+                    thread.name,
+                    _JOIN,
+                    extra=self._fields("thread_lingers"),
+                )
         self._threads.clear()
         self._pumps.clear()
         for silence in self._parts.breakers.silences:
@@ -73,7 +78,7 @@ class Runner:
 
     def _spawn(self, thread: threading.Thread) -> None:
         thread.start()
-        self._threads.append(thread)  # only what was started can be waited for
+        self._threads.append(thread)  # after start: a thread that did not start cannot be joined
 
     def _watch(self) -> None:
         while not self._stop.wait(_WATCH_EVERY):
@@ -82,16 +87,23 @@ class Runner:
                     silence.check()
                 for breaker in self._parts.breakers:
                     breaker.check()
-                self._tell_of_ended_pumps()
+                self._report_ended_pumps()
                 for task in self._parts.features.tasks:
                     task.watch()
                 self._on_watch()
             except BaseException:
-                # Also a SystemExit: it would end nothing but the watch.
-                logger.exception("watchdog failed and goes on")
+                # SystemExit too: it would end only this thread, and leave the endpoint unwatched.
+                logger.exception(
+                    "watchdog of endpoint %s failed and continues",
+                    self._parts.settings.name,
+                    extra=self._fields("watchdog_failed"),
+                )
                 self._parts.settings.telemetry.count("watchdog_failures")
 
-    def _tell_of_ended_pumps(self) -> None:
+    def _fields(self, event: str) -> dict[str, str]:
+        return {"event": event, "endpoint": self._parts.settings.name}
+
+    def _report_ended_pumps(self) -> None:
         ended = [thread for thread in self._pumps if not thread.is_alive()]
         if not ended or self._stop.is_set():
             return
@@ -113,9 +125,9 @@ class _PumpThread(threading.Thread):
         self.error: BaseException = TimeoutManagerError(f"thread {self.name} has returned")
 
     def run(self) -> None:
-        """Run the pump until it is stopped; whatever ends it sooner is kept for the watchdog."""
+        """Run the pump until it is stopped; keep an error that ends it for the watchdog."""
         try:
             self.pump.run()
         except BaseException as error:
-            logger.exception("pump of %s ended", self.queue)
+            logger.exception("pump of queue %s ended", self.queue, extra={"event": "pump_ended"})
             self.error = error

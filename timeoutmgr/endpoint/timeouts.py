@@ -1,4 +1,4 @@
-"""The pending timeouts of an endpoint: look at them, cancel them, move them."""
+"""The pending timeouts of an endpoint: queries, cancels and changes."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -55,10 +55,9 @@ class TimeoutPage:
 
 
 class Timeouts:
-    """What can be asked of, and done to, the timeouts that an endpoint's manager stores.
+    """Queries and changes of the timeouts that an endpoint's manager stores.
 
-    A look at timeouts, or a change of them, raises SchemaMissing, with the command to run, if the
-    tables are not there.
+    Each raises SchemaMissing, with the command to run, if the tables do not exist.
     """
 
     def __init__(
@@ -74,10 +73,10 @@ class Timeouts:
         self._schema_expected = schema_expected
 
     def waiting(self) -> int | None:
-        """Return how many messages wait in ``<endpoint>.Timeouts`` to be stored.
+        """Return the number of messages in ``<endpoint>.Timeouts`` that wait to be stored.
 
-        None if that is not known, while the broker is away. A message that waits is not listed
-        yet; a cancel of it answers ``will_be_cancelled``.
+        None while the broker is away. A waiting message is not listed yet; its cancel answers
+        ``will_be_cancelled``.
         """
         return self._waiting()
 
@@ -86,9 +85,9 @@ class Timeouts:
         return self._store.now()
 
     def cancel(self, timeout_id: str, *, channel: str = channels.API) -> CancelResult:
-        """Cancel one; see CancelResult for what each answer promises.
+        """Cancel a timeout; CancelResult explains the promise of each answer.
 
-        *channel* says by which way the order came; the history names it, cut to 400 characters.
+        *channel* names the origin of the order in the history, cut to 400 characters.
         """
         with self._schema_expected():
             if isinstance(self._store, KeepsHistory):
@@ -98,7 +97,7 @@ class Timeouts:
     def cancel_saga(self, saga_id: str, *, channel: str = channels.API) -> int:
         """Cancel all timeouts stored for a saga; return how many.
 
-        *channel* says by which way the order came; the history names it, cut to 400 characters.
+        *channel* names the origin of the order in the history, cut to 400 characters.
         """
         if not saga_id:
             raise InvalidMessage(
@@ -116,7 +115,7 @@ class Timeouts:
         deliver_at: datetime | None = None,
         delay: timedelta | float | None = None,
     ) -> ChangeResult:
-        """Move one to another due time: an aware datetime, or a delay from now."""
+        """Move a timeout to another due time: an aware datetime, or a delay from now."""
         with self._schema_expected():
             due = due_of(delay, deliver_at, self._store.now())
             if due is None:
@@ -127,16 +126,16 @@ class Timeouts:
         return result
 
     def send_now(self, timeout_id: str) -> ChangeResult:
-        """Have one dispatched at once."""
+        """Dispatch a timeout at once."""
         return self.reschedule(timeout_id, delay=0)
 
     def show(self, timeout_id: str) -> tuple[TimeoutState, Timeout | None] | None:
-        """Return the state of one and, while it is pending, the whole of it."""
+        """Return the state of a timeout and, while it is pending, the timeout itself."""
         with self._schema_expected():
             return self._store.find(timeout_id)
 
     def history(self, timeout_id: str) -> Sequence[HistoryEntry] | None:
-        """Return the newest 100 events of one, oldest first; None where the store tells none.
+        """Return the newest 100 events of a timeout, oldest first; None if there is no history.
 
         ``persistence_options.history`` says which events are recorded.
         """
@@ -177,7 +176,7 @@ class Timeouts:
     ) -> TimeoutPage:
         """Return the first *limit* pending timeouts behind the cursor *after*, by due time.
 
-        For a destination the search ends behind 50,000 timeouts that hold nothing more to list.
+        For a destination the search ends after 50,000 timeouts without a match to list.
         Raises InvalidMessage for a text that is not a cursor.
         """
         which = _filter(saga_id, destination, due_from, due_before)
@@ -214,9 +213,9 @@ class Timeouts:
         due_from: datetime | None = None,
         due_before: datetime | None = None,
     ) -> Count:
-        """Return how many pending timeouts match: exact up to 10,000, else at least so many.
+        """Return how many pending timeouts match: exact up to 10,000, otherwise a lower bound.
 
-        Of a destination no more than the first 50,000 timeouts are read.
+        For a destination only the first 50,000 timeouts are read.
         """
         with self._schema_expected():
             return counted(self._store, _filter(saga_id, destination, due_from, due_before))

@@ -12,7 +12,7 @@ class WindowClock:
     """A database's clock for the messages of one window: asked once, at the first delay.
 
     From then on the monotonic clock counts, because a caller may take long to draw the next
-    message. *ask* returns None where there is no clock but the host's.
+    message. *ask* returns None if the host's clock is the only clock.
     """
 
     ask: Callable[[], Micros | None]
@@ -20,7 +20,7 @@ class WindowClock:
     _asked: tuple[Micros | None, float] | None = field(default=None, init=False)
 
     def __call__(self) -> Micros | None:
-        """Return the database's time now; None where only the host's clock counts."""
+        """Return the database's time now; None if only the host's clock counts."""
         if self._asked is None:
             # Read before the answer comes: the error makes a message late, never early.
             before = self.clock.monotonic()

@@ -1,4 +1,4 @@
-"""Sending from any thread: sessions are pooled, and every result is looked at."""
+"""The sender of an endpoint: pooled sessions for any thread, and a check of every result."""
 
 import logging
 import threading
@@ -26,11 +26,11 @@ from timeoutmgr.transport.work import require_confirmed
 logger = logging.getLogger(__name__)
 
 _KNOWN_FOR = 60.0
-"""Seconds for which a queue that was seen counts as existing."""
+"""Seconds for which a queue that was found counts as existing."""
 
 
 class SessionPool:
-    """Transport sessions that are idle now; a session is one thread's at a time."""
+    """Idle transport sessions; one thread uses a session at a time."""
 
     def __init__(self, transport: Transport) -> None:
         self._transport = transport
@@ -54,7 +54,7 @@ class SessionPool:
             self._idle.append(session)
 
     def after_fork(self) -> None:
-        """Leave the parent's sessions to it: unused, and kept, since letting go may close them."""
+        """Keep the parent's sessions unused: the garbage collector may close them."""
         self._lock = threading.Lock()
         self._of_parent, self._idle = self._of_parent + self._idle, []
 
@@ -111,7 +111,7 @@ class Sender:
     ) -> list[SendResult]:
         """Send all of *outgoing* and return the result of each message.
 
-        Raises Unroutable for a missing one of *finally_for*, with nothing sent, and
+        Raises Unroutable for a missing queue of *finally_for*, with nothing sent, and
         TransportUnavailable.
         """
         with self._pool.session() as session:
@@ -132,7 +132,7 @@ class Sender:
             return session.now() if isinstance(session, TellsTime) else None
 
     def window(self) -> SendingWindow:
-        """Return what sends as messages come, and waits for all of them at its end."""
+        """Return a window, which sends messages as they come, and waits for all results once."""
         return SendingWindow(
             self._pool.session,
             self._missing_now,
@@ -182,7 +182,7 @@ class Sender:
                 raise Unroutable(missing[0])
 
     def _missing_now(self, session: TransportSession, queues: Sequence[str]) -> list[str]:
-        """Return those of *queues* that do not exist; what was seen lately is not asked again."""
+        """Return the *queues* that do not exist; a queue seen within a minute is not asked for."""
         unseen = self._unseen(queues)
         missing = self._missing(session, sorted(unseen)) if unseen else []
         if missing:

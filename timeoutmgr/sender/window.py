@@ -1,4 +1,4 @@
-"""Messages that are sent together and waited for once, whatever a session can do meanwhile."""
+"""The window of a bulk send: messages written as they come, and one wait for all results."""
 
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack
@@ -14,10 +14,10 @@ Missing: TypeAlias = Callable[[TransportSession, Sequence[str]], list[str]]
 
 
 class SendingWindow:
-    """One thread's, over one session, which is lent with the first messages; a context.
+    """A context for one thread over one session, which is lent with the first messages.
 
-    What is added is written at once where the session can do that without waiting, unless *send*
-    has more to do than sending. It is kept otherwise, and sent when the results are asked for.
+    With *at_once*, a session that need not wait for its broker writes messages when they are
+    added. Otherwise the window keeps the messages, and *send* sends them with ``results``.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class SendingWindow:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # A session that met an error is not to be lent again, though its user went on.
+        # After an error the pool must close the session, even if its user went on.
         failure = error or self._failure
         if failure is None:
             self._stack.close()
@@ -55,10 +55,10 @@ class SendingWindow:
             self._stack.__exit__(type(failure), failure, failure.__traceback__)
 
     def add(self, outgoing: Sequence[Outgoing], *, finally_for: Sequence[str] = ()) -> None:
-        """Send *outgoing* behind what was added before.
+        """Send *outgoing* after the messages that were added before.
 
-        Raises what ``Sender.send_each`` raises, with nothing of *outgoing* sent; the results of
-        what was added before are there all the same.
+        Raises the errors of ``Sender.send_each``, with nothing of *outgoing* sent; messages that
+        were added before keep their results.
         """
         try:
             session = self._lent()
@@ -72,9 +72,9 @@ class SendingWindow:
             raise Unroutable(missing[0])
 
     def results(self) -> list[SendResult]:
-        """Wait, and return what became of each that was added, in order; call it once.
+        """Wait, and return the result of each added message, in order; call it once.
 
-        Raises TransportUnavailable where nothing is known of any.
+        Raises TransportUnavailable if no message has a result.
         """
         if self._kept:
             return self._send(self._lent(), self._kept)
