@@ -55,9 +55,8 @@ class TimeoutInsert:
             self._insert_keys(connection, [sound])
             self._insert_rows(connection, [sound])
 
-        with refusals(
-            self._context.database, as_connection(transaction), insert_sound_row, refused_value
-        ):
+        connection = None if transaction is None else as_connection(transaction)
+        with refusals(self._context.database, connection, insert_sound_row, refused_value):
             return self._stored(batch, transaction)
 
     def _stored(self, batch: Sequence[_Item], transaction: Transaction | None) -> Sequence[Repeat]:

@@ -6,7 +6,6 @@ the crash model and the simulator run the same code. An instant is UTC microseco
 """
 
 from timeoutmgr.contracts.clocks import Clock
-from timeoutmgr.contracts.databases import SharedDatabase
 from timeoutmgr.contracts.dead_letters import Burial, DeadLetters
 from timeoutmgr.contracts.delayed import (
     Closes,
@@ -66,7 +65,7 @@ from timeoutmgr.contracts.timeouts import (
     TimeoutState,
 )
 from timeoutmgr.contracts.topologies import Binding, Exchange, Queue, Topology, TopologySession
-from timeoutmgr.contracts.transactions import ModeName, Transaction, TransactionMode
+from timeoutmgr.contracts.transactions import ModeName, SharedDatabase, Transaction, TransactionMode
 from timeoutmgr.contracts.transports import (
     HasLink,
     LinkSecurity,

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from timeoutmgr.contracts.clocks import Clock
-from timeoutmgr.contracts.databases import SharedDatabase
 from timeoutmgr.contracts.reports import EndpointReport
 from timeoutmgr.contracts.stores import TimeoutStore
+from timeoutmgr.contracts.transactions import SharedDatabase
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,9 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from timeoutmgr.contracts.databases import SharedDatabase
 from timeoutmgr.contracts.sessions import TransportSession
-from timeoutmgr.contracts.transactions import TransactionMode
+from timeoutmgr.contracts.transactions import SharedDatabase, TransactionMode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

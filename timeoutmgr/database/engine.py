@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Final, TypeVar, overload
+from typing import Any, ClassVar, Final, TypeVar
 from weakref import WeakSet
 
 from sqlalchemy import Connection, Engine, create_engine, event, exc, text
@@ -299,15 +299,9 @@ def as_database(shared: SharedDatabase) -> Database:
     return shared
 
 
-@overload
-def as_connection(transaction: Transaction) -> Connection: ...
-@overload
-def as_connection(transaction: None) -> None: ...
-@overload
-def as_connection(transaction: Transaction | None) -> Connection | None: ...
-def as_connection(transaction: Transaction | None) -> Connection | None:
+def as_connection(transaction: Transaction) -> Connection:
     """Return *transaction* as the connection that it is; raise ConfigurationError if it is not."""
-    if transaction is not None and not isinstance(transaction, Connection):
+    if not isinstance(transaction, Connection):
         raise ConfigurationError(
             "a transaction in a SQL database is an open SQLAlchemy Connection, got "
             f"{transaction!r:.80}; for an ORM session give session.connection()"

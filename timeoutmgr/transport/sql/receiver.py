@@ -96,7 +96,8 @@ class SqlReceiver:
 
     def ack(self, received: Sequence[Received], *, transaction: Transaction | None = None) -> None:
         """Settle messages for good; in *transaction*, with its commit."""
-        self.ack_tags(_tags(received), as_connection(transaction))
+        connection = None if transaction is None else as_connection(transaction)
+        self.ack_tags(_tags(received), connection)
 
     def ack_tags(self, tags: list[LeaseTag], transaction: Connection | None = None) -> None:
         """Settle messages by tags, as ``ack`` does."""

@@ -168,8 +168,9 @@ class SqlSession:
         """Put messages into queues, all in one transaction; return the results."""
         now = self.clock.now()
         rows = [to_row(one, now) for one in outgoing]
+        connection = None if transaction is None else as_connection(transaction)
         with as_transport(self.database):
-            there = self.queues.put(rows, as_connection(transaction))
+            there = self.queues.put(rows, connection)
         return [
             SendResult.CONFIRMED if one.destination in there else SendResult.UNROUTABLE
             for one in outgoing
