@@ -81,7 +81,7 @@ def __getattr__(name: str) -> Any:
     # On demand: a program that imports the contracts loads no SQLAlchemy.
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(_import_module(f"{__name__}.{_MODULE_OF[name]}"), name)
+    value = vars(_import_module(f"{__name__}.{_MODULE_OF[name]}"))[name]
     globals()[name] = value
     return value
 

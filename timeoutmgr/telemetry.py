@@ -6,7 +6,7 @@ A telemetry is called on hot paths and from many threads: it must be quick and m
 import threading
 from collections import Counter
 from collections.abc import Mapping
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
 class Telemetry(Protocol):
@@ -18,6 +18,15 @@ class Telemetry(Protocol):
 
     def value(self, name: str, value: float) -> None:
         """Set the last value of *name*; the name ends with its unit."""
+        ...
+
+
+@runtime_checkable
+class HasSnapshot(Protocol):
+    """A telemetry that keeps its events in this process; no telemetry needs to."""
+
+    def snapshot(self) -> Mapping[str, float]:
+        """Return all counts and values."""
         ...
 
 

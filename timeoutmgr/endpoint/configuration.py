@@ -115,6 +115,8 @@ class EndpointConfiguration:
     timeout manager needs a persistence that is named.
     """
 
+    _is_frozen = False
+
     def __init__(self, name: str) -> None:
         self.name: Final = check_endpoint_name(name)
         self.transaction_mode: TransactionMode | ModeName | None = None
@@ -142,7 +144,6 @@ class EndpointConfiguration:
         self._hooks: list[CriticalErrorHook] = []
         self._external: str | None = None
         self._manager_disabled = ManagerDisabled.NOT_SAID
-        self._is_frozen = False
 
     def freeze(self) -> None:
         """Refuse changes from now on: an endpoint was made, and would not see them."""
@@ -156,7 +157,7 @@ class EndpointConfiguration:
             super().__setattr__(name, value)
 
     def _check_open(self) -> None:
-        if getattr(self, "_is_frozen", False):
+        if self._is_frozen:
             raise ConfigurationError(
                 f"endpoint {self.name!r} was made of this configuration, and does not see later "
                 "changes; add handlers and settings before Endpoint(config)"

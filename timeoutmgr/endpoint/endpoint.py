@@ -33,6 +33,7 @@ from timeoutmgr.resilience.silence import hurrying
 from timeoutmgr.sender.bulk import OnSent, ToSend, send_many, store_many
 from timeoutmgr.sender.composer import Composed, SendOptions, Sent
 from timeoutmgr.sender.in_transaction import send_inside, time_in
+from timeoutmgr.telemetry import HasSnapshot
 from timeoutmgr.transport.queue_view import count_waiting
 
 if TYPE_CHECKING:
@@ -320,7 +321,8 @@ class Endpoint:
 
     def snapshot(self) -> dict[str, float | str]:
         """Return the counters of this process and the state of its breakers."""
-        counted: dict[str, float] = getattr(self._parts.settings.telemetry, "snapshot", dict)()
+        telemetry = self._parts.settings.telemetry
+        counted = telemetry.snapshot() if isinstance(telemetry, HasSnapshot) else {}
         breakers = {
             f"breaker_{breaker.name}": breaker.state.value for breaker in self._parts.breakers
         }
