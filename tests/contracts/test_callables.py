@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.endpoint.test_handlers import Desk, bill
+from tests.endpoint.test_handlers import Harness, bill
 from timeoutmgr import EndpointConfiguration
 from timeoutmgr.contracts.callables import unrun
 from timeoutmgr.errors import ConfigurationError, HandlerFailed
@@ -169,12 +169,12 @@ def test_a_function_of_which_a_call_runs_is_registered(given: Any) -> None:
 @pytest.mark.parametrize("made", [coroutine, generator, async_generator])
 @pytest.mark.filterwarnings("error")
 def test_a_handler_that_returns_its_work_unrun_has_failed(made: Callable[..., Any]) -> None:
-    desk = Desk(Bill=[lambda *given: made(*given)])
+    harness = Harness(Bill=[lambda *given: made(*given)])
 
     with pytest.raises(HandlerFailed, match=f"it returned a {made.__name__}, which"):
-        desk.handle(bill())
+        harness.handle(bill())
 
-    assert "handled" not in desk.telemetry.snapshot()
+    assert "handled" not in harness.telemetry.snapshot()
 
 
 class Later:

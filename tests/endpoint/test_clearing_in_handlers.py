@@ -7,7 +7,7 @@ from datetime import timedelta
 
 import pytest
 
-from tests.endpoint.test_handlers import Desk, bill
+from tests.endpoint.test_handlers import Harness, bill
 from tests.support.clock import START
 from tests.support.makers import SECOND
 from timeoutmgr.contracts import TransactionMode
@@ -23,9 +23,9 @@ RECEIVE = TransactionMode.RECEIVE_ONLY
 DAY = timedelta(days=1)
 
 
-def orders(desk: Desk) -> list[Message]:
+def orders(harness: Harness) -> list[Message]:
     """Return the orders to clear that reached the manager."""
-    at_manager = desk.transport.messages("sales.Timeouts")
+    at_manager = harness.transport.messages("sales.Timeouts")
     return [each for each in at_manager if headers.CLEAR_TIMEOUTS in each.headers]
 
 
@@ -40,16 +40,16 @@ def test_a_clear_leaves_with_the_sends_of_its_handler(mode: TransactionMode) -> 
     def clear(_body: object, context: HandlerContext) -> None:
         context.send("billing", "Bill", 1)
         context.clear_timeouts("order-7")
-        assert orders(desk) == []
+        assert orders(harness) == []
 
-    desk = Desk(Bill=[clear])
-    desk.handle(bill(), mode)
+    harness = Harness(Bill=[clear])
+    harness.handle(bill(), mode)
 
-    [order] = orders(desk)
+    [order] = orders(harness)
     assert order.headers[headers.SAGA_ID] == "order-7"
     assert order.headers[headers.TIME_SENT] == to_wire(START)
     together = "send in transaction" if mode is ATOMIC else "send"
-    journal = desk.transport.journal
+    journal = harness.transport.journal
     sends = [line for line in journal if line.startswith("send")]
     assert sends == [f"{together} billing confirmed", f"{together} sales.Timeouts confirmed"]
 
@@ -61,11 +61,11 @@ def test_a_handler_that_fails_clears_nothing(mode: TransactionMode) -> None:
         context.clear_timeouts("order-7")
         raise RuntimeError("a bug")
 
-    desk = Desk(Bill=[clear_and_fail])
+    harness = Harness(Bill=[clear_and_fail])
     with pytest.raises(RuntimeError):
-        desk.handle(bill(), mode)
+        harness.handle(bill(), mode)
 
-    assert orders(desk) == []
+    assert orders(harness) == []
 
 
 def begin_anew(_body: object, context: HandlerContext) -> None:
@@ -77,11 +77,11 @@ def begin_anew(_body: object, context: HandlerContext) -> None:
 
 
 def test_a_clear_keeps_the_later_sends_of_its_handler() -> None:
-    desk = Desk(Bill=[begin_anew])
+    harness = Harness(Bill=[begin_anew])
 
-    desk.handle(bill())
+    harness.handle(bill())
 
-    assert [kept(order) for order in orders(desk)] == [[timeout_id("sales", "after")]]
+    assert [kept(order) for order in orders(harness)] == [[timeout_id("sales", "after")]]
 
 
 def test_a_handler_that_runs_again_gives_a_later_order_that_keeps_the_same() -> None:
@@ -89,12 +89,12 @@ def test_a_handler_that_runs_again_gives_a_later_order_that_keeps_the_same() -> 
         context.clear_timeouts("order-7")
         context.send("billing", "Reminder", 1, delay=DAY, saga_id="order-7")
 
-    desk = Desk(Bill=[clear_and_remind])
+    harness = Harness(Bill=[clear_and_remind])
     for _ in range(2):
-        desk.handle(bill(time_sent=to_wire(START)))
-        desk.clock.advance(1)
+        harness.handle(bill(time_sent=to_wire(START)))
+        harness.clock.advance(1)
 
-    first, again = orders(desk)
+    first, again = orders(harness)
     sent = [each.headers[headers.TIME_SENT] for each in (first, again)]
     assert sent == [to_wire(START), to_wire(START + SECOND)]
     assert kept(first) == kept(again) != []
@@ -102,10 +102,10 @@ def test_a_handler_that_runs_again_gives_a_later_order_that_keeps_the_same() -> 
 
 
 def test_an_empty_saga_id_is_refused_where_the_handler_gives_it() -> None:
-    desk = Desk(Bill=[lambda _body, context: context.clear_timeouts("")])
+    harness = Harness(Bill=[lambda _body, context: context.clear_timeouts("")])
 
     with pytest.raises(InvalidMessage, match="Invalid saga id specified"):
-        desk.handle(bill())
+        harness.handle(bill())
 
 
 @pytest.mark.parametrize(

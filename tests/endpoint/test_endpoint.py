@@ -20,8 +20,8 @@ from timeoutmgr.transport.pump import Consumption
 from timeoutmgr.transport.work import Work
 
 
-class Noting:
-    """A task that notes its starts and stops, and does what is *next* at one start."""
+class JournalTask:
+    """A task that notes its starts and stops, and calls *next* at its next start."""
 
     def __init__(self, journal: list[str], name: str) -> None:
         self.next: Callable[[], None] | None = None
@@ -47,7 +47,7 @@ class Tasks:
     name = "tasks"
     priority = USUAL
 
-    def __init__(self, *tasks: Noting) -> None:
+    def __init__(self, *tasks: JournalTask) -> None:
         self._tasks = tasks
 
     def prerequisites(self, settings: FeatureSettings) -> Sequence[Prerequisite]:
@@ -69,10 +69,10 @@ class Stage:
     def __init__(self) -> None:
         self.journal: list[str] = []
         self.transport = FakeTransport()
-        self.second = Noting(self.journal, "second")
+        self.second = JournalTask(self.journal, "second")
         config = EndpointConfiguration("sales")
         config.use_transport(self.transport, accept_loss=True)
-        config.enable_feature(Tasks(Noting(self.journal, "first"), self.second))
+        config.enable_feature(Tasks(JournalTask(self.journal, "first"), self.second))
         self.endpoint = Endpoint(config)
 
 
@@ -84,7 +84,7 @@ def a_task_fails(stage: Stage) -> None:
 
 
 def the_broker_goes_away(stage: Stage) -> None:
-    # Behind the checks, before the look at what there is to drain.
+    # After the checks, before the start lists the queues to drain.
     gone = TransportUnavailable("gone")
     stage.second.next = lambda: stage.transport.fail("missing_queues", gone)
 
@@ -120,7 +120,7 @@ def test_an_endpoint_starts_after_a_failed_start(trouble: Callable[[Stage], None
         assert not stage.endpoint.wait(0)
 
 
-def test_a_thread_that_cannot_be_started_is_the_error_that_is_told(
+def test_a_start_raises_the_error_of_a_thread_that_cannot_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def full(_thread: object) -> None:
@@ -149,7 +149,7 @@ def test_waiting_for_an_endpoint_whose_start_was_refused_ends() -> None:
 
 
 class Patience(threading.Event):
-    """An event that counts how often it was waited for in vain, and does *then* after *looks*."""
+    """An event that counts vain waits, and calls *then* after *looks* waits."""
 
     def __init__(self, looks: int, then: Callable[[], object]) -> None:
         super().__init__()
@@ -160,7 +160,7 @@ class Patience(threading.Event):
     def wait(self, timeout: float | None = None) -> bool:
         if self.in_vain == self._looks:
             self._then()
-        assert self.in_vain <= self._looks, "it was told to end, and goes on"
+        assert self.in_vain <= self._looks, "the endpoint did not end"
         self.in_vain += not self.is_set()
         return self.is_set()
 
@@ -175,12 +175,12 @@ def another_thread(stage: Stage) -> None:
     other.join()
 
 
-@pytest.mark.parametrize("told_by", [a_signal, another_thread])
-def test_an_endpoint_runs_until_it_is_told_to_end(
-    told_by: Callable[[Stage], None], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("ended_by", [a_signal, another_thread])
+def test_an_endpoint_runs_until_a_signal_or_a_stop(
+    ended_by: Callable[[Stage], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stage = Stage()
-    stopped = Patience(3, lambda: told_by(stage))
+    stopped = Patience(3, lambda: ended_by(stage))
     monkeypatch.setattr(stage.endpoint, "_stopped", stopped)
     before = signal.getsignal(signal.SIGTERM)
 

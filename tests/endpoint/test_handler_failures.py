@@ -9,7 +9,7 @@ import pymysql
 import pytest
 from sqlalchemy import exc
 
-from tests.endpoint.test_handlers import Desk, bill
+from tests.endpoint.test_handlers import Harness, bill
 from timeoutmgr.contracts import TransactionMode
 from timeoutmgr.endpoint.handlers import HandlerContext
 from timeoutmgr.errors import HandlerFailed
@@ -22,13 +22,13 @@ class Ended(BaseException):
     """Something that is no Exception."""
 
 
-def raising(error: BaseException) -> Desk:
-    """Return the desk of a handler that raises *error*."""
+def raising(error: BaseException) -> Harness:
+    """Return the harness of a handler that raises *error*."""
 
     def fail(_body: object, _context: HandlerContext) -> None:
         raise error
 
-    return Desk(Bill=[fail])
+    return Harness(Bill=[fail])
 
 
 @pytest.mark.parametrize("mode", [RECEIVE, ATOMIC])
@@ -65,12 +65,12 @@ def test_a_wrong_statement_in_the_messages_own_transaction_is_no_error_of_the_da
     [
         (DEADLOCK, ATOMIC),
         (LOST, ATOMIC),
-        # Nobody takes these for an outage; they stay what they are in the error queue too.
+        # No outage: the error queue shows these two errors unchanged.
         (UNKNOWN_COLUMN, RECEIVE),
         (RuntimeError("a bug"), ATOMIC),
     ],
 )
-def test_any_other_error_is_told_as_it_is(error: Exception, mode: TransactionMode) -> None:
+def test_any_other_error_is_raised_unchanged(error: Exception, mode: TransactionMode) -> None:
     with pytest.raises(type(error)) as failed:
         raising(error).handle(bill(), mode)
 

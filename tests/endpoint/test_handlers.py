@@ -32,7 +32,7 @@ def to_sales(outgoing: Outgoing, due: Micros) -> Outgoing:
     return to_timeout_manager(outgoing, due, "sales.Timeouts")
 
 
-class Desk:
+class Harness:
     """One endpoint's handlers over a simulated transport."""
 
     def __init__(self, **handlers: Sequence[Handler]) -> None:
@@ -61,17 +61,17 @@ def bill(body: bytes = b'{"n": 1}', /, **given: str) -> Message:
 
 def test_a_handler_gets_the_decoded_body_and_the_message_type() -> None:
     seen: list[tuple[object, str]] = []
-    desk = Desk(Bill=[lambda body, context: seen.append((body, context.message_type))])
+    harness = Harness(Bill=[lambda body, context: seen.append((body, context.message_type))])
 
-    desk.handle(bill())
+    harness.handle(bill())
 
     assert seen == [({"n": 1}, "Bill")]
 
 
-def sent_ids(desk: Desk, message: Message, **given: Any) -> list[str]:
-    """Handle *message* and return the ids of what was sent then: delayed, and at once."""
-    desk.handle(message, **given)
-    return [desk.transport.ids(queue)[-1] for queue in ("sales.Timeouts", "billing")]
+def sent_ids(harness: Harness, message: Message, **given: Any) -> list[str]:
+    """Handle *message*, and return the ids of its delayed and its immediate send."""
+    harness.handle(message, **given)
+    return [harness.transport.ids(queue)[-1] for queue in ("sales.Timeouts", "billing")]
 
 
 def send_two(_body: object, context: HandlerContext) -> None:
@@ -80,12 +80,12 @@ def send_two(_body: object, context: HandlerContext) -> None:
 
 
 def test_a_message_that_is_handled_again_sends_under_the_same_ids() -> None:
-    desk = Desk(Bill=[send_two])
+    harness = Harness(Bill=[send_two])
     bill_ = bill(time_sent=to_wire(START))
 
-    first, again = sent_ids(desk, bill_), sent_ids(desk, bill_)
+    first, again = sent_ids(harness, bill_), sent_ids(harness, bill_)
     # An id may be used again by its sender, for a message of another time.
-    other = sent_ids(desk, bill(time_sent=to_wire(START + SECOND)))
+    other = sent_ids(harness, bill(time_sent=to_wire(START + SECOND)))
 
     assert first == again
     assert first[1] == other[1] == "mine"
@@ -93,31 +93,33 @@ def test_a_message_that_is_handled_again_sends_under_the_same_ids() -> None:
 
 
 def test_where_a_failed_send_is_undone_or_nothing_tells_two_messages_apart_ids_are_new() -> None:
-    desk = Desk(Bill=[send_two])
+    harness = Harness(Bill=[send_two])
     bill_ = bill(time_sent=to_wire(START))
 
     atomic = [
-        sent_ids(desk, bill_, mode=TransactionMode.SENDS_ATOMIC_WITH_RECEIVE)[0] for _ in "ab"
+        sent_ids(harness, bill_, mode=TransactionMode.SENDS_ATOMIC_WITH_RECEIVE)[0] for _ in "ab"
     ]
-    of_no_time = [sent_ids(desk, bill())[0] for _ in "ab"]
+    of_no_time = [sent_ids(harness, bill())[0] for _ in "ab"]
 
     assert len({*atomic, *of_no_time}) == 4
 
 
 def test_all_handlers_of_a_type_run_in_order() -> None:
     ran: list[int] = []
-    desk = Desk(Bill=[lambda *_: ran.append(1), lambda *_: ran.append(2)])
+    harness = Harness(Bill=[lambda *_: ran.append(1), lambda *_: ran.append(2)])
 
-    desk.handle(bill())
+    harness.handle(bill())
 
     assert ran == [1, 2]
 
 
 def test_the_catch_all_handler_gets_messages_without_a_handler_of_their_own() -> None:
     seen: list[str] = []
-    desk = Desk(any=[lambda _, context: seen.append(context.message_type)], Other=[lambda *_: None])
+    harness = Harness(
+        any=[lambda _, context: seen.append(context.message_type)], Other=[lambda *_: None]
+    )
 
-    desk.handle(bill())
+    harness.handle(bill())
 
     assert seen == ["Bill"]
 
@@ -126,32 +128,32 @@ def test_a_message_without_a_handler_is_rejected_by_its_type() -> None:
     with pytest.raises(
         MessageRejected, match="no handler for message type 'Bill'; handlers here: Other"
     ):
-        Desk(Other=[lambda *_: None]).handle(bill())
+        Harness(Other=[lambda *_: None]).handle(bill())
 
 
 @pytest.mark.parametrize("body", [b"{", b"\xff\xfe", b"[" * 200_000])
 def test_a_body_that_contradicts_its_content_type_is_rejected(body: bytes) -> None:
     with pytest.raises(MessageRejected, match="body is no application/json"):
-        Desk(Bill=[lambda *_: None]).handle(bill(body))
+        Harness(Bill=[lambda *_: None]).handle(bill(body))
 
 
 def test_sends_of_a_handler_leave_after_all_handlers_returned() -> None:
-    desk = Desk(Bill=[])
+    harness = Harness(Bill=[])
 
     def send(_: object, context: HandlerContext) -> None:
         context.send("billing", "Paid", {})
-        assert desk.transport.ids("billing") == []
+        assert harness.transport.ids("billing") == []
 
-    desk.step = HandlerStep(
+    harness.step = HandlerStep(
         queue="sales",
         handlers={"Bill": [send]},
-        composer=desk.step.composer,
-        clock=desk.clock,
-        telemetry=desk.telemetry,
+        composer=harness.step.composer,
+        clock=harness.clock,
+        telemetry=harness.telemetry,
     )
-    desk.handle(bill())
+    harness.handle(bill())
 
-    assert desk.transport.ids("billing") == ["new-1"]
+    assert harness.transport.ids("billing") == ["new-1"]
 
 
 def test_sends_of_a_failing_handler_do_not_leave() -> None:
@@ -159,91 +161,93 @@ def test_sends_of_a_failing_handler_do_not_leave() -> None:
         context.send("billing", "Paid", {})
         raise RuntimeError("after the send")
 
-    desk = Desk(Bill=[send_and_fail])
+    harness = Harness(Bill=[send_and_fail])
 
     with pytest.raises(RuntimeError, match="after the send"):
-        desk.handle(bill())
+        harness.handle(bill())
 
-    assert desk.transport.ids("billing") == []
+    assert harness.transport.ids("billing") == []
 
 
 def test_sends_of_a_handler_join_the_transaction_of_an_atomic_mode() -> None:
-    desk = Desk(Bill=[lambda _, context: context.send("billing", "Paid", {})])
+    harness = Harness(Bill=[lambda _, context: context.send("billing", "Paid", {})])
 
-    desk.handle(bill(), TransactionMode.SENDS_ATOMIC_WITH_RECEIVE)
+    harness.handle(bill(), TransactionMode.SENDS_ATOMIC_WITH_RECEIVE)
 
-    assert desk.transport.journal == ["begin", "send in transaction billing confirmed", "commit"]
+    assert harness.transport.journal == ["begin", "send in transaction billing confirmed", "commit"]
 
 
 @pytest.mark.behaviour(12)
 def test_a_send_from_the_handler_of_a_delayed_message_is_not_delayed() -> None:
-    desk = Desk(Bill=[lambda _, context: context.send("billing", "Paid", {})])
+    harness = Harness(Bill=[lambda _, context: context.send("billing", "Paid", {})])
 
-    desk.handle(bill(deliver_at=to_wire(START), related_to_timeout="t1"))
+    harness.handle(bill(deliver_at=to_wire(START), related_to_timeout="t1"))
 
-    assert desk.transport.ids("billing") == ["new-1"]
-    assert desk.transport.ids("sales.Timeouts") == []
+    assert harness.transport.ids("billing") == ["new-1"]
+    assert harness.transport.ids("sales.Timeouts") == []
 
 
 def test_a_delayed_send_from_a_handler_goes_to_the_manager() -> None:
-    desk = Desk(Bill=[lambda _, context: context.send_local("Remind", {}, delay=60)])
+    harness = Harness(Bill=[lambda _, context: context.send_local("Remind", {}, delay=60)])
 
-    desk.handle(bill())
+    harness.handle(bill())
 
-    [routed] = desk.transport.messages("sales.Timeouts")
+    [routed] = harness.transport.messages("sales.Timeouts")
     assert routed.headers[headers.DESTINATION] == "sales"
 
 
 def test_a_reply_goes_to_the_reply_address() -> None:
-    desk = Desk(Bill=[lambda _, context: context.reply("Paid", {})])
+    harness = Harness(Bill=[lambda _, context: context.reply("Paid", {})])
 
-    desk.handle(bill(reply_to="billing"))
+    harness.handle(bill(reply_to="billing"))
 
-    assert desk.transport.ids("billing") == ["new-1"]
+    assert harness.transport.ids("billing") == ["new-1"]
 
 
 def test_a_reply_without_a_reply_address_is_an_error() -> None:
-    desk = Desk(Bill=[lambda _, context: context.reply("Paid", {})])
+    harness = Harness(Bill=[lambda _, context: context.reply("Paid", {})])
 
     with pytest.raises(InvalidMessage, match="no reply address"):
-        desk.handle(bill())
+        harness.handle(bill())
 
 
 def test_the_refusal_of_an_unknown_keyword_names_it() -> None:
     misspelt: dict[str, Any] = {"dleay": 5}
-    desk = Desk(Bill=[lambda _, context: context.send("billing", "Paid", {}, **misspelt)])
+    harness = Harness(Bill=[lambda _, context: context.send("billing", "Paid", {}, **misspelt)])
 
     with pytest.raises(TypeError, match=r"send\(\) got an unexpected keyword argument 'dleay'"):
-        desk.handle(bill())
+        harness.handle(bill())
 
 
 def test_a_send_refuses_options_of_another_class() -> None:
     options: Any = {"delay": 5}
-    desk = Desk(Bill=[lambda _, context: context.send("billing", "Paid", {}, options)])
+    harness = Harness(Bill=[lambda _, context: context.send("billing", "Paid", {}, options)])
 
     with pytest.raises(InvalidMessage, match=r"are a SendOptions, got \{'delay': 5\}"):
-        desk.handle(bill())
+        harness.handle(bill())
 
 
 @pytest.mark.behaviour(9)
 def test_the_same_option_given_again_overwrites() -> None:
     options = SendOptions(delay=5)
-    desk = Desk(Bill=[lambda _, context: context.send("billing", "Paid", {}, options, delay=90)])
+    harness = Harness(
+        Bill=[lambda _, context: context.send("billing", "Paid", {}, options, delay=90)]
+    )
 
-    desk.handle(bill())
+    harness.handle(bill())
 
-    [routed] = desk.transport.messages("sales.Timeouts")
+    [routed] = harness.transport.messages("sales.Timeouts")
     assert routed.headers[headers.EXPIRE] == to_wire(START + 90 * SECOND)
 
 
 @pytest.mark.behaviour(9)
 def test_a_keyword_of_none_takes_the_same_option_away() -> None:
     options = SendOptions(delay=5, saga_id="saga")
-    desk = Desk(Bill=[lambda _, context: context.reply("Paid", {}, options, delay=None)])
+    harness = Harness(Bill=[lambda _, context: context.reply("Paid", {}, options, delay=None)])
 
-    desk.handle(bill(reply_to="billing"))
+    harness.handle(bill(reply_to="billing"))
 
-    [sent] = desk.transport.messages("billing")
+    [sent] = harness.transport.messages("billing")
     assert sent.headers[headers.SAGA_ID] == "saga"
 
 
@@ -251,10 +255,10 @@ def test_a_session_needs_a_mode_with_a_transaction() -> None:
     def handle(_message: object, context: HandlerContext) -> None:
         context.session.flush()
 
-    desk = Desk(Bill=[handle])
+    harness = Harness(Bill=[handle])
 
     with pytest.raises(RuntimeError, match="transaction"):
-        desk.handle(bill())
+        harness.handle(bill())
 
 
 @pytest.mark.behaviour(103)
@@ -273,25 +277,25 @@ def test_a_message_past_its_time_to_be_received_is_discarded(
     sent_ago: int | None, limit: str | None, handled: bool
 ) -> None:
     ran: list[object] = []
-    desk = Desk(Bill=[lambda body, _: ran.append(body)])
+    harness = Harness(Bill=[lambda body, _: ran.append(body)])
     given: dict[str, str] = {}
     if sent_ago is not None:
         given["time_sent"] = to_wire(START - sent_ago * SECOND)
     if limit is not None:
         given["time_to_be_received"] = limit
 
-    desk.handle(bill(**given))
+    harness.handle(bill(**given))
 
     assert bool(ran) is handled
-    assert desk.telemetry.snapshot().get("expired_on_receipt", 0) == (0 if handled else 1)
+    assert harness.telemetry.snapshot().get("expired_on_receipt", 0) == (0 if handled else 1)
 
 
 def test_discarding_an_expired_message_is_a_warning_with_its_id_and_queue(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    desk = Desk(Bill=[lambda body, _: None])
+    harness = Harness(Bill=[lambda body, _: None])
 
-    desk.handle(bill(time_sent=to_wire(START - 11 * SECOND), time_to_be_received="00:00:10"))
+    harness.handle(bill(time_sent=to_wire(START - 11 * SECOND), time_to_be_received="00:00:10"))
 
     [record] = caplog.records
     assert record.levelname == "WARNING"
@@ -378,9 +382,9 @@ def test_the_increase_of_delayed_retries_is_a_setting() -> None:
 
 def test_a_context_shows_the_headers_of_its_message() -> None:
     seen: list[HandlerContext] = []
-    desk = Desk(Bill=[lambda _, context: seen.append(context)])
+    harness = Harness(Bill=[lambda _, context: seen.append(context)])
 
-    desk.handle(bill(saga_id="s1", reply_to="billing"))
+    harness.handle(bill(saga_id="s1", reply_to="billing"))
 
     [context] = seen
     assert (context.message_id, context.saga_id, context.reply_to) == ("m1", "s1", "billing")

@@ -1,4 +1,4 @@
-"""A process that only sends, on a database where nobody ran the installer: told what to run."""
+"""A process that only sends, on a database without our tables, learns the command to run."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def test_a_bulk_before_the_installer_names_the_command_and_keeps_its_messages(
     endpoint.close()
 
 
-def test_an_older_schema_is_told_of_too(url: str, unique: str) -> None:
+def test_an_older_schema_names_the_command_too(url: str, unique: str) -> None:
     endpoint = Endpoint(sales(url, unique))
     endpoint.install()
     with Database.shared(url).begin() as connection:
