@@ -10,14 +10,14 @@ import pytest
 
 from tests.support.clock import FakeClock
 from tests.support.graveyard import Graveyard, an_asking
-from timeoutmgr.deadletter.service import DeadLetterDesk
+from timeoutmgr.deadletter.service import DeadLetterService
 from timeoutmgr.errors import MessageRejected
 from timeoutmgr.message.message import Message
 from timeoutmgr.message.validation import Limits
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[DeadLetterDesk]:
+def desk(tmp_path: Path) -> Iterator[DeadLetterService]:
     """The desk of node n1, whose endpoint sends to billing and itself alone."""
     graveyard = Graveyard(f"sqlite:///{tmp_path / 'letters.db'}", FakeClock())
     limits = Limits(allowed_destinations=("billing",)).of_endpoint("sales", "error")
@@ -33,7 +33,7 @@ def of_source(queue: str) -> Message:
 
 @pytest.mark.parametrize("queue", ["victim", "billing.Timeouts", "error", "amq.direct"])
 def test_a_source_that_may_not_be_sent_to_is_not_acknowledged(
-    desk: DeadLetterDesk, queue: str, caplog: pytest.LogCaptureFixture
+    desk: DeadLetterService, queue: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     rejected = MessageRejected("no")
 
@@ -42,7 +42,7 @@ def test_a_source_that_may_not_be_sent_to_is_not_acknowledged(
     assert "does not acknowledge message 'm1'" in caplog.text
 
 
-def test_an_allowed_source_is_acknowledged(desk: DeadLetterDesk) -> None:
+def test_an_allowed_source_is_acknowledged(desk: DeadLetterService) -> None:
     [final] = desk.received(of_source("billing"), "sales")
     burial = desk.dead_letter(of_source("billing"), MessageRejected("no"), queue="sales")
 

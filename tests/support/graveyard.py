@@ -15,7 +15,7 @@ from timeoutmgr.deadletter import delivery_headers as marks
 from timeoutmgr.deadletter.levels import JournalingRules
 from timeoutmgr.deadletter.manager import QueueManager
 from timeoutmgr.deadletter.quotas import Quotas
-from timeoutmgr.deadletter.service import DeadLetterDesk
+from timeoutmgr.deadletter.service import DeadLetterService
 from timeoutmgr.message.validation import Limits
 from timeoutmgr.telemetry import Counters
 
@@ -29,7 +29,7 @@ class Graveyard:
         letters.install()
         letters.add_node("n1", "g1")
         self.manager: Final = QueueManager(store=letters, node="n1", quotas=quotas or Quotas())
-        self.desk: Final = DeadLetterDesk(
+        self.desk: Final = DeadLetterService(
             manager=self.manager,
             endpoint="sales",
             rules=JournalingRules(),

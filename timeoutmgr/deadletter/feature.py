@@ -14,7 +14,7 @@ from timeoutmgr.deadletter.levels import JournalingRules, Takes
 from timeoutmgr.deadletter.manager import QueueManager
 from timeoutmgr.deadletter.native import CollectDead
 from timeoutmgr.deadletter.quotas import NODE_BYTES, Quotas
-from timeoutmgr.deadletter.service import DeadLetterDesk
+from timeoutmgr.deadletter.service import DeadLetterService
 from timeoutmgr.deadletter.store import DeadLetterStore, checked_node
 from timeoutmgr.deadletter.sweeper import Sweeper
 from timeoutmgr.errors import ConfigurationError, SchemaMissing
@@ -146,7 +146,7 @@ class DeadLetterQueues:
             as_database(queue).url, manager.store.database.url
         )
         return FeatureParts(
-            dead_letters=DeadLetterDesk(
+            dead_letters=DeadLetterService(
                 manager=manager,
                 endpoint=settings.name,
                 rules=self.rules,

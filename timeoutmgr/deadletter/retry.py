@@ -9,7 +9,7 @@ from enum import StrEnum
 from timeoutmgr.contracts import SendResult, Transaction, Transport, TransportSession
 from timeoutmgr.deadletter.delivery_headers import without_limits
 from timeoutmgr.deadletter.queues import LetterQueue
-from timeoutmgr.deadletter.service import DeadLetterDesk
+from timeoutmgr.deadletter.service import DeadLetterService
 from timeoutmgr.deadletter.stored_copy import Letter
 from timeoutmgr.errors import InvalidMessage
 from timeoutmgr.message.message import Message, Outgoing
@@ -40,7 +40,7 @@ class Retried:
 
 def retry(
     transport: Transport,
-    desk: DeadLetterDesk,
+    service: DeadLetterService,
     queue: LetterQueue,
     letters: Iterable[Letter],
     *,
@@ -56,19 +56,19 @@ def retry(
     done: list[Retried] = []
     with closing(transport.session()) as session:
         for letter in letters:
-            what = _what_would_be(desk, letter)
+            what = _what_would_be(service, letter)
             if what is Retry.WOULD_RETRY and not dry_run:
-                what = _retry(session, desk, queue, letter)
+                what = _retry(session, service, queue, letter)
             bare = replace(letter, message=Message(id=letter.message.id))
             done.append(Retried(bare, what))
             progress(done[-1])
     return done
 
 
-def _what_would_be(desk: DeadLetterDesk, letter: Letter) -> Retry:
+def _what_would_be(service: DeadLetterService, letter: Letter) -> Retry:
     """Return whether *letter* may go back: a stranger may have chosen its destination."""
     try:
-        check_destination(letter.destination, desk.limits, back_to=desk.endpoint)
+        check_destination(letter.destination, service.limits, back_to=service.endpoint)
     except InvalidMessage as error:
         logger.warning(
             "dead letter %.80r may not be retried: %s", letter.message.id, on_one_line(error)
@@ -83,28 +83,28 @@ def again(letter: Letter) -> Outgoing:
 
 
 def _retry(
-    session: TransportSession, desk: DeadLetterDesk, queue: LetterQueue, letter: Letter
+    session: TransportSession, service: DeadLetterService, queue: LetterQueue, letter: Letter
 ) -> Retry:
     outgoing = again(letter)
-    if desk.joins:
+    if service.joins:
         with session.transaction() as transaction:
-            desk.before_sending([outgoing], transaction)
+            service.before_sending([outgoing], transaction)
             result = _sent(session, outgoing, transaction)
             if result is SendResult.CONFIRMED:
-                desk.after_sending([outgoing], transaction)
+                service.after_sending([outgoing], transaction)
                 queue.delete([letter], transaction=transaction)
             elif letter.transactional:
                 # It was moved to what awaits: with this it dies again, of what it died of.
-                desk.manager.place(letter, transaction=transaction)
+                service.manager.place(letter, transaction=transaction)
         return _named(result)
     if letter.transactional:
-        desk.before_sending([outgoing])
+        service.before_sending([outgoing])
     result = _sent(session, outgoing)
     if result is SendResult.CONFIRMED:
-        desk.after_sending([outgoing])
+        service.after_sending([outgoing])
         queue.delete([letter])
     elif letter.transactional and result is not SendResult.UNKNOWN:
-        desk.manager.place(letter)
+        service.manager.place(letter)
     return _named(result)
 
 

@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DeadLetterDesk:
+class DeadLetterService:
     """Places, keeps and tells for one endpoint of a node.
 
     *joins* says that the queue's transaction can span the store. *journaled* are the queues here

@@ -15,7 +15,7 @@ from timeoutmgr.errors import ConfigurationError, InvalidMessage, SchemaMissing
 
 if TYPE_CHECKING:
     from timeoutmgr.deadletter.queues import LetterFilter, LetterQueue
-    from timeoutmgr.deadletter.service import DeadLetterDesk
+    from timeoutmgr.deadletter.service import DeadLetterService
     from timeoutmgr.deadletter.stored_copy import Letter
     from timeoutmgr.endpoint.assembly import AssembledEndpoint
 
@@ -28,7 +28,7 @@ class OpenQueue:
     """The endpoint's parts, its dead-letter service, and the queue that the options name."""
 
     parts: "AssembledEndpoint"
-    service: "DeadLetterDesk"
+    service: "DeadLetterService"
     queue: "LetterQueue"
 
 
@@ -134,11 +134,11 @@ journal_entries: Final = bundled("selection", JournalEntrySelection, journal_que
 @contextmanager
 def opened(shared: Shared, selection: CopySelection) -> Iterator[OpenQueue]:
     """Lend the selected queue of the endpoint's node; its tables are checked first."""
-    from timeoutmgr.deadletter.service import DeadLetterDesk
+    from timeoutmgr.deadletter.service import DeadLetterService
 
     with assembled(shared) as parts:
         service = parts.features.dead_letters
-        if not isinstance(service, DeadLetterDesk):
+        if not isinstance(service, DeadLetterService):
             raise ConfigurationError(
                 f"endpoint {parts.settings.name!r} has no dead-letter queues; enable the feature "
                 "'dead-letter-queues', with its node"
@@ -161,7 +161,7 @@ def progress_of(shared: Shared, what: str, total: int) -> Iterator[Callable[[], 
         yield lambda: progress.update(1)
 
 
-def _queue(service: "DeadLetterDesk", name: str, journal: bool) -> "LetterQueue":
+def _queue(service: "DeadLetterService", name: str, journal: bool) -> "LetterQueue":
     from timeoutmgr.deadletter.addresses import BoxAddress, resolve
     from timeoutmgr.deadletter.queues import LetterQueue
     from timeoutmgr.deadletter.stored_copy import Box

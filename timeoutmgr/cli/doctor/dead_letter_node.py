@@ -18,10 +18,10 @@ _READ: Final = "look at them with `timeoutmgr deadletters list --groups`; retry 
 
 def manager_of(parts: "AssembledEndpoint") -> "QueueManager | None":
     """Return the queue manager of the node, None if the endpoint has no dead-letter queues."""
-    from timeoutmgr.deadletter.service import DeadLetterDesk
+    from timeoutmgr.deadletter.service import DeadLetterService
 
     service = parts.features.dead_letters
-    return service.manager if isinstance(service, DeadLetterDesk) else None
+    return service.manager if isinstance(service, DeadLetterService) else None
 
 
 def node_document(parts: "AssembledEndpoint") -> dict[str, Any] | None:
