@@ -19,7 +19,7 @@ from chaos.plan import FaultKind
 from timeoutmgr import Endpoint, EndpointConfiguration
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import TimeoutStore, TransactionMode, Transport
-from timeoutmgr.deadletter import Box, LetterQueue
+from timeoutmgr.deadletter import Box, StoredCopyQueue
 from timeoutmgr.errors import StorageUnavailable, TransportUnavailable
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.migration import MigrationPlaces, MigrationRunState, report
@@ -91,7 +91,9 @@ class Resources:
         """Return the messages in the dead-letter queues, with their times."""
         if self._queue_manager is None:
             return {}
-        boxes = (LetterQueue(self._queue_manager, box) for box in (Box.DEADLETTER, Box.DEADXACT))
+        boxes = (
+            StoredCopyQueue(self._queue_manager, box) for box in (Box.DEADLETTER, Box.DEADXACT)
+        )
         return {copy.message.id: copy.kept for box in boxes for copy in box.every()}
 
     def waiting(self) -> int:

@@ -18,7 +18,7 @@ from timeoutmgr.contracts import TransportSession
 from timeoutmgr.database import Database
 from timeoutmgr.deadletter import Box, DeadLetterStore, JournalLevel, MessageClass
 from timeoutmgr.deadletter.manager import QueueManager
-from timeoutmgr.deadletter.queues import LetterFilter, LetterQueue
+from timeoutmgr.deadletter.queues import StoredCopyFilter, StoredCopyQueue
 from timeoutmgr.endpoint.configuration import transport_from_url
 from timeoutmgr.message.instants import Micros, from_micros
 from timeoutmgr.message.message import Outgoing
@@ -161,14 +161,14 @@ def test_letters_are_read_page_by_page_and_later_arrivals_are_left_out(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("timeoutmgr.deadletter.queues.AT_ONCE", 1)
-    queue = LetterQueue(shop.manager, Box.DEADLETTER)
+    queue = StoredCopyQueue(shop.manager, Box.DEADLETTER)
     for number in range(3):
         shop.manager.place(a_letter(f"m{number}", kept=OLD + number))
     letters = CopySelection().copies(queue, None)
 
     first = next(letters)
     shop.manager.place(a_letter("m0", kept=OLD + 3))  # it was retried, and died again
-    queue.delete(queue.peek(LetterFilter(message_id="m1")))
+    queue.delete(queue.peek(StoredCopyFilter(message_id="m1")))
 
     assert [first.message.id, *(letter.message.id for letter in letters)] == ["m0", "m2"]
 

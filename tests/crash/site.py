@@ -22,7 +22,7 @@ from tests.persistence.ranging import coarsen
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import Persistence, SendResult, TimeoutStore, Transport, TransportSession
 from timeoutmgr.database import as_database
-from timeoutmgr.deadletter import Box, DeadLetterStore, LetterQueue
+from timeoutmgr.deadletter import Box, DeadLetterStore, StoredCopyQueue
 from timeoutmgr.deadletter.acknowledgements import ACKNOWLEDGEMENTS
 from timeoutmgr.deadletter.feature import InstalledNode
 from timeoutmgr.deadletter.manager import QueueManager
@@ -222,7 +222,7 @@ class Site:
 
     def lies_in(self, box: Box) -> list[str]:
         """Return the message ids in one of the node's queues."""
-        queue = LetterQueue(self._dead_letters, box)
+        queue = StoredCopyQueue(self._dead_letters, box)
         return [letter.message.id for letter in queue.every()]
 
     def kept(self) -> int:

@@ -10,17 +10,17 @@ from tests.support.clock import START, FakeClock
 from timeoutmgr.contracts.message_classes import JournalLevel, MessageClass
 from timeoutmgr.database import Database
 from timeoutmgr.deadletter.manager import QueueManager
-from timeoutmgr.deadletter.queues import LetterQueue
+from timeoutmgr.deadletter.queues import StoredCopyQueue
 from timeoutmgr.deadletter.quotas import Quotas
 from timeoutmgr.deadletter.store import DeadLetterStore
-from timeoutmgr.deadletter.stored_copy import Box, Letter
+from timeoutmgr.deadletter.stored_copy import Box, StoredCopy
 from timeoutmgr.message.message import Message
 
 
-def a_letter(message_id: str = "m1", destination: str = "billing", **given: Any) -> Letter:
+def a_letter(message_id: str = "m1", destination: str = "billing", **given: Any) -> StoredCopy:
     """Return a letter that asks for its place; *body* goes to its message."""
     body = given.pop("body", b"{}")
-    plain = Letter(
+    plain = StoredCopy(
         message=Message(id=message_id, headers={"name": message_id}, body=body),
         destination=destination,
         message_class=MessageClass.NACK_BAD_DST_Q,
@@ -49,11 +49,11 @@ class Nodes:
         return QueueManager(store=self.store, node=node, quotas=Quotas(**quotas))
 
 
-def queues(manager: QueueManager) -> tuple[LetterQueue, LetterQueue, LetterQueue]:
+def queues(manager: QueueManager) -> tuple[StoredCopyQueue, StoredCopyQueue, StoredCopyQueue]:
     """Return the nontransactional and the transactional dead-letter queue, and the journal."""
-    dead, xact, journal = (LetterQueue(manager, box) for box in Box)
+    dead, xact, journal = (StoredCopyQueue(manager, box) for box in Box)
     return dead, xact, journal
 
 
-def ids(queue: LetterQueue) -> list[str]:
+def ids(queue: StoredCopyQueue) -> list[str]:
     return [letter.message.id for letter in queue.peek(limit=1000)]

@@ -16,7 +16,7 @@ from timeoutmgr import (
 )
 from timeoutmgr.contracts import SendResult, TransactionMode
 from timeoutmgr.database import Database
-from timeoutmgr.deadletter import DeadLetterQueues, DeadLetterStore, Letter, LetterQueue
+from timeoutmgr.deadletter import DeadLetterQueues, DeadLetterStore, StoredCopy, StoredCopyQueue
 from timeoutmgr.deadletter.manager import QueueManager
 from timeoutmgr.deadletter.stored_copy import Box
 from timeoutmgr.endpoint.configuration import transport_from_url
@@ -75,14 +75,14 @@ class Scene:
         endpoint.start()
         return endpoint
 
-    def box(self, node: str, box: Box, name: str = "") -> LetterQueue:
-        return LetterQueue(QueueManager(store=self.store, node=node), box, name)
+    def box(self, node: str, box: Box, name: str = "") -> StoredCopyQueue:
+        return StoredCopyQueue(QueueManager(store=self.store, node=node), box, name)
 
     def put(self, queue: str, message: Message) -> None:
         """Send as a stranger would."""
         assert self.session.send([Outgoing(queue, message)]) == [SendResult.CONFIRMED]
 
-    def until_dead(self, node: str, box: Box = Box.DEADLETTER, count: int = 1) -> list[Letter]:
+    def until_dead(self, node: str, box: Box = Box.DEADLETTER, count: int = 1) -> list[StoredCopy]:
         queue = self.box(node, box)
         eventually(lambda: queue.count() >= count, f"{count} are dead on {node}", PATIENCE)
         return queue.peek()

@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from tests.deadletter.making import Nodes, a_letter, queues
 from timeoutmgr.contracts.message_classes import JournalLevel, MessageClass
 from timeoutmgr.deadletter.store import DeadLetterStore
-from timeoutmgr.deadletter.stored_copy import Letter, Placed
+from timeoutmgr.deadletter.stored_copy import Placed, StoredCopy
 
 _QUOTA: Final = 400
 _NUMBERS: Final = itertools.count()
@@ -30,7 +30,7 @@ SIZES: Final = st.sampled_from([1, 50, 150])
 class Kept:
     """The state of a copy in the model."""
 
-    letter: Letter
+    letter: StoredCopy
     size: int
     deadline: int | None = None
     received_by: int | None = None
@@ -181,7 +181,7 @@ class Node(RuleBasedStateMachine):
 
     def _letter(
         self, name: str, level: JournalLevel, ended: MessageClass, xact: bool, size: int
-    ) -> Letter:
+    ) -> StoredCopy:
         return a_letter(
             name,
             journal=level,
@@ -191,7 +191,7 @@ class Node(RuleBasedStateMachine):
             kept=self.now,
         )
 
-    def _fits(self, letter: Letter) -> bool:
+    def _fits(self, letter: StoredCopy) -> bool:
         others = sum(kept.size for kept in self.dead.values())
         before = self.dead[letter.message.id].size if letter.message.id in self.dead else 0
         return others - before + _size(letter) <= _QUOTA
@@ -218,7 +218,7 @@ class Node(RuleBasedStateMachine):
         return {row.message_id for row in rows}
 
 
-def _as(letter: Letter, ended: MessageClass) -> Letter:
+def _as(letter: StoredCopy, ended: MessageClass) -> StoredCopy:
     return a_letter(
         letter.message.id,
         journal=letter.journal,
@@ -229,7 +229,7 @@ def _as(letter: Letter, ended: MessageClass) -> Letter:
     )
 
 
-def _size(letter: Letter) -> int:
+def _size(letter: StoredCopy) -> int:
     message = letter.message
     return len(message.body) + len('{"name":"a"}') + (5 if message.id == "ä" else 0)
 

@@ -16,7 +16,7 @@ from tests.support.clock import START
 from timeoutmgr.contracts.message_classes import JournalLevel, MessageClass
 from timeoutmgr.deadletter.feature import InstalledNode
 from timeoutmgr.deadletter.manager import QueueManager
-from timeoutmgr.deadletter.queues import LetterFilter, LetterQueue
+from timeoutmgr.deadletter.queues import StoredCopyFilter, StoredCopyQueue
 from timeoutmgr.deadletter.quotas import Quotas
 from timeoutmgr.deadletter.store import DeadLetterStore, checked_node
 from timeoutmgr.deadletter.stored_copy import Box, Placed
@@ -52,7 +52,7 @@ def test_a_placed_dead_letter_is_found_unchanged(nodes: Nodes) -> None:
 def test_a_message_dies_in_the_queue_of_its_kind(nodes: Nodes) -> None:
     manager = nodes.manager()
     dead, xact, _ = queues(manager)
-    own = LetterQueue(manager, Box.DEADXACT, "sales.dead")
+    own = StoredCopyQueue(manager, Box.DEADXACT, "sales.dead")
 
     manager.place(a_letter("plain"))
     manager.place(a_letter("xact", transactional=True))
@@ -181,7 +181,7 @@ def test_letters_are_chosen_by_class_age_destination_and_id(nodes: Nodes) -> Non
     manager.place(a_letter("m3", "b", kept=START + 2))
 
     def chosen(**which: object) -> list[str]:
-        found = LetterFilter(**which)  # type: ignore[arg-type]  # one of each kind
+        found = StoredCopyFilter(**which)  # type: ignore[arg-type]  # one of each kind
         assert dead.count(found) == len(dead.peek(found))
         return [letter.message.id for letter in dead.peek(found)]
 
@@ -248,7 +248,7 @@ def test_the_journals_of_queues_are_apart_from_the_nodes_own(nodes: Nodes) -> No
     manager.journal(letter, target=True)
     manager.journal(letter, target=True)
 
-    target = LetterQueue(manager, Box.JOURNAL, "billing")
+    target = StoredCopyQueue(manager, Box.JOURNAL, "billing")
     assert ids(target) == ["m1"]
     assert ids(queues(manager)[2]) == ["m1"]
     assert target.delete(target.peek()) == 1
@@ -352,7 +352,7 @@ def test_only_the_queue_manager_inserts_stored_copies() -> None:
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Attribute) and node.attr in ("insert", "update")
     }
-    public = {name for name in dir(LetterQueue) if not name.startswith("_")}
+    public = {name for name in dir(StoredCopyQueue) if not name.startswith("_")}
 
     assert inserting == {"manager.py", "store.py"}  # the store: its nodes
     assert public == {"manager", "box", "name", "peek", "every", "receive", "delete"} | {

@@ -14,8 +14,8 @@ from timeoutmgr.contracts.message_classes import JournalLevel, MessageClass
 from timeoutmgr.deadletter.acknowledgements import SettleKept
 from timeoutmgr.deadletter.delivery_headers import CLASS, TARGET_QUEUE
 from timeoutmgr.deadletter.manager import SWEEP, QueueManager
-from timeoutmgr.deadletter.queues import LetterQueue
-from timeoutmgr.deadletter.stored_copy import Box, Letter, Placed
+from timeoutmgr.deadletter.queues import StoredCopyQueue
+from timeoutmgr.deadletter.stored_copy import Box, Placed, StoredCopy
 from timeoutmgr.errors import MessageRejected
 from timeoutmgr.message.headers import CORRELATION_ID
 from timeoutmgr.message.message import Message, Received
@@ -27,7 +27,7 @@ DAY = 86_400_000_000
 
 def sent(
     message_id: str = "m1", level: JournalLevel = JournalLevel.DEADLETTER, **given: Any
-) -> Letter:
+) -> StoredCopy:
     return a_letter(message_id, transactional=True, journal=level, message_class=0, **given)
 
 
@@ -175,7 +175,7 @@ def test_a_dead_letter_sent_again_awaits_its_acknowledgement_again(nodes: Nodes)
 
 def test_an_application_has_its_own_queue_for_its_transactional_messages(nodes: Nodes) -> None:
     manager = nodes.manager()
-    own = LetterQueue(manager, Box.DEADXACT, "sales.dead")
+    own = StoredCopyQueue(manager, Box.DEADXACT, "sales.dead")
     letter = a_letter("m1", transactional=True, application_queue="sales.dead")
     manager.keep([letter], START, None)
 

@@ -7,7 +7,13 @@ import pytest
 from tests.acceptance.place import PROMPT
 from tests.native.fleet import Fleet
 from timeoutmgr import SendOptions, ToSend
-from timeoutmgr.deadletter import Box, DeadLetterQueues, DeadLetterStore, LetterQueue, MessageClass
+from timeoutmgr.deadletter import (
+    Box,
+    DeadLetterQueues,
+    DeadLetterStore,
+    MessageClass,
+    StoredCopyQueue,
+)
 from timeoutmgr.deadletter.manager import QueueManager
 from timeoutmgr.testing.signals import RecordingTelemetry, eventually
 
@@ -41,7 +47,7 @@ def test_each_is_in_the_dead_letter_queue_with_its_class(fleet: Fleet) -> None:
         check_destinations=False,
     )
     sales, inbox = fleet.with_inbox(config)
-    dead = LetterQueue(QueueManager(store=letters, node=fleet.stem), Box.DEADLETTER)
+    dead = StoredCopyQueue(QueueManager(store=letters, node=fleet.stem), Box.DEADLETTER)
     wrong = [f"{fleet.stem}.wrong.{n}" for n in range(150)]
 
     sales.send_many(

@@ -12,7 +12,7 @@ from tests.support.makers import a_received, a_timeout
 from tests.support.ports import FakeReceiver, FakeTransport
 from tests.support.store import ScriptedStore
 from timeoutmgr.contracts import SendResult, TimeoutState, TransactionMode
-from timeoutmgr.deadletter import Letter, MessageClass
+from timeoutmgr.deadletter import MessageClass, StoredCopy
 from timeoutmgr.deadletter import delivery_headers as marks
 from timeoutmgr.deadletter.quotas import Quotas
 from timeoutmgr.message.validation import Limits
@@ -49,7 +49,7 @@ class Desk:
         with Work(session, FakeReceiver(self.transport, "control"), mode) as work:
             self.step([a_received(chunk_message(chunk.token, chunk.keys, "c1"))], work)
 
-    def dead(self) -> list[Letter]:
+    def dead(self) -> list[StoredCopy]:
         return self.graveyard.dead()
 
     def state(self, message_id: str) -> TimeoutState | None:

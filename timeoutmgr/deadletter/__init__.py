@@ -6,9 +6,9 @@ from timeoutmgr.deadletter.failures import Died
 from timeoutmgr.deadletter.feature import DeadLetterQueues
 from timeoutmgr.deadletter.levels import Takes
 from timeoutmgr.deadletter.name_parser import parse_format_name, parse_path_name
-from timeoutmgr.deadletter.queues import LetterFilter, LetterQueue
+from timeoutmgr.deadletter.queues import StoredCopyFilter, StoredCopyQueue
 from timeoutmgr.deadletter.store import DeadLetterStore
-from timeoutmgr.deadletter.stored_copy import Box, Letter
+from timeoutmgr.deadletter.stored_copy import Box, StoredCopy
 
 __all__ = [
     "AcknowledgeLevel",
@@ -18,10 +18,10 @@ __all__ = [
     "Delivery",
     "Died",
     "JournalLevel",
-    "Letter",
-    "LetterFilter",
-    "LetterQueue",
     "MessageClass",
+    "StoredCopy",
+    "StoredCopyFilter",
+    "StoredCopyQueue",
     "Takes",
     "parse_format_name",
     "parse_path_name",

@@ -19,7 +19,7 @@ from timeoutmgr.database import as_connection
 from timeoutmgr.deadletter.quotas import Quotas, Usage
 from timeoutmgr.deadletter.rows import from_row, to_row
 from timeoutmgr.deadletter.store import DeadLetterStore
-from timeoutmgr.deadletter.stored_copy import Letter, Placed
+from timeoutmgr.deadletter.stored_copy import Placed, StoredCopy
 from timeoutmgr.deadletter.timers import Timers
 from timeoutmgr.errors import NodeFull
 from timeoutmgr.message.instants import Micros
@@ -42,23 +42,23 @@ class QueueManager:
     quotas: Quotas = Quotas()  # noqa: RUF009 - frozen, and made of numbers
     telemetry: Telemetry | None = None
 
-    def place(self, letter: Letter, *, transaction: Transaction | None = None) -> Placed:
-        """Put *letter* into the dead-letter queue that it belongs to, if its level asks for one.
+    def place(self, copy: StoredCopy, *, transaction: Transaction | None = None) -> Placed:
+        """Put *copy* into the dead-letter queue that it belongs to, if its level asks for one.
 
         The copy that awaited its acknowledgement is gone with that: a node has one copy at any
         time. Raises NodeFull, MessageRejected for what no database holds, StorageUnavailable.
         """
-        return self._run(lambda c: self._place(c, letter), transaction)
+        return self._run(lambda c: self._place(c, copy), transaction)
 
     def keep(
         self,
-        letters: Sequence[Letter],
+        copies: Sequence[StoredCopy],
         deadline: Micros | None,
         received_by: Micros | None,
         *,
         transaction: Transaction | None = None,
     ) -> None:
-        """Keep copies of *letters*, which are about to be sent, until their final acknowledgement.
+        """Keep *copies* of messages about to be sent, until their final acknowledgement.
 
         They die at *deadline* unless they have arrived by then, else at *received_by*; None is
         never. A dead letter that is sent again is moved back to here. Raises NodeFull.
@@ -66,10 +66,10 @@ class QueueManager:
 
         def work(connection: Connection) -> None:
             usage = self.lock(connection)
-            for letter in letters:
-                self._take_out(connection, usage, letter.key)
+            for copy in copies:
+                self._take_out(connection, usage, copy.key)
                 reach("deadletters.taken_out")
-                row = to_row(self.node, letter)
+                row = to_row(self.node, copy)
                 self._require_room(usage, row["bytes"])
                 row |= {"deadline": deadline, "received_by": received_by, "channel": None}
                 self._insert(connection, usage, "awaiting", row)
@@ -123,16 +123,16 @@ class QueueManager:
         return self._run(lambda c: self._sweep(c, now), None)
 
     def journal(
-        self, letter: Letter, *, target: bool, transaction: Transaction | None = None
+        self, copy: StoredCopy, *, target: bool, transaction: Transaction | None = None
     ) -> Placed:
-        """Copy *letter*, which was delivered, into the node's journal, or a *target* queue's own.
+        """Put *copy* of a delivered message into the journal of the node, or of a *target* queue.
 
         Over its quota no copy is made, and delivery goes on.
         """
 
         def work(connection: Connection) -> Placed:
             usage = self.lock(connection)
-            placed = self._journal(connection, usage, letter, target)
+            placed = self._journal(connection, usage, copy, target)
             usage.save(connection, self.store.tables)
             return placed
 
@@ -167,26 +167,26 @@ class QueueManager:
         """Lock the node's row, the first thing in every transaction that changes anything."""
         return Usage.lock(connection, self.store.tables, self.node)
 
-    def _place(self, connection: Connection, letter: Letter) -> Placed:
+    def _place(self, connection: Connection, copy: StoredCopy) -> Placed:
         usage = self.lock(connection)
-        if JournalLevel.DEADLETTER not in letter.journal:
-            self._forget_awaiting(connection, usage, letter.key)
+        if JournalLevel.DEADLETTER not in copy.journal:
+            self._forget_awaiting(connection, usage, copy.key)
             usage.save(connection, self.store.tables)
             return Placed.NOT_ASKED
-        placed = self._bury(connection, usage, letter)
+        placed = self._bury(connection, usage, copy)
         usage.save(connection, self.store.tables)
         return placed
 
-    def _bury(self, connection: Connection, usage: Usage, letter: Letter) -> Placed:
+    def _bury(self, connection: Connection, usage: Usage, copy: StoredCopy) -> Placed:
         tables = self.store.tables
-        row = to_row(self.node, letter)
-        before = self._size(connection, tables.letters, letter.key)
+        row = to_row(self.node, copy)
+        before = self._size(connection, tables.letters, copy.key)
         own = self.quotas.dead_letters
         if own is not None and usage.of("letters") - before + row["bytes"] > own:
             return Placed.OVER_QUOTA
-        awaiting = self._size(connection, tables.awaiting, letter.key)
+        awaiting = self._size(connection, tables.awaiting, copy.key)
         self._require_room(usage, row["bytes"] - before - awaiting)
-        self._take_out(connection, usage, letter.key)
+        self._take_out(connection, usage, copy.key)
         reach("deadletters.taken_out")
         self._insert(connection, usage, "letters", row)
         reach("deadletters.placed")
@@ -205,40 +205,40 @@ class QueueManager:
         found = connection.execute(select(awaiting).where(self._is(awaiting, key))).one_or_none()
         if found is None:
             return self._too_late(connection, key, ended, channel)
-        letter = replace(
+        copy = replace(
             from_row(found),
             message_class=ended,
             reason=reason,
             channel=channel,
             kept=self.store.clock.now(),
         )
-        placed = self._settle(connection, usage, letter)
+        placed = self._settle(connection, usage, copy)
         usage.save(connection, self.store.tables)
         return placed
 
-    def _settle(self, connection: Connection, usage: Usage, letter: Letter) -> Placed:
-        """Move *letter* out of what awaits acknowledgement, to where its class has it."""
+    def _settle(self, connection: Connection, usage: Usage, copy: StoredCopy) -> Placed:
+        """Move *copy* out of what awaits acknowledgement, to where its class has it."""
         placed = Placed.NOT_ASKED
-        negative = is_negative(letter.message_class)
-        if negative and JournalLevel.DEADLETTER in letter.journal:
+        negative = is_negative(copy.message_class)
+        if negative and JournalLevel.DEADLETTER in copy.journal:
             # A move within the node: it needs no room, however full the node is.
-            placed = self._bury(connection, usage, letter)
+            placed = self._bury(connection, usage, copy)
             if placed is Placed.OVER_QUOTA:
-                self._tell_discarded(letter)
-        self._forget_awaiting(connection, usage, letter.key)
+                self._tell_discarded(copy)
+        self._forget_awaiting(connection, usage, copy.key)
         reach("deadletters.settled")
-        if not negative and JournalLevel.JOURNAL in letter.journal:
-            return self._journal(connection, usage, letter, target=False)
+        if not negative and JournalLevel.JOURNAL in copy.journal:
+            return self._journal(connection, usage, copy, target=False)
         return placed
 
-    def _tell_discarded(self, letter: Letter) -> None:
+    def _tell_discarded(self, copy: StoredCopy) -> None:
         logger.error(
             "the dead-letter queue of node %s is full: message %.80r for %.80r, dead (%s), is "
             "discarded",
             self.node,
-            letter.message.id,
-            letter.destination,
-            letter.class_name,
+            copy.message.id,
+            copy.destination,
+            copy.class_name,
         )
         if self.telemetry is not None:
             self.telemetry.count("dead_letters_over_quota")
@@ -246,10 +246,10 @@ class QueueManager:
     def _too_late(
         self, connection: Connection, key: tuple[str, str], ended: int, channel: str | None
     ) -> Placed | None:
-        letters = self.store.tables.letters
-        one = and_(self._is(letters, key), letters.c.xact == 1)
+        dead_letters = self.store.tables.letters
+        one = and_(self._is(dead_letters, key), dead_letters.c.xact == 1)
         values: dict[str, Any] = {"class": ended} if is_negative(ended) else {"late_ack": 1}
-        named = update(letters).where(one).values(values | {"channel": channel})
+        named = update(dead_letters).where(one).values(values | {"channel": channel})
         changed = connection.execute(named).rowcount
         reach("deadletters.late")
         return Placed.PLACED if changed else None
@@ -267,18 +267,18 @@ class QueueManager:
         for row in found:
             kept = from_row(row)
             reason = "no final acknowledgement came in time; it may have been received all the same"
-            letter = replace(kept, message_class=_overdue(kept), reason=reason, kept=now)
-            self._settle(connection, usage, letter)
+            copy = replace(kept, message_class=_overdue(kept), reason=reason, kept=now)
+            self._settle(connection, usage, copy)
         usage.save(connection, self.store.tables)
         return len(found)
 
     def _journal(
-        self, connection: Connection, usage: Usage, letter: Letter, target: bool
+        self, connection: Connection, usage: Usage, copy: StoredCopy, target: bool
     ) -> Placed:
         journals = self.store.tables.journals
-        row = to_row(self.node, letter) | {"target": int(target)}
+        row = to_row(self.node, copy) | {"target": int(target)}
         row.pop("app_queue")
-        one = and_(self._is(journals, letter.key), journals.c.target == int(target))
+        one = and_(self._is(journals, copy.key), journals.c.target == int(target))
         size = connection.execute(select(journals.c.bytes).where(one)).scalar_one_or_none() or 0
         own, more = self.quotas.journal, row["bytes"] - size
         if own is not None and usage.of("journal") + more > own:
@@ -296,10 +296,10 @@ class QueueManager:
 
     def _take_out(self, connection: Connection, usage: Usage, key: tuple[str, str]) -> None:
         """Delete the one copy that the node may have of *key*, wherever it is."""
-        letters = self.store.tables.letters
-        size = self._size(connection, letters, key)
+        dead_letters = self.store.tables.letters
+        size = self._size(connection, dead_letters, key)
         if size:
-            connection.execute(delete(letters).where(self._is(letters, key)))
+            connection.execute(delete(dead_letters).where(self._is(dead_letters, key)))
             reach("deadletters.deleted")
             usage.add("letters", -size, -1)
         self._forget_awaiting(connection, usage, key)
@@ -335,7 +335,7 @@ class QueueManager:
             raise NodeFull(self.node, usage.total, quota)
 
 
-def _overdue(kept: Letter) -> MessageClass:
+def _overdue(kept: StoredCopy) -> MessageClass:
     """Return the class of a kept message whose time is up, by which of its timers that was."""
     if kept.message_class == MessageClass.ACK_REACH_QUEUE:
         return MessageClass.NACK_RECEIVE_TIMEOUT

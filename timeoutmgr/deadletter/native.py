@@ -10,7 +10,7 @@ from timeoutmgr.contracts.message_classes import JournalLevel, MessageClass
 from timeoutmgr.deadletter.acknowledgements import final_acknowledgement
 from timeoutmgr.deadletter.delivery_headers import Marks, read_marks
 from timeoutmgr.deadletter.manager import QueueManager
-from timeoutmgr.deadletter.stored_copy import Letter, Placed, letter_of
+from timeoutmgr.deadletter.stored_copy import Placed, StoredCopy, stored_copy_of
 from timeoutmgr.errors import InvalidMessage, MessageRejected
 from timeoutmgr.message.message import Death, Received
 from timeoutmgr.message.redaction import on_one_line
@@ -64,7 +64,7 @@ class CollectDead:
                     "says that it died; applications do not send to dead-letter queues"
                 )
             marks = read_marks(received.message.headers)
-            letter = letter_of(
+            copy = stored_copy_of(
                 received.message,
                 marks,
                 class_of_death(death),
@@ -73,35 +73,33 @@ class CollectDead:
                 reason=f"the broker gave it up in queue {death.queue!r:.80}: {death.reason:.80}",
                 attempts=death.count,
             )
-            letter = replace(letter, journal=letter.journal | JournalLevel.DEADLETTER)
-            if self._is_told(letter, marks, work):
+            copy = replace(copy, journal=copy.journal | JournalLevel.DEADLETTER)
+            if self._is_told(copy, marks, work):
                 continue
-            placed = self.manager.place(
-                letter, transaction=work.transaction if self.joins else None
-            )
+            placed = self.manager.place(copy, transaction=work.transaction if self.joins else None)
             if placed is not Placed.PLACED:
                 raise MessageRejected("the dead-letter queue is full")
             self.telemetry.count("dead_letters_collected")
 
-    def _is_told(self, letter: Letter, marks: Marks, work: Work) -> bool:
+    def _is_told(self, copy: StoredCopy, marks: Marks, work: Work) -> bool:
         """Tell another node, which keeps its copy of a transactional message until it hears."""
-        if not letter.transactional or marks.source_node in (None, self.manager.node):
+        if not copy.transactional or marks.source_node in (None, self.manager.node):
             return False
         try:
             final = final_acknowledgement(
-                letter.message,
+                copy.message,
                 marks,
                 self.limits,
-                queue=letter.destination,
-                message_class=letter.message_class,
-                at=letter.kept,
-                reason=letter.reason,
+                queue=copy.destination,
+                message_class=copy.message_class,
+                at=copy.kept,
+                reason=copy.reason,
             )
             return work.try_send([final]) == [SendResult.CONFIRMED]
         except InvalidMessage as error:
             logger.warning(
                 "node could not notify the source of message %.80r: %s",
-                letter.message.id,
+                copy.message.id,
                 on_one_line(error),
             )
             return False

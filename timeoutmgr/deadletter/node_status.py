@@ -60,11 +60,16 @@ class Standing:
 def standing(manager: QueueManager) -> Standing:
     """Look at the node of *manager*; raises SchemaMissing where it is not installed."""
     tables, quotas = manager.store.tables, manager.quotas
-    letters, nodes = tables.letters.c, tables.nodes
+    dead_letters, nodes = tables.letters.c, tables.nodes
     lying = (
-        select(letters.xact, letters.app_queue == "", func.count(), func.min(letters.kept))
-        .where(letters.node == manager.node)
-        .group_by(letters.xact, letters.app_queue == "")
+        select(
+            dead_letters.xact,
+            dead_letters.app_queue == "",
+            func.count(),
+            func.min(dead_letters.kept),
+        )
+        .where(dead_letters.node == manager.node)
+        .group_by(dead_letters.xact, dead_letters.app_queue == "")
     )
     with manager.store.database.read() as connection:
         row = connection.execute(nodes.select().where(nodes.c.node == manager.node)).one_or_none()

@@ -24,7 +24,7 @@ from timeoutmgr.contracts import Transaction
 from timeoutmgr.database import as_connection
 from timeoutmgr.deadletter.manager import QueueManager
 from timeoutmgr.deadletter.rows import from_row
-from timeoutmgr.deadletter.stored_copy import Box, Letter
+from timeoutmgr.deadletter.stored_copy import Box, StoredCopy
 from timeoutmgr.deadletter.tables import ID_LENGTH
 from timeoutmgr.message.instants import Micros
 
@@ -32,7 +32,7 @@ AT_ONCE: Final = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LetterFilter:
+class StoredCopyFilter:
     """Which letters; *kept* is a half-open range, None means any."""
 
     message_id: str | None = None
@@ -53,11 +53,11 @@ class Group:
     newest: Micros
 
 
-EVERYTHING: Final = LetterFilter()
+EVERYTHING: Final = StoredCopyFilter()
 
 
 @dataclass(frozen=True, slots=True)
-class LetterQueue:
+class StoredCopyQueue:
     """One queue that a node has of itself; an application's own dead-letter queue by its *name*.
 
     *name* with a journal is the queue whose journal is meant; without one, the node's own.
@@ -69,11 +69,11 @@ class LetterQueue:
 
     def peek(
         self,
-        which: LetterFilter = EVERYTHING,
+        which: StoredCopyFilter = EVERYTHING,
         *,
         limit: int = 100,
         after: tuple[Micros, str, str] | None = None,
-    ) -> list[Letter]:
+    ) -> list[StoredCopy]:
         """Return letters, the oldest first; *after* is the place of the last one seen."""
         table = self._table
         order = (table.c.kept, table.c.message_id, table.c.destination)
@@ -88,7 +88,7 @@ class LetterQueue:
         with self.manager.store.database.read() as connection:
             return [from_row(row) for row in connection.execute(wanted)]
 
-    def every(self, which: LetterFilter = EVERYTHING) -> Iterator[Letter]:
+    def every(self, which: StoredCopyFilter = EVERYTHING) -> Iterator[StoredCopy]:
         """Yield all letters, the oldest first, a bounded number of them in memory."""
         after: tuple[Micros, str, str] | None = None
         while page := self.peek(which, limit=AT_ONCE, after=after):
@@ -98,8 +98,8 @@ class LetterQueue:
 
     @contextmanager
     def receive(
-        self, which: LetterFilter = EVERYTHING, *, transaction: Transaction | None = None
-    ) -> Iterator[Letter | None]:
+        self, which: StoredCopyFilter = EVERYTHING, *, transaction: Transaction | None = None
+    ) -> Iterator[StoredCopy | None]:
         """Lend the oldest letter; it is gone if the block ends without an error.
 
         With *transaction* it goes with that one's commit. Two who receive at once get different
@@ -111,26 +111,28 @@ class LetterQueue:
         with self.manager.store.database.begin() as connection:
             yield self._received(connection, which)
 
-    def delete(self, letters: Sequence[Letter], *, transaction: Transaction | None = None) -> int:
-        """Delete *letters*; return how many were still there, as they were."""
-        keys = [self._key(letter) for letter in letters]
+    def delete(
+        self, copies: Sequence[StoredCopy], *, transaction: Transaction | None = None
+    ) -> int:
+        """Delete *copies*; return how many were still there, as they were."""
+        keys = [self._key(copy) for copy in copies]
         return self.manager.discard(self._table, keys, transaction=transaction)
 
-    def count(self, which: LetterFilter = EVERYTHING) -> int:
+    def count(self, which: StoredCopyFilter = EVERYTHING) -> int:
         """Return how many there are."""
         return int(self._one(select(func.count()).select_from(self._table), which) or 0)
 
-    def oldest(self, which: LetterFilter = EVERYTHING) -> Micros | None:
+    def oldest(self, which: StoredCopyFilter = EVERYTHING) -> Micros | None:
         """Return since when the oldest lies here, None if there is none."""
         found: int | None = self._one(select(func.min(self._table.c.kept)), which)
         return found
 
-    def newest(self, which: LetterFilter = EVERYTHING) -> Micros | None:
+    def newest(self, which: StoredCopyFilter = EVERYTHING) -> Micros | None:
         """Return since when the newest lies here, None if there is none."""
         found: int | None = self._one(select(func.max(self._table.c.kept)), which)
         return found
 
-    def groups(self, which: LetterFilter = EVERYTHING) -> list[Group]:
+    def groups(self, which: StoredCopyFilter = EVERYTHING) -> list[Group]:
         """Return the letters by class and reason, the largest group first; ids are left out."""
         table = self._table
         # Many reasons name the message; what they have in common is the group.
@@ -156,7 +158,7 @@ class LetterQueue:
         tables = self.manager.store.tables
         return tables.journals if self.box is Box.JOURNAL else tables.letters
 
-    def _conditions(self, which: LetterFilter) -> list[ColumnElement[bool]]:
+    def _conditions(self, which: StoredCopyFilter) -> list[ColumnElement[bool]]:
         table = self._table
         found = [table.c.node == self.manager.node]
         if self.box is Box.JOURNAL:
@@ -179,11 +181,11 @@ class LetterQueue:
             found.append(table.c.kept < which.kept_before)
         return found
 
-    def _one(self, wanted: Select[Any], which: LetterFilter) -> Any:
+    def _one(self, wanted: Select[Any], which: StoredCopyFilter) -> Any:
         with self.manager.store.database.read() as connection:
             return connection.execute(wanted.where(*self._conditions(which))).scalar()
 
-    def _received(self, connection: Connection, which: LetterFilter) -> Letter | None:
+    def _received(self, connection: Connection, which: StoredCopyFilter) -> StoredCopy | None:
         # The node's row first, as every writer does.
         self.manager.lock(connection)
         table = self._table
@@ -196,16 +198,16 @@ class LetterQueue:
         row = connection.execute(first).one_or_none()
         if row is None:
             return None
-        letter = from_row(row)
-        self.manager.discard(table, [self._key(letter)], transaction=connection)
-        return letter
+        copy = from_row(row)
+        self.manager.discard(table, [self._key(copy)], transaction=connection)
+        return copy
 
-    def _key(self, letter: Letter) -> dict[str, Any]:
+    def _key(self, copy: StoredCopy) -> dict[str, Any]:
         key: dict[str, Any] = {
-            "message_id": letter.message.id,
-            "destination": letter.destination,
+            "message_id": copy.message.id,
+            "destination": copy.destination,
             # Not one that came here since: a message that was sent again may die again at once.
-            "kept": letter.kept,
+            "kept": copy.kept,
         }
         if self.box is Box.JOURNAL:
             return key | {"target": int(bool(self.name))}

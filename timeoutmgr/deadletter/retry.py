@@ -8,9 +8,9 @@ from enum import StrEnum
 
 from timeoutmgr.contracts import SendResult, Transaction, Transport, TransportSession
 from timeoutmgr.deadletter.delivery_headers import without_limits
-from timeoutmgr.deadletter.queues import LetterQueue
+from timeoutmgr.deadletter.queues import StoredCopyQueue
 from timeoutmgr.deadletter.service import DeadLetterService
-from timeoutmgr.deadletter.stored_copy import Letter
+from timeoutmgr.deadletter.stored_copy import StoredCopy
 from timeoutmgr.errors import InvalidMessage
 from timeoutmgr.message.message import Message, Outgoing
 from timeoutmgr.message.redaction import on_one_line
@@ -34,20 +34,20 @@ class Retry(StrEnum):
 class Retried:
     """One letter, without its message's headers and body, and what came of it."""
 
-    letter: Letter
+    copy: StoredCopy
     what: Retry
 
 
 def retry(
     transport: Transport,
     service: DeadLetterService,
-    queue: LetterQueue,
-    letters: Iterable[Letter],
+    queue: StoredCopyQueue,
+    copies: Iterable[StoredCopy],
     *,
     dry_run: bool = False,
     progress: Callable[[Retried], None] = lambda _retried: None,
 ) -> list[Retried]:
-    """Send *letters* of *queue* to their destinations; what is taken is no dead letter any more.
+    """Send *copies* of *queue* to their destinations; what is taken is no dead letter any more.
 
     Sent and confirmed first, deleted second; where queue and store share a database both are one
     transaction, else a crash in between repeats under the same id. A transactional one is kept
@@ -55,56 +55,56 @@ def retry(
     """
     done: list[Retried] = []
     with closing(transport.session()) as session:
-        for letter in letters:
-            what = _what_would_be(service, letter)
+        for copy in copies:
+            what = _what_would_be(service, copy)
             if what is Retry.WOULD_RETRY and not dry_run:
-                what = _retry(session, service, queue, letter)
-            bare = replace(letter, message=Message(id=letter.message.id))
+                what = _retry(session, service, queue, copy)
+            bare = replace(copy, message=Message(id=copy.message.id))
             done.append(Retried(bare, what))
             progress(done[-1])
     return done
 
 
-def _what_would_be(service: DeadLetterService, letter: Letter) -> Retry:
-    """Return whether *letter* may go back: a stranger may have chosen its destination."""
+def _what_would_be(service: DeadLetterService, copy: StoredCopy) -> Retry:
+    """Return whether *copy* may go back: a stranger may have chosen its destination."""
     try:
-        check_destination(letter.destination, service.limits, back_to=service.endpoint)
+        check_destination(copy.destination, service.limits, back_to=service.endpoint)
     except InvalidMessage as error:
         logger.warning(
-            "dead letter %.80r may not be retried: %s", letter.message.id, on_one_line(error)
+            "dead letter %.80r may not be retried: %s", copy.message.id, on_one_line(error)
         )
         return Retry.NOT_ALLOWED
     return Retry.WOULD_RETRY
 
 
-def again(letter: Letter) -> Outgoing:
-    """Return the message of *letter* as it is sent once more: its id kept, its limits not."""
-    return Outgoing(letter.destination, without_limits(letter.message))
+def again(copy: StoredCopy) -> Outgoing:
+    """Return the message of *copy* as it is sent once more: its id kept, its limits not."""
+    return Outgoing(copy.destination, without_limits(copy.message))
 
 
 def _retry(
-    session: TransportSession, service: DeadLetterService, queue: LetterQueue, letter: Letter
+    session: TransportSession, service: DeadLetterService, queue: StoredCopyQueue, copy: StoredCopy
 ) -> Retry:
-    outgoing = again(letter)
+    outgoing = again(copy)
     if service.joins:
         with session.transaction() as transaction:
             service.before_sending([outgoing], transaction)
             result = _sent(session, outgoing, transaction)
             if result is SendResult.CONFIRMED:
                 service.after_sending([outgoing], transaction)
-                queue.delete([letter], transaction=transaction)
-            elif letter.transactional:
+                queue.delete([copy], transaction=transaction)
+            elif copy.transactional:
                 # It was moved to what awaits: with this it dies again, of what it died of.
-                service.manager.place(letter, transaction=transaction)
+                service.manager.place(copy, transaction=transaction)
         return _named(result)
-    if letter.transactional:
+    if copy.transactional:
         service.before_sending([outgoing])
     result = _sent(session, outgoing)
     if result is SendResult.CONFIRMED:
         service.after_sending([outgoing])
-        queue.delete([letter])
-    elif letter.transactional and result is not SendResult.UNKNOWN:
-        service.manager.place(letter)
+        queue.delete([copy])
+    elif copy.transactional and result is not SendResult.UNKNOWN:
+        service.manager.place(copy)
     return _named(result)
 
 

@@ -6,7 +6,7 @@ from typing import Any, Final
 from sqlalchemy import Row
 
 from timeoutmgr.contracts.message_classes import JournalLevel
-from timeoutmgr.deadletter.stored_copy import Letter
+from timeoutmgr.deadletter.stored_copy import StoredCopy
 from timeoutmgr.deadletter.tables import ID_LENGTH, NAME_LENGTH, REASON_LENGTH
 from timeoutmgr.errors import MessageRejected
 from timeoutmgr.message.message import Message
@@ -14,31 +14,31 @@ from timeoutmgr.message.message import Message
 _to_json: Final = json.JSONEncoder(separators=(",", ":")).encode
 
 
-def to_row(node: str, letter: Letter) -> dict[str, Any]:
-    """Return *letter* as a row of *node*.
+def to_row(node: str, copy: StoredCopy) -> dict[str, Any]:
+    """Return *copy* as a row of *node*.
 
     Raises MessageRejected for text that some database could not hold or would change.
     """
-    message = letter.message
+    message = copy.message
     headers = _to_json(dict(message.headers))
     return {
         "node": node,
         "message_id": _checked("message id", message.id, ID_LENGTH),
-        "destination": _checked("destination", letter.destination, NAME_LENGTH),
-        "source": _checked("source", letter.source, NAME_LENGTH),
-        "xact": int(letter.transactional),
-        "app_queue": _checked("dead-letter queue", letter.application_queue, NAME_LENGTH),
-        "class": letter.message_class,
-        "level": int(letter.journal),
-        "sent": letter.sent,
-        "kept": letter.kept,
-        "time_to_reach_queue": letter.time_to_reach_queue,
-        "time_to_be_received": letter.time_to_be_received,
-        "hops": letter.hops,
-        "attempts": letter.attempts,
-        "reason": _told(letter.reason),
-        "late_ack": int(letter.late),
-        "channel": letter.channel,
+        "destination": _checked("destination", copy.destination, NAME_LENGTH),
+        "source": _checked("source", copy.source, NAME_LENGTH),
+        "xact": int(copy.transactional),
+        "app_queue": _checked("dead-letter queue", copy.application_queue, NAME_LENGTH),
+        "class": copy.message_class,
+        "level": int(copy.journal),
+        "sent": copy.sent,
+        "kept": copy.kept,
+        "time_to_reach_queue": copy.time_to_reach_queue,
+        "time_to_be_received": copy.time_to_be_received,
+        "hops": copy.hops,
+        "attempts": copy.attempts,
+        "reason": _told(copy.reason),
+        "late_ack": int(copy.late),
+        "channel": copy.channel,
         "headers": headers,
         "body": message.body,
         "content_type": _checked("content type", message.content_type, 255),
@@ -47,10 +47,10 @@ def to_row(node: str, letter: Letter) -> dict[str, Any]:
     }
 
 
-def from_row(row: Row[Any]) -> Letter:
+def from_row(row: Row[Any]) -> StoredCopy:
     """Return the letter that *row*, with all columns of a letter, holds."""
     given = row._mapping
-    return Letter(
+    return StoredCopy(
         message=Message(
             id=given["message_id"],
             headers=json.loads(given["headers"]),

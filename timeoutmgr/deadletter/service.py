@@ -16,7 +16,7 @@ from timeoutmgr.deadletter.delivery_headers import MOST_HOPS, Marks, one_hop_mor
 from timeoutmgr.deadletter.failures import Died, class_of
 from timeoutmgr.deadletter.levels import JournalingRules, Takes
 from timeoutmgr.deadletter.manager import QueueManager
-from timeoutmgr.deadletter.stored_copy import Letter, Placed, letter_of
+from timeoutmgr.deadletter.stored_copy import Placed, StoredCopy, stored_copy_of
 from timeoutmgr.errors import InvalidMessage, StorageUnavailable, TimeoutManagerError
 from timeoutmgr.message import headers as names
 from timeoutmgr.message.instants import Micros, duration_micros, from_wire
@@ -103,11 +103,11 @@ class DeadLetterService:
                 )
             begins, life = _dispatch(one, now), marks.time_to_be_received
             arrives_by = begins + duration_micros(marks.timers.until_arrival)
-            letter = self._letter(
+            copy = self._stored_copy(
                 one.message, marks, MessageClass.NORMAL, final_destination(one), now
             )
             self.manager.keep(
-                [letter],
+                [copy],
                 arrives_by,
                 None if life is None else begins + duration_micros(life),
                 transaction=self._joined(transaction),
@@ -193,12 +193,12 @@ class DeadLetterService:
         if marks.transactional and source is not None and source != self.manager.node:
             final = self._final(message, marks, queue, message_class, reason)
             return Burial(needed=tuple(final), notifications=told) if final else None
-        letter = replace(
-            self._letter(message, marks, message_class, queue, now),
+        copy = replace(
+            self._stored_copy(message, marks, message_class, queue, now),
             reason=reason,
             attempts=attempts,
         )
-        placed = self.manager.place(letter, transaction=self._joined(transaction))
+        placed = self.manager.place(copy, transaction=self._joined(transaction))
         reach("deadletters.buried")
         if placed is not Placed.PLACED:
             self.telemetry.count("dead_letters_over_quota")
@@ -211,7 +211,7 @@ class DeadLetterService:
             return None
         self.telemetry.count("dead_letters_placed")
         report = (
-            f"message {message.id!r:.80} for {queue!r:.80} is dead ({letter.class_name}) on node "
+            f"message {message.id!r:.80} for {queue!r:.80} is dead ({copy.class_name}) on node "
             f"{self.manager.node}: {on_one_line(reason)}"
         )
         return Burial(notifications=told, report=report)
@@ -318,15 +318,15 @@ class DeadLetterService:
         transaction: Transaction | None,
     ) -> None:
         ended = MessageClass.ACK_RECEIVE if target else MessageClass.ACK_REACH_QUEUE
-        letter = self._letter(message, marks, ended, queue, self.clock.now())
-        placed = self.manager.journal(letter, target=target, transaction=self._joined(transaction))
+        copy = self._stored_copy(message, marks, ended, queue, self.clock.now())
+        placed = self.manager.journal(copy, target=target, transaction=self._joined(transaction))
         if placed is Placed.OVER_QUOTA:
             self.telemetry.count("journal_over_quota")
 
-    def _letter(
+    def _stored_copy(
         self, message: Message, marks: Marks, message_class: int, destination: str, now: Micros
-    ) -> Letter:
-        return letter_of(message, marks, message_class, destination=destination, kept=now)
+    ) -> StoredCopy:
+        return stored_copy_of(message, marks, message_class, destination=destination, kept=now)
 
     def _joined(self, transaction: Transaction | None) -> Any:
         return transaction if self.joins else None

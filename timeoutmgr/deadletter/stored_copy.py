@@ -10,7 +10,7 @@ from timeoutmgr.message.message import Message
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Letter:
+class StoredCopy:
     """A message that a node keeps: dead, awaiting its final acknowledgement, or a journal copy.
 
     *message_class* is its last known status, also where no class of that number is known here.
@@ -70,7 +70,7 @@ class Placed(StrEnum):
     """The queue is full: this, the new one, was not taken."""
 
 
-def letter_of(
+def stored_copy_of(
     message: Message,
     marks: Marks,
     message_class: int,
@@ -79,10 +79,10 @@ def letter_of(
     kept: Micros,
     reason: str = "",
     attempts: int = 0,
-) -> Letter:
+) -> StoredCopy:
     """Return *message*, which says *marks* of itself, as a letter."""
     limit = marks.time_to_be_received
-    return Letter(
+    return StoredCopy(
         message=message,
         destination=destination,
         message_class=message_class,

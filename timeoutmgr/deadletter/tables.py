@@ -67,25 +67,25 @@ def tables(schema: str | None, prefix: str) -> Tables:
             for unit in ("count", "bytes")
         ),
     )
-    letters = table("dead_letters", *_letter_columns(), *_place_columns())
+    dead_letters = table("dead_letters", *_copy_columns(), *_place_columns())
     awaiting = table(
         "awaiting_final_ack",
-        *_letter_columns(),
+        *_copy_columns(),
         *_place_columns(),
         Column("deadline", BigInteger()),
         Column("received_by", BigInteger()),
     )
-    journals = table("journal", *_letter_columns(_target()))
+    journals = table("journal", *_copy_columns(_target()))
     for made, order in (
-        (letters, ("node", "xact", "app_queue", "kept")),
+        (dead_letters, ("node", "xact", "app_queue", "kept")),
         (awaiting, ("node", "deadline")),
         (journals, ("node", "target", "destination", "kept")),
     ):
         Index(f"{made.name}_order", *(made.c[column] for column in order))
-    return Tables(metadata, nodes, letters, awaiting, journals)
+    return Tables(metadata, nodes, dead_letters, awaiting, journals)
 
 
-def _letter_columns(*more_key: Column[Any]) -> list[Column[Any]]:
+def _copy_columns(*more_key: Column[Any]) -> list[Column[Any]]:
     long_text = Text().with_variant(mysql.LONGTEXT(charset="utf8mb4"), "mysql", "mariadb")
     blob = LargeBinary().with_variant(mysql.LONGBLOB(), "mysql", "mariadb")
     return [

@@ -300,9 +300,9 @@ def _waiting(lent: OpenQueue, name: str) -> "Removed":
 
 def _document(result: "Retried") -> dict[str, str]:
     return {
-        "message_id": result.letter.message.id,
-        "destination": result.letter.destination,
-        "class": result.letter.class_name,
+        "message_id": result.copy.message.id,
+        "destination": result.copy.destination,
+        "class": result.copy.class_name,
         "result": result.what.value,
     }
 

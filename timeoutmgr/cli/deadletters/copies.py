@@ -16,7 +16,7 @@ from timeoutmgr.cli.shared import Shared
 
 if TYPE_CHECKING:
     from timeoutmgr.deadletter.queues import Group
-    from timeoutmgr.deadletter.stored_copy import Letter
+    from timeoutmgr.deadletter.stored_copy import StoredCopy
 
 
 def list_copies(shared: Shared, selection: CopySelection, limit: int, *, only_groups: bool) -> None:
@@ -93,7 +93,7 @@ def export_copies(
     return Exit.OK if count else Exit.NOT_FOUND
 
 
-def copy_document(copy: "Letter", *, whole: bool = False) -> dict[str, Any]:
+def copy_document(copy: "StoredCopy", *, whole: bool = False) -> dict[str, Any]:
     """Return *copy* for JSON; *whole* with headers and body."""
     document: dict[str, Any] = {
         "message_id": copy.message.id,
@@ -120,7 +120,7 @@ def copy_document(copy: "Letter", *, whole: bool = False) -> dict[str, Any]:
     return document
 
 
-def _whole_document(copy: "Letter", *, with_body: bool) -> dict[str, Any]:
+def _whole_document(copy: "StoredCopy", *, with_body: bool) -> dict[str, Any]:
     document = copy_document(copy, whole=True)
     del document["body_base64"]
     return document | output.body_document(copy.message.body) if with_body else document
@@ -144,7 +144,7 @@ def _class_name(number: int) -> str:
 
 
 def _print_list(
-    groups: Sequence[dict[str, Any]], copies: "Sequence[Letter]", total: int, *, cut: bool
+    groups: Sequence[dict[str, Any]], copies: "Sequence[StoredCopy]", total: int, *, cut: bool
 ) -> None:
     if groups:
         columns = ("count", "class", "oldest", "reason")
@@ -160,7 +160,7 @@ def _print_list(
     click.echo(f"{total} in the queue{shown}" if total else "empty")
 
 
-def _print_copies(copies: "Sequence[Letter]") -> None:
+def _print_copies(copies: "Sequence[StoredCopy]") -> None:
     output.print_table(
         ["message id", "class", "destination", "since", "attempts", "bytes", "reason"],
         [

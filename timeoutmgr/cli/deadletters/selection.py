@@ -14,9 +14,9 @@ from timeoutmgr.cli.shared import Shared, assembled
 from timeoutmgr.errors import ConfigurationError, InvalidMessage, SchemaMissing
 
 if TYPE_CHECKING:
-    from timeoutmgr.deadletter.queues import LetterFilter, LetterQueue
+    from timeoutmgr.deadletter.queues import StoredCopyFilter, StoredCopyQueue
     from timeoutmgr.deadletter.service import DeadLetterService
-    from timeoutmgr.deadletter.stored_copy import Letter
+    from timeoutmgr.deadletter.stored_copy import StoredCopy
     from timeoutmgr.endpoint.assembly import AssembledEndpoint
 
 NARROWING: Final = "--id, --class, --destination, --older-than"
@@ -29,7 +29,7 @@ class OpenQueue:
 
     parts: "AssembledEndpoint"
     service: "DeadLetterService"
-    queue: "LetterQueue"
+    queue: "StoredCopyQueue"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,17 +53,17 @@ class CopySelection:
             (self.ids, self.message_class, self.destination, self.older_than, self.newer_than)
         )
 
-    def filters(self, queue: "LetterQueue") -> "list[LetterFilter]":
+    def filters(self, queue: "StoredCopyQueue") -> "list[StoredCopyFilter]":
         """Return the filters for *queue*: a filter for each id, or a single filter."""
         from timeoutmgr.deadletter.addresses import destination
-        from timeoutmgr.deadletter.queues import LetterFilter
+        from timeoutmgr.deadletter.queues import StoredCopyFilter
         from timeoutmgr.message.instants import to_micros
 
         now, wanted = datetime.now(UTC), self.destination
         if wanted is not None:
             wanted = destination(wanted, queue.manager.node, queue.manager.store.nodes)
         return [
-            LetterFilter(
+            StoredCopyFilter(
                 message_id=each,
                 destination=wanted,
                 message_class=_class_number(self.message_class),
@@ -73,7 +73,7 @@ class CopySelection:
             for each in self.ids or (None,)
         ]
 
-    def copies(self, queue: "LetterQueue", limit: int | None) -> "Iterator[Letter]":
+    def copies(self, queue: "StoredCopyQueue", limit: int | None) -> "Iterator[StoredCopy]":
         """Yield the selected copies, the oldest first, a page of them in memory.
 
         Copies that arrive meanwhile are left out: a message that fails again is not met twice.
@@ -89,7 +89,7 @@ class CopySelection:
                 found += 1
                 yield copy
 
-    def count(self, queue: "LetterQueue") -> int:
+    def count(self, queue: "StoredCopyQueue") -> int:
         """Return the number of selected copies."""
         return sum(queue.count(which) for which in self.filters(queue))
 
@@ -161,25 +161,25 @@ def progress_of(shared: Shared, what: str, total: int) -> Iterator[Callable[[], 
         yield lambda: progress.update(1)
 
 
-def _queue(service: "DeadLetterService", name: str, journal: bool) -> "LetterQueue":
+def _queue(service: "DeadLetterService", name: str, journal: bool) -> "StoredCopyQueue":
     from timeoutmgr.deadletter.addresses import BoxAddress, resolve
-    from timeoutmgr.deadletter.queues import LetterQueue
+    from timeoutmgr.deadletter.queues import StoredCopyQueue
     from timeoutmgr.deadletter.stored_copy import Box
 
     manager = service.manager
     if not journal and name in (Box.DEADLETTER, Box.DEADXACT):
-        return LetterQueue(manager, Box(name))
+        return StoredCopyQueue(manager, Box(name))
     if journal and not name:
-        return LetterQueue(manager, Box.JOURNAL)
+        return StoredCopyQueue(manager, Box.JOURNAL)
     found = resolve(name, manager.node, manager.store.nodes)
     if not isinstance(found, BoxAddress):
-        return LetterQueue(manager, Box.JOURNAL if journal else Box.DEADXACT, found.queue)
+        return StoredCopyQueue(manager, Box.JOURNAL if journal else Box.DEADXACT, found.queue)
     if (found.box is Box.JOURNAL) is not journal:
         raise InvalidMessage(
             f"{name!r} is {'no' if journal else 'a'} journal; use `timeoutmgr "
             f"{'deadletters' if journal else 'journal'}` for it"
         )
-    return LetterQueue(replace(manager, node=found.node), found.box, found.queue)
+    return StoredCopyQueue(replace(manager, node=found.node), found.box, found.queue)
 
 
 def _class_number(text: str | None) -> int | None:

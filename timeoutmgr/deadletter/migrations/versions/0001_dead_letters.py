@@ -40,7 +40,7 @@ def upgrade() -> None:
             prefix + name, metadata, *columns, mysql_engine="InnoDB", mariadb_engine="InnoDB"
         )
 
-    def letter(*more_key: Column[Any]) -> list[Column[Any]]:
+    def copy(*more_key: Column[Any]) -> list[Column[Any]]:
         return [
             Column("node", KeyText(64), primary_key=True),
             *more_key,
@@ -79,19 +79,19 @@ def upgrade() -> None:
             for unit in ("count", "bytes")
         ),
     )
-    letters = table("dead_letters", *letter(), application_queue())
+    dead_letters = table("dead_letters", *copy(), application_queue())
     awaiting = table(
         "awaiting_final_ack",
-        *letter(),
+        *copy(),
         application_queue(),
         Column("deadline", BigInteger()),
         Column("received_by", BigInteger()),
     )
     target = Column("target", SmallInteger(), primary_key=True, autoincrement=False)
-    journals = table("journal", *letter(target))
-    c = letters.c
+    journals = table("journal", *copy(target))
+    c = dead_letters.c
     Index(f"{prefix}dead_letters_order", c.node, c.xact, c.app_queue, c.kept)
     Index(f"{prefix}awaiting_final_ack_order", awaiting.c.node, awaiting.c.deadline)
     c = journals.c
     Index(f"{prefix}journal_order", c.node, c.target, c.destination, c.kept)
-    create_missing(nodes, letters, awaiting, journals)
+    create_missing(nodes, dead_letters, awaiting, journals)
