@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from timeoutmgr import Endpoint, EndpointConfiguration, HandlerContext, RecoverabilitySettings
-from timeoutmgr.deadletter import DeadLetterQueues, Delivery, Died, JournalLevel, MessageClass
+from timeoutmgr.deadletter import DeadLetterQueues, Delivery, JournalLevel, MessageClass, Rejected
 from timeoutmgr.endpoint.configuration import transport_from_url
 from timeoutmgr.errors import MessageRejected
 from timeoutmgr.satellites import TimeoutManager
@@ -83,10 +83,10 @@ def _refusing() -> dict[str, Handler]:
         raise MessageRejected("no such article")
 
     def distrust(_body: Any, _context: HandlerContext) -> None:
-        raise Died(MessageClass.NACK_BAD_SIGNATURE, "the signature does not match")
+        raise Rejected(MessageClass.NACK_BAD_SIGNATURE, "the signature does not match")
 
     def puzzle(_body: Any, _context: HandlerContext) -> None:
-        raise Died(MessageClass.NACK_BAD_ENCRYPTION, "the key is unknown")
+        raise Rejected(MessageClass.NACK_BAD_ENCRYPTION, "the key is unknown")
 
     return {"Order": reject, "Signed": distrust, "Secret": puzzle, "Offer": reject}
 

@@ -15,7 +15,14 @@ from tests.deadletter.scene import PATIENCE, Scene
 from tests.support.makers import a_message
 from timeoutmgr import Limits
 from timeoutmgr.contracts import TransactionMode
-from timeoutmgr.deadletter import AcknowledgeLevel, Box, Delivery, Died, JournalLevel, MessageClass
+from timeoutmgr.deadletter import (
+    AcknowledgeLevel,
+    Box,
+    Delivery,
+    JournalLevel,
+    MessageClass,
+    Rejected,
+)
 from timeoutmgr.deadletter import delivery_headers as marks
 from timeoutmgr.endpoint.handlers import HandlerContext
 from timeoutmgr.errors import InvalidMessage, MessageRejected
@@ -100,7 +107,7 @@ def test_a_handler_that_rejects_leaves_it_dead_on_its_own_node(scene: Scene) -> 
 )
 def test_a_hook_says_of_which_class_a_message_dies(one_scene: Scene, ended: int) -> None:
     def check(_body: Any, _context: HandlerContext) -> None:
-        raise Died(ended, "does not match")
+        raise Rejected(ended, "does not match")
 
     sales = one_scene.endpoint("sales", "n1", {"Hello": check})
 

@@ -10,7 +10,7 @@ import pytest
 from tests.support.clock import START, FakeClock
 from tests.support.makers import SECOND, a_message, a_received
 from tests.support.ports import FakeReceiver, FakeTransport
-from timeoutmgr.contracts import Burial, DeadLetters, SendResult, TransactionMode
+from timeoutmgr.contracts import DeadLetterResult, DeadLetters, SendResult, TransactionMode
 from timeoutmgr.errors import StorageUnavailable, TransportUnavailable
 from timeoutmgr.message.headers import PROBE
 from timeoutmgr.message.instants import to_wire
@@ -136,18 +136,18 @@ def test_a_full_queue_is_no_reason_to_try_for_ever() -> None:
 class Graves:
     """Dead-letter queues that answer as a test says; the rest of the contract is not asked."""
 
-    def __init__(self, answer: Callable[[], Burial | None]) -> None:
+    def __init__(self, answer: Callable[[], DeadLetterResult | None]) -> None:
         self._answer = answer
         self.buried: list[tuple[str, str, str]] = []
 
     def dead_letter(
         self, message: Message, error: BaseException, *, queue: str, **_: object
-    ) -> Burial | None:
+    ) -> DeadLetterResult | None:
         self.buried.append((message.id, queue, type(error).__name__))
         return self._answer()
 
 
-def settle_with(answer: Callable[[], Burial | None]) -> tuple[Bench, Graves]:
+def settle_with(answer: Callable[[], DeadLetterResult | None]) -> tuple[Bench, Graves]:
     graves = Graves(answer)
     bench = Bench(graves)  # type: ignore[arg-type]  # only what the step asks for
     bench.settle(out_of_the_levels(a_message("m1")))
@@ -156,7 +156,7 @@ def settle_with(answer: Callable[[], Burial | None]) -> tuple[Bench, Graves]:
 
 @pytest.mark.behaviour(113)
 def test_its_dead_letter_says_which_queue_there_was_not() -> None:
-    bench, graves = settle_with(Burial)
+    bench, graves = settle_with(DeadLetterResult)
 
     assert graves.buried == [("m1", "nowhere", "Unroutable")]
     assert bench.transport.ids("error") == []
@@ -169,7 +169,7 @@ def test_a_message_without_a_dead_letter_goes_to_the_error_queue() -> None:
 
 
 def test_while_the_dead_letters_are_away_it_comes_back() -> None:
-    def away() -> Burial:
+    def away() -> DeadLetterResult:
         raise StorageUnavailable("the database is away")
 
     with pytest.raises(StorageUnavailable, match="have no place now"):
@@ -177,7 +177,7 @@ def test_while_the_dead_letters_are_away_it_comes_back() -> None:
 
 
 def test_a_forwarded_message_does_not_return_with_messages_that_have_no_queue() -> None:
-    def away() -> Burial:
+    def away() -> DeadLetterResult:
         raise StorageUnavailable("the database is away")
 
     bench = Bench(Graves(away))  # type: ignore[arg-type]  # only what the step asks for

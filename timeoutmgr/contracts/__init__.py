@@ -6,7 +6,7 @@ the crash model and the simulator run the same code. An instant is UTC microseco
 """
 
 from timeoutmgr.contracts.clocks import Clock
-from timeoutmgr.contracts.dead_letters import Burial, DeadLetters
+from timeoutmgr.contracts.dead_letters import DeadLetterResult, DeadLetters
 from timeoutmgr.contracts.delayed import (
     Closes,
     CountsDelayed,
@@ -78,7 +78,6 @@ __all__ = [
     "BearsMarkers",
     "Binding",
     "BrowsesQueues",
-    "Burial",
     "CanUninstall",
     "CancelResult",
     "ChangeResult",
@@ -91,6 +90,7 @@ __all__ = [
     "CountsDelayed",
     "CountsDestinations",
     "CountsInBounds",
+    "DeadLetterResult",
     "DeadLetters",
     "DelayedMessageStore",
     "DelayedMessageStoreWithInfrastructure",

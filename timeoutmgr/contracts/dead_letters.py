@@ -13,7 +13,7 @@ from timeoutmgr.message.message import Message, Outgoing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Burial:
+class DeadLetterResult:
     """Messages to send because a message became a dead letter.
 
     *needed* tells its source, which alone has a copy: unless it is confirmed, the message must go
@@ -71,7 +71,7 @@ class DeadLetters(Protocol):
         queue: str,
         attempts: int = 0,
         transaction: Transaction | None = None,
-    ) -> Burial | None:
+    ) -> DeadLetterResult | None:
         """Place *message*, which *error* kept from being delivered to *queue*.
 
         None where it leaves no dead letter (its level, its error, a full queue): then it belongs

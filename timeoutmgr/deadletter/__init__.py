@@ -2,7 +2,7 @@
 
 from timeoutmgr.contracts.delivery_options import Delivery
 from timeoutmgr.contracts.message_classes import AcknowledgeLevel, JournalLevel, MessageClass
-from timeoutmgr.deadletter.failures import Died
+from timeoutmgr.deadletter.failures import Rejected
 from timeoutmgr.deadletter.feature import DeadLetterQueues
 from timeoutmgr.deadletter.levels import Takes
 from timeoutmgr.deadletter.name_parser import parse_format_name, parse_path_name
@@ -16,9 +16,9 @@ __all__ = [
     "DeadLetterQueues",
     "DeadLetterStore",
     "Delivery",
-    "Died",
     "JournalLevel",
     "MessageClass",
+    "Rejected",
     "StoredCopy",
     "StoredCopyFilter",
     "StoredCopyQueue",

@@ -13,7 +13,7 @@ from timeoutmgr.errors import (
 )
 
 
-class Died(MessageRejected):
+class Rejected(MessageRejected):
     """A message that is to die with *message_class*; no retry can mend it.
 
     To be raised by handlers and hooks too: NACK_BAD_SIGNATURE where a signature does not match,
@@ -36,7 +36,7 @@ def class_of(error: BaseException | None) -> int | None:
     fallback: int | None = None
     while error is not None and seen < 10:
         match error:
-            case Died():
+            case Rejected():
                 return error.message_class
             case Unroutable() | QueueMissing():
                 return MessageClass.NACK_BAD_DST_Q

@@ -11,7 +11,7 @@ from typing import Final
 
 from timeoutmgr.contracts import DeadLetters, Receiver, SendResult, Transport, TransportSession
 from timeoutmgr.contracts.message_classes import MessageClass
-from timeoutmgr.deadletter.failures import Died
+from timeoutmgr.deadletter.failures import Rejected
 from timeoutmgr.errors import TransportUnavailable
 from timeoutmgr.message.message import Received
 from timeoutmgr.message.validation import Limits, check_destination
@@ -47,7 +47,7 @@ def remove_messages(
     """
     check_destination(queue, Limits())
     ended = MessageClass.NACK_Q_DELETED if delete_queue else MessageClass.NACK_Q_PURGED
-    why = Died(ended, f"queue {queue!r} was {'deleted' if delete_queue else 'purged'}")
+    why = Rejected(ended, f"queue {queue!r} was {'deleted' if delete_queue else 'purged'}")
     removed = Removed()
     with closing(transport.session()) as session:
         _empty(session, dead_letters, queue, why, removed, progress)
@@ -68,7 +68,7 @@ def _empty(
     session: TransportSession,
     dead_letters: DeadLetters,
     queue: str,
-    why: Died,
+    why: Rejected,
     removed: Removed,
     progress: Callable[[int], None],
 ) -> None:
@@ -85,22 +85,22 @@ def _remove(
     receiver: Receiver,
     dead_letters: DeadLetters,
     received: Received,
-    why: Died,
+    why: Rejected,
 ) -> bool:
-    burial = dead_letters.dead_letter(received.message, why, queue=received.queue)
-    if burial is not None:
-        if set(session.send(burial.needed)) - {SendResult.CONFIRMED}:
+    result = dead_letters.dead_letter(received.message, why, queue=received.queue)
+    if result is not None:
+        if set(session.send(result.needed)) - {SendResult.CONFIRMED}:
             raise TransportUnavailable(
                 f"the source of message {received.message.id!r:.80} could not be told that it is "
                 f"removed; it stays in {received.queue!r}"
             )
-        session.send(burial.notifications)
+        session.send(result.notifications)
     elif dead_letters.expires_with_trace(received.message):
         raise TransportUnavailable(
             f"message {received.message.id!r:.80} asks for a dead letter and the dead-letter queue "
             f"is full; it stays in {received.queue!r}"
         )
     receiver.ack([received])
-    if burial is not None and burial.report:
-        logger.error("%s", burial.report)
-    return burial is not None
+    if result is not None and result.report:
+        logger.error("%s", result.report)
+    return result is not None

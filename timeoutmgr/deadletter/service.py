@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from timeoutmgr.contracts import Clock, Transaction
-from timeoutmgr.contracts.dead_letters import Burial
+from timeoutmgr.contracts.dead_letters import DeadLetterResult
 from timeoutmgr.contracts.delivery_options import Delivery
 from timeoutmgr.contracts.message_classes import JournalLevel, MessageClass
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.deadletter.acknowledgements import asked_for, final_acknowledgement
 from timeoutmgr.deadletter.addresses import destination as queue_of
 from timeoutmgr.deadletter.delivery_headers import MOST_HOPS, Marks, one_hop_more, read_marks
-from timeoutmgr.deadletter.failures import Died, class_of
+from timeoutmgr.deadletter.failures import Rejected, class_of
 from timeoutmgr.deadletter.levels import JournalingRules, Takes
 from timeoutmgr.deadletter.manager import QueueManager
 from timeoutmgr.deadletter.stored_copy import Placed, StoredCopy, stored_copy_of
@@ -139,13 +139,13 @@ class DeadLetterService:
         """Return why *message* must not be passed on any more, if so."""
         marks = read_marks(message.headers)
         if not marks.has_hops_left:
-            return Died(
+            return Rejected(
                 MessageClass.NACK_HOP_COUNT_EXCEEDED,
                 f"message {message.id!r:.80} was passed on more than {MOST_HOPS} times; does it "
                 "go in circles?",
             )
         if self._has_lost_its_source(marks):
-            return Died(
+            return Rejected(
                 MessageClass.NACK_SOURCE_COMPUTER_GUID_CHANGED,
                 f"message {message.id!r:.80} was kept by node {self.manager.node!r} as it was "
                 "before it was installed anew; the copy is gone, and nobody would hear how it "
@@ -153,7 +153,7 @@ class DeadLetterService:
             )
         # Not before a first try: time at rest, until it was due, is no time on the way.
         if waited > 0 and waited >= marks.timers.reach_queue_micros:
-            return Died(
+            return Rejected(
                 MessageClass.NACK_REACH_QUEUE_TIMEOUT,
                 f"message {message.id!r:.80} did not reach its queue within "
                 f"{marks.time_to_reach_queue}",
@@ -176,7 +176,7 @@ class DeadLetterService:
         queue: str,
         attempts: int = 0,
         transaction: Transaction | None = None,
-    ) -> Burial | None:
+    ) -> DeadLetterResult | None:
         """Place it where it died, or have its source move the copy that it keeps."""
         message_class = class_of(error)
         if message_class is None:
@@ -192,7 +192,7 @@ class DeadLetterService:
         source = marks.source_node
         if marks.transactional and source is not None and source != self.manager.node:
             final = self._final(message, marks, queue, message_class, reason)
-            return Burial(needed=tuple(final), notifications=told) if final else None
+            return DeadLetterResult(needed=tuple(final), notifications=told) if final else None
         copy = replace(
             self._stored_copy(message, marks, message_class, queue, now),
             reason=reason,
@@ -214,7 +214,7 @@ class DeadLetterService:
             f"message {message.id!r:.80} for {queue!r:.80} is dead ({copy.class_name}) on node "
             f"{self.manager.node}: {on_one_line(reason)}"
         )
-        return Burial(notifications=told, report=report)
+        return DeadLetterResult(notifications=told, report=report)
 
     def expires_with_trace(self, message: Message) -> bool:
         """Return whether it asks for a dead letter."""
@@ -225,7 +225,7 @@ class DeadLetterService:
         refused = self.takes.refuses(transactional=read_marks(message.headers).transactional)
         if refused is None:
             return None
-        return Died(
+        return Rejected(
             refused,
             f"queue {queue!r} takes {self.takes} messages only; message {message.id!r:.80} is not "
             "one",
