@@ -178,7 +178,9 @@ def marked(endpoint: Endpoint, outgoing: Outgoing) -> Outgoing:
     """Return *outgoing* as the endpoint would send it: it asks for a dead letter."""
     parts = endpoint._parts
     assert parts.features.dead_letters is not None
-    marks = parts.features.dead_letters.marks(None, outgoing.message.headers, outgoing.destination)
+    marks = parts.features.dead_letters.delivery_headers(
+        None, outgoing.message.headers, outgoing.destination
+    )
     message = outgoing.message
     headers = {**message.headers, **marks}
     made = Message(id=message.id, headers=headers, body=message.body)

@@ -10,7 +10,11 @@ from hypothesis import strategies as st
 
 from timeoutmgr.contracts.message_classes import AcknowledgeLevel, JournalLevel, MessageClass
 from timeoutmgr.deadletter import delivery_headers as marks
-from timeoutmgr.deadletter.delivery_headers import Marks, one_hop_more, read_marks
+from timeoutmgr.deadletter.delivery_headers import (
+    DeliveryHeaders,
+    one_hop_more,
+    read_delivery_headers,
+)
 from timeoutmgr.deadletter.levels import JournalingRules, Takes
 from timeoutmgr.message import headers
 from timeoutmgr.message.instants import to_timespan
@@ -49,13 +53,13 @@ def test_the_endpoint_asks_for_dead_letters_and_the_messages_own_level_wins(
 
 
 def test_a_message_built_by_hand_has_level_none() -> None:
-    assert read_marks({}) == Marks()
-    assert read_marks({}).journal is NONE
+    assert read_delivery_headers({}) == DeliveryHeaders()
+    assert read_delivery_headers({}).journal is NONE
 
 
 @given(
     st.builds(
-        Marks,
+        DeliveryHeaders,
         journal=st.sampled_from([NONE, DEAD, JOURNAL, BOTH]),
         transactional=st.booleans(),
         time_to_reach_queue=st.timedeltas(timedelta(0), timedelta(days=9)),
@@ -68,14 +72,14 @@ def test_a_message_built_by_hand_has_level_none() -> None:
         dead_letter_queue=st.none() | st.just("sales.dead"),
     )
 )
-def test_levels_of_a_message_survive_its_headers(given_marks: Marks) -> None:
-    assert read_marks(given_marks.as_headers()) == given_marks
+def test_levels_of_a_message_survive_its_headers(given_marks: DeliveryHeaders) -> None:
+    assert read_delivery_headers(given_marks.as_headers()) == given_marks
 
 
 def test_the_time_to_be_received_uses_the_header_of_other_products() -> None:
     limit = timedelta(minutes=2)
 
-    found = read_marks({headers.TIME_TO_BE_RECEIVED: to_timespan(limit)})
+    found = read_delivery_headers({headers.TIME_TO_BE_RECEIVED: to_timespan(limit)})
 
     assert found.timers.be_received == limit
 
@@ -86,7 +90,7 @@ def test_nonsense_in_a_header_counts_as_not_said(nonsense: str) -> None:
         [marks.JOURNAL, marks.ACKNOWLEDGE, marks.TIME_TO_REACH_QUEUE, headers.TIME_SENT], nonsense
     )
 
-    assert read_marks(given_headers) == Marks()
+    assert read_delivery_headers(given_headers) == DeliveryHeaders()
 
 
 def test_after_fifteen_hops_a_message_is_passed_on_no_more() -> None:
@@ -94,9 +98,9 @@ def test_after_fifteen_hops_a_message_is_passed_on_no_more() -> None:
     for _ in range(15):
         passed = one_hop_more(passed)
 
-    assert read_marks(passed).hops == 15
-    assert read_marks(passed).has_hops_left
-    assert not read_marks(one_hop_more(passed)).has_hops_left
+    assert read_delivery_headers(passed).hops == 15
+    assert read_delivery_headers(passed).has_hops_left
+    assert not read_delivery_headers(one_hop_more(passed)).has_hops_left
 
 
 @pytest.mark.parametrize(
@@ -106,7 +110,7 @@ def test_after_fifteen_hops_a_message_is_passed_on_no_more() -> None:
 def test_only_a_transactional_message_with_a_level_is_kept_by_its_source(
     level: JournalLevel, transactional: bool, waits: bool
 ) -> None:
-    made = Marks(journal=level, transactional=transactional)
+    made = DeliveryHeaders(journal=level, transactional=transactional)
 
     assert made.awaits_final_acknowledgement is waits
 

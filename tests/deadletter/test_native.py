@@ -15,7 +15,7 @@ from tests.deadletter.making import queues
 from timeoutmgr import Endpoint, EndpointConfiguration
 from timeoutmgr.deadletter import DeadLetterQueues, DeadLetterStore, JournalLevel, MessageClass
 from timeoutmgr.deadletter.acknowledgements import ACKNOWLEDGEMENTS
-from timeoutmgr.deadletter.delivery_headers import CLASS, TARGET_QUEUE, Marks
+from timeoutmgr.deadletter.delivery_headers import CLASS, TARGET_QUEUE, DeliveryHeaders
 from timeoutmgr.deadletter.manager import QueueManager
 from timeoutmgr.deadletter.native import class_of_death
 from timeoutmgr.errors import FeatureRefused
@@ -161,7 +161,7 @@ def test_a_transactional_message_of_another_node_dies_where_its_source_is(
     }
     channel.queue_declare(doomed, durable=True, auto_delete=False, arguments=to_collect)
     channel.queue_declare(told, durable=True, auto_delete=False)
-    marks = Marks(
+    marks = DeliveryHeaders(
         journal=JournalLevel.DEADLETTER,
         transactional=True,
         source_node="n2",

@@ -315,8 +315,8 @@ def test_a_message_kept_by_a_former_installation_of_its_source_becomes_a_dead_le
 def test_a_transactional_message_says_which_installation_keeps_it(make: Make) -> None:
     desk = make().graveyard.desk
 
-    kept = desk.marks(Delivery(transactional=True), {}, "billing")
-    plain = desk.marks(None, {}, "billing")
+    kept = desk.delivery_headers(Delivery(transactional=True), {}, "billing")
+    plain = desk.delivery_headers(None, {}, "billing")
 
     assert kept[marks.SOURCE_GUID] == "g1"
     assert marks.SOURCE_GUID not in plain

@@ -36,7 +36,9 @@ class DeadLetters(Protocol):
         """
         ...
 
-    def marks(self, given: Any, headers: Mapping[str, str], destination: str) -> dict[str, str]:
+    def delivery_headers(
+        self, given: Any, headers: Mapping[str, str], destination: str
+    ) -> dict[str, str]:
         """Return the delivery headers of a new message with *headers*.
 
         *given* is a Delivery, or None. Raises InvalidMessage if the node cannot keep its promise.

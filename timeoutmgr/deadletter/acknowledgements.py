@@ -8,7 +8,7 @@ from typing import Final
 from timeoutmgr.contracts.message_classes import is_well_formed
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.deadletter import delivery_headers as names
-from timeoutmgr.deadletter.delivery_headers import Marks
+from timeoutmgr.deadletter.delivery_headers import DeliveryHeaders
 from timeoutmgr.deadletter.manager import QueueManager
 from timeoutmgr.deadletter.stored_copy import Placed
 from timeoutmgr.errors import MessageRejected
@@ -50,7 +50,7 @@ def acknowledgement(
 
 def final_acknowledgement(
     message: Message,
-    marks: Marks,
+    delivery: DeliveryHeaders,
     limits: Limits,
     *,
     queue: str,
@@ -62,19 +62,24 @@ def final_acknowledgement(
 
     Raises InvalidMessage where *limits* let no message go to that source: it names itself.
     """
-    source = marks.source_queue or ""
+    source = delivery.source_queue or ""
     check_destination(source, limits)
     address = f"{source}{ACKNOWLEDGEMENTS}"
     return acknowledgement(message, queue, address, message_class, at, reason)
 
 
 def asked_for(
-    message: Message, marks: Marks, queue: str, message_class: int, at: Micros, reason: str = ""
+    message: Message,
+    delivery: DeliveryHeaders,
+    queue: str,
+    message_class: int,
+    at: Micros,
+    reason: str = "",
 ) -> list[Outgoing]:
     """Return what *message* asked to have sent to its admin queue when it ends so."""
-    if marks.admin_queue is None or not marks.acknowledge.asks_for(message_class):
+    if delivery.admin_queue is None or not delivery.acknowledge.asks_for(message_class):
         return []
-    return [acknowledgement(message, queue, marks.admin_queue, message_class, at, reason)]
+    return [acknowledgement(message, queue, delivery.admin_queue, message_class, at, reason)]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,7 +40,7 @@ def without_limits(message: Message) -> Message:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Marks:
+class DeliveryHeaders:
     """What a message asks for and has behind it."""
 
     journal: JournalLevel = JournalLevel.NONE
@@ -100,7 +100,7 @@ class Marks:
         return {name: value for name, value in given.items() if value is not None}
 
 
-def read_marks(given: Mapping[str, str]) -> Marks:
+def read_delivery_headers(given: Mapping[str, str]) -> DeliveryHeaders:
     """Return what *given*, the headers of a message, say; nonsense counts as not said.
 
     A stranger's unreadable number must not cost a message its life.
@@ -108,7 +108,7 @@ def read_marks(given: Mapping[str, str]) -> Marks:
     level = _number(given, JOURNAL, 3)
     asked = _number(given, ACKNOWLEDGE, int(AcknowledgeLevel.FULL_RECEIVE) | 1)
     reach_queue = _duration(given, TIME_TO_REACH_QUEUE)
-    return Marks(
+    return DeliveryHeaders(
         journal=JournalLevel(level),
         transactional=given.get(TRANSACTIONAL) == "True",
         time_to_reach_queue=REACH_QUEUE_DEFAULT if reach_queue is None else reach_queue,

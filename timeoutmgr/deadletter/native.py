@@ -8,7 +8,7 @@ from typing import Final
 from timeoutmgr.contracts import SendResult
 from timeoutmgr.contracts.message_classes import JournalLevel, MessageClass
 from timeoutmgr.deadletter.acknowledgements import final_acknowledgement
-from timeoutmgr.deadletter.delivery_headers import Marks, read_marks
+from timeoutmgr.deadletter.delivery_headers import DeliveryHeaders, read_delivery_headers
 from timeoutmgr.deadletter.manager import QueueManager
 from timeoutmgr.deadletter.stored_copy import Placed, StoredCopy, stored_copy_of
 from timeoutmgr.errors import InvalidMessage, MessageRejected
@@ -63,10 +63,10 @@ class CollectDead:
                     f"message {received.message.id!r:.80} came to {received.queue!r} and no broker "
                     "says that it died; applications do not send to dead-letter queues"
                 )
-            marks = read_marks(received.message.headers)
+            delivery = read_delivery_headers(received.message.headers)
             copy = stored_copy_of(
                 received.message,
-                marks,
+                delivery,
                 class_of_death(death),
                 destination=death.queue,
                 kept=self.manager.store.clock.now(),
@@ -74,21 +74,21 @@ class CollectDead:
                 attempts=death.count,
             )
             copy = replace(copy, journal=copy.journal | JournalLevel.DEADLETTER)
-            if self._is_told(copy, marks, work):
+            if self._is_told(copy, delivery, work):
                 continue
             placed = self.manager.place(copy, transaction=work.transaction if self.joins else None)
             if placed is not Placed.PLACED:
                 raise MessageRejected("the dead-letter queue is full")
             self.telemetry.count("dead_letters_collected")
 
-    def _is_told(self, copy: StoredCopy, marks: Marks, work: Work) -> bool:
+    def _is_told(self, copy: StoredCopy, delivery: DeliveryHeaders, work: Work) -> bool:
         """Tell another node, which keeps its copy of a transactional message until it hears."""
-        if not copy.transactional or marks.source_node in (None, self.manager.node):
+        if not copy.transactional or delivery.source_node in (None, self.manager.node):
             return False
         try:
             final = final_acknowledgement(
                 copy.message,
-                marks,
+                delivery,
                 self.limits,
                 queue=copy.destination,
                 message_class=copy.message_class,

@@ -12,7 +12,12 @@ from timeoutmgr.contracts.message_classes import JournalLevel, MessageClass
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.deadletter.acknowledgements import asked_for, final_acknowledgement
 from timeoutmgr.deadletter.addresses import destination as queue_of
-from timeoutmgr.deadletter.delivery_headers import MOST_HOPS, Marks, one_hop_more, read_marks
+from timeoutmgr.deadletter.delivery_headers import (
+    MOST_HOPS,
+    DeliveryHeaders,
+    one_hop_more,
+    read_delivery_headers,
+)
 from timeoutmgr.deadletter.failures import Rejected, class_of
 from timeoutmgr.deadletter.levels import JournalingRules, Takes
 from timeoutmgr.deadletter.manager import QueueManager
@@ -53,7 +58,7 @@ class DeadLetterService:
         """Return the queue that *destination* stands for; a plain name is a queue's own."""
         return queue_of(destination, self.manager.node, self.manager.store.nodes)
 
-    def marks(
+    def delivery_headers(
         self, given: Delivery | None, headers: Mapping[str, str], destination: str
     ) -> dict[str, str]:
         """Return the headers that say how a message is to be delivered."""
@@ -72,7 +77,7 @@ class DeadLetterService:
         if admin_queue is not None:
             check_destination(admin_queue, self.limits)
         own = asked.dead_letter_queue
-        made = Marks(
+        made = DeliveryHeaders(
             journal=level,
             transactional=asked.transactional,
             acknowledge=asked.acknowledge,
@@ -92,8 +97,8 @@ class DeadLetterService:
         """Keep a copy of those that are transactional; committed before anything is sent."""
         now = self.clock.now()
         for one in outgoing:
-            marks = read_marks(one.message.headers)
-            if not self._keeps(marks):
+            delivery = read_delivery_headers(one.message.headers)
+            if not self._keeps(delivery):
                 continue
             if transaction is not None and not self.joins:
                 raise InvalidMessage(
@@ -101,10 +106,10 @@ class DeadLetterService:
                     "transaction of another database than the dead letters': the copy would stay "
                     "if that is undone. Give DeadLetterQueues the queues' own database as its store"
                 )
-            begins, life = _dispatch(one, now), marks.time_to_be_received
-            arrives_by = begins + duration_micros(marks.timers.until_arrival)
+            begins, life = _dispatch(one, now), delivery.time_to_be_received
+            arrives_by = begins + duration_micros(delivery.timers.until_arrival)
             copy = self._stored_copy(
-                one.message, marks, MessageClass.NORMAL, final_destination(one), now
+                one.message, delivery, MessageClass.NORMAL, final_destination(one), now
             )
             self.manager.keep(
                 [copy],
@@ -122,14 +127,14 @@ class DeadLetterService:
         for one in outgoing:
             if names.EXPIRE in one.message.headers or one.via is not None:
                 continue
-            marks = read_marks(one.message.headers)
-            told += self._told(one.message, marks, one.destination, MessageClass.ACK_REACH_QUEUE)
-            if self._keeps(marks):
+            delivery = read_delivery_headers(one.message.headers)
+            told += self._told(one.message, delivery, one.destination, MessageClass.ACK_REACH_QUEUE)
+            if self._keeps(delivery):
                 key = one.message.id, one.destination
                 self.manager.arrived([key], transaction=self._joined(transaction))
                 reach("deadletters.source_told")
-            elif marks.wants_journal and marks.source_node == self.manager.node:
-                self._journal(one.message, marks, one.destination, False, transaction)
+            elif delivery.wants_journal and delivery.source_node == self.manager.node:
+                self._journal(one.message, delivery, one.destination, False, transaction)
                 reach("deadletters.source_journaled")
         return told
 
@@ -137,14 +142,14 @@ class DeadLetterService:
 
     def refusal(self, message: Message, waited: Micros) -> TimeoutManagerError | None:
         """Return why *message* must not be passed on any more, if so."""
-        marks = read_marks(message.headers)
-        if not marks.has_hops_left:
+        delivery = read_delivery_headers(message.headers)
+        if not delivery.has_hops_left:
             return Rejected(
                 MessageClass.NACK_HOP_COUNT_EXCEEDED,
                 f"message {message.id!r:.80} was passed on more than {MOST_HOPS} times; does it "
                 "go in circles?",
             )
-        if self._has_lost_its_source(marks):
+        if self._has_lost_its_source(delivery):
             return Rejected(
                 MessageClass.NACK_SOURCE_COMPUTER_GUID_CHANGED,
                 f"message {message.id!r:.80} was kept by node {self.manager.node!r} as it was "
@@ -152,11 +157,11 @@ class DeadLetterService:
                 "ended",
             )
         # Not before a first try: time at rest, until it was due, is no time on the way.
-        if waited > 0 and waited >= marks.timers.reach_queue_micros:
+        if waited > 0 and waited >= delivery.timers.reach_queue_micros:
             return Rejected(
                 MessageClass.NACK_REACH_QUEUE_TIMEOUT,
                 f"message {message.id!r:.80} did not reach its queue within "
-                f"{marks.time_to_reach_queue}",
+                f"{delivery.time_to_reach_queue}",
             )
         return None
 
@@ -181,20 +186,20 @@ class DeadLetterService:
         message_class = class_of(error)
         if message_class is None:
             return None
-        marks = read_marks(message.headers)
+        delivery = read_delivery_headers(message.headers)
         if queue.endswith((TIMEOUTS, DELAYED)) and names.EXPIRE in message.headers:
             # What is to be delayed always leaves a trace: nobody else would miss it.
-            marks = replace(marks, journal=marks.journal | JournalLevel.DEADLETTER)
-        if not marks.wants_dead_letter:
+            delivery = replace(delivery, journal=delivery.journal | JournalLevel.DEADLETTER)
+        if not delivery.wants_dead_letter:
             return None
         now, reason = self.clock.now(), str(error)
-        told = tuple(self._told(message, marks, queue, message_class, reason))
-        source = marks.source_node
-        if marks.transactional and source is not None and source != self.manager.node:
-            final = self._final(message, marks, queue, message_class, reason)
+        told = tuple(self._told(message, delivery, queue, message_class, reason))
+        source = delivery.source_node
+        if delivery.transactional and source is not None and source != self.manager.node:
+            final = self._final(message, delivery, queue, message_class, reason)
             return DeadLetterResult(needed=tuple(final), notifications=told) if final else None
         copy = replace(
-            self._stored_copy(message, marks, message_class, queue, now),
+            self._stored_copy(message, delivery, message_class, queue, now),
             reason=reason,
             attempts=attempts,
         )
@@ -218,11 +223,13 @@ class DeadLetterService:
 
     def expires_with_trace(self, message: Message) -> bool:
         """Return whether it asks for a dead letter."""
-        return read_marks(message.headers).wants_dead_letter
+        return read_delivery_headers(message.headers).wants_dead_letter
 
     def misfit(self, message: Message, queue: str) -> TimeoutManagerError | None:
         """Return why *queue* does not take *message*, by what it is for."""
-        refused = self.takes.refuses(transactional=read_marks(message.headers).transactional)
+        refused = self.takes.refuses(
+            transactional=read_delivery_headers(message.headers).transactional
+        )
         if refused is None:
             return None
         return Rejected(
@@ -235,29 +242,34 @@ class DeadLetterService:
         self, message: Message, queue: str, transaction: Transaction | None = None
     ) -> list[Outgoing]:
         """Journal what was received here; settle, or have settled, what its source keeps."""
-        marks = read_marks(message.headers)
+        delivery = read_delivery_headers(message.headers)
         ended = MessageClass.ACK_RECEIVE
         if queue in self.journaled:
-            self._journal(message, marks, queue, True, transaction)
+            self._journal(message, delivery, queue, True, transaction)
             reach("deadletters.target_journaled")
-        told = self._told(message, marks, queue, ended)
-        if marks.awaits_final_acknowledgement and marks.source_node is not None:
-            if marks.source_node == self.manager.node:
+        told = self._told(message, delivery, queue, ended)
+        if delivery.awaits_final_acknowledgement and delivery.source_node is not None:
+            if delivery.source_node == self.manager.node:
                 key, joined = (message.id, queue), self._joined(transaction)
                 self.manager.acknowledge(key, ended, transaction=joined)
                 reach("deadletters.source_settled")
             else:
-                told += self._final(message, marks, queue, ended)
+                told += self._final(message, delivery, queue, ended)
         return told
 
     def _final(
-        self, message: Message, marks: Marks, queue: str, message_class: int, reason: str = ""
+        self,
+        message: Message,
+        delivery: DeliveryHeaders,
+        queue: str,
+        message_class: int,
+        reason: str = "",
     ) -> list[Outgoing]:
         """Return what tells another node's source; nothing where no message may go there."""
         try:
             final = final_acknowledgement(
                 message,
-                marks,
+                delivery,
                 self.limits,
                 queue=queue,
                 message_class=message_class,
@@ -275,12 +287,17 @@ class DeadLetterService:
         return [final]
 
     def _told(
-        self, message: Message, marks: Marks, queue: str, message_class: int, reason: str = ""
+        self,
+        message: Message,
+        delivery: DeliveryHeaders,
+        queue: str,
+        message_class: int,
+        reason: str = "",
     ) -> list[Outgoing]:
         try:
             # Its sender may be a stranger, who must not have us write to any queue.
-            if marks.admin_queue is not None:
-                check_destination(marks.admin_queue, self.limits)
+            if delivery.admin_queue is not None:
+                check_destination(delivery.admin_queue, self.limits)
         except InvalidMessage as error:
             logger.warning(
                 "node could not notify the admin queue of message %.80r: %s",
@@ -288,13 +305,13 @@ class DeadLetterService:
                 on_one_line(error),
             )
             return []
-        return asked_for(message, marks, queue, message_class, self.clock.now(), reason)
+        return asked_for(message, delivery, queue, message_class, self.clock.now(), reason)
 
-    def _has_lost_its_source(self, marks: Marks) -> bool:
+    def _has_lost_its_source(self, delivery: DeliveryHeaders) -> bool:
         """Return whether this node kept the message when it was another installation."""
-        if not (marks.transactional and marks.source_node == self.manager.node):
+        if not (delivery.transactional and delivery.source_node == self.manager.node):
             return False
-        return marks.source_guid is not None and self._guid() not in (None, marks.source_guid)
+        return delivery.source_guid is not None and self._guid() not in (None, delivery.source_guid)
 
     def _guid(self) -> str | None:
         try:
@@ -306,27 +323,32 @@ class DeadLetterService:
             )
             return None
 
-    def _keeps(self, marks: Marks) -> bool:
-        return marks.awaits_final_acknowledgement and marks.source_node == self.manager.node
+    def _keeps(self, delivery: DeliveryHeaders) -> bool:
+        return delivery.awaits_final_acknowledgement and delivery.source_node == self.manager.node
 
     def _journal(
         self,
         message: Message,
-        marks: Marks,
+        delivery: DeliveryHeaders,
         queue: str,
         target: bool,
         transaction: Transaction | None,
     ) -> None:
         ended = MessageClass.ACK_RECEIVE if target else MessageClass.ACK_REACH_QUEUE
-        copy = self._stored_copy(message, marks, ended, queue, self.clock.now())
+        copy = self._stored_copy(message, delivery, ended, queue, self.clock.now())
         placed = self.manager.journal(copy, target=target, transaction=self._joined(transaction))
         if placed is Placed.OVER_QUOTA:
             self.telemetry.count("journal_over_quota")
 
     def _stored_copy(
-        self, message: Message, marks: Marks, message_class: int, destination: str, now: Micros
+        self,
+        message: Message,
+        delivery: DeliveryHeaders,
+        message_class: int,
+        destination: str,
+        now: Micros,
     ) -> StoredCopy:
-        return stored_copy_of(message, marks, message_class, destination=destination, kept=now)
+        return stored_copy_of(message, delivery, message_class, destination=destination, kept=now)
 
     def _joined(self, transaction: Transaction | None) -> Any:
         return transaction if self.joins else None

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from timeoutmgr.contracts.message_classes import JournalLevel, MessageClass
-from timeoutmgr.deadletter.delivery_headers import Marks
+from timeoutmgr.deadletter.delivery_headers import DeliveryHeaders
 from timeoutmgr.message.instants import Micros, duration_micros
 from timeoutmgr.message.message import Message
 
@@ -72,7 +72,7 @@ class Placed(StrEnum):
 
 def stored_copy_of(
     message: Message,
-    marks: Marks,
+    delivery: DeliveryHeaders,
     message_class: int,
     *,
     destination: str,
@@ -80,21 +80,21 @@ def stored_copy_of(
     reason: str = "",
     attempts: int = 0,
 ) -> StoredCopy:
-    """Return *message*, which says *marks* of itself, as a letter."""
-    limit = marks.time_to_be_received
+    """Return *message*, which says *delivery* of itself, as a letter."""
+    limit = delivery.time_to_be_received
     return StoredCopy(
         message=message,
         destination=destination,
         message_class=message_class,
         kept=kept,
-        source=marks.source_queue or "",
-        transactional=marks.transactional,
-        application_queue=(marks.dead_letter_queue or "") if marks.transactional else "",
-        journal=marks.journal,
-        sent=marks.sent,
-        time_to_reach_queue=duration_micros(marks.time_to_reach_queue),
+        source=delivery.source_queue or "",
+        transactional=delivery.transactional,
+        application_queue=(delivery.dead_letter_queue or "") if delivery.transactional else "",
+        journal=delivery.journal,
+        sent=delivery.sent,
+        time_to_reach_queue=duration_micros(delivery.time_to_reach_queue),
         time_to_be_received=None if limit is None else duration_micros(limit),
-        hops=marks.hops,
+        hops=delivery.hops,
         attempts=attempts,
         reason=reason,
     )

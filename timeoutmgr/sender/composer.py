@@ -204,7 +204,7 @@ class Composer:
                     "DeadLetterQueues from timeoutmgr.deadletter, or leave it out"
                 )
             return message
-        marks = self.dead_letters.marks(options.delivery, message.headers, destination)
+        marks = self.dead_letters.delivery_headers(options.delivery, message.headers, destination)
         return replace(message, headers={**message.headers, **marks})
 
     def _message(
