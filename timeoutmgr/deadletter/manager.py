@@ -16,7 +16,7 @@ from timeoutmgr.contracts import Transaction
 from timeoutmgr.contracts.message_classes import JournalLevel, MessageClass, is_negative
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database import as_connection
-from timeoutmgr.deadletter.quotas import Quotas, Usage
+from timeoutmgr.deadletter.quotas import Quotas, QuotaUsage
 from timeoutmgr.deadletter.rows import from_row, to_row
 from timeoutmgr.deadletter.store import DeadLetterStore
 from timeoutmgr.deadletter.stored_copy import Placed, StoredCopy
@@ -163,9 +163,9 @@ class QueueManager:
     def _run(self, work: Callable[[Connection], Result], given: Transaction | None) -> Result:
         return self.store.database.run(work) if given is None else work(as_connection(given))
 
-    def lock(self, connection: Connection) -> Usage:
+    def lock(self, connection: Connection) -> QuotaUsage:
         """Lock the node's row, the first thing in every transaction that changes anything."""
-        return Usage.lock(connection, self.store.tables, self.node)
+        return QuotaUsage.lock(connection, self.store.tables, self.node)
 
     def _place(self, connection: Connection, copy: StoredCopy) -> Placed:
         usage = self.lock(connection)
@@ -177,7 +177,7 @@ class QueueManager:
         usage.save(connection, self.store.tables)
         return placed
 
-    def _bury(self, connection: Connection, usage: Usage, copy: StoredCopy) -> Placed:
+    def _bury(self, connection: Connection, usage: QuotaUsage, copy: StoredCopy) -> Placed:
         tables = self.store.tables
         row = to_row(self.node, copy)
         before = self._size(connection, tables.letters, copy.key)
@@ -216,7 +216,7 @@ class QueueManager:
         usage.save(connection, self.store.tables)
         return placed
 
-    def _settle(self, connection: Connection, usage: Usage, copy: StoredCopy) -> Placed:
+    def _settle(self, connection: Connection, usage: QuotaUsage, copy: StoredCopy) -> Placed:
         """Move *copy* out of what awaits acknowledgement, to where its class has it."""
         placed = Placed.NOT_ASKED
         negative = is_negative(copy.message_class)
@@ -273,7 +273,7 @@ class QueueManager:
         return len(found)
 
     def _journal(
-        self, connection: Connection, usage: Usage, copy: StoredCopy, target: bool
+        self, connection: Connection, usage: QuotaUsage, copy: StoredCopy, target: bool
     ) -> Placed:
         journals = self.store.tables.journals
         row = to_row(self.node, copy) | {"target": int(target)}
@@ -294,7 +294,7 @@ class QueueManager:
         usage.add("journal", row["bytes"])
         return Placed.PLACED
 
-    def _take_out(self, connection: Connection, usage: Usage, key: tuple[str, str]) -> None:
+    def _take_out(self, connection: Connection, usage: QuotaUsage, key: tuple[str, str]) -> None:
         """Delete the one copy that the node may have of *key*, wherever it is."""
         dead_letters = self.store.tables.letters
         size = self._size(connection, dead_letters, key)
@@ -304,7 +304,9 @@ class QueueManager:
             usage.add("letters", -size, -1)
         self._forget_awaiting(connection, usage, key)
 
-    def _forget_awaiting(self, connection: Connection, usage: Usage, key: tuple[str, str]) -> None:
+    def _forget_awaiting(
+        self, connection: Connection, usage: QuotaUsage, key: tuple[str, str]
+    ) -> None:
         awaiting = self.store.tables.awaiting
         size = self._size(connection, awaiting, key)
         if size:
@@ -312,7 +314,9 @@ class QueueManager:
             reach("deadletters.forgotten")
             usage.add("awaiting", -size, -1)
 
-    def _insert(self, connection: Connection, usage: Usage, what: str, row: dict[str, Any]) -> None:
+    def _insert(
+        self, connection: Connection, usage: QuotaUsage, what: str, row: dict[str, Any]
+    ) -> None:
         table = getattr(self.store.tables, what)
         connection.execute(table.insert(), row)
         usage.add(what, row["bytes"])
@@ -329,7 +333,7 @@ class QueueManager:
             table.c.destination == destination,
         )
 
-    def _require_room(self, usage: Usage, more: int) -> None:
+    def _require_room(self, usage: QuotaUsage, more: int) -> None:
         quota = self.quotas.node
         if quota is not None and more > 0 and usage.total + more > quota:
             raise NodeFull(self.node, usage.total, quota)

@@ -10,7 +10,7 @@ from timeoutmgr.message.instants import Micros
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pile:
+class QueueStatus:
     """What lies in one queue."""
 
     count: int = 0
@@ -18,7 +18,7 @@ class Pile:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Share:
+class QuotaShare:
     """Bytes that are used of a *quota*, which is None where there is no own limit."""
 
     used: int
@@ -33,31 +33,33 @@ class Share:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Standing:
+class NodeStatus:
     """A node at one look.
 
     *own* are the dead-letter queues of applications together. *journal* counts the journals of
     node and queues, *awaiting* what awaits its final acknowledgement.
     """
 
-    deadletter: Pile
-    deadxact: Pile
-    own: Pile
+    deadletter: QueueStatus
+    deadxact: QueueStatus
+    own: QueueStatus
     awaiting: int
     journal: int
-    dead_letters_share: Share
-    journal_share: Share
-    node_share: Share
+    dead_letters_share: QuotaShare
+    journal_share: QuotaShare
+    node_share: QuotaShare
 
     @property
-    def dead(self) -> Pile:
+    def dead(self) -> QueueStatus:
         """All dead letters together."""
-        piles = (self.deadletter, self.deadxact, self.own)
-        since = [pile.oldest for pile in piles if pile.oldest is not None]
-        return Pile(count=sum(pile.count for pile in piles), oldest=min(since, default=None))
+        queues = (self.deadletter, self.deadxact, self.own)
+        since = [queue.oldest for queue in queues if queue.oldest is not None]
+        return QueueStatus(
+            count=sum(queue.count for queue in queues), oldest=min(since, default=None)
+        )
 
 
-def standing(manager: QueueManager) -> Standing:
+def read_node_status(manager: QueueManager) -> NodeStatus:
     """Look at the node of *manager*; raises SchemaMissing where it is not installed."""
     tables, quotas = manager.store.tables, manager.quotas
     dead_letters, nodes = tables.letters.c, tables.nodes
@@ -74,19 +76,19 @@ def standing(manager: QueueManager) -> Standing:
     with manager.store.database.read() as connection:
         row = connection.execute(nodes.select().where(nodes.c.node == manager.node)).one_or_none()
         found = {
-            (bool(xact), bool(is_nodes)): Pile(count=count, oldest=oldest)
+            (bool(xact), bool(is_nodes)): QueueStatus(count=count, oldest=oldest)
             for xact, is_nodes, count, oldest in connection.execute(lying)
         }
     if row is None:
         raise SchemaMissing(f"node {manager.node!r} is not installed; run `timeoutmgr install`")
     total = row.letters_bytes + row.awaiting_bytes + row.journal_bytes
-    return Standing(
-        deadletter=found.get((False, True), Pile()),
-        deadxact=found.get((True, True), Pile()),
-        own=found.get((True, False), Pile()),
+    return NodeStatus(
+        deadletter=found.get((False, True), QueueStatus()),
+        deadxact=found.get((True, True), QueueStatus()),
+        own=found.get((True, False), QueueStatus()),
         awaiting=row.awaiting_count,
         journal=row.journal_count,
-        dead_letters_share=Share(used=row.letters_bytes, quota=quotas.dead_letters),
-        journal_share=Share(used=row.journal_bytes, quota=quotas.journal),
-        node_share=Share(used=total, quota=quotas.node),
+        dead_letters_share=QuotaShare(used=row.letters_bytes, quota=quotas.dead_letters),
+        journal_share=QuotaShare(used=row.journal_bytes, quota=quotas.journal),
+        node_share=QuotaShare(used=total, quota=quotas.node),
     )

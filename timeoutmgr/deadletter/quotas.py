@@ -37,7 +37,7 @@ class Quotas:
 
 
 @dataclass(slots=True)
-class Usage:
+class QuotaUsage:
     """What a node keeps, read under lock; ``save`` writes what was added and taken."""
 
     node: str
@@ -46,7 +46,7 @@ class Usage:
     _change: dict[str, int] = field(default_factory=dict)
 
     @classmethod
-    def lock(cls, connection: Connection, tables: Tables, node: str) -> "Usage":
+    def lock(cls, connection: Connection, tables: Tables, node: str) -> "QuotaUsage":
         """Return the usage of *node*; others wait until the transaction has ended."""
         nodes = tables.nodes
         found = connection.execute(

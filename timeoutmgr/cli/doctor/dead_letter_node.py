@@ -9,7 +9,7 @@ from timeoutmgr.contracts.findings import Finding, Level
 
 if TYPE_CHECKING:
     from timeoutmgr.deadletter.manager import QueueManager
-    from timeoutmgr.deadletter.node_status import Share, Standing
+    from timeoutmgr.deadletter.node_status import NodeStatus, QuotaShare
     from timeoutmgr.endpoint.assembly import AssembledEndpoint
 
 _NEARLY_FULL: Final = 0.8
@@ -26,18 +26,18 @@ def manager_of(parts: "AssembledEndpoint") -> "QueueManager | None":
 
 def node_document(parts: "AssembledEndpoint") -> dict[str, Any] | None:
     """Return the state of the node, for ``status``."""
-    from timeoutmgr.deadletter.node_status import standing
+    from timeoutmgr.deadletter.node_status import read_node_status
 
     manager = manager_of(parts)
     if manager is None:
         return None
     manager.store.check()
-    found = standing(manager)
+    found = read_node_status(manager)
     return {
         "node": manager.node,
         **{
-            name: {"count": pile.count, "oldest": output.shown_time(pile.oldest)}
-            for name, pile in (
+            name: {"count": queue.count, "oldest": output.shown_time(queue.oldest)}
+            for name, queue in (
                 ("deadletter", found.deadletter),
                 ("deadxact", found.deadxact),
                 ("of_applications", found.own),
@@ -55,7 +55,7 @@ def node_document(parts: "AssembledEndpoint") -> dict[str, Any] | None:
 def node_findings(parts: "AssembledEndpoint") -> Iterator[Finding]:
     """Yield findings about the node's queues, for ``doctor``."""
     from timeoutmgr.deadletter.feature import InstalledNode
-    from timeoutmgr.deadletter.node_status import standing
+    from timeoutmgr.deadletter.node_status import read_node_status
 
     manager = manager_of(parts)
     if manager is None:
@@ -64,7 +64,7 @@ def node_findings(parts: "AssembledEndpoint") -> Iterator[Finding]:
         yield finding
         return
     InstalledNode(manager).check()
-    found = standing(manager)
+    found = read_node_status(manager)
     where = manager.store.database.describe()
     yield ok("dead-letter queues", f"node {manager.node!r} is installed in {where}")
     yield _letters(found)
@@ -73,7 +73,7 @@ def node_findings(parts: "AssembledEndpoint") -> Iterator[Finding]:
             yield _nearly_full(name, share)
 
 
-def _letters(found: "Standing") -> Finding:
+def _letters(found: "NodeStatus") -> Finding:
     dead = found.dead
     if not dead.count:
         return ok("dead letters", "there are none")
@@ -85,7 +85,7 @@ def _letters(found: "Standing") -> Finding:
     )
 
 
-def _nearly_full(name: str, share: "Share") -> Finding:
+def _nearly_full(name: str, share: "QuotaShare") -> Finding:
     what = {
         "dead_letters": "failed messages go to the error queue",
         "journals": "journals get no more entries",
@@ -99,7 +99,7 @@ def _nearly_full(name: str, share: "Share") -> Finding:
     )
 
 
-def _shares(found: "Standing") -> "dict[str, Share]":
+def _shares(found: "NodeStatus") -> "dict[str, QuotaShare]":
     return {
         "dead_letters": found.dead_letters_share,
         "journals": found.journal_share,
