@@ -25,10 +25,10 @@ from kombu.transport.native_delayed_delivery import (
 from timeoutmgr import Endpoint, EndpointConfiguration
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.deadletter import (
-    Box,
     DeadLetterQueues,
     DeadLetterStore,
     MessageClass,
+    NodeQueue,
     StoredCopyQueue,
 )
 from timeoutmgr.deadletter.manager import QueueManager
@@ -166,7 +166,7 @@ def among_the_unroutable(url: str, store: str, good: int, bad: int) -> float:
     with Endpoint(config) as endpoint, Destination(url, QUEUE, good) as destination:
         send_mixed(url, good, bad, partial(marked, endpoint))
         lateness = destination.arrivals().lateness()
-        dead = StoredCopyQueue(QueueManager(store=letters, node="bench"), Box.DEADLETTER)
+        dead = StoredCopyQueue(QueueManager(store=letters, node="bench"), NodeQueue.DEADLETTER)
         until(lambda: dead.count() >= bad, 600)
         classes = {dead_letter.message_class for dead_letter in dead.peek(limit=bad)}
         assert classes == {MessageClass.NACK_BAD_DST_Q}, classes

@@ -19,7 +19,7 @@ from chaos.plan import FaultKind
 from timeoutmgr import Endpoint, EndpointConfiguration
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import TimeoutStore, TransactionMode, Transport
-from timeoutmgr.deadletter import Box, StoredCopyQueue
+from timeoutmgr.deadletter import NodeQueue, StoredCopyQueue
 from timeoutmgr.errors import StorageUnavailable, TransportUnavailable
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.migration import MigrationPlaces, MigrationRunState, report
@@ -92,7 +92,8 @@ class Resources:
         if self._queue_manager is None:
             return {}
         boxes = (
-            StoredCopyQueue(self._queue_manager, box) for box in (Box.DEADLETTER, Box.DEADXACT)
+            StoredCopyQueue(self._queue_manager, box)
+            for box in (NodeQueue.DEADLETTER, NodeQueue.DEADXACT)
         )
         return {copy.message.id: copy.kept for box in boxes for copy in box.every()}
 

@@ -16,7 +16,7 @@ from tests.support.makers import a_message
 from timeoutmgr.cli.deadletters.selection import CopySelection
 from timeoutmgr.contracts import TransportSession
 from timeoutmgr.database import Database
-from timeoutmgr.deadletter import Box, DeadLetterStore, JournalLevel, MessageClass
+from timeoutmgr.deadletter import DeadLetterStore, JournalLevel, MessageClass, NodeQueue
 from timeoutmgr.deadletter.manager import QueueManager
 from timeoutmgr.deadletter.queues import StoredCopyFilter, StoredCopyQueue
 from timeoutmgr.endpoint.configuration import transport_from_url
@@ -161,7 +161,7 @@ def test_letters_are_read_page_by_page_and_later_arrivals_are_left_out(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("timeoutmgr.deadletter.queues.AT_ONCE", 1)
-    queue = StoredCopyQueue(shop.manager, Box.DEADLETTER)
+    queue = StoredCopyQueue(shop.manager, NodeQueue.DEADLETTER)
     for number in range(3):
         shop.manager.place(a_letter(f"m{number}", kept=OLD + number))
     letters = CopySelection().copies(queue, None)

@@ -10,7 +10,7 @@ from typing import Final
 from tests.acceptance.error_queue import ErrorQueue
 from tests.crash.site import Site, Worker
 from tests.crash.workload import Due, Round
-from timeoutmgr.deadletter import Box
+from timeoutmgr.deadletter import NodeQueue
 from timeoutmgr.deadletter import delivery_headers as marks
 from timeoutmgr.message import headers
 from timeoutmgr.message.instants import Micros
@@ -67,7 +67,7 @@ class Ledger:
             wanting[name] = sorted(set(expected) - there)
         if self._site.pair.dead_letters:
             dead = {name for one in self.rounds for name in one.dead}
-            wanting["dead letters"] = sorted(dead - set(self._site.lies_in(Box.DEADLETTER)))
+            wanting["dead letters"] = sorted(dead - set(self._site.lies_in(NodeQueue.DEADLETTER)))
         return {name: ids for name, ids in wanting.items() if ids}
 
     def check(self, crashes: int) -> int:
@@ -98,9 +98,11 @@ class Ledger:
 
     def _check_dead_letters(self) -> None:
         dead = sorted(name for one in self.rounds for name in one.dead)
-        assert sorted(self._site.lies_in(Box.DEADLETTER)) == dead, "one dead letter of each"
-        assert self._site.lies_in(Box.DEADXACT) == []
-        assert len(self._site.lies_in(Box.JOURNAL)) == 4 * len(self.rounds), "one copy of each"
+        assert sorted(self._site.lies_in(NodeQueue.DEADLETTER)) == dead, "one dead letter of each"
+        assert self._site.lies_in(NodeQueue.DEADXACT) == []
+        assert len(self._site.lies_in(NodeQueue.JOURNAL)) == 4 * len(self.rounds), (
+            "one copy of each"
+        )
 
     def _columns(
         self,

@@ -22,7 +22,7 @@ from tests.persistence.ranging import coarsen
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import Persistence, SendResult, TimeoutStore, Transport, TransportSession
 from timeoutmgr.database import as_database
-from timeoutmgr.deadletter import Box, DeadLetterStore, StoredCopyQueue
+from timeoutmgr.deadletter import DeadLetterStore, NodeQueue, StoredCopyQueue
 from timeoutmgr.deadletter.acknowledgements import ACKNOWLEDGEMENTS
 from timeoutmgr.deadletter.feature import InstalledNode
 from timeoutmgr.deadletter.manager import QueueManager
@@ -220,7 +220,7 @@ class Site:
         store = DeadLetterStore(self._urls[self.pair.store], schema=schema)
         return QueueManager(store=store, node=self.name)
 
-    def lies_in(self, box: Box) -> list[str]:
+    def lies_in(self, box: NodeQueue) -> list[str]:
         """Return the message ids in one of the node's queues."""
         queue = StoredCopyQueue(self._dead_letters, box)
         return [letter.message.id for letter in queue.every()]

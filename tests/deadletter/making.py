@@ -13,7 +13,7 @@ from timeoutmgr.deadletter.manager import QueueManager
 from timeoutmgr.deadletter.queues import StoredCopyQueue
 from timeoutmgr.deadletter.quotas import Quotas
 from timeoutmgr.deadletter.store import DeadLetterStore
-from timeoutmgr.deadletter.stored_copy import Box, StoredCopy
+from timeoutmgr.deadletter.stored_copy import NodeQueue, StoredCopy
 from timeoutmgr.message.message import Message
 
 
@@ -51,7 +51,7 @@ class Nodes:
 
 def queues(manager: QueueManager) -> tuple[StoredCopyQueue, StoredCopyQueue, StoredCopyQueue]:
     """Return the nontransactional and the transactional dead-letter queue, and the journal."""
-    dead, xact, journal = (StoredCopyQueue(manager, box) for box in Box)
+    dead, xact, journal = (StoredCopyQueue(manager, box) for box in NodeQueue)
     return dead, xact, journal
 
 

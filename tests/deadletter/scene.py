@@ -18,7 +18,7 @@ from timeoutmgr.contracts import SendResult, TransactionMode
 from timeoutmgr.database import Database
 from timeoutmgr.deadletter import DeadLetterQueues, DeadLetterStore, StoredCopy, StoredCopyQueue
 from timeoutmgr.deadletter.manager import QueueManager
-from timeoutmgr.deadletter.stored_copy import Box
+from timeoutmgr.deadletter.stored_copy import NodeQueue
 from timeoutmgr.endpoint.configuration import transport_from_url
 from timeoutmgr.endpoint.handlers import Handler
 from timeoutmgr.message.message import Message, Outgoing
@@ -75,14 +75,16 @@ class Scene:
         endpoint.start()
         return endpoint
 
-    def box(self, node: str, box: Box, name: str = "") -> StoredCopyQueue:
+    def box(self, node: str, box: NodeQueue, name: str = "") -> StoredCopyQueue:
         return StoredCopyQueue(QueueManager(store=self.store, node=node), box, name)
 
     def put(self, queue: str, message: Message) -> None:
         """Send as a stranger would."""
         assert self.session.send([Outgoing(queue, message)]) == [SendResult.CONFIRMED]
 
-    def until_dead(self, node: str, box: Box = Box.DEADLETTER, count: int = 1) -> list[StoredCopy]:
+    def until_dead(
+        self, node: str, box: NodeQueue = NodeQueue.DEADLETTER, count: int = 1
+    ) -> list[StoredCopy]:
         queue = self.box(node, box)
         eventually(lambda: queue.count() >= count, f"{count} are dead on {node}", PATIENCE)
         return queue.peek()
@@ -99,5 +101,5 @@ class Scene:
         return [row.message_id for row in rows]
 
     def nothing_is_dead(self, *nodes: str) -> bool:
-        boxes = (Box.DEADLETTER, Box.DEADXACT)
+        boxes = (NodeQueue.DEADLETTER, NodeQueue.DEADXACT)
         return not any(ids(self.box(node, box)) for node in nodes for box in boxes)

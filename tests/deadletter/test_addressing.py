@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from timeoutmgr.deadletter.addresses import BoxAddress, QueueAddress, destination, resolve
-from timeoutmgr.deadletter.stored_copy import Box
+from timeoutmgr.deadletter.addresses import NodeQueueAddress, QueueAddress, destination, resolve
+from timeoutmgr.deadletter.stored_copy import NodeQueue
 from timeoutmgr.errors import InvalidMessage, InvalidQueueName
 
 GUID = "0b3d0c5e-7f0a-4a39-9d7e-0a1b2c3d4e5f"
@@ -39,16 +39,16 @@ def test_names_of_a_queue_are_that_queue(text: str, queue: str) -> None:
 @pytest.mark.parametrize(
     ("text", "address"),
     [
-        ("DIRECT=OS:.\\SYSTEM$;DEADLETTER", BoxAddress("n1", Box.DEADLETTER)),
-        ("DIRECT=OS:n2\\SYSTEM$;DEADXACT", BoxAddress("n2", Box.DEADXACT)),
-        (f"MACHINE={GUID};DEADXACT", BoxAddress("n2", Box.DEADXACT)),
-        (f"MACHINE={GUID.upper()};JOURNAL", BoxAddress("n2", Box.JOURNAL)),
-        ("DIRECT=OS:.\\billing;JOURNAL", BoxAddress("n1", Box.JOURNAL, "billing")),
-        (".\\XactDeadletter$", BoxAddress("n1", Box.DEADXACT)),
-        ("N2\\Journal$", BoxAddress("n2", Box.JOURNAL)),
+        ("DIRECT=OS:.\\SYSTEM$;DEADLETTER", NodeQueueAddress("n1", NodeQueue.DEADLETTER)),
+        ("DIRECT=OS:n2\\SYSTEM$;DEADXACT", NodeQueueAddress("n2", NodeQueue.DEADXACT)),
+        (f"MACHINE={GUID};DEADXACT", NodeQueueAddress("n2", NodeQueue.DEADXACT)),
+        (f"MACHINE={GUID.upper()};JOURNAL", NodeQueueAddress("n2", NodeQueue.JOURNAL)),
+        ("DIRECT=OS:.\\billing;JOURNAL", NodeQueueAddress("n1", NodeQueue.JOURNAL, "billing")),
+        (".\\XactDeadletter$", NodeQueueAddress("n1", NodeQueue.DEADXACT)),
+        ("N2\\Journal$", NodeQueueAddress("n2", NodeQueue.JOURNAL)),
     ],
 )
-def test_names_of_a_nodes_own_queues_are_readable(text: str, address: BoxAddress) -> None:
+def test_names_of_a_nodes_own_queues_are_readable(text: str, address: NodeQueueAddress) -> None:
     assert resolve(text, "n1", nodes) == address
     with pytest.raises(InvalidMessage, match="read-only"):
         destination(text, "n1", nodes)

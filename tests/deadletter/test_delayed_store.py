@@ -10,7 +10,7 @@ import pytest
 from tests.deadletter.scene import PATIENCE, Scene
 from tests.support.makers import a_message
 from timeoutmgr.contracts import TransactionMode
-from timeoutmgr.deadletter import Box, Delivery, JournalLevel, MessageClass
+from timeoutmgr.deadletter import Delivery, JournalLevel, MessageClass, NodeQueue
 from timeoutmgr.testing.signals import eventually
 
 
@@ -67,7 +67,7 @@ def test_a_transactional_message_is_kept_until_it_is_received(scene: Scene) -> N
     assert scene.awaiting("n1") == [fine.message_id]
     lost = sales.send("nowhere", "Hello", 1, delay=0.3, delivery=Delivery(transactional=True))
 
-    [letter] = scene.until_dead("n1", Box.DEADXACT)
+    [letter] = scene.until_dead("n1", NodeQueue.DEADXACT)
     eventually(lambda: scene.awaiting("n1") == [], "the other is received", PATIENCE)
     assert letter.message.id == lost.message_id
     assert letter.message_class == MessageClass.NACK_BAD_DST_Q

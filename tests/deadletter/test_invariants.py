@@ -15,7 +15,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from tests.deadletter.making import Nodes, a_letter, queues
 from timeoutmgr.contracts.message_classes import JournalLevel, MessageClass
 from timeoutmgr.deadletter.store import DeadLetterStore
-from timeoutmgr.deadletter.stored_copy import Placed, StoredCopy
+from timeoutmgr.deadletter.stored_copy import Placement, StoredCopy
 
 _QUOTA: Final = 400
 _NUMBERS: Final = itertools.count()
@@ -61,12 +61,12 @@ class Node(RuleBasedStateMachine):
         placed = self.manager.place(letter)
 
         if JournalLevel.DEADLETTER not in level:
-            assert placed is Placed.NOT_ASKED
+            assert placed is Placement.NOT_ASKED
             self.awaiting.pop(name, None)
         elif not self._fits(letter):
-            assert placed is Placed.OVER_QUOTA  # I7: the new copy is discarded
+            assert placed is Placement.OVER_QUOTA  # I7: the new copy is discarded
         else:
-            assert placed is Placed.PLACED
+            assert placed is Placement.PLACED
             self.awaiting.pop(name, None)
             self.dead[name] = Kept(letter, _size(letter))
 
@@ -97,7 +97,7 @@ class Node(RuleBasedStateMachine):
         if name in self.awaiting:
             assert answer is self._settle(name, ended)
         elif name in self.dead and self.dead[name].letter.transactional:
-            assert answer is Placed.PLACED  # I8: marked, and never sent again
+            assert answer is Placement.PLACED  # I8: marked, and never sent again
             if ended.is_negative:
                 self.dead[name].letter = _as(self.dead[name].letter, ended)
             else:
@@ -196,20 +196,20 @@ class Node(RuleBasedStateMachine):
         before = self.dead[letter.message.id].size if letter.message.id in self.dead else 0
         return others - before + _size(letter) <= _QUOTA
 
-    def _settle(self, name: str, ended: MessageClass) -> Placed:
+    def _settle(self, name: str, ended: MessageClass) -> Placement:
         kept = self.awaiting.pop(name)
         letter = _as(kept.letter, ended)
         if not ended.is_negative:
             if JournalLevel.JOURNAL not in letter.journal:
-                return Placed.NOT_ASKED
+                return Placement.NOT_ASKED
             self.journal[name] = kept.size
-            return Placed.PLACED
+            return Placement.PLACED
         if JournalLevel.DEADLETTER not in letter.journal:
-            return Placed.NOT_ASKED
+            return Placement.NOT_ASKED
         if not self._fits(letter):
-            return Placed.OVER_QUOTA
+            return Placement.OVER_QUOTA
         self.dead[name] = Kept(letter, kept.size)
-        return Placed.PLACED
+        return Placement.PLACED
 
     def _awaiting(self) -> set[str]:
         table = self.nodes.store.tables.awaiting

@@ -15,7 +15,7 @@ from timeoutmgr.deadletter.delivery_headers import (
     one_hop_more,
     read_delivery_headers,
 )
-from timeoutmgr.deadletter.levels import JournalingRules, Takes
+from timeoutmgr.deadletter.levels import AcceptedMessages, JournalingRules
 from timeoutmgr.message import headers
 from timeoutmgr.message.instants import to_timespan
 
@@ -118,15 +118,15 @@ def test_only_a_transactional_message_with_a_level_is_kept_by_its_source(
 @pytest.mark.parametrize(
     ("takes", "transactional", "dies_of"),
     [
-        (Takes.BOTH, True, None),
-        (Takes.BOTH, False, None),
-        (Takes.TRANSACTIONAL, True, None),
-        (Takes.TRANSACTIONAL, False, MessageClass.NACK_NOT_TRANSACTIONAL_MSG),
-        (Takes.NONTRANSACTIONAL, True, MessageClass.NACK_NOT_TRANSACTIONAL_Q),
-        (Takes.NONTRANSACTIONAL, False, None),
+        (AcceptedMessages.BOTH, True, None),
+        (AcceptedMessages.BOTH, False, None),
+        (AcceptedMessages.TRANSACTIONAL, True, None),
+        (AcceptedMessages.TRANSACTIONAL, False, MessageClass.NACK_NOT_TRANSACTIONAL_MSG),
+        (AcceptedMessages.NONTRANSACTIONAL, True, MessageClass.NACK_NOT_TRANSACTIONAL_Q),
+        (AcceptedMessages.NONTRANSACTIONAL, False, None),
     ],
 )
 def test_a_queue_may_be_for_one_kind_of_message(
-    takes: Takes, transactional: bool, dies_of: MessageClass | None
+    takes: AcceptedMessages, transactional: bool, dies_of: MessageClass | None
 ) -> None:
     assert takes.refuses(transactional=transactional) is dies_of

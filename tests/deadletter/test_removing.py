@@ -9,7 +9,7 @@ import pytest
 
 from tests.deadletter.making import ids
 from tests.deadletter.scene import Scene
-from timeoutmgr.deadletter import Box, Delivery, JournalLevel, MessageClass
+from timeoutmgr.deadletter import Delivery, JournalLevel, MessageClass, NodeQueue
 from timeoutmgr.deadletter.removal import remove_messages
 from timeoutmgr.errors import InvalidMessage, QueueMissing, TransportUnavailable
 from timeoutmgr.transport.sql.receiver import SqlReceiver
@@ -43,8 +43,8 @@ def test_messages_of_a_removed_queue_become_dead_letters_with_its_class(
     )
 
     assert (done.messages, done.dead, seen) == (3, 2, [3])
-    assert ids(scene.box("n1", Box.DEADLETTER)) == ["plain"]
-    [letter] = scene.box("n1", Box.DEADXACT).peek()
+    assert ids(scene.box("n1", NodeQueue.DEADLETTER)) == ["plain"]
+    [letter] = scene.box("n1", NodeQueue.DEADXACT).peek()
     assert (letter.message.id, letter.message_class) == ("xact", ended)
     assert scene.awaiting("n1") == []
     assert scene.session.missing_queues(["asleep"]) == (["asleep"] if delete else [])
@@ -95,4 +95,4 @@ def test_a_message_that_arrives_before_the_deletion_is_not_deleted(
     done = remove_messages(scene.transport, desk, "asleep", delete_queue=True)
 
     assert (done.messages, done.dead) == (1, 1)
-    assert ids(scene.box("n1", Box.DEADLETTER)) == ["late"]
+    assert ids(scene.box("n1", NodeQueue.DEADLETTER)) == ["late"]

@@ -17,10 +17,10 @@ from timeoutmgr import Limits
 from timeoutmgr.contracts import TransactionMode
 from timeoutmgr.deadletter import (
     AcknowledgeLevel,
-    Box,
     Delivery,
     JournalLevel,
     MessageClass,
+    NodeQueue,
     Rejected,
 )
 from timeoutmgr.deadletter import delivery_headers as marks
@@ -198,12 +198,23 @@ def test_in_one_transaction_each_message_keeps_its_own_time_to_be_received(
 @pytest.mark.parametrize(
     ("takes", "transactional", "node", "box", "dies_of"),
     [
-        ("nontransactional", True, "n1", Box.DEADXACT, MessageClass.NACK_NOT_TRANSACTIONAL_Q),
-        ("transactional", False, "n2", Box.DEADLETTER, MessageClass.NACK_NOT_TRANSACTIONAL_MSG),
+        ("nontransactional", True, "n1", NodeQueue.DEADXACT, MessageClass.NACK_NOT_TRANSACTIONAL_Q),
+        (
+            "transactional",
+            False,
+            "n2",
+            NodeQueue.DEADLETTER,
+            MessageClass.NACK_NOT_TRANSACTIONAL_MSG,
+        ),
     ],
 )
 def test_a_message_of_the_wrong_kind_becomes_a_dead_letter_and_the_right_kind_is_handled(
-    one_scene: Scene, takes: str, transactional: bool, node: str, box: Box, dies_of: MessageClass
+    one_scene: Scene,
+    takes: str,
+    transactional: bool,
+    node: str,
+    box: NodeQueue,
+    dies_of: MessageClass,
 ) -> None:
     handled: list[object] = []
     billing = {"Hello": lambda body, _: handled.append(body)}
@@ -242,7 +253,7 @@ def test_every_setting_of_a_queue_accepts_a_format_name(one_scene: Scene) -> Non
     at_once = sales.send("DIRECT=OS:localhost\\billing", "Bad", 1, delivery=asks).message_id
     sales.send("DIRECT=OS:.\\sales", "Go", 1)
 
-    own = one_scene.box("n1", Box.DEADXACT, "sales.dead")
+    own = one_scene.box("n1", NodeQueue.DEADXACT, "sales.dead")
     eventually(lambda: own.count() == 2, "both are in the application's queue", PATIENCE)
     eventually(lambda: len(told) == 2, "both are told of", PATIENCE)
     assert at_once in told
@@ -347,7 +358,7 @@ def test_a_transactional_message_that_is_rejected_dies_at_its_source_alone(scene
 
     sent = sales.send("billing", "Hello", {"n": 1}, delivery=Delivery(transactional=True))
 
-    [letter] = scene.until_dead("n1", Box.DEADXACT)
+    [letter] = scene.until_dead("n1", NodeQueue.DEADXACT)
     assert letter.message.id == sent.message_id
     assert letter.message.body == b'{"n": 1}'
     assert letter.message_class == MessageClass.NACK_RECEIVE_REJECTED
@@ -372,7 +383,7 @@ def test_an_unreceived_transactional_message_becomes_a_dead_letter_at_the_sweep_
         delivery=Delivery(transactional=True, journal=DEAD),
     )
 
-    [letter] = one_scene.until_dead("n1", Box.DEADXACT)
+    [letter] = one_scene.until_dead("n1", NodeQueue.DEADXACT)
     assert letter.message.id == sent.message_id
     assert letter.message_class == MessageClass.NACK_RECEIVE_TIMEOUT
     assert one_scene.session.count("asleep") == 1
@@ -398,7 +409,7 @@ def test_a_delayed_transactional_message_without_a_destination_dies_at_its_sourc
 
     sent = sales.send("nowhere", "Hello", 1, delay=0, delivery=Delivery(transactional=True))
 
-    [letter] = scene.until_dead("n1", Box.DEADXACT)
+    [letter] = scene.until_dead("n1", NodeQueue.DEADXACT)
     assert letter.message.id == sent.message_id
     assert letter.message_class == MessageClass.NACK_BAD_DST_Q
     assert scene.awaiting("n1") == []
@@ -411,9 +422,9 @@ def test_an_application_has_a_dead_letter_queue_of_its_own(one_scene: Scene) -> 
 
     sales.send("billing", "Hello", 1, delivery=own)
 
-    queue = one_scene.box("n1", Box.DEADXACT, "sales.dead")
+    queue = one_scene.box("n1", NodeQueue.DEADXACT, "sales.dead")
     eventually(lambda: queue.count() == 1, "it is in the application's queue", PATIENCE)
-    assert one_scene.box("n1", Box.DEADXACT).count() == 0
+    assert one_scene.box("n1", NodeQueue.DEADXACT).count() == 0
 
 
 def test_a_sender_that_asks_learns_how_each_message_ended(scene: Scene) -> None:
@@ -463,7 +474,10 @@ def test_journals_keep_copies_of_sent_and_of_received_messages(scene: Scene) -> 
     plain = sales.send("billing", "Hello", 1).message_id
     kept = sales.send("billing", "Hello", 2, delivery=Delivery(transactional=True)).message_id
 
-    source, target = scene.box("n1", Box.JOURNAL), scene.box("n2", Box.JOURNAL, "billing")
+    source, target = (
+        scene.box("n1", NodeQueue.JOURNAL),
+        scene.box("n2", NodeQueue.JOURNAL, "billing"),
+    )
     eventually(lambda: source.count() == 2, "its source has copies", PATIENCE)
     eventually(lambda: target.count() == 2, "the target has copies", PATIENCE)
     assert sorted(ids(source)) == sorted(ids(target)) == sorted([plain, kept])

@@ -19,7 +19,7 @@ from timeoutmgr.deadletter.manager import QueueManager
 from timeoutmgr.deadletter.queues import StoredCopyFilter, StoredCopyQueue
 from timeoutmgr.deadletter.quotas import Quotas
 from timeoutmgr.deadletter.store import DeadLetterStore, checked_node
-from timeoutmgr.deadletter.stored_copy import Box, Placed
+from timeoutmgr.deadletter.stored_copy import NodeQueue, Placement
 from timeoutmgr.errors import ConfigurationError, MessageRejected, NodeFull, SchemaMissing
 from timeoutmgr.message.message import Message
 
@@ -42,7 +42,7 @@ def test_a_placed_dead_letter_is_found_unchanged(nodes: Nodes) -> None:
         reason="no queue 'billing ✓'\n\\N",
     )
 
-    assert manager.place(letter) is Placed.PLACED
+    assert manager.place(letter) is Placement.PLACED
 
     assert dead.peek() == [letter]
     assert (dead.count(), dead.oldest(), xact.count(), journal.count()) == (1, START, 0, 0)
@@ -52,7 +52,7 @@ def test_a_placed_dead_letter_is_found_unchanged(nodes: Nodes) -> None:
 def test_a_message_dies_in_the_queue_of_its_kind(nodes: Nodes) -> None:
     manager = nodes.manager()
     dead, xact, _ = queues(manager)
-    own = StoredCopyQueue(manager, Box.DEADXACT, "sales.dead")
+    own = StoredCopyQueue(manager, NodeQueue.DEADXACT, "sales.dead")
 
     manager.place(a_letter("plain"))
     manager.place(a_letter("xact", transactional=True))
@@ -65,7 +65,7 @@ def test_without_the_level_nothing_is_left(nodes: Nodes) -> None:
     manager = nodes.manager()
 
     for level in (JournalLevel.NONE, JournalLevel.JOURNAL):
-        assert manager.place(a_letter(journal=level)) is Placed.NOT_ASKED
+        assert manager.place(a_letter(journal=level)) is Placement.NOT_ASKED
 
     assert [queue.count() for queue in queues(manager)] == [0, 0, 0]
 
@@ -212,8 +212,8 @@ def test_a_dead_letter_queue_over_its_quota_discards_the_new_copy(nodes: Nodes) 
     placed = [manager.place(a_letter(f"m{n}", body=b"x" * 1400)) for n in range(3)]
     again = manager.place(a_letter("m0", body=b"y" * 1400))
 
-    assert placed == [Placed.PLACED, Placed.PLACED, Placed.OVER_QUOTA]
-    assert again is Placed.PLACED
+    assert placed == [Placement.PLACED, Placement.PLACED, Placement.OVER_QUOTA]
+    assert again is Placement.PLACED
     assert sorted(ids(dead)) == ["m0", "m1"]
 
 
@@ -222,7 +222,7 @@ def test_over_its_quota_the_journal_takes_no_copy(nodes: Nodes) -> None:
 
     copied = [manager.journal(a_letter(f"m{n}", body=b"x" * 600), target=False) for n in range(2)]
 
-    assert copied == [Placed.PLACED, Placed.OVER_QUOTA]
+    assert copied == [Placement.PLACED, Placement.OVER_QUOTA]
     assert ids(queues(manager)[2]) == ["m0"]
 
 
@@ -235,9 +235,9 @@ def test_a_full_node_refuses_every_copy_and_names_the_remedy(nodes: Nodes) -> No
     with pytest.raises(NodeFull):
         manager.keep([a_letter("m3", transactional=True, body=b"x" * 1500)], None, None)
 
-    assert manager.journal(a_letter("m4", body=b"x" * 1500), target=False) is Placed.OVER_QUOTA
+    assert manager.journal(a_letter("m4", body=b"x" * 1500), target=False) is Placement.OVER_QUOTA
     assert queues(manager)[0].delete([a_letter("m1")]) == 1
-    assert manager.place(a_letter("m2", body=b"x" * 1500)) is Placed.PLACED
+    assert manager.place(a_letter("m2", body=b"x" * 1500)) is Placement.PLACED
 
 
 def test_the_journals_of_queues_are_apart_from_the_nodes_own(nodes: Nodes) -> None:
@@ -248,7 +248,7 @@ def test_the_journals_of_queues_are_apart_from_the_nodes_own(nodes: Nodes) -> No
     manager.journal(letter, target=True)
     manager.journal(letter, target=True)
 
-    target = StoredCopyQueue(manager, Box.JOURNAL, "billing")
+    target = StoredCopyQueue(manager, NodeQueue.JOURNAL, "billing")
     assert ids(target) == ["m1"]
     assert ids(queues(manager)[2]) == ["m1"]
     assert target.delete(target.peek()) == 1
@@ -275,7 +275,7 @@ def test_text_that_no_database_stores_is_refused(nodes: Nodes) -> None:
         with pytest.raises(MessageRejected):
             manager.place(wrong)
 
-    assert manager.place(lone) is Placed.PLACED
+    assert manager.place(lone) is Placement.PLACED
     assert queues(manager)[0].peek()[0].reason == "\\ud800 \\0"
 
 
@@ -355,7 +355,7 @@ def test_only_the_queue_manager_inserts_stored_copies() -> None:
     public = {name for name in dir(StoredCopyQueue) if not name.startswith("_")}
 
     assert inserting == {"manager.py", "store.py"}  # the store: its nodes
-    assert public == {"manager", "box", "name", "peek", "every", "receive", "delete"} | {
+    assert public == {"manager", "kind", "name", "peek", "every", "receive", "delete"} | {
         "count",
         "oldest",
         "newest",
@@ -398,7 +398,7 @@ def test_the_printed_statements_install_a_node(nodes: Nodes, unique: str) -> Non
                 connection.exec_driver_sql(statement)
 
     node.check()
-    assert node.manager.place(a_letter()) is Placed.PLACED
+    assert node.manager.place(a_letter()) is Placement.PLACED
 
 
 def test_deleting_an_old_dead_letter_spares_its_new_copy(nodes: Nodes) -> None:

@@ -15,7 +15,7 @@ from timeoutmgr.deadletter.acknowledgements import SettleKept
 from timeoutmgr.deadletter.delivery_headers import CLASS, TARGET_QUEUE
 from timeoutmgr.deadletter.manager import SWEEP, QueueManager
 from timeoutmgr.deadletter.queues import StoredCopyQueue
-from timeoutmgr.deadletter.stored_copy import Box, Placed, StoredCopy
+from timeoutmgr.deadletter.stored_copy import NodeQueue, Placement, StoredCopy
 from timeoutmgr.errors import MessageRejected
 from timeoutmgr.message.headers import CORRELATION_ID
 from timeoutmgr.message.message import Message, Received
@@ -42,7 +42,7 @@ def test_a_received_message_is_forgotten(nodes: Nodes) -> None:
 
     settled = manager.acknowledge(sent().key, MessageClass.ACK_RECEIVE)
 
-    assert settled is Placed.NOT_ASKED
+    assert settled is Placement.NOT_ASKED
     assert manager.sweep(START + 9 * DAY) == 0
     assert everywhere(manager) == [[], [], []]
 
@@ -51,7 +51,7 @@ def test_a_received_message_is_journaled_where_that_was_asked_for(nodes: Nodes) 
     manager = nodes.manager()
     manager.keep([sent(level=JournalLevel.BOTH)], START + DAY, None)
 
-    assert manager.acknowledge(sent().key, MessageClass.ACK_RECEIVE) is Placed.PLACED
+    assert manager.acknowledge(sent().key, MessageClass.ACK_RECEIVE) is Placement.PLACED
 
     assert everywhere(manager) == [[], [], ["m1"]]
 
@@ -132,7 +132,7 @@ def test_a_late_acknowledgement_is_marked_and_sends_nothing(nodes: Nodes) -> Non
     manager.keep([sent()], START, None)
     manager.sweep(START)
 
-    assert manager.acknowledge(sent().key, MessageClass.ACK_RECEIVE) is Placed.PLACED
+    assert manager.acknowledge(sent().key, MessageClass.ACK_RECEIVE) is Placement.PLACED
 
     [letter] = queues(manager)[1].peek()
     assert letter.late
@@ -175,7 +175,7 @@ def test_a_dead_letter_sent_again_awaits_its_acknowledgement_again(nodes: Nodes)
 
 def test_an_application_has_its_own_queue_for_its_transactional_messages(nodes: Nodes) -> None:
     manager = nodes.manager()
-    own = StoredCopyQueue(manager, Box.DEADXACT, "sales.dead")
+    own = StoredCopyQueue(manager, NodeQueue.DEADXACT, "sales.dead")
     letter = a_letter("m1", transactional=True, application_queue="sales.dead")
     manager.keep([letter], START, None)
 
@@ -199,7 +199,7 @@ def test_a_copy_over_the_dead_letter_quota_is_discarded_when_it_dies(nodes: Node
     manager = nodes.manager(dead_letters=10)
     manager.keep([sent()], START, None)
 
-    assert manager.acknowledge(sent().key, MessageClass.NACK_PURGED) is Placed.OVER_QUOTA
+    assert manager.acknowledge(sent().key, MessageClass.NACK_PURGED) is Placement.OVER_QUOTA
 
     assert everywhere(manager) == [[], [], []]
     assert manager.sweep(START) == 0

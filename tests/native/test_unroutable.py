@@ -8,10 +8,10 @@ from tests.acceptance.place import PROMPT
 from tests.native.fleet import Fleet
 from timeoutmgr import SendOptions, ToSend
 from timeoutmgr.deadletter import (
-    Box,
     DeadLetterQueues,
     DeadLetterStore,
     MessageClass,
+    NodeQueue,
     StoredCopyQueue,
 )
 from timeoutmgr.deadletter.manager import QueueManager
@@ -47,7 +47,7 @@ def test_each_is_in_the_dead_letter_queue_with_its_class(fleet: Fleet) -> None:
         check_destinations=False,
     )
     sales, inbox = fleet.with_inbox(config)
-    dead = StoredCopyQueue(QueueManager(store=letters, node=fleet.stem), Box.DEADLETTER)
+    dead = StoredCopyQueue(QueueManager(store=letters, node=fleet.stem), NodeQueue.DEADLETTER)
     wrong = [f"{fleet.stem}.wrong.{n}" for n in range(150)]
 
     sales.send_many(

@@ -16,7 +16,7 @@ from tests.support.graveyard import Graveyard, an_asking
 from tests.support.makers import SECOND, a_breaker, a_received, a_timeout
 from tests.support.ports import FakeReceiver, FakeTransport
 from timeoutmgr.contracts import SendResult, Timeout, TransactionMode
-from timeoutmgr.deadletter import Box, Delivery, MessageClass
+from timeoutmgr.deadletter import Delivery, MessageClass, NodeQueue
 from timeoutmgr.deadletter import delivery_headers as marks
 from timeoutmgr.deadletter.quotas import Quotas
 from timeoutmgr.errors import NodeFull, StorageUnavailable
@@ -92,7 +92,7 @@ class Desk:
         with Work(session, FakeReceiver(self.transport, "sales"), self.mode) as work:
             self.arriving([a_received(one.message) for one in routed], work)
 
-    def lie_dead(self, box: Box = Box.DEADLETTER) -> dict[str, int]:
+    def lie_dead(self, box: NodeQueue = NodeQueue.DEADLETTER) -> dict[str, int]:
         return {one.message.id: one.message_class for one in self.graveyard.dead(box)}
 
     @property
@@ -283,7 +283,7 @@ def test_a_kept_message_has_arrived_where_it_is_finally_for(
 
     way(desk, fine, lost)
 
-    assert desk.lie_dead(Box.DEADXACT) == {"lost": MessageClass.NACK_BAD_DST_Q}
+    assert desk.lie_dead(NodeQueue.DEADXACT) == {"lost": MessageClass.NACK_BAD_DST_Q}
     awaiting = manager.store.tables.awaiting.c
     with desk.graveyard.database.read() as connection:
         rows = connection.execute(select(awaiting.destination, awaiting["class"])).all()
@@ -307,7 +307,7 @@ def test_a_message_kept_by_a_former_installation_of_its_source_becomes_a_dead_le
     way(desk, *sent)
 
     changed = MessageClass.NACK_SOURCE_COMPUTER_GUID_CHANGED
-    assert desk.lie_dead(Box.DEADXACT) == {"former": changed}
+    assert desk.lie_dead(NodeQueue.DEADXACT) == {"former": changed}
     delivered = sorted(desk.transport.ids("billing"))
     assert delivered == ["of now", "others", "plain", "unsaid"]
 

@@ -10,7 +10,7 @@ from typing import Final
 from tests.support.makers import a_timeout
 from timeoutmgr.contracts import Clock, Timeout
 from timeoutmgr.database import Database
-from timeoutmgr.deadletter import Box, DeadLetterStore, StoredCopy, StoredCopyQueue
+from timeoutmgr.deadletter import DeadLetterStore, NodeQueue, StoredCopy, StoredCopyQueue
 from timeoutmgr.deadletter import delivery_headers as marks
 from timeoutmgr.deadletter.levels import JournalingRules
 from timeoutmgr.deadletter.manager import QueueManager
@@ -39,7 +39,7 @@ class Graveyard:
             joins=False,
         )
 
-    def dead(self, box: Box = Box.DEADLETTER) -> list[StoredCopy]:
+    def dead(self, box: NodeQueue = NodeQueue.DEADLETTER) -> list[StoredCopy]:
         """Return the letters that lie there."""
         return StoredCopyQueue(self.manager, box).peek()
 

@@ -10,7 +10,7 @@ from timeoutmgr.crashpoints import reach
 from timeoutmgr.deadletter import delivery_headers as names
 from timeoutmgr.deadletter.delivery_headers import DeliveryHeaders
 from timeoutmgr.deadletter.manager import QueueManager
-from timeoutmgr.deadletter.stored_copy import Placed
+from timeoutmgr.deadletter.stored_copy import Placement
 from timeoutmgr.errors import MessageRejected
 from timeoutmgr.message import channels, headers
 from timeoutmgr.message.instants import Micros, to_wire
@@ -106,7 +106,7 @@ class SettleKept:
             )
             reach("deadletters.acknowledged")
             self.telemetry.count("final_acknowledgements" if settled else "acknowledged_unknown")
-            if settled is not Placed.PLACED:  # no row is left that could name the channel
+            if settled is not Placement.PLACED:  # no row is left that could name the channel
                 self.log.note(received, self.manager.store.clock.monotonic())
 
 

@@ -14,14 +14,14 @@ from timeoutmgr.deadletter.names import (
     Protocol,
     SystemQueue,
 )
-from timeoutmgr.deadletter.stored_copy import Box
+from timeoutmgr.deadletter.stored_copy import NodeQueue
 from timeoutmgr.errors import InvalidMessage
 
 _HERE: Final = (".", "localhost", "127.0.0.1", "::1")
-_BOXES: Final = {
-    SystemQueue.JOURNAL: Box.JOURNAL,
-    SystemQueue.DEADLETTER: Box.DEADLETTER,
-    SystemQueue.DEADXACT: Box.DEADXACT,
+_KINDS: Final = {
+    SystemQueue.JOURNAL: NodeQueue.JOURNAL,
+    SystemQueue.DEADLETTER: NodeQueue.DEADLETTER,
+    SystemQueue.DEADXACT: NodeQueue.DEADXACT,
 }
 
 Nodes: TypeAlias = Callable[[], Mapping[str, str]]
@@ -36,15 +36,15 @@ class QueueAddress:
 
 
 @dataclass(frozen=True, slots=True)
-class BoxAddress:
+class NodeQueueAddress:
     """A queue that *node* has of itself; the journal of *queue* where that is one's."""
 
     node: str
-    box: Box
+    kind: NodeQueue
     queue: str = ""
 
 
-Address: TypeAlias = QueueAddress | BoxAddress
+Address: TypeAlias = QueueAddress | NodeQueueAddress
 
 
 def read_name(text: str) -> FormatName | None:
@@ -74,16 +74,18 @@ def resolve(text: str, here: str, nodes: Nodes) -> Address:
                     f"transport, so name them plainly, or with '.' or {here!r} as the host"
                 )
             if name.journal:
-                return BoxAddress(here, Box.JOURNAL, _queue(name))
+                return NodeQueueAddress(here, NodeQueue.JOURNAL, _queue(name))
             return QueueAddress(_queue(name))
         case DirectSystemName():
             is_here = name.protocol is not Protocol.IPX and _is_here(name.host, here)
-            return BoxAddress(
-                here if is_here else _known(name.host, nodes(), text), _BOXES[name.kind]
+            return NodeQueueAddress(
+                here if is_here else _known(name.host, nodes(), text), _KINDS[name.kind]
             )
         case MachineName():
             by_guid = {guid.lower(): node for node, guid in nodes().items()}
-            return BoxAddress(_known(str(name.guid), by_guid, text, by_guid), _BOXES[name.kind])
+            return NodeQueueAddress(
+                _known(str(name.guid), by_guid, text, by_guid), _KINDS[name.kind]
+            )
         case MultiElementName():
             raise InvalidMessage(
                 f"queue name {text!r} names several queues; send to each by itself, as one message "
@@ -101,7 +103,7 @@ def destination(text: str, here: str, nodes: Nodes) -> str:
     if "=" not in text and "\\" not in text:
         return text
     found = resolve(text, here, nodes)
-    if isinstance(found, BoxAddress):
+    if isinstance(found, NodeQueueAddress):
         raise InvalidMessage(
             f"queue name {text!r} is read-only: undeliverable messages alone "
             "enter it, by themselves"

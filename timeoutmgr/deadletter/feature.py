@@ -10,7 +10,7 @@ from typing import Final
 
 from timeoutmgr.database import as_database, one_connection_serves
 from timeoutmgr.deadletter.acknowledgements import ACKNOWLEDGEMENTS, SettleKept
-from timeoutmgr.deadletter.levels import JournalingRules, Takes
+from timeoutmgr.deadletter.levels import AcceptedMessages, JournalingRules
 from timeoutmgr.deadletter.manager import QueueManager
 from timeoutmgr.deadletter.native import CollectDead
 from timeoutmgr.deadletter.quotas import NODE_BYTES, Quotas
@@ -55,7 +55,7 @@ class DeadLetterQueues:
     journal: bool = False
     all_transactional: bool = False
     journaled: tuple[str, ...] = ()
-    takes: Takes = Takes.BOTH
+    takes: AcceptedMessages = AcceptedMessages.BOTH
     collect_from: str | None = None
     dead_letter_quota: int | None = None
     journal_quota: int | None = None
@@ -72,8 +72,8 @@ class DeadLetterQueues:
         names_of(self.journaled)
         self.quotas  # noqa: B018 - it is checked where it is made
         self.expiry  # noqa: B018 - likewise
-        if self.takes not in tuple(Takes):
-            known = ", ".join(Takes)
+        if self.takes not in tuple(AcceptedMessages):
+            known = ", ".join(AcceptedMessages)
             raise ConfigurationError(f"takes must be one of {known}, got {self.takes!r}")
         if self.sweep_interval <= timedelta(0):
             raise ConfigurationError(f"sweep_interval must be positive, got {self.sweep_interval}")
@@ -155,7 +155,7 @@ class DeadLetterQueues:
                 limits=settings.limits,
                 joins=joins,
                 journaled=frozenset(self.journaled),
-                takes=Takes(self.takes),
+                takes=AcceptedMessages(self.takes),
             ),
             expiry=self.expiry,
             installed=(InstalledNode(manager),),

@@ -39,7 +39,7 @@ class JournalingRules:
         return level
 
 
-class Takes(StrEnum):
+class AcceptedMessages(StrEnum):
     """Which messages an endpoint's queue is for; in MSMQ that is settled when it is created."""
 
     BOTH = "both"
@@ -48,8 +48,8 @@ class Takes(StrEnum):
 
     def refuses(self, *, transactional: bool) -> MessageClass | None:
         """Return the class of which a message dies here, None where it is taken."""
-        if self is Takes.TRANSACTIONAL and not transactional:
+        if self is AcceptedMessages.TRANSACTIONAL and not transactional:
             return MessageClass.NACK_NOT_TRANSACTIONAL_MSG
-        if self is Takes.NONTRANSACTIONAL and transactional:
+        if self is AcceptedMessages.NONTRANSACTIONAL and transactional:
             return MessageClass.NACK_NOT_TRANSACTIONAL_Q
         return None

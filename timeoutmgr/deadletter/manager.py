@@ -19,7 +19,7 @@ from timeoutmgr.database import as_connection
 from timeoutmgr.deadletter.quotas import Quotas, QuotaUsage
 from timeoutmgr.deadletter.rows import from_row, to_row
 from timeoutmgr.deadletter.store import DeadLetterStore
-from timeoutmgr.deadletter.stored_copy import Placed, StoredCopy
+from timeoutmgr.deadletter.stored_copy import Placement, StoredCopy
 from timeoutmgr.deadletter.timers import Timers
 from timeoutmgr.errors import NodeFull
 from timeoutmgr.message.instants import Micros
@@ -42,7 +42,7 @@ class QueueManager:
     quotas: Quotas = Quotas()  # noqa: RUF009 - frozen, and made of numbers
     telemetry: Telemetry | None = None
 
-    def place(self, copy: StoredCopy, *, transaction: Transaction | None = None) -> Placed:
+    def place(self, copy: StoredCopy, *, transaction: Transaction | None = None) -> Placement:
         """Put *copy* into the dead-letter queue that it belongs to, if its level asks for one.
 
         The copy that awaited its acknowledgement is gone with that: a node has one copy at any
@@ -105,7 +105,7 @@ class QueueManager:
         reason: str = "",
         channel: str | None = None,
         transaction: Transaction | None = None,
-    ) -> Placed | None:
+    ) -> Placement | None:
         """Settle the message *key* by its final acknowledgement, whose class is *ended*.
 
         Received: its copy is journaled if that was asked for, else forgotten. Not received: it is
@@ -124,13 +124,13 @@ class QueueManager:
 
     def journal(
         self, copy: StoredCopy, *, target: bool, transaction: Transaction | None = None
-    ) -> Placed:
+    ) -> Placement:
         """Put *copy* of a delivered message into the journal of the node, or of a *target* queue.
 
         Over its quota no copy is made, and delivery goes on.
         """
 
-        def work(connection: Connection) -> Placed:
+        def work(connection: Connection) -> Placement:
             usage = self.lock(connection)
             placed = self._journal(connection, usage, copy, target)
             usage.save(connection, self.store.tables)
@@ -167,30 +167,30 @@ class QueueManager:
         """Lock the node's row, the first thing in every transaction that changes anything."""
         return QuotaUsage.lock(connection, self.store.tables, self.node)
 
-    def _place(self, connection: Connection, copy: StoredCopy) -> Placed:
+    def _place(self, connection: Connection, copy: StoredCopy) -> Placement:
         usage = self.lock(connection)
         if JournalLevel.DEADLETTER not in copy.journal:
             self._forget_awaiting(connection, usage, copy.key)
             usage.save(connection, self.store.tables)
-            return Placed.NOT_ASKED
+            return Placement.NOT_ASKED
         placed = self._bury(connection, usage, copy)
         usage.save(connection, self.store.tables)
         return placed
 
-    def _bury(self, connection: Connection, usage: QuotaUsage, copy: StoredCopy) -> Placed:
+    def _bury(self, connection: Connection, usage: QuotaUsage, copy: StoredCopy) -> Placement:
         tables = self.store.tables
         row = to_row(self.node, copy)
         before = self._size(connection, tables.letters, copy.key)
         own = self.quotas.dead_letters
         if own is not None and usage.of("letters") - before + row["bytes"] > own:
-            return Placed.OVER_QUOTA
+            return Placement.OVER_QUOTA
         awaiting = self._size(connection, tables.awaiting, copy.key)
         self._require_room(usage, row["bytes"] - before - awaiting)
         self._take_out(connection, usage, copy.key)
         reach("deadletters.taken_out")
         self._insert(connection, usage, "letters", row)
         reach("deadletters.placed")
-        return Placed.PLACED
+        return Placement.PLACED
 
     def _acknowledge(
         self,
@@ -199,7 +199,7 @@ class QueueManager:
         ended: int,
         reason: str,
         channel: str | None,
-    ) -> Placed | None:
+    ) -> Placement | None:
         usage = self.lock(connection)
         awaiting = self.store.tables.awaiting
         found = connection.execute(select(awaiting).where(self._is(awaiting, key))).one_or_none()
@@ -216,14 +216,14 @@ class QueueManager:
         usage.save(connection, self.store.tables)
         return placed
 
-    def _settle(self, connection: Connection, usage: QuotaUsage, copy: StoredCopy) -> Placed:
+    def _settle(self, connection: Connection, usage: QuotaUsage, copy: StoredCopy) -> Placement:
         """Move *copy* out of what awaits acknowledgement, to where its class has it."""
-        placed = Placed.NOT_ASKED
+        placed = Placement.NOT_ASKED
         negative = is_negative(copy.message_class)
         if negative and JournalLevel.DEADLETTER in copy.journal:
             # A move within the node: it needs no room, however full the node is.
             placed = self._bury(connection, usage, copy)
-            if placed is Placed.OVER_QUOTA:
+            if placed is Placement.OVER_QUOTA:
                 self._tell_discarded(copy)
         self._forget_awaiting(connection, usage, copy.key)
         reach("deadletters.settled")
@@ -245,14 +245,14 @@ class QueueManager:
 
     def _too_late(
         self, connection: Connection, key: tuple[str, str], ended: int, channel: str | None
-    ) -> Placed | None:
+    ) -> Placement | None:
         dead_letters = self.store.tables.letters
         one = and_(self._is(dead_letters, key), dead_letters.c.xact == 1)
         values: dict[str, Any] = {"class": ended} if is_negative(ended) else {"late_ack": 1}
         named = update(dead_letters).where(one).values(values | {"channel": channel})
         changed = connection.execute(named).rowcount
         reach("deadletters.late")
-        return Placed.PLACED if changed else None
+        return Placement.PLACED if changed else None
 
     def _sweep(self, connection: Connection, now: Micros) -> int:
         usage = self.lock(connection)
@@ -274,7 +274,7 @@ class QueueManager:
 
     def _journal(
         self, connection: Connection, usage: QuotaUsage, copy: StoredCopy, target: bool
-    ) -> Placed:
+    ) -> Placement:
         journals = self.store.tables.journals
         row = to_row(self.node, copy) | {"target": int(target)}
         row.pop("app_queue")
@@ -282,9 +282,9 @@ class QueueManager:
         size = connection.execute(select(journals.c.bytes).where(one)).scalar_one_or_none() or 0
         own, more = self.quotas.journal, row["bytes"] - size
         if own is not None and usage.of("journal") + more > own:
-            return Placed.OVER_QUOTA
+            return Placement.OVER_QUOTA
         if self.quotas.node is not None and usage.total + more > self.quotas.node:
-            return Placed.OVER_QUOTA
+            return Placement.OVER_QUOTA
         if size:
             connection.execute(delete(journals).where(one))
             reach("deadletters.journal_taken_out")
@@ -292,7 +292,7 @@ class QueueManager:
         connection.execute(journals.insert(), row)
         reach("deadletters.journaled")
         usage.add("journal", row["bytes"])
-        return Placed.PLACED
+        return Placement.PLACED
 
     def _take_out(self, connection: Connection, usage: QuotaUsage, key: tuple[str, str]) -> None:
         """Delete the one copy that the node may have of *key*, wherever it is."""

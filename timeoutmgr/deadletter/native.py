@@ -10,7 +10,7 @@ from timeoutmgr.contracts.message_classes import JournalLevel, MessageClass
 from timeoutmgr.deadletter.acknowledgements import final_acknowledgement
 from timeoutmgr.deadletter.delivery_headers import DeliveryHeaders, read_delivery_headers
 from timeoutmgr.deadletter.manager import QueueManager
-from timeoutmgr.deadletter.stored_copy import Placed, StoredCopy, stored_copy_of
+from timeoutmgr.deadletter.stored_copy import Placement, StoredCopy, stored_copy_of
 from timeoutmgr.errors import InvalidMessage, MessageRejected
 from timeoutmgr.message.message import Death, Received
 from timeoutmgr.message.redaction import on_one_line
@@ -77,7 +77,7 @@ class CollectDead:
             if self._is_told(copy, delivery, work):
                 continue
             placed = self.manager.place(copy, transaction=work.transaction if self.joins else None)
-            if placed is not Placed.PLACED:
+            if placed is not Placement.PLACED:
                 raise MessageRejected("the dead-letter queue is full")
             self.telemetry.count("dead_letters_collected")
 

@@ -24,7 +24,7 @@ from timeoutmgr.contracts import Transaction
 from timeoutmgr.database import as_connection
 from timeoutmgr.deadletter.manager import QueueManager
 from timeoutmgr.deadletter.rows import from_row
-from timeoutmgr.deadletter.stored_copy import Box, StoredCopy
+from timeoutmgr.deadletter.stored_copy import NodeQueue, StoredCopy
 from timeoutmgr.deadletter.tables import ID_LENGTH
 from timeoutmgr.message.instants import Micros
 
@@ -64,7 +64,7 @@ class StoredCopyQueue:
     """
 
     manager: QueueManager
-    box: Box
+    kind: NodeQueue
     name: str = ""
 
     def peek(
@@ -156,17 +156,17 @@ class StoredCopyQueue:
     @property
     def _table(self) -> Table:
         tables = self.manager.store.tables
-        return tables.journals if self.box is Box.JOURNAL else tables.letters
+        return tables.journals if self.kind is NodeQueue.JOURNAL else tables.letters
 
     def _conditions(self, which: StoredCopyFilter) -> list[ColumnElement[bool]]:
         table = self._table
         found = [table.c.node == self.manager.node]
-        if self.box is Box.JOURNAL:
+        if self.kind is NodeQueue.JOURNAL:
             found.append(table.c.target == int(bool(self.name)))
             if self.name:
                 found.append(table.c.destination == self.name)
         else:
-            found.append(table.c.xact == int(self.box is Box.DEADXACT))
+            found.append(table.c.xact == int(self.kind is NodeQueue.DEADXACT))
             found.append(table.c.app_queue == self.name)
         for column, value in (
             ("message_id", which.message_id),
@@ -209,7 +209,7 @@ class StoredCopyQueue:
             # Not one that came here since: a message that was sent again may die again at once.
             "kept": copy.kept,
         }
-        if self.box is Box.JOURNAL:
+        if self.kind is NodeQueue.JOURNAL:
             return key | {"target": int(bool(self.name))}
         # Not one that has moved meanwhile: from one dead-letter queue to another, say.
-        return key | {"xact": int(self.box is Box.DEADXACT), "app_queue": self.name}
+        return key | {"xact": int(self.kind is NodeQueue.DEADXACT), "app_queue": self.name}

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from sqlalchemy import Connection, update
 
-from timeoutmgr.deadletter.tables import Tables
+from timeoutmgr.deadletter.tables import DeadLetterTables
 from timeoutmgr.errors import ConfigurationError, SchemaMissing
 
 NODE_BYTES: Final = 8 * 1024**3
@@ -46,7 +46,7 @@ class QuotaUsage:
     _change: dict[str, int] = field(default_factory=dict)
 
     @classmethod
-    def lock(cls, connection: Connection, tables: Tables, node: str) -> "QuotaUsage":
+    def lock(cls, connection: Connection, tables: DeadLetterTables, node: str) -> "QuotaUsage":
         """Return the usage of *node*; others wait until the transaction has ended."""
         nodes = tables.nodes
         found = connection.execute(
@@ -74,7 +74,7 @@ class QuotaUsage:
         for name, number in ((f"{what}_bytes", size), (f"{what}_count", count)):
             self._change[name] = self._change.get(name, 0) + number
 
-    def save(self, connection: Connection, tables: Tables) -> None:
+    def save(self, connection: Connection, tables: DeadLetterTables) -> None:
         """Write what changed."""
         changed = {name: number for name, number in self._change.items() if number}
         if changed:

@@ -19,9 +19,9 @@ from timeoutmgr.deadletter.delivery_headers import (
     read_delivery_headers,
 )
 from timeoutmgr.deadletter.failures import Rejected, class_of
-from timeoutmgr.deadletter.levels import JournalingRules, Takes
+from timeoutmgr.deadletter.levels import AcceptedMessages, JournalingRules
 from timeoutmgr.deadletter.manager import QueueManager
-from timeoutmgr.deadletter.stored_copy import Placed, StoredCopy, stored_copy_of
+from timeoutmgr.deadletter.stored_copy import Placement, StoredCopy, stored_copy_of
 from timeoutmgr.errors import InvalidMessage, StorageUnavailable, TimeoutManagerError
 from timeoutmgr.message import headers as names
 from timeoutmgr.message.instants import Micros, duration_micros, from_wire
@@ -50,7 +50,7 @@ class DeadLetterService:
     limits: Limits
     joins: bool
     journaled: frozenset[str] = frozenset()
-    takes: Takes = Takes.BOTH
+    takes: AcceptedMessages = AcceptedMessages.BOTH
 
     # --- the sender's side
 
@@ -205,7 +205,7 @@ class DeadLetterService:
         )
         placed = self.manager.place(copy, transaction=self._joined(transaction))
         reach("deadletters.buried")
-        if placed is not Placed.PLACED:
+        if placed is not Placement.PLACED:
             self.telemetry.count("dead_letters_over_quota")
             logger.error(
                 "node %s refuses message %.80r, its dead-letter queue is full: %s",
@@ -337,7 +337,7 @@ class DeadLetterService:
         ended = MessageClass.ACK_RECEIVE if target else MessageClass.ACK_REACH_QUEUE
         copy = self._stored_copy(message, delivery, ended, queue, self.clock.now())
         placed = self.manager.journal(copy, target=target, transaction=self._joined(transaction))
-        if placed is Placed.OVER_QUOTA:
+        if placed is Placement.OVER_QUOTA:
             self.telemetry.count("journal_over_quota")
 
     def _stored_copy(

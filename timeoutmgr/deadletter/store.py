@@ -7,7 +7,7 @@ from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import Clock
 from timeoutmgr.database import Database
 from timeoutmgr.database import upgrade as migrations
-from timeoutmgr.deadletter.tables import NODE_LENGTH, tables
+from timeoutmgr.deadletter.tables import NODE_LENGTH, dead_letter_tables
 from timeoutmgr.errors import CombinationRefused, ConfigurationError, StorageUnavailable
 
 _MIGRATIONS: Final = "timeoutmgr.deadletter:migrations"
@@ -31,7 +31,7 @@ class DeadLetterStore:
     ) -> None:
         self.database: Final = url if isinstance(url, Database) else Database.shared(url)
         self.database.used_by(self)
-        self.tables: Final = tables(schema, prefix)
+        self.tables: Final = dead_letter_tables(schema, prefix)
         self.clock: Final[Clock] = clock or SystemClock()
         self._schema, self._prefix = schema, prefix
         self._guids: dict[str, str] = {}

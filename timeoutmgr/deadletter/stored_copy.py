@@ -52,7 +52,7 @@ class StoredCopy:
         return self.message.id, self.destination
 
 
-class Box(StrEnum):
+class NodeQueue(StrEnum):
     """The queues that a node has of itself."""
 
     DEADLETTER = "deadletter"
@@ -60,7 +60,7 @@ class Box(StrEnum):
     JOURNAL = "journal"
 
 
-class Placed(StrEnum):
+class Placement(StrEnum):
     """What came of placing a message."""
 
     PLACED = "placed"

@@ -30,7 +30,7 @@ REASON_LENGTH: Final = 2_000
 
 
 @dataclass(frozen=True, slots=True)
-class Tables:
+class DeadLetterTables:
     """The tables of one schema and prefix."""
 
     metadata: MetaData
@@ -40,7 +40,7 @@ class Tables:
     journals: Table
 
 
-def tables(schema: str | None, prefix: str) -> Tables:
+def dead_letter_tables(schema: str | None, prefix: str) -> DeadLetterTables:
     """Return the tables in *schema* (None: the connection's own) whose names begin with *prefix*.
 
     Raises ConfigurationError where either is no plain identifier.
@@ -82,7 +82,7 @@ def tables(schema: str | None, prefix: str) -> Tables:
         (journals, ("node", "target", "destination", "kept")),
     ):
         Index(f"{made.name}_order", *(made.c[column] for column in order))
-    return Tables(metadata, nodes, dead_letters, awaiting, journals)
+    return DeadLetterTables(metadata, nodes, dead_letters, awaiting, journals)
 
 
 def _copy_columns(*more_key: Column[Any]) -> list[Column[Any]]:

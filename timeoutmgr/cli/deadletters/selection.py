@@ -162,24 +162,26 @@ def progress_of(shared: Shared, what: str, total: int) -> Iterator[Callable[[], 
 
 
 def _queue(service: "DeadLetterService", name: str, journal: bool) -> "StoredCopyQueue":
-    from timeoutmgr.deadletter.addresses import BoxAddress, resolve
+    from timeoutmgr.deadletter.addresses import NodeQueueAddress, resolve
     from timeoutmgr.deadletter.queues import StoredCopyQueue
-    from timeoutmgr.deadletter.stored_copy import Box
+    from timeoutmgr.deadletter.stored_copy import NodeQueue
 
     manager = service.manager
-    if not journal and name in (Box.DEADLETTER, Box.DEADXACT):
-        return StoredCopyQueue(manager, Box(name))
+    if not journal and name in (NodeQueue.DEADLETTER, NodeQueue.DEADXACT):
+        return StoredCopyQueue(manager, NodeQueue(name))
     if journal and not name:
-        return StoredCopyQueue(manager, Box.JOURNAL)
+        return StoredCopyQueue(manager, NodeQueue.JOURNAL)
     found = resolve(name, manager.node, manager.store.nodes)
-    if not isinstance(found, BoxAddress):
-        return StoredCopyQueue(manager, Box.JOURNAL if journal else Box.DEADXACT, found.queue)
-    if (found.box is Box.JOURNAL) is not journal:
+    if not isinstance(found, NodeQueueAddress):
+        return StoredCopyQueue(
+            manager, NodeQueue.JOURNAL if journal else NodeQueue.DEADXACT, found.queue
+        )
+    if (found.kind is NodeQueue.JOURNAL) is not journal:
         raise InvalidMessage(
             f"{name!r} is {'no' if journal else 'a'} journal; use `timeoutmgr "
             f"{'deadletters' if journal else 'journal'}` for it"
         )
-    return StoredCopyQueue(replace(manager, node=found.node), found.box, found.queue)
+    return StoredCopyQueue(replace(manager, node=found.node), found.kind, found.queue)
 
 
 def _class_number(text: str | None) -> int | None:
