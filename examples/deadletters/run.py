@@ -20,14 +20,20 @@ from pathlib import Path
 from typing import Any
 
 from timeoutmgr import Endpoint, EndpointConfiguration, HandlerContext, RecoverabilitySettings
-from timeoutmgr.deadletter import DeadLetterQueues, Delivery, JournalLevel, MessageClass, Rejected
+from timeoutmgr.deadletter import (
+    DeadLetterQueues,
+    DeliveryOptions,
+    JournalLevel,
+    MessageClass,
+    Rejected,
+)
 from timeoutmgr.endpoint.configuration import transport_from_url
 from timeoutmgr.errors import MessageRejected
 from timeoutmgr.satellites import TimeoutManager
 
 PATIENCE = 60.0
 NODES = {"shop": "shop-1", "warehouse": "warehouse-1"}
-WANTED = Delivery(journal=JournalLevel.DEADLETTER)
+WANTED = DeliveryOptions(journal=JournalLevel.DEADLETTER)
 Handler = Callable[[Any, HandlerContext], None]
 
 
@@ -94,7 +100,7 @@ def _refusing() -> dict[str, Handler]:
 def _send(shop: Endpoint) -> dict[str, str]:
     """Send one message for each reason; return the class that each is to die of, by its id."""
     brief = timedelta(milliseconds=100)
-    kept = Delivery(transactional=True, journal=JournalLevel.DEADLETTER)
+    kept = DeliveryOptions(transactional=True, journal=JournalLevel.DEADLETTER)
     shop.send("nowhere", "Reminder", 1, delay=0.1, message_id="to-nowhere")
     shop.send("warehouse", "Order", 2, message_id="rejected")
     shop.send("warehouse", "Signed", 3, message_id="bad-signature")

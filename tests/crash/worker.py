@@ -13,7 +13,7 @@ from typing import Any
 
 from timeoutmgr import DelayedDeliverySettings, Endpoint, EndpointConfiguration
 from timeoutmgr.contracts import ChangeResult, SendResult, Transport, TransportSession
-from timeoutmgr.deadletter import DeadLetterQueues, DeadLetterStore, Delivery, JournalLevel
+from timeoutmgr.deadletter import DeadLetterQueues, DeadLetterStore, DeliveryOptions, JournalLevel
 from timeoutmgr.endpoint.configuration import persistence_from_url, transport_from_url
 from timeoutmgr.endpoint.handlers import HandlerContext
 from timeoutmgr.errors import MessageRejected, TransportUnavailable
@@ -180,9 +180,9 @@ class Handlers:
 
     def keep(self, body: Any, context: HandlerContext) -> None:
         """Send one that is kept until it is received, and one that is journaled when it is sent."""
-        kept = Delivery(transactional=True, journal=JournalLevel.BOTH)
+        kept = DeliveryOptions(transactional=True, journal=JournalLevel.BOTH)
         context.send_local("Kept", body, message_id=f"{context.message_id}-kept", delivery=kept)
-        copied = Delivery(journal=JournalLevel.JOURNAL)
+        copied = DeliveryOptions(journal=JournalLevel.JOURNAL)
         context.send_local("Kept", body, message_id=f"{context.message_id}-copy", delivery=copied)
 
     def scratch(self, body: Any, _context: HandlerContext) -> None:

@@ -10,7 +10,7 @@ import pytest
 from tests.deadletter.scene import PATIENCE, Scene
 from tests.support.makers import a_message
 from timeoutmgr.contracts import TransactionMode
-from timeoutmgr.deadletter import Delivery, JournalLevel, MessageClass, NodeQueue
+from timeoutmgr.deadletter import DeliveryOptions, JournalLevel, MessageClass, NodeQueue
 from timeoutmgr.testing.signals import eventually
 
 
@@ -43,7 +43,9 @@ def test_a_missing_destination_leaves_a_dead_letter_and_no_error_copy(
 def test_a_message_of_level_none_goes_to_the_error_queue_as_ever(scene: Scene) -> None:
     sales = scene.endpoint("sales", "n1", {}, delayed=True)
 
-    sales.send("nowhere", "Hello", 1, delay=0.2, delivery=Delivery(journal=JournalLevel.NONE))
+    sales.send(
+        "nowhere", "Hello", 1, delay=0.2, delivery=DeliveryOptions(journal=JournalLevel.NONE)
+    )
 
     scene.until_failed()
     assert scene.nothing_is_dead("n1")
@@ -63,9 +65,11 @@ def test_a_delayed_message_in_a_store_always_uses_the_dead_letter_queue(scene: S
 def test_a_transactional_message_is_kept_until_it_is_received(scene: Scene) -> None:
     sales = scene.endpoint("sales", "n1", {"Hello": lambda _body, _: None}, delayed=True)
 
-    fine = sales.send_local("Hello", 1, delay=0.3, delivery=Delivery(transactional=True))
+    fine = sales.send_local("Hello", 1, delay=0.3, delivery=DeliveryOptions(transactional=True))
     assert scene.awaiting("n1") == [fine.message_id]
-    lost = sales.send("nowhere", "Hello", 1, delay=0.3, delivery=Delivery(transactional=True))
+    lost = sales.send(
+        "nowhere", "Hello", 1, delay=0.3, delivery=DeliveryOptions(transactional=True)
+    )
 
     [letter] = scene.until_dead("n1", NodeQueue.DEADXACT)
     eventually(lambda: scene.awaiting("n1") == [], "the other is received", PATIENCE)

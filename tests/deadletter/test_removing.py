@@ -9,7 +9,7 @@ import pytest
 
 from tests.deadletter.making import ids
 from tests.deadletter.scene import Scene
-from timeoutmgr.deadletter import Delivery, JournalLevel, MessageClass, NodeQueue
+from timeoutmgr.deadletter import DeliveryOptions, JournalLevel, MessageClass, NodeQueue
 from timeoutmgr.deadletter.removal import remove_messages
 from timeoutmgr.errors import InvalidMessage, QueueMissing, TransportUnavailable
 from timeoutmgr.transport.sql.receiver import SqlReceiver
@@ -33,8 +33,8 @@ def test_messages_of_a_removed_queue_become_dead_letters_with_its_class(
     assert desk is not None
     scene.session.create_queues(["asleep"])
     sales.send("asleep", "A", 1, message_id="plain")
-    sales.send("asleep", "A", 2, message_id="xact", delivery=Delivery(transactional=True))
-    none = Delivery(journal=JournalLevel.NONE)
+    sales.send("asleep", "A", 2, message_id="xact", delivery=DeliveryOptions(transactional=True))
+    none = DeliveryOptions(journal=JournalLevel.NONE)
     sales.send("asleep", "A", 3, message_id="none", delivery=none)
     seen: list[int] = []
 

@@ -17,7 +17,7 @@ from timeoutmgr import Limits
 from timeoutmgr.contracts import TransactionMode
 from timeoutmgr.deadletter import (
     AcknowledgeLevel,
-    Delivery,
+    DeliveryOptions,
     JournalLevel,
     MessageClass,
     NodeQueue,
@@ -80,7 +80,7 @@ def test_a_missing_destination_leaves_a_dead_letter_and_no_error_copy(scene: Sce
 def test_a_message_of_level_none_goes_to_the_error_queue_as_ever(scene: Scene) -> None:
     sales = scene.endpoint("sales", "n1", {})
 
-    sales.send("nowhere", "Hello", 1, delay=0, delivery=Delivery(journal=JournalLevel.NONE))
+    sales.send("nowhere", "Hello", 1, delay=0, delivery=DeliveryOptions(journal=JournalLevel.NONE))
 
     scene.until_failed()
     assert scene.nothing_is_dead("n1")
@@ -221,8 +221,8 @@ def test_a_message_of_the_wrong_kind_becomes_a_dead_letter_and_the_right_kind_is
     one_scene.endpoint("billing", "n2", billing, takes=takes)
     sales = one_scene.endpoint("sales", "n1", {})
 
-    sent = sales.send("billing", "Hello", 1, delivery=Delivery(transactional=transactional))
-    sales.send("billing", "Hello", 2, delivery=Delivery(transactional=not transactional))
+    sent = sales.send("billing", "Hello", 1, delivery=DeliveryOptions(transactional=transactional))
+    sales.send("billing", "Hello", 2, delivery=DeliveryOptions(transactional=not transactional))
 
     [letter] = one_scene.until_dead(node, box)
     eventually(lambda: handled == [2], "the other is handled", PATIENCE)
@@ -239,7 +239,7 @@ def test_every_setting_of_a_queue_accepts_a_format_name(one_scene: Scene) -> Non
     def note(_body: Any, context: HandlerContext) -> None:
         told.append(context.headers[headers.CORRELATION_ID])
 
-    asks = Delivery(
+    asks = DeliveryOptions(
         transactional=True,
         journal=DEAD,
         dead_letter_queue="DIRECT=OS:.\\sales.dead",
@@ -342,7 +342,7 @@ def test_a_transactional_message_is_kept_until_it_is_received(scene: Scene) -> N
     scene.endpoint("billing", "n2", {"Hello": wait})
     sales = scene.endpoint("sales", "n1", {})
 
-    sent = sales.send("billing", "Hello", 1, delivery=Delivery(transactional=True))
+    sent = sales.send("billing", "Hello", 1, delivery=DeliveryOptions(transactional=True))
 
     assert scene.awaiting("n1") == [sent.message_id]
     go.set()
@@ -356,7 +356,7 @@ def test_a_transactional_message_that_is_rejected_dies_at_its_source_alone(scene
     scene.endpoint("billing", "n2", {"Hello": reject})
     sales = scene.endpoint("sales", "n1", {})
 
-    sent = sales.send("billing", "Hello", {"n": 1}, delivery=Delivery(transactional=True))
+    sent = sales.send("billing", "Hello", {"n": 1}, delivery=DeliveryOptions(transactional=True))
 
     [letter] = scene.until_dead("n1", NodeQueue.DEADXACT)
     assert letter.message.id == sent.message_id
@@ -380,7 +380,7 @@ def test_an_unreceived_transactional_message_becomes_a_dead_letter_at_the_sweep_
         "Hello",
         1,
         time_to_be_received=timedelta(milliseconds=300),
-        delivery=Delivery(transactional=True, journal=DEAD),
+        delivery=DeliveryOptions(transactional=True, journal=DEAD),
     )
 
     [letter] = one_scene.until_dead("n1", NodeQueue.DEADXACT)
@@ -391,7 +391,7 @@ def test_an_unreceived_transactional_message_becomes_a_dead_letter_at_the_sweep_
 
 def test_a_transactional_message_from_a_handler_is_kept_with_its_sending(scene: Scene) -> None:
     def pass_on(_body: Any, context: HandlerContext) -> None:
-        context.send("asleep", "Hello", 1, delivery=Delivery(transactional=True))
+        context.send("asleep", "Hello", 1, delivery=DeliveryOptions(transactional=True))
 
     sales = scene.endpoint("sales", "n1", {"Go": pass_on})
     scene.session.create_queues(["asleep"])
@@ -407,7 +407,7 @@ def test_a_delayed_transactional_message_without_a_destination_dies_at_its_sourc
 ) -> None:
     sales = scene.endpoint("sales", "n1", {})
 
-    sent = sales.send("nowhere", "Hello", 1, delay=0, delivery=Delivery(transactional=True))
+    sent = sales.send("nowhere", "Hello", 1, delay=0, delivery=DeliveryOptions(transactional=True))
 
     [letter] = scene.until_dead("n1", NodeQueue.DEADXACT)
     assert letter.message.id == sent.message_id
@@ -418,7 +418,7 @@ def test_a_delayed_transactional_message_without_a_destination_dies_at_its_sourc
 def test_an_application_has_a_dead_letter_queue_of_its_own(one_scene: Scene) -> None:
     one_scene.endpoint("billing", "n2", {"Hello": reject})
     sales = one_scene.endpoint("sales", "n1", {})
-    own = Delivery(transactional=True, journal=DEAD, dead_letter_queue="sales.dead")
+    own = DeliveryOptions(transactional=True, journal=DEAD, dead_letter_queue="sales.dead")
 
     sales.send("billing", "Hello", 1, delivery=own)
 
@@ -438,7 +438,7 @@ def test_a_sender_that_asks_learns_how_each_message_ended(scene: Scene) -> None:
     scene.endpoint("admin", "n1", {"*": note})
     sales = scene.endpoint("sales", "n1", {})
     full = AcknowledgeLevel.FULL_RECEIVE | AcknowledgeLevel.POS_ARRIVAL
-    asks = Delivery(acknowledge=full, admin_queue="admin")
+    asks = DeliveryOptions(acknowledge=full, admin_queue="admin")
 
     good = sales.send("billing", "Good", 1, delivery=asks).message_id
     bad = sales.send("billing", "Bad", 1, delivery=asks).message_id
@@ -458,7 +458,7 @@ def test_a_sender_that_asks_learns_how_each_message_ended(scene: Scene) -> None:
 def test_a_missing_admin_queue_stops_no_message(scene: Scene) -> None:
     handled = threading.Event()
     sales = scene.endpoint("sales", "n1", {"Hello": lambda _body, _: handled.set()})
-    asks = Delivery(acknowledge=AcknowledgeLevel.FULL_RECEIVE, admin_queue="nobody")
+    asks = DeliveryOptions(acknowledge=AcknowledgeLevel.FULL_RECEIVE, admin_queue="nobody")
 
     sales.send_local("Hello", 1, delivery=asks)
 
@@ -472,7 +472,9 @@ def test_journals_keep_copies_of_sent_and_of_received_messages(scene: Scene) -> 
     sales = scene.endpoint("sales", "n1", {}, journal=True)
 
     plain = sales.send("billing", "Hello", 1).message_id
-    kept = sales.send("billing", "Hello", 2, delivery=Delivery(transactional=True)).message_id
+    kept = sales.send(
+        "billing", "Hello", 2, delivery=DeliveryOptions(transactional=True)
+    ).message_id
 
     source, target = (
         scene.box("n1", NodeQueue.JOURNAL),
@@ -496,6 +498,6 @@ def test_without_the_feature_nothing_changes(sqlite_url: str) -> None:
 
     assert endpoint.install() == ["sales", "error"]
     with pytest.raises(InvalidMessage, match="enable DeadLetterQueues"):
-        endpoint.send("sales", "Hello", 1, delivery=Delivery())
+        endpoint.send("sales", "Hello", 1, delivery=DeliveryOptions())
 
     endpoint.close()

@@ -11,7 +11,7 @@ from tests.deadletter.making import Nodes, a_letter, ids, queues
 from tests.support.clock import START
 from tests.support.makers import a_received
 from timeoutmgr.contracts.message_classes import JournalLevel, MessageClass
-from timeoutmgr.deadletter.acknowledgements import SettleKept
+from timeoutmgr.deadletter.acknowledgements import SettleStoredCopies
 from timeoutmgr.deadletter.delivery_headers import CLASS, TARGET_QUEUE
 from timeoutmgr.deadletter.manager import SWEEP, QueueManager
 from timeoutmgr.deadletter.queues import StoredCopyQueue
@@ -231,7 +231,7 @@ def test_a_node_over_its_quota_still_moves_its_copies(nodes: Nodes) -> None:
 def test_a_message_without_a_class_is_no_acknowledgement(nodes: Nodes, code: str) -> None:
     given = {CLASS: code, CORRELATION_ID: "m1", TARGET_QUEUE: "billing"}
     received = a_received(Message(id="a1", headers=given))
-    step = SettleKept(manager=nodes.manager(), telemetry=Counters(), joins=False)
+    step = SettleStoredCopies(manager=nodes.manager(), telemetry=Counters(), joins=False)
 
     with pytest.raises(MessageRejected, match="no acknowledgement"):
         step([received], None)  # type: ignore[arg-type]  # it is refused before that
@@ -253,7 +253,7 @@ def test_a_copy_names_the_acknowledgement_that_settled_it(
 ) -> None:
     manager = nodes.manager()
     manager.keep([sent(level=JournalLevel.BOTH)], START + DAY, None)
-    step = SettleKept(manager=manager, telemetry=Counters(), joins=False)
+    step = SettleStoredCopies(manager=manager, telemetry=Counters(), joins=False)
 
     step([acknowledging(message_class)], cast(Work, None))
 
@@ -267,7 +267,7 @@ def test_a_dead_letter_names_the_acknowledgement_that_came_too_late(nodes: Nodes
     manager.sweep(START)
     [swept] = queues(manager)[1].peek()
 
-    SettleKept(manager=manager, telemetry=Counters(), joins=False)(
+    SettleStoredCopies(manager=manager, telemetry=Counters(), joins=False)(
         [acknowledging(MessageClass.ACK_RECEIVE)], cast(Work, None)
     )
 
@@ -294,7 +294,7 @@ def test_acknowledgements_that_leave_no_row_are_logged_with_their_channel_once_a
     caplog.set_level("INFO")
     manager = nodes.manager()
     manager.keep([sent()], START + DAY, None)
-    step = SettleKept(manager=manager, telemetry=Counters(), joins=False)
+    step = SettleStoredCopies(manager=manager, telemetry=Counters(), joins=False)
     arrived = [acknowledging(MessageClass.ACK_RECEIVE, f"a{n}") for n in range(1, 4)]
 
     step(arrived[:2], cast(Work, None))

@@ -16,7 +16,7 @@ from tests.support.graveyard import Graveyard, an_asking
 from tests.support.makers import SECOND, a_breaker, a_received, a_timeout
 from tests.support.ports import FakeReceiver, FakeTransport
 from timeoutmgr.contracts import SendResult, Timeout, TransactionMode
-from timeoutmgr.deadletter import Delivery, MessageClass, NodeQueue
+from timeoutmgr.deadletter import DeliveryOptions, MessageClass, NodeQueue
 from timeoutmgr.deadletter import delivery_headers as marks
 from timeoutmgr.deadletter.quotas import Quotas
 from timeoutmgr.errors import NodeFull, StorageUnavailable
@@ -315,7 +315,7 @@ def test_a_message_kept_by_a_former_installation_of_its_source_becomes_a_dead_le
 def test_a_transactional_message_says_which_installation_keeps_it(make: Make) -> None:
     desk = make().graveyard.desk
 
-    kept = desk.delivery_headers(Delivery(transactional=True), {}, "billing")
+    kept = desk.delivery_headers(DeliveryOptions(transactional=True), {}, "billing")
     plain = desk.delivery_headers(None, {}, "billing")
 
     assert kept[marks.SOURCE_GUID] == "g1"

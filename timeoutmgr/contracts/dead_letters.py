@@ -41,7 +41,7 @@ class DeadLetters(Protocol):
     ) -> dict[str, str]:
         """Return the delivery headers of a new message with *headers*.
 
-        *given* is a Delivery, or None. Raises InvalidMessage if the node cannot keep its promise.
+        *given* are DeliveryOptions, or None. Raises InvalidMessage if the node cannot keep them.
         """
         ...
 

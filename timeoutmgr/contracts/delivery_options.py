@@ -8,7 +8,7 @@ from timeoutmgr.errors import InvalidMessage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Delivery:
+class DeliveryOptions:
     """Delivery options of a message; None leaves a choice to the endpoint.
 
     *transactional*: the source keeps a copy until it knows how the delivery ended.

@@ -1,6 +1,6 @@
 """Dead-letter queues: what could not be delivered, why, and on which node."""
 
-from timeoutmgr.contracts.delivery_options import Delivery
+from timeoutmgr.contracts.delivery_options import DeliveryOptions
 from timeoutmgr.contracts.message_classes import AcknowledgeLevel, JournalLevel, MessageClass
 from timeoutmgr.deadletter.failures import Rejected
 from timeoutmgr.deadletter.feature import DeadLetterQueues
@@ -15,7 +15,7 @@ __all__ = [
     "AcknowledgeLevel",
     "DeadLetterQueues",
     "DeadLetterStore",
-    "Delivery",
+    "DeliveryOptions",
     "JournalLevel",
     "MessageClass",
     "NodeQueue",

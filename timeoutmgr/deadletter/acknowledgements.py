@@ -83,7 +83,7 @@ def asked_for(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SettleKept:
+class SettleStoredCopies:
     """The step on ``<endpoint>.Acknowledgements``: each settles the copy that its source kept."""
 
     manager: QueueManager

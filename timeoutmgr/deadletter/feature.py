@@ -8,8 +8,8 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Final
 
-from timeoutmgr.database import as_database, one_connection_serves
-from timeoutmgr.deadletter.acknowledgements import ACKNOWLEDGEMENTS, SettleKept
+from timeoutmgr.database import one_connection_serves
+from timeoutmgr.deadletter.acknowledgements import ACKNOWLEDGEMENTS, SettleStoredCopies
 from timeoutmgr.deadletter.levels import AcceptedMessages, JournalingRules
 from timeoutmgr.deadletter.manager import QueueManager
 from timeoutmgr.deadletter.native import CollectDead
@@ -177,7 +177,7 @@ class DeadLetterQueues:
         acknowledgements = Consumption(
             name="Acknowledgement Processor",
             queue=name + ACKNOWLEDGEMENTS,
-            step=SettleKept(manager=manager, telemetry=telemetry, joins=joins),
+            step=SettleStoredCopies(manager=manager, telemetry=telemetry, joins=joins),
             batch=50,
             storage=storage,
         )

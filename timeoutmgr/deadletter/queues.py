@@ -43,7 +43,7 @@ class StoredCopyFilter:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Group:
+class StoredCopyGroup:
     """How many letters have one class and one reason, and since when."""
 
     message_class: int
@@ -132,7 +132,7 @@ class StoredCopyQueue:
         found: int | None = self._one(select(func.max(self._table.c.kept)), which)
         return found
 
-    def groups(self, which: StoredCopyFilter = EVERYTHING) -> list[Group]:
+    def groups(self, which: StoredCopyFilter = EVERYTHING) -> list[StoredCopyGroup]:
         """Return the letters by class and reason, the largest group first; ids are left out."""
         table = self._table
         # Many reasons name the message; what they have in common is the group.
@@ -147,7 +147,7 @@ class StoredCopyQueue:
         )
         with self.manager.store.database.read() as connection:
             return [
-                Group(
+                StoredCopyGroup(
                     message_class=row[0], reason=row[1], count=row[2], oldest=row[3], newest=row[4]
                 )
                 for row in connection.execute(wanted)

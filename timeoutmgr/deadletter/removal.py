@@ -23,7 +23,7 @@ _WAIT: Final = 1.0
 
 
 @dataclass(slots=True)
-class Removed:
+class RemovalResult:
     """How many messages a queue had that nobody was handling, and how many left a dead letter."""
 
     messages: int = 0
@@ -37,7 +37,7 @@ def remove_messages(
     *,
     delete_queue: bool = False,
     progress: Callable[[int], None] = lambda _count: None,
-) -> Removed:
+) -> RemovalResult:
     """Take all messages out of *queue*, then delete it if asked to.
 
     Placed first, acknowledged second: a crash in between leaves both, and purging again mends it.
@@ -48,7 +48,7 @@ def remove_messages(
     check_destination(queue, Limits())
     ended = MessageClass.NACK_Q_DELETED if delete_queue else MessageClass.NACK_Q_PURGED
     why = Rejected(ended, f"queue {queue!r} was {'deleted' if delete_queue else 'purged'}")
-    removed = Removed()
+    removed = RemovalResult()
     with closing(transport.session()) as session:
         _empty(session, dead_letters, queue, why, removed, progress)
         # What a broker deletes with its queue leaves no trace, so nothing may have come since.
@@ -69,7 +69,7 @@ def _empty(
     dead_letters: DeadLetters,
     queue: str,
     why: Rejected,
-    removed: Removed,
+    removed: RemovalResult,
     progress: Callable[[int], None],
 ) -> None:
     with closing(session.receiver(queue, prefetch=_BATCH)) as receiver:

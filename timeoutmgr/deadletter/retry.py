@@ -31,7 +31,7 @@ class Retry(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Retried:
+class RetriedDeadLetter:
     """One letter, without its message's headers and body, and what came of it."""
 
     copy: StoredCopy
@@ -45,22 +45,22 @@ def retry(
     copies: Iterable[StoredCopy],
     *,
     dry_run: bool = False,
-    progress: Callable[[Retried], None] = lambda _retried: None,
-) -> list[Retried]:
+    progress: Callable[[RetriedDeadLetter], None] = lambda _retried: None,
+) -> list[RetriedDeadLetter]:
     """Send *copies* of *queue* to their destinations; what is taken is no dead letter any more.
 
     Sent and confirmed first, deleted second; where queue and store share a database both are one
     transaction, else a crash in between repeats under the same id. A transactional one is kept
     again until its final acknowledgement. Raises TransportUnavailable and StorageUnavailable.
     """
-    done: list[Retried] = []
+    done: list[RetriedDeadLetter] = []
     with closing(transport.session()) as session:
         for copy in copies:
             what = _what_would_be(service, copy)
             if what is Retry.WOULD_RETRY and not dry_run:
                 what = _retry(session, service, queue, copy)
             bare = replace(copy, message=Message(id=copy.message.id))
-            done.append(Retried(bare, what))
+            done.append(RetriedDeadLetter(bare, what))
             progress(done[-1])
     return done
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from timeoutmgr.contracts import Clock, Transaction
 from timeoutmgr.contracts.dead_letters import DeadLetterResult
-from timeoutmgr.contracts.delivery_options import Delivery
+from timeoutmgr.contracts.delivery_options import DeliveryOptions
 from timeoutmgr.contracts.message_classes import JournalLevel, MessageClass
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.deadletter.acknowledgements import asked_for, final_acknowledgement
@@ -59,10 +59,10 @@ class DeadLetterService:
         return queue_of(destination, self.manager.node, self.manager.store.nodes)
 
     def delivery_headers(
-        self, given: Delivery | None, headers: Mapping[str, str], destination: str
+        self, given: DeliveryOptions | None, headers: Mapping[str, str], destination: str
     ) -> dict[str, str]:
         """Return the headers that say how a message is to be delivered."""
-        asked = given or Delivery()
+        asked = given or DeliveryOptions()
         level = self.rules.level(
             asked.journal,
             expires=names.TIME_TO_BE_RECEIVED in headers,

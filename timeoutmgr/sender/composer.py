@@ -26,7 +26,7 @@ from timeoutmgr.message.validation import (
 )
 
 if TYPE_CHECKING:
-    from timeoutmgr.contracts.delivery_options import Delivery
+    from timeoutmgr.contracts.delivery_options import DeliveryOptions
 
 DelayClock: TypeAlias = Callable[[], Micros | None]
 """Returns a database's time; None where only the host's clock counts."""
@@ -52,7 +52,7 @@ class SendOptions:
     message_id: str | None = None
     content_type: str | None = None
     time_to_be_received: timedelta | None = None
-    delivery: "Delivery | None" = None
+    delivery: "DeliveryOptions | None" = None
     cancellable: bool = False
     on_conflict: OnConflict | ConflictName | None = None
 

@@ -37,8 +37,8 @@ from timeoutmgr.cli.shared import Shared
 from timeoutmgr.errors import QueueMissing
 
 if TYPE_CHECKING:
-    from timeoutmgr.deadletter.removal import Removed
-    from timeoutmgr.deadletter.retry import Retried
+    from timeoutmgr.deadletter.removal import RemovalResult
+    from timeoutmgr.deadletter.retry import RetriedDeadLetter
 
 _HELP = """
     Look after the dead-letter queues of the endpoint's node.
@@ -273,7 +273,7 @@ def export_journal_entries(
 
 def _retried(
     shared: Shared, lent: OpenQueue, selection: CopySelection, extent: Extent
-) -> "list[Retried]":
+) -> "list[RetriedDeadLetter]":
     from timeoutmgr.deadletter.retry import retry
 
     transport = lent.parts.settings.transport
@@ -289,16 +289,16 @@ def _retried(
         )
 
 
-def _waiting(lent: OpenQueue, name: str) -> "Removed":
-    from timeoutmgr.deadletter.removal import Removed
+def _waiting(lent: OpenQueue, name: str) -> "RemovalResult":
+    from timeoutmgr.deadletter.removal import RemovalResult
 
     with closing(lent.parts.settings.transport.session()) as session:
         if session.missing_queues([name]):
             raise QueueMissing([name], "correct the name")
-        return Removed(messages=session.count(name))
+        return RemovalResult(messages=session.count(name))
 
 
-def _document(result: "Retried") -> dict[str, str]:
+def _document(result: "RetriedDeadLetter") -> dict[str, str]:
     return {
         "message_id": result.copy.message.id,
         "destination": result.copy.destination,
@@ -307,7 +307,7 @@ def _document(result: "Retried") -> dict[str, str]:
     }
 
 
-def _print(done: "Sequence[Retried]", sent: int, dry_run: bool) -> None:
+def _print(done: "Sequence[RetriedDeadLetter]", sent: int, dry_run: bool) -> None:
     if done:
         output.print_table(
             ["message id", "destination", "class", "result"],

@@ -15,7 +15,7 @@ from timeoutmgr.cli.options import Extent
 from timeoutmgr.cli.shared import Shared
 
 if TYPE_CHECKING:
-    from timeoutmgr.deadletter.queues import Group
+    from timeoutmgr.deadletter.queues import StoredCopyGroup
     from timeoutmgr.deadletter.stored_copy import StoredCopy
 
 
@@ -126,7 +126,7 @@ def _whole_document(copy: "StoredCopy", *, with_body: bool) -> dict[str, Any]:
     return document | output.body_document(copy.message.body) if with_body else document
 
 
-def _group_document(group: "Group") -> dict[str, Any]:
+def _group_document(group: "StoredCopyGroup") -> dict[str, Any]:
     return {
         "class": _class_name(group.message_class),
         "reason": group.reason,
