@@ -17,7 +17,7 @@ QUESTIONS = {"check_destination", "is_allowed", "check"}
 ASKS = {
     "timeoutmgr.sender.composer.Composer.compose": "the door, replies, retries of sends",
     "timeoutmgr.transport.error_queue_retry._Move.__call__": "by ``EndpointErrorQueue.judge``",
-    "timeoutmgr.deadletter.retry.again": "a retry of a dead letter, by ``_what_would_be``",
+    "timeoutmgr.deadletter.retry.retried_message": "a retry of a dead letter, by ``_permission``",
     "timeoutmgr.deadletter.acknowledgements.acknowledgement": "by its makers",
     "timeoutmgr.migration.levels.target.LevelsTarget.deliver": "a migration into delay levels",
     "satellites.delivery.forwarder.Onward.ready": "due timeouts of all kinds",

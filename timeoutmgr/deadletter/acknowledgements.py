@@ -33,9 +33,11 @@ def acknowledgement(
 
     Its id follows from what it says: telling twice is telling once, for who looks at ids.
     """
-    told = uuid.uuid5(_NAMESPACE, f"{len(message.id)}:{message.id}{message_class}:{to}:{queue}")
+    message_id = uuid.uuid5(
+        _NAMESPACE, f"{len(message.id)}:{message.id}{message_class}:{to}:{queue}"
+    )
     given = {
-        headers.MESSAGE_ID: str(told),
+        headers.MESSAGE_ID: str(message_id),
         headers.CORRELATION_ID: message.id,
         headers.CONTROL_MESSAGE: "True",
         headers.MESSAGE_INTENT: "Send",
@@ -45,7 +47,7 @@ def acknowledgement(
     }
     if reason:
         given[_REASON] = reason[:500].encode("utf-8", "backslashreplace").decode()
-    return Outgoing(to, Message(id=str(told), headers=given))
+    return Outgoing(to, Message(id=str(message_id), headers=given))
 
 
 def final_acknowledgement(
@@ -68,7 +70,7 @@ def final_acknowledgement(
     return acknowledgement(message, queue, address, message_class, at, reason)
 
 
-def asked_for(
+def requested_acknowledgements(
     message: Message,
     delivery: DeliveryHeaders,
     queue: str,

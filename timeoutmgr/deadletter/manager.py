@@ -67,7 +67,7 @@ class QueueManager:
         def work(connection: Connection) -> None:
             usage = self.lock(connection)
             for copy in copies:
-                self._take_out(connection, usage, copy.key)
+                self._delete_copies(connection, usage, copy.key)
                 reach("deadletters.taken_out")
                 row = to_row(self.node, copy)
                 self._require_room(usage, row["bytes"])
@@ -146,7 +146,7 @@ class QueueManager:
 
         def work(connection: Connection) -> int:
             usage = self.lock(connection)
-            gone = 0
+            deleted = 0
             for key in keys:
                 one = and_(table.c.node == self.node, *(table.c[n] == v for n, v in key.items()))
                 size = connection.execute(select(table.c.bytes).where(one)).scalar_one_or_none()
@@ -154,9 +154,9 @@ class QueueManager:
                     connection.execute(delete(table).where(one))
                     reach("deadletters.deleted")
                     usage.add(what, -size, -1)
-                    gone += 1
+                    deleted += 1
             usage.save(connection, self.store.tables)
-            return gone
+            return deleted
 
         return self._run(work, transaction)
 
@@ -170,14 +170,16 @@ class QueueManager:
     def _place(self, connection: Connection, copy: StoredCopy) -> Placement:
         usage = self.lock(connection)
         if JournalLevel.DEADLETTER not in copy.journal:
-            self._forget_awaiting(connection, usage, copy.key)
+            self._delete_awaiting(connection, usage, copy.key)
             usage.save(connection, self.store.tables)
             return Placement.NOT_ASKED
-        placed = self._bury(connection, usage, copy)
+        placed = self._move_to_dead_letters(connection, usage, copy)
         usage.save(connection, self.store.tables)
         return placed
 
-    def _bury(self, connection: Connection, usage: QuotaUsage, copy: StoredCopy) -> Placement:
+    def _move_to_dead_letters(
+        self, connection: Connection, usage: QuotaUsage, copy: StoredCopy
+    ) -> Placement:
         tables = self.store.tables
         row = to_row(self.node, copy)
         before = self._size(connection, tables.letters, copy.key)
@@ -186,7 +188,7 @@ class QueueManager:
             return Placement.OVER_QUOTA
         awaiting = self._size(connection, tables.awaiting, copy.key)
         self._require_room(usage, row["bytes"] - before - awaiting)
-        self._take_out(connection, usage, copy.key)
+        self._delete_copies(connection, usage, copy.key)
         reach("deadletters.taken_out")
         self._insert(connection, usage, "letters", row)
         reach("deadletters.placed")
@@ -204,7 +206,7 @@ class QueueManager:
         awaiting = self.store.tables.awaiting
         found = connection.execute(select(awaiting).where(self._is(awaiting, key))).one_or_none()
         if found is None:
-            return self._too_late(connection, key, ended, channel)
+            return self._note_late(connection, key, ended, channel)
         copy = replace(
             from_row(found),
             message_class=ended,
@@ -222,16 +224,16 @@ class QueueManager:
         negative = is_negative(copy.message_class)
         if negative and JournalLevel.DEADLETTER in copy.journal:
             # A move within the node: it needs no room, however full the node is.
-            placed = self._bury(connection, usage, copy)
+            placed = self._move_to_dead_letters(connection, usage, copy)
             if placed is Placement.OVER_QUOTA:
-                self._tell_discarded(copy)
-        self._forget_awaiting(connection, usage, copy.key)
+                self._report_discarded(copy)
+        self._delete_awaiting(connection, usage, copy.key)
         reach("deadletters.settled")
         if not negative and JournalLevel.JOURNAL in copy.journal:
             return self._journal(connection, usage, copy, target=False)
         return placed
 
-    def _tell_discarded(self, copy: StoredCopy) -> None:
+    def _report_discarded(self, copy: StoredCopy) -> None:
         logger.error(
             "the dead-letter queue of node %s is full: message %.80r for %.80r, dead (%s), is "
             "discarded",
@@ -243,7 +245,7 @@ class QueueManager:
         if self.telemetry is not None:
             self.telemetry.count("dead_letters_over_quota")
 
-    def _too_late(
+    def _note_late(
         self, connection: Connection, key: tuple[str, str], ended: int, channel: str | None
     ) -> Placement | None:
         dead_letters = self.store.tables.letters
@@ -294,7 +296,9 @@ class QueueManager:
         usage.add("journal", row["bytes"])
         return Placement.PLACED
 
-    def _take_out(self, connection: Connection, usage: QuotaUsage, key: tuple[str, str]) -> None:
+    def _delete_copies(
+        self, connection: Connection, usage: QuotaUsage, key: tuple[str, str]
+    ) -> None:
         """Delete the one copy that the node may have of *key*, wherever it is."""
         dead_letters = self.store.tables.letters
         size = self._size(connection, dead_letters, key)
@@ -302,9 +306,9 @@ class QueueManager:
             connection.execute(delete(dead_letters).where(self._is(dead_letters, key)))
             reach("deadletters.deleted")
             usage.add("letters", -size, -1)
-        self._forget_awaiting(connection, usage, key)
+        self._delete_awaiting(connection, usage, key)
 
-    def _forget_awaiting(
+    def _delete_awaiting(
         self, connection: Connection, usage: QuotaUsage, key: tuple[str, str]
     ) -> None:
         awaiting = self.store.tables.awaiting
@@ -343,10 +347,12 @@ def _overdue(kept: StoredCopy) -> MessageClass:
     """Return the class of a kept message whose time is up, by which of its timers that was."""
     if kept.message_class == MessageClass.ACK_REACH_QUEUE:
         return MessageClass.NACK_RECEIVE_TIMEOUT
-    life = kept.time_to_be_received
+    time_to_be_received = kept.time_to_be_received
     timers = Timers(
         reach_queue=timedelta(microseconds=kept.time_to_reach_queue),
-        be_received=None if life is None else timedelta(microseconds=life),
+        be_received=None
+        if time_to_be_received is None
+        else timedelta(microseconds=time_to_be_received),
     )
     ended = timers.after(timers.until_arrival).ended(arrived=False, at_sender=True)
     assert ended is not None, "no time is left"

@@ -47,7 +47,7 @@ def parse_format_name(text: str) -> FormatName:
     reader = _Reader(text)
     elements = [reader.element()]
     starts = [0]
-    while reader.take(","):
+    while reader.accept(","):
         starts.append(reader.at)
         elements.append(reader.element())
     reader.end()
@@ -66,8 +66,8 @@ def parse_path_name(text: str) -> DirectName | DirectSystemName:
     """
     reader = _Reader(text)
     host = reader.match(_HOST, "the name of a computer, or '.' for this one")
-    reader.need("\\", "a backslash before the queue's name")
-    private = reader.take_keyword("PRIVATE$\\")
+    reader.expect("\\", "a backslash before the queue's name")
+    private = reader.accept_keyword("PRIVATE$\\")
     start = reader.at
     queue = reader.name(QUEUE_CHARACTERS, "a queue's name")
     system = _PATH_SYSTEM.get(queue.upper())
@@ -104,7 +104,7 @@ class _Reader:
         """Read one name of one queue (or list)."""
         start = self.at
         for kind in _KINDS:
-            if self.take_keyword(f"{kind}="):
+            if self.accept_keyword(f"{kind}="):
                 break
         else:
             self.fail(f"{', '.join(f'{kind}=' for kind in _KINDS[:-1])} or {_KINDS[-1]}=", at=start)
@@ -117,11 +117,11 @@ class _Reader:
                 return self._direct()
             case "MACHINE":
                 guid = self._guid()
-                self.need(";", "';' and one of JOURNAL, DEADLETTER, DEADXACT")
+                self.expect(";", "';' and one of JOURNAL, DEADLETTER, DEADXACT")
                 return MachineName(guid, self._system())
             case "DL":
                 guid = self._guid()
-                domain = self.match(_HOST, "a domain's name") if self.take("@") else None
+                domain = self.match(_HOST, "a domain's name") if self.accept("@") else None
                 return DistributionListName(guid, domain)
             case "CONNECTOR":
                 return ConnectorName(self._guid())
@@ -143,7 +143,7 @@ class _Reader:
         """Read what may follow a queue's name: a subqueue, and that its journal is meant."""
         if self._journal():
             return None, True
-        if not self.take(";"):
+        if not self.accept(";"):
             return None, False
         start = self.at
         subqueue = self.name(SUBQUEUE_CHARACTERS, "a subqueue's name, or JOURNAL")
@@ -163,14 +163,14 @@ class _Reader:
         self.at = found.end()
         return found.group()
 
-    def take(self, sign: str) -> bool:
+    def accept(self, sign: str) -> bool:
         """Read *sign* if it comes next."""
         if not self.text.startswith(sign, self.at):
             return False
         self.at += len(sign)
         return True
 
-    def take_keyword(self, word: str) -> bool:
+    def accept_keyword(self, word: str) -> bool:
         """Read *word* in any case if it comes next."""
         # Upper-casing may change a text's length: only this much of it, and only ASCII counts.
         found = self.text[self.at : self.at + len(word)]
@@ -179,9 +179,9 @@ class _Reader:
         self.at += len(word)
         return True
 
-    def need(self, sign: str, what: str) -> None:
+    def expect(self, sign: str, what: str) -> None:
         """Read *sign*, or fail with *what* was expected."""
-        if not self.take(sign):
+        if not self.accept(sign):
             self.fail(what)
 
     def end(self) -> None:
@@ -201,7 +201,7 @@ class _Reader:
 
     def _journal(self) -> bool:
         here = self.at
-        if self.take_keyword(";JOURNAL") and self._stops():
+        if self.accept_keyword(";JOURNAL") and self._stops():
             return True
         self.at = here
         return False
@@ -211,13 +211,13 @@ class _Reader:
 
     def _system(self) -> SystemQueue:
         for kind in SystemQueue:
-            if self.take_keyword(kind.value):
+            if self.accept_keyword(kind.value):
                 return kind
         self.fail("JOURNAL, DEADLETTER or DEADXACT")
 
     def _private(self) -> PrivateName:
         guid = self._guid()
-        self.need("\\", "a backslash and the queue's number in hex")
+        self.expect("\\", "a backslash and the queue's number in hex")
         start = self.at
         digits = self.match(_HEX, "1 to 8 hex digits")
         if len(digits) > 8:
@@ -229,10 +229,10 @@ class _Reader:
         if protocol.is_web:
             return self._web(protocol)
         host = self._address(protocol)
-        self.need("\\", "a backslash before the queue's name")
-        if self.take_keyword("SYSTEM$;"):
+        self.expect("\\", "a backslash before the queue's name")
+        if self.accept_keyword("SYSTEM$;"):
             return DirectSystemName(protocol, host, self._system())
-        private = self.take_keyword("PRIVATE$\\")
+        private = self.accept_keyword("PRIVATE$\\")
         start = self.at
         queue = self.name(QUEUE_CHARACTERS, "a queue's name")
         self.refuse_reserved(queue, start)
@@ -249,7 +249,7 @@ class _Reader:
     def _protocol(self) -> Protocol:
         # The longer name first: HTTPS begins as HTTP does.
         for protocol in sorted(Protocol, key=lambda each: -len(each.value)):
-            if self.take_keyword(f"{protocol.value}:"):
+            if self.accept_keyword(f"{protocol.value}:"):
                 return protocol
         self.fail("TCP:, OS:, IPX:, HTTP: or HTTPS:")
 
@@ -266,16 +266,16 @@ class _Reader:
             self.fail("an IP address", at=start)
 
     def _web(self, protocol: Protocol) -> DirectName:
-        self.need("//", "two slashes and a host")
+        self.expect("//", "two slashes and a host")
         host = self.match(_HOST, "a host's name")
-        if self.take(":"):
+        if self.accept(":"):
             host = f"{host}:{self._port()}"
         separator = "/" if self.text.startswith("/", self.at) else "\\"
-        self.need(separator, "/MSMQ/ and the queue's name")
-        if not self.take_keyword("MSMQ"):
+        self.expect(separator, "/MSMQ/ and the queue's name")
+        if not self.accept_keyword("MSMQ"):
             self.fail("MSMQ")
         self._need_separator("a slash and the queue's name")
-        private = self.take_keyword("PRIVATE$/") or self.take_keyword("PRIVATE$\\")
+        private = self.accept_keyword("PRIVATE$/") or self.accept_keyword("PRIVATE$\\")
         start = self.at
         queue = self.name(QUEUE_CHARACTERS, "a queue's name")
         slash = queue.find("/")
@@ -287,8 +287,8 @@ class _Reader:
         return DirectName(protocol=protocol, host=host, queue=queue, private=private)
 
     def _need_separator(self, what: str) -> None:
-        if not self.take("/"):
-            self.need("\\", what)
+        if not self.accept("/"):
+            self.expect("\\", what)
 
     def _multicast(self) -> MulticastName:
         start = self.at
@@ -302,7 +302,7 @@ class _Reader:
             self.fail("a multicast address, 224.0.0.0 to 239.255.255.255", at=start)
         # The port's digits were taken as part of an IP address, which may have letters.
         self.at = start + len(host)
-        self.need(":", "a colon and the port")
+        self.expect(":", "a colon and the port")
         return MulticastName(str(address), self._port())
 
     def _port(self) -> int:

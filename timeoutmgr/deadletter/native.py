@@ -74,14 +74,14 @@ class CollectDead:
                 attempts=death.count,
             )
             copy = replace(copy, journal=copy.journal | JournalLevel.DEADLETTER)
-            if self._is_told(copy, delivery, work):
+            if self._acknowledges(copy, delivery, work):
                 continue
             placed = self.manager.place(copy, transaction=work.transaction if self.joins else None)
             if placed is not Placement.PLACED:
                 raise MessageRejected("the dead-letter queue is full")
             self.telemetry.count("dead_letters_collected")
 
-    def _is_told(self, copy: StoredCopy, delivery: DeliveryHeaders, work: Work) -> bool:
+    def _acknowledges(self, copy: StoredCopy, delivery: DeliveryHeaders, work: Work) -> bool:
         """Tell another node, which keeps its copy of a transactional message until it hears."""
         if not copy.transactional or delivery.source_node in (None, self.manager.node):
             return False

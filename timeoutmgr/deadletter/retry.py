@@ -56,7 +56,7 @@ def retry(
     done: list[RetriedDeadLetter] = []
     with closing(transport.session()) as session:
         for copy in copies:
-            what = _what_would_be(service, copy)
+            what = _permission(service, copy)
             if what is Retry.WOULD_RETRY and not dry_run:
                 what = _retry(session, service, queue, copy)
             bare = replace(copy, message=Message(id=copy.message.id))
@@ -65,7 +65,7 @@ def retry(
     return done
 
 
-def _what_would_be(service: DeadLetterService, copy: StoredCopy) -> Retry:
+def _permission(service: DeadLetterService, copy: StoredCopy) -> Retry:
     """Return whether *copy* may go back: a stranger may have chosen its destination."""
     try:
         check_destination(copy.destination, service.limits, back_to=service.endpoint)
@@ -77,7 +77,7 @@ def _what_would_be(service: DeadLetterService, copy: StoredCopy) -> Retry:
     return Retry.WOULD_RETRY
 
 
-def again(copy: StoredCopy) -> Outgoing:
+def retried_message(copy: StoredCopy) -> Outgoing:
     """Return the message of *copy* as it is sent once more: its id kept, its limits not."""
     return Outgoing(copy.destination, without_limits(copy.message))
 
@@ -85,7 +85,7 @@ def again(copy: StoredCopy) -> Outgoing:
 def _retry(
     session: TransportSession, service: DeadLetterService, queue: StoredCopyQueue, copy: StoredCopy
 ) -> Retry:
-    outgoing = again(copy)
+    outgoing = retried_message(copy)
     if service.joins:
         with session.transaction() as transaction:
             service.before_sending([outgoing], transaction)
@@ -96,7 +96,7 @@ def _retry(
             elif copy.transactional:
                 # It was moved to what awaits: with this it dies again, of what it died of.
                 service.manager.place(copy, transaction=transaction)
-        return _named(result)
+        return _result_of(result)
     if copy.transactional:
         service.before_sending([outgoing])
     result = _sent(session, outgoing)
@@ -105,7 +105,7 @@ def _retry(
         queue.delete([copy])
     elif copy.transactional and result is not SendResult.UNKNOWN:
         service.manager.place(copy)
-    return _named(result)
+    return _result_of(result)
 
 
 def _sent(
@@ -122,5 +122,5 @@ def _sent(
     return result
 
 
-def _named(result: SendResult) -> Retry:
+def _result_of(result: SendResult) -> Retry:
     return Retry.RETRIED if result is SendResult.CONFIRMED else Retry(result.value)

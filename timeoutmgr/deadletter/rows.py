@@ -36,7 +36,7 @@ def to_row(node: str, copy: StoredCopy) -> dict[str, Any]:
         "time_to_be_received": copy.time_to_be_received,
         "hops": copy.hops,
         "attempts": copy.attempts,
-        "reason": _told(copy.reason),
+        "reason": _storable(copy.reason),
         "late_ack": int(copy.late),
         "channel": copy.channel,
         "headers": headers,
@@ -91,6 +91,6 @@ def _is_utf8(value: str) -> bool:
     return value.isascii() or value == value.encode("utf-8", "replace").decode()
 
 
-def _told(text: str) -> str:
+def _storable(text: str) -> str:
     # An exception's text may hold anything; what is kept of it must not fail the placing.
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")[:REASON_LENGTH]

@@ -10,7 +10,7 @@ from timeoutmgr.contracts.dead_letters import DeadLetterResult
 from timeoutmgr.contracts.delivery_options import DeliveryOptions
 from timeoutmgr.contracts.message_classes import JournalLevel, MessageClass
 from timeoutmgr.crashpoints import reach
-from timeoutmgr.deadletter.acknowledgements import asked_for, final_acknowledgement
+from timeoutmgr.deadletter.acknowledgements import final_acknowledgement, requested_acknowledgements
 from timeoutmgr.deadletter.addresses import destination as queue_of
 from timeoutmgr.deadletter.delivery_headers import (
     MOST_HOPS,
@@ -106,7 +106,7 @@ class DeadLetterService:
                     "transaction of another database than the dead letters': the copy would stay "
                     "if that is undone. Give DeadLetterQueues the queues' own database as its store"
                 )
-            begins, life = _dispatch(one, now), delivery.time_to_be_received
+            begins, time_to_be_received = _dispatch(one, now), delivery.time_to_be_received
             arrives_by = begins + duration_micros(delivery.timers.until_arrival)
             copy = self._stored_copy(
                 one.message, delivery, MessageClass.NORMAL, final_destination(one), now
@@ -114,7 +114,9 @@ class DeadLetterService:
             self.manager.keep(
                 [copy],
                 arrives_by,
-                None if life is None else begins + duration_micros(life),
+                None
+                if time_to_be_received is None
+                else begins + duration_micros(time_to_be_received),
                 transaction=self._joined(transaction),
             )
             reach("deadletters.source_keeps")
@@ -123,12 +125,14 @@ class DeadLetterService:
         self, outgoing: Sequence[Outgoing], transaction: Transaction | None = None
     ) -> list[Outgoing]:
         """Note what reached its queue: what is still to be delayed has not."""
-        told: list[Outgoing] = []
+        acknowledgements: list[Outgoing] = []
         for one in outgoing:
             if names.EXPIRE in one.message.headers or one.via is not None:
                 continue
             delivery = read_delivery_headers(one.message.headers)
-            told += self._told(one.message, delivery, one.destination, MessageClass.ACK_REACH_QUEUE)
+            acknowledgements += self._acknowledgements(
+                one.message, delivery, one.destination, MessageClass.ACK_REACH_QUEUE
+            )
             if self._keeps(delivery):
                 key = one.message.id, one.destination
                 self.manager.arrived([key], transaction=self._joined(transaction))
@@ -136,7 +140,7 @@ class DeadLetterService:
             elif delivery.wants_journal and delivery.source_node == self.manager.node:
                 self._journal(one.message, delivery, one.destination, False, transaction)
                 reach("deadletters.source_journaled")
-        return told
+        return acknowledgements
 
     # --- passing on
 
@@ -193,11 +197,17 @@ class DeadLetterService:
         if not delivery.wants_dead_letter:
             return None
         now, reason = self.clock.now(), str(error)
-        told = tuple(self._told(message, delivery, queue, message_class, reason))
+        acknowledgements = tuple(
+            self._acknowledgements(message, delivery, queue, message_class, reason)
+        )
         source = delivery.source_node
         if delivery.transactional and source is not None and source != self.manager.node:
             final = self._final(message, delivery, queue, message_class, reason)
-            return DeadLetterResult(needed=tuple(final), notifications=told) if final else None
+            return (
+                DeadLetterResult(needed=tuple(final), notifications=acknowledgements)
+                if final
+                else None
+            )
         copy = replace(
             self._stored_copy(message, delivery, message_class, queue, now),
             reason=reason,
@@ -219,7 +229,7 @@ class DeadLetterService:
             f"message {message.id!r:.80} for {queue!r:.80} is dead ({copy.class_name}) on node "
             f"{self.manager.node}: {on_one_line(reason)}"
         )
-        return DeadLetterResult(notifications=told, report=report)
+        return DeadLetterResult(notifications=acknowledgements, report=report)
 
     def expires_with_trace(self, message: Message) -> bool:
         """Return whether it asks for a dead letter."""
@@ -247,15 +257,15 @@ class DeadLetterService:
         if queue in self.journaled:
             self._journal(message, delivery, queue, True, transaction)
             reach("deadletters.target_journaled")
-        told = self._told(message, delivery, queue, ended)
+        acknowledgements = self._acknowledgements(message, delivery, queue, ended)
         if delivery.awaits_final_acknowledgement and delivery.source_node is not None:
             if delivery.source_node == self.manager.node:
                 key, joined = (message.id, queue), self._joined(transaction)
                 self.manager.acknowledge(key, ended, transaction=joined)
                 reach("deadletters.source_settled")
             else:
-                told += self._final(message, delivery, queue, ended)
-        return told
+                acknowledgements += self._final(message, delivery, queue, ended)
+        return acknowledgements
 
     def _final(
         self,
@@ -286,7 +296,7 @@ class DeadLetterService:
             return []
         return [final]
 
-    def _told(
+    def _acknowledgements(
         self,
         message: Message,
         delivery: DeliveryHeaders,
@@ -305,7 +315,9 @@ class DeadLetterService:
                 on_one_line(error),
             )
             return []
-        return asked_for(message, delivery, queue, message_class, self.clock.now(), reason)
+        return requested_acknowledgements(
+            message, delivery, queue, message_class, self.clock.now(), reason
+        )
 
     def _has_lost_its_source(self, delivery: DeliveryHeaders) -> bool:
         """Return whether this node kept the message when it was another installation."""

@@ -46,10 +46,10 @@ class Timers:
 
         A clock that was set back while it lay there counts as no time spent.
         """
-        gone = max(spent, timedelta(0))
-        left = None if self.be_received is None else max(self.be_received - gone, timedelta(0))
+        passed = max(spent, timedelta(0))
+        left = None if self.be_received is None else max(self.be_received - passed, timedelta(0))
         return replace(
-            self, reach_queue=max(self.reach_queue - gone, timedelta(0)), be_received=left
+            self, reach_queue=max(self.reach_queue - passed, timedelta(0)), be_received=left
         )
 
     def ended(self, *, arrived: bool, at_sender: bool = False) -> MessageClass | None:
