@@ -72,7 +72,7 @@ class QueueManager:
                 row = to_row(self.node, copy)
                 self._require_room(usage, row["bytes"])
                 row |= {"deadline": deadline, "received_by": received_by, "channel": None}
-                self._insert(connection, usage, "awaiting", row)
+                self._insert(connection, usage, self.store.tables.awaiting, row)
                 reach("deadletters.kept")
             usage.save(connection, self.store.tables)
 
@@ -142,7 +142,7 @@ class QueueManager:
         self, table: Table, keys: Sequence[dict[str, Any]], *, transaction: Transaction | None
     ) -> int:
         """Delete rows of *table* by their keys; return how many there were."""
-        what = "journal" if table is self.store.tables.journals else "letters"
+        counter = self.store.tables.counter(table)
 
         def work(connection: Connection) -> int:
             usage = self.lock(connection)
@@ -153,7 +153,7 @@ class QueueManager:
                 if size is not None:
                     connection.execute(delete(table).where(one))
                     reach("deadletters.deleted")
-                    usage.add(what, -size, -1)
+                    usage.add(counter, -size, -1)
                     deleted += 1
             usage.save(connection, self.store.tables)
             return deleted
@@ -190,7 +190,7 @@ class QueueManager:
         self._require_room(usage, row["bytes"] - before - awaiting)
         self._delete_copies(connection, usage, copy.key)
         reach("deadletters.taken_out")
-        self._insert(connection, usage, "letters", row)
+        self._insert(connection, usage, tables.letters, row)
         reach("deadletters.placed")
         return Placement.PLACED
 
@@ -319,11 +319,10 @@ class QueueManager:
             usage.add("awaiting", -size, -1)
 
     def _insert(
-        self, connection: Connection, usage: QuotaUsage, what: str, row: dict[str, Any]
+        self, connection: Connection, usage: QuotaUsage, table: Table, row: dict[str, Any]
     ) -> None:
-        table = getattr(self.store.tables, what)
         connection.execute(table.insert(), row)
-        usage.add(what, row["bytes"])
+        usage.add(self.store.tables.counter(table), row["bytes"])
 
     def _size(self, connection: Connection, table: Table, key: tuple[str, str]) -> int:
         found = connection.execute(select(table.c.bytes).where(self._is(table, key)))

@@ -4,7 +4,7 @@ So placing is one at a time per node, quotas are exact, and no two transactions 
 in different orders.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Final
 
 from sqlalchemy import Connection, update
@@ -30,8 +30,7 @@ class Quotas:
 
     def __post_init__(self) -> None:
         """Check every value."""
-        for name in ("dead_letters", "journal", "node"):
-            value = getattr(self, name)
+        for name, value in asdict(self).items():
             if value is not None and value < 0:
                 raise ConfigurationError(f"quota {name} is a number of bytes or None, got {value}")
 

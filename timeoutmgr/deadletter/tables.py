@@ -39,6 +39,12 @@ class DeadLetterTables:
     awaiting: Table
     journals: Table
 
+    def counter(self, table: Table) -> str:
+        """Return the prefix of the columns that count the rows of *table* in a node's row."""
+        if table is self.journals:
+            return "journal"
+        return "awaiting" if table is self.awaiting else "letters"
+
 
 def dead_letter_tables(schema: str | None, prefix: str) -> DeadLetterTables:
     """Return the tables in *schema* (None: the connection's own) whose names begin with *prefix*.
