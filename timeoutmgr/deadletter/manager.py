@@ -182,7 +182,7 @@ class QueueManager:
     ) -> Placement:
         tables = self.store.tables
         row = to_row(self.node, copy)
-        before = self._size(connection, tables.letters, copy.key)
+        before = self._size(connection, tables.dead_letters, copy.key)
         own = self.quotas.dead_letters
         if own is not None and usage.of("letters") - before + row["bytes"] > own:
             return Placement.OVER_QUOTA
@@ -190,7 +190,7 @@ class QueueManager:
         self._require_room(usage, row["bytes"] - before - awaiting)
         self._delete_copies(connection, usage, copy.key)
         reach("deadletters.taken_out")
-        self._insert(connection, usage, tables.letters, row)
+        self._insert(connection, usage, tables.dead_letters, row)
         reach("deadletters.placed")
         return Placement.PLACED
 
@@ -248,7 +248,7 @@ class QueueManager:
     def _note_late(
         self, connection: Connection, key: tuple[str, str], ended: int, channel: str | None
     ) -> Placement | None:
-        dead_letters = self.store.tables.letters
+        dead_letters = self.store.tables.dead_letters
         one = and_(self._is(dead_letters, key), dead_letters.c.xact == 1)
         values: dict[str, Any] = {"class": ended} if is_negative(ended) else {"late_ack": 1}
         named = update(dead_letters).where(one).values(values | {"channel": channel})
@@ -300,7 +300,7 @@ class QueueManager:
         self, connection: Connection, usage: QuotaUsage, key: tuple[str, str]
     ) -> None:
         """Delete the one copy that the node may have of *key*, wherever it is."""
-        dead_letters = self.store.tables.letters
+        dead_letters = self.store.tables.dead_letters
         size = self._size(connection, dead_letters, key)
         if size:
             connection.execute(delete(dead_letters).where(self._is(dead_letters, key)))

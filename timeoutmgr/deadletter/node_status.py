@@ -62,7 +62,7 @@ class NodeStatus:
 def read_node_status(manager: QueueManager) -> NodeStatus:
     """Look at the node of *manager*; raises SchemaMissing where it is not installed."""
     tables, quotas = manager.store.tables, manager.quotas
-    dead_letters, nodes = tables.letters.c, tables.nodes
+    dead_letters, nodes = tables.dead_letters.c, tables.nodes
     lying = (
         select(
             dead_letters.xact,

@@ -156,7 +156,7 @@ class StoredCopyQueue:
     @property
     def _table(self) -> Table:
         tables = self.manager.store.tables
-        return tables.journals if self.kind is NodeQueue.JOURNAL else tables.letters
+        return tables.journals if self.kind is NodeQueue.JOURNAL else tables.dead_letters
 
     def _conditions(self, which: StoredCopyFilter) -> list[ColumnElement[bool]]:
         table = self._table

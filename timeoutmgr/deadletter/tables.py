@@ -35,7 +35,7 @@ class DeadLetterTables:
 
     metadata: MetaData
     nodes: Table
-    letters: Table
+    dead_letters: Table
     awaiting: Table
     journals: Table
 
