@@ -1,4 +1,4 @@
-"""The system's clock; everything else is given one."""
+"""The clock of the host; every other part gets its clock from its caller."""
 
 import time
 
@@ -9,7 +9,7 @@ class SystemClock:
     """Wall clock and monotonic clock of this host."""
 
     def now(self) -> Micros:
-        """Return UTC microseconds; whole nanoseconds are cut off, never rounded up."""
+        """Return UTC microseconds; nanoseconds are cut off, never rounded up."""
         return time.time_ns() // 1_000
 
     def monotonic(self) -> float:

@@ -232,23 +232,23 @@ POINTS: Final[Mapping[str, str]] = {
     "upgrade.revisions_run": "All revisions have run; where DDL is transactional the commit is to "
     "come.",
 }
-"""Every point, with what has happened there and what has not."""
+"""Every crash point: the side effect that has happened there, and the next, which has not."""
 
 
 _armed: Callable[[str], None] | None = None
 
 
 def reach(name: str) -> None:
-    """Come by a point; *name* is in ``POINTS``. Does nothing in a process that is not armed."""
+    """Pass crash point *name*, a key of ``POINTS``. A process that is not armed does nothing."""
     if _armed is not None:
         _armed(name)
 
 
 def arm(setting: str) -> None:
-    """Have this process kill itself with SIGKILL where *setting*, ``name:nth``, says.
+    """Arm this process: it kills itself with SIGKILL at *setting*, ``name:nth``.
 
-    It dies when it comes by the point *name* for the *nth* time; without ``:nth`` the first time.
-    Raises ConfigurationError for nonsense.
+    The process dies when it passes the point *name* for the *nth* time; without ``:nth``, the
+    first time. Raises ConfigurationError for an unknown name or number.
     """
     global _armed
     _armed = _dying_at(setting)
@@ -266,13 +266,13 @@ def _dying_at(setting: str) -> Callable[[str], None]:
             "hit to die"
         )
     nth = int(number or 1)
-    hits = itertools.count(1)  # one step of it cannot be torn apart by another thread
+    hits = itertools.count(1)  # atomic: no other thread can split a step
 
     def come_by(name: str) -> None:
         if name not in POINTS:
             raise ValueError(f"crash point {name!r} is not registered")
         if name == doomed and next(hits) == nth:
-            os.write(2, f"dies at crash point {setting}\n".encode())  # not buffered: no flush comes
+            os.write(2, f"dies at crash point {setting}\n".encode())  # not buffered: no flush
             os.kill(os.getpid(), signal.SIGKILL)
 
     return come_by

@@ -1,31 +1,31 @@
-"""One tree of errors, so that a caller can catch as widely or as narrowly as wanted.
+"""One tree of errors: callers catch as widely or as narrowly as they need.
 
 ::
 
     TimeoutManagerError
     ├── ConfigurationError          wrong before anything runs
-    │   ├── UnknownSetting          a key nobody reads, with the nearest that is read
-    │   ├── UnknownPart             a transport, persistence or feature of no known name
+    │   ├── UnknownSetting          a key that is not read, with the nearest known key
+    │   ├── UnknownPart             a transport, persistence or feature of an unknown name
     │   ├── CombinationRefused      transport x store x mode cannot keep the promises
     │   ├── FeatureRefused          a prerequisite of an enabled feature is not met
-    │   ├── DelayedDeliveryDisabled a delay was asked for and no feature delivers delays
-    │   ├── Unsupported             asked of a feature that cannot do it, with what can
-    │   ├── TopologyMismatch        something of that name has other arguments on the broker
+    │   ├── DelayedDeliveryDisabled a message has a delay, and no feature delivers delays
+    │   ├── Unsupported             an operation that a feature lacks, with an alternative
+    │   ├── TopologyMismatch        an exchange or queue has other arguments on the broker
     │   ├── SchemaMissing           the tables are not there, or too old
     │   ├── PipelineUnavailable     Spark, Java or a driver of the data pipeline is missing
-    │   ├── RunConflict             a run of the pipeline was not finished, or is another one
-    │   ├── QueueMissing            a queue that is needed does not exist
-    │   ├── WrongPair               store and broker of an endpoint belong to others
+    │   ├── RunConflict             a run of the pipeline is unfinished, or has another plan
+    │   ├── QueueMissing            a required queue does not exist
+    │   ├── WrongPair               store and broker belong to different endpoints
     │   ├── LossyQueue              a queue that exists drops messages that it accepted
-    │   └── MigrationRefused        a migration may not start, or not go on like this
-    ├── InvalidMessage              bad input at the door; nothing was sent
+    │   └── MigrationRefused        a migration may not start, or may not continue
+    ├── InvalidMessage              the caller's message is invalid; nothing was sent
     │   ├── MessageTooLarge
     │   ├── IdInUse                 the message id was used for another delayed message
     │   ├── DelayTooLong            further ahead than the broker's delay levels reach
-    │   ├── DestinationNotAllowed   the destination is not one that may be sent to
-    │   ├── WrongColumns            a data set has not the columns that a job needs
-    │   ├── TooManyRejects          too much of a data set cannot be scheduled; nothing was
-    │   └── InvalidQueueName        a format or path name that breaks the grammar, and where
+    │   ├── DestinationNotAllowed   the rules forbid the destination
+    │   ├── WrongColumns            a data set lacks columns that a job needs
+    │   ├── TooManyRejects          too many rows cannot be scheduled; nothing was scheduled
+    │   └── InvalidQueueName        a format or path name breaks the grammar, with the place
     ├── MessageRejected             a received message that no retry can mend
     │   ├── ContentConflict         its id was used before, with other content
     │   └── ReceivedTooLate         its time to be received is over
@@ -33,19 +33,19 @@
     ├── DeliveryFailed              the broker did not take responsibility
     │   ├── Unroutable              there is no such destination queue
     │   └── DeliveryUnknown         the confirm did not come; it may have been taken
-    ├── StorageUnavailable          the store cannot be reached; later it may
+    ├── StorageUnavailable          the store is out of reach now; try again later
     │   ├── NodeFull                a node of dead letters has reached its quota
-    │   └── StorageConflict         a transaction lost against another; again it may well succeed
-    ├── TransportUnavailable        the broker cannot be reached; later it may
-    ├── LeaseLost                   somebody else owns the message by now
+    │   └── StorageConflict         a transaction lost against another; try it again
+    ├── TransportUnavailable        the broker is out of reach now; try again later
+    ├── LeaseLost                   another receiver owns the message now
     ├── EndpointClosed              an endpoint was used after ``close``; nothing was sent
-    ├── MigrationFailed             a migration stopped; its ledger says where
-    ├── ContentDiffers              a row to be loaded is stored already, and is another one
-    ├── SnapshotEnded               what a run of the pipeline looks at went away
-    ├── ArchiveMismatch             what was written is not what was read; nothing was removed
-    └── BulkInterrupted             a bulk stopped half-way; it holds what was not taken
+    ├── MigrationFailed             a migration stopped; its ledger has the place
+    ├── ContentDiffers              a stored row has the id of a new row, and other content
+    ├── SnapshotEnded               the database ended the snapshot that a run reads
+    ├── ArchiveMismatch             written and read rows differ; nothing was removed
+    └── BulkInterrupted             a bulk stopped half-way; it has the rejected rest
 
-A sentence says what came, what was expected, and what to do.
+Each error text has the value, the expectation and the remedy.
 """
 
 from collections.abc import Mapping, Sequence
@@ -56,7 +56,7 @@ LOSSY_REMEDY: Final = (
     "empty the queue, delete it and run `timeoutmgr install`, which creates it anew (take a policy "
     "off instead); or admit the loss with accept_loss = true"
 )
-"""What to do about a queue that drops messages."""
+"""Remedy for a queue that drops messages."""
 
 
 class TimeoutManagerError(Exception):
@@ -68,7 +68,7 @@ class ConfigurationError(TimeoutManagerError):
 
 
 class UnknownSetting(ConfigurationError):
-    """A setting that nobody reads, most likely misspelt."""
+    """A setting that no part reads, most likely misspelt."""
 
     def __init__(self, key: str, source: str, suggestion: str | None, known: list[str]) -> None:
         hint = f"did you mean {suggestion!r}?" if suggestion else f"known: {', '.join(known)}"
@@ -105,7 +105,7 @@ class FeatureRefused(ConfigurationError):
 
 
 class DelayedDeliveryDisabled(ConfigurationError):
-    """A message was to be delayed, and no enabled feature can do that."""
+    """A message has a delay, and no enabled feature delays messages."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -117,7 +117,7 @@ class DelayedDeliveryDisabled(ConfigurationError):
 
 
 class Unsupported(ConfigurationError):
-    """What was asked for, this way of delaying messages cannot do."""
+    """The enabled way to delay messages lacks the requested operation."""
 
     def __init__(self, what: str, reason: str, alternative: str) -> None:
         super().__init__(f"{what} is not supported: {reason}. {alternative}")
@@ -126,7 +126,7 @@ class Unsupported(ConfigurationError):
 
 
 class TopologyMismatch(ConfigurationError):
-    """An exchange or queue exists with other arguments than are needed."""
+    """An exchange or queue exists with other arguments than the endpoint declares."""
 
     def __init__(self, name: str, broker_says: str) -> None:
         super().__init__(
@@ -165,13 +165,13 @@ class LossyQueue(ConfigurationError):
     """Queues of the endpoint exist already, and drop messages that they accepted."""
 
     def __init__(self, losses: Mapping[str, Sequence[str]]) -> None:
-        told = "; ".join(f"queue {name!r}: {', '.join(each)}" for name, each in losses.items())
-        super().__init__(f"an existing queue would lose accepted messages: {told}; {LOSSY_REMEDY}")
+        shown = "; ".join(f"queue {name!r}: {', '.join(each)}" for name, each in losses.items())
+        super().__init__(f"an existing queue would lose accepted messages: {shown}; {LOSSY_REMEDY}")
         self.losses = losses
 
 
 class MigrationRefused(ConfigurationError):
-    """A migration may not start, or not go on like this; nothing was moved. One reason a line."""
+    """A migration may not start or continue; nothing was moved. Each line gives a reason."""
 
     def __init__(self, what: str, reasons: list[str]) -> None:
         super().__init__("\n  ".join([what, *reasons]))
@@ -179,7 +179,7 @@ class MigrationRefused(ConfigurationError):
 
 
 class InvalidMessage(TimeoutManagerError, ValueError):
-    """What was to be sent is not sendable; nothing was sent."""
+    """The message is invalid; nothing was sent."""
 
 
 class MessageTooLarge(InvalidMessage):
@@ -208,7 +208,7 @@ class IdInUse(InvalidMessage):
 
 
 class DelayTooLong(InvalidMessage):
-    """A delay that the delay levels of a broker cannot hold."""
+    """A delay beyond the range of the broker's delay levels."""
 
     def __init__(self, delay: timedelta, limit: timedelta) -> None:
         super().__init__(
@@ -221,14 +221,14 @@ class DelayTooLong(InvalidMessage):
 
 
 class DestinationNotAllowed(InvalidMessage):
-    """The destination belongs to somebody else, or is outside what is allowed."""
+    """The destination belongs to another endpoint, or the rules forbid it."""
 
 
 class InvalidQueueName(InvalidMessage):
     """A format name or path name that breaks the grammar; *at* counts characters from 0."""
 
     def __init__(self, text: str, at: int, expected: str) -> None:
-        # Spelt out one for one where it can be, so that the caret stands below the character.
+        # Each character stays one character: the caret stands below the error.
         shown = "".join(
             each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in text
         )
@@ -248,7 +248,7 @@ class MessageRejected(TimeoutManagerError):
 
 
 class ContentConflict(MessageRejected):
-    """A delayed message whose id was used before, with other content; the first one stays."""
+    """A delayed message with a used id and other content; the first message stays."""
 
     def __init__(self, message_id: str, timeout_id: str) -> None:
         super().__init__(
@@ -263,7 +263,7 @@ class ReceivedTooLate(MessageRejected):
 
 
 class HandlerFailed(TimeoutManagerError):
-    """A handler failed in a way that is not to be taken for anything else; the cause tells how."""
+    """A handler ended its thread, or its own SQL was wrong; the cause has the details."""
 
     def __init__(self, error: BaseException) -> None:
         super().__init__(f"the handler failed with {type(error).__name__}: {error}")
@@ -289,7 +289,7 @@ class DeliveryUnknown(DeliveryFailed):
 
 
 class StorageUnavailable(TimeoutManagerError):
-    """The store cannot be reached now. Nothing is wrong with the message at hand."""
+    """The store is out of reach now; the message at hand is sound."""
 
 
 class NodeFull(StorageUnavailable):
@@ -307,7 +307,7 @@ class StorageConflict(StorageUnavailable):
 
 
 class TransportUnavailable(TimeoutManagerError):
-    """The broker cannot be reached now. Nothing is wrong with the message at hand."""
+    """The broker is out of reach now; the message at hand is sound."""
 
 
 class EndpointClosed(TimeoutManagerError):
@@ -326,4 +326,4 @@ class MigrationFailed(TimeoutManagerError):
 
 
 class LeaseLost(TimeoutManagerError):
-    """The lease on a received message ended before it was acknowledged; another has it now."""
+    """The lease on a received message ended before its acknowledgement; another receiver has it."""

@@ -1,4 +1,4 @@
-"""Parts by name: ours from one table (so that a checkout works), others' from entry points."""
+"""Parts by name: our parts from a table (so that a checkout works), plugins from entry points."""
 
 import importlib
 import sys
@@ -16,7 +16,7 @@ TRANSPORTS: Final = "timeoutmgr.transports"
 FEATURES: Final = "timeoutmgr.features.feature"
 DELAYED_STORES: Final = "timeoutmgr.delayed_stores"
 PARTS: Final = "timeoutmgr.parts"
-"""Parts of ours that are enabled otherwise than by name."""
+"""Our parts that a class enables, not a name."""
 
 BUILT_IN: Final = MappingProxyType(
     {
@@ -36,14 +36,14 @@ BUILT_IN: Final = MappingProxyType(
         (DELAYED_STORES, "postgresql"): "timeoutmgr.persistence:SqlDelayedMessageStore",
         (DELAYED_STORES, "mysql"): "timeoutmgr.persistence:SqlDelayedMessageStore",
         (DELAYED_STORES, "mariadb"): "timeoutmgr.persistence:SqlDelayedMessageStore",
-        # It refuses, with the reason.
+        # The class refuses this dialect, with the reason.
         (DELAYED_STORES, "mssql"): "timeoutmgr.persistence:SqlDelayedMessageStore",
         (PARTS, "delayed-delivery"): "timeoutmgr.satellites:DelayedDelivery",
         (PARTS, "unroutable"): "timeoutmgr.satellites:SettleUnroutable",
     }
 )
-"""Group and name to ``module:attribute``. Kombu's own transports are not listed: any URL scheme
-that is not a database's goes to kombu."""
+"""Group and name to ``module:attribute``. Kombu's own transports are not listed: kombu gets
+any URL scheme that is not a database's."""
 
 
 def load(group: str, name: str) -> Any:
@@ -56,7 +56,7 @@ def load(group: str, name: str) -> Any:
         return entry.load()
     known = names(group)
     near = get_close_matches(name, known, n=1)
-    # What was meant as a URL and lacks its scheme may hold a password.
+    # The name may be a URL without its scheme, and so contain a password.
     raise UnknownPart(group, redact(name), near[0] if near else None, known)
 
 

@@ -1,6 +1,6 @@
-"""Events out: counters and the last values, for status, health files and tests.
+"""Counters and last values, for status, health files and tests.
 
-A telemetry is called on hot paths and from many threads: it must be quick and must not raise.
+Many threads call a telemetry on hot paths: its methods must be quick and must not raise.
 """
 
 import threading
@@ -10,10 +10,10 @@ from typing import Protocol, runtime_checkable
 
 
 class Telemetry(Protocol):
-    """Where events go."""
+    """Receiver of events."""
 
     def count(self, event: str, amount: int = 1) -> None:
-        """Add *amount* to what was counted of *event*."""
+        """Add *amount* to the count of *event*."""
         ...
 
     def value(self, name: str, value: float) -> None:
@@ -31,7 +31,7 @@ class HasSnapshot(Protocol):
 
 
 class Counters:
-    """Keeps everything in this process; ``snapshot`` reads it."""
+    """Keep counts and values in this process; ``snapshot`` reads them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -39,7 +39,7 @@ class Counters:
         self._values: dict[str, float] = {}
 
     def count(self, event: str, amount: int = 1) -> None:
-        """Add *amount* to what was counted of *event*."""
+        """Add *amount* to the count of *event*."""
         with self._lock:
             self._counts[event] += amount
 
@@ -49,6 +49,6 @@ class Counters:
             self._values[name] = value
 
     def snapshot(self) -> Mapping[str, float]:
-        """Return all counts and values at one look."""
+        """Return all counts and values of one moment."""
         with self._lock:
             return {**self._counts, **self._values}
