@@ -141,10 +141,10 @@ def many_parameters_share() -> float:
 
 
 def gerunds() -> list[str]:
-    """Return the modules that are called by a gerund; housekeeping is the field's word."""
+    """Return the modules that are called by a gerund; a participle before a noun is none."""
     names = [module.name.rpartition(".")[2] for module in house.modules().values()]
     ending = re.compile(r"(^|_)[a-z]{2,}ing(_|$)")
-    nouns = {"housekeeping", "testing", "string", "routing_key"}
+    nouns = {"housekeeping", "testing", "string", "routing_key", "fencing_token", "waiting_message"}
     return sorted(name for name in names if ending.search(name) and name not in nouns)
 
 

@@ -43,7 +43,7 @@ def be_patient(connection: Connection) -> None:
 def _bound_psycopg(engine: Engine, answers: Answers) -> None:
     import psycopg
 
-    class BoundedConnection(psycopg.Connection[Any]):
+    class PsycopgConnection(psycopg.Connection[Any]):
         """Waits for an answer no longer than it may, if it is not patient."""
 
         is_patient = False
@@ -64,7 +64,7 @@ def _bound_psycopg(engine: Engine, answers: Answers) -> None:
         if answers.is_given_up:
             raise psycopg.OperationalError(_GIVEN_UP)
         with answers.waiting(None):
-            connected = BoundedConnection.connect(*arguments, **parameters)
+            connected = PsycopgConnection.connect(*arguments, **parameters)
         answers.sign()
         return connected
 
@@ -74,7 +74,7 @@ def _bound_pymysql(engine: Engine, connect_timeout: float, answers: Answers) -> 
 
     base: Any = pymysql.Connection  # its stubs leave out the methods that read an answer
 
-    class BoundedConnection(base):  # type: ignore[misc]  # its base is Any
+    class PyMySqlConnection(base):  # type: ignore[misc]  # its base is Any
         """Waits for an answer no longer than it may, once it is connected."""
 
         is_connected = False
@@ -105,7 +105,7 @@ def _bound_pymysql(engine: Engine, connect_timeout: float, answers: Answers) -> 
         # The greeting is read with the read time-out; a silent server is seen no sooner else.
         quick = {"read_timeout": connect_timeout, "write_timeout": connect_timeout}
         with answers.waiting(None):
-            connection: Any = BoundedConnection(*arguments, **{**parameters, **quick})
+            connection: Any = PyMySqlConnection(*arguments, **{**parameters, **quick})
         answers.sign()
         connection.is_connected = True
         return connection

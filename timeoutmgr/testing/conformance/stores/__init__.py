@@ -3,10 +3,10 @@
 from timeoutmgr.testing.conformance.samples import SetClock
 from timeoutmgr.testing.conformance.shared_cases import SharedCases
 from timeoutmgr.testing.conformance.stores.claims import TimeoutClaims
-from timeoutmgr.testing.conformance.stores.commands import TimeoutCommands
+from timeoutmgr.testing.conformance.stores.commands import CommandCases
 from timeoutmgr.testing.conformance.stores.dispatch_lock import TimeoutDispatchLock
 from timeoutmgr.testing.conformance.stores.insertion import TimeoutInsertion
-from timeoutmgr.testing.conformance.stores.queries import TimeoutQueries
+from timeoutmgr.testing.conformance.stores.queries import QueryCases
 from timeoutmgr.testing.conformance.stores.races import TimeoutRaces
 from timeoutmgr.testing.conformance.stores.repeats import TimeoutRepeats
 from timeoutmgr.testing.conformance.stores.suite import Stores
@@ -21,8 +21,8 @@ class StoreConformance(
     TimeoutRepeats,
     TimeoutClaims,
     TimeoutDispatchLock,
-    TimeoutCommands,
-    TimeoutQueries,
+    CommandCases,
+    QueryCases,
     TimeoutRaces,
     TimeoutTransactions,
 ):

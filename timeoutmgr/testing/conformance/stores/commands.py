@@ -24,7 +24,7 @@ from timeoutmgr.testing.conformance.stores.suite import (
 )
 
 
-class TimeoutCommands(StoreSuite):
+class CommandCases(StoreSuite):
     """``cancel``, ``cancel_saga`` and ``reschedule``."""
 
     def test_a_cancelled_timeout_is_never_dispatched(

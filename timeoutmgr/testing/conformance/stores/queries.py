@@ -49,7 +49,7 @@ FILTERS = {
 }
 
 
-class TimeoutQueries(StoreSuite):
+class QueryCases(StoreSuite):
     """``find``, ``key_of``, ``list``, ``count``, ``statistics``, heartbeats, ``purge``."""
 
     @pytest.mark.parametrize("which", FILTERS, ids=range(len(FILTERS)))
