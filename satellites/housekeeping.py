@@ -12,7 +12,7 @@ from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.telemetry import Telemetry
 
-from .purge import PurgeRounds
+from .purge import Purger
 
 logger = logging.getLogger(__name__)
 
@@ -46,14 +46,12 @@ class Housekeeping:
         self._monotonic = monotonic
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
-        self._purge = PurgeRounds(
-            store, telemetry=telemetry, rest=self._stop.wait, monotonic=monotonic
-        )
+        self._purger = Purger(store, telemetry=telemetry, rest=self._stop.wait, monotonic=monotonic)
 
     def start(self) -> None:
         """Start; the first heartbeat is written at once."""
         self._stop.clear()
-        self._purge.begin()
+        self._purger.restart()
         self._thread = threading.Thread(
             target=self._run, name="timeoutmgr-housekeeping", daemon=True
         )
@@ -87,7 +85,7 @@ class Housekeeping:
         self._ready()
         self._measure_offset(lambda: self._store.heartbeat(self._owner, self._state()))
         self._tend()
-        self._purge.until(begun + _EVERY)
+        self._purger.purge_until(begun + _EVERY)
 
     def _tend(self) -> None:
         for _ in range(_STEPS):

@@ -107,7 +107,7 @@ class PollTimeouts:
             self.telemetry.count("timeouts_claimed", sum(len(one.keys) for one in claimed))
             if chunk.next_due is None or chunk.next_due > self.clock.now():
                 # Not at once: to look again would take from the dispatch of this very chunk.
-                return _next_look(claimed[-1].keys[-1].due, chunk.next_due)
+                return _next_poll_time(claimed[-1].keys[-1].due, chunk.next_due)
         return None
 
     def _claim_and_send(self, session: TransportSession, chunks: int) -> Chunk:
@@ -126,7 +126,7 @@ class PollTimeouts:
             self._send(chunk.all, session, None)
         except Exception as error:
             reach("poller.not_sent")
-            missed = error.maybe if isinstance(error, _NotTaken) else _all_maybe(chunk)
+            missed = error.maybe if isinstance(error, _ChunksRefused) else _all_maybe(chunk)
             for token, maybe in missed.items():
                 self.store.release(token, maybe_sent=maybe)
                 reach("poller.released")
@@ -159,7 +159,7 @@ class PollTimeouts:
             if result is not SendResult.CONFIRMED
         }
         if missed:
-            raise _NotTaken(self.queue, missed)
+            raise _ChunksRefused(self.queue, missed)
 
     @property
     def lead(self) -> Micros:
@@ -183,12 +183,12 @@ class PollTimeouts:
         self.store.notify_stored(due)
 
 
-def _next_look(handed_on: Micros, next_due: Micros | None) -> Micros:
-    """Return when to look again, where all that is due was *handed_on*, up to that instant."""
-    again = handed_on + _PUT_OFF
+def _next_poll_time(sent: Micros, next_due: Micros | None) -> Micros:
+    """Return when to look again, where all that is due was *sent*, up to that instant."""
+    again = sent + _PUT_OFF
     if next_due is None:
         return again
-    dense = next_due - handed_on < _DENSE
+    dense = next_due - sent < _DENSE
     return min(again, next_due + _DENSE if dense else next_due)
 
 
@@ -224,7 +224,7 @@ class Poll(Protocol):
         ...
 
 
-class _NotTaken(TransportUnavailable):
+class _ChunksRefused(TransportUnavailable):
     """The dispatcher's queue did not take all chunks.
 
     *maybe* says of the claim of each whether it did, and only its answer is lost.
@@ -283,7 +283,7 @@ class Poller:
         # Not at skipped runs: the poll that runs will end, and pull forward then.
         scheduler.add_listener(self._pull_forward, EVENT_JOB_EXECUTED | EVENT_JOB_ERROR)
         self._submitted = self._ended = 0
-        scheduler.add_listener(self._submitted_one, EVENT_JOB_SUBMITTED)
+        scheduler.add_listener(self._on_submitted, EVENT_JOB_SUBMITTED)
         scheduler.add_job(
             self._poll,
             IntervalTrigger(seconds=self._interval.total_seconds(), timezone=UTC),
@@ -310,7 +310,7 @@ class Poller:
         if at is not None:
             self._run_at(at)
 
-    def look(self) -> None:
+    def poll_now(self) -> None:
         """Have a poll now: another process may have stored what this poller has not seen."""
         at = self._schedule.wake(self._clock.now())
         if at is not None:
@@ -331,19 +331,19 @@ class Poller:
         """By how much the store's clock is ahead of this host's; None before it is measured."""
         return self._offset if self._is_measured else None
 
-    def measure_offset(self, tell: Callable[[], Micros | None] = lambda: None) -> None:
+    def measure_offset(self, ask: Callable[[], Micros | None] = lambda: None) -> None:
         """Measure by how much the store's clock is ahead of this host's; about once a minute.
 
-        Due times are the store's, wake-ups this host's. *tell* is what else is asked of the store
+        Due times are the store's, wake-ups this host's. *ask* is what else is asked of the store
         just now, and may return the offset. Raises StorageUnavailable.
         """
-        if self._measure(tell) > _OFFSET_MOVED:
+        if self._measure(ask) > _OFFSET_MOVED:
             self._run_at(self._clock.now())
 
-    def _measure(self, tell: Callable[[], Micros | None] = lambda: None) -> Micros:
+    def _measure(self, ask: Callable[[], Micros | None] = lambda: None) -> Micros:
         """Measure the offset; return by how much it moved."""
         wall_ahead = self._wall_ahead()
-        offset = tell()
+        offset = ask()
         if offset is None:
             before = self._clock.now()
             theirs = self._step.now()
@@ -436,7 +436,7 @@ class Poller:
             if now_next is None or now_next >= at:
                 return
 
-    def _submitted_one(self, event: Any) -> None:
+    def _on_submitted(self, event: Any) -> None:
         """Pull forward again where the poll was over before APScheduler had written it down.
 
         A short poll may end while the scheduler still submits it. Its end is then told from

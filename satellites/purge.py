@@ -21,7 +21,7 @@ _URGENT: Final = 0.5
 """The same while the lag grows: more rows become old than are removed."""
 
 
-class PurgeRounds:
+class Purger:
     """Removes old rows, a transaction at a time, with rests that the measured lag decides about.
 
     A removal that takes longer, on a slow or busy server, is followed by a longer rest: dispatches
@@ -46,11 +46,11 @@ class PurgeRounds:
         self._took = 0.0
         self._pace = _GENTLE
 
-    def begin(self) -> None:
+    def restart(self) -> None:
         """Have the next round look, whenever the last one was."""
         self._next = -math.inf
 
-    def until(self, end: float) -> None:
+    def purge_until(self, end: float) -> None:
         """Purge until nothing is old, or the monotonic clock reaches *end*.
 
         Where the first look finds nothing, further rounds do not look for half an hour. Raises

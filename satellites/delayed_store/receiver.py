@@ -86,7 +86,7 @@ class StoreDelayed:
             self.telemetry.count("wakes_received", len(wakes))
             newest, _ = wakes[-1]
             self.wake_log.note(newest, self.clock.monotonic(), len(wakes))
-            dues.append(self.wake_limit.at(min(due for _, due in wakes), self.clock.now()))
+            dues.append(self.wake_limit.poll_time(min(due for _, due in wakes), self.clock.now()))
         if dues:
             earliest = min(dues)
             # Not before: a poller woken by a row that it cannot see yet would sleep past it.

@@ -170,7 +170,7 @@ class TimeoutManager:
         )
         senders = SenderClocks(lambda: poller.offset, context.clock, context.telemetry)
         others = OtherPollers(
-            store.wakeups(poller.look) if isinstance(store, WakesProcesses) else None,
+            store.wakeups(poller.poll_now) if isinstance(store, WakesProcesses) else None,
             endpoint=settings.name,
             interval=self.interval,
             now=lambda: context.clock.now() + (poller.offset or 0),
@@ -204,7 +204,7 @@ class TimeoutManager:
             queue=control,
             step=dispatch,
             batch=ORDERS,
-            storage=Outage(breaker=breakers.look_up, probe=ready.probe),
+            storage=Outage(breaker=breakers.dispatch_lock, probe=ready.probe),
             broker=breakers.dispatch,
         )
         housekeeping = Housekeeping(
@@ -252,7 +252,7 @@ class _Breakers:
     """One for each way to fail: each is disarmed only by what it is about."""
 
     fetch: OutageBreaker
-    look_up: OutageBreaker
+    dispatch_lock: OutageBreaker
     store: OutageBreaker
     dispatch: OutageBreaker
 
@@ -265,7 +265,7 @@ def _breakers(context: FeatureContext, wait: timedelta) -> _Breakers:
         fetch=context.breakers.over_outages(
             "TimeoutStorageConnectivity", wait, FETCH_SENTENCE, stored
         ),
-        look_up=context.breakers.over_outages("TimeoutLookUp", wait, FETCH_SENTENCE, stored),
+        dispatch_lock=context.breakers.over_outages("TimeoutLookUp", wait, FETCH_SENTENCE, stored),
         store=context.breakers.over_outages("TimeoutStorage", wait, STORE_SENTENCE, stored),
         dispatch=context.breakers.over_outages("TimeoutDispatch", wait, DISPATCH_SENTENCE, queued),
     )

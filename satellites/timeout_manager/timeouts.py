@@ -48,7 +48,7 @@ from .wake_limit import WakeLimit
 logger = logging.getLogger(__name__)
 
 _ROUTING = (*headers.ROUTING, headers.ON_CONFLICT, headers.DELIVER_AT_GIVEN)
-_TOLD: Final = {
+_REPORTS: Final = {
     RepeatKind.DUPLICATE: ("duplicates", logging.INFO, "drops a duplicate"),
     RepeatKind.CANCELLED: ("cancelled_on_arrival", logging.INFO, "drops a cancelled message"),
     RepeatKind.REPLACED: ("timeouts_replaced", logging.INFO, "replaced a pending timeout"),
@@ -113,7 +113,7 @@ class StoreTimeouts:
                 reach("timeouts.cleared")
                 self.telemetry.count("timeouts_cleared", cleared)
         if work.scope is not None:
-            timeouts = self._straight_on(timeouts, work)
+            timeouts = self._dispatch_due(timeouts, work)
         wakes = [
             (received, order.due)
             for received, order in zip(batch, orders, strict=True)
@@ -124,7 +124,7 @@ class StoreTimeouts:
             self.telemetry.count("wakes_received", len(wakes))
             newest, _ = wakes[-1]
             self.wake_log.note(newest, self.clock.monotonic(), len(wakes))
-            dues.append(self.wake_limit.at(min(due for _, due in wakes), self.clock.now()))
+            dues.append(self.wake_limit.poll_time(min(due for _, due in wakes), self.clock.now()))
         self._wake_after_commit(dues, work)
 
     def store_directly(
@@ -139,7 +139,7 @@ class StoreTimeouts:
         repeats = self.store.store_many(timeouts, transaction=transaction)
         if transaction is None:  # else it is not certain yet
             self._count_stored(timeouts, repeats)
-            self._tell(repeats)
+            self._report(repeats)
         kinds = {id(repeat.timeout): repeat.kind for repeat in repeats}
         return [kinds.get(id(timeout)) for timeout in timeouts]
 
@@ -180,11 +180,11 @@ class StoreTimeouts:
                 timeout = repeat.timeout
                 error = ContentConflict(timeout.message.id, timeout.id)
                 work.reject(sources[id(timeout)], error)
-        work.after_commit(lambda: self._tell(repeats))
+        work.after_commit(lambda: self._report(repeats))
 
-    def _tell(self, repeats: Sequence[Repeat]) -> None:
+    def _report(self, repeats: Sequence[Repeat]) -> None:
         for repeat in repeats:
-            event, level, did = _TOLD[repeat.kind]
+            event, level, did = _REPORTS[repeat.kind]
             self.telemetry.count(event)
             timeout = repeat.timeout
             logger.log(
@@ -199,7 +199,7 @@ class StoreTimeouts:
             raise InvalidMessage(f"message {message.id!r:.80} is no timeout and cannot be stored")
         return order
 
-    def _straight_on(self, timeouts: Sequence[Timeout], work: Work) -> list[Timeout]:
+    def _dispatch_due(self, timeouts: Sequence[Timeout], work: Work) -> list[Timeout]:
         now = self.store.now(transaction=work.scope) if timeouts else 0
         due = [timeout.key for timeout in timeouts if timeout.due <= now]
         if due:

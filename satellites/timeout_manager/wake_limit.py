@@ -18,7 +18,7 @@ class WakeLimit:
         self._lock = Lock()
         self._next: Micros = 0
 
-    def at(self, due: Micros, now: Micros) -> Micros:
+    def poll_time(self, due: Micros, now: Micros) -> Micros:
         """Return when to poll for a wake to *due* that came in at *now*."""
         if due > now:
             return due

@@ -77,7 +77,7 @@ def test_what_a_killed_process_has_stored_is_claimed_when_it_is_due(
         telemetry=telemetry,
         on_clock_offset=lambda _seconds: None,
     )
-    wakeups = store.wakeups(poller.look)
+    wakeups = store.wakeups(poller.poll_now)
     assert wakeups is not None
     child = subprocess.Popen(
         [sys.executable, "-c", _CHILD, url, prefix],

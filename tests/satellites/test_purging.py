@@ -8,7 +8,7 @@ from tests.support.clock import FakeClock
 from tests.support.store import ScriptedStore
 from timeoutmgr.errors import StorageUnavailable
 from timeoutmgr.message.instants import Micros
-from timeoutmgr.satellites.purge import UNPURGED, PurgeRounds
+from timeoutmgr.satellites.purge import UNPURGED, Purger
 from timeoutmgr.telemetry import Counters
 
 SECOND = 1_000_000
@@ -53,12 +53,12 @@ class House:
         self.telemetry = Counters()
         self.rests: list[float] = []
         self.stops_after = 10**6
-        self.rounds = PurgeRounds(
+        self.purger = Purger(
             self.store, telemetry=self.telemetry, rest=self._rest, monotonic=self.clock.monotonic
         )
 
     def run(self, seconds: float = 75.0) -> None:
-        self.rounds.until(self.clock.monotonic() + seconds)
+        self.purger.purge_until(self.clock.monotonic() + seconds)
 
     def _rest(self, seconds: float) -> bool:
         self.rests.append(seconds)

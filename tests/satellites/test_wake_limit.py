@@ -8,13 +8,13 @@ NOW = 1_000_000
 
 
 def test_a_single_wake_is_for_at_once() -> None:
-    assert WakeLimit().at(NOW - 5, NOW) == NOW - 5
+    assert WakeLimit().poll_time(NOW - 5, NOW) == NOW - 5
 
 
 def test_wakes_without_a_pause_are_joined() -> None:
     limit = WakeLimit()
 
-    asked = {limit.at(0, NOW + n) for n in range(0, 10 * EVERY, 1_000)}
+    asked = {limit.poll_time(0, NOW + n) for n in range(0, 10 * EVERY, 1_000)}
 
     assert len([due for due in asked if due > 0]) <= 10
     assert all(due % EVERY == NOW % EVERY for due in asked if due > 0)
@@ -22,13 +22,13 @@ def test_wakes_without_a_pause_are_joined() -> None:
 
 def test_a_wake_to_a_later_due_time_is_not_put_off() -> None:
     limit = WakeLimit()
-    limit.at(0, NOW)
+    limit.poll_time(0, NOW)
 
-    assert limit.at(NOW + 5, NOW) == NOW + 5
+    assert limit.poll_time(NOW + 5, NOW) == NOW + 5
 
 
 def test_a_clock_that_is_set_back_keeps_no_wake_waiting() -> None:
     limit = WakeLimit()
-    limit.at(0, NOW + 3600 * EVERY)
+    limit.poll_time(0, NOW + 3600 * EVERY)
 
-    assert limit.at(0, NOW) == 0
+    assert limit.poll_time(0, NOW) == 0

@@ -138,7 +138,7 @@ def test_a_store_without_a_way_to_ask_needs_no_thread(clock: FakeClock) -> None:
 def test_a_poller_that_is_asked_polls_at_once() -> None:
     loop = Loop(interval=3600.0).started()
     try:
-        ask: Callable[[], None] = loop.poller.look
+        ask: Callable[[], None] = loop.poller.poll_now
         ask()
 
         assert loop.telemetry.reaches("polls", 2)
