@@ -12,12 +12,12 @@ from timeoutmgr.message.message import Message
 
 VERSION: Final = "1"
 MOST_KEYS: Final = 1000
-"""Keys of one order: as many as the largest chunk has. More of them would hold up what is due."""
+"""Keys of one order: as many as the largest chunk has. A longer order would delay due timeouts."""
 
 
 @dataclass(frozen=True, slots=True)
 class ChunkOrder:
-    """Dispatch these keys, which the claim *token* handed out."""
+    """The order to dispatch the keys of the claim *token*."""
 
     token: str
     keys: tuple[Key, ...]
@@ -25,7 +25,7 @@ class ChunkOrder:
 
 @dataclass(frozen=True, slots=True)
 class SingleOrder:
-    """Dispatch this one; NServiceBus' form, which says neither due time nor claim."""
+    """The order to dispatch one timeout: NServiceBus' form, without due time and claim."""
 
     timeout_id: str
 
@@ -45,7 +45,7 @@ def chunk_message(token: str, keys: Sequence[Key], message_id: str) -> Message:
 
 
 def read_control(message: Message) -> ChunkOrder | SingleOrder:
-    """Return what *message* orders; raise MessageRejected where it is no control message."""
+    """Return the order in *message*; raise MessageRejected if it is not a control message."""
     version = message.headers.get(headers.CHUNK_VERSION)
     if version is None:
         timeout_id = message.headers.get(headers.TIMEOUT_ID)

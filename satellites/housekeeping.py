@@ -1,4 +1,4 @@
-"""Housekeeping each minute or so: clocks compared, a heartbeat, storage tended, old rows purged."""
+"""Housekeeping about once a minute: compare clocks, write a heartbeat, maintain and purge."""
 
 import logging
 import threading
@@ -17,14 +17,14 @@ from .purge import Purger
 logger = logging.getLogger(__name__)
 
 _EVERY: Final = 75.0
-"""Seconds. With the poll of each minute an idle process asks its database less than twice a minute;
-``contracts.reports.LIVE`` still allows for a heartbeat that failed."""
+"""Seconds. With the poll of each minute an idle process asks its database less than twice a minute.
+``contracts.reports.LIVE`` still allows for a failed heartbeat."""
 _STEPS: Final = 500
-"""Steps of tending the storage in a row; each is followed by a pause as long as itself."""
+"""Steps of maintenance in a row; a pause as long as the step follows each step."""
 
 
 class Housekeeping:
-    """A thread of its own: a storage that hangs must not keep the watchdog from telling so."""
+    """Housekeeping has its own thread: a storage that hangs must not block the watchdog."""
 
     def __init__(
         self,
@@ -73,13 +73,12 @@ class Housekeeping:
             )
 
     def watch(self) -> None:
-        """Need no looking after."""
+        """No-op."""
 
     def keep_house(self) -> None:
-        """Compare clocks, write a heartbeat, run maintenance, purge what is old.
+        """Compare clocks, write a heartbeat, run maintenance, purge old rows.
 
-        While there are old rows it returns when the next heartbeat is due. Raises
-        StorageUnavailable.
+        While old rows remain, return when the next heartbeat is due. Raises StorageUnavailable.
         """
         begun = self._monotonic()
         self._ready()

@@ -1,8 +1,8 @@
-"""The poller: hands the ids of expired timeouts to the dispatcher's queue.
+"""The poller: claims expired timeouts and sends their ids to the dispatcher's queue.
 
 ``PollTimeouts`` is the step. ``Poller`` is its loop: an APScheduler interval job, whose next run
-is pulled forward by due times. APScheduler must not be told to run a running job: it would skip
-that run and come back one interval later, so the job's end, not the wake, pulls forward then.
+is pulled forward by due times. APScheduler skips a run of a job that still runs, and comes back one
+interval later. So a wake during a poll does not pull forward; the end of the poll does.
 """
 
 import logging
@@ -54,29 +54,29 @@ logger = logging.getLogger(__name__)
 _OFFSET_WARNING: Final = 1_000_000
 _OFFSET_CRITICAL: Final = 30_000_000
 _OFFSET_MOVED: Final = 10_000
-"""Microseconds by which the offset may move before the next wake-up is worked out anew."""
+"""Microseconds by which the offset may move before the poller polls to plan its next wake-up."""
 _CLOCK_SET: Final = 200_000
-"""Microseconds by which wall and monotonic clock part only where the wall clock is set."""
+"""Microseconds between wall and monotonic clock that only a set wall clock explains."""
 _AFTER_DUE: Final = 300
-"""Microseconds past a due time at which to look, since clocks are read at different moments."""
+"""Microseconds between a due time and its poll, since clocks are read at different moments."""
 LEAD: Final = 10_000
-"""Microseconds before its instant at which a poll is run: the scheduler's two threads take long to
-wake, a claim and its way to the dispatcher are each written to disk, and nobody would make that up.
-The dispatcher waits for the rest."""
+"""Microseconds by which a poll runs before its instant: the scheduler's two threads take long to
+wake, and a claim and its order to the dispatcher are each written to disk. No later step could make
+up for that time. The dispatcher waits for the rest."""
 _DENSE: Final = 3_000
 """Microseconds between two due times below which the next poll begins as much later: at a high rate
-each would claim a handful."""
+each poll would claim a handful."""
 _PUT_OFF: Final = 50_000
-"""Microseconds after which to look for what was handed on: its dispatch may have put some of it
-off, and nobody tells. While it is not closed the store says when to look again."""
+"""Microseconds between a claim of all due timeouts and the next poll: the dispatch may postpone
+timeouts without a wake. Until the claim is closed the store returns the next poll time."""
 AT_ONCE: Final = 5
-"""Chunks that are claimed, and handed on, together while there is more than one due."""
+"""Chunks that are claimed and sent together while more than one chunk is due."""
 _JOB: Final = "poll"
 
 
 @dataclass(slots=True, kw_only=True)
 class PollTimeouts:
-    """The step: claim what is due, chunk by chunk, and send each chunk's ids on."""
+    """The step: claim due timeouts, chunk by chunk, and send the ids of each chunk."""
 
     store: TimeoutStore
     queue: str
@@ -87,14 +87,14 @@ class PollTimeouts:
     new_id: Callable[[], str]
     telemetry: Telemetry
     ahead: Micros = 0
-    """How much before its due time a timeout may be handed on; the dispatcher waits for it."""
+    """How much before its due time a timeout may be claimed; the dispatcher waits for the rest."""
     stopping: Callable[[], bool] = field(default=lambda: False)
 
     def __call__(self, session: TransportSession) -> Micros | None:
-        """Hand on all that is due; return the store's instant of the next, None for nothing.
+        """Claim and send all due timeouts; return the next poll time by the store's clock, or None.
 
-        Raises StorageUnavailable or TransportUnavailable; what was claimed and not handed on is
-        released, and a claim whose release fails too lapses by itself.
+        Raises StorageUnavailable or TransportUnavailable. A claim that was not sent is released; if
+        the release fails too, the claim lapses by itself.
         """
         chunks = 1
         while not self.stopping():
@@ -106,14 +106,14 @@ class PollTimeouts:
             reach("poller.handed_on")
             self.telemetry.count("timeouts_claimed", sum(len(one.keys) for one in claimed))
             if chunk.next_due is None or chunk.next_due > self.clock.now():
-                # Not at once: to look again would take from the dispatch of this very chunk.
+                # Not at once: another claim would compete with the dispatch of this chunk.
                 return _next_poll_time(claimed[-1].keys[-1].due, chunk.next_due)
         return None
 
     def _claim_and_send(self, session: TransportSession, chunks: int) -> Chunk:
         if self.mode is TransactionMode.TRANSACTION_SCOPE:
             if chunks == 1:
-                # Without the writer's turn: an idle poll must not hold up anybody.
+                # Without the lock of the only writer: an idle poll must not delay another process.
                 due = self.store.next_due()
                 if due is None or due > self.store.now():
                     return Chunk("", (), due)
@@ -165,13 +165,13 @@ class PollTimeouts:
     def lead(self) -> Micros:
         """How much before its instant a poll may begin.
 
-        None in ``transaction_scope``, where the claim is sent on by the commit of its transaction:
-        nobody is to be kept waiting for that.
+        Zero in ``transaction_scope``: the commit of the claim sends its order, and a dispatcher
+        that waits would keep its transaction open.
         """
         return 0 if self.mode is TransactionMode.TRANSACTION_SCOPE else self.ahead
 
     def stop_when(self, stopping: Callable[[], bool]) -> None:
-        """Return early from now on where *stopping* says so."""
+        """Return early from now on if *stopping* returns true."""
         self.stopping = stopping
 
     def now(self) -> Micros:
@@ -179,12 +179,12 @@ class PollTimeouts:
         return self.store.now()
 
     def notify_stored(self, due: Micros) -> None:
-        """Hear that a timeout of *due* was stored, and is committed."""
+        """Pass on that a timeout of *due* is stored and committed."""
         self.store.notify_stored(due)
 
 
 def _next_poll_time(sent: Micros, next_due: Micros | None) -> Micros:
-    """Return when to look again, where all that is due was *sent*, up to that instant."""
+    """Return the next poll time after all timeouts up to the instant *sent* were sent."""
     again = sent + _PUT_OFF
     if next_due is None:
         return again
@@ -197,9 +197,9 @@ def _all_maybe(chunk: Chunk) -> dict[str, bool]:
 
 
 class Poll(Protocol):
-    """A step that a Poller makes again and again; its instants are of the store's clock.
+    """A step that a Poller repeats; its instants are of the store's clock.
 
-    It may be begun up to *lead* microseconds before its instant.
+    A poll may begin up to *lead* microseconds before its instant.
     """
 
     @property
@@ -208,11 +208,11 @@ class Poll(Protocol):
         ...
 
     def stop_when(self, stopping: Callable[[], bool]) -> None:
-        """Return early from now on where *stopping* says so."""
+        """Return early from now on if *stopping* returns true."""
         ...
 
     def __call__(self, session: TransportSession) -> Micros | None:
-        """Deal with all that is due; return when to look next, None for one interval from now."""
+        """Process all due timeouts; return the next poll time, None for one interval from now."""
         ...
 
     def now(self) -> Micros:
@@ -220,14 +220,14 @@ class Poll(Protocol):
         ...
 
     def notify_stored(self, due: Micros) -> None:
-        """Hear that a timeout of *due* was stored, and is committed."""
+        """Pass on that a timeout of *due* is stored and committed."""
         ...
 
 
 class _ChunksRefused(TransportUnavailable):
-    """The dispatcher's queue did not take all chunks.
+    """The dispatcher's queue did not confirm all chunks.
 
-    *maybe* says of the claim of each whether it did, and only its answer is lost.
+    *maybe* tells by claim token whether the queue may have the chunk: its answer was lost.
     """
 
     def __init__(self, queue: str, missed: Mapping[str, SendResult]) -> None:
@@ -280,7 +280,7 @@ class Poller:
             job_defaults={"max_instances": 1, "coalesce": True, "misfire_grace_time": None},
             timezone=UTC,
         )
-        # Not at skipped runs: the poll that runs will end, and pull forward then.
+        # Not at skipped runs: the end of the running poll pulls forward.
         scheduler.add_listener(self._pull_forward, EVENT_JOB_EXECUTED | EVENT_JOB_ERROR)
         self._submitted = self._ended = 0
         scheduler.add_listener(self._on_submitted, EVENT_JOB_SUBMITTED)
@@ -294,30 +294,30 @@ class Poller:
         scheduler.start()
 
     def stop(self) -> None:
-        """Stop; a chunk that is being handed on is finished."""
+        """Stop; a chunk that was claimed is sent first."""
         self._stop.set()
         scheduler, self._scheduler = self._scheduler, None
         if scheduler is not None:
-            # Were it to wait, it would do so with the lock in hand that the poll's end may need.
+            # A waiting shutdown would keep the lock that the end of the poll may need.
             scheduler.shutdown(wait=False)
         with self._polling:
             self._sessions.close()
 
     def wake(self, due: Micros) -> None:
-        """Have a poll at *due* (of the store's clock), unless one comes sooner anyway."""
+        """Poll at *due* by the store's clock, unless a sooner poll is planned."""
         self._step.notify_stored(due)
         at = self._schedule.wake(due - self._offset + _AFTER_DUE)
         if at is not None:
             self._run_at(at)
 
     def poll_now(self) -> None:
-        """Have a poll now: another process may have stored what this poller has not seen."""
+        """Poll now: another process may have stored a timeout that this poller has not seen."""
         at = self._schedule.wake(self._clock.now())
         if at is not None:
             self._run_at(at)
 
     def watch(self) -> None:
-        """Poll now if the wall clock was set, since the next run is told in its old time."""
+        """Poll now if the wall clock was set, since the next run is planned by its old time."""
         since = self._clock.monotonic() - self._polled
         overdue = since > self._interval.total_seconds() + 1.0
         was_set = self._was_set_since(self._seen)
@@ -328,20 +328,20 @@ class Poller:
 
     @property
     def offset(self) -> Micros | None:
-        """By how much the store's clock is ahead of this host's; None before it is measured."""
+        """The lead of the store's clock over this host's clock; None before it is measured."""
         return self._offset if self._is_measured else None
 
     def measure_offset(self, ask: Callable[[], Micros | None] = lambda: None) -> None:
-        """Measure by how much the store's clock is ahead of this host's; about once a minute.
+        """Measure the lead of the store's clock over this host's clock; about once a minute.
 
-        Due times are the store's, wake-ups this host's. *ask* is what else is asked of the store
-        just now, and may return the offset. Raises StorageUnavailable.
+        Due times are by the store's clock, wake-ups by this host's clock. *ask* runs another
+        statement in the same moment, and may return the offset. Raises StorageUnavailable.
         """
         if self._measure(ask) > _OFFSET_MOVED:
             self._run_at(self._clock.now())
 
     def _measure(self, ask: Callable[[], Micros | None] = lambda: None) -> Micros:
-        """Measure the offset; return by how much it moved."""
+        """Measure the offset; return the difference from the offset before."""
         wall_ahead = self._wall_ahead()
         offset = ask()
         if offset is None:
@@ -391,7 +391,7 @@ class Poller:
             self._schedule.end(self._clock.now(), next_due, not_before)
 
     def _wait_for(self, instant: Micros) -> None:
-        """Wait until *instant* of this host's clock, unless it is farther off than was asked."""
+        """Wait until *instant* of this host's clock, unless the poll was forced long before it."""
         early = instant - self._clock.now()
         if 0 < early <= LEAD + _AFTER_DUE:
             self._rest(early)
@@ -402,8 +402,8 @@ class Poller:
     def _poll_once(self) -> Micros | None:
         self._ready()
         if self._was_set_since(self._measured):
-            self._measure()  # else it would poll without a pause, or an interval late
-            self._seen = self._measured  # set back at once, it is to be noticed again
+            self._measure()  # or the poller would poll without a pause, or an interval late
+            self._seen = self._measured  # a clock that is set back at once must be noticed again
         with self._sessions.session() as session:
             next_due = self._step(session)
         self._fetch.success()
@@ -412,7 +412,7 @@ class Poller:
         return None if next_due is None else next_due - self._offset + _AFTER_DUE
 
     def _failed(self, error: Exception) -> float:
-        """Report a failed poll; return the seconds to pause. The loop outlives every error."""
+        """Report a failed poll; return the seconds to pause. The loop survives every error."""
         if isinstance(error, TimeoutManagerError):
             logger.warning(
                 "Failed to fetch timeouts from the timeout storage: %s", on_one_line(error)
@@ -428,35 +428,35 @@ class Poller:
         return max(pause, 0.05) if isinstance(error, StorageUnavailable) else max(pause, 0.2)
 
     def _pull_forward(self, _event: Any) -> None:
-        """Set the next run; APScheduler calls this once the job has ended, so it is not skipped."""
+        """Set the next run; APScheduler calls it after the end of the job, so no run is skipped."""
         while (at := self._schedule.next) is not None:
             self._run_at(at)
-            # A wake in between has set its own time, and this one may just have replaced it.
+            # A wake in between has set its own time, which this call may have replaced.
             now_next = self._schedule.next
             if now_next is None or now_next >= at:
                 return
 
     def _on_submitted(self, event: Any) -> None:
-        """Pull forward again where the poll was over before APScheduler had written it down.
+        """Pull forward again if the poll ended before APScheduler had recorded its start.
 
-        A short poll may end while the scheduler still submits it. Its end is then told from
-        within, and what that pulled forward is overwritten with one interval from now.
+        A short poll may end while the scheduler still submits it. Its end then pulls forward, and
+        the scheduler overwrites that time with one interval from now.
         """
         self._submitted += 1
         if self._ended >= self._submitted:
             self._pull_forward(event)
 
     def _on_scheduler(self, at: Micros) -> datetime:
-        """Return *at*, an instant of our clock, by the clock of this host, which APScheduler reads.
+        """Convert *at* from our clock to the clock of this host, which APScheduler reads.
 
-        The two differ where a test sets its own clock. Never in the past: APScheduler would count
+        The clocks differ if a test sets its own clock. Never in the past: APScheduler would count
         through every interval since then.
         """
         wait = max(at - self._clock.now(), 0)
         return datetime.now(UTC) + wait * MICROSECOND
 
     def _run_at(self, at: Micros) -> None:
-        # Under no lock of ours: the scheduler calls this with its own lock in hand.
+        # Without a lock of ours: the scheduler calls this while it keeps its own lock.
         scheduler = self._scheduler
         if scheduler is None:
             return
@@ -465,4 +465,4 @@ class Poller:
         except JobLookupError:
             if scheduler is self._scheduler:
                 raise
-            # It was stopped in between, and its job is gone.
+            # The poller was stopped in between, with its job.

@@ -1,4 +1,4 @@
-"""Old rows purged as fast as they come, and no faster than others can bear."""
+"""The purge keeps pace with the rows that become old, and leaves the server to dispatches."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from timeoutmgr.message.instants import LATEST, Micros
 from timeoutmgr.telemetry import Telemetry
 
 UNPURGED: Final = 1800.0
-"""Seconds until old rows are looked for again after a round that found none."""
+"""Seconds between a purge that found no old rows and the next purge."""
 _MEASURED: Final = 1.0
 """Seconds between two measurements of the lag."""
 _GENTLE: Final = 3.0
-"""Rest behind a removal, as a multiple of its duration, while the lag falls."""
+"""Rest after a removal, as a multiple of its duration, while the lag falls."""
 _URGENT: Final = 0.5
-"""The same while the lag grows: more rows become old than are removed."""
+"""The rest while the lag grows: more rows become old than the purge removes."""
 
 
 class Purger:
-    """Removes old rows, a transaction at a time, with rests that the measured lag decides about.
+    """Removes old rows, a transaction at a time; the measured lag decides how long it rests.
 
     A removal that takes longer, on a slow or busy server, is followed by a longer rest: dispatches
     keep their share. *rest* waits, and returns whether to stop.
@@ -47,18 +47,18 @@ class Purger:
         self._pace = _GENTLE
 
     def restart(self) -> None:
-        """Have the next round look, whenever the last one was."""
+        """Make the next purge due at once."""
         self._next = -math.inf
 
     def purge_until(self, end: float) -> None:
-        """Purge until nothing is old, or the monotonic clock reaches *end*.
+        """Purge until no old rows remain, or the monotonic clock reaches *end*.
 
-        Where the first look finds nothing, further rounds do not look for half an hour. Raises
-        StorageUnavailable.
+        If the first removal finds no old rows, further calls return at once for half an hour.
+        Raises StorageUnavailable.
         """
         if self._monotonic() < self._next:
             return
-        self._lag = LATEST  # what became old since the last round is no sign of a lag that grows
+        self._lag = LATEST  # rows that became old since the last purge do not show a growing lag
         self._measure()
         if not self._remove():
             self._next = self._monotonic() + UNPURGED
@@ -78,7 +78,7 @@ class Purger:
         return purged
 
     def _measure(self) -> None:
-        """Measure the lag, and choose the pace by whether it grew."""
+        """Measure the lag; choose the urgent pace if the lag grew."""
         if not isinstance(self._store, MeasuresPurge):
             return
         before, self._lag = self._lag, self._store.purge_lag()

@@ -1,4 +1,4 @@
-"""When the poller looks next: each interval, sooner when a due time asks. No I/O, no scheduler."""
+"""The times of the poller's polls: each interval, or sooner for a due time. Pure: no I/O."""
 
 import threading
 from datetime import timedelta
@@ -9,8 +9,8 @@ from timeoutmgr.message.instants import Micros, duration_micros
 class PollSchedule:
     """The poller's wake-up times. Safe for many threads.
 
-    A wake that comes while a poll runs is kept, and honoured when that poll ends: the poll may
-    have looked before the row was there. All instants are of this host's clock.
+    A wake during a poll counts when that poll ends: the poll may have claimed before the row was
+    committed. All instants are of this host's clock.
     """
 
     def __init__(self, interval: timedelta) -> None:
@@ -22,7 +22,7 @@ class PollSchedule:
 
     @property
     def next(self) -> Micros | None:
-        """When the next poll is to begin; None before the first."""
+        """The instant of the next poll; None before the first poll."""
         return self._next
 
     def wake(self, due: Micros) -> Micros | None:
@@ -36,9 +36,9 @@ class PollSchedule:
             return due
 
     def begin(self) -> Micros | None:
-        """Note that a poll begins, and return when it was to begin; None for the first.
+        """Note the begin of a poll; return its planned instant, None for the first poll.
 
-        What is woken from now on is for the poll after it.
+        A wake from now on is for the poll after this poll.
         """
         with self._lock:
             self._polling = True
@@ -46,10 +46,10 @@ class PollSchedule:
             return self._next
 
     def end(self, now: Micros, next_due: Micros | None, not_before: Micros = 0) -> Micros:
-        """Note that a poll ended; return when to poll again.
+        """Note the end of a poll; return the instant of the next poll.
 
-        At the earliest of *next_due*, what woke meanwhile, and one interval from *now*; never in
-        the past, and not before *not_before* (a pause after a failure).
+        The next poll is at the earliest of *next_due*, a wake during the poll, and one interval
+        from *now*; never in the past, and not before *not_before* (a pause after a failure).
         """
         with self._lock:
             self._polling = False

@@ -1,4 +1,4 @@
-"""The Timeout Manager as an endpoint feature: two satellites, one poller, their prerequisites."""
+"""The timeout manager as an endpoint feature: three satellites, a poller, the prerequisites."""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -56,8 +56,8 @@ class TimeoutManager:
     """Durable delayed delivery: store, poll, dispatch.
 
     *time_to_wait_before_critical_error* is how long an outage of storage or broker may last
-    before the critical error hooks are told; zero tells them at the first failure. The poller
-    looks each *poll_interval* at the latest (or that wait, if it is shorter, so that an outage is
+    before the critical error hooks run; with zero they run at the first failure. The poller polls
+    at least once each *poll_interval* (or each wait, if that is shorter, so that an outage is
     noticed in time). *chunk* timeouts travel in one control message: a crash while a chunk is
     sent repeats at most that many. *store_batch* messages are stored in one transaction.
     """
@@ -93,12 +93,12 @@ class TimeoutManager:
 
     @property
     def interval(self) -> timedelta:
-        """How often the poller looks when no due time asks for it sooner."""
+        """The time between two polls if no due time asks for a sooner poll."""
         wait = self.time_to_wait_before_critical_error
         return min(self.poll_interval, max(wait, timedelta(seconds=1)))
 
     def prerequisites(self, settings: FeatureSettings) -> Iterable[Prerequisite]:
-        """Return what must hold."""
+        """Return the conditions of the feature."""
         yield Prerequisite(
             not settings.send_only,
             "Send only endpoints can't use the timeoutmanager since it requires receive "
@@ -197,7 +197,7 @@ class TimeoutManager:
             batch=self.store_batch,
             storage=Outage(breaker=breakers.store, probe=ready.probe),
         )
-        # Messages that a delayed message store of this endpoint has left unstored.
+        # Messages that a delayed message store of this endpoint left unstored.
         left = replace(storing, queue=settings.name + DELAYED)
         dispatching = Consumption(
             name="Timeout Dispatcher Processor",
@@ -235,9 +235,9 @@ class TimeoutManager:
 
 
 def _mover(context: FeatureContext, store: TimeoutStore) -> Move | None:
-    """Return what moves messages inside the database that holds both *store* and queues.
+    """Return the move of messages inside the database that has both *store* and queues.
 
-    None where there is none, or where the dead-letter queues must see each message.
+    None if they are not in one database, or if the dead-letter queues must see each message.
     """
     in_one = context.mode is TransactionMode.TRANSACTION_SCOPE and context.dead_letters is None
     if not (in_one and isinstance(context.transport, KeepsRows) and isinstance(store, MovesRows)):
@@ -249,7 +249,7 @@ def _mover(context: FeatureContext, store: TimeoutStore) -> Move | None:
 
 @dataclass(frozen=True, slots=True)
 class _Breakers:
-    """One for each way to fail: each is disarmed only by what it is about."""
+    """A breaker for each kind of failure: only a success of the same kind disarms it."""
 
     fetch: OutageBreaker
     dispatch_lock: OutageBreaker
@@ -272,7 +272,7 @@ def _breakers(context: FeatureContext, wait: timedelta) -> _Breakers:
 
 
 class Readiness:
-    """Whether the storage is there with its tables; an endpoint may start while it is away."""
+    """A check that the storage is installed; an endpoint may start while the storage is away."""
 
     def __init__(
         self,
@@ -291,13 +291,13 @@ class Readiness:
         self._checked = False
 
     def __call__(self) -> None:
-        """Return if the storage answers and is installed; raise StorageUnavailable if not."""
+        """Return if the storage answered once and is installed; or raise StorageUnavailable."""
         if self._checked:
             return
         self.probe()
 
     def probe(self) -> None:
-        """Return if the storage answers now; raise StorageUnavailable if not."""
+        """Return if the storage answers now and is installed; or raise StorageUnavailable."""
         self._store.ping()
         if self._checked:
             return
@@ -308,7 +308,7 @@ class Readiness:
             require_durable(self._persistence.database, accept_loss=self._accept_loss)
             self._check_pair()
         except (SchemaMissing, WrongPair) as error:
-            # Later it may be there: somebody runs the installer while messages wait.
+            # The installer may still run while messages wait.
             raise StorageUnavailable(str(error)) from error
         except TransportUnavailable as error:
             logger.info(

@@ -1,7 +1,7 @@
-"""Senders whose clock is ahead of the store's: counted, logged by name, and told to the doctor.
+"""Senders whose clock is ahead of the store's: counted, logged by name, shown by the doctor.
 
-A due time that a sender made by such a clock comes as much too late. A sender whose clock is behind
-cannot be told from a message that waited.
+A due time by such a clock is late by the difference. A message of a sender whose clock is behind
+looks like a message that waited.
 """
 
 import logging
@@ -22,9 +22,9 @@ logger = logging.getLogger(__name__)
 _AHEAD: Final[Micros] = 30_000_000
 _LOG_EVERY: Final = 60.0
 _REPORTED_FOR: Final = 3600.0
-"""Seconds for which a sender is reported after the last message that told of its clock."""
+"""Seconds for which the report names a sender after its last message from the future."""
 _SENDERS: Final = 20
-"""Senders that are remembered; names come from messages, and so from strangers."""
+"""Maximum number of remembered senders; names come from messages, and so from strangers."""
 _NAME: Final = 80
 
 

@@ -1,4 +1,4 @@
-"""The ``<endpoint>.Timeouts`` satellite: read what arrives, store it, wake the poller."""
+"""The ``<endpoint>.Timeouts`` satellite: read a message, store its timeout, wake the poller."""
 
 import json
 import logging
@@ -55,14 +55,14 @@ _REPORTS: Final = {
     RepeatKind.SUPERSEDED: ("superseded", logging.INFO, "drops a replacement sent too early"),
     RepeatKind.CONFLICT: ("id_conflicts", logging.WARNING, "refused a used id"),
 }
-"""Of each kind of repeat: the event that is counted, and what the log says that was done."""
+"""For each kind of repeat: the counted event, and the level and verb of the log line."""
 _NO_SAGA = "00000000-0000-0000-0000-000000000000"
-"""How NServiceBus spells that there is none."""
+"""NServiceBus' spelling of no saga."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClearTimeouts:
-    """Forget the timeouts of a saga that were sent until then, except those *kept*."""
+    """The order to cancel the timeouts of a saga that were sent until then, except *kept* ids."""
 
     saga_id: str
     sent: Micros
@@ -71,7 +71,7 @@ class ClearTimeouts:
 
 @dataclass(frozen=True, slots=True)
 class Wake:
-    """A timeout was stored past this queue, or moved; look again when it is due."""
+    """The order to poll at *due*: a timeout was stored past this queue, or moved."""
 
     due: Micros
 
@@ -80,9 +80,9 @@ class Wake:
 class StoreTimeouts:
     """The step: a batch is stored in one transaction, before it is acknowledged.
 
-    In ``transaction_scope`` what is due already goes straight on within the same transaction,
-    through *dispatch_now*; in the other modes it is stored like the rest, and the poller is woken
-    at once, so that tombstone and claim hold for it too.
+    In ``transaction_scope`` *dispatch_now* dispatches due timeouts within the same transaction. In
+    the other modes a due timeout is stored like the rest, and the poller is woken at once, so that
+    tombstone and claim hold for it too.
     """
 
     store: TimeoutStore
@@ -96,7 +96,7 @@ class StoreTimeouts:
     wake_log: ChannelLog = field(default_factory=lambda: ChannelLog("wakes"))
 
     def __call__(self, batch: Sequence[Received], work: Work) -> None:
-        """Store *batch*; raises MessageRejected for one that is no timeout."""
+        """Store *batch*; raise MessageRejected for a message that is not a timeout."""
         orders = [self._read_queued(received.message) for received in batch]
         timeouts = [order for order in orders if isinstance(order, Timeout)]
         if timeouts:
@@ -132,31 +132,31 @@ class StoreTimeouts:
     ) -> Sequence[RepeatKind | None]:
         """Store routed messages past the queue, by the same rules; the poller is not woken.
 
-        *transaction* is a caller's own; without one they are stored in one of their own. Return
-        what became of each whose id was used before. Raises IdInUse.
+        Store in the caller's *transaction*, or in a new transaction without it. Return the kind of
+        repeat for each message whose id was used before. Raises IdInUse.
         """
         timeouts = [self._timeout_of(message) for message in messages]
         repeats = self.store.store_many(timeouts, transaction=transaction)
-        if transaction is None:  # else it is not certain yet
+        if transaction is None:  # a caller may still roll back
             self._count_stored(timeouts, repeats)
             self._report(repeats)
         kinds = {id(repeat.timeout): repeat.kind for repeat in repeats}
         return [kinds.get(id(timeout)) for timeout in timeouts]
 
     def examine(self, message: Message, transaction: Transaction) -> RepeatKind | None:
-        """Return what would become of *message*, as *transaction* sees it. Raises IdInUse."""
+        """Return the kind of repeat that *transaction* sees in *message*. Raises IdInUse."""
         assert isinstance(self.store, ExaminesIds), "the feature asks for it"
         repeats = self.store.examine([self._timeout_of(message)], transaction=transaction)
         refuse(repeats)
         return repeats[0].kind if repeats else None
 
     def _clear(self, order: ClearTimeouts, channel: str, work: Work) -> int:
-        """Cancel what *order* means, in the history as ordered by *channel*; return how many."""
+        """Cancel the timeouts of *order*, with *channel* in the history; return their number."""
         cancel_saga = self.store.cancel_saga
         if isinstance(self.store, KeepsHistory):
             cancel_saga = partial(self.store.cancel_saga, channel=channel)
         # By the time of sending, not of arrival: a batch, and still more a redelivery,
-        # brings an order to clear together with what was sent after it.
+        # brings an order to clear together with timeouts that were sent after it.
         return cancel_saga(
             order.saga_id, sent_until=order.sent, keeping=order.kept, transaction=work.scope
         )
@@ -173,7 +173,7 @@ class StoreTimeouts:
         repeats: Sequence[Repeat],
         work: Work,
     ) -> None:
-        """Have what conflicts moved to the error queue, and the other repeats told."""
+        """Reject conflicts to the error queue, and report every repeat after the commit."""
         sources = {id(order): received for received, order in zip(batch, orders, strict=True)}
         for repeat in repeats:
             if repeat.kind is RepeatKind.CONFLICT:
@@ -209,7 +209,7 @@ class StoreTimeouts:
     def _wake_after_commit(self, dues: Iterable[Micros], work: Work) -> None:
         earliest = min(dues, default=None)
         if earliest is not None:
-            # Not before: a poller woken by a row that it cannot see yet would sleep past it.
+            # Not before the commit: a woken poller could not see the row, and would sleep past it.
             work.after_commit(lambda: self.wake(earliest))
 
     def _read(self, message: Message) -> Timeout | ClearTimeouts | Wake:
@@ -227,21 +227,21 @@ class StoreTimeouts:
     def _read_queued(self, message: Message) -> Timeout | ClearTimeouts | Wake:
         order = self._read(message)
         if isinstance(order, Timeout) and order.on_conflict is OnConflict.ERROR:
-            # The sender is gone: the error queue is told in its place.
+            # The sender waits for no answer: the error queue gets the message instead.
             return replace(order, on_conflict=OnConflict.KEEP)
         return order
 
 
 def read_wake(message: Message) -> Wake:
-    """Return the order to look again that *message* is; raise MessageRejected for a bad instant."""
+    """Read *message* as an order to poll; raise MessageRejected for a malformed instant."""
     return Wake(_instant(message, headers.WAKE))
 
 
 def read_timeout(message: Message, endpoint: str, limits: Limits, now: Micros) -> Timeout:
-    """Return *message* as the timeout it asks for.
+    """Read *message* as a timeout.
 
-    Raises MessageRejected for what no retry can mend: no or a malformed due time, no or a
-    forbidden destination, a malformed saga id, sizes over the limits.
+    Raises MessageRejected for a defect that a retry cannot mend: a missing or malformed due time, a
+    missing or forbidden destination, a malformed saga id, a size over its limit.
     """
     if headers.EXPIRE not in message.headers:
         raise MessageRejected(
@@ -271,7 +271,7 @@ def read_timeout(message: Message, endpoint: str, limits: Limits, now: Micros) -
             raise MessageRejected(f"the {what} has more than {SHORT_STRING} bytes")
     try:
         check_destination(destination, limits)
-        # As the sender was allowed to write them: what routing added does not count.
+        # As the sender was allowed to write the headers: routing's own do not count.
         check_headers(_as_sent(message), limits)
         check_body(message.body, limits)
         due = check_due(_instant(message, headers.EXPIRE))
@@ -297,12 +297,12 @@ def _on_conflict(message: Message) -> OnConflict:
     try:
         asked = OnConflict(given)
     except ValueError as error:
-        known = ", ".join(OnConflict)
+        known = " or ".join(OnConflict)
         raise MessageRejected(
-            f"header {headers.ON_CONFLICT!r} is one of {known}, got {given!r:.60}"
+            f"header {headers.ON_CONFLICT!r} must be {known}, got {given!r:.60}"
         ) from error
     if asked is OnConflict.REPLACE:
-        # Which of two is the later one is told by nothing else.
+        # Only this instant tells the order of two replacements.
         _instant(message, headers.TIME_SENT)
     return asked
 
@@ -349,7 +349,7 @@ def _saga(message: Message) -> str | None:
 
 
 def _saga_of_timeout(message: Message) -> str | None:
-    """Return the saga whose timeout *message* is; its header stays on the message in any case."""
+    """Return the saga of the timeout *message*; its header stays on the message in any case."""
     return None if is_delayed_retry(message.headers) else _saga(message)
 
 

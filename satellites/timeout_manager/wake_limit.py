@@ -1,4 +1,4 @@
-"""How often wakes out of a queue may ask for a poll: a stranger can send them without a pause."""
+"""A limit on wakes from a queue: a stranger can send wakes without a pause."""
 
 from threading import Lock
 from typing import Final
@@ -9,9 +9,9 @@ EVERY: Final[Micros] = 100_000
 
 
 class WakeLimit:
-    """Lets one wake through at once, and joins those of the next tenth of a second into one.
+    """Passes the first wake at once, and joins the wakes of the next tenth of a second.
 
-    Safe for many threads. What is due later needs no limit: its poll waits for the due time.
+    Safe for many threads. A later due time needs no limit: its poll waits for the due time.
     """
 
     def __init__(self) -> None:
@@ -19,7 +19,7 @@ class WakeLimit:
         self._next: Micros = 0
 
     def poll_time(self, due: Micros, now: Micros) -> Micros:
-        """Return when to poll for a wake to *due* that came in at *now*."""
+        """Return the instant of the poll for a wake to *due* that arrived at *now*."""
         if due > now:
             return due
         with self._lock:

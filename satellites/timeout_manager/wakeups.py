@@ -1,9 +1,9 @@
 """The process that stores a timeout asks the endpoint's other processes for a poll.
 
-It wakes its own poller at the due time. The other pollers would find the timeout at their next poll
-only, up to an interval later, and so late if the process that stored it dies or hangs before the
-due time. Asked for a poll, each of them learns from the database when the next timeout is due, and
-polls at that time too: no process has to notice the death of another. A question covers every
+The process wakes its own poller at the due time. The other pollers would find the timeout only at
+their next poll, up to an interval later, and so late if the storing process dies or hangs before
+the due time. Asked for a poll, each of them learns from the database when the next timeout is due,
+and polls at that time too: no process has to notice the death of another. A question covers every
 timeout that is due later than the timeout for which it was asked, since the poll at the earlier due
 time finds the next. So a busy process asks seldom, and an idle process never.
 """
@@ -51,7 +51,7 @@ class OtherPollers:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start the thread, if there is a way to ask."""
+        """Start the thread if the store has wakeups."""
         if self._wakeups is None:
             return
         self._stop.clear()
@@ -68,11 +68,11 @@ class OtherPollers:
         if thread is not None:
             thread.join()
         if self._wakeups is not None:
-            with self._checking:  # what a check begins after the close, nothing would end
+            with self._checking:  # a check after the close would start to listen again
                 self._wakeups.close()
 
     def watch(self) -> None:
-        """Have the storage's way looked after."""
+        """Check the wakeups of the store."""
         if self._wakeups is None:
             return
         with self._checking:
@@ -80,17 +80,17 @@ class OtherPollers:
                 self._wakeups.check()
 
     def stored(self, due: Micros) -> None:
-        """Ask the others if they would miss a timeout of *due*, which is committed."""
+        """Ask the other processes if they would miss the committed timeout of *due*."""
         if self._wakeups is not None and self._is_news(due):
             self._asked.set()
 
     def _is_news(self, due: Micros) -> bool:
         now = self._now()
         if due > now + self._interval:
-            return False  # every poller looks before
+            return False  # every poller polls before
         with self._lock:
             if self._known is not None and now < self._known <= due:
-                return False  # every poller looks at this known time, and finds the next
+                return False  # every poller polls at this known time, and finds the next
             self._known = due
             return True
 
