@@ -70,6 +70,7 @@ class Housekeeping:
             logger.info(
                 "process could not remove its heartbeat, the storage is away: %s",
                 on_one_line(error),
+                extra=self._fields("heartbeat_not_removed"),
             )
 
     def watch(self) -> None:
@@ -83,10 +84,13 @@ class Housekeeping:
         begun = self._monotonic()
         self._ready()
         self._measure_offset(lambda: self._store.heartbeat(self._owner, self._state()))
-        self._tend()
+        self._maintain()
         self._purger.purge_until(begun + _EVERY)
 
-    def _tend(self) -> None:
+    def _fields(self, event: str) -> Mapping[str, str]:
+        return {"event": event, "endpoint": self._store.endpoint}
+
+    def _maintain(self) -> None:
         for _ in range(_STEPS):
             begun = self._monotonic()
             if not self._store.run_maintenance() or self._stop.wait(self._monotonic() - begun):
@@ -101,9 +105,12 @@ class Housekeeping:
                 logger.info(
                     "process could not write its heartbeat, the storage is away: %s",
                     on_one_line(error),
+                    extra=self._fields("heartbeat_not_written"),
                 )
             except Exception:
-                logger.exception("housekeeping failed and goes on")
+                logger.exception(
+                    "housekeeping failed and goes on", extra=self._fields("housekeeping_failed")
+                )
                 self._telemetry.count("housekeeping_failures")
             if self._stop.wait(max(begun + _EVERY - self._monotonic(), 0.0)):
                 return

@@ -72,6 +72,7 @@ timeouts without a wake. Until the claim is closed the store returns the next po
 AT_ONCE: Final = 5
 """Chunks that are claimed and sent together while more than one chunk is due."""
 _JOB: Final = "poll"
+_FAILED_POLL: Final = {"event": "poll_failed"}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -359,6 +360,7 @@ class Poller:
                 "the database's clock differs from this host's by %.1f s; due times are compared "
                 "with the database's",
                 seconds,
+                extra={"event": "clock_offset"},
             )
         return moved
 
@@ -415,10 +417,12 @@ class Poller:
         """Report a failed poll; return the seconds to pause. The loop survives every error."""
         if isinstance(error, TimeoutManagerError):
             logger.warning(
-                "Failed to fetch timeouts from the timeout storage: %s", on_one_line(error)
+                "poller could not fetch timeouts from the storage: %s",
+                on_one_line(error),
+                extra=_FAILED_POLL,
             )
         else:
-            logger.exception("Failed to fetch timeouts from the timeout storage")
+            logger.exception("poller could not fetch timeouts from the storage", extra=_FAILED_POLL)
         self._telemetry.count("polls_failed")
         if isinstance(error, StorageConflict):
             again = self._conflicts.lost()

@@ -312,8 +312,10 @@ class Readiness:
             raise StorageUnavailable(str(error)) from error
         except TransportUnavailable as error:
             logger.info(
-                "endpoint compares store and broker later, the broker is away: %s",
+                "endpoint %s compares store and broker later, the broker is away: %s",
+                self._store.endpoint,
                 on_one_line(error),
+                extra={"event": "pair_unchecked", "endpoint": self._store.endpoint},
             )
             return
         self._checked = True

@@ -87,4 +87,5 @@ class SenderClocks:
                 name,
                 ahead,
                 on_one_line(timeout.message.id[:_NAME]),
+                extra={"event": "sender_ahead", "message_id": timeout.message.id},
             )

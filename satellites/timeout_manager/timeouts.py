@@ -191,6 +191,13 @@ class StoreTimeouts:
                 level,
                 "timeout manager of %s %s: message %.80r, timeout %s",
                 *(self.store.endpoint, did, timeout.message.id, timeout.id),
+                extra={
+                    "event": event,
+                    "endpoint": self.store.endpoint,
+                    "message_id": timeout.message.id,
+                    "timeout_id": timeout.id,
+                    "destination": timeout.destination,
+                },
             )
 
     def _timeout_of(self, message: Message) -> Timeout:

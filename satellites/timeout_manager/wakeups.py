@@ -41,6 +41,7 @@ class OtherPollers:
     ) -> None:
         self._wakeups = wakeups
         self._endpoint = endpoint
+        self._fields: Final = {"event": "wakeup_not_sent", "endpoint": endpoint}
         self._interval: Final = duration_micros(interval)
         self._now = now
         self._lock = threading.Lock()
@@ -114,9 +115,12 @@ class OtherPollers:
                 "timeout manager of %s did not ask the other processes for a poll: %s",
                 self._endpoint,
                 on_one_line(error),
+                extra=self._fields,
             )
         except Exception:
             self._known = None
             logger.exception(
-                "timeout manager of %s did not ask the other processes for a poll", self._endpoint
+                "timeout manager of %s did not ask the other processes for a poll",
+                self._endpoint,
+                extra=self._fields,
             )

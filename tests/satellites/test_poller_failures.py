@@ -56,7 +56,7 @@ def test_a_failed_poll_is_logged_with_the_documented_sentence(
     with caplog.at_level(logging.WARNING):
         loop.started()
 
-    assert "Failed to fetch timeouts from the timeout storage" in caplog.text
+    assert "poller could not fetch timeouts from the storage" in caplog.text
 
 
 def test_failing_polls_leave_one_session_open_at_most(loop: Loop) -> None:
