@@ -83,11 +83,9 @@ class TimeoutManager:
                 "poll_interval is more than zero and at most one minute, got "
                 f"{self.poll_interval}; it also bounds how late an outage is noticed"
             )
-        for setting in ("chunk", "store_batch"):
-            if not 1 <= getattr(self, setting) <= 1000:
-                raise ConfigurationError(
-                    f"{setting} is 1 to 1000 timeouts, got {getattr(self, setting)}"
-                )
+        for setting, size in (("chunk", self.chunk), ("store_batch", self.store_batch)):
+            if not 1 <= size <= 1000:
+                raise ConfigurationError(f"{setting} must be 1 to 1000 timeouts, got {size}")
         if self.concurrency < 1:
             raise ConfigurationError(f"concurrency must be at least 1, got {self.concurrency}")
 
@@ -118,15 +116,14 @@ class TimeoutManager:
 
     def set_up(self, context: FeatureContext) -> FeatureParts:
         """Return the satellites, the poller and the route for delays."""
-        settings = context.settings
-        persistence = settings.persistence
+        settings, persistence = context.settings, context.settings.persistence
         assert persistence is not None, "a prerequisite"
         store = persistence.timeouts(
             settings.name,
             context.clock,
             atomic_dispatch=context.mode is TransactionMode.TRANSACTION_SCOPE,
         )
-        address, control = settings.name + TIMEOUTS, settings.name + DISPATCHER
+        address = settings.name + TIMEOUTS
         ready = Readiness(
             persistence,
             store,
@@ -137,101 +134,151 @@ class TimeoutManager:
         wait = self.time_to_wait_before_critical_error
         breakers = _breakers(context, wait)
         context.breakers.watch_silence(persistence.database, breakers.fetch, wait)
-
-        dispatch = DispatchTimeouts(
+        poller = self._poller(context, store, ready, breakers.fetch)
+        others = self._other_pollers(context, store, poller)
+        senders = SenderClocks(lambda: poller.offset, context.clock, context.telemetry)
+        dispatch = _dispatch_step(context, store)
+        storing = _storing_step(context, store, _wake_all(poller, others), dispatch, senders)
+        return FeatureParts(
             store=store,
-            error_queue=settings.error_queue,
-            limits=settings.limits,
+            direct=DirectStorage(
+                database=persistence.database,
+                store=storing.store_directly,
+                examine=storing.examine if isinstance(store, ExaminesIds) else None,
+            ),
+            satellites=self._satellites(settings.name, storing, dispatch, breakers, ready),
+            tasks=(poller, others, _housekeeping(context, store, ready, poller, senders)),
+            manager=ManagerRoute(
+                address, lambda outgoing, due: to_timeout_manager(outgoing, due, address)
+            ),
+        )
+
+    def _poller(
+        self,
+        context: FeatureContext,
+        store: TimeoutStore,
+        ready: "Readiness",
+        fetch: OutageBreaker,
+    ) -> Poller:
+        step = PollTimeouts(
+            store=store,
+            queue=context.settings.name + DISPATCHER,
+            owner=context.owner,
+            mode=context.mode,
+            chunk=self.chunk,
             clock=context.clock,
+            new_id=context.new_id,
             telemetry=context.telemetry,
-            dead_letters=context.dead_letters,
-            move_many=_mover(context, store),
             ahead=LEAD,
         )
-        poller = Poller(
-            PollTimeouts(
-                store=store,
-                queue=control,
-                owner=context.owner,
-                mode=context.mode,
-                chunk=self.chunk,
-                clock=context.clock,
-                new_id=context.new_id,
-                telemetry=context.telemetry,
-                ahead=LEAD,
-            ),
+        return Poller(
+            step,
             interval=self.interval,
             sessions=SessionPool(context.transport),
-            fetch=breakers.fetch,
+            fetch=fetch,
             ready=ready,
             clock=context.clock,
             telemetry=context.telemetry,
             on_clock_offset=lambda seconds: report_clock_offset(context.critical, seconds),
         )
-        senders = SenderClocks(lambda: poller.offset, context.clock, context.telemetry)
-        others = OtherPollers(
+
+    def _other_pollers(
+        self, context: FeatureContext, store: TimeoutStore, poller: Poller
+    ) -> OtherPollers:
+        return OtherPollers(
             store.wakeups(poller.poll_now) if isinstance(store, WakesProcesses) else None,
-            endpoint=settings.name,
+            endpoint=context.settings.name,
             interval=self.interval,
             now=lambda: context.clock.now() + (poller.offset or 0),
         )
 
-        def wake(due: Micros) -> None:
-            poller.wake(due)
-            others.stored(due)
-
-        storing_step = StoreTimeouts(
-            store=store,
-            limits=settings.limits,
-            clock=context.clock,
-            telemetry=context.telemetry,
-            wake=wake,
-            dispatch_now=dispatch.dispatch_now,
-            senders=senders,
-        )
-
+    def _satellites(
+        self,
+        endpoint: str,
+        storing_step: StoreTimeouts,
+        dispatch: DispatchTimeouts,
+        breakers: "_Breakers",
+        ready: "Readiness",
+    ) -> tuple[Satellite, ...]:
         storing = Consumption(
             name="Timeout Message Processor",
-            queue=address,
+            queue=endpoint + TIMEOUTS,
             step=storing_step,
             batch=self.store_batch,
             storage=Outage(breaker=breakers.store, probe=ready.probe),
         )
         # Messages that a delayed message store of this endpoint left unstored.
-        left = replace(storing, queue=settings.name + DELAYED)
+        left = replace(storing, queue=endpoint + DELAYED)
         dispatching = Consumption(
             name="Timeout Dispatcher Processor",
-            queue=control,
+            queue=endpoint + DISPATCHER,
             step=dispatch,
             batch=ORDERS,
             storage=Outage(breaker=breakers.dispatch_lock, probe=ready.probe),
             broker=breakers.dispatch,
         )
-        housekeeping = Housekeeping(
-            store,
-            owner=context.owner,
-            ready=ready,
-            measure_offset=poller.measure_offset,
-            state=lambda: {**context.breakers.states, **senders.report()},
-            telemetry=context.telemetry,
+        return (
+            Satellite(consumption=storing, concurrency=self.concurrency),
+            Satellite(consumption=left, optional_queue=True),
+            Satellite(consumption=dispatching, concurrency=self.concurrency),
         )
-        return FeatureParts(
-            store=store,
-            direct=DirectStorage(
-                database=persistence.database,
-                store=storing_step.store_directly,
-                examine=storing_step.examine if isinstance(store, ExaminesIds) else None,
-            ),
-            satellites=(
-                Satellite(consumption=storing, concurrency=self.concurrency),
-                Satellite(consumption=left, optional_queue=True),
-                Satellite(consumption=dispatching, concurrency=self.concurrency),
-            ),
-            tasks=(poller, others, housekeeping),
-            manager=ManagerRoute(
-                address, lambda outgoing, due: to_timeout_manager(outgoing, due, address)
-            ),
-        )
+
+
+def _dispatch_step(context: FeatureContext, store: TimeoutStore) -> DispatchTimeouts:
+    settings = context.settings
+    return DispatchTimeouts(
+        store=store,
+        error_queue=settings.error_queue,
+        limits=settings.limits,
+        clock=context.clock,
+        telemetry=context.telemetry,
+        dead_letters=context.dead_letters,
+        move_many=_mover(context, store),
+        ahead=LEAD,
+    )
+
+
+def _storing_step(
+    context: FeatureContext,
+    store: TimeoutStore,
+    wake: Callable[[Micros], None],
+    dispatch: DispatchTimeouts,
+    senders: SenderClocks,
+) -> StoreTimeouts:
+    return StoreTimeouts(
+        store=store,
+        limits=context.settings.limits,
+        clock=context.clock,
+        telemetry=context.telemetry,
+        wake=wake,
+        dispatch_now=dispatch.dispatch_now,
+        senders=senders,
+    )
+
+
+def _wake_all(poller: Poller, others: OtherPollers) -> Callable[[Micros], None]:
+    def wake(due: Micros) -> None:
+        poller.wake(due)
+        others.stored(due)
+
+    return wake
+
+
+def _housekeeping(
+    context: FeatureContext,
+    store: TimeoutStore,
+    ready: "Readiness",
+    poller: Poller,
+    senders: SenderClocks,
+) -> Housekeeping:
+    return Housekeeping(
+        store,
+        owner=context.owner,
+        ready=ready,
+        measure_offset=poller.measure_offset,
+        state=lambda: {**context.breakers.states, **senders.report()},
+        telemetry=context.telemetry,
+    )
 
 
 def _mover(context: FeatureContext, store: TimeoutStore) -> Move | None:
