@@ -150,7 +150,7 @@ def test_leasing_reads_the_front_of_one_queue_by_its_index(
         if dialect == "postgresql":
             connection.execute(text(f"ANALYZE {prefix}queue_messages"))
         event.listen(connection, "before_cursor_execute", explain, retval=True)
-        raw: Any = connection.execute(transport.statements.free_rows, where).cursor
+        raw: Any = connection.execute(transport.lease_statements.free_rows, where).cursor
         plan = str(raw.fetchall())
 
     assert f"{prefix}queue_order" in plan, plan

@@ -18,7 +18,7 @@ from timeoutmgr.errors import LeaseLost
 from timeoutmgr.message.instants import duration_micros
 from timeoutmgr.transport.sql.envelopes import LeasedRow, LeaseTag
 from timeoutmgr.transport.sql.settings import SqlQueueSettings
-from timeoutmgr.transport.sql.statements import Statements
+from timeoutmgr.transport.sql.statements import LeaseStatements
 from timeoutmgr.transport.sql.wakeups import notify
 
 LARGEST_LEASE: Final = 500
@@ -37,7 +37,7 @@ class Leases:
     def __init__(
         self,
         database: Database,
-        statements: Statements,
+        statements: LeaseStatements,
         owner: str,
         clock: Clock,
         settings: SqlQueueSettings,
@@ -146,7 +146,7 @@ class Leases:
                 # Passing by locked rows: an acknowledgement in a long transaction holds them,
                 # and waiting for it would let the other leases lapse.
                 held = connection.execute(
-                    self._statements.held, {"sequences": sequences, "me": self.owner}
+                    self._statements.leased, {"sequences": sequences, "me": self.owner}
                 )
                 if still := list(held.scalars()):
                     connection.execute(

@@ -18,7 +18,7 @@ from timeoutmgr.database.soundness import refusals
 from timeoutmgr.errors import InvalidMessage
 from timeoutmgr.message import headers
 from timeoutmgr.transport.sql.envelopes import is_queue_name
-from timeoutmgr.transport.sql.statements import Statements
+from timeoutmgr.transport.sql.statements import QueueStatements
 from timeoutmgr.transport.sql.wakeups import QueueWakeups, notify
 
 _ADDED: Final = (headers.DISPATCHED_AT, headers.FAILED_QUEUE, headers.RETRIES)
@@ -48,7 +48,7 @@ class SqlQueues:
     def __init__(
         self,
         database: Database,
-        statements: Statements,
+        statements: QueueStatements,
         wakeups: QueueWakeups,
         clock: Clock,
         channel: str | None,

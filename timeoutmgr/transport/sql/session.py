@@ -19,14 +19,16 @@ from timeoutmgr.transport.sql.envelopes import LeasedRow, checked_queue_name, fr
 from timeoutmgr.transport.sql.failures import as_transport
 from timeoutmgr.transport.sql.queues import SqlQueues
 from timeoutmgr.transport.sql.receiver import SqlReceiver
-from timeoutmgr.transport.sql.statements import Statements
+from timeoutmgr.transport.sql.statements import QueueStatements
 from timeoutmgr.transport.sql.tables import QueueTables
 
 
 class QueueMarkers:
     """A row for each marked endpoint."""
 
-    def __init__(self, database: Database, tables: QueueTables, statements: Statements) -> None:
+    def __init__(
+        self, database: Database, tables: QueueTables, statements: QueueStatements
+    ) -> None:
         self._database = database
         self._statements = statements
         self._table: Final = tables.markers

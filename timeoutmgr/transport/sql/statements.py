@@ -1,10 +1,10 @@
-"""Every SQL statement of the queue, made once per table set; SQLAlchemy caches their text."""
+"""Every SQL statement of the queue, made once per table set; SQLAlchemy caches the texts."""
 
 from typing import Any, Final
 
 from sqlalchemy import Select, bindparam, case, delete, func, insert, literal_column, select, update
 from sqlalchemy.dialects import postgresql
-from sqlalchemy.sql.expression import ColumnElement, Executable, Insert
+from sqlalchemy.sql.expression import BindParameter, ColumnElement, Executable, Insert
 
 from timeoutmgr.database.dialects import Dialect
 from timeoutmgr.transport.sql.tables import QueueTables
@@ -13,58 +13,111 @@ HEAD: Final = 1000
 """How many rows from the front are searched for leases of the dead: leases are at the front."""
 
 
-class Statements:
-    """The statements; parameters are named in each comment.
-
-    Where a statement needs the time it takes the database's clock; on SQLite, which has none, the
-    parameter *now*. Locked rows are passed by: they are being leased, acknowledged or renewed.
-    """
+class _Terms:
+    """The expressions that several statements share."""
 
     def __init__(self, tables: QueueTables, dialect: Dialect) -> None:
-        queues, messages, bindings = tables.queues.c, tables.messages.c, tables.bindings.c
+        messages = tables.messages.c
         # In a subquery PostgreSQL reads the clock once, not for every row.
-        now: ColumnElement[int] = (
+        self.now: Final[ColumnElement[int]] = (
             bindparam("now") if dialect.now is None else literal_column(f"(SELECT {dialect.now})")
         )
-        in_queue = messages.queue == bindparam("queue")
-        front, order = in_queue, [messages.sequence]
+        self.in_queue: Final = messages.queue == bindparam("queue")
+        self.front, self.order = self.in_queue, [messages.sequence]
         if dialect.name == "postgresql":
             # With an equality it may walk the primary key instead, through all that rests in
             # other queues. Only the queue's own index has this order.
-            front = messages.queue.between(bindparam("queue"), bindparam("queue"))
-            order = [messages.queue, messages.sequence]
-        free = (messages.available_at <= now) & (messages.lease_until <= now)
-        chosen = messages.sequence.in_(bindparam("sequences", expanding=True))
-        mine = messages.lease_owner == bindparam("me")
-        # The delivery count is the fence between two leases of one owner.
-        this_delivery = chosen & mine & (messages.delivery_count == bindparam("delivery"))
+            self.front = messages.queue.between(bindparam("queue"), bindparam("queue"))
+            self.order = [messages.queue, messages.sequence]
+        self.free: Final = (messages.available_at <= self.now) & (messages.lease_until <= self.now)
+        self.chosen: Final = messages.sequence.in_(bindparam("sequences", expanding=True))
 
+
+class QueueStatements:
+    """The statements on queues, bindings, markers and whole messages.
+
+    Parameters are named in each comment. A statement that needs the time reads the database's
+    clock; on SQLite, which has none, it is the parameter *now*.
+    """
+
+    def __init__(self, tables: QueueTables, dialect: Dialect) -> None:
+        terms = _Terms(tables, dialect)
+        queues, messages, bindings = tables.queues.c, tables.messages.c, tables.bindings.c
         self.needs_now: Final = dialect.now is None
 
         # --- queues: name, names
+        names: BindParameter[Any] = bindparam("names", expanding=True)
         self.create_queue: Final = _insert_missing(insert(tables.queues), dialect)
-        self.existing_queues: Final = select(queues.name).where(
-            queues.name.in_(bindparam("names", expanding=True))
-        )
-        self.delete_queues: Final = delete(tables.queues).where(
-            queues.name.in_(bindparam("names", expanding=True))
-        )
-        self.delete_messages: Final = delete(tables.messages).where(
-            messages.queue.in_(bindparam("names", expanding=True))
-        )
-        self.delete_bindings: Final = delete(tables.bindings).where(
-            bindings.queue.in_(bindparam("names", expanding=True))
-        )
+        self.existing_queues: Final = select(queues.name).where(queues.name.in_(names))
+        self.delete_queues: Final = delete(tables.queues).where(queues.name.in_(names))
+        self.delete_messages: Final = delete(tables.messages).where(messages.queue.in_(names))
+        self.delete_bindings: Final = delete(tables.bindings).where(bindings.queue.in_(names))
 
         # --- messages: rows; queue, now
+        of_queue = terms.in_queue, terms.free
         self.messages: Final = tables.messages
         self.send: Final = insert(tables.messages)
-        self.count: Final = select(func.count()).select_from(tables.messages).where(in_queue, free)
-        self.probe: Final = select(messages.sequence).where(in_queue, free).limit(1)
-        self.purge: Final = delete(tables.messages).where(in_queue, free)
+        self.count: Final = select(func.count()).select_from(tables.messages).where(*of_queue)
+        self.purge: Final = delete(tables.messages).where(*of_queue)
+
+        # --- markers: endpoint, marker
+        self.insert_marker: Final = _insert_missing(insert(tables.markers), dialect)
+
+        # --- bindings: exchange, routing_key, queue, kind
+        of_exchange = bindings.exchange == bindparam("exchange")
+        self.bind: Final = _insert_missing(insert(tables.bindings), dialect)
+        self.unbind: Final = delete(tables.bindings).where(
+            of_exchange,
+            bindings.queue == bindparam("queue"),
+            bindings.routing_key == bindparam("routing_key"),
+        )
+        self.bindings_of: Final = select(bindings.routing_key, bindings.queue, bindings.kind).where(
+            of_exchange
+        )
+        self.delete_exchange: Final = delete(tables.bindings).where(of_exchange)
+
+
+class DeadOwnerStatements:
+    """The statements that free the leases of dead owners: queue; owners; sequences."""
+
+    def __init__(self, tables: QueueTables, terms: _Terms) -> None:
+        messages = tables.messages.c
+        head = (
+            select(messages.lease_owner)
+            .where(terms.front)
+            .order_by(*terms.order)
+            .limit(HEAD)
+            .subquery("head")
+        )
+        self.head_owners: Final = select(head.c.lease_owner).distinct()
+        self.of_owners: Final = (
+            select(messages.sequence)
+            .where(terms.front, messages.lease_owner.in_(bindparam("owners", expanding=True)))
+            .order_by(*terms.order)
+            .limit(HEAD)
+            .with_for_update(skip_locked=True)
+        )
+        self.free_chosen: Final = (
+            update(tables.messages).where(terms.chosen).values(lease_owner=None, lease_until=0)
+        )
+
+
+class LeaseStatements(DeadOwnerStatements):
+    """The statements on leases; parameters and clock as in :class:`QueueStatements`.
+
+    They skip locked rows, which another statement is leasing, acknowledging or renewing.
+    """
+
+    def __init__(self, tables: QueueTables, dialect: Dialect) -> None:
+        terms = _Terms(tables, dialect)
+        super().__init__(tables, terms)
+        messages, chosen = tables.messages.c, terms.chosen
+        self.needs_now: Final = dialect.now is None
 
         # --- leases: queue, limit, inline, now; me, sequences, lease
+        mine = messages.lease_owner == bindparam("me")
         size = func.length(messages.body)
+        self.probe: Final = select(messages.sequence).where(terms.in_queue, terms.free).limit(1)
         self.bodies: Final = select(messages.sequence, messages.body).where(chosen)
         self.free_rows: Final[Select[Any]] = (
             select(
@@ -79,22 +132,17 @@ class Statements:
                 messages.properties,
                 size.label("size"),
             )
-            .where(front, free)
-            .order_by(*order)
+            .where(terms.front, terms.free)
+            .order_by(*terms.order)
             .limit(bindparam("limit"))
             .with_for_update(skip_locked=True)
         )
-        lease_until = now + bindparam("lease")
-        self.lease: Final = (
-            update(tables.messages)
-            .where(chosen)
-            .values(
-                lease_owner=bindparam("me"),
-                lease_until=lease_until,
-                delivery_count=messages.delivery_count + 1,
-            )
+        lease_until = terms.now + bindparam("lease")
+        self.renew: Final = update(tables.messages).where(chosen).values(lease_until=lease_until)
+        self.lease: Final = self.renew.values(
+            lease_owner=bindparam("me"), delivery_count=messages.delivery_count + 1
         )
-        self.held: Final = (
+        self.leased: Final = (
             select(messages.sequence)
             .where(chosen, mine)
             .order_by(messages.sequence)
@@ -103,45 +151,13 @@ class Statements:
         self.deliveries: Final = select(messages.sequence, messages.delivery_count).where(
             chosen, mine
         )
-        self.renew: Final = update(tables.messages).where(chosen).values(lease_until=lease_until)
 
-        # --- settling: me, delivery, sequences
+        # --- settlement: me, delivery, sequences. The delivery count is the fencing token between
+        # two leases of one owner.
+        this_delivery = chosen & mine & (messages.delivery_count == bindparam("delivery"))
         self.ack: Final = delete(tables.messages).where(this_delivery)
         self.release: Final = (
             update(tables.messages).where(this_delivery).values(lease_owner=None, lease_until=0)
-        )
-
-        # --- leases of the dead: queue, me; owners; sequences
-        head = (
-            select(messages.lease_owner).where(front).order_by(*order).limit(HEAD).subquery("head")
-        )
-        self.head_owners: Final = select(head.c.lease_owner).distinct()
-        self.of_owners: Final = (
-            select(messages.sequence)
-            .where(front, messages.lease_owner.in_(bindparam("owners", expanding=True)))
-            .order_by(*order)
-            .limit(HEAD)
-            .with_for_update(skip_locked=True)
-        )
-        self.free_chosen: Final = (
-            update(tables.messages).where(chosen).values(lease_owner=None, lease_until=0)
-        )
-
-        # --- markers: endpoint, marker
-        self.insert_marker: Final = _insert_missing(insert(tables.markers), dialect)
-
-        # --- bindings: exchange, routing_key, queue, kind
-        self.bind: Final = _insert_missing(insert(tables.bindings), dialect)
-        self.unbind: Final = delete(tables.bindings).where(
-            bindings.exchange == bindparam("exchange"),
-            bindings.queue == bindparam("queue"),
-            bindings.routing_key == bindparam("routing_key"),
-        )
-        self.bindings_of: Final = select(bindings.routing_key, bindings.queue, bindings.kind).where(
-            bindings.exchange == bindparam("exchange")
-        )
-        self.delete_exchange: Final = delete(tables.bindings).where(
-            bindings.exchange == bindparam("exchange")
         )
 
 

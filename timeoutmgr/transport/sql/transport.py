@@ -20,7 +20,7 @@ from timeoutmgr.transport.sql.receiver import SqlReceiver
 from timeoutmgr.transport.sql.row_moves import PostgreSQLMessageRows
 from timeoutmgr.transport.sql.session import QueueMarkers, SqlSession
 from timeoutmgr.transport.sql.settings import SqlQueueSettings
-from timeoutmgr.transport.sql.statements import Statements
+from timeoutmgr.transport.sql.statements import LeaseStatements, QueueStatements
 from timeoutmgr.transport.sql.tables import QueueTables, tables
 from timeoutmgr.transport.sql.wakeups import Listener, QueueWakeups
 from timeoutmgr.transport.sql.watch import FileVersion, Watch
@@ -67,19 +67,25 @@ class SqlTransport:
                 f"an owner has at most {_LONGEST_OWNER} characters, got {len(self.owner)}"
             )
         self._tables = tables(self._schema, self._prefix)
-        statements = Statements(self._tables, self._database.dialect)
+        dialect = self._database.dialect
+        statements = QueueStatements(self._tables, dialect)
         table = self._tables.messages.fullname
-        is_postgresql = self._database.dialect.name == "postgresql"
+        is_postgresql = dialect.name == "postgresql"
         channel = channel_of(table) if is_postgresql else None
         notify_channel = channel if self.settings.notify else None
         self.wakeups: Final = QueueWakeups.of(self._database, table)
-        self.statements: Final = statements
+        self.lease_statements: Final = LeaseStatements(self._tables, dialect)
         self.markers: Final = QueueMarkers(self._database, self._tables, statements)
         self.queues: Final = SqlQueues(
             self._database, statements, self.wakeups, self.clock, notify_channel
         )
         self._leases = Leases(
-            self._database, statements, self.owner, self.clock, self.settings, notify_channel
+            self._database,
+            self.lease_statements,
+            self.owner,
+            self.clock,
+            self.settings,
+            notify_channel,
         )
         self._renewer = LeaseRenewer(
             self._leases,
