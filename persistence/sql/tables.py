@@ -6,7 +6,7 @@ failed. ``timeouts`` holds the message itself in the order in which it is due.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from sqlalchemy import (
     BigInteger,
@@ -21,6 +21,8 @@ from sqlalchemy import (
 
 from timeoutmgr.database import checked_identifier
 from timeoutmgr.database.texts import KeyText
+
+Columns: TypeAlias = tuple[Column[Any], ...]
 
 TEXT_LENGTH = 255
 """The longest endpoint, id, destination or saga id, in characters."""
@@ -52,127 +54,157 @@ def tables(schema: str | None, prefix: str) -> TimeoutTables:
         checked_identifier("schema", schema)
     metadata = MetaData(schema=schema)
 
-    def table(name: str, *columns: Column[Any]) -> Table:
+    def table(name: str, columns: Columns) -> Table:
         return Table(prefix + name, metadata, *columns)
 
     return TimeoutTables(
-        timeouts=table(
-            "timeouts",
-            _text("endpoint", key=True),
-            _instant("due", key=True),
-            _text("id", key=True),
-            _text("destination"),
-            _text("saga_id"),
-            _text("message_id"),
-            _long("headers"),
-            Column("body", LargeBinary),
-            _text("content_type"),
-            _text("content_encoding"),
-            _instant("created"),
-            _number("version"),
-            _number("attempts"),
-            _instant("next_try"),
-            _instant("original_due"),
-            Column("maybe_sent", SmallInteger),
-            _text("run_id"),
-            _text("hidden_by"),
-        ),
-        keys=table(
-            "timeout_keys",
-            _text("endpoint", key=True),
-            _text("id", key=True),
-            _instant("due"),
-            _number("version"),
-            _text("state"),
-            _instant("closed_at"),
-            Column("maybe_sent", SmallInteger),
-            Column("content", LargeBinary),
-        ),
-        history=table(
-            "timeout_history",
-            Column("sequence", BigInteger, primary_key=True),
-            _text("id"),
-            _text("event"),
-            _instant("at"),
-            _instant("due"),
-            _text("endpoint"),
-            _text("destination"),
-            _number("attempt"),
-            _text("node"),
-            _text("run_id"),
-            _text("body_sha256"),
-            _long("channel"),
-        ),
-        claims=table(
-            "claims",
-            _text("token", key=True),
-            _text("endpoint"),
-            _instant("from_due"),
-            _text("from_id"),
-            _instant("to_due"),
-            _text("to_id"),
-            _text("owner"),
-            _instant("claimed_until"),
-            _number("size"),
-            _text("taken_by"),
-            _instant("taken_at"),
-        ),
-        endpoints=table(
-            "endpoints",
-            _text("endpoint", key=True),
-            _text("marker"),
-            _long("broker"),
-            Column("marker_confirmed", SmallInteger),
-        ),
-        processes=table(
-            "processes",
-            _text("owner", key=True),
-            _text("endpoint"),
-            _text("host"),
-            _number("pid"),
-            _instant("started"),
-            _instant("heartbeat"),
-            _long("state"),
-        ),
-        runs=table(
-            "runs",
-            _text("run_id", key=True),
-            _text("kind"),
-            _text("state"),
-            _instant("created"),
-            _long("parameters"),
-            _text("endpoint"),
-            _text("runner"),
-            _instant("ended"),
-            _long("report"),
-        ),
-        batches=table(
-            "batches",
-            _text("run_id", key=True),
-            Column("no", Integer, primary_key=True),
-            _text("state"),
-            _number("count"),
-            _instant("from_due"),
-            _text("from_id"),
-            _instant("to_due"),
-            _text("to_id"),
-            *(_number(name) for name in ("taken", "arrived", "known", "returned", "repeated")),
-        ),
-        batch_claims=table(
-            "batch_claims",
-            _text("run_id", key=True),
-            Column("no", Integer, primary_key=True),
-            _text("endpoint"),
-            _text("owner"),
-            _instant("claimed_at"),
-        ),
-        fencing_tokens=table(
-            "fencing_tokens",
-            _text("run_id", key=True),
-            _text("endpoint"),
-            _text("state"),
-            _instant("created"),
-        ),
+        timeouts=table("timeouts", _timeouts()),
+        keys=table("timeout_keys", _keys()),
+        history=table("timeout_history", _history()),
+        claims=table("claims", _claims()),
+        endpoints=table("endpoints", _endpoints()),
+        processes=table("processes", _processes()),
+        runs=table("runs", _runs()),
+        batches=table("batches", _batches()),
+        batch_claims=table("batch_claims", _batch_claims()),
+        fencing_tokens=table("fencing_tokens", _fencing_tokens()),
+    )
+
+
+def _timeouts() -> Columns:
+    return (
+        _text("endpoint", key=True),
+        _instant("due", key=True),
+        _text("id", key=True),
+        _text("destination"),
+        _text("saga_id"),
+        _text("message_id"),
+        _long("headers"),
+        Column("body", LargeBinary),
+        _text("content_type"),
+        _text("content_encoding"),
+        _instant("created"),
+        _number("version"),
+        _number("attempts"),
+        _instant("next_try"),
+        _instant("original_due"),
+        Column("maybe_sent", SmallInteger),
+        _text("run_id"),
+        _text("hidden_by"),
+    )
+
+
+def _keys() -> Columns:
+    return (
+        _text("endpoint", key=True),
+        _text("id", key=True),
+        _instant("due"),
+        _number("version"),
+        _text("state"),
+        _instant("closed_at"),
+        Column("maybe_sent", SmallInteger),
+        Column("content", LargeBinary),
+    )
+
+
+def _history() -> Columns:
+    return (
+        Column("sequence", BigInteger, primary_key=True),
+        _text("id"),
+        _text("event"),
+        _instant("at"),
+        _instant("due"),
+        _text("endpoint"),
+        _text("destination"),
+        _number("attempt"),
+        _text("node"),
+        _text("run_id"),
+        _text("body_sha256"),
+        _long("channel"),
+    )
+
+
+def _claims() -> Columns:
+    return (
+        _text("token", key=True),
+        _text("endpoint"),
+        _instant("from_due"),
+        _text("from_id"),
+        _instant("to_due"),
+        _text("to_id"),
+        _text("owner"),
+        _instant("claimed_until"),
+        _number("size"),
+        _text("taken_by"),
+        _instant("taken_at"),
+    )
+
+
+def _endpoints() -> Columns:
+    return (
+        _text("endpoint", key=True),
+        _text("marker"),
+        _long("broker"),
+        Column("marker_confirmed", SmallInteger),
+    )
+
+
+def _processes() -> Columns:
+    return (
+        _text("owner", key=True),
+        _text("endpoint"),
+        _text("host"),
+        _number("pid"),
+        _instant("started"),
+        _instant("heartbeat"),
+        _long("state"),
+    )
+
+
+def _runs() -> Columns:
+    return (
+        _text("run_id", key=True),
+        _text("kind"),
+        _text("state"),
+        _instant("created"),
+        _long("parameters"),
+        _text("endpoint"),
+        _text("runner"),
+        _instant("ended"),
+        _long("report"),
+    )
+
+
+def _batches() -> Columns:
+    return (
+        _text("run_id", key=True),
+        Column("no", Integer, primary_key=True),
+        _text("state"),
+        _number("count"),
+        _instant("from_due"),
+        _text("from_id"),
+        _instant("to_due"),
+        _text("to_id"),
+        *(_number(name) for name in ("taken", "arrived", "known", "returned", "repeated")),
+    )
+
+
+def _batch_claims() -> Columns:
+    return (
+        _text("run_id", key=True),
+        Column("no", Integer, primary_key=True),
+        _text("endpoint"),
+        _text("owner"),
+        _instant("claimed_at"),
+    )
+
+
+def _fencing_tokens() -> Columns:
+    return (
+        _text("run_id", key=True),
+        _text("endpoint"),
+        _text("state"),
+        _instant("created"),
     )
 
 
