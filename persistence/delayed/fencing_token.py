@@ -74,7 +74,7 @@ class FencingToken:
         """Free the rows that were not removed."""
         if self._held:
             ids, self._held = sorted(self._held), set()
-            self._database.run(lambda connection: self._rows.let_go(connection, ids, self._claim))
+            self._database.run(lambda connection: self._rows.release(connection, ids, self._claim))
 
     def _others(self) -> set[str]:
         with self._database.read() as connection:

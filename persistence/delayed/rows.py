@@ -12,6 +12,7 @@ from sqlalchemy import (
     LargeBinary,
     MetaData,
     Row,
+    Select,
     SmallInteger,
     Table,
     Text,
@@ -53,7 +54,7 @@ def table_name(endpoint: str, given: str | None) -> str:
     if not 0 < size <= NAME_BYTES or not name.isprintable():
         raise ConfigurationError(
             f"a delayed message store's table is printable text of 1 to {NAME_BYTES} bytes, got "
-            f"{name!r:.120}; name another one with table="
+            f"{name!r:.120}; give another name with table="
         )
     return name
 
@@ -114,9 +115,9 @@ _STATEMENT_NOW: Final = {
 
 
 class Due(NamedTuple):
-    """Rows that are due, with the columns as attributes.
+    """Due rows, with the columns as attributes.
 
-    *is_cut* says that there were more, whose bodies would have been too much together with theirs.
+    *is_cut*: more rows are due, and their bodies would have exceeded the limit of a fetch.
     """
 
     rows: Sequence[Any]
@@ -130,30 +131,15 @@ class DelayedRows:
         self._table: Final = delayed_table(schema, name)
         rows = self._table.c
         dialect = database.dialect.name
-        clock = _STATEMENT_NOW.get(dialect)
-        now: Any = bindparam("at", type_=BigInteger) if clock is None else literal_column(clock)
-        self._uses_our_clock = clock is None
+        self._uses_our_clock = dialect not in _STATEMENT_NOW
         self._removes_by_array = dialect == "postgresql"
-        free = or_(rows.claimed_by.is_(None), rows.claimed_until <= now)
-        due = [rows.next_try <= now]
-        self._looks_from = dialect == "postgresql"
-        if self._looks_from:
-            # The instant once more, by itself: of the pair alone no plan is made before there are
-            # statistics.
-            start = bindparam("from_due", type_=BigInteger), bindparam("from_id", type_=Text)
-            due += [rows.next_try >= start[0], tuple_(rows.next_try, rows.id) >= tuple_(*start)]
-        self._due = (
-            select(*columns_with_size(self._table, rows.keys()))
-            .where(*due, *([] if database.dialect.row_locks else [free]))
-            .order_by(rows.next_try, rows.id)
-            .limit(bindparam("limit", type_=Integer))
-            .with_for_update(skip_locked=True)
-        )
+        self._starts_at_key = dialect == "postgresql"
         # Until the table has statistics, PostgreSQL estimates few due rows, and would
         # read and sort all of them for the first batch.
         self._in_order = (
             select(func.set_config("enable_sort", "off", True)) if dialect == "postgresql" else None
         )
+        self._due = self._due_statement(database)
         self._bodies = select(rows.id, rows.body).where(
             rows.id.in_(bindparam("ids", expanding=True))
         )
@@ -166,34 +152,61 @@ class DelayedRows:
         )
         self._destinations = select(first.c.destination, func.count()).group_by(first.c.destination)
         self._count = select(func.count()).select_from(self._table)
+        self._prepare_outcomes()
+        self._prepare_claims()
+
+    def _due_statement(self, database: Database) -> Select[Any]:
+        rows = self._table.c
+        clock = _STATEMENT_NOW.get(database.dialect.name)
+        now: Any = bindparam("at", type_=BigInteger) if clock is None else literal_column(clock)
+        conditions = [rows.next_try <= now]
+        if self._starts_at_key:
+            # The instant once more, by itself: of the pair alone no plan is made before there are
+            # statistics.
+            start = bindparam("from_due", type_=BigInteger), bindparam("from_id", type_=Text)
+            conditions += [
+                rows.next_try >= start[0],
+                tuple_(rows.next_try, rows.id) >= tuple_(*start),
+            ]
+        if not database.dialect.row_locks:
+            conditions.append(or_(rows.claimed_by.is_(None), rows.claimed_until <= now))
+        return (
+            select(*columns_with_size(self._table, rows.keys()))
+            .where(*conditions)
+            .order_by(rows.next_try, rows.id)
+            .limit(bindparam("limit", type_=Integer))
+            .with_for_update(skip_locked=True)
+        )
+
+    def _prepare_outcomes(self) -> None:
+        rows = self._table.c
         by_id = rows.id == bindparam("id_")
         self._remove_all = delete(self._table).where(
             rows.id == any_(bindparam("ids", type_=TextArray()))
         )
         self._remove_one = delete(self._table).where(by_id)
-        self._remove_held = delete(self._table).where(by_id, rows.claimed_by == bindparam("claim_"))
-        # A mark stays: the row is free already, or another process has it in hand by now.
+        self._remove_claimed = delete(self._table).where(
+            by_id, rows.claimed_by == bindparam("claim_")
+        )
+        # A claim stays: the row is free already, or another process has claimed it by now.
         self._failed = (
             update(self._table)
             .where(by_id)
             .values(attempts=rows.attempts + 1, next_try=bindparam("next_try_"))
         )
+
+    def _prepare_claims(self) -> None:
+        rows = self._table.c
+        by_id, claimed = rows.id == bindparam("id_"), rows.claimed_by == bindparam("claim_")
+        free = {"claimed_by": None, "claimed_until": 0}
         self._claim_rows = (
             update(self._table)
             .where(by_id)
             .values(claimed_by=bindparam("claim_"), claimed_until=bindparam("until_"))
         )
-        self._let_go = (
-            update(self._table)
-            .where(by_id, rows.claimed_by == bindparam("claim_"))
-            .values(claimed_by=None, claimed_until=0)
-        )
+        self._release = update(self._table).where(by_id, claimed).values(**free)
         self._claims = select(rows.claimed_by).where(rows.claimed_by.is_not(None)).distinct()
-        self._free_claim = (
-            update(self._table)
-            .where(rows.claimed_by == bindparam("claim_"))
-            .values(claimed_by=None, claimed_until=0)
-        )
+        self._free_claim = update(self._table).where(claimed).values(**free)
 
     def insert(self, connection: Connection, timeouts: Sequence[Timeout]) -> None:
         """Insert the rows whose id is not stored yet."""
@@ -202,17 +215,17 @@ class DelayedRows:
     def due(
         self, connection: Connection, at: Micros, limit: int, start: Key = FROM_THE_BEGINNING
     ) -> Due:
-        """Return up to *limit* that are due and in nobody's hands, locked where there are locks.
+        """Return up to *limit* due and unclaimed rows, locked if the database has row locks.
 
-        As many as may be in hand together. Not those before *start*, where much that was removed
-        may stand in the index.
+        Their bodies together stay within the limit of a fetch. The search starts at *start*: before
+        that key the index may be full of removed rows.
         """
         if self._in_order is not None:
             connection.execute(self._in_order)
         parameters: dict[str, Any] = {"limit": limit}
         if self._uses_our_clock:
             parameters["at"] = at
-        if self._looks_from:
+        if self._starts_at_key:
             parameters |= {"from_due": start.due, "from_id": start.id}
         there = connection.execute(self._due, parameters).all()
         fit = fitting(there)
@@ -231,7 +244,7 @@ class DelayedRows:
         ]
 
     def remove(self, connection: Connection, ids: Sequence[str], claim: str | None = None) -> int:
-        """Remove rows, with a *claim* those that are still held by it; return how many."""
+        """Remove rows, with *claim* only rows that the claim still has; return their number."""
         if not ids:
             return 0
         if claim is None and self._removes_by_array:
@@ -239,43 +252,43 @@ class DelayedRows:
         if claim is None:
             return connection.execute(self._remove_one, [{"id_": one} for one in ids]).rowcount
         held = [{"id_": one, "claim_": claim} for one in ids]
-        return connection.execute(self._remove_held, held).rowcount
+        return connection.execute(self._remove_claimed, held).rowcount
 
     def failed(self, connection: Connection, one: str, not_before: Micros) -> int:
-        """Count a failed attempt; return how many rows there were."""
+        """Count a failed attempt; return the number of rows."""
         return connection.execute(self._failed, {"id_": one, "next_try_": not_before}).rowcount
 
     def next(self, connection: Connection) -> Micros | None:
-        """Return when the first is to be fetched."""
+        """Return the instant at which the first row may be fetched."""
         found: Micros | None = connection.execute(self._next).scalar()
         return found
 
     def count(self, connection: Connection) -> int:
-        """Return how many there are."""
+        """Return the number of rows."""
         return int(connection.execute(self._count).scalar_one())
 
     def destinations(self, connection: Connection, most: int) -> dict[str, int]:
-        """Return how many of the *most* that come first are for which destination."""
+        """Return the number of rows by destination, among the first *most* rows."""
         found = connection.execute(self._destinations, {"most": most})
         return {destination: count for destination, count in found}
 
     def reserve(
         self, connection: Connection, ids: Sequence[str], claim: str, until: Micros
     ) -> None:
-        """Mark rows as held by *claim*."""
+        """Write *claim* into rows."""
         given = [{"id_": one, "claim_": claim, "until_": until} for one in ids]
         connection.execute(self._claim_rows, given)
 
-    def let_go(self, connection: Connection, ids: Sequence[str], claim: str) -> None:
-        """Free those of *ids* that *claim* still holds."""
-        connection.execute(self._let_go, [{"id_": one, "claim_": claim} for one in ids])
+    def release(self, connection: Connection, ids: Sequence[str], claim: str) -> None:
+        """Release the rows of *ids* that *claim* still has."""
+        connection.execute(self._release, [{"id_": one, "claim_": claim} for one in ids])
 
     def claims(self, connection: Connection) -> set[str]:
-        """Return the claims that hold rows."""
+        """Return the claims that have rows."""
         return set(connection.execute(self._claims).scalars())
 
     def free(self, connection: Connection, claims: Sequence[str]) -> None:
-        """Free all that *claims* hold."""
+        """Release all rows of *claims*."""
         if claims:
             connection.execute(self._free_claim, [{"claim_": claim} for claim in claims])
 
