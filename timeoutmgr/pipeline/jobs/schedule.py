@@ -117,42 +117,65 @@ def schedule(
         run_id = options.run_id or (new_run_id(KIND) if first is None else first.run_id)
         if first is not None:
             progress(f"going on with run {first.run_id}, as of {_shown(now)}")
-        rules = options.rules(now)
-        judgement = _Judgement(requests, rules)
-        unknown = missing_queues(judgement.destinations()) if missing_queues is not None else ()
-        if unknown:
-            judgement.forget()
-            rules = options.rules(now, frozenset(unknown))
-            judgement = _Judgement(requests, rules)
+        judgement = _judged(requests, options, now, missing_queues)
         try:
             report = _report(judgement, options, run_id, now)
             if options.rejects is not None:
-                progress("writing what is rejected")
-                # None are written too: an earlier run's would be taken for this one's.
-                rejects = judgement.rejects() if report.rejected else judgement.rejects().limit(0)
-                rejects.write.mode("overwrite").json(str(options.rejects))
-            if report.rejected > report.rows * options.max_reject_ratio:
-                raise TooManyRejects(
-                    report.rejected, report.rows, options.max_reject_ratio, [*report.reasons]
-                )
+                progress("writing the rejected rows")
+                _write_rejects(judgement, report, str(options.rejects))
+            _require_few_rejects(report, options.max_reject_ratio)
             if options.dry_run:
                 return report
             ledger.begin(run_id, KIND, parameters, now)
             with at_work(store, ledger, run_id):
-                before = ledger.counted(run_id)
                 progress(f"storing {report.accepted} timeouts")
-                write_timeouts(
-                    judgement.to_store(options),
-                    options.store,
-                    run_id=run_id,
-                    on_conflict=options.on_conflict,
-                )
-                done = _stored(report, ledger.counted(run_id) - before)
-                ledger.note(run_id, done.document())
-                ledger.move(run_id, JobRunState.COMPLETED)
-            return done
+                return _store(judgement, options, report, ledger)
         finally:
             judgement.forget()
+
+
+def _judged(
+    requests: "DataFrame",
+    options: ScheduleOptions,
+    now: Micros,
+    missing_queues: MissingQueues | None,
+) -> "_Judgement":
+    """Judge *requests*; judge them again if some of their destinations are missing queues."""
+    judgement = _Judgement(requests, options.rules(now))
+    unknown = missing_queues(judgement.destinations()) if missing_queues is not None else ()
+    if not unknown:
+        return judgement
+    judgement.forget()
+    return _Judgement(requests, options.rules(now, frozenset(unknown)))
+
+
+def _write_rejects(judgement: "_Judgement", report: ScheduleReport, path: str) -> None:
+    # An empty result is written too: the rejects of an earlier run would pass for this run's.
+    rejects = judgement.rejects() if report.rejected else judgement.rejects().limit(0)
+    rejects.write.mode("overwrite").json(path)
+
+
+def _require_few_rejects(report: ScheduleReport, most: float) -> None:
+    if report.rejected > report.rows * most:
+        raise TooManyRejects(report.rejected, report.rows, most, [*report.reasons])
+
+
+def _store(
+    judgement: "_Judgement", options: ScheduleOptions, report: ScheduleReport, ledger: JobLedger
+) -> ScheduleReport:
+    """Store the accepted rows and complete the run; return the report with their number."""
+    run_id = report.run_id
+    before = ledger.counted(run_id)
+    write_timeouts(
+        judgement.to_store(options),
+        options.store,
+        run_id=run_id,
+        on_conflict=options.on_conflict,
+    )
+    done = _stored(report, ledger.counted(run_id) - before)
+    ledger.note(run_id, done.document())
+    ledger.move(run_id, JobRunState.COMPLETED)
+    return done
 
 
 def _requests(spark: "SparkSession", options: ScheduleOptions) -> "DataFrame":
@@ -306,7 +329,7 @@ def _second() -> "Column":
 
 
 def _report(
-    judgement: _Judgement, options: ScheduleOptions, run_id: str, now: Micros
+    judgement: "_Judgement", options: ScheduleOptions, run_id: str, now: Micros
 ) -> ScheduleReport:
     rows, good = judgement.totals()
     accepted = good - judgement.ambiguous
