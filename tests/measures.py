@@ -185,14 +185,46 @@ def knowing_dead_letters() -> list[str]:
     return sorted(found)
 
 
+NOT_A_PORT: Final = {
+    "a dataclass, whose fields are read by their names": (
+        *("self", "options", "which", "tables", "self._store.tables", "self.store.tables", "own"),
+    ),
+    "a driver, a connection of a driver, or a dialect of SQLAlchemy": (
+        *("driver", "connection", "self.engine.dialect"),
+    ),
+    "an error of a driver": ("error", "error.orig", "cause", "refusal"),
+    "a module": ("core", "socket", "import_module(", "importlib.import_module("),
+    "a part of Spark or pytest": ("spark.sparkContext._jvm", "pytest.mark", "item", "suite"),
+    "a callable of a user, for its name": ("given",),
+}
+"""Objects that are asked by name, as the source spells them, and why they are no port of ours."""
+
+
 def asked_by_name() -> list[str]:
-    """Return the places that ask an object for an ability by ``getattr`` or ``hasattr``."""
+    """Return the places that ask a port for an ability by ``getattr`` or ``hasattr``."""
+    foreign = {spelt for spellings in NOT_A_PORT.values() for spelt in spellings}
     found = []
     for module in house.modules().values():
         for node in ast.walk(module.tree):
             match node:
-                case ast.Call(func=ast.Name(id="getattr" | "hasattr" as name)):
-                    found.append(f"{module.shown}:{node.lineno} {name}")
+                case ast.Call(func=ast.Name(id="getattr" | "hasattr" as name), args=[asked, *_]):
+                    spelt = ast.unparse(asked)
+                    if spelt not in foreign and spelt.partition("(")[0] + "(" not in foreign:
+                        found.append(f"{module.shown}:{node.lineno} {name} of {spelt}")
+    return found
+
+
+def without_fields() -> list[str]:
+    """Return the log calls of the package that give no fields by ``extra=``."""
+    levels = ("debug", "info", "warning", "error", "exception", "critical", "log")
+    found = []
+    for module in house.modules().values():
+        for node in ast.walk(module.tree):
+            match node:
+                case ast.Call(
+                    func=ast.Attribute(value=ast.Name(id="logger"), attr=level), keywords=given
+                ) if level in levels and not any(one.arg == "extra" for one in given):
+                    found.append(f"{module.shown}:{node.lineno}")
     return found
 
 
@@ -243,7 +275,8 @@ def main() -> None:
         ("functions of more than 5 parameters, %", round(many_parameters_share(), 2)),
         ("gerund modules", len(gerunds())),
         ("class names with two meanings", len(shared_class_names())),
-        ("getattr and hasattr", len(asked_by_name())),
+        ("getattr and hasattr on ports", len(asked_by_name())),
+        ("log lines without fields", len(without_fields())),
         ("public definitions without a docstring", len(undocumented())),
         ("rooms that know dead letters", knowing_dead_letters()),
     ):

@@ -33,6 +33,19 @@ def log_calls() -> Iterator[tuple[str, str, list[str]]]:
 
 
 CALLS = list(log_calls())
+FIELDS = {"event", "endpoint", "message_id", "timeout_id", "destination", "attempt"}
+"""Names of the fields that log lines give by ``extra=``; ``event`` is always there."""
+
+
+def fields() -> Iterator[tuple[str, set[str]]]:
+    """Yield the place and the names of the fields of each log call that lists them."""
+    for folder in ("timeoutmgr", "persistence", "satellites"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text())):
+                match node:
+                    case ast.keyword(arg="extra", value=ast.Dict(keys=keys)):
+                        names = {ast.literal_eval(key) for key in keys if key is not None}
+                        yield f"{path.relative_to(ROOT)}:{node.value.lineno}", names
 
 
 def places() -> Iterator[tuple[str, re.Match[str], str]]:
@@ -45,6 +58,14 @@ def places() -> Iterator[tuple[str, re.Match[str], str]]:
 
 def test_log_lines_were_found() -> None:
     assert len(CALLS) > 60
+
+
+def test_the_fields_of_a_log_line_have_known_names() -> None:
+    unknown = [f"{at}: {names - FIELDS}" for at, names in fields() if names - FIELDS]
+    unnamed = [at for at, names in fields() if "event" not in names]
+
+    assert unknown == []
+    assert unnamed == []
 
 
 def test_a_quoted_value_in_a_log_line_has_at_most_80_characters() -> None:

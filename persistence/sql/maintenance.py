@@ -55,10 +55,10 @@ class _Kind:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """The answer of the database to a heartbeat, if its statement can return one.
+    """The answer of the database to a heartbeat, if its statement can return values.
 
-    *ahead* is by how much the database's clock is ahead, the commit's time left out; *has_others*,
-    whether another process of the endpoint is alive.
+    *ahead*: the lead of the database's clock, without the time of the commit; *has_others*: whether
+    another process of the endpoint is alive.
     """
 
     ahead: Micros | None = None
@@ -211,10 +211,6 @@ def _has_others(context: StoreContext, owner: str) -> ColumnElement[bool]:
     )
 
 
-_USED_BY: Final = ("timeouts", "keys", "history", "endpoints", "processes")
-"""An endpoint with a row in any of these has used the tables, and may use them again."""
-
-
 def forget(database: Database, tables: TimeoutTables, endpoint: str, *, force: bool) -> bool:
     """Delete all that is kept of *endpoint*; return whether no other endpoint is left.
 
@@ -234,7 +230,8 @@ def forget(database: Database, tables: TimeoutTables, endpoint: str, *, force: b
             if "endpoint" in each.c:
                 connection.execute(delete(each).where(each.c.endpoint == endpoint))
                 reach("forgetting.rows_deleted")
-        used = (getattr(tables, name) for name in _USED_BY)
+        # An endpoint with a row here has used the tables, and may use them again.
+        used = (tables.timeouts, tables.keys, tables.history, tables.endpoints, tables.processes)
         return not any(connection.execute(select(each).limit(1)).first() for each in used)
 
     return database.run(work)

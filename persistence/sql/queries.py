@@ -85,7 +85,7 @@ class TimeoutQueries:
         return Key(*row) if row else None
 
     def page(self, which: TimeoutFilter, limit: int, behind: Key | None) -> list[Timeout]:
-        """Return a page in the order of keys, those behind *behind*."""
+        """Return a page in the order of keys, behind the key *behind*."""
         found: list[Timeout] = []
         with self._context.database.read() as connection:
             for matching in self._matching(which, behind):
@@ -172,7 +172,7 @@ class TimeoutQueries:
     def _sent_to(
         self, connection: Connection, matching: list[ColumnElement[bool]], destination: str | None
     ) -> Count:
-        """Count what goes to *destination* among the first rows that are *matching* otherwise."""
+        """Count the rows for *destination* among the first *matching* rows."""
         timeouts = self._context.tables.timeouts
         first = (
             select(timeouts.c.destination)
@@ -247,7 +247,7 @@ class TimeoutQueries:
     def _matching(
         self, which: TimeoutFilter, behind: Key | None = None
     ) -> list[list[ColumnElement[bool]]]:
-        """Return the conditions of *which*, whose matches are those of each list together.
+        """Return lists of conditions for *which*; the matches of all lists together match *which*.
 
         Only keys behind *behind* match, if it is given.
 
@@ -276,10 +276,13 @@ class TimeoutQueries:
                 keys.c.endpoint == self._context.endpoint, keys.c.id == which.id
             )
             conditions.append(timeouts.c.due == due.scalar_subquery())
-        for column in ("id", "saga_id", "destination"):
-            value = getattr(which, column)
+        for column, value in (
+            (timeouts.c.id, which.id),
+            (timeouts.c.saga_id, which.saga_id),
+            (timeouts.c.destination, which.destination),
+        ):
             if value is not None:
-                conditions.append(timeouts.c[column] == value)
+                conditions.append(column == value)
         return conditions
 
 

@@ -189,7 +189,7 @@ class SqlMigrationLedger:
         )
         with self._context.database.read() as connection:
             rows = connection.execute(statement).all()
-        sums = {name: sum(int(getattr(row, f"sum_{name}")) for row in rows) for name in counts}
+        sums = {name: sum(int(row._mapping[f"sum_{name}"]) for row in rows) for name in counts}
         return sums | {f"batches_{row.state}": row.batches for row in rows}
 
     def move_run(

@@ -17,6 +17,7 @@ import pytest
 
 from timeoutmgr.contracts import (
     DelayedMessageStore,
+    HasStoreClock,
     Persistence,
     TransactionMode,
     Transport,
@@ -55,7 +56,7 @@ if "delayed-store" in given:
 
         row_locks = _delayed.capabilities.row_locks
         transactions = limits_text = _delayed.database is not None
-        settable_clock = not hasattr(_delayed.store, "now")
+        settable_clock = not isinstance(_delayed.store, HasStoreClock)
         fetches_in_batches = _forms["fetches_in_batches"]
         stores_in_batches = _forms["stores_in_batches"]
         removes_in_batches = _forms["removes_in_batches"]

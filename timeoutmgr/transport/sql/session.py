@@ -98,7 +98,7 @@ def _messages(
     with database.read() as connection:
         rows = connection.execute(whole).all()
     for row in rows:
-        leased = {name: getattr(row, name) for name in LeasedRow._fields if name != "size"}
+        leased = {name: row._mapping[name] for name in LeasedRow._fields if name != "size"}
         yield from_row(queue, LeasedRow(**leased, size=sizes[row.sequence]))
 
 

@@ -13,9 +13,11 @@ import pytest
 
 from timeoutmgr.contracts import (
     Clock,
+    Closes,
     DelayedMessageStore,
     DelayedMessageStoreWithInfrastructure,
     FetchesInBatches,
+    HasStoreClock,
     RemovesInBatches,
     StoresInBatches,
     Timeout,
@@ -24,6 +26,7 @@ from timeoutmgr.contracts import (
 )
 from timeoutmgr.database import Database
 from timeoutmgr.features.delayed_delivery import StoreStart
+from timeoutmgr.features.delayed_delivery import database_of as database_if_any
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.testing.conformance.samples import Undone
 from timeoutmgr.testing.conformance.shared_cases import SharedSuite, Subject
@@ -67,7 +70,8 @@ class DelayedStores:
     def close(self) -> None:
         """Close all that were made."""
         for store in self._made:
-            getattr(store, "close", lambda: None)()
+            if isinstance(store, Closes):
+                store.close()
 
 
 class DelayedSubject(Subject):
@@ -179,8 +183,9 @@ class DelayedSuite(SharedSuite):
     @pytest.fixture
     def now(self, store: DelayedMessageStore, clock: Clock) -> Micros:
         """Return the time that due times are compared with, at the start of the test."""
-        own: Callable[[], Micros] = getattr(store, "now", clock.now)
-        return clock.now() if self.settable_clock else own()
+        if isinstance(store, HasStoreClock) and not self.settable_clock:
+            return store.now()
+        return clock.now()
 
     @pytest.fixture
     def make_subject(self, stores: DelayedStores) -> Callable[..., Subject]:
@@ -204,8 +209,8 @@ def has_infrastructure(store: DelayedMessageStore) -> bool:
 
 def database_of(store: DelayedMessageStore) -> Database:
     """Return the database that *store* says it is in."""
-    database: Any = getattr(store, "database", None)
-    assert isinstance(database, Database), "`transactions` is True, but there is no database"
+    database = database_if_any(store)
+    assert database is not None, "`transactions` is True, but there is no database"
     return database
 
 
