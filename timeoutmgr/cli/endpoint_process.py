@@ -84,7 +84,11 @@ def _report(line: socket.socket, how: dict[str, object]) -> None:
     try:
         line.sendall(json.dumps(how).encode())
     except OSError as error:  # the supervisor was killed
-        logger.warning("process could not report its end to the supervisor: %s", on_one_line(error))
+        logger.warning(
+            "process could not report its end to the supervisor: %s",
+            on_one_line(error),
+            extra={"event": "end_not_reported"},
+        )
 
 
 def _await_end(line: socket.socket, asked: threading.Event) -> None:
@@ -120,7 +124,10 @@ class HealthFile:
         except OSError as error:
             if not self._failed:
                 logger.error(
-                    "process could not write the health file %s: %s", self._path, on_one_line(error)
+                    "process could not write the health file %s: %s",
+                    self._path,
+                    on_one_line(error),
+                    extra={"event": "health_not_written"},
                 )
             self._failed = True
         else:

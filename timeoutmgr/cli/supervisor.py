@@ -87,6 +87,7 @@ class Supervisor:
                 logger.info(
                     "endpoint of process %d stopped itself; supervisor stops all processes",
                     child.number,
+                    extra={"event": "endpoint_stopped"},
                 )
                 return Exit.OK
             child.wait_before_next(code)
@@ -102,7 +103,9 @@ class Supervisor:
         for child in running:
             if not child.wait(max(0.0, deadline - time.monotonic())):
                 logger.error(
-                    "supervisor kills process %d, which did not stop in time", child.number
+                    "supervisor kills process %d, which did not stop in time",
+                    child.number,
+                    extra={"event": "process_killed"},
                 )
                 child.kill()
                 killed = True
@@ -150,7 +153,12 @@ class Child:
         self._line = ours
         self._started = time.monotonic()
         self._restarts += 1
-        logger.info("supervisor started process %d (pid %d)", self.number, self._process.pid)
+        logger.info(
+            "supervisor started process %d (pid %d)",
+            self.number,
+            self._process.pid,
+            extra={"event": "process_started"},
+        )
 
     def ended(self) -> int | None:
         """Return the exit code of the process if it ended, None while it runs."""
@@ -168,7 +176,13 @@ class Child:
         )
         self._due = time.monotonic() + self._pause
         how = f"ended by signal {-code}" if code < 0 else f"exited with {code}"
-        logger.error("supervisor restarts process %d in %g s: %s", self.number, self._pause, how)
+        logger.error(
+            "supervisor restarts process %d in %g s: %s",
+            self.number,
+            self._pause,
+            how,
+            extra={"event": "process_ended"},
+        )
 
     def terminate(self) -> None:
         """Ask the process to stop cleanly."""

@@ -211,7 +211,10 @@ class MigrationContext:
                 session.send([wake_manager(address, due, self._settings.new_id())])
         except TransportUnavailable as error:
             logger.info(
-                "migration could not wake the poller of %s: %s", self._endpoint, on_one_line(error)
+                "migration could not wake the poller of %s: %s",
+                self._endpoint,
+                on_one_line(error),
+                extra={"event": "wake_not_sent", "endpoint": self._endpoint},
             )
 
     def _own_source(self) -> Source:

@@ -66,7 +66,12 @@ def refuse_clocks(parts: PlanInputs, endpoint: str) -> None:
     if refused:
         raise MigrationRefused(f"endpoint {endpoint!r}: nothing was moved", refused)
     for one in apart:
-        logger.warning("migration of endpoint %s: %s", endpoint, one.warning())
+        logger.warning(
+            "migration of endpoint %s: %s",
+            endpoint,
+            one.warning(),
+            extra={"event": "clock_offset", "endpoint": endpoint},
+        )
 
 
 def begin(parts: PlanInputs, terms: Terms, new_id: Callable[[], str]) -> MigrationRun:

@@ -173,7 +173,11 @@ def frame_of(spark: "SparkSession", reader: PartsReader) -> "DataFrame | None":
     try:
         return _mapped(spark, reader)
     except (AttributeError, ImportError, Py4JError) as error:
-        logger.info("this pyspark reads by the data source, which is slower: %s", error)
+        logger.info(
+            "pipeline reads by the data source, which is slower: %s",
+            error,
+            extra={"event": "spark_reads_slower"},
+        )
         return None
 
 

@@ -281,6 +281,7 @@ class DispatchLock:
                 "dispatcher could not release claim %s, which expires by itself: %s",
                 token,
                 on_one_line(error),
+                extra={"event": "claim_not_released", "endpoint": self._context.endpoint},
             )
 
 

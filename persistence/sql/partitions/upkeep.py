@@ -7,6 +7,7 @@ tables, timeouts lie in coarser ranges.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Final
 
 from sqlalchemy import Connection, exc, text
@@ -75,7 +76,11 @@ class Partitions:
 
     def _give_way(self, error: StorageConflict) -> bool:
         """Leave a step to another time; return whether it may soon be tried again."""
-        logger.debug("partition upkeep waits for the next run: %s", on_one_line(error))
+        logger.debug(
+            "partition upkeep waits for the next run: %s",
+            on_one_line(error),
+            extra=self._fields("partition_upkeep_waits"),
+        )
         if isinstance(error, CopiesLost):
             self._copying = None
         elif isinstance(error, TooLong) and self._copying is not None:
@@ -137,7 +142,10 @@ class Partitions:
         if replacing.verify(self._whole, copying):
             replacing.swap(self._whole, copying)
         else:
-            logger.error("partition upkeep found copies missing and copies the partition again")
+            logger.error(
+                "partition upkeep found copies missing and copies the partition again",
+                extra=self._fields("partition_copies_lost"),
+            )
             replacing.discard(self._whole)
         self._copying = None
         return True
@@ -148,8 +156,12 @@ class Partitions:
                 "this database user cannot maintain the partitions of pending timeouts; "
                 "later timeouts lie in coarser partitions: %s",
                 on_one_line(reason),
+                extra=self._fields("partition_right_missing"),
             )
             self._has_warned = True
+
+    def _fields(self, event: str) -> Mapping[str, str]:
+        return {"event": event, "endpoint": self._context.endpoint}
 
     def _rest(self) -> bool:
         self._next_check = self._context.clock.monotonic() + _CHECK_AGAIN
@@ -172,7 +184,11 @@ def lay_out(whole: Whole) -> None:
         change = Change(ranged.ranges, tuple(fresh(now)))
         replacing.replace(whole, change, most=0, at_most=_INSTALLING)
     except StorageConflict as error:
-        logger.debug("partition upkeep waits for a running process: %s", on_one_line(error))
+        logger.debug(
+            "partition upkeep waits for a running process: %s",
+            on_one_line(error),
+            extra={"event": "partition_upkeep_waits"},
+        )
 
 
 def first_ranges(whole: Whole) -> str:

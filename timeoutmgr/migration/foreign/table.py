@@ -211,7 +211,11 @@ class ForeignTable:
             self._item(row)
         except Untranslatable as error:
             logger.warning(
-                "row %.80r of %s stays there: %s", row["Id"], self._name, on_one_line(error)
+                "row %.80r of %s stays there: %s",
+                row["Id"],
+                self._name,
+                on_one_line(error),
+                extra={"event": "row_not_moved", "endpoint": self._endpoint},
             )
             return False
         return True

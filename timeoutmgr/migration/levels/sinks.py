@@ -192,4 +192,5 @@ def _log_refusal(one: Relayed, reason: str) -> None:
         one.received.message.id,
         one.received.queue,
         on_one_line(reason),
+        extra={"event": "message_not_moved", "message_id": one.received.message.id},
     )

@@ -133,7 +133,13 @@ def _wrapped(java: Path, cache: Path) -> Path:
     try:
         return _wrapped_in(cache, java)
     except OSError as error:
-        logger.info("the wrapper of %s cannot be kept in %s: %s", java, cache, error)
+        logger.info(
+            "pipeline could not keep the wrapper of %s in %s: %s",
+            java,
+            cache,
+            error,
+            extra={"event": "java_wrapper_not_kept"},
+        )
         return _wrapped_in(_temporary(), java)
 
 

@@ -74,7 +74,11 @@ def unpacked_home(folder: Path) -> Path | None:
             instead.mkdir(parents=True)
             (instead / name).symlink_to(packages[name], target_is_directory=True)
     except OSError as error:  # Windows lets not everybody make links
-        logger.info("Python's packages are read from Spark's archives: %s", error)
+        logger.info(
+            "pipeline reads Python's packages from Spark's archives: %s",
+            error,
+            extra={"event": "spark_reads_archives"},
+        )
         return None
     return home
 

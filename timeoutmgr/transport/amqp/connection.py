@@ -214,7 +214,11 @@ class AmqpConnection:
             self._socket.settimeout(1.0)
             self._amqp.close()
         except BROKER_ERRORS as error:
-            logger.debug("the broker did not answer a close: %s", on_one_line(error))
+            logger.debug(
+                "the broker did not answer a close: %s",
+                on_one_line(error),
+                extra={"event": "close_unanswered"},
+            )
         self.drop("closed")
 
     def _read(self) -> bytes | None:

@@ -193,7 +193,10 @@ class ConfirmWindow:
             return
         self.spent = True
         logger.warning(
-            "broker left %d messages unconfirmed: %s", len(self._waiting), on_one_line(reason)
+            "broker left %d messages unconfirmed: %s",
+            len(self._waiting),
+            on_one_line(reason),
+            extra={"event": "messages_unconfirmed"},
         )
         for tag, started in self._waiting.items():
             # A returned message was not accepted, though its confirm did not come.

@@ -56,7 +56,9 @@ class Heartbeats:
             try:
                 if connection.broken is None and not connection.is_alive():
                     logger.info(
-                        "transport lost an idle connection: %s", on_one_line(connection.broken)
+                        "transport lost an idle connection: %s",
+                        on_one_line(connection.broken),
+                        extra={"event": "connection_lost"},
                     )
             finally:
                 connection.lock.release()

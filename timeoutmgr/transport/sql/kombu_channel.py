@@ -250,7 +250,12 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu's is untyped
             delivery.receiver.ack_tags([delivery.tag])
         except LeaseLost as error:
             # As on a broker that redelivered meanwhile; a consumer of kombu knows no such error.
-            logger.warning("queue %s: %s", delivery.receiver.queue, on_one_line(error))
+            logger.warning(
+                "consumer of queue %s acknowledged a message without its lease: %s",
+                delivery.receiver.queue,
+                on_one_line(error),
+                extra={"event": "lease_lost"},
+            )
         except TransportUnavailable:
             self.connection.deliveries[delivery_tag] = delivery
             raise
@@ -275,6 +280,7 @@ class Channel(virtual.Channel):  # type: ignore[misc]  # kombu's is untyped
                     "receiver of queue %s could not give a message back: %s",
                     receiver.queue,
                     on_one_line(error),
+                    extra={"event": "message_not_released"},
                 )
         super().close()
 

@@ -86,13 +86,22 @@ def _spelt(table: dict[str, Any]) -> str:
 
 
 def _read(message_id: str, what: str, text: str) -> dict[str, Any] | None:
+    fields = {"event": "message_unreadable", "message_id": message_id}
     try:
         found = json.loads(text)
         if isinstance(found, dict):
             return found
-        logger.warning("message %.80r has %s that are not a JSON object", message_id, what)
+        logger.warning(
+            "message %.80r has %s that are not a JSON object", message_id, what, extra=fields
+        )
     except Exception as error:  # any error that a stranger's text provokes in kombu's JSON hooks
-        logger.warning("message %.80r has unreadable %s: %s", message_id, what, on_one_line(error))
+        logger.warning(
+            "message %.80r has unreadable %s: %s",
+            message_id,
+            what,
+            on_one_line(error),
+            extra=fields,
+        )
     return None
 
 

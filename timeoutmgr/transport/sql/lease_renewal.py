@@ -14,6 +14,8 @@ from timeoutmgr.transport.sql.wakeups import QueueWakeups
 
 logger = logging.getLogger(__name__)
 
+_NOT_RENEWED: Final = {"event": "leases_not_renewed"}
+
 _TRIES_PER_LEASE = 3
 
 
@@ -105,12 +107,18 @@ class LeaseRenewer:
                 # Once an outage, not once a second.
                 level = logging.DEBUG if failing else logging.WARNING
                 logger.log(
-                    level, "owner %s could not renew its leases: %s", self._leases.owner, error
+                    level,
+                    "owner %s could not renew its leases: %s",
+                    self._leases.owner,
+                    error,
+                    extra=_NOT_RENEWED,
                 )
                 failing = True
             except Exception:
                 # The thread must outlive unforeseen errors: leases would lapse unseen.
-                logger.exception("owner %s could not renew its leases", self._leases.owner)
+                logger.exception(
+                    "owner %s could not renew its leases", self._leases.owner, extra=_NOT_RENEWED
+                )
 
 
 class UnreleasedLeases:

@@ -116,7 +116,10 @@ class Listener(NotificationListener):
             queues = [str(queue) for queue in json.loads(payload)]
         except (ValueError, TypeError, RecursionError):
             logger.warning(
-                "listener ignores an unknown NOTIFY on %s: %.80r", self._channel, payload[:80]
+                "listener ignores an unknown NOTIFY on %s: %.80r",
+                self._channel,
+                payload[:80],
+                extra={"event": "notify_unknown"},
             )
             return
         self._wakeups.notify(queues)

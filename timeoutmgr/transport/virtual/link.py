@@ -52,7 +52,11 @@ class VirtualLink:
         try:
             self.connection.release()
         except self.errors as error:
-            logger.debug("the broker did not answer a close: %s", on_one_line(error))
+            logger.debug(
+                "the broker did not answer a close: %s",
+                on_one_line(error),
+                extra={"event": "close_unanswered"},
+            )
 
 
 def unavailable(what: str, error: BaseException) -> NoReturn:

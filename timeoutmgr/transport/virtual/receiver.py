@@ -110,6 +110,7 @@ class VirtualReceiver:
                 len(self._unacked),
                 self._queue,
                 on_one_line(error),
+                extra={"event": "messages_not_released"},
             )
         self._drop_held()
         link.close()

@@ -98,6 +98,7 @@ class VirtualSession:
                     "session could not send all messages: %s: %s",
                     type(error).__name__,
                     on_one_line(error),
+                    extra={"event": "messages_unconfirmed"},
                 )
                 self._drop()
             return results
