@@ -137,7 +137,7 @@ class MemoryTimeoutStore:
             refuse([Repeat(timeout, kind_of(before, timeout, content))])
 
     def _stored(self, timeout: Timeout) -> RepeatKind | None:
-        """Store *timeout* if its id is new, else return what becomes of it."""
+        """Store *timeout* if its id is new; otherwise return the repeat."""
         known, content = self._in.known.get(timeout.id), content_of(timeout)
         if known is None:
             made = _Known(TimeoutState.PENDING, timeout.due, content=content)

@@ -62,7 +62,7 @@ def unpack(packed: bytes | None) -> Remembered | None:
 
 
 def kind_of(packed: bytes | None, timeout: Timeout, content: bytes) -> RepeatKind:
-    """Return what *timeout* is to an id of which *packed* is remembered, and which it leaves."""
+    """Return the kind of repeat of *timeout*, with *content*, whose id was stored as *packed*."""
     if packed == AWAITED:
         return RepeatKind.CANCELLED
     remembered = unpack(packed)

@@ -104,7 +104,7 @@ class SqlDelayedMessageStore:
         return migrations.ddl(self._database, *self._tables(endpoint_name), self._attributes())
 
     def marker(self, endpoint: str) -> StoreMarker | None:
-        """Return the marker of *endpoint*, if there is one."""
+        """Return the marker of *endpoint*, or None."""
         return self._markers(endpoint).read(endpoint)
 
     def propose_marker(self, endpoint: str, word: str, broker: str) -> StoreMarker:
@@ -232,8 +232,8 @@ class SqlDelayedMessageStore:
         """Return the tables for migrations, and bind the store to *endpoint*."""
         if self._endpoint is not None and self._endpoint != endpoint:
             raise ConfigurationError(
-                f"this delayed message store is that of endpoint {self._endpoint!r}; make another "
-                f"one for {endpoint!r}"
+                f"this delayed message store is that of endpoint {self._endpoint!r}; make "
+                f"another store for {endpoint!r}"
             )
         name = table_name(endpoint, self._table)
         if self._bound is None:

@@ -149,7 +149,7 @@ class TimeoutCommands:
         reach("changing.key_moved")
 
     def _put_in_place(self, connection: Connection, held: _Held, row: dict[str, Any]) -> None:
-        """Put *row* in the place of the *held* one; a maybe-sent timeout stays in doubt."""
+        """Replace the *held* row by *row*; a maybe-sent timeout stays in doubt."""
         self._remove_row(connection, held)
         reach("changing.row_taken_out")
         moved = {**row, "version": held.row.version + 1, "maybe_sent": int(held.maybe_sent)}

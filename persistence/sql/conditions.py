@@ -79,9 +79,9 @@ def within(due: Col, id_: Col, first: Any, last: Any) -> ColumnElement[bool]:
 def among(context: StoreContext, id_: ColumnElement[Any]) -> ColumnElement[bool]:
     """Return the condition that the id is among the parameter ``ids``.
 
-    PostgreSQL gets them as one array, so that its plan serves any number of them. It would compare
-    with the elements of an array one after the other, and makes a hash of a subquery; of which it
-    must not make a join, hence the ``IS TRUE``.
+    PostgreSQL gets the ids as one array, so that its plan serves any number of ids. It compares a
+    row with each element of an array in turn, but makes a hash of a subquery. ``IS TRUE`` keeps it
+    from a join with that subquery.
     """
     if context.database.dialect.name == "postgresql":
         return id_.in_(select(func.unnest(bindparam("ids", type_=TextArray())))).is_(true())
@@ -104,7 +104,7 @@ class OnKeys:
         )
 
     def of(self, keys: Sequence[Key], **others: Any) -> tuple[Executable, dict[str, Any]]:
-        """Return the statement for *keys*, of which there must be one, and its parameters."""
+        """Return the statement for *keys*, at least one key, and its parameters."""
         parameters = _these(self._context, keys) | others
         one_instant = parameters.get("lowest") == parameters.get("highest")
         return (self._instant if one_instant else self._interval), parameters
@@ -126,7 +126,7 @@ def _these(context: StoreContext, keys: Sequence[Key]) -> dict[str, Any]:
 
 
 def _keyed(context: StoreContext) -> ColumnElement[bool]:
-    """Return the condition that a row's key is one of some keys, with false hits.
+    """Return the condition that a row's key is among some keys, with false hits.
 
     It reads the interval of the keys in the order of the primary key, which a claim covers: of ten
     thousand that are due at one instant a hundred, and not all of them. An id that was moved within

@@ -16,7 +16,7 @@ class Markers:
         self._table = table
 
     def read(self, endpoint: str) -> StoreMarker | None:
-        """Return the marker of *endpoint*, if there is one."""
+        """Return the marker of *endpoint*, or None."""
         with self._database.read() as connection:
             return self._read(endpoint, connection)
 

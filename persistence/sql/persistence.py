@@ -122,7 +122,7 @@ class SqlPersistence:
         return True
 
     def marker(self, endpoint: str) -> StoreMarker | None:
-        """Return the marker of *endpoint*, if there is one."""
+        """Return the marker of *endpoint*, or None."""
         return self._markers.read(endpoint)
 
     def propose_marker(self, endpoint: str, word: str, broker: str) -> StoreMarker:

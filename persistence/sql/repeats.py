@@ -96,7 +96,7 @@ class Repeats:
 
 
 def may_replace(timeout: Timeout) -> bool:
-    """Return whether *timeout* takes the place of a pending one."""
+    """Return whether *timeout* replaces a pending timeout."""
     return timeout.on_conflict is OnConflict.REPLACE
 
 

@@ -80,7 +80,7 @@ def to_row(endpoint: str, timeout: Timeout, *, version: int = 0) -> dict[str, An
 
 
 def from_row(row: Row[Any] | Any) -> Timeout:
-    """Return the timeout that *row* holds, whose names are those of the columns."""
+    """Return the timeout of *row*, which has the names of the columns."""
     return from_values(_columns_of(row))
 
 
@@ -90,7 +90,7 @@ def from_placed_row(row: Row[Any]) -> Timeout:
 
 
 def from_placed(values: Sequence[Any]) -> Timeout:
-    """Return the timeout of *values*, one for each of PLACED."""
+    """Return the timeout of *values*, in the order of PLACED."""
     *stored, original_due = values
     timeout = from_values(stored)
     if original_due is None:
@@ -105,7 +105,7 @@ def due_of(row: Any) -> Micros:
 
 
 def from_values(values: Sequence[Any]) -> Timeout:
-    """Return the timeout of *values*, one for each of COLUMNS.
+    """Return the timeout of *values*, in the order of COLUMNS.
 
     To ask a row for its columns by their names takes as long as to read the headers.
     """

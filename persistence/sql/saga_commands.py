@@ -153,7 +153,7 @@ class SagaCommands:
         return [*rows, *more]
 
     def _free(self, connection: Connection, rows: Sequence[Row[Any]]) -> dict[Key, Any]:
-        """Return those of *rows* that are not on their way, each with its ``maybe_sent``."""
+        """Return the *rows* neither hidden nor in dispatch, each with its ``maybe_sent``."""
         context = self._context
         claims = [one for one in claims_of(connection, context) if may_have_sent(context, one)]
         fences = [] if context.database.dialect.row_locks else self._alive(connection, claims)

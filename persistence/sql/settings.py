@@ -40,11 +40,13 @@ class SqlSettings:
     def __post_init__(self) -> None:
         """Check every value."""
         if self.history not in _HISTORY:
-            raise ConfigurationError(f"history is one of {_HISTORY}, got {self.history!r}")
+            raise ConfigurationError(f"history must be in {_HISTORY}, got {self.history!r}")
         if self.clock not in _CLOCKS:
-            raise ConfigurationError(f"clock is one of {_CLOCKS}, got {self.clock!r}")
+            raise ConfigurationError(f"clock must be in {_CLOCKS}, got {self.clock!r}")
         if self.partitions not in _PARTITIONS:
-            raise ConfigurationError(f"partitions is one of {_PARTITIONS}, got {self.partitions!r}")
+            raise ConfigurationError(
+                f"partitions must be in {_PARTITIONS}, got {self.partitions!r}"
+            )
         for name in ("claim_time", "history_retention"):
             if getattr(self, name) <= timedelta(0):
                 raise ConfigurationError(f"{name} must be positive, got {getattr(self, name)}")

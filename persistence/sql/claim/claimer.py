@@ -107,7 +107,7 @@ class Claimer:
     def _claim_now(
         self, request: ClaimRequest, transaction: Transaction | None, burst: Key | None
     ) -> ClaimResult:
-        """Claim in *transaction*, or in a new one."""
+        """Claim in *transaction*, or in a new transaction."""
         owner = self._context.liveness.name_of(request.owner)
 
         def work(connection: Connection) -> ClaimResult:

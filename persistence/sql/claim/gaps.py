@@ -53,7 +53,7 @@ class Gaps:
     def with_due_keys(
         self, connection: Connection, gaps: Sequence[Gap], until: Micros
     ) -> Sequence[Gap]:
-        """Return *gaps*, without the empty ones by *until* if that is cheap to know."""
+        """Return *gaps*, without gaps that are empty until *until* if that is cheap to find out."""
         *closed, last = gaps
         if self._at_once is None or len(closed) < 2:
             return gaps

@@ -36,7 +36,7 @@ class KeyCursor:
 
     A removed row stays in an index until no transaction can see it any more. While an old snapshot
     is open (a backup, a long report), a read from the beginning walks over all rows dispatched
-    since, and each read takes longer than the one before. A read from the cursor skips them.
+    since, and each read takes longer than its predecessor. A read from the cursor skips them.
 
     ``notify_stored`` moves the cursor back to a row that comes to stand before it, once the row can
     be seen. Rows that other processes store there are found by the next read from the beginning:

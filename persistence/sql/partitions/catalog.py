@@ -47,7 +47,7 @@ class Whole:
 
     @property
     def name(self) -> str:
-        """Its name, quoted, in the schema that it was given or the one that a connection has."""
+        """Its name, quoted, with its schema; without a schema if the connection's own is used."""
         parts = (self.timeouts.schema, self.timeouts.name)
         return ".".join(_quoted(part) for part in parts if part is not None)
 
@@ -91,7 +91,7 @@ class Ranged:
         return self.table(f"_{one.name}")
 
     def columns_of(self, row: str = "") -> str:
-        """Return all columns, separated by commas, of *row* if one is named."""
+        """Return all columns, separated by commas, each behind *row* if a row is named."""
         before = f"{row}." if row else ""
         return ", ".join(before + _quoted(column) for column in self.columns)
 

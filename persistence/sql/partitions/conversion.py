@@ -1,15 +1,15 @@
-"""New partitions take the place of old partitions: at once if they are small, else by copies.
+"""New partitions replace old partitions: at once if they are small, otherwise by copies.
 
-The pending timeouts of a range that holds many are copied into tables beside it, a chunk at a
-time, while all processes go on: a trigger on the range repeats each write on the copies. Then
-one transaction puts the copies in its place. Each row is seen once at every moment: by those who
-came before that transaction in the range, by those who come after it in its place, and nobody is
-there meanwhile, since it has the whole table to itself for the few milliseconds that it takes.
+The pending timeouts of a large range are copied into tables beside it, a chunk at a time, while all
+processes go on: a trigger on the range repeats each write on the copies. Then one transaction
+replaces the range by the copies. Every transaction sees each row once: before the replacement in
+the range, after it in the copies. No transaction runs during the replacement, which locks the whole
+table for a few milliseconds.
 
 Every step is a transaction that begins anew from the catalog. A process that dies leaves either the
 old partitions, or copies that the trigger keeps up; the next process goes on. A step waits only for
-a moment for its locks, because later statements wait behind it. Where none is to be had,
-StorageConflict is raised, and another time is better.
+a moment for its locks, because later statements wait behind it. Without the locks it raises
+StorageConflict, and a later step tries again.
 """
 
 from __future__ import annotations

@@ -49,7 +49,7 @@ ALL: Final = DueRange(None, None)
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One after the other, *old* ranges are to become *new* ones, which cover the same time."""
+    """A change of adjacent *old* ranges to *new* ranges, which cover the same time."""
 
     old: tuple[DueRange, ...]
     new: tuple[DueRange, ...]
@@ -61,7 +61,7 @@ def fresh(now: Micros) -> list[DueRange]:
 
 
 def split(ranges: Sequence[DueRange], now: Micros) -> Change | None:
-    """Return the first of *ranges* that is too coarse for where it lies, and what it becomes."""
+    """Return the change of the first of *ranges* that is too coarse for its time, or None."""
     for one in ranges:
         new = _finer(one, now)
         if len(new) > 1:
@@ -70,12 +70,12 @@ def split(ranges: Sequence[DueRange], now: Micros) -> Change | None:
 
 
 def over(ranges: Sequence[DueRange], now: Micros) -> list[DueRange]:
-    """Return those of *ranges*, in their order, that are wholly past; the first is the past."""
+    """Return the *ranges* that are wholly past, in their order; the first is the past."""
     return [one for one in sorted(ranges, key=_low) if _high(one) <= _day(now) - KEPT]
 
 
 def joined(ranges: Sequence[DueRange]) -> Change:
-    """Return that *ranges*, which follow each other, become one."""
+    """Return the change of adjacent *ranges* to one range."""
     return Change(tuple(ranges), (DueRange(ranges[0].start, ranges[-1].end),))
 
 

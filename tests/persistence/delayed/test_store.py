@@ -276,7 +276,7 @@ def test_endpoints_and_tables_are_apart(shelf: Shelf, store: SqlDelayedMessageSt
 
 
 def test_a_store_is_that_of_one_endpoint(shelf: Shelf, store: SqlDelayedMessageStore) -> None:
-    with pytest.raises(ConfigurationError, match="make another one for 'stranger'"):
+    with pytest.raises(ConfigurationError, match="make another store for 'stranger'"):
         store.initialize("stranger", SCOPE)
 
 

@@ -1,4 +1,4 @@
-"""Timeouts, the authority on their ids, claims on them, and what became of them.
+"""Timeouts, the authority on their ids, the claims on timeouts, and their outcomes.
 
 Every step can be run again: MySQL commits each DDL statement by itself.
 """
@@ -96,8 +96,8 @@ def _timeouts(metadata: MetaData, prefix: str) -> Table:
         postgresql_partition_by="RANGE (due)",
         **_CLUSTERED,
     )
-    # Not led by endpoint: before its first statistics, PostgreSQL would take such an index for
-    # what only the primary key does well.
+    # Not led by endpoint: before its first statistics, PostgreSQL would use such an index for
+    # statements that only the primary key serves well.
     Index(f"{prefix}timeouts_saga", table.c.saga_id, table.c.endpoint)
     Index(f"{prefix}timeouts_id", table.c.id)
     return table
@@ -117,8 +117,8 @@ def _keys(metadata: MetaData, prefix: str) -> Table:
         Column("state", _WORD, nullable=False),
         **_CLUSTERED,
     )
-    # Tombstones only, where an index can be partial: what is pending would be most of it, and
-    # SQLite would rather read all keys of the endpoint than an index that begins otherwise.
+    # Tombstones only, if an index can be partial: pending keys would fill most of it. The endpoint
+    # leads, or SQLite would read all keys of the endpoint instead of the index.
     closed = table.c.closed_at.is_not(None)
     Index(
         f"{prefix}timeout_keys_closed",

@@ -1,4 +1,4 @@
-"""Timeouts without an index on their ids, and with one on sagas that leaves out who has none.
+"""Timeouts without an index on ids; the index on sagas leaves out timeouts without a saga.
 
 An id is looked up in ``timeout_keys``, which knows when it is due; most timeouts have no saga.
 Every step can be run again: MySQL commits each DDL statement by itself.
@@ -18,7 +18,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Drop the one, and make the other anew where an index can be partial."""
+    """Drop the index on ids, and make the index on sagas anew if an index can be partial."""
     attributes = revision_attributes()
     prefix = attributes["prefix"]
     # As far as it matters here; on PostgreSQL its partitions follow.

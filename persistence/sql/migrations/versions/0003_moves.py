@@ -1,4 +1,4 @@
-"""What the ledger of bulk work knows of a run and of each of its batches.
+"""The ledger of bulk work: runs and their batches.
 
 Every step can be run again: MySQL commits each DDL statement by itself.
 """

@@ -1,6 +1,6 @@
-"""What ``timeout_keys`` remembers of the content of an id's message.
+"""The digest of the content of an id's message in ``timeout_keys``.
 
-NULL, as on every row that was there before: the content is not known. The step can be run again:
+NULL, as on every older row: the content is unknown. The step can be run again:
 MySQL commits each DDL statement by itself.
 """
 

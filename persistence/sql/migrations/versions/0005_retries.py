@@ -1,4 +1,4 @@
-"""Timeouts that wait for another try stand where that is due, and know when they were due first.
+"""Timeouts that wait for another try: ordered by that try, with their original due time.
 
 ``next_try`` is used no more; rows that were waiting by it are tried at once. The column stays, so
 that processes of the version before can go on until they are restarted. Every step can be run
@@ -18,7 +18,7 @@ depends_on = None
 
 
 def upgrade() -> None:
-    """Add the column, and an index on it that leaves out who never failed where it can."""
+    """Add the column, and an index on it; without timeouts that never failed if it is partial."""
     attributes = revision_attributes()
     prefix = attributes["prefix"]
     timeouts = Table(
