@@ -22,7 +22,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=int,
         default=None,
         metavar="N",
-        help="run each race N times, instead of what the suite's class says",
+        help="run each race N times, instead of the number in the suite's class",
     )
     for part in _PARTS:
         group.addoption(
@@ -37,7 +37,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     """Register the marker, and find the parts that the options name."""
     config.addinivalue_line(
-        "markers", "timeoutmgr_needs(**facts): only where the suite's class has these facts"
+        "markers", "timeoutmgr_needs(**facts): run only if the suite's class has these facts"
     )
     options = {part: config.getoption(f"--timeoutmgr-{part}", None) for part in _PARTS}
     named = {part: name for part, name in options.items() if name}

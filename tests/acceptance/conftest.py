@@ -1,4 +1,4 @@
-"""The matrix: each test on every pair that has what it needs; the others are counted as n/a."""
+"""The matrix runs each test on every pair with the needed abilities, and counts the rest as n/a."""
 
 from __future__ import annotations
 

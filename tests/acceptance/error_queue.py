@@ -48,21 +48,21 @@ class ErrorQueue:
         return [message for message in self.messages if message.id == message_id]
 
     def wait_for(self, count: int, timeout: float = PATIENCE) -> list[Message]:
-        """Return what came once it is *count* messages; AssertionError if it never is."""
+        """Return the arrivals once they are *count* messages; AssertionError after the time-out."""
         deadline = time.monotonic() + timeout
         while len(self.received) < count:
             self._take(deadline, f"{count} messages")
         return self.messages
 
     def wait_for_id(self, message_id: str, timeout: float = PATIENCE) -> Message:
-        """Return the message of that id once it came."""
+        """Return the message of that id once it has arrived."""
         deadline = time.monotonic() + timeout
         while not self.of(message_id):
             self._take(deadline, f"message {message_id}")
         return self.of(message_id)[-1]
 
     def look(self, wait: float = 0.1) -> list[Message]:
-        """Return what came, after one more look of at most *wait* seconds."""
+        """Receive for at most *wait* seconds more; return all arrivals."""
         self._receive(wait)
         return self.messages
 

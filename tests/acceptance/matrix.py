@@ -1,7 +1,7 @@
 """Every supported pair of transport and store, its promises, and the tests that run on it.
 
-A test names what it needs: ``@matrix(needs={"processes"})``. Pairs that cannot are no part of it:
-they are counted as n/a, never skipped, for nothing is missing there.
+A test names the abilities that it needs: ``@matrix(needs={"processes"})``. A pair without these
+abilities is not part of the test: it is counted as n/a, never skipped, because nothing is missing.
 """
 
 from __future__ import annotations
@@ -78,18 +78,18 @@ REPRESENTATIVE: Final = (
     Pair("rabbitmq", "sqlite"),
     Pair("mysql", "mysql"),
 )
-"""Where a claim is costly: one of each kind."""
+"""One pair of each kind, for a claim that is costly to test."""
 MAIN: Final = (EMBEDDED, REFERENCE, Pair("postgres", "postgres"))
-"""What every test is tried with that names them."""
+"""The pairs that `make test` never leaves out of a test that names them."""
 SERVED: Final = tuple(
     pair
     for pair in PAIRS
     if "durable" in pair.capabilities
     or pair in (Pair("redis", "postgres"), Pair("memory", "memory"))
 )
-"""Every pair that keeps messages, and one each of those that may lose them."""
+"""Every pair that keeps messages, and two pairs that may lose them: one with Redis, and memory."""
 EACH_ONCE: Final = (*REPRESENTATIVE, Pair("redis", "postgres"), Pair("memory", "memory"))
-"""Where a claim does not depend on how the two fit together: each transport and each store."""
+"""Each transport and each store, for a claim that does not depend on how the two fit together."""
 
 USUAL: Final = (
     *EACH_ONCE,
@@ -124,10 +124,10 @@ def matrix(
 
 
 def usual(pairs: Collection[Pair], test: str) -> tuple[Pair, ...]:
-    """Return those of *pairs* that `make test` tries with *test*: all of MAIN, some of the others.
+    """Return the part of *pairs* that `make test` tries with *test*: all of MAIN, half of the rest.
 
-    The rarer pairs differ in nothing that the usual ones do not have, each in its own way. Of those
-    beside MAIN each test has every other one, by its name: over all tests none is left out.
+    A rare pair has no property that the usual pairs lack. The name of a test selects its half of
+    the pairs beside MAIN, so that over all tests each pair is tried.
     """
     known = tuple(pair for pair in pairs if pair in USUAL) or tuple(pairs)
     if not set(known) & set(MAIN):

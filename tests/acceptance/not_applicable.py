@@ -1,7 +1,7 @@
-"""A plugin that counts the pairs which are no part of a test, and tells of them in the end.
+"""A plugin that counts the pairs that are not part of a test, and lists them after the run.
 
-tests/conftest.py loads it: in a parallel run the controller collects nothing, and so does not see
-the conftest.py of a folder unless that is what is run.
+tests/conftest.py loads the plugin: in a parallel run the controller collects nothing, and so does
+not read the conftest.py of a folder unless the command line names that folder.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ _OUTPUT: Final = "acceptance_not_applicable"
 
 
 def note(config: pytest.Config, line: str) -> None:
-    """Count a pair that is no part of a test; *line* says which, of what, and why."""
+    """Count a pair that is not part of a test; *line* names the pair, the test and the reason."""
     config.stash[_FOUND].add(line)
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Begin with none."""
+    """Begin with an empty set."""
     config.stash[_FOUND] = set()
 
 

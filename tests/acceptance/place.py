@@ -22,7 +22,7 @@ from timeoutmgr.testing.signals import eventually
 
 
 class Place:
-    """One pair with *name* for its endpoint; whatever it opens is closed with it."""
+    """A pair whose endpoint is called *name*; it closes every part that it opens."""
 
     def __init__(self, pair: Pair, urls: Mapping[str, str], name: str) -> None:
         self.pair: Final = pair
@@ -48,7 +48,7 @@ class Place:
         return transport_from_url(self.transport_url, accept_loss=True)
 
     def persistence(self) -> Persistence:
-        """Return the store; memory is one for the whole place."""
+        """Return the store; the whole place shares a store in memory."""
         if self.pair.store != "memory":
             return persistence_from_url(self.store_url)
         if self._memory is None:
@@ -99,7 +99,7 @@ class Place:
         return name
 
     def delete_queues(self) -> None:
-        """Delete every queue that was made here: a broker with thousands is a slow one."""
+        """Delete every queue of this place: thousands of queues make a broker slow."""
         if self.pair.transport in ("rabbitmq", "redis", "memory") and self._queues:
             with (
                 contextlib.closing(self.transport()) as transport,
@@ -203,7 +203,7 @@ class Party:
 
 @contextlib.contextmanager
 def stopping(place: Place) -> Iterator[Place]:
-    """Close whatever was opened at *place*, also what failed half-way."""
+    """Close every part that *place* opened, also after a failure half-way."""
     try:
         with place.closing:
             yield place

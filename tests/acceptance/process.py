@@ -1,4 +1,4 @@
-"""Starts ``child.py`` and reads what it says."""
+"""Starts ``child.py`` and reads its output."""
 
 from __future__ import annotations
 

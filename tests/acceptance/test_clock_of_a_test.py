@@ -1,4 +1,4 @@
-"""A test's own clock: time that is set by hand delivers what is due by it."""
+"""A test's own clock: a timeout is delivered once the clock is set past its due time."""
 
 from __future__ import annotations
 

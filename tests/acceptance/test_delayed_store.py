@@ -306,7 +306,7 @@ def test_an_outage_of_the_store_is_told_and_loses_nothing(
     sent = party.endpoint.send_local("Ping", 1, delay=SOON)
 
     while told.get(timeout=50) != sentence:
-        pass  # what polls has been told of the outage too
+        pass  # the poller has noticed the outage too
     assert party.inbox.arrived == []
     store.failing = ()
     assert party.inbox.wait_for_id(sent.message_id, timeout=50)

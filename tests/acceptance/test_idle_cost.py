@@ -43,10 +43,10 @@ class MinuteClock:
 
 @contextmanager
 def statements_of_the_poller(database: Database) -> Iterator[list[str]]:
-    """Collect what the poller's thread has a database do, but for a look at its clock.
+    """Collect the statements of the poller's thread, except reads of the database's clock.
 
-    That comes with the test: its minute passes on one of the host's two clocks, as when the
-    other was set.
+    The test causes these reads: its minute passes on one of the host's two clocks only, as if an
+    operator had set the other clock.
     """
     seen: list[str] = []
     clock = f"SELECT {database.dialect.now}"

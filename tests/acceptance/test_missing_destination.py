@@ -17,10 +17,10 @@ DELAY = timedelta(milliseconds=300)
 
 
 def gone_queue(place: Place) -> str:
-    """Return the name of a queue that was there and is not.
+    """Return the name of a queue that existed and is deleted.
 
-    It goes before anything is sent, not between that and the due time: who sends does not look,
-    and no test can be too slow.
+    The queue is deleted before the send and not between send and due time: a send does not check
+    the queue, and so a slow test cannot miss the due time.
     """
     queue = place.queue(f"{place.name}-gone")
     place.session.delete_queues([queue])

@@ -1,4 +1,4 @@
-"""The storage may be away at the start, come and go, and stay away: what is promised each time."""
+"""The promises while the storage is away at the start, comes and goes, or stays away."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def sales(unique: str, url: str, ahead: timedelta, queues: str | None = None) ->
 
 @contextmanager
 def a_minute_by_the_database(url: str, due: list[Sent]) -> Iterator[None]:
-    """Check that what is sent inside is due a minute later, by the clock of the database."""
+    """Check that each send inside is due a minute later, by the clock of the database."""
     database, clock = Database.shared(url), SystemClock()
     before = database.now(clock)
     yield

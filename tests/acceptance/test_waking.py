@@ -1,4 +1,4 @@
-"""The poller sleeps for as long as it may, and wakes for what comes earlier; no wake is lost."""
+"""The poller sleeps as long as it may, and wakes for an earlier due time; no wake is lost."""
 
 from __future__ import annotations
 

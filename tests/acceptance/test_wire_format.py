@@ -1,4 +1,4 @@
-"""Messages of an NServiceBus endpoint are understood; what nobody understands does no harm."""
+"""Messages of an NServiceBus endpoint are understood; an unknown message does no harm."""
 
 from __future__ import annotations
 
@@ -109,8 +109,8 @@ def test_a_control_message_with_a_single_id_dispatches_it(place: Place) -> None:
     party = Party(place, persistence=gate)
     held = gate.hold_next_empty_look()
     party.start()
-    held.wait_until_reached()  # so that the poller does not claim it first
-    # Nor the satellite that stores it, which dispatches what is due by then in the transaction.
+    held.wait_until_reached()  # so that the poller does not claim the timeout first
+    # The delay outlasts the storing transaction, in which the satellite dispatches due timeouts.
     sent = party.endpoint.send_local("Ping", 1, delay=10 * SOON)
     party.wait_until_stored(sent.id)
     assert sent.id is not None
@@ -308,7 +308,7 @@ def test_foreign_messages_in_the_brokers_queues_do_no_harm(
         routing_key=queues[0],
     )
 
-    copies = party.errors.wait_for(3 + 3 + 2)  # the handler takes the empty one
+    copies = party.errors.wait_for(3 + 3 + 2)  # the handler accepts the empty message
 
     assert {b"bytes", b"table", b"nothing"} == {copy.body for copy in copies}
     fine = party.endpoint.send_local("Ping", 1, delay=SOON)

@@ -1,4 +1,4 @@
-"""doctor and status fail for bad news: overdue, unstored, failed, deserted, and who is missing."""
+"""doctor and status fail for timeouts overdue, unstored, failed or deserted, and dead processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""deadletters and journal: from a letter on a node to what becomes of it, from the shell."""
+"""deadletters and journal: list, show, retry and remove the stored copies of a node."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def test_the_page_of_settings_has_every_key_with_its_variable_and_default() -> N
             for key, parameter in keys.parameters(part).items()
         ]
     defaults = {key: default for key, _name, default in documented}
-    # What depends on the machine or on other settings is told in words.
+    # The page describes a default in words if it depends on the machine or on other settings.
     expected = [
         (key, name, defaults.get(key, "") if default == "*" else default)
         for key, name, default in expected

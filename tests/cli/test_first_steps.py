@@ -1,4 +1,4 @@
-"""First steps that go wrong end in one sentence that says what to do."""
+"""A first step that goes wrong ends in a single sentence that names the remedy."""
 
 from __future__ import annotations
 

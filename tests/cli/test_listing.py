@@ -32,7 +32,7 @@ LATER = 4_000_000_000 * SECOND
 
 @pytest.fixture
 def ids(folder: Folder) -> list[str]:
-    """Timeouts that are due in about an hour: two of Reminder, one of Ping."""
+    """Timeouts that are due in about an hour: two Reminders and a Ping."""
     url = f"sqlite:///{folder.path / 'timeoutmgr.db'}"
     config = EndpointConfiguration(folder.endpoint)
     config.use_transport(SqlTransport(url))

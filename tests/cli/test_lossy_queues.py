@@ -1,4 +1,4 @@
-"""Queues that were there before: install, run and doctor refuse what drops accepted messages."""
+"""install, run and doctor refuse an existing queue that drops accepted messages."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class OnRabbitMQ:
         self.stranger.queue_declare(queue, **wanted)
 
     def doctor(self) -> tuple[int, list[dict[str, str]]]:
-        """Return the exit code, and what the doctor says of queues that exist."""
+        """Return the exit code, and the doctor's findings on queues that exist."""
         ended = self.folder.run("--json", "doctor")
         found = ended.json()["findings"]
         return ended.returncode, [each for each in found if each["check"] == "queues keep"]

@@ -60,7 +60,7 @@ def filled(folder: Folder, monkeypatch: pytest.MonkeyPatch) -> Filled:
 
 
 def read(result: Result) -> Any:
-    """What a command printed."""
+    """Return the JSON document that a command printed."""
     return json.loads(result.stdout)
 
 
@@ -116,7 +116,7 @@ def test_a_run_with_renamed_destinations_is_aborted_with_the_same_only(filled: F
         f"Id,Destination,SagaId,State,Time,Headers\n1,old,,e30=,{at},{{}}\n"
     )
     ends = ("--from-file", "export.csv", "--to", NEW)
-    # Who is killed leaves its scratch file.
+    # A killed process leaves its scratch file.
     filled.folder.variables |= {
         "TIMEOUTMGR_CRASHPOINT": "migration.sending",
         "TMPDIR": str(filled.path),

@@ -1,4 +1,4 @@
-"""What needs no process of its own: parsing, help, errors, printing."""
+"""Parsing, help, errors and printing: tests without a process of their own."""
 
 from __future__ import annotations
 

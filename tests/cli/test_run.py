@@ -1,4 +1,4 @@
-"""``timeoutmgr run``: how it starts, what it says, how it ends."""
+"""``timeoutmgr run``: its start, its output and its end."""
 
 from __future__ import annotations
 

@@ -111,7 +111,7 @@ def test_a_failed_batch_is_an_answer_and_no_other_task_repeats_it(store_of: Stor
 
     with opened(given) as [one]:
         mover = begun(given, one)
-        with opened(given) as [other]:  # a task whose source loses what it has just hidden
+        with opened(given) as [other]:  # a task whose source loses the rows that it has just hidden
             source_: Any = Forgetful(other.parts.source)
             first = pull(replace(other.parts, source=source_), mover.run)
         second = mover.pull()

@@ -1,6 +1,6 @@
-"""The far end of a connection and its one channel, which says what a test wants it to say.
+"""The far end of a connection and its single channel; a test writes its answers.
 
-A real broker chooses by itself which confirms it sends as one, and when.
+A real broker chooses by itself which confirms it combines, and when it sends them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ message id; or how the connection ends."""
 
 
 class Broker:
-    """Notes what is published on a channel; *said* is what its client is still to read."""
+    """Records the messages published on a channel; *said* holds the answers still to be read."""
 
     frame_limit = 131_072
     blocked = False
@@ -87,13 +87,13 @@ class Broker:
         return True
 
     def _is_early(self, said: Said) -> bool:
-        """Return whether *said* confirms what is not published yet."""
+        """Return whether *said* confirms a message that is not published yet."""
         return (
             isinstance(said, tuple) and isinstance(said[1], int) and said[1] > len(self.published)
         )
 
     def idle(self) -> None:
-        """Come by here when the client waits and nothing is there to be read."""
+        """Called while the client waits and there is nothing to read."""
 
 
 def ack(tag: int, *, multiple: bool = False) -> Said:
@@ -113,5 +113,5 @@ def publishing(message_id: str, key: str = "q", body: bytes = b"{}") -> EncodedM
 
 
 def publishings(*ids: str) -> list[EncodedMessage]:
-    """Return one for each id, which is its body too."""
+    """Return a message for each id; the id is the body too."""
     return [publishing(one, body=one.encode()) for one in ids]

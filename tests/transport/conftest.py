@@ -1,4 +1,4 @@
-"""What the tests of brokers share."""
+"""Fixtures that the tests of brokers share."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def session(transport: Transport) -> Iterator[TransportSession]:
 
 @pytest.fixture
 def queue(session: TransportSession, unique: str) -> Iterator[str]:
-    """A queue that nobody else has."""
+    """A queue of this test alone."""
     session.create_queues([unique])
     yield unique
     session.delete_queues([unique])

@@ -10,7 +10,7 @@ from typing import Self
 
 
 class Proxy:
-    """Stands before *server* on a port of its own; ``connections`` counts who came."""
+    """Stands before *server* on a port of its own; ``connections`` counts the clients."""
 
     def __init__(self, server: tuple[str, int], tls: ssl.SSLContext | None = None) -> None:
         self._server = server
@@ -45,7 +45,7 @@ class Proxy:
             thread.join(10)
 
     def hold_answers(self) -> None:
-        """Let nothing more of what the server says through."""
+        """Let no more answers of the server through."""
         self._answers_flow.clear()
 
     def cut_after(self, size: int) -> None:
@@ -58,7 +58,7 @@ class Proxy:
         self._answers_flow.set()
 
     def wait_for_writes(self, count: int) -> None:
-        """Return after clients have written *count* more times (a lone heartbeat is one)."""
+        """Return after clients have written *count* more times (a lone heartbeat is a write)."""
         while self._sent.acquire(blocking=False):
             pass
         for _ in range(count):

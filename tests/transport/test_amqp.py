@@ -1,4 +1,4 @@
-"""A transport on RabbitMQ finds its broker, makes its queues, and refuses what cannot be."""
+"""A transport on RabbitMQ finds its broker, creates its queues, and refuses impossible settings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A lost connection to RabbitMQ is noticed and made again; what was in hand comes back."""
+"""A lost connection to RabbitMQ is noticed and replaced; unacknowledged messages come back."""
 
 from __future__ import annotations
 
@@ -116,7 +116,7 @@ def test_a_sender_notices_that_the_broker_gave_it_up_while_idle(
     far_url: str, proxy: Proxy, queue: str
 ) -> None:
     settings = KombuSettings(heartbeat=timedelta(seconds=1))
-    # Without the transport there is nobody who looks after its heartbeats.
+    # A session without a transport sends no heartbeats while it is idle.
     with closing(RabbitMQSession(lambda: AmqpConnection(far_url, settings), settings)) as session:
         send(session, queue, "before")
         proxy.wait_for_server_to_leave()

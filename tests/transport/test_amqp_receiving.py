@@ -1,4 +1,4 @@
-"""What is received from RabbitMQ is in hand until it is acknowledged or released."""
+"""A message received from RabbitMQ is unacknowledged until the receiver settles or releases it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is received and not settled is bounded by bytes, on every transport."""
+"""Unsettled messages are bounded by their bytes, on every transport."""
 
 from __future__ import annotations
 

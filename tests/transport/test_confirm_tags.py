@@ -1,4 +1,4 @@
-"""A confirm counts for the messages that its tag says, one or all up to it, and for no other."""
+"""A confirm counts for the message of its tag, or for all up to the tag, and for no other."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_what_has_come_is_read_before_more_is_written() -> None:
 
 
 class Slow(Broker):
-    """One that says nothing before it is waited for."""
+    """A broker that answers only while the client waits."""
 
     def idle(self) -> None:
         self.said.append(ack(len(self.published), multiple=True))
@@ -132,7 +132,7 @@ def test_no_more_than_the_size_is_under_way() -> None:
 
 
 class Sluggish(Broker):
-    """One that confirms a message every four seconds; a window waits for ten."""
+    """A broker that confirms a message every four seconds; a window waits for ten."""
 
     def idle(self) -> None:
         self.clock.advance(4)

@@ -1,4 +1,4 @@
-"""What becomes of each message of a window is known, or said to be unknown."""
+"""A window returns an outcome for each message, or says that the outcome is unknown."""
 
 from __future__ import annotations
 

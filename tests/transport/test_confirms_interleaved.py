@@ -1,4 +1,4 @@
-"""Whatever a broker says, and whenever, each message gets the answer that is its own."""
+"""Each message gets its own answer, in any order of a broker's answers and at any time."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ FATES = (SendResult.CONFIRMED, SendResult.UNROUTABLE, SendResult.REFUSED)
 
 @dataclass(eq=False)
 class One:
-    """A message: what the broker does with it, and how far it has said so."""
+    """A message, the broker's decision on it, and how much of the decision the broker has sent."""
 
     fate: SendResult
     message_id: str
@@ -39,7 +39,7 @@ class One:
 
     @property
     def answer(self) -> SendResult:
-        """What its sender is to be told."""
+        """The answer that the sender must get."""
         if self.tag is None:
             return self.unwritten
         if self.is_answered:
@@ -48,7 +48,7 @@ class One:
 
 
 class Deciding(Broker):
-    """Numbers what it takes by itself; waited for, it answers as many as it can in one."""
+    """A broker that numbers the messages by itself, and on a wait confirms as many as it can."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -83,11 +83,11 @@ class Deciding(Broker):
             self.said.append(returned("q", one.message_id))
 
     def up_to(self, last: One, *, multiple: bool) -> list[One]:
-        """Return what a confirm with the tag of *last* is of."""
+        """Return the messages that a confirm with the tag of *last* covers."""
         return self.open[: self.open.index(last) + 1] if multiple else [last]
 
     def sayable(self) -> list[tuple[One, bool]]:
-        """Return which confirms could be sent now; those of most messages first."""
+        """Return the confirms that could be sent now; confirms of the most messages come first."""
         both = [(one, multiple) for multiple in (True, False) for one in reversed(self.open)]
         return [
             (one, multiple)
@@ -96,9 +96,9 @@ class Deciding(Broker):
         ]
 
     def can_say(self, ones: Sequence[One]) -> bool:
-        """Return whether a broker can confirm, or refuse, *ones* with one word.
+        """Return whether a broker can confirm, or refuse, *ones* with a single answer.
 
-        Of several with one id, those that came back are confirmed before the others.
+        Among messages with the same id, the returned messages are confirmed before the rest.
         """
         if len({one.is_refused for one in ones}) != 1:
             return False

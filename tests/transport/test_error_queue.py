@@ -26,7 +26,7 @@ def failed(message_id: str) -> FailedMessage:
 def scripted(
     sent: list[Outgoing], *answers: Sequence[SendAnswer]
 ) -> Callable[[Sequence[Outgoing]], list[SendAnswer]]:
-    """Return a function that notes what is *sent*, and gives the next of *answers* each time."""
+    """Return a function that appends messages to *sent*, and returns the next of *answers*."""
     left = iter(answers)
 
     def send(outgoing: Sequence[Outgoing]) -> list[SendAnswer]:

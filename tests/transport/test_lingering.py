@@ -29,7 +29,7 @@ def test_who_wants_few_is_not_kept_waiting_for_more(
     session: TransportSession, unique: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (rabbitmq_receiver, virtual_receiver):
-        monkeypatch.setattr(module, "LINGER", None)  # nobody can wait for so long
+        monkeypatch.setattr(module, "LINGER", None)  # a wait for more messages raises TypeError
     session.create_queues([unique])
     with closing(session.receiver(unique, prefetch=FEW)) as receiver:
         send(session, unique, "alone")

@@ -133,7 +133,7 @@ def test_a_message_that_is_rejected_when_it_is_tried_again_is_moved() -> None:
 
 
 class Onlooker(logging.Handler):
-    """Notes what is settled and copied when a line is logged."""
+    """Records the settled and the copied messages at each log line."""
 
     def __init__(self, mill: Mill) -> None:
         super().__init__()

@@ -36,7 +36,7 @@ def test_of_a_batch_in_which_a_lease_was_lost_the_rest_comes_again(mode: Transac
     mill.turn()
 
     assert (mill.held, mill.errors) == ([], [])
-    # Outside a transaction, what is before it is acknowledged.
+    # Outside a transaction, the pump acknowledges the message before the lost lease.
     assert mill.transport.ids("sales") == (["c"] if mode is RECEIVE else ["a", "c"])
 
 

@@ -1,4 +1,4 @@
-"""A storage that answers and fails when it is used, and transactions that lose to others."""
+"""A storage that answers a probe and fails in use, and transactions that lose a conflict."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Queues that exist already: what drops messages is found, and nothing is made or changed."""
+"""The inspection of existing queues finds the lossy properties; it creates and changes nothing."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ HOUR = timedelta(hours=1)
 
 @pytest.fixture
 def url(private_server: Callable[[str], PrivateServer]) -> str:
-    """A private Redis: what was in hand stays behind in it."""
+    """A private Redis: unacknowledged messages stay behind in it."""
     return private_server("redis").url
 
 

@@ -1,4 +1,4 @@
-"""What lies in a Redis list is nested as deep as a stranger likes; nothing of it is lost."""
+"""An entry of a Redis list may be nested to any depth; no such entry is lost."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from timeoutmgr.contracts import Receiver, TransportSession
 from timeoutmgr.transport.kombu_transport import KombuTransport
 
 DEPTHS: Final = [*range(900, 1000), 5_000]
-"""Unreadable ones, and all that can be read and perhaps not written again."""
+"""A depth that cannot be read, and all depths that can be read and perhaps not written again."""
 
 DEFECT: Final = "the envelope is no JSON table"
 

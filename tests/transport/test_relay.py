@@ -1,4 +1,4 @@
-"""What a relay has in hand at once; a real RabbitMQ."""
+"""The number of bytes that a relay holds at once, on a real RabbitMQ."""
 
 from __future__ import annotations
 
@@ -37,6 +37,6 @@ def test_large_bodies_come_in_portions_and_all_of_them_come(
             eventually(lambda: session.count(unique) == 0, "all are settled", 20)
 
     sizes = [sum(len(one.received.message.body) for one in portion) for portion in portions]
-    assert max(sizes) <= 13 * BODY  # what one read brings is taken whole
+    assert max(sizes) <= 13 * BODY  # the relay accepts all messages of a single read
     numbers = [int.from_bytes(one.received.message.body[:2]) for part in portions for one in part]
     assert numbers == list(range(MESSAGES))

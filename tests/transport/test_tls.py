@@ -126,7 +126,7 @@ def test_a_broker_that_cannot_prove_its_name_is_not_spoken_to(
 
 
 class Impostor:
-    """A server with a sound certificate of another name; it keeps what it hears in clear."""
+    """A server with a sound certificate of another name; it records the clear text that it gets."""
 
     def __init__(self, certificate: Path) -> None:
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

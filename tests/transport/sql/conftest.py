@@ -21,7 +21,7 @@ def url(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def prefix(unique: str) -> str:
-    """A table prefix that nobody else has."""
+    """A table prefix of this test alone."""
     return f"{unique}_"
 
 

@@ -1,4 +1,4 @@
-"""What a handler does wrong in the transaction of its message is its message's, and no outage."""
+"""A handler's mistake in the transaction of its message fails the message, and is not an outage."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Base(DeclarativeBase):
 
 
 class Note(Base):
-    """One that nobody has created."""
+    """A row of a table that does not exist."""
 
     __tablename__ = "notes_that_nobody_made"
     number: Mapped[int] = mapped_column(primary_key=True)

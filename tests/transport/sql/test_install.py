@@ -1,4 +1,4 @@
-"""Installing: from nothing, again, by many at once, and what is said where it was not done."""
+"""Installing from nothing, again and by many processes at once; errors where it is missing."""
 
 from __future__ import annotations
 

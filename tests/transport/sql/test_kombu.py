@@ -198,7 +198,7 @@ def test_a_producer_sees_bindings_that_another_process_made(
     declare(connection, "elsewhere", exchange=exchange, routing_key="z") if key else None
 
     with connect(url, prefix) as other:
-        # It declares nothing: what it knows of the exchange is what is bound to it.
+        # The producer declares nothing: it knows the exchange from its bindings alone.
         other.Producer().publish("hello", exchange="x", routing_key="a.b")
 
     assert [get(connection, name).payload for name in ("q1", "q2")] == ["hello", "hello"]

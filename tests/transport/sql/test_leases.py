@@ -1,4 +1,4 @@
-"""Leases: when they end, and who may still acknowledge."""
+"""Leases: their end, and which receiver may still acknowledge."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Leases that are lost while a pump is at work: it lets go of what is not its own any more."""
+"""Leases that are lost while a pump is at work: the pump drops the messages of these leases."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_the_rest_of_a_batch_in_which_one_lease_was_lost_comes_again(
 
     assert held == []
     assert thief.batches == [["0", "1", "2"], ["1", "2"]]
-    thief.receiver.ack(thief.taken)  # it is the thief's, whatever the pump let go of
+    thief.receiver.ack(thief.taken)  # the messages are the thief's, also after the pump's release
     receiver.close()
     thief.receiver.close()
     assert session.count("q") == 0

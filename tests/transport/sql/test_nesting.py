@@ -1,4 +1,4 @@
-"""What a stranger nests too deep in a row stops no consumer, neither ours nor kombu's."""
+"""A row that a stranger nests too deep stops neither our consumer nor kombu's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a stranger can put into a NOTIFY, which every user of the database may send."""
+"""A stranger's payload in a NOTIFY does no harm; every user of the database may send a NOTIFY."""
 
 from __future__ import annotations
 

@@ -72,7 +72,7 @@ def test_a_killed_server_is_unavailable_and_nothing_is_lost(
 
     received = receive_at_last(receiver, 30)
     assert [one.message.id for one in received] == ["1", "2"]
-    receiver.ack([*held, *received])  # still ours: nobody else was there to take it
+    receiver.ack([*held, *received])  # still ours: there was no other receiver to lease them
     assert session.count("q") == 0
     transport.close()
 

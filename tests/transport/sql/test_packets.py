@@ -1,4 +1,4 @@
-"""A message that is too large for one of MySQL's packets: refused, with its neighbours unharmed."""
+"""A message that is too large for a packet of MySQL is refused, and its neighbours are unharmed."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ Make = Callable[..., list[Outgoing]]
 
 
 class Undo(Exception):
-    """What a handler raises."""
+    """The error that a handler raises."""
 
 
 def test_receiving_and_sending_commit_together(transport: SqlTransport, messages: Make) -> None:

@@ -1,4 +1,4 @@
-"""What was in hand when the database went away comes back with it, at once and in its place."""
+"""Messages leased when the database went away return with it, at once and in their old places."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from timeoutmgr.transport.sql.wakeups import QueueWakeups
 
 Make = Callable[..., list[Outgoing]]
 SELDOM = timedelta(seconds=30)
-"""Longer than any test: what happens sooner was not found by looking again."""
+"""Longer than any test: a repeated search is not the cause of an event before its end."""
 
 
 @dataclass
@@ -60,7 +60,7 @@ def away(request: pytest.FixtureRequest, prefix: str) -> Iterator[Away]:
 
 @pytest.fixture
 def make_seldom(postgres_url: str, prefix: str) -> Iterator[Callable[[], SqlTransport]]:
-    """A maker of a transport that seldom looks whether others live."""
+    """A maker of a transport that seldom checks whether other owners are alive."""
     with ExitStack() as stack:
 
         def make() -> SqlTransport:
@@ -294,7 +294,7 @@ def test_the_keeper_gives_back_what_nobody_here_comes_for(
         receiver = session.receiver("q", prefetch=0)
         receiver.receive(1, 0)
         other = make_seldom().session().receiver("q", prefetch=0)
-        # The last look for 30 s at whether our owner lives: nobody else frees what is ours.
+        # The last check for 30 s whether our owner is alive: no other process frees our leases.
         assert other.receive(1, 0) == []
         proxy.refuse()
         proxy.reset()

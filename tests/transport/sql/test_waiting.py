@@ -1,4 +1,4 @@
-"""What an idle receiver costs, and what wakes it."""
+"""The cost of an idle receiver, and the events that wake it."""
 
 from __future__ import annotations
 
