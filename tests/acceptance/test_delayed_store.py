@@ -293,7 +293,7 @@ _BREAKERS = {
     ],
 )
 @pytest.mark.behaviour(69, 78)
-def test_an_outage_of_the_store_is_told_and_loses_nothing(
+def test_an_outage_of_the_store_is_a_critical_error_and_loses_nothing(
     place: Place, failing: str, sentence: str
 ) -> None:
     store = Failing(place.store_url)
@@ -314,7 +314,9 @@ def test_an_outage_of_the_store_is_told_and_loses_nothing(
 
 @matrix(pairs=(ONE_FILE, REFERENCE))
 @pytest.mark.behaviour(93)
-def test_error_handling_that_keeps_failing_is_told_and_loses_nothing(place: Place) -> None:
+def test_error_handling_that_keeps_failing_is_a_critical_error_and_loses_nothing(
+    place: Place,
+) -> None:
     store = Failing(place.store_url)
     store.error = RuntimeError("the test wants it so")
     party = DelayedParty(place, store=store, delayed=_BREAKERS)

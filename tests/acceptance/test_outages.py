@@ -113,7 +113,7 @@ def test_storage_that_comes_and_goes_below_the_limit_raises_nothing(place: Place
 
 @matrix(pairs=REPRESENTATIVE)
 @pytest.mark.behaviour(68, 69, 70, 71, 77, 78, 80)
-def test_storage_that_stays_away_is_told_once_and_in_time(place: Place) -> None:
+def test_storage_that_stays_away_raises_one_critical_error_in_time(place: Place) -> None:
     gate, alarm, party = gated(place, SHORT)
     party.start()
     party.telemetry.wait_for("polls", 1)

@@ -111,7 +111,7 @@ def test_a_wrong_name_is_pointed_at_and_is_a_usage_error(shop: Shop) -> None:
     assert shop.dead("list", "--class", "nothing")[0] == 2
 
 
-def test_a_letter_is_shown_whole(shop: Shop) -> None:
+def test_a_dead_letter_is_shown_whole(shop: Shop) -> None:
     shop.manager.place(a_letter("m1", body="größe\x1b[2J".encode(), reason="because"))
     shop.manager.place(a_letter("m2", body=b"\xff"))
 
@@ -130,7 +130,7 @@ def test_a_letter_is_shown_whole(shop: Shop) -> None:
 
 
 @pytest.mark.parametrize("transactional", [False, True])
-def test_a_retried_letter_keeps_its_id_and_leaves_the_queue(
+def test_a_retried_dead_letter_keeps_its_id_and_leaves_the_queue(
     shop: Shop, transactional: bool
 ) -> None:
     queue = ["--queue", "deadxact"] if transactional else []
@@ -184,7 +184,7 @@ def test_an_export_that_cannot_begin_leaves_the_last_export_unchanged(shop: Shop
     assert "m1" in (shop.folder.path / "dead.jsonl").read_text()
 
 
-def test_a_letter_that_cannot_be_sent_does_not_block_other_letters(shop: Shop) -> None:
+def test_a_dead_letter_that_cannot_be_sent_does_not_block_other_dead_letters(shop: Shop) -> None:
     shop.session.create_queues(["there"])
     for name in ("", "m1"):
         shop.manager.place(a_letter(name, "there"))
@@ -288,7 +288,7 @@ def test_without_the_feature_the_remedy_is_named(folder: Folder) -> None:
     assert "enable the feature 'dead-letter-queues'" in done.stderr
 
 
-def test_status_and_doctor_tell_how_the_node_stands(shop: Shop) -> None:
+def test_status_and_doctor_report_the_status_of_the_node(shop: Shop) -> None:
     before = shop.folder.run("--json", "doctor")
     shop.manager.place(a_letter("m1", kept=OLD, reason="no queue"))
     shop.manager.place(a_letter("m2", kept=OLD + 1, transactional=True))
@@ -319,7 +319,7 @@ def test_status_and_doctor_tell_how_the_node_stands(shop: Shop) -> None:
     assert _found(full, "quota of dead letters")["level"] == "fail"
 
 
-def test_a_node_that_is_not_installed_is_told_with_its_remedy(shop: Shop) -> None:
+def test_a_node_that_is_not_installed_is_reported_with_its_remedy(shop: Shop) -> None:
     shop.folder.variables["TIMEOUTMGR_DEAD_LETTER_QUEUES_NODE"] = "n2"
 
     status, doctor = shop.folder.run("status"), shop.folder.run("--json", "doctor")
@@ -335,7 +335,7 @@ def _found(ended: Any, check: str) -> dict[str, str]:
     return dict(found)
 
 
-def test_a_letter_is_not_retried_into_a_queue_that_it_may_not_go_to(shop: Shop) -> None:
+def test_a_dead_letter_is_not_retried_into_a_forbidden_queue(shop: Shop) -> None:
     shop.session.create_queues(["victim.Timeouts"])
     shop.manager.place(a_letter("m1", "victim.Timeouts"))
 

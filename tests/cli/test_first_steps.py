@@ -54,17 +54,17 @@ def test_an_error_in_the_app_is_shown_where_it_is(folder: Folder) -> None:
 @pytest.mark.parametrize(
     ("name", "meant"), [("rabbitmq", "'amqp'"), ("rabbitmqs", "'amqps'"), ("valkey", "'redis'")]
 )
-def test_the_name_of_a_broker_is_told_as_its_scheme(name: str, meant: str) -> None:
+def test_the_name_of_a_broker_is_refused_with_its_scheme(name: str, meant: str) -> None:
     with pytest.raises(UnknownPart, match=f"did you mean {meant}"):
         transport_from_url(f"{name}://localhost//")
 
 
-def test_a_database_without_a_persistence_is_told_which_there_are() -> None:
+def test_a_database_without_a_persistence_is_refused_with_the_known_databases() -> None:
     with pytest.raises(UnknownPart, match=r"'mssql'; known: .*postgresql"):
         persistence_from_url("mssql://localhost/x")
 
 
-def test_a_missing_driver_is_told_by_its_extra(folder: Folder) -> None:
+def test_a_missing_driver_is_reported_with_its_extra(folder: Folder) -> None:
     folder.variables["TIMEOUTMGR_PERSISTENCE"] = "mysql://localhost/x"
 
     ended = folder.run("list")
@@ -74,7 +74,7 @@ def test_a_missing_driver_is_told_by_its_extra(folder: Folder) -> None:
     assert "begin the URL with mysql+pymysql://" in ended.stderr
 
 
-def test_a_missing_folder_is_told(folder: Folder) -> None:
+def test_a_missing_folder_is_reported(folder: Folder) -> None:
     folder.variables["TIMEOUTMGR_DATA"] = str(folder.path / "none" / "timeoutmgr.db")
 
     ended = folder.run("install")

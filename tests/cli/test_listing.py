@@ -133,7 +133,7 @@ def test_wide_and_combining_characters_keep_the_columns_in_line() -> None:
         (-3 * 3_600 * SECOND, "3 h ago"),
     ],
 )
-def test_a_due_time_is_told_by_its_distance(due: int, text: str) -> None:
+def test_a_due_time_is_shown_as_its_distance_from_now(due: int, text: str) -> None:
     assert distance(1_000 * SECOND + due, 1_000 * SECOND) == text
 
 

@@ -244,7 +244,7 @@ def test_people_at_a_terminal_see_how_far_it_is(
     assert "3/3" in capsys.readouterr().err
 
 
-def test_a_password_is_taken_from_the_environment_and_not_from_the_command_line(
+def test_a_password_comes_from_the_environment_and_not_from_the_command_line(
     filled: Filled,
 ) -> None:
     url = "postgresql+psycopg://user:s3cret@127.0.0.1:1/none"

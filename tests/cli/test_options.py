@@ -110,7 +110,7 @@ def test_the_help_names_the_exit_codes(runner: CliRunner) -> None:
         assert f"\n  {code.value} " in result.output
 
 
-def test_an_option_is_taken_from_its_environment_twin(runner: CliRunner) -> None:
+def test_an_option_is_read_from_its_environment_variable(runner: CliRunner) -> None:
     result = runner.invoke(
         cli,
         ["list"],

@@ -73,7 +73,7 @@ def test_selected_messages_go_back_and_the_rest_stays(
     ]
 
 
-def test_a_message_whose_queue_is_gone_stays_whole(
+def test_a_message_whose_queue_is_missing_stays_whole(
     transport: KombuTransport, session: TransportSession, unique: str
 ) -> None:
     fail(session, unique, 1, f"{unique}.gone")

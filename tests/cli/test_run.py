@@ -77,7 +77,7 @@ def test_an_app_handles_a_message_that_the_shell_sends(folder: Folder) -> None:
     assert program.stop() == 0
 
 
-def test_the_health_file_is_rewritten_while_it_runs_and_gone_when_it_stopped(
+def test_the_health_file_is_rewritten_by_a_run_and_removed_at_its_end(
     folder: Folder,
 ) -> None:
     path = folder.path / "health.json"

@@ -10,7 +10,9 @@ from timeoutmgr.message.routes import timeout_id
 NO_BROKER = "amqp://guest:guest@127.0.0.1:1//"
 
 
-def test_messages_that_wait_are_told_and_a_cancel_of_one_takes_effect(folder: Folder) -> None:
+def test_waiting_messages_are_counted_and_a_cancel_of_a_waiting_message_takes_effect(
+    folder: Folder,
+) -> None:
     folder.run("install")
     for number in range(2):
         sent = folder.run(

@@ -48,11 +48,11 @@ def config() -> EndpointConfiguration:
     return made
 
 
-def test_features_whose_prerequisites_hold_are_accepted(config: EndpointConfiguration) -> None:
+def test_features_with_met_prerequisites_are_accepted(config: EndpointConfiguration) -> None:
     check_prerequisites([Asking("a", Prerequisite(True, "never said"))], config.settings())
 
 
-def test_the_first_unmet_prerequisite_is_told_with_its_feature(
+def test_the_first_unmet_prerequisite_is_reported_with_its_feature(
     config: EndpointConfiguration,
 ) -> None:
     asking = Asking(

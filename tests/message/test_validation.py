@@ -211,7 +211,7 @@ def test_limits_that_let_nothing_through_are_refused(wrong: dict[str, Any]) -> N
         Limits(**wrong)
 
 
-def test_a_lone_pattern_given_as_text_is_not_taken_for_a_list_of_letters() -> None:
+def test_a_pattern_given_as_text_is_not_read_as_a_list_of_characters() -> None:
     with pytest.raises(ConfigurationError, match="list"):
         Limits(allowed_destinations="billing")  # type: ignore[arg-type]  # wrong on purpose
 

@@ -86,7 +86,7 @@ def tree(folder: Path) -> set[Path]:
 
 
 @pytest.mark.parametrize("state", [JobRunState.RUNNING, JobRunState.PUBLISHED])
-def test_a_run_that_died_is_not_taken_for_that_of_its_id_which_another_store_published(
+def test_a_dead_run_is_not_confused_with_a_run_of_its_id_in_another_store(
     east: ArchiveRuns, west: ArchiveRuns, state: JobRunState
 ) -> None:
     begun_before(west, state)

@@ -39,7 +39,7 @@ def test_a_spark_of_another_layout_keeps_its_home(
     assert not (tmp_path / "spark").exists()
 
 
-def test_where_it_cannot_be_made_spark_keeps_its_home_and_it_is_told(
+def test_spark_keeps_its_home_and_logs_it_if_a_folder_cannot_be_created(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "spark").touch()

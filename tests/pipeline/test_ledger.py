@@ -54,7 +54,7 @@ def test_an_ended_run_has_its_end_and_its_report(store: Store) -> None:
     assert again.ended is None
 
 
-def test_a_run_whose_process_died_is_noted_as_ended_and_can_be_taken_up(store: Store) -> None:
+def test_a_run_of_a_dead_process_is_recorded_as_ended_and_can_be_resumed(store: Store) -> None:
     ledger = JobLedger(store)
     for name in ("dead", "alive", "unknown"):
         ledger.begin(name, "schedule", TERMS | {"dataset": name})

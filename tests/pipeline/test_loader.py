@@ -289,7 +289,7 @@ def test_a_load_that_is_killed_is_ended_by_running_it_again(postgres: Store, sql
         ({"headers": '{"a":"\0"}'}, "NUL"),
     ],
 )
-def test_values_that_no_store_could_hold_are_refused(
+def test_values_that_no_store_can_keep_are_refused(
     sqlite: Store, changed: dict[str, object], sentence: str
 ) -> None:
     with pytest.raises(InvalidMessage, match=sentence):

@@ -127,7 +127,7 @@ def test_a_checkpoint_of_another_database_is_refused(postgres: Store) -> None:
             follower.look()
 
 
-def test_a_failover_that_lost_nothing_may_be_gone_on_with(postgres: Store) -> None:
+def test_a_stream_may_continue_after_a_failover_that_lost_nothing(postgres: Store) -> None:
     follower = Follower(postgres, any_timeline="true")
     follower.offset = follower.offset | {"timeline": 7}
     Loader(postgres).load([batch([row(1)])])

@@ -42,7 +42,7 @@ def test_a_transaction_in_another_database_is_named_with_its_process(postgres: S
     assert f"pg_terminate_backend({pid})" in lag.described()
 
 
-def test_a_lag_is_told_once_a_minute_after_half_of_it() -> None:
+def test_a_lag_is_logged_after_half_a_minute_and_then_once_a_minute() -> None:
     clock = FakeClock()
     told: list[str] = []
     lag = Lag(xid=7, transactions=3, pid=1, database="other")
@@ -57,7 +57,7 @@ def test_a_lag_is_told_once_a_minute_after_half_of_it() -> None:
     assert at == [30, 90]
 
 
-def test_a_transaction_that_ends_soon_is_not_told_of() -> None:
+def test_a_transaction_that_ends_soon_is_not_logged() -> None:
     clock = FakeClock()
     told: list[str] = []
     numbers = iter(range(1_000))
@@ -72,7 +72,7 @@ def test_a_transaction_that_ends_soon_is_not_told_of() -> None:
     assert told == []
 
 
-def test_nothing_is_told_where_nothing_waits() -> None:
+def test_no_lag_is_logged_if_no_event_waits() -> None:
     clock = FakeClock()
     told: list[str] = []
     teller = LagReporter(lambda: Lag(xid=7, transactions=0), clock.monotonic, told.append)

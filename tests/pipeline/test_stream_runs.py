@@ -20,7 +20,7 @@ def low_water(store: Store) -> int | None:
     return None if mark is None else mark.xid
 
 
-def test_the_mark_is_that_of_the_stream_furthest_behind(store: Store) -> None:
+def test_low_water_is_the_position_of_the_slowest_stream(store: Store) -> None:
     streams = StreamRuns(JobLedger(store))
     without = low_water(store)
     first = streams.begin(LAKE, CHECKPOINT)
@@ -34,7 +34,7 @@ def test_the_mark_is_that_of_the_stream_furthest_behind(store: Store) -> None:
     assert (without, begun, both, low_water(store)) == (None, 0, 7, 10)
 
 
-def test_a_stream_that_is_begun_again_keeps_its_mark(store: Store) -> None:
+def test_a_stream_that_is_begun_again_keeps_its_position(store: Store) -> None:
     streams = StreamRuns(JobLedger(store))
     run_id = streams.begin(LAKE, CHECKPOINT)
     streams.recognise(run_id, "a")
@@ -46,7 +46,7 @@ def test_a_stream_that_is_begun_again_keeps_its_mark(store: Store) -> None:
     assert (again, low_water(store)) == (run_id, 10)
 
 
-def test_the_mark_of_another_checkpoint_of_that_name_is_not_taken_over(store: Store) -> None:
+def test_the_position_of_another_checkpoint_of_that_name_is_not_reused(store: Store) -> None:
     streams = StreamRuns(JobLedger(store))
     run_id = streams.begin(LAKE, CHECKPOINT)
     streams.recognise(run_id, "a")
@@ -58,7 +58,7 @@ def test_the_mark_of_another_checkpoint_of_that_name_is_not_taken_over(store: St
     assert low_water(store) == 10
 
 
-def test_a_stream_that_was_given_up_begins_with_a_warning_and_without_its_mark(
+def test_a_stream_that_was_given_up_begins_with_a_warning_and_without_its_position(
     store: Store,
 ) -> None:
     streams = StreamRuns(JobLedger(store))

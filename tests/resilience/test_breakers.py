@@ -174,7 +174,7 @@ def test_an_attempt_that_hangs_cannot_hide_an_outage(watched: Watched) -> None:
     assert watched.triggered == [AWAY]
 
 
-def test_a_look_at_a_disarmed_breaker_does_nothing(watched: Watched) -> None:
+def test_a_check_of_a_disarmed_breaker_does_nothing(watched: Watched) -> None:
     watched.clock.advance(10_000)
     watched.breaker.check()
 
@@ -211,7 +211,7 @@ def test_an_action_that_raises_is_logged_and_the_breaker_counts_as_triggered(
     assert "the action of breaker test failed" in caplog.text
 
 
-def test_an_action_may_look_at_its_own_breaker() -> None:
+def test_an_action_may_check_its_own_breaker() -> None:
     seen: list[BreakerState] = []
     clock = FakeClock()
     breaker = a_breaker(clock, 0, lambda error: seen.append(breaker.state))

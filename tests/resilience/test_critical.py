@@ -27,7 +27,7 @@ def told(*hooks: CriticalErrorHook, action: CriticalAction = CriticalAction.STOP
 
 
 @pytest.mark.behaviour(78)
-def test_a_hook_is_told_error_exception_and_stop() -> None:
+def test_a_hook_gets_error_exception_and_stop() -> None:
     seen: list[CriticalErrorContext] = []
     critical = told(seen.append)
 
@@ -77,7 +77,7 @@ def test_an_error_before_the_start_waits_for_it() -> None:
 
 
 @pytest.mark.behaviour(79)
-def test_each_error_before_the_start_is_told_once_after_it() -> None:
+def test_each_error_before_the_start_reaches_the_hooks_once_after_it() -> None:
     seen: list[str] = []
     critical = CriticalErrors((lambda context: seen.append(context.error),))
     for error in ("one", "two", "three"):
@@ -135,7 +135,7 @@ def test_raising_returns_while_a_hook_still_runs() -> None:
 
 
 @pytest.mark.behaviour(80)
-def test_a_hook_that_stops_what_joins_the_hooks_does_not_wait_for_itself() -> None:
+def test_a_hook_that_stops_its_endpoint_does_not_wait_for_itself() -> None:
     stopped = threading.Event()
     critical = CriticalErrors((lambda context: context.stop(),))
 
@@ -190,7 +190,7 @@ def test_a_hook_takes_the_place_of_the_default_action() -> None:
     assert not stopped.is_set()
 
 
-def test_the_first_error_is_kept_for_whoever_reports_why_it_ended() -> None:
+def test_the_first_critical_error_is_kept_as_the_reason_of_the_end() -> None:
     critical = told(lambda _: None)
 
     critical.raise_error("first", CAUSE)

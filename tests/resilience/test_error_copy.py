@@ -81,7 +81,7 @@ def test_a_copy_is_the_whole_message() -> None:
 
 
 @pytest.mark.behaviour(65)
-def test_the_count_of_delayed_retries_is_taken_off() -> None:
+def test_a_retry_removes_the_count_of_delayed_retries() -> None:
     assert headers.RETRIES not in failed(ValueError("x"), a_message(retries="3")).headers
 
 
@@ -128,7 +128,7 @@ def test_a_minimal_copy_is_the_whole_body() -> None:
 
 
 @pytest.mark.behaviour(32)
-def test_what_a_failure_added_comes_off_for_a_retry() -> None:
+def test_a_retry_removes_the_headers_that_the_failure_added() -> None:
     message = a_message(saga_id="s1")
 
     assert without_failure(failed(raised(ValueError("x"), KeyError("y")), message)) == message

@@ -88,7 +88,7 @@ def test_a_rejected_message_is_not_tried_again(attempt: int) -> None:
     assert after(attempt, error=MessageRejected("no timeout")) is Recovery.MOVE_TO_ERROR
 
 
-def test_immediate_attempts_come_before_delayed_ones_in_every_round() -> None:
+def test_immediate_attempts_come_before_each_delayed_retry() -> None:
     assert after(4, a_message(retries="2")) is Recovery.RETRY_NOW
 
 

@@ -65,7 +65,7 @@ def test_a_suite_of_their_own_runs_and_nothing_is_skipped(project: Path) -> None
     assert counts["skipped"] == counts["failed"] == 0
 
 
-def test_a_suite_that_says_more_than_its_part_is_told(project: Path) -> None:
+def test_a_suite_that_claims_more_than_its_part_is_reported(project: Path) -> None:
     (project / "test_theirs.py").write_text(THEIRS)
 
     code, counts, said = run(project, "-k", "Broken and (capabilities or find)", "test_theirs.py")

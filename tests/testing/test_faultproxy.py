@@ -134,7 +134,7 @@ def test_a_reset_is_seen_at_both_ends(proxy: FaultProxy, client: socket.socket, 
         assert ask(again) == b"ping"
 
 
-def test_half_open_the_client_is_told_nothing(
+def test_a_half_open_line_hides_the_end_of_the_server_from_the_client(
     proxy: FaultProxy, client: socket.socket, echo: Echo
 ) -> None:
     ask(client)
@@ -150,7 +150,7 @@ def test_half_open_the_client_is_told_nothing(
         client.recv(1)
 
 
-def test_half_open_the_server_is_told_nothing(
+def test_a_half_open_line_hides_the_end_of_the_client_from_the_server(
     proxy: FaultProxy, client: socket.socket, echo: Echo
 ) -> None:
     ask(client)

@@ -47,7 +47,7 @@ def stored(store: TimeoutStore) -> list[str]:
     return [one.id for one in store.list(TimeoutFilter())]
 
 
-def test_a_commit_whose_result_is_unknown_is_told_and_storing_again_is_storing_once(
+def test_a_commit_of_unknown_result_raises_and_storing_again_stores_once(
     store: TimeoutStore, database_proxy: FaultProxy
 ) -> None:
     store.store_many([timeout("before")])

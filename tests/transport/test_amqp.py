@@ -101,7 +101,7 @@ def test_a_missing_queue_has_no_count_and_no_receiver(
     session.ping()
 
 
-def test_the_transport_says_what_it_can_and_hides_its_password(
+def test_the_transport_names_its_capabilities_and_hides_its_password(
     transport: KombuTransport, rabbitmq_url: str
 ) -> None:
     assert transport.capabilities.durable
@@ -126,6 +126,6 @@ def test_check_says_when_there_is_no_broker() -> None:
         transport.check()
 
 
-def test_of_several_brokers_the_first_that_answers_is_taken(rabbitmq_url: str) -> None:
+def test_the_first_of_several_brokers_that_answers_is_used(rabbitmq_url: str) -> None:
     with closing(KombuTransport(f"amqp://guest:guest@127.0.0.1:1//;{rabbitmq_url}")) as transport:
         transport.check()

@@ -36,7 +36,7 @@ def far_session(far_url: str) -> Iterator[TransportSession]:
         yield session
 
 
-def test_a_receiver_connects_again_and_what_was_in_hand_comes_back(
+def test_a_receiver_connects_again_and_unacknowledged_messages_come_back(
     far_session: TransportSession, proxy: Proxy, session: TransportSession, queue: str
 ) -> None:
     send(session, queue, "a", "b")
@@ -56,7 +56,7 @@ def test_a_receiver_connects_again_and_what_was_in_hand_comes_back(
     assert session.count(queue) == 0
 
 
-def test_an_acknowledgement_on_a_lost_connection_is_not_taken_for_done(
+def test_an_acknowledgement_on_a_lost_connection_raises(
     far_session: TransportSession, proxy: Proxy, session: TransportSession, queue: str
 ) -> None:
     send(session, queue, "a")

@@ -35,7 +35,7 @@ def test_a_message_arrives_as_it_was_sent(
     assert received == Received(message=message, queue=queue, tag=None)
 
 
-def test_properties_tell_strangers_what_our_headers_say(
+def test_amqp_properties_repeat_our_headers_for_strangers(
     session: TransportSession, queue: str, raw_channel: amqp.Channel
 ) -> None:
     told = {
@@ -153,7 +153,7 @@ def test_a_table_nested_beyond_reason_is_a_defect(
     stranger.close()
 
 
-def test_a_routing_key_that_is_no_text_stops_nobody(
+def test_a_routing_key_that_is_not_text_stops_no_receiver(
     raw_channel: amqp.Channel, queue: str, receiver: Receiver
 ) -> None:
     raw_channel.queue_bind(queue, "amq.fanout")
@@ -198,7 +198,7 @@ def test_the_id_in_the_header_comes_before_the_property(
     assert ids(receiver.receive(1, 5)) == ["header"]
 
 
-def test_our_own_id_is_the_one_that_arrives(
+def test_the_message_id_survives_a_header_with_another_id(
     session: TransportSession, queue: str, receiver: Receiver
 ) -> None:
     copy = Message(id="mine", headers={names.MESSAGE_ID: "original"})
@@ -208,7 +208,7 @@ def test_our_own_id_is_the_one_that_arrives(
     assert ids(receiver.receive(1, 5)) == ["mine"]
 
 
-def test_a_message_without_an_id_has_the_same_one_when_it_is_redelivered(
+def test_a_message_without_an_id_keeps_its_made_up_id_on_redelivery(
     raw_channel: amqp.Channel, queue: str, receiver: Receiver
 ) -> None:
     for n in (1, 2):

@@ -11,7 +11,7 @@ from timeoutmgr.contracts import Receiver, TransportSession
 from timeoutmgr.transport.kombu_transport import KombuTransport
 
 
-def test_what_is_acknowledged_is_gone_and_what_is_not_comes_back(
+def test_acknowledged_messages_are_deleted_and_the_rest_come_back(
     session: TransportSession, queue: str
 ) -> None:
     send(session, queue, *"abcdef")
@@ -29,7 +29,7 @@ def test_what_is_acknowledged_is_gone_and_what_is_not_comes_back(
     assert session.count(queue) == 0
 
 
-def test_what_is_released_comes_back_at_once_and_in_order(
+def test_released_messages_come_back_at_once_and_in_order(
     session: TransportSession, queue: str, receiver: Receiver
 ) -> None:
     send(session, queue, *"abc")
@@ -40,7 +40,7 @@ def test_what_is_released_comes_back_at_once_and_in_order(
     assert ids(receive(receiver, 2)) == ["b", "c"]
 
 
-def test_an_acknowledgement_of_what_was_received_leaves_what_is_only_buffered(
+def test_an_acknowledgement_of_received_messages_leaves_the_buffered_messages(
     session: TransportSession, queue: str
 ) -> None:
     send(session, queue, *(str(n) for n in range(20)))
@@ -80,7 +80,9 @@ def test_no_more_than_the_limit_is_returned_and_the_rest_stays_buffered(
     assert receiver.receive(1, 0) == []
 
 
-def test_the_prefetch_bounds_what_is_in_hand(session: TransportSession, queue: str) -> None:
+def test_the_prefetch_bounds_the_unacknowledged_messages(
+    session: TransportSession, queue: str
+) -> None:
     send(session, queue, *"abcd")
 
     with closing(session.receiver(queue, prefetch=2)) as receiver:

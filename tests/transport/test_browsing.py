@@ -61,14 +61,16 @@ def test_messages_are_seen_in_their_order_and_all_of_them_stay(
     assert session.count(queue) == 250
 
 
-def test_a_look_ends_at_its_limit(session: TransportSession, queue: str) -> None:
+def test_browsing_ends_at_its_limit(session: TransportSession, queue: str) -> None:
     ids = fill(session, queue, 10)
 
     assert seen(session, queue, 4) == ids[:4]
     assert seen(session, queue) == ids
 
 
-def test_a_look_that_is_broken_off_leaves_everything(session: TransportSession, queue: str) -> None:
+def test_browsing_that_is_broken_off_leaves_all_messages(
+    session: TransportSession, queue: str
+) -> None:
     ids = fill(session, queue, 10)
     assert isinstance(session, BrowsesQueues)
 
@@ -90,7 +92,7 @@ def test_more_looks_than_any_limit_drop_and_move_nothing(
     assert looks == [ids] * (DEFAULT_LIMIT + 5)
 
 
-def test_a_look_into_a_missing_queue_creates_none(session: TransportSession, unique: str) -> None:
+def test_browsing_a_missing_queue_creates_no_queue(session: TransportSession, unique: str) -> None:
     with pytest.raises(QueueMissing):
         seen(session, f"{unique}.missing")
 
@@ -106,7 +108,7 @@ def test_a_look_into_a_missing_queue_creates_none(session: TransportSession, uni
         {"x-single-active-consumer": True, "x-max-length-bytes": 1_000_000},
     ],
 )
-def test_a_look_is_refused_where_it_would_count_towards_a_delivery_limit(
+def test_browsing_is_refused_if_it_counts_towards_a_delivery_limit(
     rabbitmq_url: str, raw_channel: amqp.Channel, unique: str, more: dict[str, object]
 ) -> None:
     limited, free = f"{unique}.limited", f"{unique}.free"

@@ -115,7 +115,9 @@ def test_a_receiver_that_settles_nothing_gets_no_more_than_the_bound(
         assert receiver.receive(100, 0) == []
 
 
-def test_what_is_given_back_makes_room(transport: AnyTransport, queue: str) -> None:
+def test_released_messages_make_room_in_the_byte_budget(
+    transport: AnyTransport, queue: str
+) -> None:
     sent = fill(transport, queue, [LARGE] * 12)
     with (
         closing(transport.session()) as session,

@@ -21,7 +21,7 @@ def test_a_confirm_of_all_up_to_a_tag_ends_at_it() -> None:
     assert results == [CONFIRMED, CONFIRMED, REFUSED]
 
 
-def test_a_refusal_of_all_up_to_a_tag_spares_what_was_confirmed_before() -> None:
+def test_a_refusal_of_all_up_to_a_tag_spares_earlier_confirms() -> None:
     results = sent(3, ack(2), nack(3, multiple=True))
 
     assert results == [REFUSED, CONFIRMED, REFUSED]
@@ -56,13 +56,13 @@ def test_of_one_message_that_is_twice_under_way_that_came_back_which_is_confirme
     assert results == [[UNROUTABLE, CONFIRMED], [CONFIRMED, UNROUTABLE]]
 
 
-def test_a_return_is_not_of_what_is_refused() -> None:
+def test_a_return_does_not_belong_to_a_refused_message() -> None:
     broker = Broker(returned("q", "m"), nack(1), ack(2))
 
     assert broker.window().send(publishings("m", "m")) == [REFUSED, UNROUTABLE]
 
 
-def test_a_return_that_is_of_nothing_under_way_is_not_put_to_what_follows() -> None:
+def test_a_return_of_no_message_under_way_does_not_count_for_a_later_message() -> None:
     broker = Broker(returned("q", "late"), ack(1))
     window = broker.window()
     window.send(publishings("m"))
@@ -71,11 +71,11 @@ def test_a_return_that_is_of_nothing_under_way_is_not_put_to_what_follows() -> N
     assert window.send(publishings("late")) == [CONFIRMED]
 
 
-def test_what_came_back_was_not_taken_though_its_confirm_does_not_come() -> None:
+def test_a_returned_message_is_unroutable_also_without_its_confirm() -> None:
     assert sent(2, returned("q", "m1"), ConnectionResetError()) == [UNKNOWN, UNROUTABLE]
 
 
-def test_each_start_has_its_own_answers_in_whatever_order_they_are_asked_for() -> None:
+def test_each_start_has_its_own_answers_in_any_order_of_the_questions() -> None:
     broker = Broker(ack(3), ack(2), nack(1))
     window = broker.window()
     one, other = window.start(publishings("a", "b")), window.start(publishings("c"))
@@ -83,7 +83,7 @@ def test_each_start_has_its_own_answers_in_whatever_order_they_are_asked_for() -
     assert (window.finish(other), window.finish(one)) == ([CONFIRMED], [REFUSED, CONFIRMED])
 
 
-def test_what_is_waited_for_is_ones_own() -> None:
+def test_a_finish_waits_for_the_answers_of_its_own_start_only() -> None:
     broker = Broker(ack(1))
     window = broker.window()
     one, other = window.start(publishings("a")), window.start(publishings("b"))
@@ -94,7 +94,7 @@ def test_what_is_waited_for_is_ones_own() -> None:
     assert window.finish(other) == [UNKNOWN]
 
 
-def test_what_is_never_asked_for_hinders_nobody() -> None:
+def test_a_start_without_a_finish_does_not_hinder_a_later_send() -> None:
     broker = Broker(ack(2, multiple=True))
     window = broker.window()
     window.start(publishings("a"))
@@ -103,7 +103,7 @@ def test_what_is_never_asked_for_hinders_nobody() -> None:
     assert not window.spent
 
 
-def test_what_has_come_is_read_before_more_is_written() -> None:
+def test_waiting_answers_are_read_before_the_next_write() -> None:
     broker = Broker(*(returned("q", one) for one in "abc"))
     window = broker.window()
 
@@ -152,7 +152,7 @@ def test_so_many_messages_each_have_the_time_of_a_window(
     assert Sluggish().window(size=6, each=each).send(publishings(*"abcdef")) == results
 
 
-def test_what_is_not_written_in_an_alarm_is_refused_and_uses_no_tag() -> None:
+def test_a_message_not_written_in_an_alarm_is_refused_and_uses_no_tag() -> None:
     broker = Broker()
     window = broker.window()
     before = window.start(publishings("a"))
@@ -169,7 +169,7 @@ def test_what_is_not_written_in_an_alarm_is_refused_and_uses_no_tag() -> None:
 
 
 @pytest.mark.parametrize("blocked", [False, True])
-def test_what_is_started_behind_a_lost_answer_is_not_written(blocked: bool) -> None:
+def test_a_message_started_after_a_lost_answer_is_not_written(blocked: bool) -> None:
     broker = Broker(ack(1))
     window = broker.window()
     one, other = window.start(publishings("a", "b")), window.start(publishings("c"))
@@ -184,7 +184,7 @@ def test_what_is_started_behind_a_lost_answer_is_not_written(blocked: bool) -> N
     assert (window.spent, broker.broken is None) == (True, blocked)
 
 
-def test_what_is_said_after_an_answer_was_lost_is_not_believed() -> None:
+def test_an_answer_after_a_lost_answer_is_ignored() -> None:
     broker = Broker(ack(1))
     window = broker.window()
     one, other = window.start(publishings("a", "b")), window.start(publishings("c"))
@@ -197,7 +197,7 @@ def test_what_is_said_after_an_answer_was_lost_is_not_believed() -> None:
     assert window.finish(other) == [UNKNOWN]
 
 
-def test_what_was_answered_before_the_connection_broke_stays_answered() -> None:
+def test_an_answer_before_the_end_of_the_connection_counts() -> None:
     broker = Broker(ack(1), nack(3), ConnectionResetError())
     window = broker.window()
     one, other = window.start(publishings("a", "b")), window.start(publishings("c"))
@@ -206,7 +206,7 @@ def test_what_was_answered_before_the_connection_broke_stays_answered() -> None:
     assert window.finish(other) == [REFUSED]
 
 
-def test_what_does_not_fit_into_a_window_is_unknown_where_its_beginning_is_not_confirmed() -> None:
+def test_messages_beyond_a_window_are_unknown_if_its_first_messages_are_not_confirmed() -> None:
     broker = Broker(ack(1), ack(2), ack(3), ConnectionResetError())
 
     results = broker.window(size=2).send(publishings(*"abcdef"))

@@ -100,7 +100,7 @@ def test_a_message_to_a_missing_queue_is_unroutable_and_its_neighbours_are_not(
     assert set(results) == {SendResult.UNROUTABLE, SendResult.CONFIRMED}
 
 
-def test_of_one_id_to_two_queues_the_missing_one_is_unroutable(
+def test_a_message_id_sent_to_two_queues_is_unroutable_for_the_missing_queue_only(
     rabbitmq_url: str, queue: str
 ) -> None:
     message = Message(id="same")
@@ -231,7 +231,7 @@ def test_no_broker_is_transport_unavailable() -> None:
         ("q" * 256, Message(id="1")),
     ],
 )
-def test_what_cannot_be_written_is_refused_before_anything_is(
+def test_an_unwritable_message_is_refused_before_any_write(
     rabbitmq_url: str, queue: str, destination: str, message: Message
 ) -> None:
     with opened(rabbitmq_url) as session:
@@ -316,7 +316,7 @@ def starting(session: TransportSession) -> StartsSending:
     return session
 
 
-def test_what_is_started_is_sent_and_its_results_are_those_of_a_send(
+def test_a_started_sending_sends_and_has_the_results_of_a_send(
     queue: str, rabbitmq_url: str
 ) -> None:
     with opened(rabbitmq_url, confirm_window=2) as session:
@@ -330,7 +330,7 @@ def test_what_is_started_is_sent_and_its_results_are_those_of_a_send(
     assert len(arrived) == 4
 
 
-def test_of_what_is_started_and_cut_off_nothing_is_known_and_the_next_send_goes(
+def test_a_sending_that_is_cut_off_is_unknown_and_the_next_send_is_confirmed(
     through_proxy: str, proxy: Proxy, queue: str
 ) -> None:
     with opened(through_proxy) as session:
@@ -347,7 +347,7 @@ def test_of_what_is_started_and_cut_off_nothing_is_known_and_the_next_send_goes(
     assert confirmed == [SendResult.CONFIRMED] * 2
 
 
-def test_what_was_started_and_never_waited_for_is_not_taken_for_what_follows(
+def test_a_confirm_of_a_sending_without_a_wait_does_not_count_for_a_later_send(
     through_proxy: str, proxy: Proxy, queue: str
 ) -> None:
     with opened(through_proxy) as session:
@@ -398,9 +398,7 @@ def test_all_else_may_be_done_while_messages_are_under_way(rabbitmq_url: str, qu
     assert results == ([SendResult.CONFIRMED] * 2, [SendResult.UNROUTABLE])
 
 
-def test_many_large_returns_do_not_stop_what_is_sent_a_few_at_a_time(
-    rabbitmq_url: str, unique: str
-) -> None:
+def test_many_large_returns_do_not_stop_small_sendings(rabbitmq_url: str, unique: str) -> None:
     with opened(rabbitmq_url) as session:
         under_way = [
             starting(session).start_sending(messages(unique, 1, body=bytes(60_000)))
@@ -412,7 +410,7 @@ def test_many_large_returns_do_not_stop_what_is_sent_a_few_at_a_time(
     assert results == [[SendResult.UNROUTABLE]] * 450
 
 
-def test_what_is_under_way_when_the_connection_goes_is_unknown_and_what_follows_is_sent(
+def test_a_sending_under_way_on_a_lost_connection_is_unknown_and_the_next_is_sent(
     through_proxy: str, proxy: Proxy, queue: str
 ) -> None:
     with opened(through_proxy) as session:
@@ -428,7 +426,7 @@ def test_what_is_under_way_when_the_connection_goes_is_unknown_and_what_follows_
         assert first.results() == [SendResult.UNKNOWN] * 3
 
 
-def test_heartbeats_keep_what_is_under_way_while_its_sender_is_busy(
+def test_heartbeats_keep_a_sending_under_way_while_its_sender_is_busy(
     through_proxy: str, proxy: Proxy, queue: str
 ) -> None:
     settings = KombuSettings(heartbeat=timedelta(seconds=1))

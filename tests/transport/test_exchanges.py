@@ -35,7 +35,7 @@ def elsewhere(request: pytest.FixtureRequest, sqlite_url: str) -> Iterator[Trans
             session.delete_queues(["billing"])
 
 
-def test_what_is_to_be_delayed_by_a_broker_is_never_put_straight_into_a_queue(
+def test_a_message_that_a_broker_delays_is_never_put_straight_into_a_queue(
     elsewhere: TransportSession,
 ) -> None:
     delayed = Outgoing("billing", a_message(), Through())
@@ -56,7 +56,7 @@ def test_what_is_to_be_delayed_by_a_broker_is_never_put_straight_into_a_queue(
         (b"ctag1", b"\xff", b"bad \xff", "bad \N{REPLACEMENT CHARACTER}"),
     ],
 )
-def test_a_delivery_tells_its_routing_key_whatever_is_in_it(
+def test_the_routing_key_of_a_delivery_is_read_for_any_bytes(
     tag: bytes, exchange: bytes, key: bytes, read: str
 ) -> None:
     short = [bytes((len(text),)) + text for text in (tag, exchange, key)]

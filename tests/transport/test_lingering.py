@@ -25,7 +25,7 @@ def session(request: pytest.FixtureRequest) -> Iterator[TransportSession]:
         yield opened
 
 
-def test_who_wants_few_is_not_kept_waiting_for_more(
+def test_a_receive_of_few_messages_does_not_wait_for_more(
     session: TransportSession, unique: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for module in (rabbitmq_receiver, virtual_receiver):

@@ -87,7 +87,7 @@ def test_a_pump_that_is_stopped_before_it_runs_consumes_nothing() -> None:
 
 @pytest.mark.behaviour(41)
 @pytest.mark.parametrize("mode", SAFE)
-def test_a_wake_that_fails_after_the_commit_does_not_undo_or_repeat_what_was_committed(
+def test_a_wake_that_fails_after_the_commit_does_not_undo_or_repeat_the_step(
     mode: TransactionMode,
 ) -> None:
     mill = Mill(mode)

@@ -65,7 +65,7 @@ def test_a_message_that_cannot_be_sent_once_more_goes_to_the_error_queue(
     assert (mill.transport.ids("sales.Timeouts"), mill.held, mill.errors) == ([], [], ["a"])
 
 
-def test_a_message_stays_while_its_delayed_retry_is_not_taken() -> None:
+def test_a_message_stays_until_its_delayed_retry_is_confirmed() -> None:
     mill = Mill(policy=RecoverabilitySettings(immediate=1), retry_later=to_later)
     mill.put("a")
     mill.always_fails("a")

@@ -23,7 +23,7 @@ from timeoutmgr.transport.work import Work
     "answer", [SendResult.UNKNOWN, SendResult.UNROUTABLE, TransportUnavailable("gone")]
 )
 @pytest.mark.parametrize("mode", SAFE)
-def test_a_message_stays_in_its_queue_while_the_error_queue_does_not_take_it(
+def test_a_message_stays_in_its_queue_until_the_error_queue_confirms_its_copy(
     mode: TransactionMode, answer: SendResult | Exception
 ) -> None:
     mill = Mill(mode)
@@ -38,7 +38,7 @@ def test_a_message_stays_in_its_queue_while_the_error_queue_does_not_take_it(
 
 
 @pytest.mark.behaviour(65)
-def test_a_full_copy_that_is_refused_falls_back_to_a_minimal_one() -> None:
+def test_a_refused_full_copy_is_replaced_by_a_minimal_copy() -> None:
     mill = Mill()
     mill.put("a")
     mill.always_fails("a")
@@ -66,7 +66,7 @@ def test_a_message_stays_when_the_minimal_copy_is_refused_too() -> None:
 
 
 @pytest.mark.parametrize("mode", SAFE)
-def test_a_message_whose_copy_was_not_taken_is_moved_in_a_later_turn(
+def test_a_message_whose_copy_failed_is_moved_by_a_later_pass_of_the_pump(
     mode: TransactionMode,
 ) -> None:
     mill = Mill(mode)
@@ -80,7 +80,7 @@ def test_a_message_whose_copy_was_not_taken_is_moved_in_a_later_turn(
 
 
 @pytest.mark.parametrize("mode", [*SAFE, TransactionMode.NONE])
-def test_what_a_step_rejects_is_moved_and_the_rest_is_settled_once(mode: TransactionMode) -> None:
+def test_a_rejected_message_is_moved_and_the_rest_is_settled_once(mode: TransactionMode) -> None:
     mill = Mill(mode, batch=3)
     mill.put("a", "b", "c")
 
@@ -98,7 +98,7 @@ def test_what_a_step_rejects_is_moved_and_the_rest_is_settled_once(mode: Transac
 
 
 @pytest.mark.parametrize("mode", SAFE)
-def test_what_a_step_rejects_stays_while_the_error_queue_does_not_take_it(
+def test_a_rejected_message_stays_until_the_error_queue_confirms_its_copy(
     mode: TransactionMode,
 ) -> None:
     mill = Mill(mode, batch=2)

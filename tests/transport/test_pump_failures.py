@@ -111,7 +111,7 @@ def test_a_poison_message_does_not_sink_its_batch(mode: TransactionMode) -> None
 
 
 @pytest.mark.behaviour(29)
-def test_what_a_failing_step_did_in_its_transaction_is_rolled_back() -> None:
+def test_the_sends_of_a_failing_step_are_rolled_back() -> None:
     mill = Mill(SCOPE)
     mill.put("a")
     mill.always_fails("a")

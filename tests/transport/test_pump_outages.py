@@ -56,7 +56,7 @@ def test_during_an_outage_of_the_storage_nothing_is_consumed() -> None:
 
 
 @pytest.mark.behaviour(71)
-def test_the_pauses_of_an_outage_are_those_of_the_breaker() -> None:
+def test_the_breaker_sets_the_pauses_of_an_outage() -> None:
     mill = Mill(wait=2.0)
     mill.put("a")
     mill.always_fails("a", AWAY)
@@ -152,7 +152,7 @@ def test_a_bug_outside_the_step_does_not_end_the_pump() -> None:
     assert mill.telemetry.snapshot()["pump_failures"] == 1
 
 
-def test_a_look_that_finds_broker_and_storage_there_ends_both_outages() -> None:
+def test_an_empty_receive_with_a_good_probe_ends_both_outages() -> None:
     mill = Mill()
     mill.broker.failure(GONE)
     mill.storage.failure(AWAY)
@@ -162,7 +162,7 @@ def test_a_look_that_finds_broker_and_storage_there_ends_both_outages() -> None:
     assert mill.broker.state is mill.storage.state is BreakerState.DISARMED
 
 
-def test_an_empty_look_does_not_disarm_a_storage_that_is_away() -> None:
+def test_an_empty_receive_does_not_disarm_a_storage_that_is_away() -> None:
     mill = Mill()
     mill.storage.failure(AWAY)
     mill.probed = [AWAY]
@@ -185,7 +185,7 @@ def test_an_unknown_commit_is_no_fault_of_the_message() -> None:
     assert (mill.errors, len(mill.batches)) == ([], 1)
 
 
-def test_a_handler_whose_storage_nobody_probes_pauses_by_the_brokers_breaker() -> None:
+def test_a_handler_without_a_storage_probe_pauses_by_the_brokers_breaker() -> None:
     mill = Mill(storage=False)
     mill.put("a")
     mill.failures["a"] = [AWAY]

@@ -96,7 +96,7 @@ def inspected(session: TransportSession, *names: str) -> list[QueueReport]:
         pytest.param({"arguments": {"x-queue-type": "stream"}}, ["'stream'"], id="stream"),
     ],
 )
-def test_each_property_that_loses_messages_is_told(
+def test_each_property_that_loses_messages_is_reported(
     session: TransportSession,
     foreign: Callable[..., str],
     declared: dict[str, Any],
@@ -113,7 +113,7 @@ def test_each_property_that_loses_messages_is_told(
         assert expected in loss
 
 
-def test_an_exclusive_queue_of_a_stranger_is_told(
+def test_an_exclusive_queue_of_a_stranger_is_reported(
     session: TransportSession, raw_channel: amqp.Channel, unique: str
 ) -> None:
     raw_channel.queue_declare(unique, exclusive=True)
@@ -256,7 +256,7 @@ def test_policies_are_read_where_the_management_api_answers(
     assert lossy.policies_unread == sound.policies_unread == ""
 
 
-def test_a_silent_management_api_is_told_and_fails_nothing(
+def test_a_silent_management_api_is_reported_and_fails_nothing(
     rabbitmq_url: str, foreign: Callable[..., str]
 ) -> None:
     name = foreign(arguments={"x-message-ttl": 1000})

@@ -33,7 +33,7 @@ def test_portions_are_the_whole_batch_in_its_order(bodies: list[int]) -> None:
 
 
 @given(sizes)
-def test_only_a_message_that_is_larger_by_itself_makes_a_portion_too_large(
+def test_only_a_message_above_the_limit_makes_a_sub_batch_too_large(
     bodies: list[int],
 ) -> None:
     _, sub_batches = portions_of(bodies)
@@ -42,7 +42,7 @@ def test_only_a_message_that_is_larger_by_itself_makes_a_portion_too_large(
 
 
 @given(sizes)
-def test_a_portion_ends_where_the_next_message_has_no_room(bodies: list[int]) -> None:
+def test_a_sub_batch_ends_before_a_message_that_has_no_room(bodies: list[int]) -> None:
     _, sub_batches = portions_of(bodies)
 
     assert all(size([*one, other[0]]) > MOST for one, other in pairwise(sub_batches))

@@ -66,7 +66,9 @@ redis_alone = pytest.mark.parametrize("transport", ["redis"], indirect=True)
         "SLMQ",
     ],
 )
-def test_a_transport_that_loses_what_is_in_hand_is_refused_with_a_remedy(scheme: str) -> None:
+def test_a_transport_that_loses_unacknowledged_messages_is_refused_with_a_remedy(
+    scheme: str,
+) -> None:
     with pytest.raises(CombinationRefused) as caught:
         KombuTransport(f"{scheme}://host/x", accept_loss=True)
 
@@ -114,7 +116,7 @@ def test_a_created_queue_exists_until_it_is_deleted(
         other.delete_queues([unique])
 
 
-def test_deleting_a_queue_deletes_what_is_in_it(session: TransportSession, queue: str) -> None:
+def test_deleting_a_queue_deletes_its_messages(session: TransportSession, queue: str) -> None:
     send(session, queue, "a")
 
     session.delete_queues([queue])
@@ -192,7 +194,7 @@ def test_headers_that_steer_a_broker_are_dropped(
     assert receive(receiver, 1)[0].message.headers == {"kept": "yes"}
 
 
-def test_what_cannot_be_written_is_refused_before_anything_is(
+def test_an_unwritable_message_is_refused_before_any_write(
     session: TransportSession, queue: str
 ) -> None:
     outgoing = [Outgoing(queue, Message(id="1")), Outgoing(queue, Message(id="i" * 256))]
@@ -220,7 +222,7 @@ def test_two_thousand_messages_arrive_in_order(session: TransportSession, queue:
     assert session.count(queue) == 0
 
 
-def test_what_is_acknowledged_is_gone_and_what_is_not_comes_back(
+def test_acknowledged_messages_are_deleted_and_the_rest_come_back(
     session: TransportSession, queue: str
 ) -> None:
     send(session, queue, *"abcdef")
@@ -238,7 +240,7 @@ def test_what_is_acknowledged_is_gone_and_what_is_not_comes_back(
     assert session.count(queue) == 0
 
 
-def test_what_is_released_comes_back_at_once_and_in_order(
+def test_released_messages_come_back_at_once_and_in_order(
     session: TransportSession, queue: str, receiver: Receiver
 ) -> None:
     send(session, queue, *"abc")
@@ -249,7 +251,9 @@ def test_what_is_released_comes_back_at_once_and_in_order(
     assert ids(receive(receiver, 2)) == ["b", "c"]
 
 
-def test_the_prefetch_bounds_what_is_in_hand(session: TransportSession, queue: str) -> None:
+def test_the_prefetch_bounds_the_unacknowledged_messages(
+    session: TransportSession, queue: str
+) -> None:
     send(session, queue, *"abcd")
 
     with closing(session.receiver(queue, prefetch=2)) as receiver:
@@ -317,7 +321,7 @@ def envelope(**changes: Any) -> str:
         "\udc80".encode("utf-8", "surrogateescape"),
     ],
 )
-def test_whatever_lies_in_the_list_is_handed_over_and_stops_nobody(
+def test_any_entry_of_the_list_is_received_and_stops_no_receiver(
     redis_client: redis.Redis,
     session: TransportSession,
     queue: str,

@@ -52,9 +52,7 @@ def test_only_transaction_scope_lends_its_transaction_to_the_store(
 
 
 @pytest.mark.parametrize("mode", ATOMIC)
-def test_a_failure_rolls_back_what_was_sent(
-    transport: FakeTransport, mode: TransactionMode
-) -> None:
+def test_a_failure_rolls_back_the_sends(transport: FakeTransport, mode: TransactionMode) -> None:
     def step(work: Work) -> None:
         work.send(TO_BILLING)
         raise RuntimeError("the step")
@@ -111,7 +109,7 @@ def test_sending_nothing_opens_no_transaction(transport: FakeTransport) -> None:
 
 @pytest.mark.behaviour(41)
 @pytest.mark.parametrize("mode", PLAIN + ATOMIC)
-def test_what_is_to_be_done_after_the_commit_is_done_then(
+def test_an_after_commit_callback_runs_after_the_commit(
     transport: FakeTransport, mode: TransactionMode
 ) -> None:
     with a_work(transport, mode) as work:
@@ -135,7 +133,7 @@ def test_nothing_is_done_after_a_rollback(transport: FakeTransport, mode: Transa
 
 
 @pytest.mark.behaviour(41)
-def test_what_follows_a_commit_follows_also_one_whose_answer_is_lost(
+def test_an_after_commit_callback_runs_also_if_the_answer_of_the_commit_is_lost(
     transport: FakeTransport,
 ) -> None:
     transport.fail("commit", StorageUnavailable("away at commit"))

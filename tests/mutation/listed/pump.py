@@ -75,7 +75,7 @@ MUTANTS = (
 """,
         tests=(
             "tests/transport/test_pump_outages.py::"
-            "test_an_empty_look_does_not_disarm_a_storage_that_is_away",
+            "test_an_empty_receive_does_not_disarm_a_storage_that_is_away",
         ),
     ),
     Mutant(
@@ -91,7 +91,7 @@ MUTANTS = (
             [result]""",
         tests=(
             "tests/transport/test_pump_error_queue.py::"
-            "test_a_message_stays_in_its_queue_while_the_error_queue_does_not_take_it",
+            "test_a_message_stays_in_its_queue_until_the_error_queue_confirms_its_copy",
         ),
     ),
     Mutant(
@@ -102,7 +102,7 @@ MUTANTS = (
         after="            if result is SendResult.UNROUTABLE:\n",
         tests=(
             "tests/transport/test_pump_error_queue.py::"
-            "test_a_message_stays_in_its_queue_while_the_error_queue_does_not_take_it",
+            "test_a_message_stays_in_its_queue_until_the_error_queue_confirms_its_copy",
         ),
     ),
     Mutant(
@@ -142,7 +142,7 @@ MUTANTS = (
                 self._after_commit.clear()
             self._stack.__exit__(kind, error, trace)
 """,
-        tests=(f"{_WORK_TESTS}::test_what_is_to_be_done_after_the_commit_is_done_then",),
+        tests=(f"{_WORK_TESTS}::test_an_after_commit_callback_runs_after_the_commit",),
     ),
     Mutant(
         name="a commit whose answer is lost wakes nobody",
@@ -150,7 +150,9 @@ MUTANTS = (
         file=_WORK,
         before="            if error is None:  # the commit was asked for, and may have happened\n",
         after="            if False:\n",
-        tests=(f"{_WORK_TESTS}::test_what_follows_a_commit_follows_also_one_whose_answer_is_lost",),
+        tests=(
+            f"{_WORK_TESTS}::test_an_after_commit_callback_runs_also_if_the_answer_of_the_commit_is_lost",
+        ),
     ),
     Mutant(
         name="a send that was not taken goes unnoticed",

@@ -27,7 +27,9 @@ MUTANTS = (
         file=_STATEMENTS,
         before="free = (messages.available_at <= now) & (messages.lease_until <= now)",
         after="free = messages.available_at <= now",
-        tests=(f"{_TESTS}/test_leases.py::test_a_leased_message_goes_to_nobody_else[sqlite]",),
+        tests=(
+            f"{_TESTS}/test_leases.py::test_a_leased_message_goes_to_no_receiver_of_another_transport[sqlite]",
+        ),
     ),
     Mutant(
         name="an acknowledgement takes the lease of another owner",
@@ -37,7 +39,7 @@ MUTANTS = (
         after='chosen & (bindparam("me") != "") & (bindparam("delivery") > 0)',
         tests=(
             f"{_TESTS}/test_leases.py::"
-            "test_a_lapsed_lease_is_taken_over_and_can_no_longer_be_acknowledged[sqlite]",
+            "test_a_message_leased_again_after_a_lapse_cannot_be_acknowledged_by_the_old_owner[sqlite]",
         ),
     ),
     Mutant(
@@ -57,7 +59,7 @@ MUTANTS = (
         before="        if settled < len(tags):\n",
         after="        if settled < 0:\n",
         tests=(
-            f"{_TESTS}/test_transactions.py::test_a_lost_lease_is_told_inside_the_transaction[sqlite]",
+            f"{_TESTS}/test_transactions.py::test_a_lost_lease_raises_inside_the_transaction[sqlite]",
         ),
     ),
     Mutant(
@@ -66,7 +68,9 @@ MUTANTS = (
         file=_LEASES,
         before="        dead = self._session_locks.dead_owners(others) if others else set()\n",
         after="        dead = others\n",
-        tests=(f"{_TESTS}/test_leases.py::test_a_leased_message_goes_to_nobody_else[sqlite]",),
+        tests=(
+            f"{_TESTS}/test_leases.py::test_a_leased_message_goes_to_no_receiver_of_another_transport[sqlite]",
+        ),
     ),
     Mutant(
         name="the leases of the dead are not freed",
@@ -75,7 +79,7 @@ MUTANTS = (
         before="        dead = self._session_locks.dead_owners(others) if others else set()\n",
         after="        dead = set[str]()\n",
         tests=(
-            f"{_TESTS}/test_leases.py::test_what_a_killed_consumer_held_is_back_at_once[sqlite]",
+            f"{_TESTS}/test_leases.py::test_messages_of_a_killed_consumer_return_at_once[sqlite]",
         ),
     ),
     Mutant(
@@ -106,7 +110,9 @@ MUTANTS = (
         file=f"{_SQL}/queues.py",
         before="            after_commit(connection, _notifier(self._wakeups, there))\n",
         after="            self._wakeups.notify(there)\n",
-        tests=(f"{_TESTS}/test_transactions.py::test_a_rolled_back_send_wakes_nobody[sqlite]",),
+        tests=(
+            f"{_TESTS}/test_transactions.py::test_a_rolled_back_send_wakes_no_receiver[sqlite]",
+        ),
     ),
     Mutant(
         name="a rollback does what was to follow the commit",
@@ -121,7 +127,9 @@ MUTANTS = (
     if pending is not None:
         pending.committed += pending.open
 """,
-        tests=(f"{_TESTS}/test_transactions.py::test_a_rolled_back_send_wakes_nobody[sqlite]",),
+        tests=(
+            f"{_TESTS}/test_transactions.py::test_a_rolled_back_send_wakes_no_receiver[sqlite]",
+        ),
     ),
     Mutant(
         name="an undone acknowledgement lets the message go",

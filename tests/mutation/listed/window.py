@@ -74,7 +74,9 @@ MUTANTS = (
         file=_WINDOW,
         before="            self._returned.clear()",
         after="            pass",
-        tests=(f"{_TAGS}::test_a_return_that_is_of_nothing_under_way_is_not_put_to_what_follows",),
+        tests=(
+            f"{_TAGS}::test_a_return_of_no_message_under_way_does_not_count_for_a_later_message",
+        ),
     ),
     Mutant(
         name="one start is waited for with another's answers",
@@ -82,7 +84,7 @@ MUTANTS = (
         file=_WINDOW,
         before="self._wait(lambda: not started.unanswered)",
         after="self._wait(lambda: not self._waiting)",
-        tests=(f"{_TAGS}::test_what_is_waited_for_is_ones_own",),
+        tests=(f"{_TAGS}::test_a_finish_waits_for_the_answers_of_its_own_start_only",),
     ),
     Mutant(
         name="a large window has no more time than a small one",
@@ -106,7 +108,7 @@ MUTANTS = (
         file=_WINDOW,
         before="        self._waiting.clear()\n",
         after="",
-        tests=(f"{_TAGS}::test_what_is_said_after_an_answer_was_lost_is_not_believed",),
+        tests=(f"{_TAGS}::test_an_answer_after_a_lost_answer_is_ignored",),
     ),
     Mutant(
         name="what is not written in an alarm counts as written",
@@ -114,7 +116,7 @@ MUTANTS = (
         file=_WINDOW,
         before="            return SendResult.REFUSED\n",
         after="            self._tag += 1\n            return SendResult.REFUSED\n",
-        tests=(f"{_TAGS}::test_what_is_not_written_in_an_alarm_is_refused_and_uses_no_tag",),
+        tests=(f"{_TAGS}::test_a_message_not_written_in_an_alarm_is_refused_and_uses_no_tag",),
     ),
     Mutant(
         name="of a bulk the last that was not begun is forgotten",
@@ -140,7 +142,7 @@ MUTANTS = (
         after="                if number not in numbers:\n                    continue\n",
         tests=(
             "tests/transport/test_amqp_receiving.py::"
-            "test_what_is_acknowledged_is_gone_and_what_is_not_comes_back",
+            "test_acknowledged_messages_are_deleted_and_the_rest_come_back",
         ),
     ),
     Mutant(
@@ -157,9 +159,9 @@ MUTANTS = (
 """,
         tests=(
             "tests/transport/test_amqp_connections.py::"
-            "test_a_receiver_connects_again_and_what_was_in_hand_comes_back",
+            "test_a_receiver_connects_again_and_unacknowledged_messages_come_back",
             "tests/transport/test_amqp_connections.py::"
-            "test_an_acknowledgement_on_a_lost_connection_is_not_taken_for_done",
+            "test_an_acknowledgement_on_a_lost_connection_raises",
         ),
     ),
 )

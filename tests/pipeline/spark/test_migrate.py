@@ -66,7 +66,7 @@ class Plain:
         assert "Traceback" not in worker.said, worker.said
 
 
-def test_a_run_that_plain_python_began_is_gone_on_with_in_spark(
+def test_spark_continues_a_run_that_plain_python_began(
     spark: SparkSession, store_of: StoreOf, fork_server: ForkServer, tmp_path: Path
 ) -> None:
     source, target = store_of("postgres"), store_of("postgres")

@@ -162,7 +162,7 @@ class _Clock:
 
 
 @pytest.mark.usefixtures("compiled")
-def test_rows_are_taken_and_refused_as_an_endpoint_would(spark: SparkSession) -> None:
+def test_rows_are_accepted_and_refused_by_the_rules_of_an_endpoint(spark: SparkSession) -> None:
     rows = [GOOD | {"key": f"k{at}"} | changed for at, (changed, _taken) in enumerate(ROWS)]
 
     found = judged(frame(spark, rows), rules()).toArrow().to_pylist()
@@ -309,7 +309,7 @@ def test_bytes_that_are_no_text_are_refused_in_every_column(spark: SparkSession)
     assert [each for each in zip(expected, reasons, strict=True) if each[0] not in each[1]] == []
 
 
-def test_typed_columns_are_taken_as_they_are(spark: SparkSession) -> None:
+def test_typed_columns_are_read_as_they_are(spark: SparkSession) -> None:
     table = pa.table(
         {
             "destination": ["billing"],

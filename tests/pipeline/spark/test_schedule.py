@@ -308,7 +308,7 @@ def test_smeared_rows_are_where_the_report_says_in_every_run(
     assert again.busiest_second == max(seconds.values()) < 10
 
 
-def test_a_run_of_other_parameters_does_not_take_the_name(
+def test_a_run_of_other_parameters_cannot_use_the_name_of_a_run(
     spark: SparkSession, sqlite: Store, tmp_path: Path
 ) -> None:
     JobLedger(sqlite).begin("mine", "schedule", {"dataset": "spring"})

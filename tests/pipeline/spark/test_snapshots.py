@@ -125,7 +125,7 @@ def test_a_table_without_parts_is_empty(spark: SparkSession, postgres: Store) ->
         assert frame.count() == 0
 
 
-def test_spark_does_not_take_a_store_for_small(spark: SparkSession, postgres: Store) -> None:
+def test_spark_does_not_estimate_a_store_as_small(spark: SparkSession, postgres: Store) -> None:
     with snapshot(postgres) as held:
         pending, keys = held.read(spark, "pending"), held.read(spark, "keys")
         plan = plan_of(pending.join(keys, "id"))

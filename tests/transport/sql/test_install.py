@@ -135,7 +135,7 @@ def test_a_schema_is_created_and_used(postgres_url: str, unique: str) -> None:
 
 
 @pytest.mark.parametrize("bad", [{"prefix": "a b"}, {"schema": "x;y"}, {"owner": "o" * 65}])
-def test_what_is_no_name_is_refused(postgres_url: str, bad: dict[str, str]) -> None:
+def test_an_invalid_name_is_refused(postgres_url: str, bad: dict[str, str]) -> None:
     with pytest.raises(ConfigurationError):
         SqlTransport(postgres_url, **bad)  # type: ignore[arg-type]  # wrong on purpose
 

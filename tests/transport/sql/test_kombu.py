@@ -106,7 +106,7 @@ def test_a_producer_and_a_consumer(connection: Any) -> None:
     assert declare(connection).queue_declare(passive=True).message_count == 0
 
 
-def test_what_kombu_sends_kombu_gets(connection: Any) -> None:
+def test_kombu_receives_a_message_that_kombu_sent(connection: Any) -> None:
     declare(connection)
     headers = {
         "id": "task-1",
@@ -141,7 +141,9 @@ def test_what_kombu_sends_kombu_gets(connection: Any) -> None:
     message.ack()
 
 
-def test_what_kombu_sends_we_receive(connection: Any, make_transport: Maker) -> None:
+def test_our_receiver_receives_a_message_that_kombu_sent(
+    connection: Any, make_transport: Maker
+) -> None:
     declare(connection)
     headers = {"text": "ü", "number": 5, "flag": True, "none": None, "list": [1, None], "cc": "x"}
 
@@ -171,7 +173,9 @@ def test_what_kombu_sends_we_receive(connection: Any, make_transport: Maker) -> 
     )
 
 
-def test_what_we_send_kombu_gets(connection: Any, make_transport: Maker) -> None:
+def test_kombu_receives_a_message_that_our_session_sent(
+    connection: Any, make_transport: Maker
+) -> None:
     declare(connection)
     headers = {"mine": "ü", names.CORRELATION_ID: "c-1", names.REPLY_TO: "answers"}
     message = Message(id="m-1", headers=headers, body='{"n": "ü"}'.encode())
@@ -240,7 +244,7 @@ def test_rejected_and_requeued_messages(connection: Any) -> None:
     assert get(connection) is None
 
 
-def test_without_acknowledgement_a_message_is_gone_on_delivery(
+def test_without_acknowledgement_a_message_is_deleted_on_delivery(
     connection: Any, url: str, prefix: str
 ) -> None:
     queue = declare(connection)
@@ -279,7 +283,7 @@ def test_closing_gives_back_in_order_and_publishes_no_copy(
     assert left == [0, 1, 2, 3, 4]
 
 
-def test_cancelling_gives_back_what_was_leased_ahead(
+def test_a_cancelled_consumer_releases_the_prefetched_messages(
     connection: Any, url: str, prefix: str
 ) -> None:
     queue = declare(connection)

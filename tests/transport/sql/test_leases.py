@@ -38,7 +38,7 @@ def lapse(transport: SqlTransport, prefix: str) -> None:
         connection.execute(text(f"UPDATE {prefix}queue_messages SET lease_until = 1"))
 
 
-def test_a_leased_message_goes_to_nobody_else(
+def test_a_leased_message_goes_to_no_receiver_of_another_transport(
     transport: SqlTransport, make_transport: Maker, messages: Make
 ) -> None:
     session = transport.session()
@@ -51,7 +51,7 @@ def test_a_leased_message_goes_to_nobody_else(
     assert session.count("q") == 0
 
 
-def test_a_lease_ends_by_the_clock_where_the_host_has_the_only_one(
+def test_a_lease_in_sqlite_ends_by_the_clock_of_the_host(
     sqlite_url: str, prefix: str, messages: Make
 ) -> None:
     clock = SetClock()
@@ -73,7 +73,7 @@ def test_a_lease_ends_by_the_clock_where_the_host_has_the_only_one(
     assert [(one.message.id, one.delivery_count) for one in after] == [("0", 1)]
 
 
-def test_a_lapsed_lease_is_taken_over_and_can_no_longer_be_acknowledged(
+def test_a_message_leased_again_after_a_lapse_cannot_be_acknowledged_by_the_old_owner(
     transport: SqlTransport, make_transport: Maker, prefix: str, messages: Make
 ) -> None:
     session = transport.session()
@@ -111,7 +111,7 @@ def test_an_older_lease_of_the_same_owner_is_not_honoured(
     second.ack(new)
 
 
-def test_a_lapsed_lease_that_nobody_took_is_still_good(
+def test_a_lapsed_lease_is_valid_until_another_receiver_leases_the_message(
     transport: SqlTransport, prefix: str, messages: Make
 ) -> None:
     session = transport.session()
@@ -139,7 +139,7 @@ def test_leases_of_the_living_are_renewed(
     holder.ack(held)
 
 
-def test_what_a_killed_consumer_held_is_back_at_once(
+def test_messages_of_a_killed_consumer_return_at_once(
     transport: SqlTransport, prefix: str, url: str, messages: Make
 ) -> None:
     session = transport.session()
@@ -174,7 +174,7 @@ def test_a_waiting_receiver_notices_the_death_of_another(
 
 
 @pytest.mark.parametrize("kind", ["postgres", "mysql"])
-def test_a_lease_taken_after_a_lost_session_lock_is_kept(
+def test_a_lease_begun_after_a_lost_session_lock_is_kept(
     kind: str, prefix: str, messages: Make, request: pytest.FixtureRequest
 ) -> None:
     url = request.getfixturevalue(f"{kind}_url")

@@ -63,7 +63,7 @@ def test_headers_of_any_depth_are_received(transport: SqlTransport, prefix: str)
         ("properties", '{"delivery_info": 5}'),
     ],
 )
-def test_kombu_gets_a_message_without_what_cannot_be_read(
+def test_kombu_receives_a_message_without_its_unreadable_headers(
     transport: SqlTransport, prefix: str, url: str, column: str, text: str
 ) -> None:
     put(transport, prefix, [{"body": b"strange", column: text}, {"body": b"behind"}])
@@ -78,7 +78,7 @@ def test_kombu_gets_a_message_without_what_cannot_be_read(
     assert bodies == [b"strange", b"behind"]
 
 
-def test_kombu_is_told_of_headers_that_are_nested_too_deep(
+def test_kombu_gets_an_error_for_headers_that_are_nested_too_deep(
     transport: SqlTransport, prefix: str, url: str
 ) -> None:
     deep: list[Any] = []

@@ -58,7 +58,9 @@ def test_a_message_that_no_packet_carries_is_refused_with_nothing_sent(
     assert [one.message.body for one in received] == [FITS] * 7
 
 
-def test_what_comes_in_has_room_to_go_on_and_to_fail(transport: SqlTransport) -> None:
+def test_an_accepted_message_has_room_for_the_headers_of_dispatch_and_failure(
+    transport: SqlTransport,
+) -> None:
     session = transport.session()
     body = LARGE[: (PACKET - 24 * 1024) // 2]
     message = Message(id="m", body=body)
@@ -82,7 +84,7 @@ def test_a_transaction_goes_on_without_it(transport: SqlTransport) -> None:
     assert session.count("q") == 1
 
 
-def test_kombus_producer_is_told_the_same(
+def test_kombus_producer_gets_the_same_error(
     transport: SqlTransport, mysql_url: str, unique: str
 ) -> None:
     options = {"prefix": f"{unique}_"}

@@ -79,7 +79,7 @@ def test_headers_that_steer_a_broker_are_not_passed_on(transport: SqlTransport) 
         Message(id="1", headers={"n": 1}),  # type: ignore[dict-item]  # wrong on purpose
     ],
 )
-def test_what_cannot_be_kept_is_refused_before_anything_is_sent(
+def test_an_unstorable_message_is_refused_before_any_send(
     transport: SqlTransport, bad: Message
 ) -> None:
     session = transport.session()
@@ -160,7 +160,9 @@ def test_creating_again_keeps_messages_and_deleting_removes_them(
         session.receiver("q", prefetch=1)
 
 
-def test_prefetch_bounds_what_is_unacknowledged(transport: SqlTransport, messages: Make) -> None:
+def test_prefetch_bounds_the_unacknowledged_messages(
+    transport: SqlTransport, messages: Make
+) -> None:
     session = transport.session()
     session.send(messages(5))
     receiver = session.receiver("q", prefetch=2)
@@ -191,7 +193,7 @@ def test_released_messages_come_back_in_their_place(
     ]
 
 
-def test_closing_a_receiver_gives_back_what_is_unacknowledged(
+def test_closing_a_receiver_releases_its_unacknowledged_messages(
     transport: SqlTransport, messages: Make
 ) -> None:
     session = transport.session()

@@ -61,7 +61,7 @@ def test_a_rollback_undoes_both_and_the_message_is_still_ours(
     assert session.count("q") == 3
 
 
-def test_a_lost_lease_is_told_inside_the_transaction(
+def test_a_lost_lease_raises_inside_the_transaction(
     transport: SqlTransport, messages: Make
 ) -> None:
     session = transport.session()
@@ -116,7 +116,7 @@ def test_a_receiver_wakes_when_the_transaction_has_committed_and_not_before(
     assert wakeup.count >= 1  # PostgreSQL's NOTIFY may ring once more
 
 
-def test_a_rolled_back_send_wakes_nobody(transport: SqlTransport, messages: Make) -> None:
+def test_a_rolled_back_send_wakes_no_receiver(transport: SqlTransport, messages: Make) -> None:
     session = transport.session()
     wakeup = transport.wakeups.wakeup("q")
 
@@ -151,7 +151,7 @@ def test_a_send_in_the_hosts_own_transaction_wakes_a_receiver(
     assert count_after >= 1
 
 
-def test_a_waiting_receiver_gets_what_a_transaction_sent(
+def test_a_waiting_receiver_gets_a_message_sent_in_a_transaction(
     transport: SqlTransport, make_transport: Maker, messages: Make
 ) -> None:
     receiver = make_transport().session().receiver("q", prefetch=1)

@@ -76,9 +76,7 @@ def ids(received: list[Received]) -> list[str]:
     return [one.message.id for one in received]
 
 
-def test_what_could_not_be_given_back_comes_first_once_the_database_answers(
-    away: Away, messages: Make
-) -> None:
+def test_unreleased_leases_come_first_once_the_database_answers(away: Away, messages: Make) -> None:
     session = away.transport.session()
     session.send(messages(4))
     receiver = session.receiver("q", prefetch=0)
@@ -117,7 +115,9 @@ def test_a_second_outage_forgets_nothing(away: Away, messages: Make) -> None:
     assert ids(second.receive(10, 0)) == ["0", "1"]
 
 
-def test_what_another_receiver_of_ours_holds_stays_its_own(away: Away, messages: Make) -> None:
+def test_a_lease_of_another_receiver_on_the_same_transport_is_kept(
+    away: Away, messages: Make
+) -> None:
     session = away.transport.session()
     session.send(messages(2))
     closing, holding, free = (session.receiver("q", prefetch=0) for _ in range(3))
@@ -143,7 +143,7 @@ def test_a_lease_whose_commit_was_lost_is_given_back(away: Away, messages: Make)
     assert ids(receiver.receive(10, 0)) == ["0", "1"]
 
 
-def test_an_acknowledgement_whose_commit_failed_leaves_the_message_in_hand(
+def test_an_acknowledgement_whose_commit_failed_leaves_the_lease(
     away: Away, messages: Make
 ) -> None:
     session = away.transport.session()
@@ -167,9 +167,7 @@ def test_an_acknowledgement_whose_commit_failed_leaves_the_message_in_hand(
     assert ids(session.receiver("q", prefetch=0).receive(1, 0)) == ["0"]
 
 
-def test_a_commit_that_is_refused_leaves_the_message_in_hand(
-    postgres_url: str, prefix: str, messages: Make
-) -> None:
+def test_a_refused_commit_leaves_the_lease(postgres_url: str, prefix: str, messages: Make) -> None:
     transport = SqlTransport(postgres_url, prefix=prefix)
     transport.install()
     session = transport.session()
@@ -257,7 +255,7 @@ def test_nothing_is_given_back_twice() -> None:
     assert leases.released == [("q", {(1, 1)}), ("q", {(2, 1)})]
 
 
-def test_an_orphan_that_is_no_lease_or_in_somebodys_hands_is_left_alone() -> None:
+def test_only_an_existing_lease_that_no_receiver_holds_is_released() -> None:
     leases = StandIn({(1, 1), (2, 1)})
     unreleased = UnreleasedLeases(leases, QueueWakeups())
     unreleased.add("q", [(1, 1), (2, 1), (3, 1)])
@@ -281,7 +279,7 @@ def test_orphans_outlive_a_database_that_is_still_away() -> None:
     assert leases.released == [("q", {(1, 1)})]
 
 
-def test_the_keeper_gives_back_what_nobody_here_comes_for(
+def test_the_lease_renewer_releases_leases_of_a_closed_receiver(
     postgres_url: str, make_seldom: Callable[[], SqlTransport], prefix: str, messages: Make
 ) -> None:
     with FaultProxy.before(postgres_url) as proxy:

@@ -157,7 +157,7 @@ def test_leasing_reads_the_front_of_one_queue_by_its_index(
     assert "sort" not in plan.lower(), plan
 
 
-def test_a_bell_that_rings_before_the_wait_is_heard() -> None:
+def test_a_wakeup_before_the_wait_ends_the_wait() -> None:
     wakeup = Wakeup()
     count = wakeup.count
 
