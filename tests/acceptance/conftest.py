@@ -36,10 +36,10 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Make a test of each pair that has the parts that the test needs."""
-    mark = metafunc.definition.get_closest_marker("matrix")
-    if mark is None or "place" not in metafunc.fixturenames:
+    marker = metafunc.definition.get_closest_marker("matrix")
+    if marker is None or "place" not in metafunc.fixturenames:
         return
-    needs, pairs = mark.kwargs["needs"], mark.kwargs["pairs"]
+    needs, pairs = marker.kwargs["needs"], marker.kwargs["pairs"]
     able = [pair for pair in pairs if needs <= pair.capabilities]
     metafunc.parametrize("place", able, ids=[pair.id for pair in able], indirect=True)
     for pair in pairs:

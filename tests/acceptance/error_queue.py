@@ -51,22 +51,22 @@ class ErrorQueue:
         """Return the arrivals once they are *count* messages; AssertionError after the time-out."""
         deadline = time.monotonic() + timeout
         while len(self.received) < count:
-            self._take(deadline, f"{count} messages")
+            self._receive_before(deadline, f"{count} messages")
         return self.messages
 
     def wait_for_id(self, message_id: str, timeout: float = PATIENCE) -> Message:
         """Return the message of that id once it has arrived."""
         deadline = time.monotonic() + timeout
         while not self.of(message_id):
-            self._take(deadline, f"message {message_id}")
+            self._receive_before(deadline, f"message {message_id}")
         return self.of(message_id)[-1]
 
-    def look(self, wait: float = 0.1) -> list[Message]:
+    def poll(self, wait: float = 0.1) -> list[Message]:
         """Receive for at most *wait* seconds more; return all arrivals."""
         self._receive(wait)
         return self.messages
 
-    def _take(self, deadline: float, what: str) -> None:
+    def _receive_before(self, deadline: float, what: str) -> None:
         left = deadline - time.monotonic()
         if left <= 0:
             got = [message.id for message in self.messages][:10]

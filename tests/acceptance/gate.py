@@ -42,20 +42,20 @@ class Gate:
         self._is_open = threading.Event()
         self._is_open.set()
         self.asked_in_vain = threading.Semaphore(0)
-        self._held: Hold | None = None
+        self._pause: PausePoint | None = None
 
     def shut(self) -> None:
-        """The storage is away."""
+        """Take the storage away."""
         self._is_open.clear()
 
     def open(self) -> None:
-        """It is back."""
+        """Bring the storage back."""
         self._is_open.set()
 
-    def hold_next_empty_look(self) -> Hold:
-        """Hold the next look that finds nothing due, after it looked, until told to go on."""
-        self._held = Hold()
-        return self._held
+    def pause_after_next_empty_peek(self) -> PausePoint:
+        """Pause the next claim or peek that finds nothing due, after it, until ``go_on``."""
+        self._pause = PausePoint()
+        return self._pause
 
     def pass_or_fail(self) -> None:
         """Raise StorageUnavailable while shut."""
@@ -63,20 +63,20 @@ class Gate:
             self.asked_in_vain.release()
             raise StorageUnavailable("the storage is away, as the test wants it")
 
-    def looked(self) -> None:
-        """Stop here if a test asked for it."""
-        held, self._held = self._held, None
-        if held is not None:
-            held.stop_here()
+    def pause_if_asked(self) -> None:
+        """Pause this thread if a test asked for it."""
+        pause, self._pause = self._pause, None
+        if pause is not None:
+            pause.pause()
 
     @property
     def capabilities(self) -> StoreCapabilities:
-        """The real one's."""
+        """As the real persistence."""
         return self._inner.capabilities
 
     @property
     def database(self) -> SharedDatabase | None:
-        """The real one's."""
+        """As the real persistence."""
         return self._inner.database
 
     def install(self) -> None:
@@ -85,7 +85,7 @@ class Gate:
         self._inner.install()
 
     def ddl(self) -> str:
-        """The real one's."""
+        """As the real persistence."""
         return self._inner.ddl()
 
     def check(self) -> None:
@@ -104,24 +104,24 @@ class Gate:
         self._inner.close()
 
 
-class Hold:
-    """Where a thread stands still until the test lets it go on."""
+class PausePoint:
+    """A point at which a thread waits until the test lets it go on."""
 
     def __init__(self) -> None:
         self._reached = threading.Event()
         self._go_on = threading.Event()
 
-    def stop_here(self) -> None:
-        """Stand still."""
+    def pause(self) -> None:
+        """Wait for the test."""
         self._reached.set()
-        assert self._go_on.wait(30), "nobody let it go on"
+        assert self._go_on.wait(30), "the test did not let the thread go on"
 
     def wait_until_reached(self) -> None:
-        """Return once a thread stands here."""
-        assert self._reached.wait(15), "nobody came by"
+        """Return once a thread waits here."""
+        assert self._reached.wait(15), "no thread came to this point"
 
     def go_on(self) -> None:
-        """Let it go on."""
+        """Let the thread go on."""
         self._go_on.set()
 
 
@@ -139,9 +139,9 @@ class _GatedStore:
             self._gate.pass_or_fail()
             result = found(*given, **named)
             found_nothing = name == "claim" and not result.keys and not named.get("transaction")
-            # In one transaction the poller looks before it claims; see PollTimeouts.
+            # In a single transaction the poller peeks before it claims; see PollTimeouts.
             if found_nothing or (name == "next_due" and self._nothing_is_due(result)):
-                self._gate.looked()
+                self._gate.pause_if_asked()
             return result
 
         return call

@@ -115,12 +115,12 @@ def matrix(
     assert not unknown, f"no pair can ever do {unknown}"
     chosen = (*pairs, *(OTHER_MODES if all_modes else ()))
 
-    def mark(test: Test) -> Test:
+    def marked(test: Test) -> Test:
         tried = chosen if os.environ.get("PAIRS") == "all" else usual(chosen, test.__name__)
-        marked: Test = pytest.mark.matrix(needs=frozenset(needs), pairs=tried)(test)
-        return marked
+        result: Test = pytest.mark.matrix(needs=frozenset(needs), pairs=tried)(test)
+        return result
 
-    return mark
+    return marked
 
 
 def usual(pairs: Collection[Pair], test: str) -> tuple[Pair, ...]:

@@ -39,11 +39,11 @@ def test_each_of_a_bulk_is_delivered_once_and_not_early(place: Place, way: str) 
 def test_a_bulk_that_is_run_again_stores_nothing_twice(place: Place) -> None:
     party = Party(place)
     party.endpoint.install()
-    told: list[Sent] = []
+    reported: list[Sent] = []
     later = orders(party, timedelta(hours=1))
 
-    party.endpoint.store_many(later, on_sent=told.extend)
+    party.endpoint.store_many(later, on_sent=reported.extend)
     party.endpoint.store_many(later)
 
     assert party.endpoint.timeouts.count() == COUNT
-    assert {one.id for one in told} == {view.id for view in party.endpoint.timeouts.list()}
+    assert {one.id for one in reported} == {view.id for view in party.endpoint.timeouts.list()}

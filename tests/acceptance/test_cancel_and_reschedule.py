@@ -80,9 +80,9 @@ def test_clearing_a_saga_clears_that_saga_alone(party: Party) -> None:
     with party.telemetry.expect("timeouts_cleared", 3):
         party.endpoint.clear_timeouts("done")
 
-    fence = party.endpoint.send_local("Ping", 6, delay=SOON)
-    party.inbox.wait_for_id(fence.message_id)
-    party.wait_until_dispatched(fence.id)
+    barrier = party.endpoint.send_local("Ping", 6, delay=SOON)
+    party.inbox.wait_for_id(barrier.message_id)
+    party.wait_until_dispatched(barrier.id)
     assert {view.id for view in party.endpoint.timeouts.list()} == {kept.id, none.id}
     assert party.endpoint.timeouts.cancel_saga("kept") == 1
     assert party.endpoint.timeouts.cancel_saga("kept") == 0
@@ -168,21 +168,21 @@ def test_a_message_sent_now_is_delivered_at_once_and_once(party: Party) -> None:
 @pytest.mark.behaviour(34)
 def test_a_redelivered_store_message_undoes_no_reschedule_and_no_cancel(party: Party) -> None:
     moved = party.endpoint.send_local("Ping", 1, delay=LATER, message_id="moved")
-    gone = party.endpoint.send_local("Ping", 2, delay=LATER, message_id="gone")
-    party.wait_until_stored(moved.id, gone.id)
+    cancelled = party.endpoint.send_local("Ping", 2, delay=LATER, message_id="cancelled")
+    party.wait_until_stored(moved.id, cancelled.id)
     assert moved.id is not None
-    assert gone.id is not None
+    assert cancelled.id is not None
     party.endpoint.timeouts.reschedule(moved.id, delay=2 * LATER)
-    party.endpoint.timeouts.cancel(gone.id)
+    party.endpoint.timeouts.cancel(cancelled.id)
 
     with party.telemetry.expect("duplicates", 2):
         party.endpoint.send_local("Ping", 1, delay=SOON, message_id="moved")
-        party.endpoint.send_local("Ping", 2, delay=SOON, message_id="gone")
-        fence = party.endpoint.send_local("Ping", 3, delay=2 * SOON)
+        party.endpoint.send_local("Ping", 2, delay=SOON, message_id="cancelled")
+        barrier = party.endpoint.send_local("Ping", 3, delay=2 * SOON)
 
-    party.inbox.wait_for_id(fence.message_id)
-    party.wait_until_dispatched(fence.id)
-    assert [arrival.id for arrival in party.inbox.arrived] == [fence.message_id]
+    party.inbox.wait_for_id(barrier.message_id)
+    party.wait_until_dispatched(barrier.id)
+    assert [arrival.id for arrival in party.inbox.arrived] == [barrier.message_id]
     assert party.endpoint.timeouts.count() == 1
 
 
@@ -255,9 +255,9 @@ def test_a_handler_clears_its_saga_with_its_sends_and_only_if_it_succeeds(
 
     # A crash between the sends and the acknowledgement: the same message is handled once more.
     handle(party, paid)
-    fence = party.endpoint.send_local("Ping", "fence", delay=SOON)
-    party.inbox.wait_for_id(fence.message_id)
-    party.wait_until_dispatched(fence.id)
+    barrier = party.endpoint.send_local("Ping", "barrier", delay=SOON)
+    party.inbox.wait_for_id(barrier.message_id)
+    party.wait_until_dispatched(barrier.id)
     assert party.endpoint.timeouts.count(saga_id="order-7") == 1
 
 

@@ -61,7 +61,7 @@ def test_ten_thousand_timeouts_of_one_instant_are_each_delivered_once(place: Pla
     got = received.wait_for(count, timeout=60)
     assert Counter(message.id for message in got) == Counter(ids)
     eventually(lambda: party.endpoint.timeouts.count() == 0, "all are closed")
-    assert len(received.look()) == count
+    assert len(received.poll()) == count
     at = [from_wire(message.headers[headers.DISPATCHED_AT]) for message in got]
     assert min(at) >= to_micros(due)
 
@@ -88,6 +88,6 @@ def test_processes_that_compete_repeat_nothing_and_lose_nothing(place: Place) ->
         eventually(lambda: party.endpoint.timeouts.count() == 0, "all are closed")
 
         assert Counter(message.id for message in got) == Counter(ids + woken)
-        assert len(received.look()) == count + 25
+        assert len(received.poll()) == count + 25
         assert [child.terminate() for child in children] == [0, 0]
     assert place.session.count(f"{place.name}.error") == 0

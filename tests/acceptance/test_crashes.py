@@ -34,9 +34,9 @@ def test_a_killed_process_beside_another_loses_no_message(place: Place) -> None:
         received.wait_for(60)
         doomed.kill()
 
-        eventually(lambda: {m.id for m in received.look()} == set(sent), "all arrive", 60)
+        eventually(lambda: {m.id for m in received.poll()} == set(sent), "all arrive", 60)
         eventually(lambda: party.endpoint.timeouts.count() == 0, "all are closed")
-        got = Counter(message.id for message in received.look())
+        got = Counter(message.id for message in received.poll())
         repeated = sum(got.values()) - len(got)
         one_transaction = "one_transaction" in place.pair.capabilities
         assert repeated <= (0 if one_transaction else CHUNK), (repeated, SCOPE)

@@ -104,17 +104,21 @@ def test_sends_and_replies_of_a_handler_may_be_delayed(place: Place) -> None:
     @party.config.handler("Ask")
     def ask(_body: Any, context: HandlerContext) -> None:
         context.reply("Answer", "delayed", delay=SOON)
-        context.send(context.headers["other"], "Told", "at once")
+        context.send(context.headers["other"], "Immediate", "at once")
         context.send_local("Note", "delayed", delay=SOON)
 
     party.start()
     other = place.run(place.configuration(f"{place.name}-b", handler=answers))
     asked = other.send(party.name, "Ask", {}, headers={"other": other.name}, delay=SOON)
 
-    told, answer = answers.wait_for(2)
+    immediate, answer = answers.wait_for(2)
     [note] = party.inbox.wait_for(1)
-    assert [told.message_type, answer.message_type, note.message_type] == ["Told", "Answer", "Note"]
-    assert headers.DELIVER_AT not in told.headers
+    assert [immediate.message_type, answer.message_type, note.message_type] == [
+        "Immediate",
+        "Answer",
+        "Note",
+    ]
+    assert headers.DELIVER_AT not in immediate.headers
     assert answer.lateness >= 0
     assert note.lateness >= 0
     assert answer.headers[headers.RELATED_TO] == asked.message_id

@@ -121,9 +121,9 @@ def test_a_send_only_endpoint_delays_too(place: Place) -> None:
 @pytest.mark.behaviour(64, 91)
 def test_a_missing_destination_costs_its_neighbours_nothing(place: Place) -> None:
     party = DelayedParty(place, delayed={"number_of_retries": 3}, check_destinations=False).start()
-    gone = place.queue(f"{place.name}-gone")
-    place.session.delete_queues([gone])
-    lost = party.endpoint.send(gone, "Ping", {"who": "naïve"}, delay=SOON)
+    missing = place.queue(f"{place.name}-gone")
+    place.session.delete_queues([missing])
+    lost = party.endpoint.send(missing, "Ping", {"who": "naïve"}, delay=SOON)
     fine = [party.endpoint.send_local("Ping", n, delay=SOON) for n in range(3)]
 
     copy = party.errors.wait_for_id(lost.message_id)
@@ -131,7 +131,7 @@ def test_a_missing_destination_costs_its_neighbours_nothing(place: Place) -> Non
     for each in fine:
         assert party.inbox.wait_for_id(each.message_id).lateness >= 0
     assert copy.body == b'{"who": "na\xc3\xafve"}'
-    assert copy.headers[headers.FAILED_QUEUE] == gone
+    assert copy.headers[headers.FAILED_QUEUE] == missing
     assert copy.headers[headers.EXCEPTION_TYPE].endswith("Unroutable")
     party.wait_until_stored(0)
 
@@ -140,18 +140,18 @@ def test_a_missing_destination_costs_its_neighbours_nothing(place: Place) -> Non
 @pytest.mark.behaviour(91)
 def test_without_destination_and_error_queue_the_message_stays_stored(place: Place) -> None:
     party = DelayedParty(place, check_destinations=False).start()
-    gone = place.queue(f"{place.name}-gone")
-    place.session.delete_queues([gone, party.config.error_queue])
-    lost = party.endpoint.send(gone, "Ping", {}, delay=SOON)
+    missing = place.queue(f"{place.name}-gone")
+    place.session.delete_queues([missing, party.config.error_queue])
+    lost = party.endpoint.send(missing, "Ping", {}, delay=SOON)
     fine = party.endpoint.send_local("Ping", {}, delay=SOON)
 
     party.inbox.wait_for_id(fine.message_id)
     party.telemetry.wait_for("recovery_failures", 1)
     party.wait_until_stored(1)
 
-    place.queue(gone)
+    place.queue(missing)
 
-    assert place.received(gone).wait_for_id(lost.message_id).id == lost.message_id
+    assert place.received(missing).wait_for_id(lost.message_id).id == lost.message_id
     party.wait_until_stored(0)
 
 
@@ -183,7 +183,7 @@ def test_two_competing_endpoints_deliver_each_message_once(place: Place) -> None
     arrived = place.received(target).wait_for(len(ids))
     assert sorted(message.id for message in arrived) == sorted(ids)
     parties[0].wait_until_stored(0)
-    assert len(place.received(target).look()) == 0
+    assert len(place.received(target).poll()) == 0
 
 
 @matrix(pairs=REPRESENTATIVE)
@@ -225,8 +225,8 @@ def test_inside_a_callers_transaction_it_exists_if_that_commits(place: Place) ->
     engine.dispose()
 
     assert party.inbox.wait_for_id(kept.message_id).lateness >= 0
-    fence = party.endpoint.send_local("Ping", "fence", delay=SOON)
-    party.inbox.wait_for_id(fence.message_id)
+    barrier = party.endpoint.send_local("Ping", "barrier", delay=SOON)
+    party.inbox.wait_for_id(barrier.message_id)
     assert party.inbox.of(undone.message_id) == []
 
 
@@ -298,14 +298,14 @@ def test_an_outage_of_the_store_is_a_critical_error_and_loses_nothing(
 ) -> None:
     store = Failing(place.store_url)
     party = DelayedParty(place, store=store, delayed=_BREAKERS)
-    told: SimpleQueue[str] = SimpleQueue()
-    party.config.define_critical_error_action(lambda context: told.put(context.error))
+    reported: SimpleQueue[str] = SimpleQueue()
+    party.config.define_critical_error_action(lambda context: reported.put(context.error))
     party.start()
     store.failing = (failing, "next")
 
     sent = party.endpoint.send_local("Ping", 1, delay=SOON)
 
-    while told.get(timeout=50) != sentence:
+    while reported.get(timeout=50) != sentence:
         pass  # the poller has noticed the outage too
     assert party.inbox.arrived == []
     store.failing = ()
@@ -320,19 +320,22 @@ def test_error_handling_that_keeps_failing_is_a_critical_error_and_loses_nothing
     store = Failing(place.store_url)
     store.error = RuntimeError("the test wants it so")
     party = DelayedParty(place, store=store, delayed=_BREAKERS)
-    told: SimpleQueue[str] = SimpleQueue()
-    party.config.define_critical_error_action(lambda context: told.put(context.error))
+    reported: SimpleQueue[str] = SimpleQueue()
+    party.config.define_critical_error_action(lambda context: reported.put(context.error))
     party.start()
     store.failing = ("remove", "increment")
 
     sent = party.endpoint.send_local("Ping", 1, delay=SOON)
 
-    assert told.get(timeout=50) == "Failed to execute error handling for delayed message forwarding"
+    assert (
+        reported.get(timeout=50)
+        == "Failed to execute error handling for delayed message forwarding"
+    )
     store.failing = ()
     assert party.inbox.wait_for_id(sent.message_id, timeout=50)
     if party.place.pair is ONE_FILE:
         assert len(party.inbox.arrived) == 1
-        assert party.errors.look() == []
+        assert party.errors.poll() == []
 
 
 @matrix(pairs=REPRESENTATIVE)

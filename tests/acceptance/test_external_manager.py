@@ -82,8 +82,8 @@ def test_without_a_manager_a_delayed_send_raises_and_sends_nothing(place: Place)
     with pytest.raises(DelayedDeliveryDisabled, match=r"enable_feature\(TimeoutManager\(\)\)"):
         plain.send(party.name, "Ping", 1, delay=SOON)
 
-    fence = plain.send(party.name, "Ping", 2)
-    party.inbox.wait_for_id(fence.message_id)
+    barrier = plain.send(party.name, "Ping", 2)
+    party.inbox.wait_for_id(barrier.message_id)
     assert len(party.inbox.arrived) == 1
 
 

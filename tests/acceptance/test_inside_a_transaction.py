@@ -51,8 +51,8 @@ def test_a_committed_send_is_delivered_and_a_rolled_back_send_is_not(place: Plac
 
     assert party.inbox.wait_for_id(kept.message_id).lateness < PROMPT
     assert 0 <= party.inbox.wait_for_id(also.message_id).lateness < PROMPT
-    fence = party.endpoint.send_local("Ping", "fence", delay=SOON)
-    party.inbox.wait_for_id(fence.message_id)
+    barrier = party.endpoint.send_local("Ping", "barrier", delay=SOON)
+    party.inbox.wait_for_id(barrier.message_id)
     assert party.inbox.of(undone.message_id) == []
     assert len(party.inbox.arrived) == 3
 

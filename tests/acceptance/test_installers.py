@@ -123,11 +123,11 @@ def test_queue_names_are_compared_by_bytes(place: Place) -> None:
     place.run(config)
     place.run(upper)
 
-    told = party.endpoint.send(config.name, "Ping", "lower", delay=SOON)
+    quiet = party.endpoint.send(config.name, "Ping", "lower", delay=SOON)
     loud = party.endpoint.send(upper.name, "Ping", "upper", delay=SOON)
     own = party.endpoint.send_local("Ping", "own", delay=SOON)
 
-    assert lower.inbox.wait_for_id(told.message_id).body == "lower"
+    assert lower.inbox.wait_for_id(quiet.message_id).body == "lower"
     assert lower.inbox.wait_for_id(loud.message_id).body == "upper"
     assert party.inbox.wait_for_id(own.message_id).body == "own"
     assert len(party.inbox.arrived) == 1

@@ -16,7 +16,7 @@ from timeoutmgr.testing.signals import eventually
 DELAY = timedelta(milliseconds=300)
 
 
-def gone_queue(place: Place) -> str:
+def deleted_queue(place: Place) -> str:
     """Return the name of a queue that existed and is deleted.
 
     The queue is deleted before the send and not between send and due time: a send does not check
@@ -31,9 +31,9 @@ def gone_queue(place: Place) -> str:
 @pytest.mark.behaviour(64, 65)
 def test_a_missing_destination_costs_its_neighbours_nothing(place: Place) -> None:
     party = Party(place, check_destinations=False).start()
-    gone = gone_queue(place)
+    missing = deleted_queue(place)
     before = [party.endpoint.send_local("Ping", n, delay=DELAY) for n in range(3)]
-    lost = party.endpoint.send(gone, "Ping", {"who": "naïve"}, delay=DELAY, headers={"own": "ä"})
+    lost = party.endpoint.send(missing, "Ping", {"who": "naïve"}, delay=DELAY, headers={"own": "ä"})
     after = [party.endpoint.send_local("Ping", n, delay=DELAY) for n in range(3)]
 
     arrived = party.inbox.wait_for(6)
@@ -43,8 +43,8 @@ def test_a_missing_destination_costs_its_neighbours_nothing(place: Place) -> Non
     assert max(a.lateness for a in arrived) < PROMPT
     assert copy.body == b'{"who": "na\xc3\xafve"}'
     assert copy.headers["own"] == "ä"
-    assert copy.headers[headers.FAILED_QUEUE] == gone
-    assert gone in copy.headers[headers.EXCEPTION_MESSAGE]
+    assert copy.headers[headers.FAILED_QUEUE] == missing
+    assert missing in copy.headers[headers.EXCEPTION_MESSAGE]
     assert copy.headers[headers.EXCEPTION_TYPE].endswith("Unroutable")
     assert copy.headers[headers.RELATED_TO_TIMEOUT] == lost.id
     must = headers.FAILURE_HEADERS - {headers.INNER_EXCEPTION_TYPE}
@@ -54,21 +54,21 @@ def test_a_missing_destination_costs_its_neighbours_nothing(place: Place) -> Non
         lambda: party.endpoint.timeouts.show(lost.id or "") == (TimeoutState.FAILED, None),
         "it is closed as failed",
     )
-    assert len(party.errors.look()) == 1
+    assert len(party.errors.poll()) == 1
 
 
 @matrix(pairs=REPRESENTATIVE)
 @pytest.mark.behaviour(64)
 def test_its_message_can_be_sent_again_from_the_error_queue(place: Place) -> None:
     party = Party(place, check_destinations=False).start()
-    gone = gone_queue(place)
-    lost = party.endpoint.send(gone, "Ping", {"number": 1}, delay=DELAY)
+    missing = deleted_queue(place)
+    lost = party.endpoint.send(missing, "Ping", {"number": 1}, delay=DELAY)
     copy = party.errors.wait_for_id(lost.message_id)
-    place.queue(gone)
+    place.queue(missing)
 
     place.put(copy.headers[headers.FAILED_QUEUE], without_failure(copy))
 
-    message = place.received(gone).wait_for_id(lost.message_id)
+    message = place.received(missing).wait_for_id(lost.message_id)
     assert message.body == b'{"number": 1}'
     assert not headers.FAILURE_HEADERS & set(message.headers)
     assert not {headers.EXPIRE, headers.DESTINATION} & set(message.headers)
@@ -78,17 +78,17 @@ def test_its_message_can_be_sent_again_from_the_error_queue(place: Place) -> Non
 @pytest.mark.behaviour(59, 64, 91)
 def test_without_destination_and_error_queue_the_message_stays_stored(place: Place) -> None:
     party = Party(place, check_destinations=False).start()
-    gone = gone_queue(place)
+    missing = deleted_queue(place)
     place.session.delete_queues([party.config.error_queue])
-    lost = party.endpoint.send(gone, "Ping", {}, delay=DELAY)
+    lost = party.endpoint.send(missing, "Ping", {}, delay=DELAY)
     fine = party.endpoint.send_local("Ping", {}, delay=DELAY)
 
     party.inbox.wait_for_id(fine.message_id)
     party.telemetry.wait_for("timeouts_retry", 1)
     assert lost.id is not None
-    assert party.endpoint.timeouts.count(destination=gone) == 1
+    assert party.endpoint.timeouts.count(destination=missing) == 1
 
-    place.queue(gone)
+    place.queue(missing)
 
-    message = place.received(gone).wait_for_id(lost.message_id)
+    message = place.received(missing).wait_for_id(lost.message_id)
     assert message.id == lost.message_id

@@ -27,18 +27,18 @@ class Alarm:
     """A critical error hook that keeps its errors."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[float, CriticalErrorContext]] = []
+        self.raised: list[tuple[float, CriticalErrorContext]] = []
         self._rang = threading.Semaphore(0)
 
     def __call__(self, context: CriticalErrorContext) -> None:
         """Keep *context*."""
-        self.told.append((time.monotonic(), context))
+        self.raised.append((time.monotonic(), context))
         self._rang.release()
 
     def wait(self, timeout: float = 15) -> CriticalErrorContext:
         """Return its next error."""
         assert self._rang.acquire(timeout=timeout), "no critical error was raised"
-        return self.told[-1][1]
+        return self.raised[-1][1]
 
 
 def gated(place: Place, wait: timedelta, **settings: object) -> tuple[Gate, Alarm, Party]:
@@ -66,7 +66,7 @@ def test_an_endpoint_starts_without_its_storage_and_works_when_it_is_back(place:
     gate.open()
 
     assert party.inbox.wait_for_id(sent.message_id).lateness >= 0
-    assert alarm.told == []
+    assert alarm.raised == []
 
 
 @matrix(pairs=REPRESENTATIVE, all_modes=True)
@@ -90,7 +90,7 @@ def test_messages_wait_in_their_queue_while_the_storage_is_away(place: Place) ->
     assert len(arrived) == 20
     assert place.session.count(party.config.error_queue) == 0
     assert party.telemetry.counted("moved_to_error") == 0
-    assert alarm.told == []
+    assert alarm.raised == []
 
 
 @matrix(pairs=REPRESENTATIVE)
@@ -107,7 +107,7 @@ def test_storage_that_comes_and_goes_below_the_limit_raises_nothing(place: Place
         gate.open()
         party.inbox.wait_for(number + 1)
 
-    assert alarm.told == []
+    assert alarm.raised == []
     assert party.endpoint.critical_error is None
 
 
@@ -120,25 +120,25 @@ def test_storage_that_stays_away_raises_one_critical_error_in_time(place: Place)
     away_since = time.monotonic()
     gate.shut()
 
-    told = alarm.wait()
+    context = alarm.wait()
 
     took = time.monotonic() - away_since
-    assert told.error == SENTENCE
-    assert "away, as the test wants it" in str(told.exception)
+    assert context.error == SENTENCE
+    assert "away, as the test wants it" in str(context.exception)
     assert SHORT.total_seconds() <= took
     assert took < SHORT.total_seconds() + PROMPT
     sent = party.endpoint.send_local("Ping", 1, delay=SOON)
     party.telemetry.wait_for("storage_failures", 1)
-    assert len(alarm.told) == 1
-    assert party.endpoint.critical_error == (SENTENCE, told.exception)
+    assert len(alarm.raised) == 1
+    assert party.endpoint.critical_error == (SENTENCE, context.exception)
 
-    told.stop()
+    context.stop()
 
     assert party.endpoint.wait(0)
     gate.open()
     party.endpoint.start()
     party.inbox.wait_for_id(sent.message_id)
-    assert len(alarm.told) == 1
+    assert len(alarm.raised) == 1
 
 
 @matrix(pairs=[EMBEDDED, REFERENCE])
@@ -185,7 +185,7 @@ def test_hooks_run_in_order_and_again_at_the_next_outage(place: Place) -> None:
 
     assert both.acquire(timeout=15)
     assert order[:4] == ["breaks", "last"] * 2
-    assert {context.error for _, context in alarm.told} <= {
+    assert {context.error for _, context in alarm.raised} <= {
         SENTENCE,
         SENTENCE.replace("fetching timeouts from storage", "storing timeouts"),
     }
@@ -220,7 +220,7 @@ def test_a_real_database_may_be_away_at_the_start_and_be_killed_later(
 
     party.inbox.wait_for_id(stored.message_id, timeout=30)
     party.inbox.wait_for_id(waiting.message_id, timeout=30)
-    assert alarm.told == []
+    assert alarm.raised == []
     assert place.session.count(party.config.error_queue) == 0
     assert len({a.id for a in party.inbox.arrived}) == 3
 
@@ -250,7 +250,7 @@ def test_one_database_for_all_that_is_killed_comes_back_with_everything(
 
     arrived = party.inbox.wait_for(50, timeout=30)
     assert {a.id for a in arrived} == {s.message_id for s in sent}
-    assert alarm.told == []
+    assert alarm.raised == []
 
 
 @matrix(pairs=[EMBEDDED, REFERENCE])

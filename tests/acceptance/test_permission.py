@@ -30,7 +30,7 @@ def test_a_narrower_allow_list_applies_to_timeouts_stored_already(place: Place) 
     copy = narrow.errors.wait_for_id(sent.message_id)
     assert (copy.body, copy.headers[headers.FAILED_QUEUE]) == (b"1", other)
     assert copy.headers[headers.EXCEPTION_TYPE].endswith("DestinationNotAllowed")
-    assert place.received(other).look() == []
+    assert place.received(other).poll() == []
 
 
 @matrix(pairs=MAIN)

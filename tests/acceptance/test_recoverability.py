@@ -109,7 +109,7 @@ def test_a_message_that_keeps_failing_is_in_the_error_queue_whole(place: Place) 
     needed = headers.FAILURE_HEADERS | {headers.RELATED_TO_TIMEOUT}
     assert needed <= set(copy.headers)
     assert party.inbox.arrived == []
-    assert len(party.errors.look()) == 1
+    assert len(party.errors.poll()) == 1
 
 
 @matrix(pairs=(REFERENCE, Pair("rabbitmq", "sqlite"), Pair("sqlite", "sqlite", RECEIVE_ONLY)))

@@ -114,7 +114,7 @@ def test_a_send_in_a_transaction_gets_the_answer_about_a_used_id(place: Place) -
     assert answers == [RepeatKind.DUPLICATE, RepeatKind.CONFLICT]
     assert new.repeat is None
     party.inbox.wait_for_id(new.message_id)
-    assert party.errors.look() == []
+    assert party.errors.poll() == []
     [left] = party.endpoint.timeouts.list()
     assert left.due == first.due
 
@@ -129,8 +129,8 @@ def test_a_replacement_in_a_transaction_is_rolled_back_with_it(place: Place) -> 
         asked = SendOptions(delay=SOON, message_id="used", on_conflict="replace")
         party.endpoint.send_local("Ping", "second", asked, session=connection)
         connection.rollback()
-        fence = party.endpoint.send_local("Ping", "fence", delay=SOON)
-        party.inbox.wait_for_id(fence.message_id)
+        barrier = party.endpoint.send_local("Ping", "barrier", delay=SOON)
+        party.inbox.wait_for_id(barrier.message_id)
         assert party.inbox.of("used") == []
         party.endpoint.send_local("Ping", "third", asked, session=connection)
         connection.commit()

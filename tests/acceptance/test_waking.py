@@ -36,7 +36,7 @@ def test_an_earlier_message_wakes_a_poller_that_sleeps(party: Party) -> None:
 def test_an_earlier_message_stored_while_the_poller_polls_is_not_slept_past(place: Place) -> None:
     gate = Gate(place.persistence())
     party = Party(place, persistence=gate)
-    held = gate.hold_next_empty_look()
+    held = gate.pause_after_next_empty_peek()
     party.start()
     held.wait_until_reached()
 

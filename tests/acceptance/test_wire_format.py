@@ -95,8 +95,8 @@ def test_a_single_id_that_was_dispatched_or_never_stored_is_no_error(party: Part
     for timeout_id in (sent.id, "of-nobody", sent.id):
         party.place.put(f"{party.name}.TimeoutsDispatcher", single(timeout_id))
 
-    fence = party.endpoint.send_local("Ping", 2, delay=SOON)
-    party.inbox.wait_for_id(fence.message_id)
+    barrier = party.endpoint.send_local("Ping", 2, delay=SOON)
+    party.inbox.wait_for_id(barrier.message_id)
     party.telemetry.wait_for("timeouts_gone", 3)
     assert len(party.inbox.of(sent.message_id)) == 1
     assert party.place.session.count(party.config.error_queue) == 0
@@ -107,7 +107,7 @@ def test_a_single_id_that_was_dispatched_or_never_stored_is_no_error(party: Part
 def test_a_control_message_with_a_single_id_dispatches_it(place: Place) -> None:
     gate = Gate(place.persistence())
     party = Party(place, persistence=gate)
-    held = gate.hold_next_empty_look()
+    held = gate.pause_after_next_empty_peek()
     party.start()
     held.wait_until_reached()  # so that the poller does not claim the timeout first
     # The delay outlasts the storing transaction, in which the satellite dispatches due timeouts.
@@ -142,8 +142,8 @@ def test_a_control_message_for_a_later_timeout_sends_nothing_early(party: Party)
 def test_clearing_by_a_foreign_saga_clears_only_that(party: Party) -> None:
     saga = "7c1fdb1c-8f8a-4b4b-9d5d-b1c40094b1f5"
     kept = party.endpoint.send_local("Ping", 1, delay=LATER)
-    gone = party.endpoint.send_local("Ping", 2, delay=LATER, saga_id=saga)
-    party.wait_until_stored(kept.id, gone.id)
+    cleared = party.endpoint.send_local("Ping", 2, delay=LATER, saga_id=saga)
+    party.wait_until_stored(kept.id, cleared.id)
 
     for number, saga_id in enumerate([NO_SAGA, saga]):
         clear = {"NServiceBus.ClearTimeouts": "True", "NServiceBus.SagaId": saga_id}
@@ -159,7 +159,7 @@ def test_clearing_by_a_foreign_saga_clears_only_that(party: Party) -> None:
 @pytest.mark.behaviour(30)
 def test_clearing_a_saga_leaves_a_delayed_retry_which_keeps_its_saga(party: Party) -> None:
     saga = "7c1fdb1c-8f8a-4b4b-9d5d-b1c40094b1f5"
-    gone = party.endpoint.send_local("Ping", 1, delay=LATER, saga_id=saga)
+    cleared = party.endpoint.send_local("Ping", 1, delay=LATER, saga_id=saga)
     again = {**foreign(party.name, wire(LATER)), "NServiceBus.SagaId": saga}
     again |= {
         "NServiceBus.MessageId": "retried",
@@ -168,7 +168,7 @@ def test_clearing_a_saga_leaves_a_delayed_retry_which_keeps_its_saga(party: Part
     retry = Message(id="retried", headers=again, body=b"2")
     party.place.put(f"{party.name}.Timeouts", retry)
     retry_id = id_of_timeout(party.name, retry)
-    party.wait_until_stored(gone.id, retry_id)
+    party.wait_until_stored(cleared.id, retry_id)
 
     clear = {"NServiceBus.ClearTimeouts": "True", "NServiceBus.SagaId": saga}
     party.place.put(f"{party.name}.Timeouts", Message(id="clear", headers=clear))

@@ -51,7 +51,7 @@ class Shop:
 
     def listed(self, *arguments: str) -> list[str]:
         done = self.folder.run("--json", "deadletters", "list", *arguments)
-        return [letter["message_id"] for letter in done.json()["letters"]]
+        return [dead_letter["message_id"] for dead_letter in done.json()["letters"]]
 
 
 @pytest.fixture
@@ -118,9 +118,9 @@ def test_a_dead_letter_is_shown_whole(shop: Shop) -> None:
     shown = shop.folder.run("--json", "deadletters", "show", "m1", "--body").json()
     code, text = shop.dead("show", "m1", "--body")
 
-    [letter] = shown["letters"]
-    assert (letter["body"], letter["class_number"]) == ("größe\x1b[2J", "0x8000")
-    assert letter["headers"] == {"name": "m1"}
+    [dead_letter] = shown["letters"]
+    assert (dead_letter["body"], dead_letter["class_number"]) == ("größe\x1b[2J", "0x8000")
+    assert dead_letter["headers"] == {"name": "m1"}
     assert code == 0
     assert "because" in text
     assert "\x1b" not in text
@@ -135,8 +135,8 @@ def test_a_retried_dead_letter_keeps_its_id_and_leaves_the_queue(
 ) -> None:
     queue = ["--queue", "deadxact"] if transactional else []
     for number, destination in enumerate(("there", "nowhere")):
-        letter = a_letter(f"m{number}", destination, transactional=transactional)
-        shop.manager.place(letter)
+        dead_letter = a_letter(f"m{number}", destination, transactional=transactional)
+        shop.manager.place(dead_letter)
     shop.session.create_queues(["there"])
 
     looked = shop.folder.run("--json", "deadletters", "retry", "--all", "--dry-run", *queue)
@@ -170,7 +170,7 @@ def test_letters_are_read_page_by_page_and_later_arrivals_are_left_out(
     shop.manager.place(a_letter("m0", kept=OLD + 3))  # it was retried, and died again
     queue.delete(queue.peek(StoredCopyFilter(message_id="m1")))
 
-    assert [first.message.id, *(letter.message.id for letter in letters)] == ["m0", "m2"]
+    assert [first.message.id, *(dead_letter.message.id for dead_letter in letters)] == ["m0", "m2"]
 
 
 def test_an_export_that_cannot_begin_leaves_the_last_export_unchanged(shop: Shop) -> None:
@@ -248,13 +248,13 @@ def test_a_queue_that_is_purged_leaves_dead_letters(shop: Shop) -> None:
 
     looked = shop.folder.run("--json", "deadletters", "purge", "asleep", "--dry-run").json()
     done = shop.folder.run("--json", "deadletters", "purge", "asleep", "--delete-queue").json()
-    gone = shop.folder.run("deadletters", "purge", "asleep", "--dry-run")
+    missing = shop.folder.run("deadletters", "purge", "asleep", "--dry-run")
 
     assert (looked["messages"], looked["queue_deleted"]) == (1, False)
     assert (done["messages"], done["dead_letters"], done["queue_deleted"]) == (1, 1, True)
     assert shop.listed("--class", "NACK_Q_DELETED") == ["m1"]
     assert shop.session.missing_queues(["asleep"]) == ["asleep"]
-    assert gone.returncode == 4, gone.stdout
+    assert missing.returncode == 4, missing.stdout
 
 
 def test_journals_are_listed_and_deleted(shop: Shop) -> None:

@@ -76,8 +76,8 @@ def test_the_doctor_checks_the_destinations_of_stored_messages(delayed: Folder) 
     with closing(store):
         store.initialize(delayed.endpoint, TransactionMode.TRANSACTION_SCOPE)
         far = SystemClock().now() + 3_600_000_000
-        gone = [timeout(f"gone{n}", far, destination="gone") for n in range(2)]
-        store.store_many([*gone, timeout("fine", far, destination=delayed.endpoint)])
+        undeliverable = [timeout(f"gone{n}", far, destination="gone") for n in range(2)]
+        store.store_many([*undeliverable, timeout("fine", far, destination=delayed.endpoint)])
 
     ended = delayed.run("--json", "doctor")
 

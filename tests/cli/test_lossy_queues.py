@@ -135,7 +135,7 @@ def test_a_lossy_destination_of_another_party_is_a_warning_and_no_refusal(
     examined, findings = endpoint.doctor()
     program.stop()
 
-    told = [each for each in findings if celery in each["text"]]
+    reported = [each for each in findings if celery in each["text"]]
     assert examined == 0
-    assert [each["level"] for each in told] == ["warn", "warn"]
-    assert "auto_delete is true" in told[0]["text"]
+    assert [each["level"] for each in reported] == ["warn", "warn"]
+    assert "auto_delete is true" in reported[0]["text"]

@@ -93,13 +93,13 @@ def test_a_limit_takes_the_oldest_and_a_dry_run_takes_none(
         fail(session, unique, number, unique)
 
     looked = retry(transport, errors_of(unique), RetryRequest(limit=2, dry_run=True))
-    taken = retry(transport, errors_of(unique), RetryRequest(limit=1))
+    retried = retry(transport, errors_of(unique), RetryRequest(limit=1))
 
     assert [(each.message_id, each.result) for each in looked] == [
         ("m0", "would_retry"),
         ("m1", "would_retry"),
     ]
-    assert [(each.message_id, each.result) for each in taken] == [("m0", "retried")]
+    assert [(each.message_id, each.result) for each in retried] == [("m0", "retried")]
 
 
 @pytest.mark.parametrize("queue", ["{0}.error", "victim.Timeouts", "amq.direct", "victim"])

@@ -21,14 +21,14 @@ def test_waiting_messages_are_counted_and_a_cancel_of_a_waiting_message_takes_ef
         assert sent.returncode == 0, sent.stdout
     doomed = timeout_id(folder.endpoint, "m0")
 
-    listed, told = folder.run("--json", "list").json(), folder.run("list")
+    listed, printed = folder.run("--json", "list").json(), folder.run("list")
     shown, said = folder.run("--json", "show", doomed), folder.run("show", doomed)
     status, looked = folder.run("--json", "status").json(), folder.run("status")
     cancelled = folder.run("--json", "cancel", doomed)
 
     assert (listed["total"], listed["waiting"]) == (0, 2)
     sentence = f"2 messages wait in {folder.endpoint}.Timeouts to be stored"
-    assert sentence in told.stdout
+    assert sentence in printed.stdout
     assert shown.returncode == 3
     assert shown.json() == {"id": doomed, "state": "unknown", "waiting": 2}
     assert sentence in said.stdout
@@ -45,10 +45,10 @@ def test_while_the_broker_is_away_the_number_is_said_to_be_unknown(folder: Folde
     assert folder.run("install").returncode == 0
     folder.variables["TIMEOUTMGR_TRANSPORT"] = NO_BROKER
 
-    listed, told = folder.run("--json", "list"), folder.run("list")
+    listed, printed = folder.run("--json", "list"), folder.run("list")
     status = folder.run("--json", "status")
 
     assert (listed.returncode, listed.json()["waiting"]) == (0, None)
-    assert f"wait in {folder.endpoint}.Timeouts to be stored is not known" in told.stdout
+    assert f"wait in {folder.endpoint}.Timeouts to be stored is not known" in printed.stdout
     assert json.loads(status.stdout)["waiting"] is None
     assert json.loads(status.stdout)["unavailable"]

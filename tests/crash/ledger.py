@@ -55,7 +55,7 @@ class Ledger:
     def read(self, wait: float) -> None:
         """Take what is there now, after *wait* seconds at most."""
         for reader, arrived in zip(self._readers, self._arrived, strict=True):
-            messages = reader.look(wait)
+            messages = reader.poll(wait)
             now = self._site.clock.now()
             arrived += [(now, message) for message in messages[len(arrived) :]]
 

@@ -71,5 +71,5 @@ class Account:
 
 def _empty(queue: ErrorQueue) -> None:
     """Read *queue* until nothing comes any more; all of it is there already."""
-    while (before := len(queue.messages)) < len(queue.look(0.2)):
+    while (before := len(queue.messages)) < len(queue.poll(0.2)):
         assert before < 100_000

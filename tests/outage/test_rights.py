@@ -37,7 +37,7 @@ def test_good_messages_wait_for_a_right_that_is_missing(
             party.inbox.wait_for_id(each.message_id)
 
         assert party.telemetry.counted("moved_to_error") == 0
-        assert party.errors.look() == []
+        assert party.errors.poll() == []
         party.endpoint.close()
 
 

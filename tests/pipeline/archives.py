@@ -19,7 +19,7 @@ DAY = datetime(2024, 3, 1, tzinfo=UTC)
 _SCHEMA = pa.schema({"sequence": pa.int64(), "id": pa.string(), "at": INSTANT})
 
 
-def tell(store: Store, numbers: Iterable[int], **changed: Any) -> None:
+def write_events(store: Store, numbers: Iterable[int], **changed: Any) -> None:
     """Write an event of long ago into the history of *store* for each of *numbers*."""
     rows = [
         {

@@ -138,7 +138,7 @@ def answer(url: URL, question: str) -> str:
         return str(cursor.fetchone()[0])
 
 
-def told(error: BaseException) -> str:
+def text_of(error: BaseException) -> str:
     """Return all that a log shows of *error*."""
     return "".join(traceback.format_exception(error))
 
@@ -173,8 +173,8 @@ def test_a_password_is_in_no_error_of_an_outage() -> None:
     with pytest.raises(StorageUnavailable, match=r"me:\*\*\*@.* cannot be reached: ") as caught:
         answer(url, "SELECT 1")
 
-    assert refused not in told(caught.value)
-    assert "port 1 failed: ***" in told(caught.value)
+    assert refused not in text_of(caught.value)
+    assert "port 1 failed: ***" in text_of(caught.value)
 
 
 def test_a_password_is_in_no_error_of_a_statement(user: Callable[[str], URL]) -> None:
@@ -183,5 +183,5 @@ def test_a_password_is_in_no_error_of_a_statement(user: Callable[[str], URL]) ->
     with pytest.raises(Error) as caught:
         answer(user(by_zero), "SELECT 1/0")
 
-    assert by_zero not in told(caught.value)
+    assert by_zero not in text_of(caught.value)
     assert getattr(caught.value, "sqlstate", None) == "22012"

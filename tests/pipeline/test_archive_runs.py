@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 from sqlalchemy import delete, text
 
-from tests.pipeline.archives import DAY, publish, rows_of, tell
+from tests.pipeline.archives import DAY, publish, rows_of, write_events
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.instants import to_micros
@@ -44,7 +44,7 @@ def of(store: Store, folder: Path) -> ArchiveRuns:
 def east(store_of: Callable[[str], Store], tmp_path: Path) -> ArchiveRuns:
     """The runs of a store with four events."""
     store = store_of("sqlite")
-    tell(store, range(4))
+    write_events(store, range(4))
     return of(store, tmp_path / "lake")
 
 
@@ -52,7 +52,7 @@ def east(store_of: Callable[[str], Store], tmp_path: Path) -> ArchiveRuns:
 def west(store_of: Callable[[str], Store], tmp_path: Path) -> ArchiveRuns:
     """The runs of another store, with six events, in the same folder."""
     store = store_of("sqlite")
-    tell(store, range(10, 16))
+    write_events(store, range(10, 16))
     return of(store, tmp_path / "lake")
 
 
@@ -245,9 +245,9 @@ def test_an_id_is_not_used_again_though_its_archive_was_thrown_away(east: Archiv
 
 
 def test_exactly_the_archived_rows_are_removed(store: Store, tmp_path: Path) -> None:
-    tell(store, range(7))
+    write_events(store, range(7))
     archived = rows_of(store)
-    tell(store, range(7, 10))
+    write_events(store, range(7, 10))
     runs = of(store, tmp_path)
     run = runs.begin(NIGHT, batch=3, purge=True)
     publish(runs.target, NIGHT, identity(store), archived)
@@ -272,25 +272,25 @@ def test_unread_events_of_a_stream_stay_in_the_store_until_it_reads_them(
     runs = of(postgres, tmp_path)
     streams = StreamRuns(runs.ledger)
     stream = streams.begin(tmp_path / "live", tmp_path / "checkpoint")
-    tell(postgres, range(4))
+    write_events(postgres, range(4))
     read = newest_transaction(postgres) + 1
-    tell(postgres, range(4, 7))
+    write_events(postgres, range(4, 7))
     run = runs.begin(NIGHT, batch=3, purge=True)
     publish_all(runs)
     runs.published(run)
-    told: list[str] = []
+    reported: list[str] = []
 
     before = runs.remove(run, silent)
     streams.reached(stream, read)
-    half = runs.remove(run, told.append)
+    half = runs.remove(run, reported.append)
     purged = runs.target.purged()
     streams.reached(stream, newest_transaction(postgres) + 1)
     (left,) = runs.left_in_store(None)
     rest = runs.remove(left, silent)
 
     assert (before, half, rest) == (RemovedRows(0, held=7), RemovedRows(4, held=3), RemovedRows(3))
-    assert f"the stream into {tmp_path}/live, which is at transaction {read}" in told[-1]
-    assert told[-1].startswith("3 archived rows stay in the store")
+    assert f"the stream into {tmp_path}/live, which is at transaction {read}" in reported[-1]
+    assert reported[-1].startswith("3 archived rows stay in the store")
     assert purged == frozenset()
     assert rows_of(postgres) == []
     assert runs.ledger.runs(KIND, JobRunState.PUBLISHED) == []
@@ -301,7 +301,7 @@ def test_a_stream_that_was_given_up_holds_nothing(postgres: Store, tmp_path: Pat
     streams = StreamRuns(runs.ledger)
     folders = (tmp_path / "live", tmp_path / "checkpoint")
     streams.begin(*folders)
-    tell(postgres, range(4))
+    write_events(postgres, range(4))
     run = runs.begin(NIGHT, batch=3, purge=True)
     publish_all(runs)
 
@@ -327,7 +327,7 @@ def test_a_row_with_the_sequence_of_an_archived_row_is_not_removed(
     before, history = rows_of(east.store), east.store.tables.history
     with east.store.database.begin() as connection:  # as retention does
         connection.execute(delete(history).where(history.c.id.in_(["id2", "id3"])))
-    tell(east.store, ids, **at)
+    write_events(east.store, ids, **at)
     assert [row[0] for row in rows_of(east.store)] == [row[0] for row in before]
 
     removed = east.remove(run, silent)
@@ -339,11 +339,11 @@ def test_a_row_with_the_sequence_of_an_archived_row_is_not_removed(
 def test_a_batch_of_more_rows_than_a_statement_takes_values_is_removed(
     postgres: Store, tmp_path: Path
 ) -> None:
-    tell(postgres, range(3))
-    there, gone = rows_of(postgres), [(n, f"id{n}", n) for n in range(100, 70_100)]
+    write_events(postgres, range(3))
+    there, deleted = rows_of(postgres), [(n, f"id{n}", n) for n in range(100, 70_100)]
     runs = of(postgres, tmp_path)
     begun_before(runs, JobRunState.PUBLISHED, batch=100_000)  # as a stuck task has left it
-    publish(runs.target, NIGHT, identity(postgres), [*there, *gone])
+    publish(runs.target, NIGHT, identity(postgres), [*there, *deleted])
 
     (left,) = runs.left_in_store(None)
     removed = runs.remove(left, silent)

@@ -30,15 +30,15 @@ def write(folder: Path, text: str) -> Archive:
     return Archive(folder)
 
 
-@pytest.mark.parametrize("look", [Archive.purged, Archive.manifests])
+@pytest.mark.parametrize("read", [Archive.purged, Archive.manifests])
 @pytest.mark.parametrize(
     ("name", "missing"), [("typo", "typo is missing"), ("", "manifests is missing")]
 )
 def test_where_no_archive_is_nothing_is_read_as_if_it_were_empty(
-    tmp_path: Path, look: Callable[[Archive], object], name: str, missing: str
+    tmp_path: Path, read: Callable[[Archive], object], name: str, missing: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=f"{missing}; mount its disk, or give"):
-        look(Archive(tmp_path / name))
+        read(Archive(tmp_path / name))
 
 
 def test_an_empty_archive_is_an_archive(tmp_path: Path) -> None:

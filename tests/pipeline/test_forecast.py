@@ -63,16 +63,16 @@ def test_two_endpoints_with_one_database_are_one_store(store: Store) -> None:
     Loader(store).load([batch([row(n, due=due) for n in range(3)])])
     billing = Path(store.name).with_name("billing.toml")
     billing.write_text(Path(store.name).read_text().replace('"sales"', '"billing"'))
-    told: list[str] = []
+    reported: list[str] = []
 
     found = forecast(
         ForecastOptions(stores=(store.name, str(billing), store.name)),
         clock=SystemClock(),
-        progress=told.append,
+        progress=reported.append,
     )
 
     assert (found.messages, found.destinations) == (3, {"billing": 3})
-    assert told == [f"counting in {store.name}"]
+    assert reported == [f"counting in {store.name}"]
 
 
 WITHOUT_THE_EXTRA = """

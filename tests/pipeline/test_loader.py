@@ -33,12 +33,12 @@ def dispatch(store: Store, some: int) -> None:
     """Dispatch *some* that are due."""
     timeouts = store.persistence.timeouts("sales", SystemClock())
     chunk = timeouts.claim(timeouts.now(), some, "me")
-    with timeouts.lock_for_dispatch(chunk.token, chunk.keys) as taken:
-        assert len(taken.timeouts) == some
-        taken.close(
+    with timeouts.lock_for_dispatch(chunk.token, chunk.keys) as locked:
+        assert len(locked.timeouts) == some
+        locked.close(
             [
                 Outcome(key=one.key, kind=OutcomeKind.DISPATCHED, at=one.due + 1_000)
-                for one in taken.timeouts
+                for one in locked.timeouts
             ]
         )
 

@@ -12,7 +12,7 @@ import pyarrow.parquet as pq
 import pytest
 from sqlalchemy import delete
 
-from tests.pipeline.archives import publish, rows_of, tell
+from tests.pipeline.archives import publish, rows_of, write_events
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.pipeline.jobs.archived import ROW, Archive
@@ -56,7 +56,7 @@ def east(store_of: Callable[[str], Store]) -> Store:
 @pytest.fixture
 def west(store_of: Callable[[str], Store]) -> Store:
     store = store_of("sqlite")
-    tell(store, range(10, 13))
+    write_events(store, range(10, 13))
     return store
 
 
@@ -94,7 +94,7 @@ def test_an_event_counts_once_whenever_it_is_archived(
     east: Store, west: Store, tmp_path: Path
 ) -> None:
     for times in combinations_with_replacement(range(4), 3):
-        tell(east, range(4))
+        write_events(east, range(4))
 
         found = seen_when(times, east, west, tmp_path / "-".join(map(str, times)))
 
@@ -105,12 +105,14 @@ def test_an_archive_counts_for_the_given_stores_only(
     east: Store, west: Store, tmp_path: Path
 ) -> None:
     lake = Archive(tmp_path / "lake")
-    tell(east, range(2))
+    write_events(east, range(2))
     for name, store in (("east", east), ("west", west)):
         publish(lake, name, identity(store), rows_of(store))
-    told: list[str] = []
+    reported: list[str] = []
 
-    with looked_at((east.name,), lake.folder, clock=SystemClock(), progress=told.append) as held:
+    with looked_at(
+        (east.name,), lake.folder, clock=SystemClock(), progress=reported.append
+    ) as held:
         one = [run.run_id for run in held.archived]
     with looked_at((west.name, east.name), lake.folder, clock=SystemClock()) as held:
         both = [run.run_id for run in held.archived]
@@ -119,7 +121,7 @@ def test_an_archive_counts_for_the_given_stores_only(
         every = [run.run_id for run in held.archived]
 
     assert (one, both, every) == (["east"], ["east", "west"], ["east", "west"])
-    assert told == ["1 of 2 archived runs, of other stores, do not count"]
+    assert reported == ["1 of 2 archived runs, of other stores, do not count"]
     assert found == ["id0", "id1", "id10", "id11", "id12"]
 
 

@@ -41,5 +41,5 @@ def test_rows_for_an_unknown_endpoint_are_refused(sqlite: Store, tmp_path: Path)
     refused = CliRunner().invoke(cli, [*words, "--dataset", "spring", "--endpoint", "slaes"])
 
     assert refused.exit_code == Exit.CONFIGURATION, refused.output
-    told = json.loads(refused.output)
-    assert "no endpoint 'slaes'" in told["error"]
+    answer = json.loads(refused.output)
+    assert "no endpoint 'slaes'" in answer["error"]

@@ -51,7 +51,7 @@ class Follower:
         self.offset = self.reader.initialOffset()
         self.seen: list[str] = []
 
-    def look(self, limit: Any = ALL) -> None:
+    def poll(self, limit: Any = ALL) -> None:
         end = self.reader.latestOffset(self.offset, limit)
         for part in self.reader.partitions(self.offset, end):
             for each in self.reader.read(part):
@@ -66,15 +66,15 @@ def test_a_late_commit_is_seen_and_no_event_twice(postgres: Store) -> None:
         slow.execute(insert(history), events(["early, and late"]))
         with open_transaction(postgres) as quick:
             quick.execute(insert(history), events(["quick"]))
-        follower.look()
+        follower.poll()
         # Its sequence is higher, and it is there; but something before it is still to come.
         before = list(follower.seen)
         with open_transaction(postgres) as other:
             other.execute(insert(history), events(["other"]))
-        follower.look()
+        follower.poll()
     settle(postgres)
-    follower.look()
-    follower.look()
+    follower.poll()
+    follower.poll()
 
     assert before == []
     assert sorted(follower.seen) == ["early, and late", "other", "quick"]
@@ -84,7 +84,7 @@ def test_a_micro_batch_is_bounded_by_whole_transactions(postgres: Store) -> None
     history = postgres.tables.history
     for at in range(5):
         with open_transaction(postgres) as connection:
-            connection.execute(insert(history), events([f"{at}{letter}" for letter in "abc"]))
+            connection.execute(insert(history), events([f"{at}{suffix}" for suffix in "abc"]))
     settle(postgres)
     index_transactions(postgres)
     index_transactions(postgres)  # twice is fine
@@ -92,11 +92,11 @@ def test_a_micro_batch_is_bounded_by_whole_transactions(postgres: Store) -> None
     steps = []
 
     for _ in range(4):
-        follower.look(ReadMaxRows(4))
+        follower.poll(ReadMaxRows(4))
         steps.append(len(follower.seen))
 
     assert steps == [3, 6, 9, 12]
-    follower.look(ReadMaxRows(1))
+    follower.poll(ReadMaxRows(1))
     assert len(set(follower.seen)) == len(follower.seen) == 15
 
 
@@ -107,14 +107,14 @@ def test_once_ends_where_it_was_when_it_began(postgres: Store) -> None:
     follower.reader.prepareForTriggerAvailableNow()
     Loader(postgres).load([batch([row(2)])])
 
-    follower.look()
+    follower.poll()
 
     assert follower.seen == [row(1)["id"]]
 
 
 def test_a_checkpoint_of_another_database_is_refused(postgres: Store) -> None:
     follower = Follower(postgres)
-    follower.look()
+    follower.poll()
     here = follower.offset
 
     for changed, sentence in [
@@ -124,7 +124,7 @@ def test_a_checkpoint_of_another_database_is_refused(postgres: Store) -> None:
     ]:
         follower.offset = here | changed
         with pytest.raises(RunConflict, match=sentence):
-            follower.look()
+            follower.poll()
 
 
 def test_a_stream_may_continue_after_a_failover_that_lost_nothing(postgres: Store) -> None:
@@ -133,7 +133,7 @@ def test_a_stream_may_continue_after_a_failover_that_lost_nothing(postgres: Stor
     Loader(postgres).load([batch([row(1)])])
     settle(postgres)
 
-    follower.look()
+    follower.poll()
 
     assert follower.seen == [row(1)["id"]]
     assert follower.offset["timeline"] != 7
@@ -193,18 +193,18 @@ def test_the_index_is_waited_for_beyond_every_limit(
     postgres: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(deadlines, "ANSWER", 0.5)
-    told: list[str] = []
+    reported: list[str] = []
     with hurried(postgres), ThreadPoolExecutor(1) as aside, build_held_up(postgres):
-        building = aside.submit(index_transactions, postgres, progress=told.append)
+        building = aside.submit(index_transactions, postgres, progress=reported.append)
         eventually(lambda: build_that_waits(postgres, seconds=1.0), "the build waits")
 
     assert building.result() is True
     assert index_is_valid(postgres)
-    assert [one.partition(":")[0] for one in told] == ["building the index on transactions"]
+    assert [one.partition(":")[0] for one in reported] == ["building the index on transactions"]
 
 
 def test_an_index_left_by_a_dead_build_is_made_anew(postgres: Store) -> None:
-    told: list[str] = []
+    reported: list[str] = []
     cancel = text("SELECT pg_cancel_backend(:pid)")
     with ThreadPoolExecutor(1) as aside, build_held_up(postgres):
         building = aside.submit(index_transactions, postgres)
@@ -215,11 +215,11 @@ def test_an_index_left_by_a_dead_build_is_made_anew(postgres: Store) -> None:
             building.result()
     left = index_is_valid(postgres)
 
-    assert index_transactions(postgres, progress=told.append)
+    assert index_transactions(postgres, progress=reported.append)
 
     assert left is False
     assert index_is_valid(postgres)
-    assert [one.split()[0] for one in told] == ["removing", "building"]
+    assert [one.split()[0] for one in reported] == ["removing", "building"]
 
 
 def test_a_stop_ends_the_build_of_the_index(postgres: Store) -> None:
@@ -235,19 +235,19 @@ def test_a_stop_ends_the_build_of_the_index(postgres: Store) -> None:
 
 
 def test_of_two_that_begin_at_once_one_builds_the_index(postgres: Store) -> None:
-    told: list[str] = []
+    reported: list[str] = []
     stop = threading.Event()
     stop.set()
     with ThreadPoolExecutor(2) as aside, build_held_up(postgres):
         first = aside.submit(index_transactions, postgres)
         eventually(lambda: build_that_waits(postgres), "the build waits")
         stopped = index_transactions(postgres, stopped=stop.is_set)
-        second = aside.submit(index_transactions, postgres, progress=told.append)
-        eventually(lambda: told, "the other waits")
+        second = aside.submit(index_transactions, postgres, progress=reported.append)
+        eventually(lambda: reported, "the other waits")
 
     assert stopped is False
     assert (first.result(), second.result()) == (True, True)
-    assert told == ["waiting for another process, which builds the index on transactions"]
+    assert reported == ["waiting for another process, which builds the index on transactions"]
     assert index_is_valid(postgres)
 
 

@@ -44,14 +44,14 @@ def test_a_transaction_in_another_database_is_named_with_its_process(postgres: S
 
 def test_a_lag_is_logged_after_half_a_minute_and_then_once_a_minute() -> None:
     clock = FakeClock()
-    told: list[str] = []
+    reported: list[str] = []
     lag = Lag(xid=7, transactions=3, pid=1, database="other")
-    teller = LagReporter(lambda: lag, clock.monotonic, told.append)
+    teller = LagReporter(lambda: lag, clock.monotonic, reported.append)
     at: list[float] = []
 
     for _ in range(120):
         teller.poll()
-        at += [clock.monotonic() - 1_000] * (len(told) - len(at))
+        at += [clock.monotonic() - 1_000] * (len(reported) - len(at))
         clock.advance(1)
 
     assert at == [30, 90]
@@ -59,29 +59,29 @@ def test_a_lag_is_logged_after_half_a_minute_and_then_once_a_minute() -> None:
 
 def test_a_transaction_that_ends_soon_is_not_logged() -> None:
     clock = FakeClock()
-    told: list[str] = []
+    reported: list[str] = []
     numbers = iter(range(1_000))
     teller = LagReporter(
-        lambda: Lag(xid=next(numbers), transactions=3), clock.monotonic, told.append
+        lambda: Lag(xid=next(numbers), transactions=3), clock.monotonic, reported.append
     )
 
     for _ in range(120):
         teller.poll()
         clock.advance(1)
 
-    assert told == []
+    assert reported == []
 
 
 def test_no_lag_is_logged_if_no_event_waits() -> None:
     clock = FakeClock()
-    told: list[str] = []
-    teller = LagReporter(lambda: Lag(xid=7, transactions=0), clock.monotonic, told.append)
+    reported: list[str] = []
+    teller = LagReporter(lambda: Lag(xid=7, transactions=0), clock.monotonic, reported.append)
 
     for _ in range(120):
         teller.poll()
         clock.advance(1)
 
-    assert told == []
+    assert reported == []
 
 
 def test_a_prepared_transaction_is_named_with_its_end() -> None:

@@ -16,8 +16,8 @@ LAKE, CHECKPOINT = Path("/lake/live"), Path("/lake/checkpoint")
 
 def low_water(store: Store) -> int | None:
     with store.database.read() as connection:
-        mark: StreamPosition | None = StreamRuns(JobLedger(store)).low_water(connection)
-    return None if mark is None else mark.xid
+        position: StreamPosition | None = StreamRuns(JobLedger(store)).low_water(connection)
+    return None if position is None else position.xid
 
 
 def test_low_water_is_the_position_of_the_slowest_stream(store: Store) -> None:
@@ -66,9 +66,9 @@ def test_a_stream_that_was_given_up_begins_with_a_warning_and_without_its_positi
     streams.recognise(run_id, "a")
     streams.reached(run_id, 10)
     streams.abort(LAKE, CHECKPOINT)
-    told: list[str] = []
+    reported: list[str] = []
 
-    streams.recognise(streams.begin(LAKE, CHECKPOINT, told.append), "b")
+    streams.recognise(streams.begin(LAKE, CHECKPOINT, reported.append), "b")
 
     assert low_water(store) == 0
-    assert "archive has removed since then are not in /lake/live" in told[0]
+    assert "archive has removed since then are not in /lake/live" in reported[0]

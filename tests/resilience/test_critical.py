@@ -19,7 +19,9 @@ def nothing() -> None:
     """Stop nothing."""
 
 
-def told(*hooks: CriticalErrorHook, action: CriticalAction = CriticalAction.STOP) -> CriticalErrors:
+def critical_errors(
+    *hooks: CriticalErrorHook, action: CriticalAction = CriticalAction.STOP
+) -> CriticalErrors:
     """Return critical errors with hooks, of an endpoint that runs."""
     critical = CriticalErrors(hooks, action)
     critical.started(nothing)
@@ -29,7 +31,7 @@ def told(*hooks: CriticalErrorHook, action: CriticalAction = CriticalAction.STOP
 @pytest.mark.behaviour(78)
 def test_a_hook_gets_error_exception_and_stop() -> None:
     seen: list[CriticalErrorContext] = []
-    critical = told(seen.append)
+    critical = critical_errors(seen.append)
 
     critical.raise_error(SENTENCE, CAUSE)
     critical.join(SOON)
@@ -39,7 +41,9 @@ def test_a_hook_gets_error_exception_and_stop() -> None:
 
 def test_hooks_run_in_order_of_registration() -> None:
     ran: list[int] = []
-    critical = told(*(lambda _, number=number: ran.append(number) for number in range(5)))
+    critical = critical_errors(
+        *(lambda _, number=number: ran.append(number) for number in range(5))
+    )
 
     critical.raise_error(SENTENCE, CAUSE)
     critical.join(SOON)
@@ -56,7 +60,7 @@ def test_a_hook_that_raises_is_logged_and_the_next_one_runs(
         raise kind("the first hook")
 
     ran = threading.Event()
-    critical = told(explode, lambda _: ran.set())
+    critical = critical_errors(explode, lambda _: ran.set())
 
     critical.raise_error(SENTENCE, CAUSE)
     critical.join(SOON)
@@ -93,7 +97,7 @@ def test_each_error_before_the_start_reaches_the_hooks_once_after_it() -> None:
 @pytest.mark.behaviour(79)
 def test_an_error_after_the_stop_waits_for_the_next_start() -> None:
     seen: list[str] = []
-    critical = told(lambda context: seen.append(context.error))
+    critical = critical_errors(lambda context: seen.append(context.error))
     critical.stopped()
 
     critical.raise_error(SENTENCE, CAUSE)
@@ -108,7 +112,7 @@ def test_an_error_after_the_stop_waits_for_the_next_start() -> None:
 @pytest.mark.behaviour(80)
 def test_hooks_run_off_the_thread_that_raises() -> None:
     threads: list[int] = []
-    critical = told(lambda _: threads.append(threading.get_ident()))
+    critical = critical_errors(lambda _: threads.append(threading.get_ident()))
 
     critical.raise_error(SENTENCE, CAUSE)
     critical.join(SOON)
@@ -124,7 +128,7 @@ def test_raising_returns_while_a_hook_still_runs() -> None:
         release.wait(SOON)
         ended.set()
 
-    critical = told(wait)
+    critical = critical_errors(wait)
 
     critical.raise_error(SENTENCE, CAUSE)
 
@@ -191,7 +195,7 @@ def test_a_hook_takes_the_place_of_the_default_action() -> None:
 
 
 def test_the_first_critical_error_is_kept_as_the_reason_of_the_end() -> None:
-    critical = told(lambda _: None)
+    critical = critical_errors(lambda _: None)
 
     critical.raise_error("first", CAUSE)
     critical.raise_error("second", CAUSE)
@@ -202,4 +206,4 @@ def test_the_first_critical_error_is_kept_as_the_reason_of_the_end() -> None:
 
 def test_an_error_needs_a_sentence() -> None:
     with pytest.raises(ValueError, match="sentence"):
-        told().raise_error("", CAUSE)
+        critical_errors().raise_error("", CAUSE)

@@ -230,8 +230,8 @@ def test_a_lost_reply_without_a_cut_is_silence(proxy: FaultProxy, client: socket
 
 
 def test_a_server_that_is_not_there_is_a_closed_connection() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as occupied:
+        port = occupied.getsockname()[1]
     with (
         FaultProxy("localhost", port) as proxy,
         socket.create_connection(("127.0.0.1", proxy.port), timeout=10) as client,

@@ -73,9 +73,9 @@ def test_a_claim_whose_commit_is_unknown_loses_nothing(
     except StorageUnavailable:
         first = ()
     assert database_proxy.fired == 1
-    taken = store.key_of("a")
-    assert taken is not None
-    with store.lock_for_dispatch("", [taken]) as found:
+    key_of_a = store.key_of("a")
+    assert key_of_a is not None
+    with store.lock_for_dispatch("", [key_of_a]) as found:
         ids = [one.id for one in found.timeouts]
 
     assert [key.id for key in first] in ([], ["a"])

@@ -44,7 +44,7 @@ class Proxy:
         for thread in self._threads:
             thread.join(10)
 
-    def hold_answers(self) -> None:
+    def stop_answers(self) -> None:
         """Let no more answers of the server through."""
         self._answers_flow.clear()
 

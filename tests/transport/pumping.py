@@ -20,7 +20,7 @@ RECEIVE = TransactionMode.RECEIVE_ONLY
 SCOPE = TransactionMode.TRANSACTION_SCOPE
 SAFE = [RECEIVE, TransactionMode.SENDS_ATOMIC_WITH_RECEIVE, SCOPE]
 AWAY = StorageUnavailable("storage is away")
-GONE = TransportUnavailable("broker is gone")
+BROKER_AWAY = TransportUnavailable("broker is gone")
 
 
 class Mill:
@@ -96,7 +96,7 @@ class Mill:
     def always_fails(self, message_id: str, error: Exception | None = None) -> None:
         self.failures[message_id] = [error or RuntimeError(f"{message_id} is poison")]
 
-    def turn(self) -> int:
+    def pump_once(self) -> int:
         return self.pump.pump_once(self.session, self.receiver, 0.0)
 
     @property

@@ -38,13 +38,13 @@ def test_a_message_arrives_as_it_was_sent(
 def test_amqp_properties_repeat_our_headers_for_strangers(
     session: TransportSession, queue: str, raw_channel: amqp.Channel
 ) -> None:
-    told = {
+    given = {
         names.CORRELATION_ID: "correlation",
         names.REPLY_TO: "replies",
         names.ENCLOSED_MESSAGE_TYPES: "Sales.OrderPlaced",
     }
 
-    session.send([Outgoing(queue, Message(id="1", headers=told))])
+    session.send([Outgoing(queue, Message(id="1", headers=given))])
 
     properties = raw_channel.basic_get(queue, no_ack=True).properties
     assert properties == {
@@ -55,7 +55,7 @@ def test_amqp_properties_repeat_our_headers_for_strangers(
         "correlation_id": "correlation",
         "reply_to": "replies",
         "type": "Sales.OrderPlaced",
-        "application_headers": told,
+        "application_headers": given,
     }
 
 

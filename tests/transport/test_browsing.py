@@ -1,4 +1,4 @@
-"""A look into a queue moves nothing, settles nothing, and counts towards no delivery limit."""
+"""Browsing a queue moves nothing, settles nothing, and counts towards no delivery limit."""
 
 from __future__ import annotations
 
@@ -74,9 +74,9 @@ def test_browsing_that_is_broken_off_leaves_all_messages(
     ids = fill(session, queue, 10)
     assert isinstance(session, BrowsesQueues)
 
-    look = session.browse(queue, 10)
-    first = next(look).message.id
-    look.close()
+    browsing = session.browse(queue, 10)
+    first = next(browsing).message.id
+    browsing.close()
 
     assert first == ids[0]
     assert seen(session, queue) == ids

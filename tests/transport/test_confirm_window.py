@@ -139,7 +139,7 @@ def test_without_answers_all_is_unknown_and_the_connection_is_not_used_again(
 ) -> None:
     with opened(through_proxy) as session:
         assert session.send(messages(queue, 3)) == [SendResult.CONFIRMED] * 3
-        proxy.hold_answers()
+        proxy.stop_answers()
 
         unknown = session.send(messages(queue, 3))
         proxy.let_through()
@@ -156,7 +156,7 @@ def test_an_unknown_window_says_unknown_of_the_windows_behind_it(
     with opened(through_proxy, confirm_window=2) as session:
         session.ping()
         session.send(messages(queue, 1))
-        proxy.hold_answers()
+        proxy.stop_answers()
 
         results = session.send(messages(queue, 6))
 
@@ -199,7 +199,7 @@ def test_a_broker_that_does_not_answer_is_not_waited_for_for_ever(
 ) -> None:
     with opened(through_proxy) as session:
         session.ping()
-        proxy.hold_answers()
+        proxy.stop_answers()
 
         with pytest.raises(TransportUnavailable):
             session.ping()
@@ -335,7 +335,7 @@ def test_a_sending_that_is_cut_off_is_unknown_and_the_next_send_is_confirmed(
 ) -> None:
     with opened(through_proxy) as session:
         session.send(messages(queue, 1))
-        proxy.hold_answers()
+        proxy.stop_answers()
         sending = starting(session).start_sending(messages(queue, 3))
         proxy.cut()
         proxy.let_through()
@@ -352,7 +352,7 @@ def test_a_confirm_of_a_sending_without_a_wait_does_not_count_for_a_later_send(
 ) -> None:
     with opened(through_proxy) as session:
         session.send(messages(queue, 1))
-        proxy.hold_answers()
+        proxy.stop_answers()
         starting(session).start_sending(messages(queue, 3))
 
         results = session.send(messages(queue, 2))
@@ -376,8 +376,8 @@ def test_several_are_under_way_and_each_is_asked_for_its_own(
         results = [second.results(), first.results(), third]
         arrived = bodies(session, queue)
 
-    taken = SendResult.CONFIRMED
-    assert results == [[taken] * 3, [taken] * 2 + [SendResult.UNROUTABLE], [taken]]
+    confirmed = SendResult.CONFIRMED
+    assert results == [[confirmed] * 3, [confirmed] * 2 + [SendResult.UNROUTABLE], [confirmed]]
     assert arrived == [one.message.id for one in sent]
 
 
@@ -415,7 +415,7 @@ def test_a_sending_under_way_on_a_lost_connection_is_unknown_and_the_next_is_sen
 ) -> None:
     with opened(through_proxy) as session:
         session.send(messages(queue, 1))
-        proxy.hold_answers()
+        proxy.stop_answers()
         first = starting(session).start_sending(messages(queue, 3))
         proxy.cut()
         proxy.let_through()

@@ -53,7 +53,7 @@ class Deciding(Broker):
     def __init__(self) -> None:
         super().__init__()
         self.made: list[One] = []
-        self.taken: list[One] = []
+        self.accepted: list[One] = []
         self.waited_for: Sequence[One] | None = None
         self.is_lost = False
 
@@ -64,12 +64,12 @@ class Deciding(Broker):
             new = [self.made[int(body)] for body in self.published[seen:]]
             for tag, one in enumerate(new, seen + 1):
                 one.tag = tag
-            self.taken += new
+            self.accepted += new
             assert len(self.open) <= SIZE
 
     @property
     def open(self) -> list[One]:
-        return [one for one in self.taken if not one.is_answered]
+        return [one for one in self.accepted if not one.is_answered]
 
     def idle(self) -> None:
         if self.waited_for is not None:

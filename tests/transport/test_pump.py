@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.makers import a_message
-from tests.transport.pumping import GONE, NONE, SAFE, SCOPE, Mill
+from tests.transport.pumping import BROKER_AWAY, NONE, SAFE, SCOPE, Mill
 from timeoutmgr.contracts import TransactionMode
 from timeoutmgr.errors import MessageRejected
 
@@ -15,7 +15,7 @@ def test_a_handled_message_is_acknowledged(mode: TransactionMode) -> None:
     mill = Mill(mode)
     mill.put("a")
 
-    assert mill.turn() == 1
+    assert mill.pump_once() == 1
 
     assert (mill.held, mill.errors) == ([], [])
 
@@ -24,7 +24,7 @@ def test_a_handled_message_is_acknowledged(mode: TransactionMode) -> None:
 def test_a_message_is_acknowledged_only_after_its_step(mode: TransactionMode) -> None:
     mill = Mill(mode)
     mill.put("a")
-    mill.turn()
+    mill.pump_once()
 
     acked = next(n for n, line in enumerate(mill.transport.journal) if line.startswith("ack"))
     assert mill.transport.journal.index("step") < acked
@@ -33,7 +33,7 @@ def test_a_message_is_acknowledged_only_after_its_step(mode: TransactionMode) ->
 def test_in_mode_none_a_message_is_acknowledged_before_its_step() -> None:
     mill = Mill(NONE)
     mill.put("a")
-    mill.turn()
+    mill.pump_once()
 
     assert mill.transport.journal == ["ack a", "step"]
 
@@ -47,7 +47,7 @@ def test_a_batch_of_large_messages_is_a_step_for_as_many_as_are_held_together(
         mill.transport.put("sales", a_message(name, b"x" * size))
     mill.always_fails("m3", MessageRejected("too large for its own good"))
 
-    mill.turn()
+    mill.pump_once()
 
     assert mill.batches == [["m1", "m2"], ["m3"], ["m4"]]
     assert mill.errors == ["m3"]
@@ -58,7 +58,7 @@ def test_a_batch_is_one_step_and_one_acknowledgement() -> None:
     mill = Mill(SCOPE, batch=10)
     mill.put("a", "b", "c")
 
-    assert mill.turn() == 3
+    assert mill.pump_once() == 3
 
     assert mill.batches == [["a", "b", "c"]]
     assert mill.transport.journal.count("commit") == 1
@@ -68,7 +68,7 @@ def test_every_session_is_closed_when_the_pump_ends() -> None:
     mill = Mill()
     mill.session.close()
     mill.put("a")
-    mill.transport.fail("receive", GONE, ValueError("bug"))
+    mill.transport.fail("receive", BROKER_AWAY, ValueError("bug"))
 
     mill.pump.run()
 

@@ -24,7 +24,7 @@ def test_a_failing_message_is_retried_later_where_something_can_delay(
     mill.put("a")
     mill.always_fails("a")
 
-    mill.turn()
+    mill.pump_once()
 
     assert mill.batches == [["a"]] * 2
     assert (mill.transport.ids("sales.Timeouts"), mill.held, mill.errors) == (["a"], [], [])
@@ -36,7 +36,7 @@ def test_after_the_last_delayed_retry_a_message_goes_to_the_error_queue() -> Non
     mill.put("a", retries="3")
     mill.always_fails("a")
 
-    mill.turn()
+    mill.pump_once()
 
     assert mill.errors == ["a"]
 
@@ -46,7 +46,7 @@ def test_without_anything_that_can_delay_a_message_goes_to_the_error_queue() -> 
     mill.put("a")
     mill.always_fails("a")
 
-    mill.turn()
+    mill.pump_once()
 
     assert mill.errors == ["a"]
 
@@ -60,7 +60,7 @@ def test_a_message_that_cannot_be_sent_once_more_goes_to_the_error_queue(
     mill.always_fails("a")
     mill.transport.fail("send", InvalidMessage("its headers have no room for another"))
 
-    mill.turn()
+    mill.pump_once()
 
     assert (mill.transport.ids("sales.Timeouts"), mill.held, mill.errors) == ([], [], ["a"])
 
@@ -72,6 +72,6 @@ def test_a_message_stays_until_its_delayed_retry_is_confirmed() -> None:
     mill.transport.script("sales.Timeouts", SendResult.UNKNOWN)
 
     with pytest.raises(TransportUnavailable):
-        mill.turn()
+        mill.pump_once()
 
     assert mill.held == ["a"]

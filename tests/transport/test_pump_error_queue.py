@@ -8,7 +8,7 @@ from itertools import count
 
 import pytest
 
-from tests.transport.pumping import GONE, SAFE, Mill
+from tests.transport.pumping import BROKER_AWAY, SAFE, Mill
 from timeoutmgr.contracts import SendResult, TransactionMode
 from timeoutmgr.errors import MessageRejected, TransportUnavailable
 from timeoutmgr.message import headers
@@ -32,7 +32,7 @@ def test_a_message_stays_in_its_queue_until_the_error_queue_confirms_its_copy(
     mill.transport.script("error", answer)
 
     with pytest.raises(TransportUnavailable):
-        mill.turn()
+        mill.pump_once()
 
     assert (mill.held, mill.errors) == (["a"], [])
 
@@ -44,7 +44,7 @@ def test_a_refused_full_copy_is_replaced_by_a_minimal_copy() -> None:
     mill.always_fails("a")
     mill.transport.script("error", SendResult.REFUSED)
 
-    mill.turn()
+    mill.pump_once()
 
     [copy] = mill.transport.messages("error")
     assert headers.EXCEPTION_STACK not in copy.headers
@@ -60,7 +60,7 @@ def test_a_message_stays_when_the_minimal_copy_is_refused_too() -> None:
     mill.transport.script("error", SendResult.REFUSED, SendResult.REFUSED)
 
     with pytest.raises(TransportUnavailable):
-        mill.turn()
+        mill.pump_once()
 
     assert mill.held == ["a"]
 
@@ -72,7 +72,7 @@ def test_a_message_whose_copy_failed_is_moved_by_a_later_pass_of_the_pump(
     mill = Mill(mode)
     mill.put("a")
     mill.always_fails("a")
-    mill.transport.script("error", GONE)
+    mill.transport.script("error", BROKER_AWAY)
 
     mill.pump.run()
 
@@ -89,7 +89,7 @@ def test_a_rejected_message_is_moved_and_the_rest_is_settled_once(mode: Transact
 
     mill.before_step = reject
 
-    mill.turn()
+    mill.pump_once()
 
     assert mill.batches == [["a", "b", "c"]]
     assert (mill.held, mill.errors) == ([], ["b"])
@@ -104,10 +104,10 @@ def test_a_rejected_message_stays_until_the_error_queue_confirms_its_copy(
     mill = Mill(mode, batch=2)
     mill.put("a", "b")
     mill.before_step = lambda batch, work: work.reject(batch[0], MessageRejected("no"))
-    mill.transport.script("error", GONE)
+    mill.transport.script("error", BROKER_AWAY)
 
     with pytest.raises(TransportUnavailable):
-        mill.turn()
+        mill.pump_once()
 
     assert (mill.held, mill.errors) == (["a"], [])
 
@@ -125,7 +125,7 @@ def test_a_message_that_is_rejected_when_it_is_tried_again_is_moved() -> None:
 
     mill.before_step = reject_at_last
 
-    mill.turn()
+    mill.pump_once()
 
     [copy] = mill.transport.messages("error")
     assert copy.headers[headers.EXCEPTION_MESSAGE] == "other content"
@@ -160,7 +160,7 @@ def test_a_message_is_copied_and_acknowledged_before_the_log_hears_of_it(
     onlooker.mill.put("a")
     onlooker.mill.always_fails("a", MessageRejected("a is no timeout"))
 
-    onlooker.mill.turn()
+    onlooker.mill.pump_once()
 
     # At ERROR, and at INFO too where the logger takes it.
     assert onlooker.seen
@@ -174,7 +174,7 @@ def test_a_log_line_shows_80_characters_of_an_id_and_512_of_an_error(
     mill.put("?" * 131_072)
     mill.always_fails("?" * 131_072, MessageRejected("#" * 131_072))
 
-    mill.turn()
+    mill.pump_once()
 
     [record] = [each for each in caplog.records if each.levelno == logging.ERROR]
     line, *behind = record.getMessage().splitlines()

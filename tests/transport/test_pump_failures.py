@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from tests.support.makers import a_message
-from tests.transport.pumping import AWAY, GONE, NONE, SAFE, SCOPE, Mill
+from tests.transport.pumping import AWAY, BROKER_AWAY, NONE, SAFE, SCOPE, Mill
 from timeoutmgr.contracts import TransactionMode
 from timeoutmgr.errors import DeliveryUnknown, MessageRejected
 from timeoutmgr.message import headers
@@ -24,7 +24,7 @@ def test_a_message_that_keeps_failing_goes_to_the_error_queue_after_five_attempt
     mill.put("a")
     mill.always_fails("a")
 
-    mill.turn()
+    mill.pump_once()
 
     assert mill.batches == [["a"]] * 5
     assert (mill.errors, mill.held) == (["a"], [])
@@ -42,7 +42,7 @@ def test_a_message_that_recovers_in_time_is_not_moved() -> None:
             mill.failures.clear()
 
     mill.before_step = recover
-    mill.turn()
+    mill.pump_once()
 
     assert (len(attempts), mill.errors, mill.held) == (3, [], [])
 
@@ -52,7 +52,7 @@ def test_a_rejected_message_goes_to_the_error_queue_at_once() -> None:
     mill.put("a")
     mill.always_fails("a", MessageRejected("no timeout"))
 
-    mill.turn()
+    mill.pump_once()
 
     assert (mill.batches, mill.errors) == ([["a"]], ["a"])
 
@@ -63,7 +63,7 @@ def test_in_mode_none_the_first_failure_goes_to_the_error_queue() -> None:
     mill.put("a")
     mill.always_fails("a")
 
-    mill.turn()
+    mill.pump_once()
 
     assert (mill.batches, mill.errors) == ([["a"]], ["a"])
 
@@ -74,7 +74,7 @@ def test_in_mode_none_a_message_is_acknowledged_once_also_when_its_batch_fails()
     mill.put("a", "poison", "b")
     mill.always_fails("poison")
 
-    mill.turn()
+    mill.pump_once()
 
     acks = [line for line in mill.transport.journal if line.startswith("ack")]
     assert acks == ["ack a", "ack poison", "ack b"]
@@ -82,7 +82,7 @@ def test_in_mode_none_a_message_is_acknowledged_once_also_when_its_batch_fails()
 
 
 @pytest.mark.behaviour(33)
-@pytest.mark.parametrize("error", [AWAY, GONE, DeliveryUnknown("no confirm")])
+@pytest.mark.parametrize("error", [AWAY, BROKER_AWAY, DeliveryUnknown("no confirm")])
 def test_in_mode_none_an_outage_does_not_swallow_the_message(error: Exception) -> None:
     mill = Mill(NONE)
     mill.put("a")
@@ -104,7 +104,7 @@ def test_a_poison_message_does_not_sink_its_batch(mode: TransactionMode) -> None
         lambda: handled.extend(received.message.id for received in batch)
     )
 
-    mill.turn()
+    mill.pump_once()
 
     assert sorted(handled) == ["a", "b", "c"]
     assert (mill.errors, mill.held) == (["poison"], [])
@@ -117,7 +117,7 @@ def test_the_sends_of_a_failing_step_are_rolled_back() -> None:
     mill.always_fails("a")
     mill.before_step = lambda batch, work: work.send([Outgoing("billing", a_message("partial"))])
 
-    mill.turn()
+    mill.pump_once()
 
     assert mill.transport.ids("billing") == []
     assert mill.transport.journal.count("rollback") == 5
@@ -129,7 +129,7 @@ def test_the_copy_in_the_error_queue_names_the_queue_it_failed_in() -> None:
     mill.put("a")
     mill.always_fails("a")
 
-    mill.turn()
+    mill.pump_once()
 
     [copy] = mill.transport.messages("error")
     assert copy.headers[headers.FAILED_QUEUE] == "sales"
@@ -140,7 +140,7 @@ def test_an_unreadable_envelope_goes_to_the_error_queue_without_a_step() -> None
     mill = Mill()
     mill.transport.put("sales", a_message("a", b"\xff"), defect="headers are no UTF-8")
 
-    mill.turn()
+    mill.pump_once()
 
     [copy] = mill.transport.messages("error")
     assert (mill.batches, mill.held) == ([], [])
@@ -154,7 +154,7 @@ def test_an_unreadable_envelope_does_not_keep_its_batch_from_the_step() -> None:
     mill.transport.put("sales", a_message("broken"), defect="headers are no UTF-8")
     mill.put("b")
 
-    mill.turn()
+    mill.pump_once()
 
     assert (mill.batches, mill.errors, mill.held) == ([["a", "b"]], ["broken"], [])
 
@@ -167,7 +167,7 @@ def test_the_neighbours_of_a_rejected_message_are_not_rejected_with_it(
     mill.put("a", "wrong", "b")
     mill.always_fails("wrong", MessageRejected("no retry can mend it"))
 
-    mill.turn()
+    mill.pump_once()
 
     assert (mill.errors, mill.held) == (["wrong"], [])
 
@@ -184,7 +184,7 @@ def test_each_attempt_logs_class_and_message_and_the_last_attempt_its_traceback(
 
     mill.before_step = fail
     with caplog.at_level("INFO", "timeoutmgr.transport.pump"):
-        mill.turn()
+        mill.pump_once()
 
     infos = [one.getMessage() for one in caplog.records if one.levelname == "INFO"]
     [error] = [one.getMessage() for one in caplog.records if one.levelname == "ERROR"]
@@ -205,7 +205,7 @@ def test_a_senders_text_in_an_error_begins_no_line_of_the_log(
     mill.put("a")
     mill.always_fails("a", ValueError("x\n2026-01-01T00:00:00Z CRITICAL forged\u2028again"))
 
-    mill.turn()
+    mill.pump_once()
 
     [error] = [one.getMessage() for one in caplog.records if one.levelname == "ERROR"]
     first, *rest = error.splitlines()

@@ -20,7 +20,7 @@ def test_a_lost_lease_undoes_the_step_and_leaves_the_message_to_its_new_owner(
     mill.receiver.lost.add("a")
     mill.before_step = lambda batch, work: work.send([Outgoing("billing", a_message("out"))])
 
-    mill.turn()
+    mill.pump_once()
 
     assert mill.errors == []
     assert mill.telemetry.snapshot()["leases_lost"] == 1
@@ -33,7 +33,7 @@ def test_of_a_batch_in_which_a_lease_was_lost_the_rest_comes_again(mode: Transac
     mill.put("a", "b", "c")
     mill.receiver.lost.add("b")
 
-    mill.turn()
+    mill.pump_once()
 
     assert (mill.held, mill.errors) == ([], [])
     # Outside a transaction, the pump acknowledges the message before the lost lease.
@@ -46,6 +46,6 @@ def test_a_lease_that_is_lost_during_a_retry_ends_the_retries(mode: TransactionM
     mill.put("a")
     mill.failures["a"] = [RuntimeError("first"), LeaseLost("second")]
 
-    mill.turn()
+    mill.pump_once()
 
     assert (len(mill.batches), mill.held, mill.errors) == (2, [], [])

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from tests.transport.pumping import AWAY, GONE, SCOPE, Mill
+from tests.transport.pumping import AWAY, BROKER_AWAY, SCOPE, Mill
 from timeoutmgr.errors import ConfigurationError, StorageUnavailable, TransportUnavailable
 from timeoutmgr.message.message import Received
 from timeoutmgr.resilience.breakers import BreakerState
@@ -20,7 +20,7 @@ def test_while_the_storage_is_away_messages_are_neither_acknowledged_nor_moved()
     mill.always_fails("a", AWAY)
 
     with pytest.raises(StorageUnavailable):
-        mill.turn()
+        mill.pump_once()
 
     assert (mill.held, mill.errors, len(mill.batches)) == (["a", "b"], [], 1)
 
@@ -116,7 +116,7 @@ def test_an_outage_of_the_storage_arms_the_breaker_of_the_storage() -> None:
 def test_an_outage_of_the_broker_arms_the_breaker_of_the_broker_and_ends_by_itself() -> None:
     mill = Mill()
     mill.put("a")
-    mill.transport.fail("receive", GONE, GONE)
+    mill.transport.fail("receive", BROKER_AWAY, BROKER_AWAY)
 
     mill.pump.run()
 
@@ -154,10 +154,10 @@ def test_a_bug_outside_the_step_does_not_end_the_pump() -> None:
 
 def test_an_empty_receive_with_a_good_probe_ends_both_outages() -> None:
     mill = Mill()
-    mill.broker.failure(GONE)
+    mill.broker.failure(BROKER_AWAY)
     mill.storage.failure(AWAY)
 
-    mill.turn()
+    mill.pump_once()
 
     assert mill.broker.state is mill.storage.state is BreakerState.DISARMED
 
@@ -168,7 +168,7 @@ def test_an_empty_receive_does_not_disarm_a_storage_that_is_away() -> None:
     mill.probed = [AWAY]
 
     with pytest.raises(StorageUnavailable):
-        mill.turn()
+        mill.pump_once()
 
     assert mill.storage.state is BreakerState.ARMED
 
@@ -180,7 +180,7 @@ def test_an_unknown_commit_is_no_fault_of_the_message() -> None:
     mill.transport.fail("commit", AWAY)
 
     with pytest.raises(StorageUnavailable):
-        mill.turn()
+        mill.pump_once()
 
     assert (mill.errors, len(mill.batches)) == ([], 1)
 

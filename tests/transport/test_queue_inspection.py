@@ -43,7 +43,7 @@ def inspected(session: TransportSession, *names: str) -> list[QueueReport]:
 
 
 @pytest.mark.parametrize(
-    ("declared", "told"),
+    ("declared", "named"),
     [
         pytest.param({"durable": False}, ["durable is false"], id="transient"),
         pytest.param({"auto_delete": True}, ["auto_delete is true"], id="auto-delete"),
@@ -100,7 +100,7 @@ def test_each_property_that_loses_messages_is_reported(
     session: TransportSession,
     foreign: Callable[..., str],
     declared: dict[str, Any],
-    told: list[str],
+    named: list[str],
 ) -> None:
     name = foreign(**declared)
 
@@ -108,8 +108,8 @@ def test_each_property_that_loses_messages_is_reported(
 
     assert report.queue == name
     assert report.unchecked == ""
-    assert len(report.losses) == len(told)
-    for loss, expected in zip(report.losses, told, strict=True):
+    assert len(report.losses) == len(named)
+    for loss, expected in zip(report.losses, named, strict=True):
         assert expected in loss
 
 
@@ -242,12 +242,12 @@ def test_policies_are_read_where_the_management_api_answers(
         session.create_queues(both)
         server.control("set_policy", "loses", f"^{unique}$", '{"message-ttl": 1000}')
 
-        def told() -> bool:
+        def has_read_both() -> bool:
             reports = inspected(session, *both)
             return bool(reports[0].losses) and not any(each.policies_unread for each in reports)
 
-        # The API tells policies with statistics, of which the first may be older than the policy.
-        wait_until(told, "the statistics of both queues")
+        # The API returns policies with statistics; the first may be older than the policy.
+        wait_until(has_read_both, "the statistics of both queues")
 
         lossy, sound = inspected(session, *both)
 

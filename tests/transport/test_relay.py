@@ -27,16 +27,16 @@ def test_large_bodies_come_in_portions_and_all_of_them_come(
     transport = KombuTransport(rabbitmq_url)
 
     with closing(transport), closing(transport.relay(unique, prefetch=1_000)) as relay:
-        portions: list[list[Relayed]] = []
-        while sum(map(len, portions)) < MESSAGES:
-            portion = relay.receive(1_000, 20)
-            assert portion, "they are there, and nobody else takes them"
-            portions.append(portion)
-            relay.ack(portion)
+        batches: list[list[Relayed]] = []
+        while sum(map(len, batches)) < MESSAGES:
+            batch = relay.receive(1_000, 20)
+            assert batch, "the messages wait, and there is no other receiver"
+            batches.append(batch)
+            relay.ack(batch)
         with closing(transport.session()) as session:
             eventually(lambda: session.count(unique) == 0, "all are settled", 20)
 
-    sizes = [sum(len(one.received.message.body) for one in portion) for portion in portions]
+    sizes = [sum(len(one.received.message.body) for one in batch) for batch in batches]
     assert max(sizes) <= 13 * BODY  # the relay accepts all messages of a single read
-    numbers = [int.from_bytes(one.received.message.body[:2]) for part in portions for one in part]
+    numbers = [int.from_bytes(one.received.message.body[:2]) for part in batches for one in part]
     assert numbers == list(range(MESSAGES))

@@ -35,17 +35,17 @@ def verdict(facts: Sequence[Fact], *, cutoff: int, late: int) -> Verdict:
         (sent,) = dispatches
         assert sent.at is not None
         return Verdict.LATE if sent.at - sent.due > late else Verdict.OK
-    told_by_key = [fact for fact in facts if fact.what == "key-dispatched"]
+    dispatched_keys = [fact for fact in facts if fact.what == "key-dispatched"]
     is_failed = bool({"failed", "dead_lettered", "key-failed"} & set(names))
     is_cancelled = bool({"cancelled", "key-cancelled"} & set(names))
     if is_pending:
-        if told_by_key or is_failed or is_cancelled:
+        if dispatched_keys or is_failed or is_cancelled:
             return Verdict.UNKNOWN
         due = max(fact.due for fact in facts if fact.what == "pending")
         return Verdict.OVERDUE if due < cutoff else Verdict.PENDING
     known_dues = [fact.due for fact in facts if fact.what in _KNOWS_DUE]
-    if told_by_key:
-        closed = max(fact.at for fact in told_by_key if fact.at is not None)
+    if dispatched_keys:
+        closed = max(fact.at for fact in dispatched_keys if fact.at is not None)
         return Verdict.LATE if closed - max(known_dues) > late else Verdict.OK
     if is_failed:
         return Verdict.DEAD_LETTERED

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import functions as f
 from sqlalchemy import select, update
 
-from tests.pipeline.archives import publish, rows_of, tell
+from tests.pipeline.archives import publish, rows_of, write_events
 from tests.pipeline.rows import count
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.errors import ConfigurationError
@@ -37,11 +37,11 @@ class Killed(Exception):
 
 
 @pytest.fixture(params=["postgres", "sqlite"])
-def told(request: pytest.FixtureRequest, store_of: Any) -> Store:
+def filled(request: pytest.FixtureRequest, store_of: Any) -> Store:
     """A store with 60 old events, of two endpoints and three days, and a new event."""
     store: Store = store_of(request.param)
-    tell(store, range(ROWS))
-    tell(store, [999], at=to_micros(datetime.now(UTC)))
+    write_events(store, range(ROWS))
+    write_events(store, [999], at=to_micros(datetime.now(UTC)))
     return store
 
 
@@ -79,17 +79,17 @@ def archived(folder: Path) -> list[str]:
 
 @pytest.mark.usefixtures("compiled")
 def test_old_history_is_archived_by_endpoint_and_day_and_leaves_the_store(
-    spark: SparkSession, told: Store, tmp_path: Path
+    spark: SparkSession, filled: Store, tmp_path: Path
 ) -> None:
-    report = run(spark, told, tmp_path / "a")
-    again = run(spark, told, tmp_path / "a")
+    report = run(spark, filled, tmp_path / "a")
+    again = run(spark, filled, tmp_path / "a")
 
     files = list((tmp_path / "a").rglob("*.parquet"))
     lake = Archive(tmp_path / "a")
     read = lake.read(spark, lake.manifests(), ["id"]).collect()
     assert (report.rows, report.removed, report.files) == (ROWS, ROWS, 6)
     assert (again.rows, again.removed) == (0, 0)
-    assert ids(told) == {"id999"}
+    assert ids(filled) == {"id999"}
     assert archived(tmp_path / "a") == sorted(f"id{n}" for n in range(ROWS))
     assert sorted(row["id"] for row in read) == archived(tmp_path / "a")
     assert len({(one.parent.parent.name, one.parent.name) for one in files}) == len(files) == 6
@@ -100,7 +100,7 @@ def test_old_history_is_archived_by_endpoint_and_day_and_leaves_the_store(
 def test_a_run_that_dies_anywhere_is_put_right_by_the_next(
     spark: SparkSession, sqlite: Store, tmp_path: Path, stage: str
 ) -> None:
-    tell(sqlite, range(ROWS))
+    write_events(sqlite, range(ROWS))
 
     with pytest.raises(Killed):
         run(spark, sqlite, tmp_path, progress=dying_at(stage), run_id="dead")
@@ -122,7 +122,7 @@ def test_a_run_that_dies_anywhere_is_put_right_by_the_next(
 def test_a_run_that_counts_is_not_written_over_by_another_of_its_id(
     spark: SparkSession, sqlite: Store, tmp_path: Path, stage: str
 ) -> None:
-    tell(sqlite, range(ROWS))
+    write_events(sqlite, range(ROWS))
     with suppress(Killed):
         run(spark, sqlite, tmp_path, progress=dying_at(stage), run_id="nightly")
 
@@ -136,7 +136,7 @@ def test_a_run_that_counts_is_not_written_over_by_another_of_its_id(
 def test_a_run_that_died_is_written_anew_under_its_id(
     spark: SparkSession, sqlite: Store, tmp_path: Path
 ) -> None:
-    tell(sqlite, range(ROWS))
+    write_events(sqlite, range(ROWS))
     with pytest.raises(Killed):
         run(spark, sqlite, tmp_path, progress=dying_at("verifying"), run_id="nightly")
 
@@ -149,10 +149,10 @@ def test_a_run_that_died_is_written_anew_under_its_id(
 def test_rows_kept_in_the_store_are_not_archived_twice(
     spark: SparkSession, sqlite: Store, tmp_path: Path
 ) -> None:
-    tell(sqlite, range(10))
+    write_events(sqlite, range(10))
 
     first = run(spark, sqlite, tmp_path, purge=False)
-    tell(sqlite, range(10, 15))
+    write_events(sqlite, range(10, 15))
     second = run(spark, sqlite, tmp_path, purge=False)
 
     assert (first.rows, first.removed, second.rows) == (10, 0, 5)
@@ -163,7 +163,7 @@ def test_rows_kept_in_the_store_are_not_archived_twice(
 def test_a_row_with_the_sequence_of_an_archived_row_is_not_in_the_archive(
     spark: SparkSession, sqlite: Store, tmp_path: Path
 ) -> None:
-    tell(sqlite, range(4))
+    write_events(sqlite, range(4))
     lake = Archive(tmp_path)
     publish(lake, "kept", identity(sqlite), rows_of(sqlite))
     same = [(sequence, id_, from_micros(at)) for sequence, id_, at in rows_of(sqlite)]
@@ -182,7 +182,7 @@ def test_a_row_with_the_sequence_of_an_archived_row_is_not_in_the_archive(
 def test_rows_to_keep_stay_though_their_run_died(
     spark: SparkSession, sqlite: Store, tmp_path: Path
 ) -> None:
-    tell(sqlite, range(10))
+    write_events(sqlite, range(10))
 
     with pytest.raises(Killed):
         run(spark, sqlite, tmp_path, purge=False, progress=dying_at("published"))
@@ -193,27 +193,27 @@ def test_rows_to_keep_stay_though_their_run_died(
 
 
 def test_kept_rows_leave_the_store_with_the_first_run_that_keeps_nothing(
-    spark: SparkSession, told: Store, tmp_path: Path
+    spark: SparkSession, filled: Store, tmp_path: Path
 ) -> None:
-    kept = run(spark, told, tmp_path, purge=False, run_id="kept")
+    kept = run(spark, filled, tmp_path, purge=False, run_id="kept")
     with pytest.raises(Killed):
-        run(spark, told, tmp_path, progress=dying_at("removing batch 1"))
-    half = len(ids(told))
-    report = run(spark, told, tmp_path)
-    again = run(spark, told, tmp_path)
+        run(spark, filled, tmp_path, progress=dying_at("removing batch 1"))
+    half = len(ids(filled))
+    report = run(spark, filled, tmp_path)
+    again = run(spark, filled, tmp_path)
 
     assert (kept.rows, kept.removed) == (ROWS, 0)
     assert 1 < half < ROWS
     assert (report.rows, report.resumed) == (0, ("kept",))
     assert (again.removed, again.resumed) == (0, ())
-    assert ids(told) == {"id999"}
+    assert ids(filled) == {"id999"}
     assert archived(tmp_path) == sorted(f"id{n}" for n in range(ROWS))
 
 
 def test_kept_rows_stay_while_they_are_younger_than_asked_for(
     spark: SparkSession, sqlite: Store, tmp_path: Path
 ) -> None:
-    tell(sqlite, range(10), at=to_micros(datetime.now(UTC) - timedelta(days=40)))
+    write_events(sqlite, range(10), at=to_micros(datetime.now(UTC) - timedelta(days=40)))
     run(spark, sqlite, tmp_path, purge=False)
 
     report = run(spark, sqlite, tmp_path, older_than=timedelta(days=50))
@@ -225,7 +225,7 @@ def test_kept_rows_stay_while_they_are_younger_than_asked_for(
 def test_all_that_a_manifest_counts_is_synced_before_it_counts(
     spark: SparkSession, sqlite: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    tell(sqlite, range(10))
+    write_events(sqlite, range(10))
     synced: list[Path] = []
     sync = os.fsync
 
@@ -260,11 +260,11 @@ def test_two_do_not_archive_one_store_at_once(
 def test_a_row_that_is_committed_late_is_not_removed_unseen(
     spark: SparkSession, postgres: Store, tmp_path: Path
 ) -> None:
-    tell(postgres, range(10))
+    write_events(postgres, range(10))
 
     def late(text: str) -> None:
         if text == "verifying":  # the snapshot is over; its time is old
-            tell(postgres, [77])
+            write_events(postgres, [77])
 
     run(spark, postgres, tmp_path, progress=late)
 
@@ -274,7 +274,7 @@ def test_a_row_that_is_committed_late_is_not_removed_unseen(
 def test_files_that_differ_from_the_read_rows_remove_nothing(
     spark: SparkSession, sqlite: Store, tmp_path: Path
 ) -> None:
-    tell(sqlite, range(10))
+    write_events(sqlite, range(10))
 
     def loses_a_file(text: str) -> None:
         if text == "verifying":
@@ -288,7 +288,7 @@ def test_files_that_differ_from_the_read_rows_remove_nothing(
 
 
 def test_an_altered_value_is_noticed(spark: SparkSession, sqlite: Store, tmp_path: Path) -> None:
-    tell(sqlite, range(10))
+    write_events(sqlite, range(10))
     history = sqlite.tables.history
 
     report = run(spark, sqlite, tmp_path, purge=False)
@@ -304,7 +304,7 @@ def test_an_altered_value_is_noticed(spark: SparkSession, sqlite: Store, tmp_pat
 def test_the_checksum_is_the_sum_of_all_rows_digests(
     spark: SparkSession, sqlite: Store, tmp_path: Path
 ) -> None:
-    tell(sqlite, range(ROWS))
+    write_events(sqlite, range(ROWS))
     run(spark, sqlite, tmp_path)
 
     lake = Archive(tmp_path)

@@ -36,7 +36,7 @@ def dying(chunk: int, marker: Path) -> type[TimeoutsDataSource]:
             copy = CopyWriter._copy
             written = 0
 
-            def copy_and_die(put: CopyWriter, cursor: Any, rows: pa.Table) -> int:
+            def copy_until_killed(put: CopyWriter, cursor: Any, rows: pa.Table) -> int:
                 nonlocal written
                 found = copy(put, cursor, rows)
                 written += 1
@@ -48,7 +48,7 @@ def dying(chunk: int, marker: Path) -> type[TimeoutsDataSource]:
                     os.kill(os.getpid(), signal.SIGKILL)
                 return found
 
-            CopyWriter._copy = copy_and_die  # type: ignore[assignment,method-assign]  # this process is a worker's
+            CopyWriter._copy = copy_until_killed  # type: ignore[assignment,method-assign]  # this process is a worker's
             try:
                 return super().write(iterator)
             finally:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 DAY = datetime(2024, 3, 1, tzinfo=UTC)
 
 
-def tell(store: Store, lates: list[int], **changed: Any) -> None:
+def write_events(store: Store, lates: list[int], **changed: Any) -> None:
     rows = [
         {
             **{"id": f"{number}", "event": "dispatched", "due": to_micros(DAY)},
@@ -42,9 +42,9 @@ def test_quantiles_are_exact_and_the_worst_group_comes_first(
 ) -> None:
     chance = random.Random(7)
     slow = [chance.randrange(1, 90_000_000) for _ in range(500)]
-    tell(postgres, slow)
-    tell(postgres, [5] * 100, destination="mail")
-    tell(postgres, [10**9], event="failed")  # was never dispatched
+    write_events(postgres, slow)
+    write_events(postgres, [5] * 100, destination="mail")
+    write_events(postgres, [10**9], event="failed")  # was never dispatched
     options = LatenessOptions(stores=(postgres.name,), slo=timedelta(seconds=60))
     # Its settings again, under another name: still the one store.
     same = Path(postgres.name).with_name("same.toml")

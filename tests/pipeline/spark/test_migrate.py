@@ -72,21 +72,21 @@ def test_spark_continues_a_run_that_plain_python_began(
     source, target = store_of("postgres"), store_of("postgres")
     stored = fill(source, due_tomorrow(AMOUNT))
     Plain(fork_server, source, target, tmp_path).run(Crash("migration.delivered", 2))
-    told: list[str] = []
+    reported: list[str] = []
 
     options = MigrateOptions(ends=ends(source, target), tasks=2)
-    [report] = migrate(spark, options, progress=told.append)
+    [report] = migrate(spark, options, progress=reported.append)
 
     assert pending(target) == stored
     assert pending(source) == []
     assert (report.batches, report.batches_done, report.collected) == (6, 6, AMOUNT)
     assert (report.new, report.known, report.verified) == (AMOUNT - BATCH, BATCH, True)
     # In between it tells how far it is, if it takes long enough.
-    assert told[:2] == [
+    assert reported[:2] == [
         "looking for problems",
         f"run {report.run}: {AMOUNT} timeouts in 6 batches",
     ]
-    assert told[-1] == "verifying"
+    assert reported[-1] == "verifying"
 
 
 def test_a_run_that_died_in_spark_is_finished_by_plain_python(
@@ -100,13 +100,13 @@ def test_a_run_that_died_in_spark_is_finished_by_plain_python(
         # Every process of a task dies, also at each repeat: Spark gives the task up.
         with pytest.raises(Exception, match=r"crashed|exited unexpectedly"):
             in_tasks(spark, dying(Mover(given, run), "migration.delivered", None), 1)
-        told = [batch.state.value for batch in one.parts.ledger.batches(run.id)]
+        states = [batch.state.value for batch in one.parts.ledger.batches(run.id)]
 
     Plain(fork_server, source, target, tmp_path).run()
 
     with opened(given) as [one]:
         [ended] = one.parts.ledger.runs()
-    assert told == ["sending", *["pending"] * 5]
+    assert states == ["sending", *["pending"] * 5]
     assert pending(target) == stored
     assert pending(source) == []
     assert ended.state is MigrationRunState.COMPLETED

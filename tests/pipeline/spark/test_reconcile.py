@@ -70,10 +70,10 @@ facts = st.builds(
 
 def judged(spark: SparkSession, cases: list[list[Fact]]) -> list[str]:
     """Return the verdict on each of *cases*."""
-    return [one["verdict"] if one else "no facts" for one in told(spark, cases)]
+    return [one["verdict"] if one else "no facts" for one in reconciled_rows(spark, cases)]
 
 
-def told(spark: SparkSession, cases: list[list[Fact]]) -> list[dict[str, Any]]:
+def reconciled_rows(spark: SparkSession, cases: list[list[Fact]]) -> list[dict[str, Any]]:
     """Return the verdict on each of *cases*, all in one job; nothing without facts."""
     found = verdicts(evidence_of(spark, cases), BOUNDS).toArrow()
     by_id = {one["id"]: one for one in found.to_pylist()}
@@ -141,7 +141,7 @@ def test_the_times_that_count_match_the_oracle(
     first = [Fact("dispatched", 5, -9), Fact("dispatched", -3, 7), Fact("pending", 0, 1)]
     every = [first, [Fact("pending", 0, -1), Fact("scheduled", 0, 100)], *cases]
 
-    found = [(one.get("first_at"), one.get("due")) for one in told(spark, every)]
+    found = [(one.get("first_at"), one.get("due")) for one in reconciled_rows(spark, every)]
 
     assert found == [oracle.times(case) for case in every]
     assert found[:2] == [(-3, -9), (None, -1)]
@@ -171,12 +171,12 @@ def dispatch(store: Store, some: int) -> None:
     """Dispatch *some* that are due."""
     timeouts = store.persistence.timeouts("sales", SystemClock())
     chunk = timeouts.claim(timeouts.now(), some, "me")
-    with timeouts.lock_for_dispatch(chunk.token, chunk.keys) as taken:
-        assert len(taken.timeouts) == some
-        taken.close(
+    with timeouts.lock_for_dispatch(chunk.token, chunk.keys) as locked:
+        assert len(locked.timeouts) == some
+        locked.close(
             [
                 Outcome(key=one.key, kind=OutcomeKind.DISPATCHED, at=one.due + 1_000)
-                for one in taken.timeouts
+                for one in locked.timeouts
             ]
         )
 
@@ -196,8 +196,8 @@ def test_the_messages_of_a_store_get_their_verdicts(
         well = run(spark, store)
         # No code of ours does this: a row disappears without an event.
         with store.database.begin() as connection:
-            gone = store.tables.timeouts.c.id == row(12)["id"]
-            connection.execute(delete(store.tables.timeouts).where(gone))
+            removed = store.tables.timeouts.c.id == row(12)["id"]
+            connection.execute(delete(store.tables.timeouts).where(removed))
 
         broken = run(spark, store, out=tmp_path / kind)
 
@@ -223,8 +223,8 @@ def test_a_migrated_message_is_not_lost_and_counts_at_its_place(
     assert (both.counts, both.is_broken) == ({Verdict.PENDING: 3}, False)
     # And where it is it is missed.
     with there.database.begin() as connection:
-        gone = there.tables.timeouts.c.id == "t001"
-        connection.execute(delete(there.tables.timeouts).where(gone))
+        removed = there.tables.timeouts.c.id == "t001"
+        connection.execute(delete(there.tables.timeouts).where(removed))
     lost = run(spark, here, stores=(here.name, there.name))
     assert lost.counts == {Verdict.PENDING: 2, Verdict.LOST: 1}
 

@@ -163,20 +163,20 @@ class _Clock:
 
 @pytest.mark.usefixtures("compiled")
 def test_rows_are_accepted_and_refused_by_the_rules_of_an_endpoint(spark: SparkSession) -> None:
-    rows = [GOOD | {"key": f"k{at}"} | changed for at, (changed, _taken) in enumerate(ROWS)]
+    rows = [GOOD | {"key": f"k{at}"} | changed for at, (changed, _accepted) in enumerate(ROWS)]
 
     found = judged(frame(spark, rows), rules()).toArrow().to_pylist()
 
     wrong = [
         (changed, one["reasons"])
-        for (changed, taken), one in zip(ROWS, found, strict=True)
-        if (one["reasons"] == []) is not taken
+        for (changed, accepted), one in zip(ROWS, found, strict=True)
+        if (one["reasons"] == []) is not accepted
     ]
     assert wrong == []
-    for (_changed, taken), given, one in zip(ROWS, rows, found, strict=True):
-        if taken and given["key"] is not None:
+    for (_changed, accepted), given, one in zip(ROWS, rows, found, strict=True):
+        if accepted and given["key"] is not None:
             _same_as_sent(one, composed(given))
-        elif given["due"] and not taken and given["key"] and "past" not in one["reasons"][0]:
+        elif given["due"] and not accepted and given["key"] and "past" not in one["reasons"][0]:
             refusals = (InvalidMessage, MessageRejected, ValueError, TypeError, AttributeError)
             with pytest.raises(refusals):
                 _refused_by_the_endpoint(given)
@@ -382,8 +382,8 @@ def test_texts_of_iso_8601_and_counts_since_1970_are_instants(spark: SparkSessio
 
     good, bad = found[: len(TO_THE_MICROSECOND)], found[len(TO_THE_MICROSECOND) :]
     assert [one["reasons"] for one in good] == [[]] * len(good)
-    told = [f"{one['due']:%Y-%m-%d %H:%M:%S.%f}" for one in good]
-    assert told == [f"2031-02-03 {time}" for _, time in TO_THE_MICROSECOND]
+    shown = [f"{one['due']:%Y-%m-%d %H:%M:%S.%f}" for one in good]
+    assert shown == [f"2031-02-03 {time}" for _, time in TO_THE_MICROSECOND]
     wrong = [one["reasons"][0] for one in bad]
     assert [text for text in wrong if not text.startswith(("due is no ins", "due lies out"))] == []
     assert "of 10, 13, 16 or 19 digits" in wrong[0]
@@ -515,8 +515,8 @@ def test_hot_seconds_are_smeared_later_and_never_earlier(spark: SparkSession) ->
     assert by_key["spring/cool"]["due"] == datetime(2030, 3, 1, tzinfo=UTC)
     assert {each["id"]: each["due"] for each in one} == {each["id"]: each["due"] for each in again}
     for each in one:
-        told = json.loads(each["headers"])["NServiceBus.DeliverAt"]
-        assert told == each["due"].strftime("%Y-%m-%d %H:%M:%S:%f Z")
+        shown = json.loads(each["headers"])["NServiceBus.DeliverAt"]
+        assert shown == each["due"].strftime("%Y-%m-%d %H:%M:%S:%f Z")
 
 
 def test_no_row_is_smeared_past_the_end_of_time(spark: SparkSession) -> None:

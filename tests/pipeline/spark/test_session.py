@@ -48,10 +48,10 @@ def test_times_are_utc_and_workers_run_this_python(spark: SparkSession) -> None:
 def test_workers_begin_with_their_modules_and_never_search_them_for_garbage(
     spark: SparkSession,
 ) -> None:
-    def look(_number: int) -> str:
+    def probe(_number: int) -> str:
         return f"{'timeoutmgr.pipeline.source' in sys.modules} {gc.get_freeze_count() > 10_000}"
 
-    found = spark.range(1).select(f.udf(look, useArrow=False)("id")).collect()
+    found = spark.range(1).select(f.udf(probe, useArrow=False)("id")).collect()
 
     assert found[0][0] == "True True"
 

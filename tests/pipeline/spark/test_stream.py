@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.pipeline.archives import tell
+from tests.pipeline.archives import write_events
 from tests.pipeline.rows import batch, count, row, settle
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.pipeline.errors import RunConflict
@@ -53,10 +53,10 @@ def test_archive_removes_nothing_that_a_stream_has_not_read(
     old = ArchiveOptions(
         store=postgres.name, to=tmp_path / "archive", older_than=timedelta(days=30)
     )
-    tell(postgres, range(10))
+    write_events(postgres, range(10))
     settle(postgres)
     stream(spark, options)
-    tell(postgres, range(10, 40))
+    write_events(postgres, range(10, 40))
 
     first = archive(spark, old, clock=SystemClock())
     left = count(postgres, "history")

@@ -164,20 +164,20 @@ def test_a_handler_that_waits_for_its_own_transaction_has_failed(
 
 @ONLY_POSTGRES
 @pytest.mark.parametrize(
-    ("statement", "told"),
+    ("statement", "expected"),
     [
         ("SELECT pg_terminate_backend(pg_backend_pid())", StorageUnavailable),
         ("DO $$ BEGIN RAISE EXCEPTION 'x' USING ERRCODE = '40P01'; END $$", StorageConflict),
     ],
 )
 def test_a_lost_connection_and_a_deadlock_are_not_the_messages(
-    transport: SqlTransport, statement: str, told: type[StorageUnavailable]
+    transport: SqlTransport, statement: str, expected: type[StorageUnavailable]
 ) -> None:
     with handling(transport, executing(statement)) as stand:
-        with pytest.raises(told) as met:
+        with pytest.raises(expected) as met:
             stand.handle()
 
-        assert type(met.value) is told
+        assert type(met.value) is expected
         assert stand.attempts == 1
         assert stand.left() == (1, 0)
 

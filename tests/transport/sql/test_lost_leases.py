@@ -27,7 +27,7 @@ class Thief:
 
     def __init__(self, transport: SqlTransport, prefix: str, times: int) -> None:
         self.receiver = transport.session().receiver("q", prefetch=0)
-        self.taken: list[Received] = []
+        self.leased: list[Received] = []
         self.batches: list[list[str]] = []
         self._database = transport.database
         self._table = f"{prefix}queue_messages"
@@ -35,14 +35,14 @@ class Thief:
 
     def step(self, batch: Sequence[Received], work: Work) -> None:
         self.batches.append(ids(batch))
-        if len(self.taken) == self._times:
+        if len(self.leased) == self._times:
             return
         tag = batch[0].tag
         assert isinstance(tag, tuple)
         lapse = text(f"UPDATE {self._table} SET lease_until = 1 WHERE sequence = :sequence")
         with self._database.begin() as connection:
             connection.execute(lapse, {"sequence": tag[0]})
-        self.taken += self.receiver.receive(1, 0)
+        self.leased += self.receiver.receive(1, 0)
 
 
 def ids(received: Sequence[Received]) -> list[str]:
@@ -85,7 +85,7 @@ def test_the_rest_of_a_batch_in_which_one_lease_was_lost_comes_again(
 
     assert held == []
     assert thief.batches == [["0", "1", "2"], ["1", "2"]]
-    thief.receiver.ack(thief.taken)  # the messages are the thief's, also after the pump's release
+    thief.receiver.ack(thief.leased)  # the messages are the thief's, also after the pump's release
     receiver.close()
     thief.receiver.close()
     assert session.count("q") == 0
@@ -109,4 +109,4 @@ def test_a_receiver_that_lost_as_many_leases_as_it_has_room_for_goes_on(
 
     assert turns == [1, 1, 1]
     assert thief.batches == [["0"], ["1"], ["2"]]
-    assert ids(thief.taken) == ["0", "1"]
+    assert ids(thief.leased) == ["0", "1"]

@@ -37,14 +37,14 @@ def test_a_strange_notify_is_logged_and_does_not_end_the_listening(
     given = {"channel": channel_of(f"{prefix}queue_messages"), "payload": payload}
     with closing(transport.session()) as session, closing(session.receiver("q", prefetch=1)):
 
-        def is_told() -> bool:
-            # Again and again: a notice that comes before LISTEN is not heard.
+        def is_logged() -> bool:
+            # Repeat the notice: a notice before LISTEN is not heard.
             with transport.database.begin() as connection:
                 connection.execute(notice, given)
             return "NOTIFY" in caplog.text
 
         with caplog.at_level(logging.WARNING):
-            eventually(is_told, "the listener tells of the notice")
+            eventually(is_logged, "the listener logs the notice")
 
     assert "ignores an unknown NOTIFY" in caplog.text
     assert "no NOTIFY from" not in caplog.text
