@@ -37,7 +37,7 @@ def test_a_cancelled_message_is_never_delivered(party: Party) -> None:
 
 @matrix(pairs=EACH_ONCE)
 @pytest.mark.behaviour(138)
-def test_a_cancel_that_overtakes_its_message_holds(party: Party) -> None:
+def test_a_cancel_before_its_message_is_stored_takes_effect(party: Party) -> None:
     first = party.endpoint.send_local("Ping", 1, delay=SOON, message_id="first")
     party.wait_until_dispatched(first.id)
     template = party.inbox.wait_for_id("first").headers[headers.RELATED_TO_TIMEOUT]
@@ -57,7 +57,7 @@ def test_a_cancel_that_overtakes_its_message_holds(party: Party) -> None:
 
 @matrix(pairs=EACH_ONCE)
 @pytest.mark.behaviour(138)
-def test_a_cancel_after_the_dispatch_says_so(party: Party) -> None:
+def test_a_cancel_after_dispatch_is_too_late(party: Party) -> None:
     sent = party.endpoint.send_local("Ping", 1, delay=SOON)
     party.inbox.wait_for_id(sent.message_id)
     party.wait_until_dispatched(sent.id)
@@ -71,7 +71,7 @@ def test_a_cancel_after_the_dispatch_says_so(party: Party) -> None:
 
 @matrix(pairs=SERVED)
 @pytest.mark.behaviour(30)
-def test_clearing_a_saga_clears_that_saga_alone(party: Party) -> None:
+def test_clearing_a_saga_keeps_the_timeouts_of_other_sagas(party: Party) -> None:
     done = [party.endpoint.send_local("Ping", n, delay=LATER, saga_id="done") for n in range(3)]
     kept = party.endpoint.send_local("Ping", 4, delay=LATER, saga_id="kept")
     none = party.endpoint.send_local("Ping", 5, delay=LATER)
@@ -105,7 +105,7 @@ def test_an_empty_saga_id_clears_nothing(party: Party) -> None:
 
 @matrix(pairs=REPRESENTATIVE)
 @pytest.mark.behaviour(31)
-def test_a_clear_before_a_timeout_is_stored_keeps_no_later_timeout_of_the_saga_out(
+def test_a_clear_does_not_drop_a_later_timeout_of_the_saga(
     party: Party,
 ) -> None:
     with party.telemetry.expect("timeouts_cleared", 0):

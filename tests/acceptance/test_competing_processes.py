@@ -68,7 +68,7 @@ def test_ten_thousand_timeouts_of_one_instant_are_each_delivered_once(place: Pla
 
 @matrix(pairs=[*REPRESENTATIVE, Pair("redis", "postgres")], needs={"processes"})
 @pytest.mark.behaviour(46, 47, 63)
-def test_processes_that_compete_repeat_nothing_and_lose_nothing(place: Place) -> None:
+def test_competing_processes_repeat_and_lose_no_message(place: Place) -> None:
     count = 2_000 if place.pair == REFERENCE else FEW
     party = Party(place)
     party.endpoint.install()

@@ -40,7 +40,7 @@ EVERY_MODE = (
 
 @matrix(pairs=EVERY_MODE)
 @pytest.mark.behaviour(24, 26)
-def test_a_delayed_message_comes_when_it_is_due_as_it_was_sent(place: Place) -> None:
+def test_a_delayed_message_arrives_whole_at_its_due_time(place: Place) -> None:
     party = DelayedParty(place).start()
 
     sent = party.endpoint.send_local(
@@ -214,7 +214,9 @@ def test_a_failing_handler_is_retried_through_the_store(place: Place) -> None:
 
 @matrix(pairs=REPRESENTATIVE)
 @pytest.mark.behaviour(41)
-def test_inside_a_callers_transaction_it_exists_if_that_commits(place: Place) -> None:
+def test_a_message_sent_in_a_callers_transaction_exists_if_the_transaction_commits(
+    place: Place,
+) -> None:
     party = DelayedParty(place).start()
     engine = create_engine(place.store_url)
     with engine.connect() as connection:

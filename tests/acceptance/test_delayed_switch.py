@@ -78,7 +78,7 @@ def test_the_new_pump_alone_drains_the_queue_of_the_other_manager(place: Place) 
 
 
 @matrix(pairs=REPRESENTATIVE)
-def test_an_endpoint_that_never_had_the_other_has_no_queue_of_it(place: Place) -> None:
+def test_an_endpoint_without_a_switch_has_no_queue_of_the_other_feature(place: Place) -> None:
     DelayedParty(place, name=f"{place.name}a").start()
     party = Party(place).start()
 

@@ -89,7 +89,9 @@ def test_without_a_manager_a_delayed_send_raises_and_sends_nothing(place: Place)
 
 @matrix(pairs=[EMBEDDED])
 @pytest.mark.behaviour(1, 2)
-def test_a_manager_is_refused_where_it_cannot_work(place: Place) -> None:
+def test_a_manager_on_a_send_only_endpoint_or_beside_an_external_manager_is_refused(
+    place: Place,
+) -> None:
     sender = place.configuration()
     sender.send_only()
     both = place.configuration()
@@ -133,7 +135,7 @@ def test_a_persistence_without_timeouts_is_refused(place: Place) -> None:
 
 
 @pytest.mark.behaviour(16)
-def test_settings_that_cannot_be_are_refused() -> None:
+def test_settings_out_of_range_are_refused() -> None:
     for wrong in (
         {"time_to_wait_before_critical_error": timedelta(microseconds=-1)},
         {"poll_interval": timedelta(0)},

@@ -74,7 +74,7 @@ def test_nothing_is_delivered_before_the_commit(place: Place) -> None:
 
 @matrix(pairs=[REFERENCE, Pair("mysql", "mysql"), Pair("sqlite", "sqlite")])
 @pytest.mark.behaviour(41)
-def test_two_messages_in_one_transaction_wake_for_both(place: Place) -> None:
+def test_two_messages_in_one_transaction_both_wake_the_poller(place: Place) -> None:
     party = Party(place).start()
 
     with caller(place) as connection:

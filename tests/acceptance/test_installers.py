@@ -35,7 +35,7 @@ def test_installing_twice_changes_nothing(place: Place) -> None:
 
 @matrix(pairs=REPRESENTATIVE)
 @pytest.mark.behaviour(122)
-def test_four_processes_install_at_one_moment(place: Place) -> None:
+def test_four_processes_install_at_the_same_moment(place: Place) -> None:
     with ExitStack() as stack:
         children = [stack.enter_context(Child(place, do="install")) for _ in range(4)]
         for child in children:

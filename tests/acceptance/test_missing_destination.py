@@ -59,7 +59,9 @@ def test_a_missing_destination_costs_its_neighbours_nothing(place: Place) -> Non
 
 @matrix(pairs=REPRESENTATIVE)
 @pytest.mark.behaviour(64)
-def test_its_message_can_be_sent_again_from_the_error_queue(place: Place) -> None:
+def test_a_message_of_a_missing_destination_can_be_sent_again_from_the_error_queue(
+    place: Place,
+) -> None:
     party = Party(place, check_destinations=False).start()
     missing = deleted_queue(place)
     lost = party.endpoint.send(missing, "Ping", {"number": 1}, delay=DELAY)

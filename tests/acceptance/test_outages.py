@@ -228,7 +228,7 @@ def test_a_real_database_may_be_away_at_the_start_and_be_killed_later(
 @matrix(pairs=[Pair("postgres", "postgres")])
 @pytest.mark.behaviour(76)
 @pytest.mark.slow
-def test_one_database_for_all_that_is_killed_comes_back_with_everything(
+def test_a_killed_database_of_queue_and_store_returns_with_all_messages(
     place: Place, private_server: Callable[[str], PrivateServer]
 ) -> None:
     server = private_server("postgres")

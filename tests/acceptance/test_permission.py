@@ -34,7 +34,7 @@ def test_a_narrower_allow_list_applies_to_timeouts_stored_already(place: Place) 
 
 
 @matrix(pairs=MAIN)
-def test_the_error_queue_is_no_destination(place: Place) -> None:
+def test_the_error_queue_is_refused_as_destination(place: Place) -> None:
     party = Party(place).start()
     with pytest.raises(DestinationNotAllowed, match="error queue"):
         party.endpoint.send(party.config.error_queue, "Ping", 1, delay=LATER)

@@ -159,7 +159,7 @@ def test_a_delayed_send_asks_for_the_time_once_and_a_bulk_once_for_a_window(
             event.remove(database.engine, "before_cursor_execute", note)
 
 
-def test_a_store_that_goes_by_the_hosts_clock_has_delays_by_it(
+def test_a_store_on_the_hosts_clock_counts_delays_by_the_hosts_clock(
     postgres_url: str, unique: str
 ) -> None:
     config = EndpointConfiguration(unique)

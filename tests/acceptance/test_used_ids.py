@@ -139,7 +139,7 @@ def test_a_replacement_in_a_transaction_is_rolled_back_with_it(place: Place) -> 
 
 
 @matrix(pairs=EACH_ONCE)
-def test_an_import_past_the_queue_gets_an_answer_for_each(place: Place) -> None:
+def test_an_import_past_the_queue_gets_an_answer_for_each_message(place: Place) -> None:
     party = Party(place).start()
     answers: list[RepeatKind | None] = []
     again = SendOptions(delay=LATER, message_id="used")

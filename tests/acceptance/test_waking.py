@@ -33,7 +33,7 @@ def test_an_earlier_message_wakes_a_poller_that_sleeps(party: Party) -> None:
 
 @matrix(pairs=SERVED, all_modes=True)
 @pytest.mark.behaviour(40)
-def test_an_earlier_message_stored_while_the_poller_polls_is_not_slept_past(place: Place) -> None:
+def test_an_earlier_message_stored_during_a_poll_shortens_the_next_sleep(place: Place) -> None:
     gate = Gate(place.persistence())
     party = Party(place, persistence=gate)
     held = gate.pause_after_next_empty_peek()

@@ -139,7 +139,7 @@ def test_a_control_message_for_a_later_timeout_sends_nothing_early(party: Party)
 
 @matrix(pairs=REPRESENTATIVE)
 @pytest.mark.behaviour(30)
-def test_clearing_by_a_foreign_saga_clears_only_that(party: Party) -> None:
+def test_a_clear_message_clears_only_its_saga(party: Party) -> None:
     saga = "7c1fdb1c-8f8a-4b4b-9d5d-b1c40094b1f5"
     kept = party.endpoint.send_local("Ping", 1, delay=LATER)
     cleared = party.endpoint.send_local("Ping", 2, delay=LATER, saga_id=saga)

@@ -191,7 +191,7 @@ def test_timeouts_of_a_renamed_endpoint_end_the_command_with_1(
 
 
 @pytest.mark.parametrize("command", ["doctor", "status"])
-def test_an_endpoint_that_runs_is_well(folder: Folder, command: str) -> None:
+def test_a_running_endpoint_passes_all_checks(folder: Folder, command: str) -> None:
     program = folder.start("run")
     program.wait_for("runs")
     folder.run("send", folder.endpoint, "Hello", "{}", "--delay", "1h")

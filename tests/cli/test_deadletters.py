@@ -67,7 +67,7 @@ def shop(folder: Folder) -> Iterator[Shop]:
         made.manager.store.close()
 
 
-def test_letters_are_listed_by_class_and_reason_and_chosen(shop: Shop) -> None:
+def test_dead_letters_are_listed_and_selected_by_class_and_reason(shop: Shop) -> None:
     for number in range(3):
         shop.manager.place(a_letter(f"m{number}", "billing", kept=OLD + number, reason="no queue"))
     purged = MessageClass.NACK_Q_PURGED
@@ -93,7 +93,7 @@ def test_letters_are_listed_by_class_and_reason_and_chosen(shop: Shop) -> None:
 @pytest.mark.parametrize(
     "name", ["deadxact", "DIRECT=OS:n1\\SYSTEM$;DEADXACT", ".\\XactDeadletter$", "MACHINE"]
 )
-def test_a_queue_is_named_in_any_way(shop: Shop, name: str) -> None:
+def test_a_command_accepts_each_spelling_of_a_queue(shop: Shop, name: str) -> None:
     shop.manager.place(a_letter("m1", transactional=True))
     if name == "MACHINE":
         name = f"MACHINE={shop.manager.store.guid_of('n1')};DEADXACT"
@@ -102,7 +102,7 @@ def test_a_queue_is_named_in_any_way(shop: Shop, name: str) -> None:
     assert shop.listed() == []
 
 
-def test_a_wrong_name_is_pointed_at_and_is_a_usage_error(shop: Shop) -> None:
+def test_a_wrong_queue_name_is_a_usage_error_that_shows_the_mistake(shop: Shop) -> None:
     code, text = shop.dead("list", "--queue", "DIRECT=OS:n1\\SYSTEM$;DEADXACTS")
 
     assert code == 2
@@ -157,7 +157,7 @@ def test_a_retried_dead_letter_keeps_its_id_and_leaves_the_queue(
     assert received.message.id == "m0"
 
 
-def test_letters_are_read_page_by_page_and_later_arrivals_are_left_out(
+def test_dead_letters_are_read_page_by_page_without_later_arrivals(
     shop: Shop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("timeoutmgr.deadletter.queues.AT_ONCE", 1)
@@ -206,7 +206,7 @@ def test_a_change_without_a_selection_is_refused(shop: Shop) -> None:
     assert shop.listed() == ["m1"]
 
 
-def test_letters_are_deleted_by_choice_after_a_dry_run(shop: Shop) -> None:
+def test_selected_dead_letters_are_deleted_after_a_dry_run(shop: Shop) -> None:
     shop.manager.place(a_letter("old", kept=OLD))
     shop.manager.place(a_letter("new"))
 
@@ -222,7 +222,7 @@ def test_letters_are_deleted_by_choice_after_a_dry_run(shop: Shop) -> None:
     assert shop.listed() == ["new"]
 
 
-def test_letters_are_exported_as_json_lines_and_stay(shop: Shop) -> None:
+def test_exported_dead_letters_are_json_lines_and_stay_stored(shop: Shop) -> None:
     for number in range(3):
         shop.manager.place(a_letter(f"m{number}", body=bytes([number])))
 

@@ -27,7 +27,7 @@ def delayed(folder: Folder) -> Folder:
     return folder
 
 
-def test_install_makes_its_table_and_doctor_finds_it_well(delayed: Folder) -> None:
+def test_install_makes_the_doctor_accept_a_delayed_store(delayed: Folder) -> None:
     before = delayed.run("doctor")
     installed = delayed.run("--json", "install")
     after = delayed.run("--json", "doctor")
@@ -46,7 +46,7 @@ def test_install_makes_its_table_and_doctor_finds_it_well(delayed: Folder) -> No
     assert checks["destinations"]["text"] == "all 0 of pending timeouts exist"
 
 
-def test_the_ddl_that_is_printed_makes_its_table(delayed: Folder) -> None:
+def test_the_printed_ddl_creates_the_table_of_the_store(delayed: Folder) -> None:
     ended = delayed.run("install", "--sql")
 
     assert ended.returncode == 0, ended.stderr

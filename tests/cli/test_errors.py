@@ -88,7 +88,7 @@ def test_messages_are_grouped_by_exception_and_message_type(filled: Folder) -> N
     assert shown.splitlines()[-1] == "5 in the error queue"
 
 
-def test_filters_choose_and_looking_leaves_all(filled: Folder) -> None:
+def test_filters_select_messages_and_a_list_changes_no_message(filled: Folder) -> None:
     unique = filled.endpoint
 
     assert listed(filled, "--exception", "KeyError") == ["m1", "m3", "m4"]
@@ -178,7 +178,7 @@ def test_messages_are_exported_whole_and_stay(filled: Folder, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("command", ["retry", "delete"])
-def test_a_change_needs_a_choice(filled: Folder, command: str) -> None:
+def test_a_change_needs_a_selection(filled: Folder, command: str) -> None:
     none = filled.run("errors", command)
     both = filled.run("errors", command, "--all", "--type", "Order")
 

@@ -28,7 +28,7 @@ def test_install_prints_the_parts_and_may_run_twice(folder: Folder) -> None:
     assert sorted(first.json()["queues"]) == sorted(second.json()["queues"]) == sorted(expected)
 
 
-def test_the_ddl_that_is_printed_makes_the_tables_and_printing_makes_nothing(
+def test_the_printed_ddl_creates_the_tables_and_printing_creates_nothing(
     folder: Folder,
 ) -> None:
     ended = folder.run("install", "--sql")
@@ -53,7 +53,7 @@ def test_a_healthy_installation_has_no_fail(folder: Folder) -> None:
     assert "SQLite lets one write at a time" in ended.stdout
 
 
-def test_a_missing_installation_is_a_fail_with_its_remedy_and_nothing_is_made(
+def test_a_missing_installation_is_a_fail_with_its_remedy_and_doctor_creates_nothing(
     folder: Folder,
 ) -> None:
     ended = folder.run("doctor")
@@ -87,7 +87,7 @@ def test_a_missing_queue_and_a_missing_destination_are_fails(folder: Folder) -> 
     assert f"1 pending timeouts are for '{other}'" in found["destinations"]["text"]
 
 
-def test_a_server_that_is_away_is_a_fail_and_the_rest_is_still_looked_at(folder: Folder) -> None:
+def test_a_server_that_is_away_is_a_fail_and_doctor_checks_the_rest(folder: Folder) -> None:
     folder.variables["TIMEOUTMGR_PERSISTENCE"] = (
         "postgresql+psycopg://sales:s3cret@127.0.0.1:1/none?password=s3cret"
     )
@@ -162,7 +162,7 @@ def test_the_server_accepts_the_packet_size_that_the_doctor_asks_for(
     assert need % 1024 == 0
 
 
-def test_on_rabbitmq_and_postgresql_everything_is_connected_to(
+def test_doctor_connects_to_rabbitmq_and_postgresql(
     folder: Folder, rabbitmq_url: str, postgres_url: str, unique: str
 ) -> None:
     folder.variables |= {

@@ -89,7 +89,7 @@ def test_a_terminal_of_80_columns_shows_whole_ids_and_relative_due_times(
     assert waiting.endswith("to be stored")
 
 
-def test_columns_go_by_width_and_the_id_stays() -> None:
+def test_a_narrow_terminal_drops_columns_and_keeps_the_id() -> None:
     columns = ["id", "due", "destination", "type"]
     row = [ID, "in 58 min", "billing", "Reminder"]
     drop = ["type", "destination"]
@@ -107,7 +107,7 @@ def test_columns_go_by_width_and_the_id_stays() -> None:
     assert shown(20) == ["id", "due"]
 
 
-def test_a_long_cell_is_cut_where_no_column_may_go() -> None:
+def test_a_long_cell_is_cut_if_no_column_may_be_dropped() -> None:
     header, line = table_lines(["id", "reason"], [[ID, "x" * 100]], 60)
 
     assert line == ID + "  " + "x" * 21 + "…"
@@ -199,7 +199,9 @@ def test_a_total_is_exact_only_on_count(folder: Folder, many: int) -> None:
     assert f"{many} pending, 1 shown (--limit)" in shown_exactly
 
 
-def test_a_search_for_a_destination_ends_and_says_how_to_go_on(folder: Folder, many: int) -> None:
+def test_a_search_for_a_destination_ends_with_a_cursor_that_continues_it(
+    folder: Folder, many: int
+) -> None:
     nothing = folder.run("--json", "list", "--destination", "nobody").json()
     shown = folder.run("list", "--destination", "nobody").stdout
     cursor = shown.splitlines()[1].rpartition(" ")[2]

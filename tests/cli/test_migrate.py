@@ -65,7 +65,7 @@ def read(result: Result) -> Any:
 
 
 @pytest.mark.behaviour(130)
-def test_a_store_is_previewed_moved_and_looked_at(filled: Filled) -> None:
+def test_a_store_is_previewed_moved_and_shown(filled: Filled) -> None:
     none = filled.run("migrate", "status")
     seen = filled.run("migrate", "preview", "--to", NEW)
     moved = filled.folder.run(
@@ -110,7 +110,9 @@ def test_an_interrupted_run_goes_on_with_the_same_command_or_is_aborted(filled: 
     assert read(filled.run("migrate", "preview", "--to", NEW))["endpoints"][0]["count"] == 1
 
 
-def test_a_run_with_renamed_destinations_is_aborted_with_the_same_only(filled: Filled) -> None:
+def test_a_run_with_renamed_destinations_is_aborted_with_the_same_renames_only(
+    filled: Filled,
+) -> None:
     at = (datetime.now(UTC) + timedelta(days=1)).isoformat()
     (filled.path / "export.csv").write_text(
         f"Id,Destination,SagaId,State,Time,Headers\n1,old,,e30=,{at},{{}}\n"
@@ -131,7 +133,7 @@ def test_a_run_with_renamed_destinations_is_aborted_with_the_same_only(filled: F
 
 
 @pytest.mark.behaviour(131)
-def test_a_problem_of_one_endpoint_moves_nothing_of_any(filled: Filled) -> None:
+def test_a_problem_of_one_endpoint_stops_the_move_of_all_endpoints(filled: Filled) -> None:
     columns = ["Id", "Destination", "SagaId", "State", "Time", "Headers"]
     at = (datetime.now(UTC) + timedelta(days=1)).isoformat()
     with (filled.path / "export.csv").open("w", newline="") as file:
@@ -230,7 +232,7 @@ def test_levels_go_into_levels_of_the_same_broker_only(rabbitmq_url: str, unique
     settings.transport.close()
 
 
-def test_people_at_a_terminal_see_how_far_it_is(
+def test_a_terminal_shows_the_progress_of_a_migration(
     filled: Filled, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = MigrationRequest(target=LocationSpec(url=NEW), batch=1)

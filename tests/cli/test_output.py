@@ -17,7 +17,7 @@ UNSEEN = [
 
 
 @pytest.mark.parametrize("sign", UNSEEN, ids=lambda sign: f"{ord(sign):x}")
-def test_a_sign_that_is_not_seen_is_spelt_out_in_json(
+def test_invisible_characters_are_escaped_in_json(
     sign: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     document = {f"queue{sign}": [f"mail{sign}sales", {"text": sign}]}
@@ -30,7 +30,7 @@ def test_a_sign_that_is_not_seen_is_spelt_out_in_json(
     assert json.loads(shown) == document
 
 
-def test_signs_that_are_seen_stay_as_they_are_in_json(capsys: pytest.CaptureFixture[str]) -> None:
+def test_visible_characters_stay_as_they_are_in_json(capsys: pytest.CaptureFixture[str]) -> None:
     output.print_json({"text": "Größe 東京 😀"})
 
     assert "Größe 東京 😀" in capsys.readouterr().out

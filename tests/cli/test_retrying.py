@@ -86,7 +86,7 @@ def test_a_message_whose_queue_is_missing_stays_whole(
     assert (received.message.id, received.message.body) == ("m1", b"1")
 
 
-def test_a_limit_takes_the_oldest_and_a_dry_run_takes_none(
+def test_a_limit_selects_the_oldest_messages_and_a_dry_run_moves_no_message(
     transport: KombuTransport, session: TransportSession, unique: str
 ) -> None:
     for number in range(3):
@@ -103,7 +103,7 @@ def test_a_limit_takes_the_oldest_and_a_dry_run_takes_none(
 
 
 @pytest.mark.parametrize("queue", ["{0}.error", "victim.Timeouts", "amq.direct", "victim"])
-def test_a_message_is_not_retried_into_a_queue_that_it_may_not_go_to(
+def test_a_message_is_not_retried_into_a_forbidden_queue(
     transport: KombuTransport, session: TransportSession, unique: str, queue: str
 ) -> None:
     fail(session, unique, 1, queue.format(unique))
@@ -131,7 +131,7 @@ def test_a_message_that_failed_at_a_satellite_is_retried_by_its_endpoint(
     assert result.result == "retried"
 
 
-def test_a_retry_takes_off_the_limits_that_are_over(
+def test_a_retry_removes_the_limits_that_have_passed(
     transport: KombuTransport, session: TransportSession, unique: str
 ) -> None:
     limits = {

@@ -37,7 +37,7 @@ def lose_the_storage(folder: Folder) -> None:
 
 
 @pytest.mark.slow
-def test_a_signal_ends_it_while_database_and_queues_hang(
+def test_a_signal_ends_a_run_while_database_and_queues_hang(
     folder: Folder, postgres_url: str, unique: str
 ) -> None:
     with FaultProxy.before(postgres_url) as proxy:
@@ -55,7 +55,9 @@ def test_a_signal_ends_it_while_database_and_queues_hang(
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_stops_it_cleanly_with_exit_code_0(folder: Folder, number: signal.Signals) -> None:
+def test_a_signal_stops_a_run_cleanly_with_exit_code_0(
+    folder: Folder, number: signal.Signals
+) -> None:
     program = folder.start("run")
     program.wait_for(f"endpoint {folder.endpoint} runs")
 
@@ -94,7 +96,7 @@ def test_the_health_file_is_rewritten_by_a_run_and_removed_at_its_end(
     assert list(folder.path.glob("*health*")) == []
 
 
-def test_a_critical_error_ends_it_with_70_and_its_sentence_as_the_last_line(
+def test_a_critical_error_ends_a_run_with_70_and_its_sentence_as_the_last_line(
     folder: Folder,
 ) -> None:
     program = folder.start("run", "--app", "app:config")
@@ -108,7 +110,7 @@ def test_a_critical_error_ends_it_with_70_and_its_sentence_as_the_last_line(
     assert program.err[-1] in (FETCH, STORE)
 
 
-def test_with_critical_error_action_log_it_goes_on_and_says_so_in_a_second_line(
+def test_with_critical_error_action_log_a_run_continues_and_logs_a_second_line(
     folder: Folder,
 ) -> None:
     program = folder.start("run", "--app", "app:logging")
@@ -176,7 +178,7 @@ def test_children_stop_when_their_parent_is_killed(folder: Folder) -> None:
     )
 
 
-def test_wrong_settings_end_it_at_once_however_many_processes(folder: Folder) -> None:
+def test_wrong_settings_end_a_run_at_once_with_any_number_of_processes(folder: Folder) -> None:
     folder.variables["TIMEOUTMGR_CONCURENCY"] = "2"
 
     for processes in ("1", "2"):
@@ -187,7 +189,7 @@ def test_wrong_settings_end_it_at_once_however_many_processes(folder: Folder) ->
         assert "did you mean 'TIMEOUTMGR_CONCURRENCY'?" in ended.stderr
 
 
-def test_an_app_beside_a_settings_file_is_refused_since_it_would_not_read_it(
+def test_an_app_beside_a_settings_file_is_refused(
     folder: Folder,
 ) -> None:
     done = folder.run("status", "--app", "app:config", "--config", "sales.toml")
@@ -196,7 +198,7 @@ def test_an_app_beside_a_settings_file_is_refused_since_it_would_not_read_it(
     assert "--app app:config and --config sales.toml are both given" in done.stderr
 
 
-def test_an_app_that_is_not_there_is_named(folder: Folder) -> None:
+def test_a_missing_app_is_named(folder: Folder) -> None:
     no_module = folder.run("run", "--app", "nowhere:config")
     no_attribute = folder.run("run", "--app", "app:nothing")
     no_config = folder.run("run", "--app", "app:hello.__name__")

@@ -67,7 +67,9 @@ def test_a_timeout_is_sent_listed_shown_moved_and_cancelled(
     assert running.out == []
 
 
-def test_send_now_does_not_wait_and_is_then_too_late(folder: Folder, running: Program) -> None:
+def test_send_now_dispatches_at_once_and_a_second_send_now_is_too_late(
+    folder: Folder, running: Program
+) -> None:
     timeout_id = send(folder, "--delay", "1h")
 
     first = folder.run("send-now", timeout_id)
@@ -123,9 +125,7 @@ def test_show_names_the_channel_of_a_cancel(folder: Folder, running: Program) ->
     assert running.process.poll() is None
 
 
-def test_the_processes_that_live_are_shown_with_their_breakers(
-    folder: Folder, running: Program
-) -> None:
+def test_living_processes_are_shown_with_their_breakers(folder: Folder, running: Program) -> None:
     def processes() -> list[dict[str, object]]:
         found: list[dict[str, object]] = folder.run("--json", "status").json()["processes"]
         return found
@@ -169,7 +169,7 @@ def test_a_failed_message_is_retried_from_the_error_queue(folder: Folder, runnin
     assert folder.run("retry", "--all").returncode == 3
 
 
-def test_a_message_that_names_no_queue_stays_in_the_error_queue_and_is_said(
+def test_a_message_without_a_queue_name_stays_in_the_error_queue_and_is_reported(
     folder: Folder,
 ) -> None:
     folder.run("install")
@@ -232,7 +232,7 @@ def test_bad_input_is_one_error_line_with_its_exit_code(
     assert as_json.json()["exit_code"] == code
 
 
-def test_without_an_installation_the_command_to_run_is_said_and_no_file_is_made(
+def test_without_an_installation_the_error_names_the_command_and_creates_no_file(
     folder: Folder,
 ) -> None:
     ended = folder.run("list")

@@ -40,7 +40,7 @@ def test_waiting_messages_are_counted_and_a_cancel_of_a_waiting_message_takes_ef
     )
 
 
-def test_while_the_broker_is_away_the_number_is_said_to_be_unknown(folder: Folder) -> None:
+def test_the_number_of_waiting_messages_is_unknown_while_the_broker_is_away(folder: Folder) -> None:
     folder.variables["TIMEOUTMGR_PERSISTENCE"] = f"sqlite:///{folder.path / 'store.db'}"
     assert folder.run("install").returncode == 0
     folder.variables["TIMEOUTMGR_TRANSPORT"] = NO_BROKER

@@ -72,7 +72,7 @@ def test_timeouts_are_cancelled_while_the_broker_is_away(folder: Folder, ids: li
     assert (by_saga.returncode, by_saga.json()["cancelled"]) == (0, 1)
 
 
-def test_timeouts_are_moved_while_the_broker_is_away_and_the_poller_is_said_not_to_be_woken(
+def test_a_reschedule_while_the_broker_is_away_reports_that_the_poller_was_not_woken(
     folder: Folder, ids: list[str]
 ) -> None:
     moved = folder.run("--json", "reschedule", ids[0], "--at", "2090-01-01T00:00Z")

@@ -101,7 +101,7 @@ def test_the_refusal_of_an_incomplete_store_names_the_missing_methods() -> None:
         DelayedDeliverySettings(cast(Any, object()))
 
 
-def test_the_store_alone_is_no_settings() -> None:
+def test_a_store_in_place_of_settings_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="DelayedDeliverySettings with the store"):
         EndpointConfiguration("sales").use_transport(
             "memory://", delayed_delivery=cast(Any, BatchStore(FakeClock()))
@@ -121,7 +121,7 @@ def test_the_feature_consumes_its_queue_and_drains_the_queue_of_an_existing_time
     assert parts.queues == ["sales", "sales.timeouts", "error"]
 
 
-def test_a_delay_goes_to_its_queue() -> None:
+def test_delays_go_to_the_queue_of_the_delayed_store() -> None:
     parts = parts_of(a_config())
 
     assert parts.features.delays is not None
@@ -135,7 +135,7 @@ def test_an_endpoint_that_only_sends_keeps_its_delayed_messages_all_the_same() -
     assert parts_of(config).queues == ["sales.timeouts", "error"]
 
 
-def test_beside_a_timeout_manager_it_is_refused() -> None:
+def test_a_delayed_store_beside_a_timeout_manager_is_refused() -> None:
     config = a_config()
     config.enable_feature(TimeoutManager())
     config.use_persistence("memory", accept_loss=True)
@@ -144,7 +144,7 @@ def test_beside_a_timeout_manager_it_is_refused() -> None:
         parts_of(config)
 
 
-def test_beside_an_external_timeout_manager_it_is_refused() -> None:
+def test_a_delayed_store_beside_an_external_timeout_manager_is_refused() -> None:
     config = a_config()
     config.use_external_timeout_manager("other.Timeouts")
 
@@ -153,7 +153,7 @@ def test_beside_an_external_timeout_manager_it_is_refused() -> None:
 
 
 @pytest.mark.behaviour(95)
-def test_without_an_error_queue_it_does_not_start() -> None:
+def test_a_delayed_store_without_an_error_queue_does_not_start() -> None:
     config = a_config()
     config.error_queue = ""
 
@@ -227,14 +227,14 @@ def test_clearing_a_saga_is_refused_at_the_door() -> None:
 @pytest.mark.parametrize(
     "name", ["NServiceBus.Timeout.Destination", "NServiceBus.Timeouts.Properties.X"]
 )
-def test_headers_that_steer_the_way_cannot_be_given(name: str) -> None:
+def test_headers_that_steer_the_delivery_are_refused(name: str) -> None:
     endpoint = Endpoint(a_config())
 
     with pytest.raises(InvalidMessage, match="set by the timeout manager"):
         endpoint.send("billing", "Ping", 1, delay=1, headers={name: "x"})
 
 
-def test_its_queue_is_no_destination_and_no_name_of_an_endpoint() -> None:
+def test_the_queue_of_the_store_is_refused_as_destination_and_as_endpoint_name() -> None:
     with pytest.raises(InvalidMessage, match="belongs to"):
         Endpoint(a_config()).send("sales.timeouts", "Ping", 1)
     with pytest.raises(ConfigurationError, match=r"\.timeouts"):
@@ -245,7 +245,7 @@ def test_its_queue_is_no_destination_and_no_name_of_an_endpoint() -> None:
 
 
 @pytest.mark.behaviour(83)
-def test_set_up_comes_before_initialize_and_both_once() -> None:
+def test_set_up_runs_once_before_initialize_runs_once() -> None:
     store = Building(FakeClock())
     start = StoreStart(store, "sales", RECEIVE, install=True)
 
@@ -258,7 +258,7 @@ def test_set_up_comes_before_initialize_and_both_once() -> None:
 
 @pytest.mark.behaviour(83)
 @pytest.mark.parametrize(("form", "install"), [(Building, False), (SingleStore, True)])
-def test_without_installers_or_infrastructure_it_is_initialized_only(
+def test_a_store_without_installers_or_infrastructure_is_initialized_only(
     form: type[SingleStore], install: bool
 ) -> None:
     store = form(FakeClock())
@@ -295,7 +295,7 @@ def test_a_store_that_is_away_is_started_when_it_is_back() -> None:
 # --- from a file
 
 
-def test_a_settings_file_can_say_all_of_it(tmp_path: Path) -> None:
+def test_a_settings_file_can_set_all_options_of_the_feature(tmp_path: Path) -> None:
     file = tmp_path / "timeoutmgr.toml"
     file.write_text(
         f"""
@@ -319,7 +319,7 @@ def test_a_settings_file_can_say_all_of_it(tmp_path: Path) -> None:
     assert settings.maximum_recovery_failures_per_second == 0.5
 
 
-def test_the_environment_can_say_it_too(tmp_path: Path) -> None:
+def test_the_environment_can_set_the_options_of_the_feature(tmp_path: Path) -> None:
     config = configuration_from(
         None,
         {

@@ -145,5 +145,5 @@ def test_a_name_of_a_folder_is_as_spark_escapes_it(value: str, name: str) -> Non
     assert escaped(value) == name
 
 
-def test_no_name_has_the_name_that_stands_for_none() -> None:
+def test_a_missing_and_an_empty_name_have_the_same_folder_name() -> None:
     assert escaped(None) == escaped("") == "__HIVE_DEFAULT_PARTITION__"

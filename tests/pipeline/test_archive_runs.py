@@ -156,7 +156,7 @@ def test_an_id_that_another_store_took_is_refused_before_anything_is_done(
     assert west.ledger.runs(KIND, JobRunState.RUNNING)[0].run_id == "earlier"
 
 
-def test_of_two_stores_that_ask_for_an_id_at_once_one_gets_it(
+def test_one_of_two_stores_that_claim_a_run_id_at_once_gets_the_id(
     east: ArchiveRuns, west: ArchiveRuns
 ) -> None:
     for runs in (east, west):
@@ -171,7 +171,7 @@ def test_of_two_stores_that_ask_for_an_id_at_once_one_gets_it(
     east.require_own(NIGHT)
 
 
-def test_a_run_of_before_there_were_claims_is_put_right(east: ArchiveRuns) -> None:
+def test_a_run_older_than_claims_is_repaired(east: ArchiveRuns) -> None:
     begun_before(east)
     named = f"{east.store.database.describe()} {east.store.tables.history.fullname}"
     publish(east.target, NIGHT, named, rows_of(east.store))
@@ -184,7 +184,7 @@ def test_a_run_of_before_there_were_claims_is_put_right(east: ArchiveRuns) -> No
     assert east.target.purged() == {NIGHT}
 
 
-def test_a_run_that_was_swept_and_begun_anew_is_put_right_again(east: ArchiveRuns) -> None:
+def test_a_run_that_was_swept_and_begun_anew_is_repaired_again(east: ArchiveRuns) -> None:
     east.begin(NIGHT, batch=3, purge=True)
     first = east.sweep(but="next")
     run = east.begin(NIGHT, batch=3, purge=True)

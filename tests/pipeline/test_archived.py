@@ -34,7 +34,7 @@ def write(folder: Path, text: str) -> Archive:
 @pytest.mark.parametrize(
     ("name", "missing"), [("typo", "typo is missing"), ("", "manifests is missing")]
 )
-def test_where_no_archive_is_nothing_is_read_as_if_it_were_empty(
+def test_a_missing_archive_is_refused_and_not_read_as_empty(
     tmp_path: Path, read: Callable[[Archive], object], name: str, missing: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=f"{missing}; mount its disk, or give"):

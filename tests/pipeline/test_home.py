@@ -12,7 +12,9 @@ from timeoutmgr.pipeline.spark.startup import unpacked_home
 INSTALLED = Path(pyspark.__file__).parent
 
 
-def test_under_the_names_of_the_archives_lie_the_packages_that_are_in_use(tmp_path: Path) -> None:
+def test_the_unpacked_home_has_the_installed_packages_under_the_names_of_the_archives(
+    tmp_path: Path,
+) -> None:
     home = unpacked_home(tmp_path)
 
     assert home is not None

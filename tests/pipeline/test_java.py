@@ -62,7 +62,7 @@ def test_an_old_java_is_named_with_both_remedies(version: str) -> None:
     assert "timeoutmgr[spark-java]" in str(refused.value)
 
 
-def test_no_java_at_all_says_where_it_was_looked_for() -> None:
+def test_a_missing_java_names_the_searched_places() -> None:
     with pytest.raises(PipelineUnavailable, match="none was found in JAVA_HOME, on the PATH or as"):
         found({})
 

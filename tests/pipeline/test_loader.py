@@ -123,7 +123,7 @@ def test_a_cancelled_timeout_is_not_loaded_again(store: Store) -> None:
     assert [each["message_id"] for each in read(store, "pending")] == ["m2"]
 
 
-def test_of_two_rows_of_one_id_the_earlier_is_stored(store: Store) -> None:
+def test_the_earlier_of_two_rows_of_one_id_is_stored(store: Store) -> None:
     twice = [row(1, due=DUE + timedelta(hours=1)), row(1, due=DUE)]
 
     loaded = Loader(store).load([batch(twice)])
@@ -195,7 +195,7 @@ def test_two_rows_of_a_chunk_conflict_as_if_the_first_were_stored(
 
 
 @pytest.mark.parametrize("on_conflict", ["verify", "error"])
-def test_one_row_that_is_given_twice_is_no_conflict(sqlite: Store, on_conflict: str) -> None:
+def test_a_row_given_twice_is_not_a_conflict(sqlite: Store, on_conflict: str) -> None:
     texts = '{"a":"1","NServiceBus.TimeSent":"now"}', '{"NServiceBus.TimeSent":"then","a":"1"}'
     rows = [row(1, headers=one) for one in texts]
 
@@ -239,7 +239,7 @@ def test_rows_of_the_same_run_are_no_conflict(store: Store) -> None:
 
 
 @pytest.mark.parametrize("on_conflict", ["verify", "error"])
-def test_another_row_of_an_id_is_a_conflict_in_another_chunk_of_its_run(
+def test_a_row_with_the_id_of_an_earlier_chunk_of_the_run_is_a_conflict(
     store: Store, on_conflict: str
 ) -> None:
     loader = Loader(store, run_id="r", on_conflict=on_conflict)
@@ -250,7 +250,7 @@ def test_another_row_of_an_id_is_a_conflict_in_another_chunk_of_its_run(
     assert count(store, "keys") == 2
 
 
-def test_two_that_load_the_same_rows_at_once_store_each_once(store: Store) -> None:
+def test_two_loaders_of_the_same_rows_store_each_row_once(store: Store) -> None:
     rows = [batch([row(number) for number in range(400)])]
 
     def load(number: int) -> LoadResult:

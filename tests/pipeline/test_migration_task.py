@@ -220,7 +220,7 @@ def test_no_tasks_are_refused() -> None:
         MigrateOptions(ends=Ends(settings=""), tasks=0)
 
 
-def test_of_tasks_that_all_ended_well_nothing_is_raised(store_of: StoreOf) -> None:
+def test_successful_tasks_raise_no_error(store_of: StoreOf) -> None:
     source, target = store_of("sqlite"), store_of("sqlite")
     with opened(ends(source, target)) as [one]:
         refuse_errors(_planned(one), [MovedBatches(batches=1, timeouts=1)])

@@ -125,7 +125,7 @@ def test_an_archive_counts_for_the_given_stores_only(
     assert found == ["id0", "id1", "id10", "id11", "id12"]
 
 
-def test_a_store_that_has_two_names_is_looked_at_once_under_the_first(
+def test_a_store_with_two_names_is_read_once_under_its_first_name(
     west: Store, tmp_path: Path
 ) -> None:
     again = Path(west.name).with_name("again.toml")

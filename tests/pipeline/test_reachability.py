@@ -50,7 +50,7 @@ def test_a_silent_server_is_reported_before_java_starts(
         pass
 
 
-def test_any_of_several_masters_will_do(open_port: int, closed_port: int) -> None:
+def test_one_reachable_master_of_several_is_enough(open_port: int, closed_port: int) -> None:
     require_answer(f"spark://127.0.0.1:{closed_port},127.0.0.1:{open_port}")
 
 

@@ -100,7 +100,7 @@ def test_a_micro_batch_is_bounded_by_whole_transactions(postgres: Store) -> None
     assert len(set(follower.seen)) == len(follower.seen) == 15
 
 
-def test_once_ends_where_it_was_when_it_began(postgres: Store) -> None:
+def test_available_now_ends_at_the_events_of_its_begin(postgres: Store) -> None:
     Loader(postgres).load([batch([row(1)])])
     settle(postgres)
     follower = Follower(postgres)
@@ -189,7 +189,7 @@ def hurried(store: Store) -> Iterator[None]:
     event.remove(store.database.apart, "connect", limit)
 
 
-def test_the_index_is_waited_for_beyond_every_limit(
+def test_the_wait_for_the_index_outlasts_every_limit(
     postgres: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(deadlines, "ANSWER", 0.5)
@@ -234,7 +234,7 @@ def test_a_stop_ends_the_build_of_the_index(postgres: Store) -> None:
         assert build_that_waits(postgres) is None
 
 
-def test_of_two_that_begin_at_once_one_builds_the_index(postgres: Store) -> None:
+def test_only_one_of_two_concurrent_processes_builds_the_index(postgres: Store) -> None:
     reported: list[str] = []
     stop = threading.Event()
     stop.set()

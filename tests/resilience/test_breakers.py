@@ -64,7 +64,7 @@ def test_later_failures_do_not_start_the_wait_again(watched: Watched) -> None:
 
 @pytest.mark.behaviour(69)
 @pytest.mark.parametrize(("after", "times"), [(119.999, 0), (120.0, 1), (500.0, 1)])
-def test_it_triggers_when_nothing_succeeded_for_exactly_the_wait(
+def test_a_breaker_triggers_exactly_after_the_wait_without_success(
     watched: Watched, after: float, times: int
 ) -> None:
     watched.breaker.failure(AWAY)
@@ -75,7 +75,7 @@ def test_it_triggers_when_nothing_succeeded_for_exactly_the_wait(
 
 
 @pytest.mark.behaviour(69)
-def test_it_does_not_trigger_when_disarmed_in_time(watched: Watched) -> None:
+def test_a_breaker_disarmed_in_time_does_not_trigger(watched: Watched) -> None:
     watched.breaker.failure(AWAY)
     watched.clock.advance(119)
     watched.breaker.success()
@@ -97,7 +97,7 @@ def test_an_outage_that_comes_and_goes_below_the_wait_never_triggers(watched: Wa
 
 
 @pytest.mark.behaviour(70)
-def test_it_triggers_once_in_one_outage(watched: Watched) -> None:
+def test_a_breaker_triggers_once_in_one_outage(watched: Watched) -> None:
     for _ in range(100):
         watched.breaker.failure(AWAY)
         watched.clock.advance(10)
@@ -106,7 +106,7 @@ def test_it_triggers_once_in_one_outage(watched: Watched) -> None:
 
 
 @pytest.mark.behaviour(70)
-def test_it_triggers_again_in_a_new_outage_after_a_recovery(watched: Watched) -> None:
+def test_a_breaker_triggers_again_in_a_new_outage_after_a_recovery(watched: Watched) -> None:
     for _ in range(2):
         watched.breaker.failure(AWAY)
         watched.clock.advance(120)
@@ -116,7 +116,7 @@ def test_it_triggers_again_in_a_new_outage_after_a_recovery(watched: Watched) ->
     assert len(watched.triggered) == 2
 
 
-def test_it_triggers_with_the_latest_error(watched: Watched) -> None:
+def test_a_breaker_triggers_with_the_latest_error(watched: Watched) -> None:
     latest = StorageUnavailable("latest")
     watched.breaker.failure(AWAY)
     watched.breaker.failure(latest)
@@ -222,7 +222,7 @@ def test_an_action_may_check_its_own_breaker() -> None:
 
 
 @pytest.mark.behaviour(72)
-def test_of_many_threads_that_see_the_end_of_the_wait_one_triggers() -> None:
+def test_one_of_many_threads_at_the_end_of_the_wait_triggers() -> None:
     watched = Watched()
     watched.breaker.failure(AWAY)
     watched.clock.advance(120)
@@ -272,7 +272,7 @@ def test_a_storm_of_failures_and_successes_leaves_a_working_breaker() -> None:
         st.tuples(st.sampled_from(["failure", "success", "check"]), st.floats(0, 100)), max_size=40
     )
 )
-def test_it_triggers_once_for_each_stretch_without_success_that_lasts_the_wait(
+def test_a_breaker_triggers_once_for_each_wait_without_success(
     events: list[tuple[str, float]],
 ) -> None:
     watched = Watched(60)

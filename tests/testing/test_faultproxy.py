@@ -32,7 +32,7 @@ def client(proxy: FaultProxy) -> Iterator[socket.socket]:
         yield client
 
 
-def test_without_faults_it_is_not_noticed(
+def test_a_proxy_without_faults_changes_nothing(
     proxy: FaultProxy, client: socket.socket, echo: Echo
 ) -> None:
     body = bytes(range(256)) * 20_000  # more than its buffers hold
@@ -48,7 +48,9 @@ def test_without_faults_it_is_not_noticed(
     assert (proxy.connections, proxy.fired) == (1, 0)
 
 
-def test_it_slows_answers_and_keeps_their_order(proxy: FaultProxy, client: socket.socket) -> None:
+def test_latency_slows_answers_and_keeps_their_order(
+    proxy: FaultProxy, client: socket.socket
+) -> None:
     ask(client)
     proxy.slow(0.1, 0.05, Direction.ANSWERS)
 
@@ -76,7 +78,7 @@ def test_delayed_bytes_arrive_at_once_when_the_proxy_heals(
     assert read(client, 4) == b"ping"
 
 
-def test_it_throttles(proxy: FaultProxy, client: socket.socket) -> None:
+def test_a_throttled_proxy_delays_a_large_request(proxy: FaultProxy, client: socket.socket) -> None:
     proxy.throttle(20_000, Direction.REQUESTS)
 
     began = time.monotonic()

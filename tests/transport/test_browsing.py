@@ -82,7 +82,7 @@ def test_browsing_that_is_broken_off_leaves_all_messages(
     assert seen(session, queue) == ids
 
 
-def test_more_looks_than_any_limit_drop_and_move_nothing(
+def test_repeated_browsing_drops_and_moves_no_message(
     session: TransportSession, queue: str
 ) -> None:
     ids = fill(session, queue, 3)

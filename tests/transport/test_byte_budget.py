@@ -250,6 +250,6 @@ def test_a_window_without_a_bound_is_open_at_once() -> None:
 
 
 @pytest.mark.parametrize("settings", [KombuSettings, SqlQueueSettings])
-def test_a_bound_of_nothing_is_refused(settings: Any) -> None:
+def test_a_byte_bound_of_zero_is_refused(settings: Any) -> None:
     with pytest.raises(ConfigurationError, match="buffer_bytes"):
         settings(buffer_bytes=0)

@@ -27,7 +27,7 @@ def test_a_refusal_of_all_up_to_a_tag_spares_earlier_confirms() -> None:
     assert results == [REFUSED, CONFIRMED, REFUSED]
 
 
-def test_a_return_is_of_the_queue_that_it_names() -> None:
+def test_a_return_belongs_to_the_queue_that_it_names() -> None:
     broker = Broker(returned("there", "m"), ack(2, multiple=True))
 
     results = broker.window().send([publishing("m", "here"), publishing("m", "there")])
@@ -35,7 +35,7 @@ def test_a_return_is_of_the_queue_that_it_names() -> None:
     assert results == [CONFIRMED, UNROUTABLE]
 
 
-def test_of_one_message_sent_twice_only_the_second_came_back() -> None:
+def test_a_return_of_a_message_sent_twice_counts_for_the_unconfirmed_send() -> None:
     broker = Broker()
     window = broker.window()
     first = window.start(publishings("m"))
@@ -47,7 +47,7 @@ def test_of_one_message_sent_twice_only_the_second_came_back() -> None:
     assert (window.finish(first), window.finish(second)) == ([CONFIRMED], [UNROUTABLE])
 
 
-def test_of_one_message_that_is_twice_under_way_that_came_back_which_is_confirmed_first() -> None:
+def test_a_return_of_a_message_twice_under_way_counts_for_the_send_confirmed_first() -> None:
     results = [
         Broker(returned("q", "m"), *confirms).window().send(publishings("m", "m"))
         for confirms in ([ack(1), ack(2)], [ack(2), ack(1)])
@@ -120,7 +120,7 @@ class Slow(Broker):
         self.said.append(ack(len(self.published), multiple=True))
 
 
-def test_no_more_than_the_size_is_under_way() -> None:
+def test_no_more_messages_than_the_window_size_are_under_way() -> None:
     broker = Slow()
     window = broker.window(size=3)
 
@@ -146,7 +146,7 @@ class Sluggish(Broker):
     ("each", "results"),
     [(4, [*[CONFIRMED] * 3, *[UNKNOWN] * 3]), (3, [CONFIRMED] * 6), (2, [CONFIRMED] * 6)],
 )
-def test_so_many_messages_each_have_the_time_of_a_window(
+def test_the_time_out_of_a_window_starts_anew_after_each_confirmed_part(
     each: int, results: list[SendResult]
 ) -> None:
     assert Sluggish().window(size=6, each=each).send(publishings(*"abcdef")) == results

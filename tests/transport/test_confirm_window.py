@@ -134,7 +134,7 @@ def test_a_full_queue_refuses(rabbitmq_url: str, raw_channel: amqp.Channel, uniq
     assert results[-1] is SendResult.REFUSED
 
 
-def test_without_answers_all_is_unknown_and_the_connection_is_not_used_again(
+def test_without_answers_all_results_are_unknown_and_the_connection_is_replaced(
     through_proxy: str, proxy: Proxy, queue: str
 ) -> None:
     with opened(through_proxy) as session:
@@ -150,7 +150,7 @@ def test_without_answers_all_is_unknown_and_the_connection_is_not_used_again(
     assert proxy.connections == 2
 
 
-def test_an_unknown_window_says_unknown_of_the_windows_behind_it(
+def test_windows_after_an_unknown_window_are_unknown(
     through_proxy: str, proxy: Proxy, queue: str
 ) -> None:
     with opened(through_proxy, confirm_window=2) as session:
@@ -194,9 +194,7 @@ def test_a_connection_cut_while_idle_is_replaced_before_anything_is_written(
     assert proxy.connections == 2
 
 
-def test_a_broker_that_does_not_answer_is_not_waited_for_for_ever(
-    through_proxy: str, proxy: Proxy
-) -> None:
+def test_the_wait_for_a_silent_broker_ends(through_proxy: str, proxy: Proxy) -> None:
     with opened(through_proxy) as session:
         session.ping()
         proxy.stop_answers()
@@ -208,7 +206,7 @@ def test_a_broker_that_does_not_answer_is_not_waited_for_for_ever(
         session.ping()
 
 
-def test_no_broker_is_transport_unavailable() -> None:
+def test_a_missing_broker_raises_transport_unavailable() -> None:
     with (
         opened("amqp://guest:sesame@127.0.0.1:1//") as session,
         pytest.raises(TransportUnavailable) as caught,
@@ -364,7 +362,7 @@ def test_a_confirm_of_a_sending_without_a_wait_does_not_count_for_a_later_send(
 
 
 @pytest.mark.parametrize("confirm_window", [500, 3])
-def test_several_are_under_way_and_each_is_asked_for_its_own(
+def test_several_sendings_under_way_each_have_their_own_results(
     rabbitmq_url: str, queue: str, confirm_window: int
 ) -> None:
     lost = Outgoing("nowhere at all", Message(id="lost"))
@@ -381,7 +379,9 @@ def test_several_are_under_way_and_each_is_asked_for_its_own(
     assert arrived == [one.message.id for one in sent]
 
 
-def test_all_else_may_be_done_while_messages_are_under_way(rabbitmq_url: str, queue: str) -> None:
+def test_a_session_serves_other_calls_while_messages_are_under_way(
+    rabbitmq_url: str, queue: str
+) -> None:
     with opened(rabbitmq_url) as session:
         first = starting(session).start_sending(messages(queue, 2))
         missing = session.missing_queues([queue, "nowhere at all"])

@@ -28,7 +28,7 @@ def test_a_lost_lease_undoes_the_step_and_leaves_the_message_to_its_new_owner(
 
 
 @pytest.mark.parametrize("mode", SAFE)
-def test_of_a_batch_in_which_a_lease_was_lost_the_rest_comes_again(mode: TransactionMode) -> None:
+def test_the_rest_of_a_batch_with_a_lost_lease_comes_again(mode: TransactionMode) -> None:
     mill = Mill(mode, batch=10)
     mill.put("a", "b", "c")
     mill.receiver.lost.add("b")

@@ -125,7 +125,7 @@ def test_an_outage_of_the_broker_arms_the_breaker_of_the_broker_and_ends_by_itse
     assert mill.broker.state is BreakerState.DISARMED
 
 
-def test_a_queue_that_is_missing_is_waited_for() -> None:
+def test_the_pump_waits_for_a_missing_queue() -> None:
     mill = Mill()
     queue = mill.transport.queues.pop("sales")
     original = mill.stop.wait

@@ -124,7 +124,7 @@ def test_an_exclusive_queue_of_a_stranger_is_reported(
 
 
 @pytest.mark.parametrize("queue_type", ["quorum", "classic"])
-def test_a_queue_of_ours_takes_one_question_and_has_no_loss(
+def test_an_installed_queue_needs_one_probe_and_has_no_loss(
     rabbitmq_url: str, unique: str, queue_type: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queue_inspection, "_MOST_DIFFERENCES", 1)

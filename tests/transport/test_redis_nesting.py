@@ -44,7 +44,7 @@ def test_an_item_of_any_depth_is_received_and_may_be_released(
     assert [one.message.id for one in receive(receiver, 1)] == ["behind"]
 
 
-def test_a_little_nesting_is_looked_into(redis_url: str, queue: str, receiver: Receiver) -> None:
+def test_a_little_nesting_is_read(redis_url: str, queue: str, receiver: Receiver) -> None:
     with redis.Redis.from_url(redis_url) as client:
         client.lpush(queue, item(50))
 

@@ -16,7 +16,7 @@ BODY = 100_000
 MESSAGES = 25
 
 
-def test_large_bodies_come_in_portions_and_all_of_them_come(
+def test_large_bodies_come_in_bounded_batches_and_all_arrive(
     raw_channel: amqp.Channel, rabbitmq_url: str, unique: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(relays, "MOST_BYTES", 10 * BODY)

@@ -25,7 +25,7 @@ def portions_of(bodies: list[int]) -> tuple[list[Received], list[list[Received]]
 
 
 @given(sizes)
-def test_portions_are_the_whole_batch_in_its_order(bodies: list[int]) -> None:
+def test_sub_batches_together_are_the_whole_batch_in_its_order(bodies: list[int]) -> None:
     batch, sub_batches = portions_of(bodies)
 
     assert [*chain.from_iterable(sub_batches)] == batch

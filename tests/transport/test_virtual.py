@@ -125,7 +125,9 @@ def test_deleting_a_queue_deletes_its_messages(session: TransportSession, queue:
     assert session.count(queue) == 0
 
 
-def test_a_missing_queue_is_missed_by_all(session: TransportSession, unique: str) -> None:
+def test_count_and_receiver_of_a_missing_queue_raise_queue_missing(
+    session: TransportSession, unique: str
+) -> None:
     with pytest.raises(QueueMissing):
         session.count(unique)
     with pytest.raises(QueueMissing):
@@ -397,7 +399,7 @@ def test_a_redis_connection_that_is_cut_is_made_again(redis_url: str, unique: st
             session.delete_queues([unique])
 
 
-def test_no_redis_is_transport_unavailable() -> None:
+def test_a_missing_redis_raises_transport_unavailable() -> None:
     with (
         closing(KombuTransport("redis://:sesame@127.0.0.1:1/0", accept_loss=True)) as transport,
         closing(transport.session()) as session,

@@ -16,7 +16,7 @@ MUTANTS = (
         file=_BREAKERS,
         before="            was, self._state = self._state, BreakerState.DISARMED\n",
         after="            was = self._state\n",
-        tests=(f"{_TESTS}::test_it_does_not_trigger_when_disarmed_in_time",),
+        tests=(f"{_TESTS}::test_a_breaker_disarmed_in_time_does_not_trigger",),
     ),
     Mutant(
         name="every failure starts the wait again",
@@ -32,7 +32,7 @@ MUTANTS = (
         file=_BREAKERS,
         before="            self._state = BreakerState.TRIGGERED\n",
         after="",
-        tests=(f"{_TESTS}::test_it_triggers_once_in_one_outage",),
+        tests=(f"{_TESTS}::test_a_breaker_triggers_once_in_one_outage",),
     ),
     Mutant(
         name="the wait is a moment too long",
@@ -40,7 +40,7 @@ MUTANTS = (
         file=_BREAKERS,
         before="lasted < self._wait",
         after="lasted <= self._wait",
-        tests=(f"{_TESTS}::test_it_triggers_when_nothing_succeeded_for_exactly_the_wait",),
+        tests=(f"{_TESTS}::test_a_breaker_triggers_exactly_after_the_wait_without_success",),
     ),
     Mutant(
         name="a breaker by the wall clock",

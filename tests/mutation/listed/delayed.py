@@ -73,7 +73,7 @@ MUTANTS = (
 """,
         tests=(
             "tests/features/test_delayed_delivery.py::"
-            "test_set_up_comes_before_initialize_and_both_once",
+            "test_set_up_runs_once_before_initialize_runs_once",
         ),
     ),
     Mutant(

@@ -39,7 +39,7 @@ MUTANTS = (
         before="        return lock is not None and lock.holds()\n",
         after="        return lock is not None\n",
         tests=(
-            "tests/transport/sql/test_leases.py::test_an_owner_whose_lock_was_lost_takes_it_again",
+            "tests/transport/sql/test_leases.py::test_an_owner_acquires_its_lost_session_lock_again",
         ),
     ),
     Mutant(

@@ -90,7 +90,7 @@ MUTANTS = (
         after="settled = self._database.run(settle)",
         tests=(
             f"{_TESTS}/test_transactions.py::"
-            "test_a_rollback_undoes_both_and_the_message_is_still_ours[postgres]",
+            "test_a_rollback_undoes_receipt_and_send_and_keeps_the_lease[postgres]",
         ),
     ),
     Mutant(
@@ -101,7 +101,7 @@ MUTANTS = (
         after="there = self._database.run(lambda own: self._insert(rows, names, own))\n",
         tests=(
             f"{_TESTS}/test_transactions.py::"
-            "test_a_rollback_undoes_both_and_the_message_is_still_ours[postgres]",
+            "test_a_rollback_undoes_receipt_and_send_and_keeps_the_lease[postgres]",
         ),
     ),
     Mutant(
@@ -139,7 +139,7 @@ MUTANTS = (
         after="            self._forget(tags)\n",
         tests=(
             f"{_TESTS}/test_transactions.py::"
-            "test_a_rollback_undoes_both_and_the_message_is_still_ours[sqlite]",
+            "test_a_rollback_undoes_receipt_and_send_and_keeps_the_lease[sqlite]",
         ),
     ),
 )

@@ -37,7 +37,7 @@ MUTANTS = (
         file=_WINDOW,
         before="pair = publishing.routing_key, publishing.message_id",
         after="pair = next(iter(self._returned))",
-        tests=(f"{_TAGS}::test_a_return_is_of_the_queue_that_it_names",),
+        tests=(f"{_TAGS}::test_a_return_belongs_to_the_queue_that_it_names",),
     ),
     Mutant(
         name="no confirm counts as confirmed",
@@ -46,7 +46,7 @@ MUTANTS = (
         before="result or SendResult.UNKNOWN for",
         after="result or SendResult.CONFIRMED for",
         tests=(
-            f"{_TESTS}::test_without_answers_all_is_unknown_and_the_connection_is_not_used_again",
+            f"{_TESTS}::test_without_answers_all_results_are_unknown_and_the_connection_is_replaced",
         ),
     ),
     Mutant(
@@ -64,7 +64,7 @@ MUTANTS = (
         before="        self._returned[pair] -= 1\n",
         after="",
         tests=(
-            f"{_TAGS}::test_of_one_message_that_is_twice_under_way_that_came_back_which_is_"
+            f"{_TAGS}::test_a_return_of_a_message_twice_under_way_counts_for_the_send_"
             "confirmed_first",
         ),
     ),
@@ -92,7 +92,7 @@ MUTANTS = (
         file=_WINDOW,
         before="self._each = each or size",
         after="self._each = size",
-        tests=(f"{_TAGS}::test_so_many_messages_each_have_the_time_of_a_window",),
+        tests=(f"{_TAGS}::test_the_time_out_of_a_window_starts_anew_after_each_confirmed_part",),
     ),
     Mutant(
         name="more is under way than a window holds",
@@ -100,7 +100,7 @@ MUTANTS = (
         file=_WINDOW,
         before="room = self._size - len(self._waiting)",
         after="room = self._size",
-        tests=(f"{_TAGS}::test_no_more_than_the_size_is_under_way",),
+        tests=(f"{_TAGS}::test_no_more_messages_than_the_window_size_are_under_way",),
     ),
     Mutant(
         name="what is said after a lost answer is believed",

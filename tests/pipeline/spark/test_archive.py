@@ -97,7 +97,7 @@ def test_old_history_is_archived_by_endpoint_and_day_and_leaves_the_store(
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_a_run_that_dies_anywhere_is_put_right_by_the_next(
+def test_the_next_run_repairs_a_run_that_died_at_any_point(
     spark: SparkSession, sqlite: Store, tmp_path: Path, stage: str
 ) -> None:
     write_events(sqlite, range(ROWS))
@@ -244,7 +244,7 @@ def test_all_that_a_manifest_counts_is_synced_before_it_counts(
     assert files | {one.parent for one in files} <= set(synced)
 
 
-def test_two_do_not_archive_one_store_at_once(
+def test_two_runs_do_not_archive_one_store_at_once(
     spark: SparkSession, store_of: Any, tmp_path: Path
 ) -> None:
     for kind in ("sqlite", "postgres", "mysql"):

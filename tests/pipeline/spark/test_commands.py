@@ -56,7 +56,7 @@ def rows(tmp_path: Path) -> str:
 
 
 @pytest.mark.usefixtures("compiled")
-def test_a_campaign_from_the_command_line(
+def test_a_campaign_is_scheduled_from_the_command_line(
     spark: SparkSession, sqlite: Store, rows: str, tmp_path: Path
 ) -> None:
     settings = Path(sqlite.name)

@@ -350,7 +350,7 @@ def test_wrong_options_are_refused(options: dict[str, Any], sentence: str) -> No
         ScheduleOptions(**(OPTIONS | options))
 
 
-def test_somebodys_folder_is_not_written_over(
+def test_a_folder_with_foreign_files_is_not_overwritten(
     spark: SparkSession, sqlite: Store, tmp_path: Path
 ) -> None:
     path = campaign(tmp_path)

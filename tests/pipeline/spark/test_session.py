@@ -172,7 +172,7 @@ def test_local_runs_listen_on_the_loopback_alone(tmp_path: Path) -> None:
     assert settings_of(SessionOptions(configuration={"a": "b"}), tmp_path)["a"] == "b"
 
 
-def test_the_jars_that_most_classes_come_from_are_looked_into_first(tmp_path: Path) -> None:
+def test_the_jars_of_most_classes_are_searched_first(tmp_path: Path) -> None:
     here, cluster = SessionOptions(), SessionOptions(master="spark://host:7077")
     jars = settings_of(here, tmp_path)["spark.driver.extraClassPath"].split(os.pathsep)
 

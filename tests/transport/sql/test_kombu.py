@@ -55,7 +55,9 @@ def declare(connection: Any, name: str = "q", **options: Any) -> Any:
     "url_form",
     ["timeoutmgr+sqlite:///{path}", "timeoutmgr+sqlite:////{path}"],
 )
-def test_sqlite_urls(tmp_path: Path, url_form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_form_of_a_sqlite_url_opens_its_file(
+    tmp_path: Path, url_form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     path = "x.db" if "////" not in url_form else str(tmp_path / "y.db").lstrip("/")
 
@@ -84,7 +86,7 @@ def test_registering_imports_no_transport() -> None:
     subprocess.run([sys.executable, "-c", code], cwd=_ROOT, check=True)
 
 
-def test_a_producer_and_a_consumer(connection: Any) -> None:
+def test_a_consumer_receives_the_message_of_a_producer(connection: Any) -> None:
     got: list[Any] = []
     queue = kombu.Queue("q", kombu.Exchange("tasks"), routing_key="k")
     producer = connection.Producer()
@@ -210,7 +212,7 @@ def test_a_producer_sees_bindings_that_another_process_made(
         assert get(connection, "elsewhere") is None
 
 
-def test_unbinding_and_deleting(connection: Any) -> None:
+def test_an_unbound_queue_gets_no_message_and_a_deleted_queue_is_missing(connection: Any) -> None:
     exchange = kombu.Exchange("x")
     one = declare(connection, "q1", exchange=exchange, routing_key="k")
     two = declare(connection, "q2", exchange=exchange, routing_key="k")
@@ -229,7 +231,7 @@ def test_publishing_to_a_missing_queue_is_not_silent(connection: Any) -> None:
         connection.Producer().publish("lost?", routing_key="nowhere")
 
 
-def test_rejected_and_requeued_messages(connection: Any) -> None:
+def test_requeued_messages_come_back_and_rejected_messages_do_not(connection: Any) -> None:
     declare(connection)
     for number in range(2):
         connection.Producer().publish(number, routing_key="q")
@@ -341,7 +343,7 @@ def test_a_lost_database_is_a_connection_error(connection: Any) -> None:
     assert TransportUnavailable in connection.connection_errors
 
 
-def test_kombus_pools(url: str, prefix: str) -> None:
+def test_a_pooled_connection_of_kombu_sends_and_receives(url: str, prefix: str) -> None:
     with pools.connections[connect(url, prefix)].acquire(block=True) as pooled:
         declare(pooled)
         pooled.Producer().publish("pooled", routing_key="q")

@@ -125,7 +125,7 @@ def test_a_lapsed_lease_is_valid_until_another_receiver_leases_the_message(
     assert session.count("q") == 0
 
 
-def test_leases_of_the_living_are_renewed(
+def test_leases_of_living_owners_are_renewed(
     make_transport: Maker, transport: SqlTransport, prefix: str, messages: Make
 ) -> None:
     short = make_transport(settings=SqlQueueSettings(lease=timedelta(seconds=1)))
@@ -196,7 +196,7 @@ def test_a_lease_begun_after_a_lost_session_lock_is_kept(
     theirs.close()
 
 
-def test_an_owner_whose_lock_was_lost_takes_it_again(
+def test_an_owner_acquires_its_lost_session_lock_again(
     postgres_url: str, prefix: str, messages: Make
 ) -> None:
     ours, theirs = (SqlTransport(postgres_url, prefix=prefix) for _ in range(2))

@@ -73,7 +73,7 @@ def test_an_accepted_message_has_room_for_the_headers_of_dispatch_and_failure(
     assert session.count("q") == 3
 
 
-def test_a_transaction_goes_on_without_it(transport: SqlTransport) -> None:
+def test_a_transaction_continues_after_a_message_that_is_too_large(transport: SqlTransport) -> None:
     session = transport.session()
 
     with session.transaction() as transaction:

@@ -132,7 +132,7 @@ def test_queue_names_that_differ_by_a_byte_are_two_queues(
     assert session.receiver(other, prefetch=1).receive(1, 0) == []
 
 
-def test_queue_names_of_250_characters_and_no_more(transport: SqlTransport) -> None:
+def test_queue_names_have_at_most_250_characters(transport: SqlTransport) -> None:
     session = transport.session()
     longest = "\U0001f600" * 250
 
@@ -258,7 +258,7 @@ def test_many_receivers_get_every_message_once(
     assert transport.session().count("q") == 0
 
 
-def test_it_is_a_transport_and_offers_all_modes(transport: SqlTransport) -> None:
+def test_the_sql_queue_is_a_transport_with_all_modes(transport: SqlTransport) -> None:
     as_contract: Transport = transport  # for the type checker
     assert as_contract is transport
     assert transport.capabilities.modes == set(TransactionMode)

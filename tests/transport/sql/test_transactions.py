@@ -38,7 +38,7 @@ def test_receiving_and_sending_commit_together(transport: SqlTransport, messages
     assert (session.count("q"), session.count("other")) == (0, 2)
 
 
-def test_a_rollback_undoes_both_and_the_message_is_still_ours(
+def test_a_rollback_undoes_receipt_and_send_and_keeps_the_lease(
     transport: SqlTransport, messages: Make
 ) -> None:
     session = transport.session()
@@ -81,7 +81,9 @@ def test_a_lost_lease_raises_inside_the_transaction(
     assert session.count("other") == 0
 
 
-def test_an_unroutable_message_in_a_transaction(transport: SqlTransport, messages: Make) -> None:
+def test_an_unroutable_message_does_not_end_its_transaction(
+    transport: SqlTransport, messages: Make
+) -> None:
     session = transport.session()
 
     with session.transaction() as transaction:

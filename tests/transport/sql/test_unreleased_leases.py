@@ -132,7 +132,7 @@ def test_a_lease_of_another_receiver_on_the_same_transport_is_kept(
     holding.ack(held)
 
 
-def test_a_lease_whose_commit_was_lost_is_given_back(away: Away, messages: Make) -> None:
+def test_a_lease_whose_commit_was_lost_is_released(away: Away, messages: Make) -> None:
     session = away.transport.session()
     session.send(messages(2))
     receiver = session.receiver("q", prefetch=0)
@@ -230,7 +230,7 @@ class StandIn(Leases):
         self.released.append((queue, set(tags)))
 
 
-def test_a_waiting_receiver_is_woken_when_something_is_given_back() -> None:
+def test_a_released_lease_wakes_a_waiting_receiver() -> None:
     wakeups = QueueWakeups()
     unreleased = UnreleasedLeases(StandIn({(1, 1)}), wakeups)
     wakeup = wakeups.wakeup("q")
@@ -242,7 +242,7 @@ def test_a_waiting_receiver_is_woken_when_something_is_given_back() -> None:
     assert wakeup.wait(count, 0)
 
 
-def test_nothing_is_given_back_twice() -> None:
+def test_no_lease_is_released_twice() -> None:
     leases = StandIn({(1, 1), (2, 1)})
     unreleased = UnreleasedLeases(leases, QueueWakeups())
     unreleased.add("q", [(1, 1)])
@@ -265,7 +265,7 @@ def test_only_an_existing_lease_that_no_receiver_holds_is_released() -> None:
     assert leases.released == [("q", {(1, 1)})]
 
 
-def test_orphans_outlive_a_database_that_is_still_away() -> None:
+def test_leases_stay_to_be_released_after_a_failed_release() -> None:
     leases = StandIn({(1, 1)})
     unreleased = UnreleasedLeases(leases, QueueWakeups())
     unreleased.add("q", [(1, 1)])

@@ -107,7 +107,7 @@ def test_a_send_of_another_process_is_noticed(
     assert late < 0.5
 
 
-def test_a_send_notifies_once_and_only_where_it_is_wanted(
+def test_a_send_notifies_once_and_not_without_the_setting(
     postgres_url: str, prefix: str, messages: Make
 ) -> None:
     seen: list[str] = []
@@ -167,7 +167,7 @@ def test_a_wakeup_before_the_wait_ends_the_wait() -> None:
     assert not wakeup.wait(wakeup.count, 0)
 
 
-def test_bells_are_shared_by_tables_of_one_database(
+def test_transports_on_one_database_share_their_wakeups(
     transport: SqlTransport, make_transport: Maker
 ) -> None:
     assert make_transport().wakeups is transport.wakeups
@@ -193,7 +193,9 @@ def test_settings_that_cannot_work_are_refused(bad: dict[str, timedelta]) -> Non
     ("dialect", "polling"),
     [("sqlite", (0.01, 0.05)), ("postgresql", (0.05, 1)), ("mysql", (0.02, 0.25))],
 )
-def test_polling_by_default(dialect: str, polling: tuple[float, float]) -> None:
+def test_the_polling_interval_has_a_default_for_each_dialect(
+    dialect: str, polling: tuple[float, float]
+) -> None:
     assert SqlQueueSettings().polling(dialect) == polling
     one = timedelta(seconds=1)
     assert SqlQueueSettings(poll_min=one, poll_max=one).polling(dialect) == (1, 1)
