@@ -27,12 +27,12 @@ def configuration(given: dict[str, Any]) -> EndpointConfiguration:
 
 
 def main(given: dict[str, Any]) -> int:
-    """Install, or run until told to end; say so line by line."""
+    """Install, or run until the parent ends the process; print each step as a line."""
     logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(name)s: %(message)s")
     endpoint = Endpoint(configuration(given))
     if given.get("do") == "install":
         print("ready", flush=True)
-        sys.stdin.readline()  # so that all begin at one moment
+        sys.stdin.readline()  # all installers begin at the same moment
         print("installed", *endpoint.install(), flush=True)
         endpoint.close()
         return 0

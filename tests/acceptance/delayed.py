@@ -58,20 +58,20 @@ class DelayedParty:
         self._endpoint: Endpoint | None = None
 
     def start(self) -> DelayedParty:
-        """Start it; it runs until the test ends."""
+        """Start the endpoint; it runs until the test ends."""
         self._endpoint = self.place.run(self.config)
         return self
 
     @property
     def endpoint(self) -> Endpoint:
-        """The endpoint; made, not started, at the first use if ``start`` was not called."""
+        """The endpoint; created, not started, at the first use if ``start`` was not called."""
         if self._endpoint is None:
             self._endpoint = self.place.made(self.config)
         return self._endpoint
 
     @property
     def errors(self) -> ErrorQueue:
-        """Its error queue."""
+        """A reader of the error queue."""
         return self.place.received(self.config.error_queue)
 
     def stored(self) -> int:

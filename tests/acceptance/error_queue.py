@@ -12,7 +12,7 @@ from timeoutmgr.testing.signals import PATIENCE
 
 
 class ErrorQueue:
-    """Takes each message and keeps it. For one thread."""
+    """Receives each message and keeps it; for a single thread."""
 
     def __init__(self, transport: Transport, queue: str) -> None:
         self._transport = transport

@@ -1,4 +1,4 @@
-"""A store that can be away, or be held, on command; everything else is real."""
+"""A store that a test can take away or pause; everything else is real."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class Gate:
         return self._inner.database
 
     def install(self) -> None:
-        """Install, unless it is away."""
+        """Install, unless the storage is away."""
         self.pass_or_fail()
         self._inner.install()
 
@@ -89,7 +89,7 @@ class Gate:
         return self._inner.ddl()
 
     def check(self) -> None:
-        """Check, unless it is away."""
+        """Check, unless the storage is away."""
         self.pass_or_fail()
         self._inner.check()
 
@@ -100,7 +100,7 @@ class Gate:
         return store
 
     def close(self) -> None:
-        """Close the real session."""
+        """Close the real persistence."""
         self._inner.close()
 
 

@@ -25,7 +25,7 @@ _SQL: Final = ("sqlite", "postgres", "mysql")
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """A transport and a store; *mode* None is the strongest that they can keep."""
+    """A transport and a store; *mode* None is the strongest mode of the pair."""
 
     transport: str
     store: str
@@ -33,7 +33,7 @@ class Pair:
 
     @property
     def id(self) -> str:
-        """Its name in a report."""
+        """The name of the pair in a report."""
         queue = f"sql_{self.transport}" if self.transport in _SQL else self.transport
         return f"{queue}+{self.store}" + (f"+{self.mode.value}" if self.mode else "")
 
@@ -44,7 +44,7 @@ class Pair:
 
     @property
     def capabilities(self) -> frozenset[str]:
-        """Its promises, as tests ask for them."""
+        """The promises of the pair, by the names that tests use."""
         one_database = self.transport == self.store and self.transport in _SQL
         claims = {
             "durable": self.transport not in ("redis", "memory") and self.store != "memory",
@@ -67,7 +67,7 @@ PAIRS: Final = tuple(
 OTHER_MODES: Final = tuple(
     Pair(kind, kind, mode) for kind in _SQL for mode in (ATOMIC, RECEIVE_ONLY)
 )
-"""Pairs on one database again, in modes that do not use it."""
+"""Pairs on a single database, in modes that do not use its common transaction."""
 
 REFERENCE: Final = Pair("rabbitmq", "postgres")
 EMBEDDED: Final = Pair("sqlite", "sqlite")
@@ -96,7 +96,7 @@ USUAL: Final = (
     Pair("postgres", "postgres", ATOMIC),
     Pair("sqlite", "sqlite", RECEIVE_ONLY),
 )
-"""What `make test` tries; with PAIRS=all it tries every pair that a test names."""
+"""The pairs of `make test`; with PAIRS=all it tries every pair that a test names."""
 
 Test = TypeVar("Test", bound=Callable[..., Any])
 

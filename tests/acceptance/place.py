@@ -1,4 +1,4 @@
-"""Where a test happens: a pair of transport and store with its addresses, and endpoints on it."""
+"""A pair of transport and store with its addresses, and the endpoints that a test runs on it."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ class Place:
 
 
 class Party:
-    """An endpoint that runs, with all that it got and counted."""
+    """An endpoint that runs, with its arrivals and its counters."""
 
     def __init__(
         self,
@@ -158,13 +158,13 @@ class Party:
         self._errors: ErrorQueue | None = None
 
     def start(self) -> Party:
-        """Start it; it runs until the test ends."""
+        """Start the endpoint; it runs until the test ends."""
         self._endpoint = self.place.run(self.config)
         return self
 
     @property
     def endpoint(self) -> Endpoint:
-        """The endpoint; made, not started, at the first use if ``start`` was not called."""
+        """The endpoint; created, not started, at the first use if ``start`` was not called."""
         if self._endpoint is None:
             self._endpoint = self.place.made(self.config)
         return self._endpoint
@@ -176,7 +176,7 @@ class Party:
 
     @property
     def errors(self) -> ErrorQueue:
-        """Its error queue."""
+        """A reader of the error queue."""
         if self._errors is None:
             self._errors = self.place.received(self.config.error_queue)
         return self._errors
@@ -188,7 +188,7 @@ class Party:
             self._wait_for_state(timeout_id, TimeoutState.PENDING)
 
     def wait_until_dispatched(self, *timeout_ids: str | None) -> None:
-        """Return once all are dispatched and that is committed."""
+        """Return once the dispatch of all is committed."""
         for timeout_id in timeout_ids:
             assert timeout_id is not None, "it was not delayed"
             self._wait_for_state(timeout_id, TimeoutState.DISPATCHED)

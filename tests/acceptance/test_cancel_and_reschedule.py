@@ -274,7 +274,7 @@ def handle(party: Party, paid: Message) -> None:
 
 
 def a_payment(message_id: str) -> Message:
-    """Return a message that clears and begins anew; its repeats are told by id and TimeSent."""
+    """Return a message that clears and begins anew; its repeats have the same id and TimeSent."""
     given = {
         headers.MESSAGE_ID: message_id,
         headers.ENCLOSED_MESSAGE_TYPES: "Paid",

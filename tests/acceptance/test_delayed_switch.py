@@ -28,7 +28,7 @@ def test_from_a_timeout_manager_to_a_store_nothing_is_lost_or_repeated(place: Pl
     queued = [_queued(place, f"queued-{n}", n) for n in range(5)]
 
     new = DelayedParty(place).start()
-    # As the page says: one process of the old configuration goes on until its store is empty.
+    # As the page says: a process of the old configuration runs until its store is empty.
     left = Party(place).start()
     fresh = new.endpoint.send(target, "Ping", "new", delay=0.1)
 

@@ -78,7 +78,7 @@ def test_two_messages_in_one_transaction_both_wake_the_poller(place: Place) -> N
     party = Party(place).start()
 
     with caller(place) as connection:
-        # So much later that both are not due at once where the machine stands still for a while.
+        # The gap between both due times outlasts a pause of the machine.
         later = party.endpoint.send_local("Ping", 1, delay=20 * SOON, session=connection)
         sooner = party.endpoint.send_local("Ping", 2, delay=SOON, session=connection)
         connection.commit()

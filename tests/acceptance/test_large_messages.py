@@ -1,4 +1,4 @@
-"""Messages that do not fit into memory together go out one portion behind the other, and soon."""
+"""Messages that do not fit into memory together leave soon, in one sub-batch after another."""
 
 from __future__ import annotations
 

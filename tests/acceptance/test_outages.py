@@ -80,7 +80,7 @@ def test_messages_wait_in_their_queue_while_the_storage_is_away(place: Place) ->
     sent = [party.endpoint.send_local("Ping", number, delay=SOON) for number in range(20)]
     party.telemetry.wait_for("storage_failures", 1)
     eventually(
-        lambda: place.session.count(f"{party.name}.Timeouts") >= 10,  # a few are in hand
+        lambda: place.session.count(f"{party.name}.Timeouts") >= 10,  # the pump has received a few
         "messages wait in .Timeouts",
     )
     gate.open()
@@ -177,7 +177,7 @@ def test_hooks_run_in_order_and_again_at_the_next_outage(place: Place) -> None:
     party.start()
     assert both.acquire(timeout=15)
     gate.open()
-    # A triggered breaker looks again after ten seconds; a wake makes it look now.
+    # A triggered breaker probes again after ten seconds; a wake makes it probe now.
     party.telemetry.wait_for("polls", 1, timeout=20)
 
     gate.shut()

@@ -1,4 +1,4 @@
-"""Where a message may go is asked again when it leaves, and not at the door alone."""
+"""The allow-list is checked when a message leaves, and not only when it is sent."""
 
 from __future__ import annotations
 

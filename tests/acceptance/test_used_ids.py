@@ -1,4 +1,4 @@
-"""A second message under a used id is told: kept apart, put in the place of the first, refused."""
+"""A second message under a used id goes to the error queue, replaces the first, or is refused."""
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ def test_an_earlier_message_stored_during_a_poll_shortens_the_next_sleep(place: 
     party.start()
     held.wait_until_reached()
 
-    # Time enough to be stored before it is due, also on a busy machine.
+    # The delay leaves time to store the message before its due time, also on a busy machine.
     sent = party.endpoint.send_local("Ping", 1, delay=10 * SOON)
     party.wait_until_stored(sent.id)
     held.go_on()
@@ -63,7 +63,7 @@ def test_a_later_message_causes_no_poll(party: Party) -> None:
     assert party.telemetry.counted("timeouts_claimed") == 0
     last = party.endpoint.send_local("Ping", "last", delay=SOON)
     party.inbox.wait_for_id(last.message_id)
-    # The last message has polls of its own, more of them the longer its dispatch takes.
+    # The last message causes polls of its own; a slower dispatch causes more of them.
     assert party.telemetry.counted("polls") - before < 20
 
 

@@ -32,7 +32,7 @@ def environment(**more: str) -> dict[str, str]:
 
 
 def wait_until(claim: Callable[[], bool], what: str) -> None:
-    """Look until *claim* holds; there is no signal between two programs to wait for."""
+    """Poll until *claim* is true; two programs have no common signal to wait for."""
     pause = threading.Event()
     deadline = time.monotonic() + PATIENCE
     while not claim():
@@ -49,7 +49,7 @@ class Ended(subprocess.CompletedProcess[str]):
 
 
 class Program:
-    """A program that runs; its output is collected as it comes."""
+    """A program that runs; a thread collects its output."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self.process = process

@@ -167,7 +167,7 @@ def test_dead_letters_are_read_page_by_page_without_later_arrivals(
     letters = CopySelection().copies(queue, None)
 
     first = next(letters)
-    shop.manager.place(a_letter("m0", kept=OLD + 3))  # it was retried, and died again
+    shop.manager.place(a_letter("m0", kept=OLD + 3))  # retried, and dead again
     queue.delete(queue.peek(StoredCopyFilter(message_id="m1")))
 
     assert [first.message.id, *(dead_letter.message.id for dead_letter in letters)] == ["m0", "m2"]

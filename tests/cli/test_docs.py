@@ -1,4 +1,4 @@
-"""docs/cli.md and docs/configuration.md cannot go stale: they are made here, and compared."""
+"""docs/cli.md and docs/configuration.md cannot go stale: a test generates and compares both."""
 
 from __future__ import annotations
 

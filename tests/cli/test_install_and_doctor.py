@@ -1,4 +1,4 @@
-"""install and doctor."""
+"""install creates the tables and queues, and doctor checks them."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ STORE = "Repeated failures when storing timeouts, endpoint will be terminated."
 
 
 def read_health(path: Path) -> dict[str, Any]:
-    """The document, or nothing while there is none; it is whole whenever it is read."""
+    """The health document, or None before the first write; a reader never sees a part of it."""
     try:
         text = path.read_text()
     except FileNotFoundError:

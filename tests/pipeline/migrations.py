@@ -33,12 +33,12 @@ def fill(store: Store, timeouts: list[Timeout]) -> list[Timeout]:
 
 
 def pending(store: Store) -> list[Timeout]:
-    """All that is pending, oldest first."""
+    """Return all pending timeouts, the oldest first."""
     return _timeouts(store).list(TimeoutFilter(), limit=10_000)
 
 
 def ends(source: Store, target: Store | str, **more: Any) -> Ends:
-    """From one store into another, or into a place that is named; small batches."""
+    """Move from one store into another, or into a named place, in small batches."""
     into = target if isinstance(target, str) else target.name
     return Ends(
         **{"settings": source.name, "target": LocationSpec(url=into), "batch": BATCH, **more}
@@ -46,7 +46,7 @@ def ends(source: Store, target: Store | str, **more: Any) -> Ends:
 
 
 def dying(mover: Mover, point: str, marker: Path | None) -> Callable[[int], Outcome]:
-    """Return a task whose process is killed when it comes by *point*; with *marker* once in all."""
+    """Return a task whose process is killed at the crash point *point*; with *marker* only once."""
     path = None if marker is None else str(marker)
 
     # A nested function goes to the workers as it is: they cannot import the tests.

@@ -42,7 +42,7 @@ def batch(rows: Sequence[dict[str, Any]]) -> pa.RecordBatch:
 
 
 def load(name: str, rows: int, chunk_rows: int) -> None:
-    """Load *rows* rows in small chunks; for a process that is killed at it."""
+    """Load *rows* rows in small chunks, in a process that the test kills meanwhile."""
     rows_ = [batch([row(number) for number in range(rows)])]
     Loader(open_store(name), run_id="r").load(rows_, chunk_rows=chunk_rows)
 

@@ -139,7 +139,7 @@ def answer(url: URL, question: str) -> str:
 
 
 def text_of(error: BaseException) -> str:
-    """Return all that a log shows of *error*."""
+    """Return the whole text of *error* in a log."""
     return "".join(traceback.format_exception(error))
 
 
@@ -151,7 +151,7 @@ def test_any_password_and_any_option_reach_the_server(
 
     who = "current_user || ' ' || current_setting('search_path')"
     assert answer(url, f"SELECT {who}") == f"{unique} app,public"
-    # A server that trusts its clients would not have asked for it.
+    # Check the password apart: a server that trusts its clients does not ask for it.
     understood = conninfo_to_dict(connecting._libpq(Database(url)))
     assert (understood["password"], understood["options"]) == (STRANGE, options)
 

@@ -59,7 +59,7 @@ def west(store_of: Callable[[str], Store], tmp_path: Path) -> ArchiveRuns:
 def begun_before(
     runs: ArchiveRuns, state: JobRunState = JobRunState.RUNNING, **terms: Any
 ) -> JobRun:
-    """Return the run NIGHT as a version that knew no claims left it in the ledger."""
+    """Return the run NIGHT with the ledger rows of a version without claims."""
     given = {"to": str(runs.target.folder), "batch": 3, "purge": True} | terms
     runs.ledger.begin(NIGHT, KIND, given)
     runs.ledger.move(NIGHT, state)
@@ -188,7 +188,7 @@ def test_a_run_that_was_swept_and_begun_anew_is_repaired_again(east: ArchiveRuns
     east.begin(NIGHT, batch=3, purge=True)
     first = east.sweep(but="next")
     run = east.begin(NIGHT, batch=3, purge=True)
-    publish_all(east)  # and died before the ledger had it
+    publish_all(east)  # the run dies before the ledger is updated
 
     second = east.sweep(but="next")
 
@@ -207,7 +207,7 @@ def test_files_of_a_write_that_failed_at_their_commit_are_swept(
     Path(written.files[-1]).unlink()
     with pytest.raises(FileNotFoundError):
         writer.commit([written])
-    assert len(east.target.files_of(NIGHT)) == 1  # half of them have their names
+    assert len(east.target.files_of(NIGHT)) == 1  # half of the files are renamed
 
     swept = east.sweep(but="next")
 

@@ -24,7 +24,7 @@ def test_a_server_elsewhere_is_talked_to_with_either_package(
 
     levels = {one.check: one.level for one in found}
     assert levels[there] is Level.OK
-    assert levels["spark"] is Level.FAIL  # nobody answers there
+    assert levels["spark"] is Level.FAIL  # no server answers there
     assert "java" not in levels
 
 

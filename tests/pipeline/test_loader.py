@@ -60,7 +60,7 @@ def test_timeouts_sent_by_this_run_are_found_by_ids_alone_without_statistics(
         [found] = json.loads(cursor.fetchone()[0])
 
     assert found["Plan"]["Actual Rows"] == 0
-    # A few for each id; in the order of the history's time it was 22 for each, and ever more.
+    # A few blocks for each id; in the order of the history's time it was 22 for each, and growing.
     assert found["Plan"]["Shared Hit Blocks"] < 10 * len(rows)
 
 
@@ -269,7 +269,7 @@ def test_a_load_that_is_killed_is_ended_by_running_it_again(postgres: Store, sql
         with subprocess.Popen([sys.executable, "-c", program], cwd=ROOT) as child:
             while count(store, "timeouts") < 100:
                 assert child.poll() is None
-                time.sleep(0.005)  # leave it some of the processor
+                time.sleep(0.005)  # leave the other process some of the processor
             child.kill()
         half = count(store, "timeouts")
 

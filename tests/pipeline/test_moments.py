@@ -36,7 +36,7 @@ looked_at = partial(moments, views=("history",), columns=ROW)
 
 
 def seen(held: Moments, archive: Archive) -> list[str]:
-    """Return the ids of all events that ``history`` reads, each as often as it does."""
+    """Return the ids of all events in ``history``, with repeats."""
     found = [row[1] for run in held.archived for row in archive.rows(run.run_id)]
     for one in held.stores:
         in_history = {row for run in one.in_both for row in archive.rows(run.run_id)}

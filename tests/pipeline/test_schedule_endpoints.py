@@ -1,4 +1,4 @@
-"""Whose timeouts rows may become: an endpoint's that the store knows; nothing needs Spark."""
+"""Rows may become timeouts of an endpoint that the store knows; these tests need no Spark."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def rows_of(made: TimeoutsDataSource, *names: str) -> list[dict[str, Any]]:
 def filled(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Store]:
-    """A store that is only read: to install one takes longer than all that is read of it."""
+    """A store that the tests only read: an install takes longer than all their reads."""
     folder = tmp_path_factory.mktemp("filled")
     store = installed(request, request.param, folder, f"t{secrets.token_hex(4)}")
     Loader(store, run_id="r").load([batch([row(number) for number in range(300)])])

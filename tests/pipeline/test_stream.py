@@ -67,7 +67,7 @@ def test_a_late_commit_is_seen_and_no_event_twice(postgres: Store) -> None:
         with open_transaction(postgres) as quick:
             quick.execute(insert(history), events(["quick"]))
         follower.poll()
-        # Its sequence is higher, and it is there; but something before it is still to come.
+        # The quick event is committed, but an event with a lower sequence is not yet.
         before = list(follower.seen)
         with open_transaction(postgres) as other:
             other.execute(insert(history), events(["other"]))
@@ -260,7 +260,7 @@ UNREADABLE = "is behind micro-batch number {ended}, and .* {held}: .* could not 
     [
         ([], [], [], None),
         (["0", "1"], ["0", "1"], ["0", "1"], None),
-        # Begun, and killed before it was in the folder, and after.
+        # A micro-batch that was begun and killed: before its files were in the folder, and after.
         (["0"], ["0", "1"], ["0"], None),
         (["0", "1"], ["0", "1"], ["0"], None),
         (["9.compact", "10", ".11.f00.tmp"], ["9", "10"], ["9", "10"], None),

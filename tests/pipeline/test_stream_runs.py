@@ -1,4 +1,4 @@
-"""How far streams have read, as the ledger has it; nothing of it needs Spark."""
+"""The positions of streams in the ledger; these tests need no Spark."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A server that hangs: the breaker counts from the call's begin, and an answer takes it back."""
+"""A server that hangs: the breaker counts from the call's begin, and an answer ends the outage."""
 
 from __future__ import annotations
 

@@ -213,7 +213,7 @@ def test_the_reply_of_the_second_matching_write_is_lost(
     assert ask(client, b"BEGIN") == b"BEGIN"
     client.sendall(b"COM")
     assert read(client, 3) == b"COM"
-    client.sendall(b"MIT")  # told from its neighbours also in two pieces
+    client.sendall(b"MIT")  # recognised among its neighbours also in two pieces
 
     assert client.recv(1) == b""
     assert bytes(echo.received) == b"BEGINCOMMITBEGINCOMMIT"

@@ -1,4 +1,4 @@
-"""A broker behind a broken line leaves a send unknown, and is an outage in time."""
+"""A send to a broker behind a broken line is unknown, and the outage is noticed in time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A store behind a broken line tells its outage, and keeps all of a call or nothing."""
+"""A store behind a broken line raises an outage, and keeps all rows of a call or none."""
 
 from __future__ import annotations
 

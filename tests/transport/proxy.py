@@ -1,4 +1,4 @@
-"""A TCP proxy that can hold a server's answers back, cut its connections, or speak TLS for it."""
+"""A TCP proxy that can delay a server's answers, cut its connections, or speak TLS for it."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class Proxy:
         self._allowed = size
 
     def let_through(self) -> None:
-        """Hold and cut no more."""
+        """Stop delaying answers and cutting connections."""
         self._allowed = None
         self._answers_flow.set()
 

@@ -1,4 +1,4 @@
-"""A message on RabbitMQ arrives as it was sent, and nothing in one stops its consumer."""
+"""A message on RabbitMQ arrives as it was sent, and no content stops its consumer."""
 
 from __future__ import annotations
 

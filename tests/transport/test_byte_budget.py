@@ -23,7 +23,7 @@ LARGE = 256 * KIB
 BOUND = 4 * LARGE
 """Bytes for four large bodies."""
 COPIES = 3
-"""On Redis a message is kept as it came too, in base64, until it is settled."""
+"""On Redis the received form, in base64, is kept beside the message until it is settled."""
 STANDS = ["rabbitmq", "redis", "memory", "sqlite", "postgres", "mysql"]
 
 AnyTransport = KombuTransport | SqlTransport

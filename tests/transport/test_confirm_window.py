@@ -126,7 +126,7 @@ def test_a_full_queue_refuses(rabbitmq_url: str, raw_channel: amqp.Channel, uniq
     )
 
     with opened(rabbitmq_url) as session:
-        # The limit is looked at when a message comes, so that one more than it may get in.
+        # RabbitMQ checks the limit at an arrival, so the queue may get one message too many.
         results = session.send(messages(unique, 10))
         session.delete_queues([unique])
 

@@ -167,7 +167,7 @@ class Interleaved(RuleBasedStateMachine):
     @precondition(lambda self: not self.broker.is_lost and len(self.broker.made) > SIZE)
     @rule()
     def lose(self) -> None:
-        for one in self.broker.open:  # so that it is known which of one id came back
+        for one in self.broker.open:  # returns tell apart the messages with the same id
             if one.is_back:
                 self.broker.give_back(one)
         twice = {one.message_id for one in self.broker.open if not one.is_back}

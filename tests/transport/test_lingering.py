@@ -1,4 +1,4 @@
-"""A batch of few is handed out as it comes."""
+"""A batch of few messages is returned without a wait for more."""
 
 from __future__ import annotations
 

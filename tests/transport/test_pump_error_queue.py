@@ -1,4 +1,4 @@
-"""A message stays in its queue until the error queue has taken its copy."""
+"""A message stays in its queue until the error queue has confirmed its copy."""
 
 from __future__ import annotations
 
@@ -162,7 +162,7 @@ def test_a_message_is_copied_and_acknowledged_before_the_log_hears_of_it(
 
     onlooker.mill.pump_once()
 
-    # At ERROR, and at INFO too where the logger takes it.
+    # Lines at ERROR, and at INFO too if the logger is enabled for it.
     assert onlooker.seen
     assert all(seen == ([], ["a"]) for seen in onlooker.seen)
 

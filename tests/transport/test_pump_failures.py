@@ -1,4 +1,4 @@
-"""A message that keeps failing goes to the error queue, and takes no other with it."""
+"""A message that keeps failing goes to the error queue, and its neighbours are handled."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A message whose lease was lost is its new owner's; nothing more is done with it."""
+"""A message with a lost lease belongs to its new owner; the pump drops it."""
 
 from __future__ import annotations
 

@@ -197,7 +197,7 @@ def test_a_probe_changes_nothing_of_the_queue_and_its_messages(
 
 
 class CutOff:
-    """A channel to a broker whose answer was too long for AMQP's 255 bytes."""
+    """A channel to a broker whose answer is longer than AMQP's 255 bytes."""
 
     def queue_declare(self, name: str, **_: object) -> None:
         raise amqp.PreconditionFailed(

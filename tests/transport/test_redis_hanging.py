@@ -1,4 +1,4 @@
-"""A Redis that hangs: calls are noted while they wait, cut off, and never repeated at the end."""
+"""A Redis that hangs: a waiting call is recorded, cut off, and never repeated at the end."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A batch in portions: all of it, in its order, and none larger than it has to be."""
+"""The sub-batches of a batch: all messages, in order, in parts as small as possible."""
 
 from __future__ import annotations
 

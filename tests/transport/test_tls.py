@@ -112,7 +112,7 @@ def test_a_broker_that_cannot_prove_its_name_is_not_spoken_to(
     tls_url: str, certificate: Path, wrong: str
 ) -> None:
     options: dict[str, Any] | None = None
-    if wrong == "name":  # of the URL: it says 127.0.0.1
+    if wrong == "name":  # the host of the URL is 127.0.0.1
         options = {"ca_certs": str(certificate), "server_hostname": None}
 
     with (

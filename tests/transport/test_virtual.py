@@ -1,4 +1,4 @@
-"""Redis and memory: the same behaviour as far as they can, and only with consent."""
+"""Redis and memory: the same behaviour as far as possible, and only with consent."""
 
 from __future__ import annotations
 
@@ -207,7 +207,7 @@ def test_an_unwritable_message_is_refused_before_any_write(
     assert session.count(queue) == 0
 
 
-# --- in whose hands it is ---------------------------------------------------------------------
+# --- receiving and settling -------------------------------------------------------------------
 
 
 def test_two_thousand_messages_arrive_in_order(session: TransportSession, queue: str) -> None:

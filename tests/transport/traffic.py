@@ -1,4 +1,4 @@
-"""Messages that are sent and surely taken, and received in just the number asked for."""
+"""Sends that are confirmed, and receives of an exact number of messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def send(session: TransportSession, queue: str, *ids: str) -> None:
 
 
 def receive(receiver: Receiver, count: int) -> list[Received]:
-    """Return exactly *count* messages, which come in as many pieces as the network likes."""
+    """Return exactly *count* messages, however many receives they need."""
     found: list[Received] = []
     deadline = time.monotonic() + 10
     while len(found) < count and time.monotonic() < deadline:

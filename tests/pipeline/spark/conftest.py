@@ -21,7 +21,7 @@ QUICK: Final = (
     *("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xms1g", "-Xmn500m"),
     # The compiled code fits in, and is not thrown away to be compiled again.
     "-XX:ReservedCodeCacheSize=240m",
-    # Ten thousand classes of Spark's: room for them at once, and no look at their byte code.
+    # Spark loads ten thousand classes: reserve their room at once, and skip the byte code check.
     *("-XX:MetaspaceSize=256m", "-XX:+UnlockDiagnosticVMOptions"),
     "-XX:-BytecodeVerificationRemote",
 )

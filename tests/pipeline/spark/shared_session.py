@@ -29,7 +29,7 @@ def shared_session(
 ) -> Iterator[SparkSession]:
     """Lend a session of the Spark that is noted in *folder*, or a new session by *start*."""
     address = folder / "spark.json"
-    # Held by a worker that comes or goes; *users* is held by all that have attached, together.
+    # A worker locks this file to join or leave; all attached workers share a lock on *users*.
     with _held(folder / "spark.lock", fcntl.LOCK_EX) as door:
         if address.exists():
             with _held(folder / "spark.users", fcntl.LOCK_SH):
@@ -94,5 +94,5 @@ def _attached(address: dict[str, str]) -> Iterator[SparkSession]:
     try:
         yield made
     finally:
-        # Else it would be told loudly that the JVM has ended.
+        # Otherwise this thread would log a traceback once the JVM has ended.
         context._accumulatorServer.shutdown()

@@ -33,7 +33,7 @@ STAGES = ["writing", "verifying", "publishing", "published", "removing batch 0",
 
 
 class Killed(Exception):
-    """The process dies here."""
+    """The error that ends the run like a crash."""
 
 
 @pytest.fixture(params=["postgres", "sqlite"])
@@ -109,7 +109,7 @@ def test_the_next_run_repairs_a_run_that_died_at_any_point(
     report = run(spark, sqlite, tmp_path)
 
     counted = STAGES.index(stage) >= STAGES.index("published")
-    assert set(seen) == {f"id{n}" for n in range(ROWS)}  # nothing is nowhere, at any moment
+    assert set(seen) == {f"id{n}" for n in range(ROWS)}  # no row is missing at any moment
     assert in_both >= ROWS
     assert report.resumed == (("dead",) if counted else ())
     assert report.swept == (() if counted else ("dead",))
@@ -235,7 +235,7 @@ def test_all_that_a_manifest_counts_is_synced_before_it_counts(
         synced.append(path)
         sync(descriptor)
 
-    # Only a power cut would show it.
+    # Only a power cut would show a missing sync.
     monkeypatch.setattr(os, "fsync", note)
     run(spark, sqlite, tmp_path)
 

@@ -82,7 +82,7 @@ def test_a_campaign_is_scheduled_from_the_command_line(
     assert refused["kind"] == "TooManyRejects"
     assert (stored["new"], stored["rejected"]) == (9, 1)
     assert stored["reasons"] == {"there is no queue of that name": 1}
-    assert queues["sales.Timeouts"] == 1  # the endpoint is told to look
+    assert queues["sales.Timeouts"] == 1  # the endpoint gets a wake
     assert "needs_per_second" in shown
     assert ahead["peaks"][0]["messages"] == 9
     assert "<svg" in (tmp_path / "load.html").read_text()

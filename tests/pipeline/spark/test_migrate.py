@@ -58,7 +58,7 @@ class Plain:
         }
 
     def run(self, crash: Crash | None = None) -> None:
-        """Have a process do it all, or die at *crash*; return when it has ended."""
+        """Run the whole migration in a process, which dies at *crash*; return after its end."""
         output = self._folder / f"{secrets.token_hex(4)}.txt"
         worker = Worker(self._fork_server, self._given, output, crash)
         worker.wait_until_it_ends()
@@ -81,7 +81,7 @@ def test_spark_continues_a_run_that_plain_python_began(
     assert pending(source) == []
     assert (report.batches, report.batches_done, report.collected) == (6, 6, AMOUNT)
     assert (report.new, report.known, report.verified) == (AMOUNT - BATCH, BATCH, True)
-    # In between it tells how far it is, if it takes long enough.
+    # A longer run also reports its progress between these lines.
     assert reported[:2] == [
         "looking for problems",
         f"run {report.run}: {AMOUNT} timeouts in 6 batches",
@@ -144,11 +144,11 @@ class Levels:
         self._session.declare(delay_topology(self.names, "classic"))
 
     def count(self) -> int:
-        """How many messages are in them."""
+        """Return the number of messages in the levels."""
         return sum(self._session.count(name) for name in queues_of(self.names))
 
     def close(self) -> None:
-        """Remove all."""
+        """Remove the levels and the queue."""
         self._session.remove(delay_topology(self.names, "classic"))
         self._session.delete_queues([self.queue])
         self._session.close()

@@ -81,7 +81,7 @@ def reconciled_rows(spark: SparkSession, cases: list[list[Fact]]) -> list[dict[s
 
 
 def evidence_of(spark: SparkSession, cases: list[list[Fact]]) -> list[DataFrame]:
-    """Return the facts of *cases* as the four views tell them."""
+    """Return the facts of *cases* from the four views."""
 
     def frame(names: dict[str, str], columns: pa.Schema, *more: str) -> DataFrame:
         rows = [
@@ -194,7 +194,7 @@ def test_the_messages_of_a_store_get_their_verdicts(
         timeouts.cancel(row(10)["id"])
         timeouts.reschedule(row(11)["id"], to_micros(NOON))
         well = run(spark, store)
-        # No code of ours does this: a row disappears without an event.
+        # Our code never does this: a row disappears without an event.
         with store.database.begin() as connection:
             removed = store.tables.timeouts.c.id == row(12)["id"]
             connection.execute(delete(store.tables.timeouts).where(removed))
@@ -221,7 +221,7 @@ def test_a_migrated_message_is_not_lost_and_counts_at_its_place(
     assert run(spark, here).counts == {Verdict.MIGRATED: 3}
     both = run(spark, here, stores=(here.name, there.name))
     assert (both.counts, both.is_broken) == ({Verdict.PENDING: 3}, False)
-    # And where it is it is missed.
+    # A timeout that the target loses is reported as lost.
     with there.database.begin() as connection:
         removed = there.tables.timeouts.c.id == "t001"
         connection.execute(delete(there.tables.timeouts).where(removed))
@@ -264,7 +264,7 @@ def test_an_accepted_message_never_stored_is_lost_once_due(
     spark: SparkSession, sqlite: Store, tmp_path: Path
 ) -> None:
     Loader(sqlite).load([batch([row(1), row(2)])])
-    # A tombstone from before its message came: cancelled is cancelled.
+    # A tombstone that is older than its message: the message counts as cancelled.
     sqlite.persistence.timeouts("sales", SystemClock()).cancel(row(3)["id"])
     accepted = tmp_path / "accepted.csv"
     accepted.write_text(

@@ -1,4 +1,4 @@
-"""Several Spark sessions of one process, each of which is told of the data source."""
+"""Several Spark sessions of one process, each of which registers the data source."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ LIMITS = Limits(
 )
 GOOD = {"destination": "billing", "due": LATER, "body": "{}", "key": "k", "message_type": "T"}
 
-# A row, and whether an endpoint would take it.
+# A row, and whether an endpoint would accept it.
 ROWS: list[tuple[dict[str, Any], bool]] = [
     ({}, True),
     ({"due": "2030-01-31 09:00:00.123456+01:00"}, True),
@@ -254,7 +254,7 @@ def test_instants_that_no_calendar_has_are_refused(spark: SparkSession) -> None:
     of_texts = judged(frame(spark, texts), anything)
     of_typed = judged(normalised(spark.createDataFrame(typed)), anything)
 
-    # Only the reasons, since the instants themselves are none to Python either.
+    # Compare the reasons only: Python cannot represent these instants either.
     both = of_texts.select("reasons").unionAll(of_typed.select("reasons"))
     found = [one["reasons"] for one in both.toArrow().to_pylist()]
     bad = [IMPOSSIBLE]
@@ -369,7 +369,7 @@ TO_THE_MICROSECOND = [
 NO_INSTANTS = [
     *("2031-02-30T04:05:06Z", "2031-02-03T25:00Z", "2031-02-03T04:05:60Z", "2031-02-03"),
     *("2031-02-03T04:05:06+19", "2031-0203T04:05Z", "2031-02-03T0405:06Z", "2031-02-03T04:05:06"),
-    # As a count it would be in the year 2612, and perhaps it is a date of many digits.
+    # As a count the number is an instant in the year 2612; it may be a date without signs.
     *("20310203040506", "192785790", "-1927857906", "1927857906.5", "9" * 19, ""),
 ]
 

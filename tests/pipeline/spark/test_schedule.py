@@ -93,7 +93,7 @@ class Killed(BaseException):
 
 
 class TickingClock(FakeClock):
-    """A second later whenever it is asked."""
+    """A clock that moves a second ahead at each reading."""
 
     def now(self) -> int:
         self.advance(1)

@@ -44,7 +44,7 @@ class Maker:
         return transport
 
     def close(self) -> None:
-        """Close all that were made."""
+        """Close all transports of this maker."""
         for transport in self._made:
             transport.close()
 

@@ -1,4 +1,4 @@
-"""Start a consumer in a process of its own, and kill it with messages in its hands."""
+"""Start a consumer in a process of its own, and kill it while it has leases."""
 
 import subprocess
 import sys

@@ -134,7 +134,7 @@ def test_leases_of_living_owners_are_renewed(
     holder = session.receiver("q", prefetch=0)
     held = holder.receive(1, 0)
 
-    # Three leases pass, and it does not come.
+    # The time of three leases passes, and the message stays leased.
     assert transport.session().receiver("q", prefetch=0).receive(1, 3) == []
     holder.ack(held)
 
@@ -213,7 +213,7 @@ def test_an_owner_acquires_its_lost_session_lock_again(
                 "(SELECT oid FROM pg_database WHERE datname = current_database())"
             )
         )
-    assert receiver.receive(1, 2.5) == []  # time for the keeper to notice
+    assert receiver.receive(1, 2.5) == []  # time for the lease renewer to notice
     session.send(messages(1))
     received = receiver.receive(1, 0)
 

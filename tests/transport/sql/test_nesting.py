@@ -17,7 +17,7 @@ kombu: Any = kombu_package  # its annotations are too few to check against
 register()
 
 DEPTHS: Final = [1, 100, *range(900, 1000), 5_000, 100_000]
-"""Readable, unreadable, and all that can be read and perhaps not written again."""
+"""Readable depths, an unreadable depth, and all that can be read and perhaps not written again."""
 
 
 def nested(depth: int) -> str:

@@ -115,7 +115,7 @@ def test_a_receiver_wakes_when_the_transaction_has_committed_and_not_before(
         count_inside = wakeup.count
 
     assert count_inside == 0
-    assert wakeup.count >= 1  # PostgreSQL's NOTIFY may ring once more
+    assert wakeup.count >= 1  # PostgreSQL's NOTIFY may wake once more
 
 
 def test_a_rolled_back_send_wakes_no_receiver(transport: SqlTransport, messages: Make) -> None:
@@ -130,7 +130,7 @@ def test_a_rolled_back_send_wakes_no_receiver(transport: SqlTransport, messages:
     with pytest.raises(Undo):
         fail()
     with transport.database.begin():
-        pass  # a later commit on the same connection is none of that send's
+        pass  # a later commit on the same connection does not belong to that send
 
     assert wakeup.count == 0
 

@@ -36,18 +36,18 @@ class Away:
     transport: SqlTransport
 
     def go(self) -> None:
-        """Break each connection, and let none be made."""
+        """Break each connection, and refuse new connections."""
         self.proxy.refuse()
         self.proxy.reset()
 
     def come_back(self) -> None:
-        """Let connections be made again."""
+        """Accept new connections again."""
         self.proxy.heal()
 
 
 @pytest.fixture(params=["postgres", "mysql"])
 def away(request: pytest.FixtureRequest, prefix: str) -> Iterator[Away]:
-    """A transport with the queue ``q``, whose owner's life is looked after every 30 s."""
+    """A transport with the queue ``q``, whose owner is checked every 30 s."""
     url = request.getfixturevalue(f"{request.param}_url")
     with FaultProxy.before(url) as proxy:
         settings = SqlQueueSettings(owner_check=SELDOM)
@@ -306,7 +306,7 @@ def test_the_lease_renewer_releases_leases_of_a_closed_receiver(
 
 @contextmanager
 def losing_the_next_commit(away: Away) -> Iterator[None]:
-    """Lose the answer to the next commit that follows an update; it happens."""
+    """Lose the answer to the next commit after an update; the commit itself succeeds."""
     engine = away.transport.database.engine
 
     def arm(_c: Connection, _cursor: Any, statement: str, *_rest: Any) -> None:
