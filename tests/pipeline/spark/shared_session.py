@@ -94,5 +94,5 @@ def _attached(address: dict[str, str]) -> Iterator[SparkSession]:
     try:
         yield made
     finally:
-        # Otherwise this thread would log a traceback once the JVM has ended.
+        # Otherwise the end of the JVM would be an error of the accumulator server.
         context._accumulatorServer.shutdown()
