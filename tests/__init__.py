@@ -1,1 +1,1 @@
-"""The tests; a package, so that helpers import as ``tests.services`` whatever is installed."""
+"""The tests; a package, so that helpers import as ``tests.services`` in any installation."""

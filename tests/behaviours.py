@@ -1,8 +1,8 @@
 """The page of behaviours: each numbered behaviour, and the tests that hold it.
 
-``python -m tests.behaviours`` writes docs/behaviours.md; tests/test_behaviours.py sees to it that
-the page is what this writes, that each of the 141 numbers is held by a test or named as different
-or not built, and that no test claims another number.
+``python -m tests.behaviours`` writes docs/behaviours.md; tests/test_behaviours.py checks that the
+page is up to date, that each of the 141 numbers is held by a test or named as different or not
+built, and that no test claims another number.
 """
 
 import ast

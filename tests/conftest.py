@@ -82,7 +82,7 @@ def redis_url(pytestconfig: pytest.Config, worker_id: str) -> str:
 
 @pytest.fixture
 def raw_channel(rabbitmq_url: str) -> Iterator[amqp.Channel]:
-    """A channel of py-amqp's own: what a stranger can do to our queues."""
+    """A channel of py-amqp's own: the way of a foreign program to our queues."""
     parts = urlsplit(rabbitmq_url)
     with amqp.Connection(
         f"{parts.hostname}:{parts.port or 5672}",
@@ -180,7 +180,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.hookimpl(wrapper=True, trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
-    """Clean up after the workers and before the summary, which tells what was found."""
+    """Clean up after the workers and before the summary, which names leftovers."""
     yield
     config = session.config
     if _is_worker(config):
@@ -197,7 +197,7 @@ def pytest_sessionfinish(session: pytest.Session) -> Iterator[None]:
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    """Say on which servers the tests ran, what was not tested and why, and what was left."""
+    """Report the servers of the tests, the tests left out with their reasons, and leftovers."""
     found = catalog.found_by(config.stash[_RUN])
     if found:
         terminalreporter.section("servers")
@@ -217,7 +217,7 @@ def pytest_terminal_summary(
 
 
 def pytest_unconfigure(config: pytest.Config) -> None:
-    """Remove the run's folder; stop what an interrupted run has not stopped."""
+    """Remove the run's folder; stop the servers that an interrupted run has not stopped."""
     run = config.stash.get(_RUN, None)
     if run is None or _is_worker(config):
         return
@@ -226,14 +226,14 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 
 def _clean_up(run: Run) -> list[str]:
-    """Drop what the workers made, stop what they started; return what is left all the same."""
+    """Drop the workers' databases, stop the run's servers; return the leftovers."""
     left = []
     for found in catalog.found_by(run):
         if found.url is None:
             continue
         try:
             catalog.SERVICES[found.service].sweep(found.url, run.owns)
-        except Exception as error:  # whatever it is, the others must be cleaned up too
+        except Exception as error:  # after any error the other services must be swept too
             left.append(f"{found.service}: {error!r}")
     stop_all(run.folder)
     return left + processes.left_behind(run.folder)
@@ -244,6 +244,6 @@ def _is_worker(config: pytest.Config) -> bool:
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
-    """Have the collector of garbage pass by what seven thousand tests are made of."""
+    """Exempt the objects of seven thousand collected tests from garbage collection."""
     gc.collect()
     gc.freeze()

@@ -6,7 +6,7 @@ import pytest
 
 
 def leave_out(mark: str, config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Take those with *mark* out of *items*, unless the expression of ``-m`` names it."""
+    """Remove the tests with *mark* from *items*, unless the expression of ``-m`` names it."""
     if mark in config.option.markexpr:
         return
     left_out = [item for item in items if item.get_closest_marker(mark)]

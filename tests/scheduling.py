@@ -14,9 +14,9 @@ _FIRST: Final = tuple(
 
 
 class SparkInTwoWorkers(LoadGroupScheduling):  # type: ignore[misc]  # xdist's types are not exported
-    """Any test to whoever is free, but those that use Spark to two, who share a JVM.
+    """Any test goes to a free worker, but Spark's tests go to two workers, which share a JVM.
 
-    By one it is kept busy for half of the time; a third would only wait.
+    A single worker keeps the JVM busy for half of the time; a third worker would only wait.
     """
 
     def _split_scope(self, nodeid: str) -> str:

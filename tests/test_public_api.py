@@ -83,7 +83,7 @@ def _is_ours(function: object) -> bool:
 
 
 def _signature(function: object) -> str:
-    """Return the signature with annotations as they are written, whatever the Python version."""
+    """Return the signature with annotations as they are written, in any Python version."""
     assert callable(function)
     signature = inspect.signature(function)
     parameters = [
@@ -97,7 +97,7 @@ def _signature(function: object) -> str:
 
 
 class _Plain:
-    """What prints itself as is; an annotation that is a text would print with quotes."""
+    """A text that prints without quotes, unlike an annotation that is a string."""
 
     def __init__(self, text: str) -> None:
         self._text = text

@@ -64,7 +64,7 @@ _DELAYED: Final = (DELAYED_SQLITE, DELAYED_RABBITMQ, DELAYED_FENCED)
 _BURIES: Final = (*PAIRS, *_DELAYED)
 
 REACHED: Final[Mapping[str, tuple[Pair, ...]]] = {
-    # Only what is not reached on each of PAIRS.
+    # Only the points that are not reached on each of PAIRS.
     "window.": (RABBITMQ,),
     "install.queue_declared": (RABBITMQ,),
     "leases.": _SQL_QUEUE,
@@ -109,7 +109,7 @@ FRESH: Final = frozenset(
 
 
 def more(point: str, name: str, target: str) -> dict[str, Any]:
-    """Return what a worker is told besides, so that it comes by *point*."""
+    """Return the further options with which a worker comes by *point*."""
     if point in FRESH or point in ("upgrade.index_created", "delayed.set_up"):
         return {"installs": True, "restarts": True}
     if point.startswith(("heartbeats.", "purging.")):
@@ -141,7 +141,7 @@ class Crash:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """Processes that die one after the other, on one pair; another one then goes on."""
+    """Processes that die in sequence, on one pair; another process then goes on."""
 
     pair: Pair
     crashes: tuple[Crash, ...]
@@ -186,15 +186,15 @@ def matrix() -> list[Case]:
 def sample(length: int = 6) -> list[Case]:
     """Return cases that touch each point once, spread over the pairs, several deaths in each.
 
-    Not those of partitions: they wait for a moment in which nobody has the table, and how soon
-    that comes among the messages of a round is a matter of the machine.
+    The points of partitions are left out: they wait until no transaction uses the table, and the
+    machine's speed decides how soon that comes among the messages of a round.
     """
     groups: dict[tuple[Pair, bool, bool], list[Crash]] = {}
     for number, point in enumerate(SAMPLED):
         pairs = pairs_of(point)
         first = POSTGRES if POSTGRES in pairs else pairs[0]
         pair = first if point in FRESH else pairs[number % len(pairs)]
-        # Upgrades come before what an installation does after them, so that they are still to do.
+        # An upgrade comes before the later steps of an installation: it must still be pending.
         kind = (pair, point in FRESH, point == "upgrade.index_created")
         groups.setdefault(kind, []).append(Crash(point, 1))
     cases = []

@@ -31,7 +31,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
-    """Say what was left out."""
+    """Report the cases that were left out."""
     if _MARK not in config.option.markexpr:
         terminalreporter.line(
             f"crash points: a sample ran; the matrix of {len(matrix())} deaths is `make crash`"

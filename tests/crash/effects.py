@@ -1,8 +1,8 @@
 """Reads the source of steps: where may two side effects follow each other with no point between?
 
 Each path through a function is followed, its loops twice. Functions of the same module are
-followed where they are called, and what ``run`` is given where it runs. The commit counts as part
-of the last write before it: a crash in between is one before that write.
+followed where they are called, and the function that ``run`` gets where it runs. The commit counts
+as part of the last write before it: a crash in between has the effect of a crash before that write.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ class Reading:
                 self._returned[-1] |= state
                 return frozenset()
             case ast.Raise() | ast.Continue() | ast.Break():
-                # What catches an error has to mend it; a loop is followed twice anyway.
+                # The handler of an error has to mend it; a loop is followed twice anyway.
                 return frozenset() if isinstance(node, ast.Raise) else state
             case _:
                 for child in ast.iter_child_nodes(node):
@@ -150,7 +150,7 @@ class Reading:
             case ast.Lambda():
                 return state
             case ast.Yield() | ast.YieldFrom():
-                return CLEAN  # what happens there is the caller's, and read where it stands
+                return CLEAN  # the caller's code runs here; it is read in its own function
             case ast.IfExp():
                 state = self._expression(node.test, state)
                 return self._expression(node.body, state) | self._expression(node.orelse, state)
@@ -192,7 +192,7 @@ class Reading:
         return self._happens(place, state) if name in EFFECTS else state
 
     def _moves(self, send: ast.expr, state: State) -> State | None:
-        """Follow what sends the copies of a failed message, which is called up to three times."""
+        """Follow the function that sends a failed message's copies: up to three calls."""
         if not isinstance(send, ast.Lambda) or not isinstance(send.body, ast.Call):
             return None
         once = self._follow(_name(send.body.func), state)

@@ -1,4 +1,4 @@
-"""The ledger: what had to arrive, what did, how often and when."""
+"""The ledger: the expected messages, the arrived messages, and how often and when."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Ledger:
         self._readers = list(self._site.watch())
 
     def begin(self, one: Round) -> None:
-        """Expect what *one* will send, after what it leaves behind now."""
+        """Let *one* leave its seed behind, then expect the messages that it will send."""
         self.rounds.append(one)
         one.seed()
 
@@ -46,21 +46,21 @@ class Ledger:
         self.read_until(lambda: worker.ended, what)
 
     def read_until(self, holds: Callable[[], bool], what: str, patience: float = 25) -> None:
-        """Read until *holds*; AssertionError with what is wanting if it never does."""
+        """Read until *holds*; otherwise AssertionError with the missing messages."""
         deadline = time.monotonic() + patience
         while not holds():
             assert time.monotonic() < deadline, f"{what}; {self.wanting()}; {self._site.left()}"
             self.read(0.05)
 
     def read(self, wait: float) -> None:
-        """Take what is there now, after *wait* seconds at most."""
+        """Read the messages that are present, after *wait* seconds at most."""
         for reader, arrived in zip(self._readers, self._arrived, strict=True):
             messages = reader.poll(wait)
             now = self._site.clock.now()
             arrived += [(now, message) for message in messages[len(arrived) :]]
 
     def wanting(self) -> dict[str, list[str]]:
-        """Return what has not arrived."""
+        """Return the messages that have not arrived."""
         wanting = {}
         for name, expected, arrived in self._columns():
             there = {message.id for _, message in arrived}
@@ -73,8 +73,8 @@ class Ledger:
     def check(self, crashes: int) -> int:
         """Check each promise; return how many repeats there were, each of them due to a crash.
 
-        What was lost, or came under another id, is found too. *crashes* is 0 where not even a
-        crash may repeat.
+        A lost message, or a message under another id, is found too. *crashes* is 0 where not even
+        a crash may repeat.
         """
         repeats = 0
         for name, expected, arrived in self._columns():

@@ -26,8 +26,8 @@ PREFIXES: Final = ("crash_from_", "crash_into_")
 
 
 def main(given: dict[str, Any]) -> int:
-    """Do what *given* says; 0 once it is done."""
-    # All that a point can stand behind is to be come by, so the history is full.
+    """Carry out *given*; return 0 once it is done."""
+    # The process must come by every point, so the history is full.
     settings = SqlSettings(history="full")
     source, target = (
         SqlPersistence(given["url"], prefix=prefix, settings=settings)

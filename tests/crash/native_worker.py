@@ -1,4 +1,4 @@
-"""A process that declares delay levels, settles what they could not deliver, or uninstalls."""
+"""A process that declares delay levels, settles unroutable messages, or uninstalls."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from timeoutmgr.transport.kombu_transport import KombuTransport
 
 
 def own_names(stem: str) -> NameSet:
-    """Return levels that nobody else has."""
+    """Return the names of levels that no other test uses."""
     return NameSet(
         name="own",
         level=f"{stem}.level-{{}}",
@@ -42,7 +42,7 @@ def configuration(given: dict[str, Any]) -> EndpointConfiguration:
 
 
 def main(given: dict[str, Any]) -> None:
-    """Do what *given* says."""
+    """Carry out *given*."""
     stem = given["stem"]
     if given["act"] == "install":
         with closing(KombuTransport(given["url"])) as transport:

@@ -1,4 +1,4 @@
-"""Where a case happens: addresses, the processes, and what the test itself does there."""
+"""The site of a case: addresses, processes, and the actions of the test itself."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ class Worker:
 
     @property
     def said(self) -> str:
-        """The end of what it said."""
+        """The end of its output."""
         return self._output.read_text(errors="replace")[-6000:]
 
     def wait_until_it_runs(self) -> None:
@@ -97,7 +97,7 @@ class Worker:
 
 
 class Site:
-    """One pair of queue and store, with a name that nobody else has."""
+    """One pair of queue and store, with a name that no other test uses."""
 
     def __init__(
         self,
@@ -187,7 +187,7 @@ class Site:
         assert database is not None
         whole = Whole(as_database(database), tables(None, "timeoutmgr_").timeouts)
         coarsen(whole)
-        # Somebody else's, so that they are not waited for.
+        # Timeouts of another endpoint, so that the case does not wait for them.
         others = self.own.timeouts(f"{self.name}-other", self.clock)
         now = others.now()
         ahead = [now + day * DAY for day in (20, 30, 400)]
@@ -221,7 +221,7 @@ class Site:
         return QueueManager(store=store, node=self.name)
 
     def lies_in(self, box: NodeQueue) -> list[str]:
-        """Return the message ids in one of the node's queues."""
+        """Return the ids of the messages in *box* of the node."""
         queue = StoredCopyQueue(self._dead_letters, box)
         return [letter.message.id for letter in queue.every()]
 
@@ -242,7 +242,7 @@ class Site:
         assert set(self.session.send(outgoing)) == {SendResult.CONFIRMED}
 
     def worker(self, crash: Crash | None) -> Worker:
-        """Start a process, which dies at *crash* if one is given."""
+        """Start a process; it dies at *crash*, unless that is None."""
         self._workers += 1
         given = {
             "name": self.name,
@@ -261,7 +261,7 @@ class Site:
         return made
 
     def left(self) -> dict[str, int]:
-        """Return what is still pending or queued."""
+        """Return the numbers of pending timeouts and of messages in each queue."""
         left = {queue: self.session.count(queue) for queue in self.queues}
         left["pending"] = (
             self.delayed.count() if self.pair.delayed else self.store(self.own).statistics().pending

@@ -44,7 +44,7 @@ RUNNING: Final = tuple(
 
 @dataclass(frozen=True, slots=True)
 class Broker:
-    """Levels that nobody else knows of, in classic queues, which a broker makes quickly."""
+    """Levels of this test alone, in classic queues, which a broker makes quickly."""
 
     url: str
     session: Any
@@ -52,7 +52,7 @@ class Broker:
 
     @property
     def names(self) -> NameSet:
-        """What the levels are called."""
+        """The names of the levels."""
         return names_of(self.stem)
 
 
@@ -70,7 +70,7 @@ def broker(rabbitmq_url: str) -> Iterator[Broker]:
 
 
 class Scene:
-    """Messages in the levels, a store, and the processes that move the one into the other."""
+    """Messages in the levels, a store, and the processes that move messages into the store."""
 
     def __init__(
         self, broker: Broker, url: str, endpoint: str, folder: Path, fork_server: ForkServer
@@ -96,7 +96,7 @@ class Scene:
         self.wait(AMOUNT)
 
     def wait(self, amount: int) -> None:
-        """Wait until so many are in the levels: what a dead process held is back then."""
+        """Wait until *amount* are in the levels: the messages of a dead process are back then."""
         count = self.broker.session.count
         eventually(
             lambda: sum(map(count, queues_of(self.broker.names))) == amount, "all are back", 10

@@ -23,7 +23,7 @@ from timeoutmgr.persistence import SqlPersistence
 BATCH: Final = 1
 AMOUNT: Final = 9
 HALFWAY: Final = Crash("migration.delivered", 2)
-"""Where the run died that is then aborted: one batch moved, one at the target and here, one not."""
+"""The crash before an abort: batch 1 is moved, batch 2 at target and source, the rest not."""
 
 NOT_IN_STORES: Final = frozenset(
     point
@@ -50,7 +50,7 @@ IN_ORDER: Final = (
     *(point for point in RUNNING if not point.startswith("ledger.") and point not in _LAST),
     *_LAST,
 )
-"""Each on the way of a run that has come by those before it, and has a batch left for it."""
+"""Points on the way of a run: it has come by the earlier points, and has a batch left."""
 ONCE: Final = {
     *("migration.planned", "migration.taken_over", "migration.prepared", "migration.opened"),
     *("migration.shut", "migration.completed", "ledger.run_written", "ledger.batches_written"),
@@ -72,7 +72,7 @@ class Scene:
         self.given = _timeouts()
 
     def fill(self) -> None:
-        """Store what is to be moved, where it is to be moved from."""
+        """Store the timeouts of the migration at its source."""
         with closing(SqlPersistence(self.url, prefix=PREFIXES[0])) as persistence:
             persistence.timeouts(self.endpoint, SystemClock()).store_many(self.given)
 

@@ -54,7 +54,7 @@ REMOVING: Final = (
 
 
 class Site:
-    """A broker, and names that nobody else has on it."""
+    """A broker, and names that no other test uses on it."""
 
     def __init__(self, url: str, stem: str, stack: ExitStack) -> None:
         self.url: Final = url
@@ -73,7 +73,7 @@ class Site:
         return made
 
     def die(self, point: str, **given: Any) -> None:
-        """Have a process do what it is told, and see that it dies at *point*."""
+        """Start a process with *given*, and check that it dies at *point*."""
         told = json.dumps({"url": self.url, "stem": self.stem, **given})
         environment = {**os.environ, "PYTHONPATH": str(ROOT), VARIABLE: point}
         ended = subprocess.run(
@@ -88,7 +88,7 @@ class Site:
         assert f"dies at crash point {point}" in ended.stderr
 
     def ids(self, queue: str, expected: int) -> set[str]:
-        """Return the ids of what lies in *queue*, which stays there; waits for so many."""
+        """Return the ids in *queue*, and leave the messages there; wait for *expected* of them."""
         eventually(lambda: self.session.count(queue) >= expected, f"{expected} are in {queue}")
         found: list[str] = []
         with closing(self.session.receiver(queue, prefetch=100)) as receiver:

@@ -30,7 +30,7 @@ POISON = "-poison"
 
 
 class SingleForm:
-    """A store without what it can do in batches."""
+    """A store without its methods for batches."""
 
     def __init__(self, inner: SqlDelayedMessageStore) -> None:
         for name in (
@@ -71,7 +71,7 @@ class _StumblingSession:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._inner, name)
-        # No method of this class: not every session has it, and whoever has is asked for it.
+        # Not a method of this class: some sessions lack it, and callers ask whether it is there.
         return partial(self._unless_it_stumbles, found) if name == "start_sending" else found
 
     def send(self, outgoing: Sequence[Outgoing], **how: Any) -> list[SendResult]:
@@ -117,7 +117,7 @@ def configuration(given: dict[str, Any]) -> EndpointConfiguration:
                 **given["store_options"],
             )
         )
-        # Small, so that what the workload sends makes several batches and chunks.
+        # Small, so that the messages of the workload make several batches and chunks.
         config.enable_feature(TimeoutManager(chunk=3, store_batch=3, concurrency=1))
     vars(replacing).update(given.get("replacing", {}))
     config.transaction_mode = given["mode"]
@@ -126,7 +126,7 @@ def configuration(given: dict[str, Any]) -> EndpointConfiguration:
         immediate=1, delayed=50, increase=timedelta(milliseconds=50)
     )
     if given["dead_letters"]:
-        # What it sends itself asks for nothing unless it says so: the error queue has its part.
+        # Its own messages request dead-lettering only explicitly: the error queue gets the rest.
         config.enable_feature(
             DeadLetterQueues(
                 node=given["name"],
@@ -139,7 +139,7 @@ def configuration(given: dict[str, Any]) -> EndpointConfiguration:
 
 
 class Handlers:
-    """What the endpoint does with its own messages."""
+    """The endpoint's handlers of its own messages."""
 
     def __init__(self, config: EndpointConfiguration, target: str) -> None:
         self._target = target
@@ -179,7 +179,7 @@ class Handlers:
         raise MessageRejected("is not wanted here")
 
     def keep(self, body: Any, context: HandlerContext) -> None:
-        """Send one that is kept until it is received, and one that is journaled when it is sent."""
+        """Send a message that is kept until its receipt, and a message with a journal entry."""
         kept = DeliveryOptions(transactional=True, journal=JournalLevel.BOTH)
         context.send_local("Kept", body, message_id=f"{context.message_id}-kept", delivery=kept)
         copied = DeliveryOptions(journal=JournalLevel.JOURNAL)

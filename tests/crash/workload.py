@@ -1,4 +1,4 @@
-"""What happens while a process dies: a little of everything that an endpoint has to do."""
+"""The workload while a process dies: some of each kind of an endpoint's work."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ class Due:
     message: Message
     earliest: Micros
     failed_queue: str | None = None
-    """In which queue it fails, for what must arrive in the error queue."""
+    """The queue in which it fails, if it must arrive in the error queue."""
     steps: int = 1
     """How many steps on its way one crash can interrupt at once, and so have done twice."""
 
 
 @dataclass(slots=True)
 class Round:
-    """What is sent while one process runs, and what must come of it."""
+    """The messages that are sent while one process runs, and the expected results."""
 
     site: Site
     number: int
@@ -51,19 +51,19 @@ class Round:
     target: dict[str, Due] = field(default_factory=dict)
     errors: dict[str, Due] = field(default_factory=dict)
     dead: set[str] = field(default_factory=set)
-    """What must lie in the dead-letter queue."""
+    """Ids of messages that must be in the dead-letter queue."""
     is_cancelled_early: bool = False
     """Whether a cancel went before the messages that are to be dropped when they arrive."""
     living: list[str] = field(default_factory=list)
     """Claims that the test itself holds; to be released at the end."""
 
     def seed(self) -> None:
-        """Leave behind what a process leaves that was killed before."""
+        """Leave the state behind that a killed process leaves."""
         site = self.site
         if site.pair.delayed:
             return
         if site.pair is RABBITMQ:
-            # First: a claim also ends those of the dead.
+            # First: a claim also ends the claims of dead owners.
             self._claim_for_single_orders()
         with closing(site.persistence()) as dead:
             store = site.store(dead)
@@ -132,10 +132,10 @@ class Round:
         )
 
     def _send_delayed(self, now: Micros, soon: Micros) -> None:
-        """Send what a delayed message store has to do.
+        """Send messages for a delayed message store.
 
-        No delayed message twice: what was sent once is not remembered, so that a second copy is
-        sent too.
+        Each is sent once: the store does not remember a sent message, so it would also send a
+        second copy.
         """
         pending = [self._timeout("soon", n, soon, body=_LARGE) for n in range(6)]
         self.site.send(
@@ -152,7 +152,7 @@ class Round:
         )
 
     def _of_dead_letters(self, soon: Micros) -> list[Outgoing]:
-        """Return what dies, what is kept until it is received, and what is journaled."""
+        """Return messages that are rejected, kept until their receipt, or journaled."""
         if not self.site.pair.dead_letters:
             return []
         return [
@@ -224,7 +224,7 @@ class Round:
         return self._timeout("doomed", n, soon, arrives=None if self.is_cancelled_early else 0)
 
     def _replaced(self, n: int, now: Micros, soon: Micros) -> list[Outgoing]:
-        """Return a timeout that is far ahead, and what takes its place."""
+        """Return a timeout that is far ahead, and its replacement."""
         first = self._timeout("replaced", n, now + _HOUR, body=b"0", arrives=None)
         newer = self._timeout("replaced", n, soon, body=b"1")
         told = {headers.TIME_SENT: to_wire(now + _HOUR), headers.ON_CONFLICT: "replace"}
@@ -251,7 +251,7 @@ class Round:
         return self._routed(target, message, due)
 
     def _to_die(self, due: Micros) -> list[Outgoing]:
-        """Return messages that leave dead letters; the rejected ones come twice."""
+        """Return messages that leave dead letters; the rejected messages come twice."""
         missing = [self._message("buried", n, b"1", None) for n in range(2)]
         rejected = [self._own("Reject", f"reject{n}", {}) for n in range(2)]
         asked = {marks.JOURNAL: "1"}
@@ -270,7 +270,7 @@ class Round:
         return [*routed, *marked, *marked]
 
     def _acknowledgement(self, n: int) -> Outgoing:
-        """Return one that comes too late, of a message that nobody keeps."""
+        """Return an acknowledgement that comes too late, when the message is not kept any more."""
         about = Message(id=self._id("gone", n))
         return acknowledgement(about, "elsewhere", self.site.acknowledgements, 0x4000, 0)
 

@@ -1,4 +1,4 @@
-"""What is to follow a commit follows it, whatever became of other pools."""
+"""After-commit calls follow their commit, also beside pools that were disposed."""
 
 from __future__ import annotations
 

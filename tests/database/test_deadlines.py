@@ -14,7 +14,7 @@ from timeoutmgr.errors import StorageUnavailable
 
 
 class Silencer:
-    """A TCP relay that can stop passing anything on, while it still takes what comes."""
+    """A TCP relay that can stop passing data on, while it still reads both sides."""
 
     def __init__(self, host: str, port: int) -> None:
         self._target = (host, port)

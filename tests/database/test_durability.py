@@ -1,4 +1,4 @@
-"""A server that may lose what it commits is refused, unless loss is accepted."""
+"""A server that may lose its commits is refused, unless loss is accepted."""
 
 from __future__ import annotations
 

@@ -275,7 +275,7 @@ def _locked() -> exc.OperationalError:
 
 
 class _Locked(Exception):
-    """What the driver says when the writer's turn is another's."""
+    """The driver's error while another connection writes."""
 
 
 def test_what_the_url_says_of_a_connection_counts(postgres_url: str) -> None:

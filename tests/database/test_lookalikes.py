@@ -1,4 +1,4 @@
-"""Servers that only look like PostgreSQL or MySQL, by what they answer as their makers document."""
+"""Servers that only look like PostgreSQL or MySQL, known by their documented answers."""
 
 from __future__ import annotations
 

@@ -41,7 +41,7 @@ def mine(database: Database) -> SessionLocks:
 
 @pytest.fixture
 def others(database: Database) -> SessionLocks:
-    """What another process would see: it has none of our owners in its memory."""
+    """Session locks as another process has them: without our owners in its memory."""
     return SessionLocks(database)
 
 

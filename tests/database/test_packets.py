@@ -1,4 +1,4 @@
-"""MySQL takes a statement up to its packet: what is larger is a message's fault, and no outage."""
+"""MySQL limits a statement to its packet: a larger message is its own fault, not an outage."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A pooler that shares sessions breaks owners' locks: refused; one that keeps them is admitted."""
+"""A pooler that shares sessions breaks session locks: refused; session pooling is admitted."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def test_without_prepared_statements_the_server_holds_none(postgres_url: str) ->
     for settings in (DatabaseSettings(), DatabaseSettings(prepared_statements=False)):
         database = Database(postgres_url, settings)
         with database.read() as connection:
-            for _ in range(20):  # psycopg prepares what it has sent five times
+            for _ in range(20):  # psycopg prepares a statement after five executions
                 connection.exec_driver_sql("SELECT 1")
             found = connection.exec_driver_sql("SELECT count(*) FROM pg_prepared_statements")
             prepared.append(found.scalar_one())

@@ -1,4 +1,4 @@
-"""The proof at start: what a server, or what stands before it, gets wrong is refused by name.
+"""The proof at start: each wrong answer of a server or its proxy is refused by name.
 
 A listener on the engine makes a real server give the wrong answer, each time another.
 """
@@ -96,7 +96,7 @@ def test_rows_that_are_not_skipped_are_refused(database: Database, unique: str) 
 def test_an_insert_that_counts_rows_that_are_there_is_refused(
     postgres_url: str, unique: str
 ) -> None:
-    # As Citus does: what is redelivered would count as stored.
+    # As Citus does: a redelivered message would count as stored.
     first, other = Database(postgres_url), Database(postgres_url)
     SqlPersistence(first, prefix=f"{unique}_").install()
     answer_wrongly(other, replacing(DO__NOTHING="(version_num) DO UPDATE SET version_num = '9'"))

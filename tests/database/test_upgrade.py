@@ -1,4 +1,4 @@
-"""What is newest is known without Alembic, and nothing but an upgrade imports it."""
+"""The newest revision is known without Alembic, and only an upgrade imports Alembic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The example of a store of one's own, which has the single form only, keeps what it promises."""
+"""The example of a custom store, which has the single form only, keeps its promises."""
 
 from __future__ import annotations
 

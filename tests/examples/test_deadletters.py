@@ -1,4 +1,4 @@
-"""`make demo DEMO=deadletters` shows what it says."""
+"""`make demo DEMO=deadletters` shows the outcomes that it announces."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The account of what was put into the satellites' queues: nothing lost, nothing twice."""
+"""The account of messages put into the satellites' queues: none is lost, none comes twice."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Account:
 
     def settle(self, patience: float = 30) -> None:
         """Return when all that was put in is dealt with, and good messages still get through."""
-        for number in range(2):  # the second is in another batch than whatever came first
+        for number in range(2):  # the second fence is in a later batch than all letters
             fence = self._party.endpoint.send_local("Fence", number, delay=SOON)
             self._party.inbox.wait_for_id(fence.message_id, timeout=patience)
         eventually(lambda: self._store.statistics().due == 0, "due ones are sent", patience)
@@ -37,14 +37,14 @@ class Account:
             _empty(queue)
 
     def check(self, letters: Sequence[Letter]) -> None:
-        """Hold what is where to the fate of each of *letters*, and to nothing else."""
+        """Check that all queues and the inbox have exactly the fates of *letters*."""
         found = self._found()
         wrong = [letter for letter in letters if found[letter.body] not in COUNTS[letter.fate]]
         assert not wrong, f"{len(wrong)}, the first {found[wrong[0].body]} times: {wrong[0]}"
         assert not found.keys() - {letter.body for letter in letters}, "what is this?"
 
     def check_one(self, letter: Letter) -> None:
-        """Hold what is where to the fate of *letter*."""
+        """Check that all queues and the inbox have the fate of *letter*."""
         count = self._found()[letter.body]
         assert count in COUNTS[letter.fate], f"{count} times: {letter}"
 
@@ -56,7 +56,7 @@ class Account:
         return found
 
     def check_bystander(self, letters: Sequence[Letter]) -> None:
-        """Hold the copies that the broker made to those that were asked for, once each."""
+        """Check that the broker made each requested copy, once."""
         asked = sum(any(name in ("CC", "BCC") for name, _ in one.headers) for one in letters)
         assert self._place.session.count(self._bystander) == asked
 

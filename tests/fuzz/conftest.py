@@ -1,4 +1,4 @@
-"""Running endpoints on real queues, and a stranger's way into those."""
+"""Running endpoints on real queues, and a stranger's way into the queues."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PAIRS = (REFERENCE, EMBEDDED)
 
 
 class Fuzzed:
-    """A running endpoint, the way into its queues, and the account of what went in."""
+    """A running endpoint, the way into its queues, and the account of its messages."""
 
     def __init__(self, party: Party, way: Way) -> None:
         self.sink = f"{party.name}.sink"

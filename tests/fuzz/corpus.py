@@ -26,7 +26,7 @@ class Case:
 
 
 def _timeout(name: str, *transports: str, body: bytes = b"", **changed: Any) -> Case:
-    """Return a timeout that is due, to a queue that nobody has, with headers changed."""
+    """Return a due timeout to a missing queue, with headers changed."""
     headers = {names.EXPIRE: PAST, names.DESTINATION: "nobody's", "kept": "yes"}
     given = {getattr(names, key): value for key, value in changed.items() if key.isupper()}
     letter = Letter(body + name.encode(), tuple({**headers, **given}.items()), {"message_id": name})

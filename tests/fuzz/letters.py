@@ -29,7 +29,7 @@ class Fate(Enum):
     DROPPED = "dropped"
     """An order that was carried out, or that there was nothing to do for."""
     EITHER = "either"
-    """An order on what no database can hold: carried out or kept, and never twice."""
+    """An order on an id that no database can store: carried out or kept, and never twice."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def numbered(letters: list[Letter]) -> list[Letter]:
 
 
 def _numbered(letter: Letter, number: int) -> Letter:
-    # A JSON body stays what it is with spaces behind it.
+    # A JSON body keeps its meaning with spaces behind it.
     is_json = letter.body[:1] in (b"{", b"[")
     tail = b" " * (number + 1) if is_json else f"#{number}".encode()
     properties = dict(letter.properties)
@@ -191,7 +191,7 @@ class Manner:
     """Headers that steer a broker, in a form that it takes."""
 
     def extras(self, *, sound: bool) -> st.SearchStrategy[Pairs]:
-        """Return headers that nobody looks at; *sound*: none of them spoils the envelope."""
+        """Return headers that we do not read; *sound*: none of them spoils the envelope."""
         value = SOUND_VALUES if sound else SOUND_VALUES | self.value
         pair = st.tuples(header_names(self.longest_name), value)
         return st.lists(pair | self.brokers, max_size=4, unique_by=lambda one: one[0]).map(tuple)
@@ -254,7 +254,7 @@ def timeouts(manner: Manner, sink: str) -> st.SearchStrategy[Letter]:
 
 
 def orders_to_timeouts(manner: Manner) -> st.SearchStrategy[Letter]:
-    """Return orders to clear a saga (that nobody has) or to wake, well formed or not."""
+    """Return orders to clear a saga without timeouts, or to wake, well formed or not."""
     sound_saga = st.sampled_from(["nobody's", "s" * 200, "Ω"])
     broken_saga = st.sampled_from(["", "\0", "s" * 201, "00000000-0000-0000-0000-000000000000"])
     clear = st.tuples(st.just(names.CLEAR_TIMEOUTS), SOUND_VALUES)

@@ -17,7 +17,7 @@ from timeoutmgr.database import Database
 from timeoutmgr.transport.sql.tables import tables
 
 RAW_HEADERS: Final = "raw_headers"
-"""A property of a letter to the SQL queue: what is in the column, whatever its headers say."""
+"""A property of a letter to the SQL queue: the text of the column, in place of its headers."""
 
 
 class Way(Protocol):

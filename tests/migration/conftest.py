@@ -57,7 +57,7 @@ def persistences_of(
 
 
 class Move:
-    """A source, a target, and how to get from one to the other; batches of three."""
+    """A source, a target, and the migration between them; batches of three."""
 
     def __init__(self, pair: Pair, endpoint: str) -> None:
         self.source_persistence, self.target_persistence = pair
@@ -68,7 +68,7 @@ class Move:
         self._names = count()
 
     def parts(self, runner: str = "") -> Participants:
-        """What another process would have: nothing in common but the databases."""
+        """Return the participants as another process has them: only the databases are shared."""
         return Participants(
             source=self.source_persistence.migration_source(self.endpoint, self.clock),
             target=self.target_persistence.migration_target(self.endpoint, self.clock),
@@ -88,7 +88,7 @@ class Move:
         )
 
     def begin(self, parts: Participants, **more: Any) -> MigrationRun:
-        """Begin a run, or go on with the open one."""
+        """Begin a run, or go on with the open run."""
         return begin(
             parts, self.terms(parts, **more), lambda: f"{self.endpoint}{secrets.token_hex(4)}"
         )
@@ -122,13 +122,13 @@ def moves(
 
 @pytest.fixture
 def move(persistences_of: Callable[[str], Pair], unique: str) -> Move:
-    """A way from store to store on SQLite, for what no database makes different."""
+    """A move from store to store on SQLite, for claims that hold alike on every database."""
     return Move(persistences_of("sqlite"), unique)
 
 
 @pytest.fixture(scope="module")
 def broker(rabbitmq_url: str) -> Iterator[Broker]:
-    """A broker with levels that nobody else knows of."""
+    """A broker with levels of this module alone."""
     name = f"t{secrets.token_hex(4)}"
     names = names_of(name)
     celerys = CELERY.prefixed(name)

@@ -1,4 +1,4 @@
-"""A timeout table of NServiceBus, its rows, and what they are in our store."""
+"""A timeout table of NServiceBus, its rows, and their translations into our store."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def row(**more: Any) -> dict[str, Any]:
 
 
 class Foreign:
-    """A timeout table of another product beside our store, and the way from one to the other."""
+    """A timeout table of another product beside our store, and the migration into our store."""
 
     def __init__(self, pair: Pair, endpoint: str, kind: str) -> None:
         self.persistence = pair[1]
@@ -157,5 +157,5 @@ def rows(amount: int) -> list[dict[str, Any]]:
 
 
 def expected(given: list[dict[str, Any]], endpoint: str) -> list[Timeout]:
-    """What the rows are in our store."""
+    """Return the rows as timeouts of our store."""
     return [translated(one, LAYOUTS["nservicebus"], endpoint, {}, Limits()) for one in given]

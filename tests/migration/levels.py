@@ -6,7 +6,7 @@ from timeoutmgr.native.names import OURS, NameSet
 
 
 def names_of(stem: str) -> NameSet:
-    """Names like ours, of which nobody else knows."""
+    """Names like ours, used by a single test."""
     return replace(
         OURS,
         level=f"{stem}.delay-level-{{:02}}",

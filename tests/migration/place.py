@@ -1,4 +1,4 @@
-"""A store and a queue beside a broker's delay levels, and the ways from one to the other."""
+"""A store and a queue beside a broker's delay levels, and the migrations both ways."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Broker:
     celerys: NameSet
 
     def declare(self) -> None:
-        """Declare what is missing."""
+        """Declare the missing queues and levels."""
         self.session.declare(unroutable_topology())
         for one in (self.names, self.celerys):
             if self.session.missing(delay_topology(one, "classic")):
@@ -87,7 +87,7 @@ class Place:
         )
 
     def begin(self, parts: Participants | DrainParticipants, safety: int = 0) -> MigrationRun:
-        """Begin a run, or go on with the open one."""
+        """Begin a run, or go on with the open run."""
         terms = Terms(
             endpoint=self.name,
             source=parts.source.describe(),

@@ -1,4 +1,4 @@
-"""An aborted run leaves each timeout in one place, and nobody who comes late moves any."""
+"""An aborted run leaves each timeout in one place, and a late worker moves none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batches are in one process' hands at a time, whoever dies, is late, or comes from elsewhere."""
+"""A batch belongs to one process at a time, also if processes die, are late, or run elsewhere."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Scene:
         return self.move.parts()
 
     def claimed(self, worker: Participants) -> Batch:
-        """What the worker gets next."""
+        """Return the worker's next batch."""
         found = claim_next_batch(worker, self.run)
         assert found is not None
         return found
@@ -59,7 +59,7 @@ def scene(moves: Move) -> Scene:
 
 @pytest.fixture
 def small(move: Move) -> Scene:
-    """On SQLite, for what no database makes different."""
+    """A scene on SQLite, for claims that hold alike on every database."""
     return Scene(move)
 
 

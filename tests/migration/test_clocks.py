@@ -71,7 +71,7 @@ class Stand:
     def parts(
         self, asked: MigrationRequest, ahead: Micros
     ) -> Iterator[tuple[MigrationContext, Participants | DrainParticipants]]:
-        """What the command opens on a host whose clock is *ahead*."""
+        """Open a migration like the command, on a host whose clock is *ahead*."""
         settings = replace(configuration_from(self.file).settings(), clock=HostClock(ahead))
         site = MigrationContext(settings, asked, self.place.name)
         parts = site.parts()

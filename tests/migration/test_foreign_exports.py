@@ -1,4 +1,4 @@
-"""An export of an NServiceBus table moves in, in whatever order it was written."""
+"""An export of an NServiceBus table moves into the store, in any order of its rows."""
 
 from __future__ import annotations
 

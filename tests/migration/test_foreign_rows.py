@@ -42,7 +42,7 @@ def test_a_row_becomes_the_timeout_that_it_is() -> None:
     made = translated(given, LAYOUTS["nservicebus"], "sales", {}, Limits())
 
     assert made.id == timeout_id("sales", str(given["Id"]))
-    assert made.due == NOW + HOUR + 250_000  # what the column lost, the header has
+    assert made.due == NOW + HOUR + 250_000  # the header has the fraction that the column lost
     assert (made.destination, made.saga_id, made.created) == ("billing", str(SAGA), NOW)
     message = made.message
     assert (message.id, message.body, message.content_type) == ("m-1", b"<overdue/>", "text/xml")

@@ -1,4 +1,4 @@
-"""A hidden batch is handed to nobody and changed by nobody; the others go their ways meanwhile."""
+"""A hidden batch is neither claimed nor changed; all other timeouts are dispatched meanwhile."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def test_a_hidden_batch_is_handed_to_nobody_and_the_others_go_their_ways(moves: 
 
     hide(parts, run, first)
 
-    moves.clock.at = NOW + 2 * HOUR  # all are due, and nobody has moved them yet
+    moves.clock.at = NOW + 2 * HOUR  # all are due, and none is moved yet
     chunk = moves.source.claim(moves.clock.at, 10, "poller")
     assert ids(chunk) == ["t003", "t004"]
     assert dispatch(moves.source, chunk, moves.clock.at) == ["t003", "t004"]

@@ -163,7 +163,7 @@ def test_a_batch_that_may_have_been_sent_is_sent_to_its_end(place: Place, aborts
     assert report.repeated == 2
     assert (report.collected, report.new, report.returned) == ((4, 2, 2) if aborts else (6, 6, 0))
     assert report.verified
-    place.hold(place.names, report.new + 1)  # one of the first batch twice, under one id
+    place.hold(place.names, report.new + 1)  # one id of the first batch is there twice
 
 
 def test_a_queue_is_not_asked_what_it_has(place: Place) -> None:

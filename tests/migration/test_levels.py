@@ -1,4 +1,4 @@
-"""What is in delay levels goes into the store as it came from there, and once; a real RabbitMQ."""
+"""Messages in delay levels go into the store unchanged, and once; on a real RabbitMQ."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_chunk_that_is_stored_and_not_acknowledged_is_in_one_place_in_the_end(
         parts.ledger.move_batch(run.id, replace(level, state=state))
     with parts.source.opened(level) as relay:
         received = list(relay.receive(2, 5))
-        while len(received) < 2:  # they come one by one where the broker has more to do
+        while len(received) < 2:  # they come singly if the broker has more to do
             received += relay.receive(2 - len(received), 5)
         messages, _unfit = part(received, {}, parts.sink, None)
         parts.sink.accept(run.id, level, relay, messages)
@@ -171,7 +171,7 @@ def test_an_abort_looks_at_all_of_a_level_for_what_is_in_both(place: Place) -> N
     parts = place.out_of(place.names, chunk=1)
     run = place.begin(parts)
     batch = next(one for one in parts.ledger.batches(run.id) if one.range.first.id == level)
-    back = [Item(timeout=given[-1])]  # the last one of the level
+    back = [Item(timeout=given[-1])]  # the last message of the level
     parts.target.deliver(run.id, batch, back)
 
     replace(parts, source=Slow(place.transport, place.names, place.clock)).abort(run)

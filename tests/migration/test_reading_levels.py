@@ -1,4 +1,4 @@
-"""When a message in a delay level is due, and for whom: by what it says of itself."""
+"""The due time and destination of a message in a delay level, by its own headers."""
 
 from __future__ import annotations
 

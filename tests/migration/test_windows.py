@@ -1,4 +1,4 @@
-"""What is due outside a run's window stays where it is; the overdue is in it only when asked."""
+"""A timeout due outside a run's window stays; overdue timeouts move on demand."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ _BREAKER = OutageBreaker(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scenario:
-    """Who plays, and what may go wrong. The fields at the end are where mutants change it.
+    """The actors, and the faults that may happen. Mutants change the fields at the end.
 
     *sent* are message ids and due times; an id that comes twice was sent again by its sender
     after a lost confirm. *clients* are pairs of CANCEL or CHANGE and a message id.
@@ -97,7 +97,7 @@ class Scenario:
     sent: tuple[tuple[str, Micros], ...] = (("m1", DUE),)
     clients: tuple[tuple[str, str], ...] = ()
     orders: tuple[str, ...] = ()
-    """Message ids whose timeout somebody orders to dispatch, in NServiceBus' single-id form."""
+    """Message ids whose dispatch is ordered in NServiceBus' single-id form."""
     starts: Micros = DUE
     stores: int = 1
     dispatchers: int = 2
@@ -246,7 +246,7 @@ class _Play:
         )
 
     def _consume(self, who: str, queue: str, player: Player) -> Hashable:
-        """Do what one turn of the pump's loop does, and the loop's reaction to an outage."""
+        """Do the work of one turn of the pump's loop, and of the loop in an outage."""
         quiet = Quiet(player)
         mode = self._in.mode
         if queue == STORE and self._in.store_mode is not None:

@@ -20,7 +20,7 @@ STORE, CONTROL, DESTINATION, ERROR = "sales.Timeouts", "sales.TimeoutsDispatcher
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Broker:
-    """What all sessions share; *deliver* judges what reaches the destination."""
+    """The state that all sessions share; *deliver* judges each arrival at the destination."""
 
     bounds: Bounds
     deliver: Callable[[World, Message], World]
@@ -129,7 +129,7 @@ class SimSession:
 
 
 class SimReceiver:
-    """A consumer; what it holds is on the broker's books under its name."""
+    """A consumer; the broker records its unacknowledged messages under its name."""
 
     def __init__(self, player: Player, who: str, queue: str) -> None:
         self._player = player
@@ -192,10 +192,10 @@ class SimReceiver:
 
 
 def as_session(session: SimSession) -> TransportSession:
-    """Return *session* as the port: it has what steps and pumps use of it."""
+    """Return *session* as the port: it has all methods that steps and pumps call."""
     return cast(TransportSession, session)
 
 
 def as_receiver(receiver: SimReceiver) -> Receiver:
-    """Return *receiver* as the port: it has what the pump uses of it."""
+    """Return *receiver* as the port: it has all methods that the pump calls."""
     return cast(Receiver, receiver)

@@ -1,9 +1,9 @@
 """Visits every state that actors and faults can bring a world into.
 
-An actor is a plain function over ports. It is advanced by running it anew from its beginning with
-the answers that it has had so far; at its first port call without an answer it is left. So the
-answers had are its whole local state, what it does next is worked out once for each, and there is
-neither a thread nor a stack to copy.
+An actor is a plain function over ports. To advance it, the explorer runs it anew from its
+beginning with the answers that it has had so far, and leaves it at its first port call without
+an answer. So these answers are its whole local state, its next port call is computed once for
+each state, and there is neither a thread nor a stack to copy.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Player:
 
     def ask(self, op: Op) -> Any:
         if self._at == len(self._answers):
-            # Also asked on the way out, by whoever wants to give something back: the first counts.
+            # A context manager may ask again on the way out, to release rows: the first counts.
             self.asked = self.asked or op
             raise Paused
         answer = self._answers[self._at]
@@ -43,7 +43,7 @@ class Player:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Actor:
-    """What is done again and again: *activity*; *once* is for clients."""
+    """An actor repeats *activity*; *once* is for clients."""
 
     name: str
     kind: str
@@ -84,7 +84,7 @@ Fault: TypeAlias = Callable[[World], Iterator[tuple[str, World]]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Model:
-    """A world, who acts in it, and what may go wrong."""
+    """A world, its actors, and the faults that may happen."""
 
     world: World
     actors: tuple[Actor, ...]
@@ -152,7 +152,7 @@ class _Run:
         return Explored(len(self.came), transitions, ends, most, frozenset(answers))
 
     def moves(self, world: World, nodes: Nodes, only: int | None = None) -> Iterator[Successor]:
-        """Yield what one actor's next port call can bring about."""
+        """Yield the successors of *world* after the next port call of an actor."""
         idle: set[str] = set()
         for place, node in enumerate(nodes):
             if node is None or only not in {None, place}:

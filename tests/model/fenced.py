@@ -1,4 +1,4 @@
-"""The store on SQLite: one writer at a time, no row lock; a claim is fenced by who took it."""
+"""The store on SQLite: one writer at a time, without row locks; a dispatcher fences its claim."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Change = Callable[[World, Any], World]
 
 
 class FencedStore(SimStore):
-    """Every transaction is one step, since nobody else can write meanwhile."""
+    """Every transaction is one step, since SQLite admits a single writer at a time."""
 
     def store_many(
         self, timeouts: Sequence[Timeout], *, transaction: Transaction | None = None
@@ -200,7 +200,7 @@ class FencedStore(SimStore):
         return claim.taken
 
     def _maybe_sent(self, world: World, timeout_id: str) -> bool | None:
-        """Return whether a pending one may have been sent, None while it is being sent."""
+        """Return whether a pending timeout is maybe sent; None while it is being sent."""
         key = Key(world.keys[timeout_id].due, timeout_id)
         claims = [c for c in world.claims.values() if c.covers(key) and self._may_have_sent(c)]
         if any(not claim.over for claim in claims):
@@ -210,7 +210,7 @@ class FencedStore(SimStore):
     def _run(
         self, name: str, look: Look, change: Change, transaction: Transaction | None = None
     ) -> Any:
-        """Run a transaction of one look and the change that follows, or take part in one."""
+        """Run a transaction of a read and the change that follows, or join *transaction*."""
         joined = as_simulated(transaction)
         if joined is not None:
             see = joined.seen()

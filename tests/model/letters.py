@@ -26,7 +26,7 @@ def message(number: int) -> Message:
 
 
 def content(timeout: Timeout) -> int:
-    """Return the number of what a timeout is, beside its due time and its attempts."""
+    """Return the number of a timeout's content without due time and attempts."""
     fixed = (timeout.id, timeout.destination, letter(timeout.message))
     if fixed not in _numbers:
         _numbers[fixed] = len(_timeouts)

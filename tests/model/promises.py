@@ -1,4 +1,4 @@
-"""What must hold in every state, and at every fair end."""
+"""The promises, which hold in every state and at every fair end."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ CANCEL, CHANGE = "cancel", "reschedule"
 class Promises:
     """The promises for some accepted messages.
 
-    *dues* are their due times, *ids* the ids of their timeouts; *changed_to* is what they are
-    rescheduled to. *failing* says that their destination does not exist.
+    *dues* are their due times, *ids* the ids of their timeouts; *changed_to* is the due time after
+    a reschedule. *failing* says that their destination does not exist.
     """
 
     dues: Mapping[str, Micros]
@@ -62,7 +62,7 @@ class Promises:
         """Record a delivery, if it may be made now."""
         name = message.id
         if name not in self.dues:
-            raise PromiseBroken(Promise.SAME_ID, f"{name!r} is delivered, which nobody sent")
+            raise PromiseBroken(Promise.SAME_ID, f"{name!r} is delivered, but was never sent")
         if message.headers.get(headers.RELATED_TO_TIMEOUT) != self.ids[name]:
             raise PromiseBroken(Promise.SAME_ID, f"{name} names another timeout")
         if world.now < self.dues[name]:
@@ -80,7 +80,8 @@ class Promises:
     def _is_allowed(self, world: World, name: str) -> None:
         unheld = world.lapses or world.cuts
         cancel = world.answers.get(f"{CANCEL} {name}")
-        # Who was paused past its claim, or lost its row lock, may still send: the one bound.
+        # A dispatcher that was paused past its claim, or lost its row lock, may still send:
+        # the only limit of this promise.
         if cancel in _CANCELLED or (cancel == CancelResult.MAYBE_SENT and not unheld):
             raise PromiseBroken(
                 Promise.CANCEL_IS_TRUE, f"{name} is delivered after a cancel answered {cancel}"
@@ -109,7 +110,7 @@ class Promises:
         if answer == CancelResult.TOO_LATE and not (
             times or name in world.failed or self._in_hand(world, name)
         ):
-            raise PromiseBroken(promise, f"nobody sent {name}, and a {what} comes too late")
+            raise PromiseBroken(promise, f"{name} was never sent, but a {what} comes too late")
         return world._replace(answers=world.answers.having(f"{what} {name}", answer))
 
     def _in_hand(self, world: World, name: str) -> bool:

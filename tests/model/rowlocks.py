@@ -1,7 +1,7 @@
 """The store on a database with row locks: held over the publish, passed by and not waited for.
 
-Each statement that takes or meets a lock is a step of its own. What is only written before the
-commit is seen by nobody, and is one step with the commit.
+Each statement that takes or meets a lock is a step of its own. Other actors cannot see a write
+before its commit, so both are the same step.
 """
 
 from __future__ import annotations
@@ -217,7 +217,7 @@ class RowLockStore(SimStore):
         return token
 
     def _end(self, world: World, token: str, others: Sequence[Key]) -> World:
-        """End a claim, but not under the hands of who has its other rows: then it lapses."""
+        """End a claim, unless another dispatcher has locked its other rows: then it lapses."""
         if any(key in world.rows for key in others):
             return tables.lapsed(world, token)
         return tables.forgotten(world, token)
@@ -259,7 +259,7 @@ class RowLockStore(SimStore):
         return lock
 
     def _lock_key(self, timeout_id: str, by_key: Callable[[World], Any]) -> Any:
-        """Lock a pending id; else return what its state says, or "free"."""
+        """Lock a pending id; otherwise return the answer by its state, or "free"."""
 
         def lock(world: World) -> tuple[World, Any] | None:
             if timeout_id not in world.keys:

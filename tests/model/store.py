@@ -1,4 +1,4 @@
-"""What the two kinds of store share: transactions, and the rules of cancel and reschedule."""
+"""The base of both kinds of store: transactions, and the rules of cancel and reschedule."""
 
 from __future__ import annotations
 
@@ -90,11 +90,11 @@ class SimStore:
         return self._player.ask(Op(name, outcomes))
 
     def _commit(self, name: str, work: Callable[[World], tuple[World, Any] | None]) -> Any:
-        """Run a last statement and commit, or have nobody know."""
+        """Run a last statement and commit; the result may stay unknown."""
         return self._player.ask(Op(name, lambda world: self.committing(world, work(world))))
 
     def committing(self, world: World, done: tuple[World, Any] | None) -> Outcomes:
-        """Yield what a commit can come to, from *world* to what was *done*."""
+        """Yield the outcomes of a commit: *done*, *world* unchanged, or unknown."""
         if done is None:
             return
         after, result = done
@@ -109,7 +109,7 @@ class SimStore:
 
 
 def cancel_by(known: KeyRow | None) -> CancelResult | None:
-    """Return what a cancel answers by the key alone, or None where the row decides."""
+    """Return the answer of a cancel by the key alone, or None if the row decides."""
     if known is None or known.state is TimeoutState.PENDING:
         return None
     if known.state is TimeoutState.CANCELLED:
@@ -118,7 +118,7 @@ def cancel_by(known: KeyRow | None) -> CancelResult | None:
 
 
 def change_by(known: KeyRow | None) -> ChangeResult | None:
-    """Return what a reschedule answers by the key alone, or None where the row decides."""
+    """Return the answer of a reschedule by the key alone, or None if the row decides."""
     if known is None or known.state is TimeoutState.CANCELLED:
         return ChangeResult.UNKNOWN
     return None if known.state is TimeoutState.PENDING else ChangeResult.TOO_LATE
@@ -142,7 +142,7 @@ def in_order(timeouts: Sequence[Timeout]) -> list[Timeout]:
 
 
 def as_store(store: SimStore) -> TimeoutStore:
-    """Return *store* as the port: it has what the steps use of it."""
+    """Return *store* as the port: it has all methods that the steps call."""
     return cast(TimeoutStore, store)
 
 

@@ -1,6 +1,6 @@
-"""What the statements of a store find and do: plain functions of a world.
+"""Reads and changes of a store's statements: plain functions of a world.
 
-Each pair is a look, whose result is hashable and complete, and the change that follows from it.
+Each pair is a read, whose result is hashable and complete, and the change that follows from it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ STATES = {
 
 
 class HandedOut(NamedTuple):
-    """What a claim does: the claims it drops, the rows it marks, the keys it hands out."""
+    """The effect of a claim: dropped claims, flagged rows, claimed keys."""
 
     dropped: tuple[str, ...] = ()
     marked: tuple[Key, ...] = ()
@@ -43,7 +43,7 @@ def is_due(world: World, key: Key, now: Micros) -> bool:
 
 
 def free_keys(world: World, now: Micros, limit: int, dropped: Sequence[str]) -> tuple[Key, ...]:
-    """Return due keys outside all claims that stay, up to where the first of those begins."""
+    """Return the due keys outside all claims that stay, up to the first key of these claims."""
     active = [claim for token, claim in world.claims.items() if token not in dropped]
     free = sorted(
         key

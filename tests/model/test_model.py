@@ -1,12 +1,12 @@
 """Every interleaving, within the bounds of each scenario, keeps every promise.
 
-The pumps, Work, and the steps that store, poll and dispatch are the real ones; broker and
-database are simulated (``broker.py``, ``rowlocks.py``, ``fenced.py``). Bounds, beside those that
-a scenario names: one to two messages, one or two store pumps, one poller, two dispatchers, each
-claim handed out at most *polls* times, then a fair end with no more faults. Every actor is a
+The pumps, Work, and the steps that store, poll and dispatch are real; broker and database are
+simulated (``broker.py``, ``rowlocks.py``, ``fenced.py``). Bounds beside the bounds of a scenario:
+at most two messages and two store pumps, one poller, two dispatchers, each claim made at most
+*polls* times, then a fair end without further faults. Every actor is a
 process of its own: it can be killed at any port call, and its owner's life ends with it. Faults are
-combined as the scenarios name them, not all with all. What only reads the clock is no turn of its
-own, and neither is what nobody can see before the commit that follows.
+combined as the scenarios name them, not all with all. A port call that only reads the clock is
+not a turn, nor is a write that other actors cannot see before the commit that follows.
 """
 
 from __future__ import annotations

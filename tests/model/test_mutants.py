@@ -1,4 +1,4 @@
-"""What is known to be wrong is caught, each by the promise that it breaks."""
+"""The explorer catches each known mistake by the promise that the mistake breaks."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ V = TypeVar("V")
 
 HOUR = 3_600_000_000
 BEFORE, DUE, LATER, LAST = (START + n * HOUR for n in range(4))
-"""The four instants of the model: the clock only moves from one to the next."""
+"""The four instants of the model: the clock only moves to the next of them."""
 
 
 class Map(dict[K, V]):
@@ -40,7 +40,7 @@ class Map(dict[K, V]):
 
 
 class Row(NamedTuple):
-    """A pending timeout; *timeout* numbers what never changes of it (see ``letters``)."""
+    """A pending timeout; *timeout* numbers its constant content (see ``letters``)."""
 
     timeout: int
     next_try: Micros = 0
@@ -85,7 +85,7 @@ class Held(NamedTuple):
 
 
 class World(NamedTuple):
-    """The disks of broker and database, their locks, the clock, and what was observed."""
+    """The disks of broker and database, their locks, the clock, and the observations."""
 
     now: Micros
     queues: Map[str, tuple[Copy, ...]]
@@ -107,7 +107,7 @@ class World(NamedTuple):
     redeliveries: int = 0
     cuts: int = 0
     cut_off: frozenset[str] = frozenset()
-    """Who has lost its open transaction, and does not know yet."""
+    """Actors that have lost their open transaction, and do not know yet."""
     causes: int = 0
     """Interruptions that a repeat may be tied to."""
 
@@ -150,10 +150,10 @@ Outcomes = Iterator[tuple[str, World, Hashable]]
 
 @dataclass(frozen=True, slots=True)
 class Op:
-    """One port call: what may become of it in a world (nothing: it waits).
+    """A port call: its possible outcomes in a world (without an outcome it waits).
 
-    The first outcome is the healthy one. A *quick* op changes nothing and is no point at which
-    another actor gets its turn.
+    The first outcome is healthy. A *quick* op changes nothing, and other actors do not act
+    before it.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Steps and stores with one order or one lock wrong; what makes each a mutant of the model."""
+"""Steps and stores with one wrong order or one wrong lock; each makes a mutant of the model."""
 
 from __future__ import annotations
 
@@ -111,7 +111,7 @@ class MarkBeforePublish(FencedStore):
 
 
 class HighWaterMark(FencedStore):
-    """Hands out what lies behind the last key that was handed out; keeps no claim."""
+    """Claims only keys behind the last key of the claim before; keeps no claim."""
 
     def _hand_out(self, world: World, now: Micros, limit: int) -> HandedOut:
         keys = sorted(k for k in world.rows if k > world.high_water and k.due <= now)[:limit]
@@ -151,7 +151,7 @@ class LeaseWithoutRowLock(RowLockStore):
 
 
 class UnfencedClaim(FencedStore):
-    """Whoever brings the token may send."""
+    """Each dispatcher with the token may send."""
 
     def _fence(self, world: World, token: str, keys: Sequence[Key]) -> tuple[str, Rows]:
         return (token, self._rows(world, keys)) if token in world.claims else ("", ())
@@ -236,7 +236,7 @@ class EndedClaimLeavesNoMark(RowLockStore):
 
 
 class UnknownLeavesNoMark(DispatchTimeouts):
-    """Tries again what was not confirmed, and does not note that it may have been sent."""
+    """Retries unconfirmed timeouts, and does not flag them as maybe sent."""
 
     def _send_and_close(self, taken: LockedTimeouts, work: Work) -> Stages:
         yield from super()._send_and_close(_Forgetful(taken), work)
@@ -252,7 +252,7 @@ class _Forgetful:
 
 
 class NoClaimBeforePublish(RowLockStore):
-    """Publishes what a single-id order names under a row lock alone, which leaves no trace."""
+    """Publishes the id of a single-id order under a row lock alone, which leaves no trace."""
 
     def _claim_before_publish(self, rows: Rows) -> str:
         return ""

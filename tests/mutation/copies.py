@@ -11,7 +11,7 @@ from .mutant import ROOT, Mutant
 
 TREES: Final = ("timeoutmgr", "persistence", "satellites", "tests")
 _FILES: Final = ("setup.cfg", "pyproject.toml")
-# What would make a run in a copy a part of the run that started it.
+# Variables that would make a run in a copy a part of the run that started it.
 _OURS: Final = ("PYTEST_", "COV_", "COVERAGE_", "TIMEOUTMGR_TEST_RUN")
 
 
@@ -34,10 +34,10 @@ def mutate(folder: Path, mutant: Mutant) -> None:
 
 
 def environment(folder: Path, **more: str) -> dict[str, str]:
-    """Return an environment in which the copy in *folder* comes before what is installed.
+    """Return an environment in which the copy in *folder* comes before installed packages.
 
-    An editable installation is asked only for what is not on the path. ``tests.mutation.inside``
-    sees to it that this is so.
+    Python asks an editable installation only for modules that are not on the path.
+    ``tests.mutation.inside`` checks it.
     """
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
     return {**kept, **more, "PYTHONPATH": str(folder)}

@@ -1,4 +1,4 @@
-"""The plugin of a run in a copy: only the copy is tested, and what became of each test is written.
+"""The plugin of a run in a copy: only the copy is tested, and each outcome is written.
 
 It is named with ``-p`` by the runner and takes no part in any other run.
 """
@@ -33,7 +33,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Note whether a failure is one of an assertion, the only kind that speaks of a promise."""
+    """Record whether a failure is a failed assertion: only this kind shows a broken promise."""
     report = yield
     asserted = call.excinfo is not None and call.excinfo.errisinstance(
         (AssertionError, pytest.fail.Exception)
@@ -45,7 +45,7 @@ def pytest_runtest_makereport(
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Write what became of a test: its call, or what kept it from being called."""
+    """Write the outcome of a test: of its call, or of a setup that prevented the call."""
     if "PYTEST_XDIST_WORKER" in os.environ or (report.when != "call" and report.passed):
         return
     given = dict(report.user_properties[-2:])

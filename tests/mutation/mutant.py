@@ -21,7 +21,7 @@ class SourceMoved(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutant:
-    """*after* in place of *before* in *file* breaks *promise*, and one of *tests* must fail."""
+    """*after* in place of *before* in *file* breaks *promise*, and at least one test must fail."""
 
     name: str
     promise: str

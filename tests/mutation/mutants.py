@@ -1,4 +1,4 @@
-"""All mutants of the product's source. One that a test does not notice is a promise not held."""
+"""All mutants of the product's source. A surviving mutant is a promise that no test holds."""
 
 from __future__ import annotations
 

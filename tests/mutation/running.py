@@ -23,7 +23,7 @@ _PYTEST: Final = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "tests.m
 def run_tests(
     folder: Path, tests: Sequence[str], servers: Mapping[str, str], *options: str
 ) -> tuple[int, list[Told], str]:
-    """Run *tests* in the copy in *folder*; return the exit code, what was told, the output."""
+    """Run *tests* in the copy in *folder*; return exit code, outcomes and output."""
     results = folder / "results.jsonl"
     results.touch()
     ran = subprocess.run(

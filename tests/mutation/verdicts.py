@@ -1,4 +1,4 @@
-"""What a run of tests in a copy says of a mutant."""
+"""The verdict of a test run in a copy on a mutant."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _FAILED = 1
 
 
 class Verdict(StrEnum):
-    """What became of a mutant."""
+    """The fate of a mutant."""
 
     KILLED = "killed"
     SURVIVED = "SURVIVED"
@@ -22,7 +22,7 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """What the plugin inside wrote of one test."""
+    """The outcome of one test, as the plugin inside wrote it."""
 
     test: str
     when: str

@@ -1,4 +1,4 @@
-"""The delay levels on a real broker, declared once for a worker, and names that nobody else has."""
+"""Delay levels on a real broker, declared once for a worker under its own names."""
 
 from __future__ import annotations
 

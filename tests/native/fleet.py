@@ -50,7 +50,7 @@ class Fleet:
     def native(
         self, name: str, *others: Feature, check_destinations: bool = True, **settings: Any
     ) -> EndpointConfiguration:
-        """Return the configuration of one that has its delays in the broker."""
+        """Return the configuration of an endpoint with its delays in the broker."""
         config = self.configure(name, NativeDelayedDelivery(**settings), *others)
         config.check_destinations = check_destinations
         return config
@@ -79,7 +79,7 @@ class Fleet:
         return name
 
     def errors(self) -> list[Message]:
-        """Take what lies in the error queue."""
+        """Receive all messages in the error queue."""
         with closing(self.session.receiver(f"{self.stem}.error", prefetch=1000)) as receiver:
             found = receiver.receive(1000, 0.5)
             receiver.ack(found)

@@ -1,4 +1,4 @@
-"""What must hold for native delayed delivery, and the sentence where it does not."""
+"""The requirements of native delayed delivery, and the sentence of each refusal."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from timeoutmgr.settings.file import configuration_from
 from timeoutmgr.transport.amqp.session import RabbitMQSession
 from timeoutmgr.transport.kombu_transport import KombuTransport
 
-BROKER = "amqp://guest:guest@127.0.0.1:1//"  # nobody answers there, and nobody is asked
+BROKER = "amqp://guest:guest@127.0.0.1:1//"  # no broker listens there, and no test connects
 
 
 def on_broker(name: str = "sales", **settings: object) -> EndpointConfiguration:

@@ -148,7 +148,7 @@ def test_a_name_has_one_to_199_bytes() -> None:
         check_destination("")
 
 
-# --- what a topic exchange makes of the keys --------------------------------------------------
+# --- the routes of a topic exchange for the keys -----------------------------------------------
 
 
 def matches(binding: str, key: str) -> bool:

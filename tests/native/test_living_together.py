@@ -1,4 +1,4 @@
-"""Native delays beside a timeout manager: new ones in the broker, stored ones still on time."""
+"""Native delays beside a timeout manager: new delays in the broker, stored timeouts on time."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ def test_without_fallback_nothing_is_stored(clock: FakeClock) -> None:
         route(Outgoing("billing", a_message()), START + MAX_SECONDS * SECOND + 1)
 
 
-# --- what is asked for ------------------------------------------------------------------------
+# --- requests ---------------------------------------------------------------------------------
 
 
 def a_native_composer(clock: FakeClock, *, falls_back: bool) -> Composer:

@@ -23,7 +23,7 @@ helper: Any = kombus_helper
 
 @pytest.fixture
 def prefix(unique: str, session: RabbitMQSession) -> Iterator[str]:
-    """A prefix of levels that nobody else has."""
+    """A prefix of levels for this test alone."""
     yield unique
     session.remove(delay_topology(CELERY.prefixed(unique), "quorum"))
 

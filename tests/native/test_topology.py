@@ -1,4 +1,4 @@
-"""What the levels are on the broker: as written down in golden.json, and on a real one."""
+"""The levels on the broker: as written down in golden.json, and on a real broker."""
 
 from __future__ import annotations
 

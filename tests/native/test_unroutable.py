@@ -1,4 +1,4 @@
-"""What has nowhere to go does not keep the others: it lies in a dead-letter or error queue."""
+"""An unroutable message does not block other messages: a dead-letter or error queue gets it."""
 
 from __future__ import annotations
 

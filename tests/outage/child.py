@@ -1,7 +1,7 @@
 """An endpoint in a process of its own, whose clock may be wrong. Argument: JSON, see ``process``.
 
 It obeys its standard input, line by line: ``send <seconds>`` sends itself a message with that
-delay, ``counts`` tells what its telemetry counted.
+delay, ``counts`` writes the counters of its telemetry.
 """
 
 from __future__ import annotations

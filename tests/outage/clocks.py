@@ -15,9 +15,9 @@ HOUR: Final = 60 * MINUTE
 
 
 class WrongClock:
-    """The wall clock of processes that are started with its ``env``, *ahead* of the true one.
+    """The wall clock of processes that are started with its ``env``, *ahead* of true time.
 
-    Below zero it is behind.
+    With *ahead* below zero, it is behind.
     """
 
     def __init__(self, ahead: float) -> None:

@@ -20,7 +20,7 @@ MakePlace = Callable[..., Place]
 def make_place(unique: str) -> Iterator[MakePlace]:
     """Make the place of a transport and a store: ``make_place(transport=url, store=url)``.
 
-    Whatever is opened there is closed with the test.
+    The end of the test closes all parts of the place.
     """
     with ExitStack() as stack:
 
@@ -41,7 +41,7 @@ def _kind(url: str) -> str:
 def small_disk() -> Iterator[Callable[[int], SmallDisk]]:
     """Mount disks of so many megabytes; skip where that is not allowed.
 
-    Ask for it before ``private_server``: what lies on a disk must be stopped before it goes.
+    Ask for it before ``private_server``: a server on a disk must stop before the disk goes.
     """
     with ExitStack() as stack:
 

@@ -1,4 +1,4 @@
-"""Starts ``child.py``, speaks to it and keeps what it says."""
+"""Starts ``child.py``, sends it commands and keeps its output."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Said = dict[str, Any]
 class Child:
     """A process with an endpoint that has a timeout manager; *env* may make its clock wrong.
 
-    With *goes_on* it only tells of critical errors; else it does what it does by default.
+    With *goes_on* it only reports critical errors; otherwise the endpoint's default applies.
     """
 
     def __init__(
@@ -89,7 +89,7 @@ class Child:
         self._process.stdin.flush()
 
     def heard(self, what: str) -> list[Said]:
-        """Return what it said of *what* so far."""
+        """Return its lines about *what* so far."""
         return [said for said in list(self._said) if said["say"] == what]
 
     def hear(self, what: str, count: int = 1, timeout: float = 30) -> Said:

@@ -145,7 +145,7 @@ def conflicts(url: str, endpoint: str, state: str, times: int) -> Iterator[None]
 
 
 def take_the_writers_turn(other: sqlite3.Connection) -> None:
-    """Begin a write transaction, as soon as nobody else has one."""
+    """Begin a write transaction, as soon as no other connection writes."""
 
     def is_taken() -> bool:
         try:

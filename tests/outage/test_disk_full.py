@@ -1,4 +1,4 @@
-"""The disk of the embedded file is full: a send says so, and what was accepted is delivered."""
+"""The disk of the embedded file is full: a send says so, accepted messages are delivered."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def test_a_disk_that_stays_full_is_told_once_while_the_broker_goes_on_taking(
     disk.fill()
     sent = [party.endpoint.send_local("Ping", BODY, delay=n / 100) for n in range(100)]
     alarm.wait_for(1)
-    party.endpoint.wait(4)  # twice the limit: whoever else looks at that disk had his time
+    party.endpoint.wait(4)  # twice the limit: every other watcher of the disk had its time
     told = len(alarm.told)
     tries = party.telemetry.counted("storage_failures")
     disk.free()

@@ -79,7 +79,7 @@ def test_a_full_log_ends_the_server_and_loses_nothing_that_was_accepted(
     while is_sent(party, f"{party.name}-{len(sent)}"):
         sent.append(f"{party.name}-{len(sent)}")
         assert len(sent) < 5_000, "the log does not get full"
-    sent.append(f"{party.name}-{len(sent)}")  # nobody knows of that one: it is sent again
+    sent.append(f"{party.name}-{len(sent)}")  # its outcome is unknown: it is sent again
     assert "No space left on device" in (server.folder / "output.txt").read_text()
     server.stop()
     disk.free()

@@ -146,7 +146,7 @@ def test_sessions_that_the_server_ends_again_and_again_lose_nothing(
 
 
 def end_sessions(url: str) -> None:
-    """End every other session in the database of *url*, whatever it is at."""
+    """End every other session in the database of *url*, also amid a statement."""
     plain = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
     with psycopg.connect(plain, autocommit=True) as connection:
         connection.execute(

@@ -85,7 +85,7 @@ def test_an_endpoint_stops_without_a_server_that_hangs(
     broker = hanging if hanging in BROKERS else "rabbitmq"
     store = "postgres" if hanging in BROKERS else hanging
     urls = {
-        # A private Redis: what was in hand stays behind in it.
+        # A private Redis: unacknowledged messages stay behind in it.
         kind: private_server(kind).url
         if kind == "redis"
         else request.getfixturevalue(f"{kind}_url")

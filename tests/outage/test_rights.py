@@ -43,7 +43,7 @@ def test_good_messages_wait_for_a_right_that_is_missing(
 
 @contextmanager
 def _role(url: str, name: str) -> Iterator[tuple[str, psycopg.Connection[object]]]:
-    """Yield the URL of a user who may read and write our tables, and a connection of the owner."""
+    """Yield the URL of a user with the right to use our tables, and a connection of the owner."""
     database = Database(url)
     SqlPersistence(database).install()
     database.dispose()

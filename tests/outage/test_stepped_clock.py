@@ -75,7 +75,7 @@ def test_on_sqlite_a_clock_that_is_set_back_delays_and_set_right_delivers(
         first = manager.arrival(manager.hear("sent", 2)["id"])
         arrived_until_then = {said["id"] for said in manager.heard("got")}
         clock.set(0)
-        # A step of more than a lease may repeat what is in hand, as a pause would.
+        # A step of more than a lease may repeat leased messages, as a pause would.
         second = manager.arrival(kept)
 
         assert kept not in arrived_until_then

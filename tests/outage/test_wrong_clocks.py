@@ -92,7 +92,7 @@ def child(place: Place, clock: WrongClock, *, goes_on: bool = True) -> Child:
 
 
 def seconds_ahead(url: str) -> float:
-    """Return by how much the database's clock is ahead of the true one; zero on one host."""
+    """Return by how much the database's clock is ahead of true time; zero on the same host."""
     plain = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
     with psycopg.connect(plain, autocommit=True) as connection:
         before = time.time()

@@ -1,6 +1,6 @@
 """One suite over every store: memory, SQLite, PostgreSQL and MariaDB, each with the same claims.
 
-And installations of a prefix of their own, for what PostgreSQL's partitions do.
+Beside it stand installations with a prefix of their own, for tests of PostgreSQL's partitions.
 """
 
 from __future__ import annotations

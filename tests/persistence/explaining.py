@@ -18,9 +18,9 @@ def explained(
     settings: Mapping[str, str],
     form: str = _FORM,
 ) -> list[str]:
-    """Return the plan that was run, of a statement as psycopg has it prepared.
+    """Return the plan that ran, of a statement as psycopg prepares it.
 
-    What the statement does is undone.
+    The transaction of the statement is rolled back.
     """
     order = list(dict.fromkeys(re.findall(r"%\((\w+)\)s", sql)))
     for number, name in enumerate(order, 1):

@@ -11,7 +11,7 @@ Make = Callable[..., Installation]
 
 
 def dispatch_all(installation: Installation) -> list[str]:
-    """Dispatch what is due; return the ids."""
+    """Dispatch all due timeouts; return their ids."""
     store, sent = installation.store(), list[str]()
     while chunk := store.claim(installation.clock.at, 100, "o"):
         if not chunk.keys:

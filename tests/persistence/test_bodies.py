@@ -1,4 +1,4 @@
-"""What a dispatcher has in hand at once has a size, whatever the bodies are."""
+"""The rows that a dispatcher locks at once have a bounded size, however large the bodies are."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ NUMBERS = itertools.count()
 
 
 def portions(store: TimeoutStore, token: str, keys: Sequence[Key]) -> list[list[tuple[str, bytes]]]:
-    """Take and close until nothing is left; return what was in hand each time."""
+    """Lock and close until the claim is empty; return the rows of each lock."""
     found = []
     while keys:
         with store.lock_for_dispatch(token, keys) as taken:

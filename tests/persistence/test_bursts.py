@@ -1,4 +1,4 @@
-"""A drain claims chunk behind chunk; what comes to stand amid it meanwhile is not forgotten."""
+"""A drain claims chunk behind chunk, and misses no row that is stored amid it meanwhile."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a dispatched timeout keeps in PostgreSQL: its tombstone, its history, and their indexes."""
+"""The bytes of a dispatched timeout in PostgreSQL: tombstone, history, and their indexes."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def _vacuum(database: Database, prefix: str) -> None:
 
 
 def _bytes(database: Database, prefix: str) -> int:
-    """Return the bytes of tables and indexes that hold what is kept."""
+    """Return the bytes of the tables and indexes that keep dispatched timeouts."""
     kept = (
         f"SELECT sum(pg_relation_size(oid) + pg_indexes_size(oid)) FROM pg_class WHERE relname IN "
         f"('{prefix}timeout_keys', '{prefix}timeout_history')"

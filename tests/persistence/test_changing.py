@@ -71,7 +71,7 @@ def test_a_claim_that_lapsed_leaves_maybe_sent(stores: Stores) -> None:
     chunk = store.claim(NOW, 1, "o")
     manager = store.lock_for_dispatch(chunk.token, chunk.keys)
     if stores.persistence.capabilities.name == "sqlite":
-        manager.__enter__()  # and never left: what a killed dispatcher leaves behind
+        manager.__enter__()  # and never left, as if the dispatcher were killed
     stores.clock.at += 60 * SECOND
     store.release(store.claim(stores.clock.at, 1, "o").token)
 
@@ -194,7 +194,7 @@ def test_a_saga_is_cancelled_by_few_statements(sql: Stores) -> None:
         event.remove(database.engine, "before_cursor_execute", note)
 
     assert cancelled == 1_200
-    assert len(ran) <= 3 * 16  # three times five hundred at most; one by one they were thousands
+    assert len(ran) <= 3 * 16  # three times five hundred at most; a statement per row ran thousands
     assert [one.id for one in store.list(TimeoutFilter())] == ["other"]
     assert store.find("0007") == (TimeoutState.CANCELLED, None)
 

@@ -1,4 +1,4 @@
-"""Of many that claim, each key goes to one; nothing due is passed by."""
+"""Each key goes to a single claimer of many, and a claim passes by no due key."""
 
 from __future__ import annotations
 
@@ -294,7 +294,7 @@ def test_where_what_was_known_to_be_due_is_gone_others_are_looked_for(sql: Store
 
 @contextmanager
 def _statements(sql: Stores) -> Iterator[list[str]]:
-    """Note what is executed, settings apart."""
+    """Record the statements, settings apart."""
     assert isinstance(sql.persistence, SqlPersistence)
     engine, found = sql.persistence.database.engine, []
 

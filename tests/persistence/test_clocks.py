@@ -1,4 +1,4 @@
-"""Due times are compared with the database's clock, whatever the host's says."""
+"""Due times are compared with the database's clock, never with the host's."""
 
 from __future__ import annotations
 

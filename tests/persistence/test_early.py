@@ -1,4 +1,4 @@
-"""What is asked for by its key, and is not due, is left where it is; but for what soon will be."""
+"""A lock by key leaves a row that is not due, unless the row is due within a moment."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_whoever_holds_what_is_not_due_is_told_the_time_that_it_waits_for(
     chunk = store.claim(NOW, 10, "o", ahead=2_000)
 
     with store.lock_for_dispatch(chunk.token, chunk.keys, ahead=2_000) as taken:
-        told = getattr(taken, "now", None)  # what it need not have, and then holds nothing early
+        told = getattr(taken, "now", None)  # optional: without it a store locks no row early
         assert told is not None
         before = told()
         clock.at += 2_000

@@ -78,7 +78,7 @@ def claim(
 
 @contextmanager
 def conflicts_in(stores: Stores) -> Iterator[list[str]]:
-    """Yield what goes wrong in the database, also where the caller is not told."""
+    """Yield the database's errors, also the errors that the store hides from the caller."""
     found: list[str] = []
     if not isinstance(stores.persistence, SqlPersistence):
         yield found  # memory has no conflicts to tell of

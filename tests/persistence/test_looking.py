@@ -1,4 +1,4 @@
-"""Looking at a store, and what it forgets."""
+"""Queries of a store, and the purge of old rows."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ def test_two_processes_never_purge_the_same_rows(row_locking: Stores) -> None:
 
     with rolled_back(first.context.database) as transaction:
         ours = StoreMaintenance(first.context)._purge(transaction)
-        theirs = second.purge()  # it waits for nobody
+        theirs = second.purge()  # it does not wait for the first purge
 
     assert (ours, theirs) == (1_000, 700)
     assert first.purge() == 1_000

@@ -1,4 +1,4 @@
-"""What is moved inside the database arrives as if it had been sent."""
+"""A message that the database moves arrives as if it had been sent."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class Place:
         return [one.message for one in found]
 
     def history(self) -> list[tuple[object, ...]]:
-        """Return what is told of dispatches, but not by which process and under which number."""
+        """Return the history of dispatches without process and row number."""
         table = self.store.context.tables.history.c
         wanted = [table.id, table.event, table.at, table.due, table.destination, table.attempt]
         query = table.id.table.select().with_only_columns(*wanted).order_by(table.sequence)
@@ -94,7 +94,7 @@ def place(tables: tuple[SqlPersistence, SqlTransport], unique: str) -> Place:
     return Place(store, transport, move, unique)
 
 
-# Quotes, backslashes, what JSON must escape, other scripts; but nothing that is never passed on.
+# Quotes, backslashes, signs that JSON must escape, other scripts; not the NUL, which is refused.
 words = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=20)
 messages = st.builds(
     Message,
@@ -109,7 +109,7 @@ messages = st.builds(
 _examples = count()
 
 
-# What one example leaves behind, its ids, is of no matter to the next.
+# The ids that an example leaves behind do not matter to the next example.
 @settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(several=st.lists(st.tuples(words, messages), min_size=1, max_size=4))
 def test_what_is_moved_is_received_as_if_it_had_been_sent(

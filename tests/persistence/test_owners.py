@@ -1,4 +1,4 @@
-"""What a killed process held is free at once, and says that it may have been sent."""
+"""The rows that a killed process had claimed are free at once, and flagged as maybe sent."""
 
 from __future__ import annotations
 

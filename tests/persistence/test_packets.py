@@ -1,4 +1,4 @@
-"""A message that is too large for one of MySQL's packets is its own fault, and no outage."""
+"""A message that is larger than a packet of MySQL is the message's fault, not an outage."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_message_that_no_packet_carries_is_rejected_and_nothing_stored(
 
 
 def test_its_neighbours_are_stored_each_on_its_own(store: TimeoutStore) -> None:
-    # What a pump does with a batch of which one was rejected.
+    # A pump does the same with a batch in which the store rejected a message.
     for one in (timeout("a"), timeout("b", body=bytes(FITS)), timeout("c")):
         store.store_many([one])
     with pytest.raises(MessageRejected):

@@ -1,4 +1,4 @@
-"""A new installation is in partitions at once; an older one that holds timeouts only when asked."""
+"""A new installation has partitions at once; an older, filled table only when asked."""
 
 from __future__ import annotations
 

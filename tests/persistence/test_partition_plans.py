@@ -1,4 +1,4 @@
-"""With dozens of partitions a claim, and what follows it, reads in the few that it is about."""
+"""With dozens of partitions, claim, lock and close read the few partitions of their keys."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_few_partitions_are_read(installation: Installation, generic: bool) -> N
 
     with _noted(engine) as ran:
         chunk = store.claim(NOW, 100, "o")
-        store.claim(NOW, 100, "o")  # beside the one in force
+        store.claim(NOW, 100, "o")  # beside the claim in force
         with _noted(engine) as taking:
             dispatch(store, chunk)
         installation.store().claim(NOW, 100, "o")  # it looks first, as it knows of nothing due
@@ -59,7 +59,7 @@ def test_few_partitions_are_read(installation: Installation, generic: bool) -> N
     for sql, values in about:
         mode = "force_generic_plan" if generic else "force_custom_plan"
         plan = explained(engine, sql, values, {"plan_cache_mode": mode, "enable_sort": "off"})
-        # A day, the past, and what a look without an end reads first.
+        # A day, the past, and the partition that an open-ended peek reads first.
         assert len(_read(plan, installation)) <= 3, "\n".join([sql, str(values), *plan])
         assert not any("Sort Key" in line for line in plan if "LIMIT" in sql), plan
 

@@ -1,4 +1,4 @@
-"""Partitions take the place of others while everybody goes on, and nobody is waited for."""
+"""A partition is replaced while all processes go on, and without a wait for any of them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from timeoutmgr.persistence.sql.partitions.ranges import ALL, DAY, Change, fresh
 
 
 def test_everybody_goes_on_while_ranges_are_copied(old: Installation, make: Make) -> None:
-    """Nothing is lost, doubled, brought back or early, whoever works at the same time."""
+    """Concurrent work neither loses, doubles, revives nor advances a timeout."""
     store = old.store()
     kept = fill(store, 3_000, NOW + DAY, 500 * DAY)
     gone = fill(store, 300, NOW + DAY + 1, 490 * DAY)
@@ -131,7 +131,7 @@ def _tend_until_fresh(installation: Installation) -> None:
 
 @contextmanager
 def _running(*works: Callable[[], None]) -> Iterator[None]:
-    """Run *works* in threads beside the body; raise what one of them raised."""
+    """Run *works* in threads beside the body; raise the first error of a thread."""
     errors: list[BaseException] = []
 
     def guarded(work: Callable[[], None]) -> None:

@@ -1,4 +1,4 @@
-"""Without the right to change partitions all goes on in those that are there, and it is said."""
+"""Without the right to change partitions, work goes on in the present partitions."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_the_ddl_for_others_to_run_has_the_ranges(
 
 @contextmanager
 def _plain_user(installation: Installation, unique: str, url: str) -> Iterator[str]:
-    """Yield the URL of a user who may read and write our tables, and nothing else."""
+    """Yield the URL of a user with no rights but to read and write our tables."""
     role = f"{unique}_plain"
     with psycopg.connect(_plain(url), autocommit=True) as connection:
         connection.execute(f"CREATE ROLE {role} LOGIN")

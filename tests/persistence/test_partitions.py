@@ -108,7 +108,7 @@ def test_the_same_id_is_stored_once_whatever_range_it_is_for(new: Installation) 
 def test_what_a_look_has_put_in_order_leaves_nothing_to_the_next(new: Installation) -> None:
     store = new.store()
     tend(store)
-    new.clock.at += 50 * DAY - new.clock.at % DAY  # of the wall's clock and of this one
+    new.clock.at += 50 * DAY - new.clock.at % DAY  # a day begins by this clock and the wall's
 
     steps = tend(store)
     again = tend(store)

@@ -203,7 +203,7 @@ def _analyze_all(database: Database, prefix: str) -> None:
 
 
 def _pages(database: Database, statement: str, values: Any) -> int:
-    """Return how many pages *statement* looks at; what it does is undone."""
+    """Return how many pages *statement* reads; its transaction is rolled back."""
     with rolled_back(database) as connection:
         connection.exec_driver_sql("SET LOCAL enable_sort = off")
         plan = connection.exec_driver_sql(f"EXPLAIN (ANALYZE, BUFFERS) {statement}", values)

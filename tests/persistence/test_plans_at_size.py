@@ -30,7 +30,7 @@ _COMPILED_FROM = 10_000
 """A tenth of the usual cost from which on PostgreSQL compiles: the pages of so many rows, which are
 not there, would be the larger part of it."""
 _RUNS = 5
-_FORM = "ANALYZE, BUFFERS"  # without the costs it would not tell of what is compiled
+_FORM = "ANALYZE, BUFFERS"  # without the costs, the plan would not list compiled functions
 _PLANNED = ("SELECT", "UPDATE", "DELETE", "INSERT", "WITH")
 _SETTINGS = ("jit", "plan_cache_mode", "enable_sort")
 _SETTINGS_NOW = "SELECT " + ", ".join(f"current_setting('{name}')" for name in _SETTINGS)
@@ -155,7 +155,7 @@ def _planning(plan: list[str]) -> float:
 
 
 def _buffers(plan: list[str]) -> int:
-    """Return the pages that the statement looked at, those of its planning left out."""
+    """Return the pages that the statement read, without the pages of its planning."""
     lines = plan[: plan.index("Planning:")] if "Planning:" in plan else plan
     found = next((line for line in lines if "Buffers:" in line), "")
     return sum(int(number) for number in re.findall(r"(?:hit|read)=(\d+)", found))
@@ -163,13 +163,13 @@ def _buffers(plan: list[str]) -> int:
 
 @contextmanager
 def _noted(engine: Engine) -> Iterator[list[Ran]]:
-    """Note what is run about the timeouts, each statement once."""
+    """Record the statements about timeouts, each of them once."""
     ran: dict[str, Ran] = {}
     noted: list[Ran] = []
 
     def note(connection: Connection, _u: Any, sql: str, values: Any, _x: Any, many: bool) -> None:
         if not sql.startswith(_PLANNED) or " VALUES " in sql:
-            return  # what is given whole needs no plan
+            return  # an insert of plain values needs no plan
         driver: Any = connection.connection.driver_connection
         settings = driver.execute(_SETTINGS_NOW).fetchone()
         given = values[0] if many else values
@@ -203,8 +203,8 @@ def _spread(installation: Installation, partitions: int) -> None:
 def _pretend(engine: Engine) -> None:
     """Tell PostgreSQL that each table and index of ours holds a hundred million rows in all.
 
-    It takes the rows of each page from the catalogue, and the pages from the file. From what is
-    stored it has the shares: all rows are of one endpoint, and none is hidden.
+    The planner reads the rows of each page from the catalogue, and the pages from the file. The
+    stored rows give the shares: all rows belong to the same endpoint, and none is hidden.
     """
     with engine.begin() as connection:
         connection.execute(text("ANALYZE"))

@@ -22,7 +22,7 @@ INSTANTS = st.integers(min_value=400 * DAY, max_value=to_micros(datetime(2200, 1
 
 
 def settled(ranges: list[DueRange], now: Micros) -> list[DueRange]:
-    """Return what becomes of *ranges*, all of them empty, by *now*."""
+    """Return the ranges that split and join make of *ranges*, all of them empty, by *now*."""
     while (change := split(ranges, now)) is not None:
         at = ranges.index(change.old[0])
         ranges = [*ranges[:at], *change.new, *ranges[at + 1 :]]

@@ -1,4 +1,4 @@
-"""What the database refuses: a fault of the timeout, or of the table, as a sound row tells."""
+"""A refusal of the database: a sound probe row tells a timeout's fault from the table's."""
 
 from __future__ import annotations
 

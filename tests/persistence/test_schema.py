@@ -1,4 +1,4 @@
-"""Tables are created once, by whoever comes first, and kept apart by schema and prefix."""
+"""The first process creates the tables, once; schema and prefix keep tables apart."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_queries_and_migrations_know_the_same_columns(
 def test_an_upgrade_ends_in_the_schema_of_a_fresh_installation(
     empty_url: str, unique: str, persistence_of: Made, revision: str
 ) -> None:
-    # What it holds is not moved into ranges, which a fresh one has.
+    # An upgrade does not move the rows into ranges, which a fresh installation has.
     settings = SqlSettings(clock="host", partitions="off")
     old = persistence_of(empty_url, prefix=f"{unique}o_", settings=settings)
     _install_up_to(revision, old.database, f"{unique}o_")
@@ -100,7 +100,7 @@ def test_an_upgrade_ends_in_the_schema_of_a_fresh_installation(
     old.check()
     after = _schema(old.database, f"{unique}o_")
     assert before != after == _schema(fresh.database, f"{unique}f_")
-    # What is there from before has no digest, and is never a conflict.
+    # A row from before the upgrade has no digest, and is never a conflict.
     [repeat] = store.store_many([timeout("d", NOW, body=b"other")])
     assert repeat.kind is RepeatKind.DUPLICATE
     assert store.cancel_saga("bb") == 1
@@ -116,7 +116,7 @@ def test_an_upgrade_that_was_cut_off_is_finished_by_the_next(
     persistence = persistence_of(empty_url, prefix=f"{unique}_")
     persistence.install()
     whole = _schema(persistence.database, f"{unique}_")
-    # As if MySQL had died after the last DDL statement: what was done is not written down.
+    # As if MySQL had died after the last DDL statement: the new version is not recorded.
     with persistence.database.begin() as connection:
         connection.exec_driver_sql(f"UPDATE {unique}_timeouts_version SET version_num = '0001'")
 

@@ -1,4 +1,4 @@
-"""Each id is stored once in its life, whatever is redelivered."""
+"""Each id is stored once, however often its message is redelivered."""
 
 from __future__ import annotations
 

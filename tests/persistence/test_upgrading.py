@@ -1,4 +1,4 @@
-"""Tables are upgraded beside processes that use them, and nobody waits long for it."""
+"""Tables are upgraded beside processes that use them, and these processes wait only briefly."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ SOON = 60.0
 def old(
     postgres_url: str, unique: str, persistence_of: Made, monkeypatch: pytest.MonkeyPatch
 ) -> SqlPersistence:
-    """The tables of the first revision, taken for large ones, with timeouts in two partitions."""
+    """The tables of the first revision, treated as large, with timeouts in two partitions."""
     monkeypatch.setattr(indexes, "FEW", 0)
     settings = SqlSettings(clock="host", partitions="off")
     persistence = persistence_of(postgres_url, prefix=f"{unique}_", settings=settings)
@@ -109,7 +109,7 @@ def test_what_was_left_of_an_index_that_was_cut_off_is_built_anew(
         old.database.engine.connect().execution_options(isolation_level="AUTOCOMMIT") as one,
         pytest.raises(IntegrityError),
     ):
-        # A build that fails leaves an index that nobody uses, and that every write keeps up.
+        # A failed build leaves an index that no query uses, and that every write keeps up.
         one.execute(text(f"CREATE UNIQUE INDEX CONCURRENTLY {part}_retried ON {part} (endpoint)"))
     assert _indexes(old, unique)[f"{part}_retried"] is False
 
@@ -137,7 +137,7 @@ def test_what_was_left_of_the_index_of_a_plain_table_is_built_anew(
 def _indexes(persistence: SqlPersistence, unique: str, table: str = "") -> dict[str, bool]:
     """Return the indexes but for the primary keys, and whether each is valid.
 
-    They are those of *table*; if it is empty, those of the timeouts.
+    With an empty *table*, return the indexes of the timeouts.
     """
     like = table.replace("_", r"\_") or f"{unique}\\_timeouts%"
     with persistence.database.read() as connection:

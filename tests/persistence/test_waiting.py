@@ -1,4 +1,4 @@
-"""Timeouts that wait for another try stand in nobody's way, and stay what they are."""
+"""Timeouts that wait for a retry slow down no claim, and keep their content."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ ALL = TimeoutFilter()
 
 
 def put_off(store: TimeoutStore, *, until: int, limit: int = 1_000) -> None:
-    """Claim what is due, and have none of it delivered; it is to be tried again at *until*."""
+    """Claim all due timeouts, deliver none, and put their next attempt off to *until*."""
     while (chunk := store.claim(NOW, limit, "o")).keys:
         with store.lock_for_dispatch(chunk.token, chunk.keys) as taken:
             retries = outcomes(chunk.keys, OutcomeKind.RETRY)
@@ -198,7 +198,7 @@ def test_a_dispatch_that_comes_back_late_does_not_move_what_was_cancelled(sqlite
 
 
 def _settle(stores: Stores) -> None:
-    """Remove what the moves have left behind, as the server does by itself after a while."""
+    """Remove the dead rows of the moves, as the server does by itself after a while."""
     assert isinstance(stores.persistence, SqlPersistence)
     database = stores.persistence.database
     if database.dialect.name == "postgresql":
@@ -208,13 +208,13 @@ def _settle(stores: Stores) -> None:
 
 @dataclass
 class Meter:
-    """Counts what a database does for statements."""
+    """Counts the work of a database for statements."""
 
     count: int = 0
 
 
 def _cost_of_a_claim(stores: Stores, store: TimeoutStore) -> int:
-    """Return what the first claims of a process cost: pages, rows or steps, whatever is counted."""
+    """Return the cost of a process' first claims: pages, rows or steps, as the database counts."""
     assert isinstance(stores.persistence, SqlPersistence)
     with _metered(stores.persistence.database) as meter:
         first, second = store.claim(NOW, 3, "o"), store.claim(NOW, 3, "o")

@@ -1,4 +1,4 @@
-"""What a killed process has stored is claimed on time by a poller that looks once an hour."""
+"""A poller that polls once an hour claims the rows of a killed process on time."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_what_a_killed_process_has_stored_is_claimed_when_it_is_due(
             assert telemetry.reaches("polls", polls)
             wakeups.check()
             if kind == "postgres":
-                polls += 1  # what went unheard before the connection listened
+                polls += 1  # the first check: notifications before LISTEN were lost
                 assert telemetry.reaches("polls", polls)
             child.stdin.write("store\n")
             child.stdin.flush()
@@ -147,13 +147,13 @@ def test_a_process_does_not_ask_itself(
         store.heartbeat(owner, {})
     for wakeups in (mine, theirs):
         wakeups.check()
-    first = 1 if kind == "postgres" else 0  # what went unheard before the connection listened
+    first = 1 if kind == "postgres" else 0  # the first check: notifications before LISTEN were lost
     assert heard.reaches("mine", first)
     assert heard.reaches("theirs", first)
 
     mine.notify()
     assert _reaches(heard, "theirs", first + 1, theirs)
-    theirs.notify()  # heard behind what this process would have heard of itself
+    theirs.notify()  # heard after any notification that this process sent itself
     assert _reaches(heard, "mine", first + 1, mine)
     assert heard.snapshot() == {"mine": first + 1, "theirs": first + 1}
     for wakeups in (mine, theirs):

@@ -27,7 +27,7 @@ _WORKER = _ROOT / "benchmarks" / "harness" / "bounded.py"
 
 MIB = 1024 * 1024
 SPARE = 256
-"""MiB for data, over what the worker has when it consumes."""
+"""MiB for data, above the worker's memory when it begins to consume."""
 COUNT = 28
 
 

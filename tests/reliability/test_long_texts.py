@@ -70,7 +70,7 @@ def test_a_long_text_delays_the_next_timeout_by_less_than_a_second(
     party.inbox.wait_for_id(sent.message_id)
 
     party.errors.wait_for(2)
-    # Of the CPU: how long the machine takes for it depends on what else runs.
+    # CPU time: the elapsed time depends on the other processes of the machine.
     assert time.process_time() - began < 1.0
     lines = log.getvalue().split("\n")
     assert [line[:80] for line in lines if len(line.encode()) > LONGEST_LINE] == []

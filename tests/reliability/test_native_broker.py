@@ -33,7 +33,7 @@ def test_a_killed_broker_loses_nothing_that_is_in_its_levels(
     config.enable_feature(NativeDelayedDelivery())
     config.concurrency = 1
     config.add_handler("*", inbox)
-    # Half of them while the broker is dead, and the others before and after that.
+    # Half of them are due while the broker is dead, the other half before and after that.
     first = SystemClock().now() + 2 * SECOND
     due = [from_micros(first + n * SECOND // 40) for n in range(COUNT)]
 

@@ -46,7 +46,7 @@ STORES = {
 
 @pytest.fixture
 def said(caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
-    """What was shown in this test; log lines of every level and library are added at its end."""
+    """The texts shown in this test; its end adds the log lines of every level and library."""
     shown: list[str] = []
     with caplog.at_level(logging.DEBUG):
         yield shown
@@ -55,7 +55,7 @@ def said(caplog: pytest.LogCaptureFixture) -> Iterator[list[str]]:
 
 
 def show(said: list[str], do: Callable[[], object]) -> None:
-    """Do what must fail, and keep what its error says, with all that led to it."""
+    """Run *do*, which must fail, and keep the texts of its error and of all causes."""
     with pytest.raises(TimeoutManagerError) as failed:
         do()
     error = failed.value

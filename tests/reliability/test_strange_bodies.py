@@ -29,7 +29,7 @@ DEPTH = 200_000
 
 @pytest.fixture
 def stranger(rabbitmq_url: str) -> Iterator[amqp.Channel]:
-    """A channel of py-amqp's own: what it publishes is not looked at by us."""
+    """A channel of py-amqp's own: our code does not check its messages."""
     parts = urlsplit(rabbitmq_url)
     with amqp.Connection(
         f"{parts.hostname}:{parts.port or 5672}",
@@ -84,7 +84,7 @@ def test_a_message_that_was_dead_lettered_before_is_delayed_and_delivered(
     place: Place, stranger: amqp.Channel
 ) -> None:
     party = Party(place).start()
-    # What RabbitMQ takes for a cycle, and drops without a word, if it travels on.
+    # A header by which RabbitMQ assumes a cycle, and silently drops a message, if it travels on.
     deaths = [
         {"queue": queue, "reason": "expired", "count": 3, "exchange": "", "routing-keys": [queue]}
         for queue in (party.name, f"{party.name}.Timeouts")

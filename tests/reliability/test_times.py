@@ -20,7 +20,7 @@ LORD_HOWE = ZoneInfo("Australia/Lord_Howe")  # its summer time is half an hour
 
 ZONED = {
     "before the gap": (datetime(2030, 3, 10, 1, 59, tzinfo=NEW_YORK), "2030-03-10T06:59"),
-    # An hour that no clock showed: read with the offset before the gap, and with the one after.
+    # An hour that no clock showed: read with the offsets before and after the gap.
     "in the gap": (datetime(2030, 3, 10, 2, 30, tzinfo=NEW_YORK), "2030-03-10T07:30"),
     "in the gap, folded": (
         datetime(2030, 3, 10, 2, 30, tzinfo=NEW_YORK, fold=1),

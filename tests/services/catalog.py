@@ -39,7 +39,7 @@ class Service:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What came of looking for a service: a URL, or the reason why there is none."""
+    """The result of the search for a service: a URL, or the reason why there is none."""
 
     service: str
     url: str | None
@@ -160,7 +160,7 @@ def cluster(run: Run) -> PrivateServer:
 
 
 def find(run: Run, name: str) -> Found:
-    """Return the service *name* of *run*; whoever asks first looks, the others wait."""
+    """Return the service *name* of *run*; the first worker looks for it, later workers wait."""
     noted = run.folder / f"{name}.json"
     with _lock(run.folder / f"{name}.lock"):
         if noted.exists():
@@ -171,7 +171,7 @@ def find(run: Run, name: str) -> Found:
 
 
 def found_by(run: Run) -> list[Found]:
-    """Return what was looked for in *run*, found or not."""
+    """Return the results of all searches in *run*."""
     return [
         Found(**json.loads(path.read_text()))
         for path in (run.folder / f"{name}.json" for name in SERVICES)
@@ -197,7 +197,7 @@ def _look(run: Run, service: Service) -> Found:
         refusal = service.refusal(named)
         if refusal is None:
             return Found(service=service.name, url=named, how=f"named by {service.variable}")
-        # Somebody wants that one and no other.
+        # The variable names a server: no other server replaces it.
         return Found(service=service.name, url=None, how=f"{service.variable}: {refusal}")
 
     attempts: list[Callable[[], Found | str]] = [
@@ -242,7 +242,7 @@ def _may_install() -> bool:
 
 
 def _installed(run: Run, service: Service | Program) -> str:
-    # RUNLEVEL=1: do not start what is installed; the tests start a server of their own.
+    # RUNLEVEL=1: the installation starts no server; the tests start a server of their own.
     env = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
     with _lock(run.folder / "apt.lock"):  # `apt-get update` does not wait for another
         for words in (["update"], ["install", "-y", "--no-install-recommends", *service.apt]):

@@ -48,7 +48,7 @@ def create(url: str, name: str) -> str:
 
 
 def sweep(url: str, ours: Callable[[str], bool]) -> None:
-    """Drop the databases that are *ours*, whoever is still connected."""
+    """Drop the databases that are *ours*, with all their connections."""
     with _connect(url) as connection:
         for (name,) in connection.execute("SELECT datname FROM pg_database").fetchall():
             if ours(name):

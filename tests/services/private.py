@@ -25,7 +25,7 @@ from tests.services.processes import (
 
 
 class PrivateServer(ABC):
-    """A server of the tests' own. Its processes stand in ``pids.json``, so that others can end it.
+    """A server of the tests' own; another process can end it by its ``pids.json``.
 
     *folder* must not exist; it is made here and removed by :meth:`remove`.
     """
@@ -56,7 +56,7 @@ class PrivateServer(ABC):
 
     @abstractmethod
     def _prepare(self) -> None:
-        """Make what is needed before the first start."""
+        """Make the files that the first start needs."""
 
     @abstractmethod
     def _command(self) -> list[str]:
@@ -67,7 +67,7 @@ class PrivateServer(ABC):
         """Whether it does its work."""
 
     def _user(self) -> str | None:
-        """Return whom it runs as, where it must not run as us."""
+        """Return the user of the server's processes, if it must not run as the tests' user."""
         return None
 
     def _env(self) -> Mapping[str, str]:
@@ -99,7 +99,7 @@ class PrivateServer(ABC):
         self._processes.clear()
 
     def kill(self) -> None:
-        """End it by SIGKILL, with what it had not written lost."""
+        """End it by SIGKILL; it loses all unwritten data."""
         for process in reversed(self._processes):
             kill(process)
         self._processes.clear()
@@ -122,7 +122,7 @@ class PrivateServer(ABC):
 
 
 def write_processes(folder: Path, processes: list[Process], ask: signal.Signals) -> None:
-    """Note *processes*, so that whoever ends the run can end them."""
+    """Record *processes*, so that the end of the run can end them."""
     text = json.dumps([(process.pid, process.born, int(ask)) for process in processes])
     part = folder / "pids.json.part"
     part.write_text(text)

@@ -27,14 +27,14 @@ class Process:
 
     @property
     def lives(self) -> bool:
-        """Whether it is still there and more than an entry that nobody has waited for."""
+        """Whether it still runs; an entry of an ended process, before its wait, does not count."""
         _reap(self.pid)
         state = _stat(self.pid)
         if state is None or state[1] != self.born:
             return False
         if state[0] == "Z":
-            # It ended between the two looks. While its entry is there others take it for alive,
-            # PostgreSQL for one, which then does not start beside it.
+            # It ended between the two reads. PostgreSQL takes a process with an entry for alive,
+            # and then does not start beside it.
             _reap(self.pid)
             return False
         return True
@@ -92,7 +92,7 @@ def stop(process: Process, ask: signal.Signals, *, seconds: float = 20) -> None:
 def send_to_family(process: Process, number: signal.Signals) -> None:
     """Send a signal to *process* and to all that it started, the eldest first."""
     told: set[int] = set()
-    # Again until no process is new: a server starts others until the signal reaches it.
+    # Again until no process is new: a server starts children until the signal reaches it.
     while new := [pid for pid in _family(process.pid) if pid not in told]:
         told.update(new)
         for pid in new:
@@ -115,7 +115,7 @@ def kill(process: Process) -> None:
 
 
 def free_port() -> int:
-    """Return a port of 127.0.0.1 that nobody listens on just now."""
+    """Return a port of 127.0.0.1 without a listener at present."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port: int = probe.getsockname()[1]
@@ -123,7 +123,7 @@ def free_port() -> int:
 
 
 def listens(port: int) -> bool:
-    """Whether somebody accepts connections on *port* of 127.0.0.1."""
+    """Whether a server accepts connections on *port* of 127.0.0.1."""
     with socket.socket() as probe:
         probe.settimeout(1)
         return probe.connect_ex(("127.0.0.1", port)) == 0
@@ -136,7 +136,7 @@ def left_behind(folder: Path, *, seconds: float = 3) -> list[str]:
     """
     deadline = time.monotonic() + seconds
     while (found := _marked(folder)) and time.monotonic() < deadline:
-        time.sleep(0.05)  # what is ending now is no child of ours and sends no signal
+        time.sleep(0.05)  # an ending process may not be our child and sends no signal
     return found
 
 

@@ -60,7 +60,7 @@ _NO_ADMIN = "neither rabbitmqctl nor the management API (port 15672) can make vi
 
 
 class _Admin(Protocol):
-    """What can make virtual hosts."""
+    """A way to make virtual hosts."""
 
     def names(self) -> list[str]: ...
     def add(self, name: str, user: str) -> None: ...
@@ -171,7 +171,7 @@ def _on(url: str, vhost: str) -> str:
 
 _SOON_AGAIN = "[{rabbit, [{dead_letter_worker_publisher_confirm_timeout, 5000}]}].\n"
 """A dead letter that a killed broker had under way goes again after five seconds, not three
-minutes: what the levels then hold comes late, and a run would wait for it that long."""
+minutes: the messages of the levels would come that late, and a run would wait for them."""
 
 _MANAGED = (
     """[{{rabbitmq_management, [{{listener, [{{port, {port}}}, {{ip, "127.0.0.1"}}]}}]}}].\n"""
@@ -202,7 +202,7 @@ class PrivateRabbitMQ(PrivateServer):
         return f"amqp://guest:guest@127.0.0.1:{self.port}//"
 
     def control(self, *words: str) -> str:
-        """Return what ``rabbitmqctl`` answers."""
+        """Return the answer of ``rabbitmqctl``."""
         return _Ctl([str(_script("rabbitmqctl"))], self._env())(*words)
 
     def with_management(self) -> str:
@@ -229,7 +229,7 @@ class PrivateRabbitMQ(PrivateServer):
         return _environment(self.folder)
 
     def _companions(self) -> list[list[str]]:
-        # Else the node starts one that outlives it.
+        # Otherwise the node starts an epmd that outlives the node.
         return [["epmd", "-port", self._env()["ERL_EPMD_PORT"], "-address", "127.0.0.1"]]
 
     def _command(self) -> list[str]:

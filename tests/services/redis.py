@@ -84,7 +84,7 @@ def _number(client: Any) -> int:
 
 
 class PrivateRedis(PrivateServer):
-    """A Redis server of our own; it keeps what it had at the last second before a kill."""
+    """A Redis server of our own; a kill loses at most its last second."""
 
     @classmethod
     def missing_programs(cls) -> list[str]:

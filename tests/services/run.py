@@ -1,4 +1,4 @@
-"""One run of the tests: its folder, its names, and those of runs that crashed."""
+"""One run of the tests: its folder, its names, and the names of crashed runs."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Run:
     id: str
 
     def name(self, worker: str) -> str:
-        """Return a name for what *worker* makes on a server; it tells its run and its age."""
+        """Return a name for the things that *worker* makes on a server, with run and time."""
         return f"tmtest_{self.started}_{self.id}_{worker}"
 
     def owns(self, name: str) -> bool:
-        """Whether *name* was made by this run, or by one that crashed an hour ago or more."""
+        """Whether this run made *name*, or a run that crashed an hour ago or more."""
         match = _NAME.fullmatch(name)
         if match is None:
             return False
@@ -45,7 +45,7 @@ def begin() -> Run:
     started, run_id = int(time.time()), secrets.token_hex(3)
     folder = Path(tempfile.gettempdir(), f"{_FOLDER_PREFIX}{started}-{run_id}-{os.getpid()}")
     folder.mkdir()
-    # Servers that run as a user of their own must reach their folders below this one.
+    # Servers with a user of their own must reach their folders below this folder.
     folder.chmod(0o755)
     os.environ[MARK] = str(folder)
     return Run(folder=folder, started=started, id=run_id)
@@ -69,7 +69,7 @@ def crashed() -> list[Path]:
 
 
 def remove(folder: Path) -> None:
-    """Remove the folder of a run; what another run removes at the same time is fine."""
+    """Remove the folder of a run, also while another run removes it."""
     shutil.rmtree(folder, ignore_errors=True)
 
 

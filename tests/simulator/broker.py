@@ -1,4 +1,4 @@
-"""The broker's disk: queues, what is delivered and not acknowledged, what is still on its way."""
+"""The broker's disk: queues, unacknowledged deliveries, and messages still on their way."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Unacknowledged(NamedTuple):
 
 
 class Broker:
-    """Queues of the endpoint; what reaches a destination or the error queue is judged at once."""
+    """Queues of the endpoint; an arrival at a destination or the error queue is judged at once."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -53,7 +53,7 @@ class Broker:
             self._put(outgoing, hand)
 
     def later(self, seconds: float, action: Callable[[], None]) -> None:
-        """Have something arrive in *seconds*, whatever became of its sender."""
+        """Let a message arrive in *seconds*, even if its sender dies before."""
         self.on_its_way += 1
 
         def arrive() -> None:
@@ -106,7 +106,7 @@ class Broker:
         return True
 
     def give_back(self, channel: object) -> list[Received]:
-        """Put what *channel* has not acknowledged back to the head of its queue."""
+        """Put the unacknowledged messages of *channel* back to the heads of their queues."""
         return self._back([one for one in self._held() if one.channel is channel])
 
     def give_back_all_of(self, process: Process) -> None:

@@ -1,4 +1,4 @@
-"""Those who send, send again, cancel, reschedule, clear sagas and order dispatches."""
+"""Clients, which send, send again, cancel, reschedule, clear sagas and order dispatches."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class Client:
             try:
                 self._act()
             except Killed:
-                self._number += 1  # its messages so far are what they are; it goes on later
+                self._number += 1  # its earlier messages stay as they are; it goes on later
         if not self._left and not self._again:
             self._turns_after -= 1
             if not self._turns_after:

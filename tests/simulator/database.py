@@ -1,6 +1,6 @@
 """The storage's disk: rows, keys with their tombstones, claims, and the locks on rows.
 
-The rules are those that ``tests/model`` has proved on every interleaving (``tables.py``,
+The rules are the same that ``tests/model`` has proved on every interleaving (``tables.py``,
 ``rowlocks.py``, ``fenced.py``), on tables that are changed in place: a run has hundreds of
 timeouts. A statement, and a transaction that holds no lock over a publish, is one step.
 """
@@ -21,7 +21,7 @@ from .timeline import MINUTE
 
 CLAIM_TIME: Final = MINUTE
 LOOK_AGAIN: Final = 2_000_000
-"""What is due is in other hands: seldom enough not to fill a run with looks."""
+"""The next poll while other processes have the due rows: rare, or polls would fill a run."""
 STATES: Final = {
     OutcomeKind.DISPATCHED: TimeoutState.DISPATCHED,
     OutcomeKind.FAILED: TimeoutState.FAILED,
@@ -77,7 +77,7 @@ class Database:
     tokens: int = 0
 
     def insert(self, timeouts: Iterable[Timeout]) -> list[str]:
-        """Insert those whose id was never seen; return their ids."""
+        """Insert the timeouts with new ids; return these ids."""
         fresh = []
         for timeout in timeouts:
             if timeout.id not in self.known:
@@ -111,7 +111,7 @@ class Database:
         return claim is not None and not claim.taken
 
     def drop_ended(self, now: Micros) -> None:
-        """Drop claims that are over, not from under a row lock; mark what they may have sent."""
+        """Drop ended claims whose rows are not locked; flag their rows as maybe sent."""
         for token, claim in list(self.claims.items()):
             if not claim.is_over(now):
                 continue
@@ -147,7 +147,7 @@ class Database:
         return free, min(look_again, default=None)
 
     def due(self, keys: Iterable[Key], now: Micros) -> list[Key]:
-        """Return those of *keys* that are stored and may be tried now, in order."""
+        """Return the stored keys of *keys* that may be tried now, in order."""
         there = sorted(key for key in set(keys) if key in self.rows)
         return [key for key in there if max(key.due, self.rows[key].next_try) <= now]
 

@@ -1,7 +1,7 @@
-"""What can go wrong, in one table; the seed says what of it does, and when.
+"""The faults, in one table; the seed chooses faults and instants.
 
-In two phases: a site is on or off for a whole run, and fires with its own small chance where it is
-on. So some runs see one fault alone, again and again, and others see all of them together.
+In two phases: a site is on or off for a whole run, and if it is on, it fires with its own small
+chance. So some runs see a single fault, again and again, and other runs see all of them together.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 
 class Site(NamedTuple):
-    """*chance* of firing each time a run comes by, and what it does."""
+    """*chance* of firing each time a run comes by, and a sentence about the fault."""
 
     chance: float
     what: str
@@ -43,7 +43,7 @@ SITES: Final[dict[str, Site]] = {
     "process.pause": Site(0.008, "A thread stands still for longer than a claim holds."),
     "process.lingers": Site(0.5, "A dead owner's life is seen to end only a minute or two later."),
     "clock.step": Site(0.3, "A host's clock is set forward or back; the database's is not."),
-    # --- what users do
+    # --- users
     "queue.missing": Site(0.25, "A destination is deleted, and perhaps made again."),
     "sender.twice": Site(0.05, "A sender sends a message twice, under one id."),
 }

@@ -1,4 +1,4 @@
-"""The ledger: what was accepted, what became of it, and whether every promise was kept."""
+"""The ledger: the accepted messages, their fates, and a verdict on every promise."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Hand:
 
     *until* is the end of the claim where nothing but the claim protects them. *interrupted* is a
     crash in the sense of the promise: the process killed, its connection with the storage lost,
-    a commit unanswered, a pause longer than the claim. *unknown* are those without a confirm.
+    a commit unanswered, a pause longer than the claim. *unknown* are timeouts without a confirm.
     """
 
     process: Process
@@ -33,7 +33,7 @@ class Hand:
     ended: int | None = None
 
     def met_a_crash(self, message_id: str, now: Micros) -> bool:
-        """Return whether what it may have sent of *message_id* can be sent again."""
+        """Return whether *message_id*, which it may have sent, can be sent again."""
         if self.interrupted or message_id in self.unknown or self.process.dead:
             return True
         return self.ended is None and self.until is not None and now >= self.until
@@ -50,7 +50,7 @@ class Life:
     due: Micros
     """It must not be delivered before."""
     due_before: Micros = 0
-    """Nor before this by who had it in hand when *due* was changed."""
+    """A dispatcher with a lock from before *due* changed must not deliver it before this."""
     changed: int = 0
     saga: str = ""
     created: Micros = 0
@@ -104,7 +104,7 @@ class Ledger:
         """Judge a message that its destination's queue has taken."""
         life = self.lives.get(message.id)
         if life is None:
-            self._breaks(Promise.SAME_ID, f"{message.id!r} is delivered, which nobody sent", "")
+            self._breaks(Promise.SAME_ID, f"{message.id!r} is delivered, but was never sent", "")
             return
         related = message.headers.get(headers.RELATED_TO_TIMEOUT)
         if related != life.timeout_id or message.body != life.body or queue != life.destination:
@@ -144,7 +144,7 @@ class Ledger:
             )
 
     def cancels(self, life: Life, answer: CancelResult | None, asked: int) -> None:
-        """Judge what a cancel that began at step *asked* answered; None: nothing."""
+        """Judge the answer of a cancel that began at step *asked*; None: no answer came."""
         if answer is CancelResult.TOO_LATE:
             self._is_too_late(life, asked)
             return
@@ -159,7 +159,7 @@ class Ledger:
     def changes(
         self, life: Life, due: Micros, answer: ChangeResult | None, asked: int, before: Micros
     ) -> None:
-        """Judge what a reschedule answered; *before* is where the timeout stood until then."""
+        """Judge the answer of a reschedule; *before* is the due time until then."""
         if answer is ChangeResult.CHANGED and 0 < life.delivered < life.moved:
             self._breaks(Promise.CHANGE_IS_TRUE, "sent, and said to be changed", life.message_id)
         if answer is ChangeResult.TOO_LATE:
@@ -177,10 +177,10 @@ class Ledger:
         hand = life.last_hand
         in_hand = hand is not None and (hand.ended is None or hand.ended >= asked)
         if not (life.outcomes or in_hand or life.fenced >= asked):
-            self._breaks(Promise.CANCEL_IS_TRUE, "too late, and nobody sent it", life.message_id)
+            self._breaks(Promise.CANCEL_IS_TRUE, "too late, but it was never sent", life.message_id)
 
     def closes(self, pending: Mapping[str, str]) -> None:
-        """Judge the quiet end; *pending* is what is not at an end, and where it is."""
+        """Judge the quiet end; *pending* names the open messages and their places."""
         for name, where in pending.items():
             self._breaks(Promise.NEVER_LOST, f"still {where} at the quiet end", name)
         for life in self.lives.values():
@@ -188,7 +188,7 @@ class Ledger:
                 self._breaks(Promise.NEVER_LOST, "accepted, and never arrives", life.message_id)
 
     def surprise(self, what: str) -> None:
-        """Note what should not happen in any fault that is simulated."""
+        """Record an event that no simulated fault explains."""
         self._breaks(Promise.NOBODY_WAITS_FOR_EVER, what, "")
 
     def _breaks(self, promise: Promise, why: str, message_id: str) -> None:

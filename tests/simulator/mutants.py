@@ -50,7 +50,7 @@ class EndedClaimLeavesNoMark(Database):
 
 
 class HighWaterMark(Database):
-    """Hands out what lies behind the last key that was handed out."""
+    """Claims only keys behind the last key of the claim before."""
 
     mark_at = Key(0, "")
 

@@ -42,7 +42,7 @@ _LIMITS: Final = Limits()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parts:
-    """What a node is made of; mutants have other parts."""
+    """The parts of a node; mutants have other parts."""
 
     store: type[SimStore] = SimStore
     database: type[Database] = Database
@@ -224,7 +224,7 @@ class TurnEnds(threading.Event):
 
 
 class Watchful:
-    """A telemetry that notes what no simulated fault accounts for."""
+    """A telemetry that records events which no simulated fault explains."""
 
     def __init__(self, world: World) -> None:
         self._world = world

@@ -34,7 +34,7 @@ class SteppedPoller(Poller):
 
 
 class _Job:
-    """What the poller uses of a scheduler: one job, which can be told when to run next."""
+    """The scheduler as the poller uses it: a single job, whose next run can be set."""
 
     def __init__(
         self,
@@ -65,5 +65,5 @@ class _Job:
         return self._wait()
 
     def _wait(self) -> Micros:
-        """Return how long to wait: told by the wall clock now, waited by the monotonic one."""
+        """Return the wait: computed by the wall clock now, waited by the monotonic clock."""
         return max(0, self._next - self._calls.process.clock.now())

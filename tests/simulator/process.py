@@ -23,18 +23,18 @@ class Process:
         self.life_ends = 0
 
     def life_is_over(self, now: int) -> bool:
-        """Return whether others see by its lock that it is gone; not at once where that lingers."""
+        """Return whether other processes see it as dead; its session lock may linger."""
         return self.dead and now >= self.life_ends
 
 
 class Calls:
-    """What one actor goes through at each of its port calls: time, others' turns, its own end."""
+    """The events at each port call of an actor: time passes, other actors act, the actor dies."""
 
     def __init__(self, world: World, process: Process, name: str) -> None:
         self.process = process
         self.name = name
         self.hand: Hand | None = None
-        """What this actor has in hand for dispatch."""
+        """The timeouts that this actor has locked for dispatch."""
         self.received: int | None = None
         """How many messages its turn has received; None before."""
         self._world = world
@@ -47,7 +47,7 @@ class Calls:
         if self.process.dead:
             raise Killed
         chance = self._random.random()
-        # Mostly a network's answer; now and then long enough for others to overtake.
+        # Mostly a network's answer; now and then long enough for another actor to overtake.
         took = int(500 + 4_000 * chance) if chance < 0.8 else int(chance**20 * SECOND)
         if self._faults.fires("process.pause"):
             took = int((20 + 80 * self._random.random()) * SECOND)

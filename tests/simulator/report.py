@@ -1,4 +1,4 @@
-"""Many runs, one after the other: their sum, and the sentence about it."""
+"""Many runs in sequence: their sum, and the sentence about it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ COUNTED = {
 
 @dataclass(slots=True)
 class Sum:
-    """What runs came to together; *seconds* of one core's time."""
+    """The sum of the results of runs; *seconds* of the time of a core."""
 
     first: int | None = None
     last: int = 0
@@ -89,7 +89,7 @@ def play(seeds: Iterable[int], lives: int = LIVES) -> Iterator[Sum]:
 
 
 def tell(result: Result) -> str:
-    """Return what a broken promise needs to be looked into."""
+    """Return the facts that are needed to study a broken promise."""
     assert result.broken is not None
     promise, why, name = result.broken
     trace = "\n".join(f"  {event}" for event in result.about())

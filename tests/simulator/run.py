@@ -29,7 +29,7 @@ _DEFAULT_PARTS: Final = Parts()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Result:
-    """What a run came to; *broken* is the promise, why, and the message concerned."""
+    """The result of a run; *broken* is the promise, the reason, and the message concerned."""
 
     seed: int
     lives: int
@@ -93,7 +93,7 @@ class Run:
         world, ledger = self.world, self.world.ledger
         with _unlogged():
             self._until(self._all_is_sent, LONGEST)
-            # Trouble outlasts the senders: most of it is to meet what is due.
+            # Trouble outlasts the senders: most of it shall meet due timeouts.
             self._for(int(HORIZON * (0.5 + world.random.random())))
             self.trouble.heal()
             world.note("from here on", "all goes well")
@@ -152,14 +152,14 @@ class Run:
 
 
 def line(event: Event, names: set[str] | None = None) -> str:
-    """Return *event* as a line, with those of its names that are asked for."""
+    """Return *event* as a line; *names*, if given, are the only names that it shows."""
     of = event.of if names is None else [name for name in event.of if name in names]
     return f"{event.at / SECOND:.6f} {event.who}: {event.what} {' '.join(of)}"
 
 
 @contextmanager
 def _unlogged() -> Iterator[None]:
-    """Log nothing of what the product has to say of a thousand faults."""
+    """Suppress the product's log lines about a thousand faults."""
     before = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

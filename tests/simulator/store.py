@@ -31,7 +31,7 @@ Result = TypeVar("Result")
 
 
 class SimStore:
-    """A session of one actor with the storage; it has what steps, poller and clients use."""
+    """A session of one actor with the storage, with the methods that steps and actors use."""
 
     endpoint = "sales"
 
@@ -184,7 +184,7 @@ class SimStore:
         return CancelResult.MAYBE_SENT if maybe else CancelResult.CANCELLED
 
     def _maybe_sent(self, known: Known, timeout_id: str) -> bool | None:
-        """Return whether a pending one may have been sent; None while it is, or when it was."""
+        """Return whether a pending timeout is maybe sent; None during its dispatch or after it."""
         if known.state is not TimeoutState.PENDING:
             return None
         key = Key(known.due, timeout_id)
@@ -222,5 +222,5 @@ class SimStore:
 
 
 def as_store(store: SimStore) -> TimeoutStore:
-    """Return *store* as the port: it has what is used of it."""
+    """Return *store* as the port: it has all methods that are called."""
     return cast(TimeoutStore, cast(Any, store))

@@ -53,13 +53,13 @@ class LockedRows:
         self.settled = True
 
     def end_claim(self) -> None:
-        """End the claim, but not under the hands of who has its other rows."""
+        """End the claim, unless another dispatcher has locked its other rows."""
         database = self._store.database
         if not any(key in database.rows for key in self._passed_by):
             database.claims.pop(self._token, None)
 
     def give_back(self) -> None:
-        """End the claim of what was taken and not closed: it may have been sent."""
+        """End the claim of rows that were locked and not closed: they are maybe sent."""
         store, hand = self._store, self._hand
 
         def work() -> None:
@@ -78,7 +78,7 @@ class LockedRows:
 def taking(
     store: SimStore, token: str, keys: Sequence[Key], ahead: Micros
 ) -> Iterator[LockedTimeouts]:
-    """Have those of *keys* in hand that are there, due *ahead* from now, and in nobody's hands."""
+    """Lock the rows of *keys* that are stored, due *ahead* from now, and not locked."""
     calls = store.calls
     take = _lock if store.database.row_locks else _fence
     taken = take(store, token, keys, ahead)
@@ -106,7 +106,7 @@ def _in_hand(store: SimStore, keys: Sequence[Key], token: str) -> Hand:
 
 
 def _lock(store: SimStore, token: str, keys: Sequence[Key], ahead: Micros) -> LockedRows:
-    """Lock rows that nobody has locked; where no claim goes by *token*, make one first."""
+    """Lock the unlocked rows; if no claim has *token*, claim them first."""
     database, calls = store.database, store.calls
     calls.before()
     calls.slow("store.slow")

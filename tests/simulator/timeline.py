@@ -1,7 +1,7 @@
-"""Simulated time, and who acts when: one heap of turns in one thread.
+"""Simulated time and the order of actors: one heap of turns in one thread.
 
 A turn is a plain call, and other turns run *inside* it: whenever an actor's port call takes time,
-what falls into that time is played first, and then the call goes on. So an actor is overtaken at
+all turns within that time are played first, and then the call goes on. So an actor is overtaken at
 each of its port calls, as often and for as long as the seed has it; that turns end in the reverse
 order of their beginning, where they overlap, is the price of having neither threads nor copies.
 """
@@ -19,7 +19,7 @@ SECOND: Final = 1_000_000
 MINUTE: Final = 60 * SECOND
 _NEVER: Final = 1 << 62
 _DEEPEST: Final = 12
-"""Turns inside turns; beyond it time passes and nobody acts, as on a busy host."""
+"""Turns inside turns; beyond it time passes and all actors pause, as on a busy host."""
 
 
 class Killed(BaseException):
@@ -63,19 +63,19 @@ class Timeline:
             self.at(when, actor)
 
     def happens(self, micros: Micros, what: Callable[[], None]) -> None:
-        """Have *what* happen in *micros*, whoever is busy; it takes no time itself."""
+        """Let *what* happen in *micros*, also amid another turn; it takes no time itself."""
         self._count += 1
         heapq.heappush(self._happenings, (self.now + micros, self._count, what))
 
     def pass_time(self, micros: Micros) -> None:
-        """Let *micros* pass, and others have the turns that fall into it."""
+        """Let *micros* pass, and play the turns of other actors within that time."""
         end = self.now + micros
         while self._next(end):
             pass
         self.now = max(self.now, end)
 
     def play_next(self) -> None:
-        """Play the next turn, or what happens before."""
+        """Play the next turn, or an event that comes before it."""
         self._next(_NEVER)
 
     def _next(self, end: Micros) -> bool:
@@ -109,7 +109,7 @@ class Timeline:
 
 
 class HostClock:
-    """A host's clock: *offset* from the true time for the wall, none for the monotonic one."""
+    """A host's clock: the wall clock is *offset* from the true time, the monotonic clock is not."""
 
     def __init__(self, timeline: Timeline) -> None:
         self._timeline = timeline

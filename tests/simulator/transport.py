@@ -32,7 +32,7 @@ class SimTransport:
 
 
 class SimSession:
-    """A connection; what of it pumps, poller and clients use."""
+    """A connection, with the methods that pumps, poller and clients use."""
 
     def __init__(self, world: World, calls: Calls) -> None:
         self._world = world
@@ -48,7 +48,7 @@ class SimSession:
         results = []
         for place, one in enumerate(outgoing):
             if 0 < place == int(middle):
-                self._calls.before()  # what is written by now is written
+                self._calls.before()  # the messages before this one are written
             results.append(self._publish(one))
         self._calls.after()
         return results
@@ -96,7 +96,7 @@ class SimSession:
 
 
 class SimReceiver:
-    """A channel; the broker keeps what it has not acknowledged under its name."""
+    """A channel; the broker keeps its unacknowledged messages under its name."""
 
     def __init__(self, world: World, calls: Calls, queue: str) -> None:
         self._world = world
@@ -145,5 +145,5 @@ def _reach(world: World, calls: Calls) -> None:
 
 
 def as_transport(transport: SimTransport) -> Transport:
-    """Return *transport* as the port: it has what is used of it."""
+    """Return *transport* as the port: it has all methods that are called."""
     return cast(Transport, cast(Any, transport))

@@ -1,4 +1,4 @@
-"""What all actors of a run share, and how one of its processes dies."""
+"""The state that all actors of a run share, and the death of a process."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What unit tests share: a clock that is moved by hand, and ports whose faults are scripted."""
+"""Helpers of unit tests: a clock that a test moves, and ports with scripted faults."""

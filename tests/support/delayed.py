@@ -14,7 +14,7 @@ from timeoutmgr.message.instants import Micros
 
 
 class _Open:
-    """A transaction of the store's own: rows in hand, and what happens at its commit."""
+    """A transaction of the store's own: locked rows, and the effects of its commit."""
 
     def __init__(self) -> None:
         self.on_commit: list[Callable[[], None]] = []

@@ -1,4 +1,4 @@
-"""What the examples have, for tests: they are programs, and in no package."""
+"""The modules of the examples, for tests: examples are programs outside of any package."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Messages, timeouts and breakers with just what a test is about."""
+"""Messages, timeouts and breakers with only the fields that a test needs."""
 
 from __future__ import annotations
 

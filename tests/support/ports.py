@@ -199,7 +199,7 @@ class FakeSending:
 
 
 class StartingSession(FakeSession):
-    """One that sends without waiting for the answers."""
+    """A session that sends without waiting for the answers."""
 
     def start_sending(self, outgoing: Sequence[Outgoing]) -> FakeSending:
         self._transport.called("start_sending")
@@ -209,7 +209,7 @@ class StartingSession(FakeSession):
 
 
 class FakeReceiver:
-    """A consumer of the simulated transport: what it holds is its own until it settles it."""
+    """A consumer of the simulated transport; it leases messages until it settles them."""
 
     def __init__(self, transport: FakeTransport, queue: str) -> None:
         self._transport = transport
@@ -236,7 +236,7 @@ class FakeReceiver:
             FakeSession._later(transaction, self._forgetting(each))
 
     def release(self, received: Sequence[Received]) -> None:
-        # What was lost is in other hands, what was settled is gone.
+        # A lost message belongs to another receiver, a settled message is removed.
         back = [
             each
             for each in received

@@ -23,7 +23,7 @@ MINUTE = 60_000_000
 
 
 class ScriptedStore(MemoryTimeoutStore):
-    """*faults* are raised by the next calls of a method; *after* runs when one has returned."""
+    """The next calls of a method raise *faults*; *after* runs when a call has returned."""
 
     def __init__(self, clock: Clock, endpoint: str = "sales", offset: Micros = 0) -> None:
         super().__init__(endpoint, clock, MemoryContents(), MINUTE, 30 * 24 * 60 * MINUTE)
@@ -119,7 +119,7 @@ class ScriptedStore(MemoryTimeoutStore):
 
 
 class _Silent:
-    """What is taken, of a store that does not tell its time with it."""
+    """Locked rows of a store without ``now``, its own time."""
 
     def __init__(self, taken: LockedTimeouts) -> None:
         self.timeouts = taken.timeouts

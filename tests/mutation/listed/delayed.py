@@ -1,4 +1,4 @@
-"""The delayed message store: what counts, what waits, and in which order."""
+"""The delayed message store: its rows, waits and orders."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Owners' lives: a lock as long as the process lives, and what it means to claims."""
+"""Session locks: a lock while the process is alive, and its meaning for claims."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Migrations: what is moved is in one place, whoever dies or comes late."""
+"""Migrations: a moved timeout is in one place, even if processes die or come late."""
 
 from __future__ import annotations
 

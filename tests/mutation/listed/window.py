@@ -1,4 +1,4 @@
-"""The confirm window and the AMQP receiver: what the broker said, and of which message."""
+"""The confirm window and the AMQP receiver: the broker's answers and their messages."""
 
 from __future__ import annotations
 

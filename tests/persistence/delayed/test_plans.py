@@ -1,4 +1,4 @@
-"""What is read goes by the key, however much is stored and before there are any statistics."""
+"""A fetch reads by the key, in a table of any size, also before the table has statistics."""
 
 from __future__ import annotations
 

@@ -13,10 +13,10 @@ from timeoutmgr.persistence.sql.claim import hints
 
 @pytest.fixture(autouse=True)
 def without_bursts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have every claim look at all gaps, so that what is handed out is one exact answer.
+    """Let every claim read all gaps, so that its keys are one exact answer.
 
-    In a burst, what another process frees amid it comes up to twenty chunks later; and what it
-    stores before all that this one knows of, up to a second later.
+    In a burst, a row that another process frees amid it comes up to twenty chunks later; a row
+    that it stores before all keys known to this process, up to a second later.
     """
     monkeypatch.setattr(hints, "LONGEST_BURST", 1)
     monkeypatch.setattr(hints, "FULL_SCAN", 0.0)

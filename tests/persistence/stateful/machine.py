@@ -1,4 +1,4 @@
-"""The machine: what processes may do to a store in any order, each answer held to the model."""
+"""The machine: the calls of processes to a store in any order, each answer held to the model."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ class StoreMachine(RuleBasedStateMachine):
             for process in range(PROCESSES):
                 self.subject.kill(process)
 
-    # --- time, and what dies in it ---
+    # --- time, and claims that end with it ---
 
     @rule(by=st.sampled_from([CLAIM_TIME, 1, SECOND, CLAIM_TIME - 1, HOUR, RETENTION + 1]))
     def time_goes_on(self, by: Micros) -> None:
@@ -191,7 +191,7 @@ class StoreMachine(RuleBasedStateMachine):
             return
         token, keys, handed_on = self.chunks[which % len(self.chunks)]
         if handed_on or any(self.model.in_hand(key, self.now) for key in keys):
-            maybe_sent = True  # what is surely handed on is nobody's to release otherwise
+            maybe_sent = True  # surely passed on
         self.store(process).release(token, maybe_sent=maybe_sent)
         self.model.released(token, maybe_sent=maybe_sent, now=self.now)
 
@@ -257,7 +257,7 @@ class StoreMachine(RuleBasedStateMachine):
         self.check_pages(self.store(process), which)
         self.check_numbers(self.store(process))
 
-    # --- what always holds ---
+    # --- invariants ---
 
     @invariant()
     def the_list_is_the_models(self) -> None:
@@ -374,7 +374,7 @@ class StoreMachine(RuleBasedStateMachine):
         for row in left:
             ripe = row.key.due
             latest.append(ripe if ripe > self.now or row.key in free else self.now + CLAIM_TIME)
-        # What is over due already: at once, whatever instant before says so.
+        # With an overdue row the next poll is at once: any past instant says so.
         assert chunk.next_due <= max(min(latest), self.now), f"looks again after {min(latest)}"
 
     def expected_cancel(self, name: str) -> set[CancelResult]:
@@ -411,7 +411,7 @@ class StoreMachine(RuleBasedStateMachine):
         return {same[result] for result in self.expected_cancel(name)}
 
     def is_fenced_in(self, key: Key) -> bool:
-        """Return whether *key* lies within a fence, for a store that cannot tell it from those."""
+        """Return whether *key* lies in another claim's interval, if the store fences intervals."""
         claims = self.model.covering(key) if self.model.fenced else []
         return any(claim.taken and self.model.alive(claim, self.now) for claim in claims)
 

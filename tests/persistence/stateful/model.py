@@ -1,4 +1,4 @@
-"""The model: what a timeout store ought to hold, as plain dictionaries and by plain rules."""
+"""The model: the right content of a timeout store, as plain dictionaries and by plain rules."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ class Doubt(IntEnum):
 
     NONE = 0
     POSSIBLE = 1
-    """It was claimed: a store that does not note the taking cannot know."""
+    """It was claimed: a store that does not record the lock cannot know."""
     SURE = 2
-    """It was taken in hand, and nobody said how that ended."""
+    """It was locked for dispatch, and its outcome was never recorded."""
 
 
 class Content(NamedTuple):
-    """What tells one message from another; *due* only if it was given."""
+    """The fields that tell two messages apart; *due* only if the sender gave it."""
 
     destination: str
     body: bytes
@@ -48,7 +48,7 @@ class Content(NamedTuple):
 
 @dataclass(slots=True)
 class Known:
-    """What became of an id; *timeout* is its row while it is pending."""
+    """The fate of an id; *timeout* is its row while it is pending."""
 
     timeout: Timeout
     state: TimeoutState = TimeoutState.PENDING
@@ -102,7 +102,7 @@ class Model:
     dead: set[int] = field(default_factory=set)
     history: list[tuple[str, str, Micros]] = field(default_factory=list)
 
-    # --- what is there ---
+    # --- content ---
 
     def pending(self) -> list[Timeout]:
         rows = [known.timeout for known in self.known.values() if self._is_pending(known)]
@@ -152,10 +152,10 @@ class Model:
         """Return the outcomes of the last 24 hours."""
         return Counter(event for _, event, at in self.history if at > now - 24 * 3_600 * SECOND)
 
-    # --- what happens ---
+    # --- changes ---
 
     def repeat(self, one: Timeout, *, too_late: bool) -> RepeatKind | None:
-        """Return what *one* is if it is stored; *too_late* to replace, if it is pending."""
+        """Return the kind of repeat of a stored id; *too_late*: a pending row is not replaced."""
         known = self.known.get(one.id)
         if known is None:
             return None
@@ -199,7 +199,7 @@ class Model:
     def taken(
         self, token: str, asked: Sequence[Key], keys: Sequence[Key], owner: int, now: Micros
     ) -> Hand:
-        """Note that *keys* of those *asked* for are in hand now."""
+        """Record that *keys*, of all keys *asked* for, are locked now."""
         tokens = [token]
         claim = self.claims.get(token)
         passed_by = any(self.in_hand(key, now) for key in asked)
@@ -208,7 +208,8 @@ class Model:
             if claim.taken:
                 tokens = []
             else:
-                # The dispatcher's life counts from now on. Of one that had ended it is not known.
+                # From now on the dispatcher's session lock counts. Whether a claim whose owner had
+                # ended was sent is not known.
                 claim.sure = claim.sure and (bool(keys) or self.alive(claim, now))
                 claim.taken, claim.owner, claim.until = True, owner, now + CLAIM_TIME
         elif keys and (claim is None or not self.alive(claim, now)):
@@ -279,7 +280,7 @@ class Model:
         row.doubt, row.version = doubt, row.version + 1
 
     def purged(self, now: Micros) -> int:
-        """Forget what is past its retention; return how many tombstones and history rows."""
+        """Delete rows past their retention; return the numbers of tombstones and history rows."""
         before = now - RETENTION
         old = [
             name
@@ -296,14 +297,14 @@ class Model:
     def _end_claims_of(self, hand: Hand) -> None:
         for claim in [self.claims[token] for token in hand.tokens if token in self.claims]:
             if hand.passed_by and not self.fenced:
-                claim.sure = False  # it stays where what was passed by is in other hands still
+                claim.sure = False  # it stays: another transaction still locks the rows passed by
             else:
                 del self.claims[claim.token]
                 for other in self.hands:
                     other.strange = other.strange or claim.token in other.tokens
 
     def _mark(self, claim: Claim, *, sure: bool) -> None:
-        """Note on what *claim* covers that it may have been sent."""
+        """Flag the rows that *claim* covers as maybe sent."""
         for key in [one.key for one in self.pending() if claim.spans(one.key)]:
             row = self.row(key)
             assert row is not None

@@ -1,4 +1,4 @@
-"""How the machine is run: with what it takes to find most faults, and no longer."""
+"""The settings of the machine: as many steps as find most faults, and not more."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.persistence.stateful.subjects import Subject
 TRYING: Final = settings(
     deadline=None,
     database=None,
-    print_blob=True,  # what a run found can be had again
+    print_blob=True,  # a failing example can be run again
     stateful_step_count=40,
     suppress_health_check=list(HealthCheck),
 )
@@ -27,7 +27,7 @@ CATCHING: Final = settings(
 
 
 def run(make: Callable[[], Subject], how: settings) -> None:
-    """Run the machine on what *make* makes, a new one for each example."""
+    """Run the machine; *make* makes a new subject for each example."""
 
     class Machine(StoreMachine):
         def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""What is run against the model: one endpoint of a real store, seen from two processes."""
+"""Subjects of the model's comparison: one endpoint of a real store, seen from two processes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ Wrap = Callable[[TimeoutStore], TimeoutStore]
 
 
 class Subject:
-    """Stores of one endpoint under one clock, one for each process."""
+    """The stores of one endpoint under one clock: each process has a store."""
 
     fenced = False
     mortal = False
@@ -116,5 +116,5 @@ class SqlSubject(Subject):
         return self._processes.persistences[process].timeouts(self.endpoint, self.clock)
 
     def _end(self, process: int) -> None:
-        # Its owners' lives end, and what begins anew has other names; its claims stay.
+        # The session locks of its owners end; new owners have other names; the claims stay.
         self._processes.persistences[process].close()

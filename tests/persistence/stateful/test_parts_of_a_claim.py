@@ -1,4 +1,4 @@
-"""Two dispatchers have parts of one claim in hand: whoever ends first ends the claim."""
+"""Two dispatchers lock parts of one claim: the first to end also ends the claim."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever processes do to a store, and in which order: it answers as the model says."""
+"""A store answers like the model to any calls of processes in any order."""
 
 from __future__ import annotations
 

@@ -201,7 +201,7 @@ IN_MEMORY: Final = tuple(Wrong.__subclasses__())
 
 
 def made_wrong(store: TimeoutStore, kind: type[Wrong]) -> TimeoutStore:
-    """Return *store*, a sound one in memory, with the fault of *kind*."""
+    """Return *store*, a sound store in memory, with the fault of *kind*."""
     assert isinstance(store, MemoryTimeoutStore)
     store.__class__ = kind
     return store
