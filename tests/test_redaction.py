@@ -143,7 +143,7 @@ def test_a_secret_that_a_cut_would_split_is_masked_first() -> None:
     assert "s3" not in MaskingFormatter("%(message)s").format(record)
 
 
-def test_a_parameter_behind_a_second_question_mark_is_masked() -> None:
+def test_a_parameter_in_a_second_query_is_masked() -> None:
     assert redact("x://h/?a?password=p") == "x://h/?a?password=***"
 
 

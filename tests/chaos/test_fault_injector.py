@@ -15,7 +15,7 @@ from tests.chaos.injector import injector
 from timeoutmgr.testing.signals import eventually
 
 
-def test_a_killed_process_lives_again_under_another_name(process: SupervisedProcess) -> None:
+def test_a_killed_process_starts_again_under_another_name(process: SupervisedProcess) -> None:
     first = process.pid
     happening = injector(Fault(1.0, FaultKind.KILL, 0.5), process=process)
 
@@ -44,7 +44,7 @@ def test_a_pause_is_an_incident_once_it_is_over(process: SupervisedProcess) -> N
     assert not process.is_paused
 
 
-def test_a_pause_ends_with_the_life_of_the_process(process: SupervisedProcess) -> None:
+def test_a_pause_ends_with_its_process(process: SupervisedProcess) -> None:
     faults = (Fault(0.0, FaultKind.PAUSE, 0.5, length=60), Fault(0.0, FaultKind.KILL, 0.5))
 
     happening = injector(*faults, process=process)
@@ -82,7 +82,7 @@ def test_a_server_that_cannot_be_restarted_ends_the_run(process: SupervisedProce
         happening.step(1.0)
 
 
-def test_a_process_that_does_not_start_is_told_with_its_last_words(
+def test_a_process_that_does_not_start_is_reported_with_its_last_words(
     tmp_path: Path, fork_server: ForkServer
 ) -> None:
     process = SupervisedProcess(

@@ -25,7 +25,7 @@ def migration(tmp_path: Path, fork_server: ForkServer, entry: str) -> Migration:
     )
 
 
-def test_a_killed_migration_is_gone_on_with(
+def test_a_killed_migration_is_continued(
     tmp_path: Path, fork_server: ForkServer, process: SupervisedProcess
 ) -> None:
     killed = migration(tmp_path, fork_server, "signal:pause")

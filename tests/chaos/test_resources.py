@@ -8,7 +8,7 @@ from chaos.resources import retry_read
 from timeoutmgr.errors import StorageUnavailable
 
 
-def test_a_look_goes_on_past_connections_that_a_restart_left_dead() -> None:
+def test_a_query_goes_on_past_connections_that_a_restart_left_dead() -> None:
     failures = [StorageUnavailable("gone"), StorageUnavailable("gone too")]
 
     def look() -> int:

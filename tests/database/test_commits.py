@@ -11,7 +11,7 @@ from sqlalchemy import create_engine
 from timeoutmgr.database.commits import after_commit
 
 
-def test_a_pool_at_the_address_of_one_that_is_gone_is_listened_to(
+def test_a_pool_at_the_address_of_a_deleted_pool_gets_its_listener(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # As SQLAlchemy answers there: it goes by the address, and forgets none that was disposed of.

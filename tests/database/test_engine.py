@@ -81,14 +81,14 @@ def test_a_transaction_rolls_back_on_any_error(database: Database) -> None:
     assert notes(database) == []
 
 
-def test_a_refused_value_is_not_taken_for_an_outage(database: Database) -> None:
+def test_a_refused_value_is_not_an_outage(database: Database) -> None:
     unknown: Any = object()
 
     with pytest.raises(exc.DBAPIError, match="binding parameter"), database.begin() as connection:
         write(connection, unknown)
 
 
-def test_a_refused_row_is_taken_for_an_outage(database: Database) -> None:
+def test_a_refused_row_counts_as_an_outage(database: Database) -> None:
     with database.begin() as connection:
         connection.execute(text("CREATE UNIQUE INDEX once ON notes (note)"))
 
@@ -107,7 +107,7 @@ def test_sqlite_is_durable_and_waits_for_no_reader(database: Database) -> None:
     assert (mode, synchronous) == ("wal", 2)
 
 
-def test_every_write_transaction_takes_the_writers_turn_at_once(database: Database) -> None:
+def test_every_write_transaction_locks_the_file_at_once(database: Database) -> None:
     begun: list[str] = []
 
     @event.listens_for(database.engine, "before_cursor_execute")
@@ -128,7 +128,7 @@ def test_a_reader_does_not_wait_for_a_writer(database: Database) -> None:
         assert notes(database) == []
 
 
-def test_a_writer_that_gets_no_turn_is_told_why(database: Database) -> None:
+def test_a_writer_that_waits_too_long_gets_the_reason(database: Database) -> None:
     with (
         database.begin(),
         pytest.raises(StorageUnavailable, match="no turn to write"),
@@ -171,7 +171,7 @@ def test_many_threads_write_without_an_error(sqlite_url: str, database: Database
     assert len(notes(database)) == 40
 
 
-def test_run_returns_what_its_work_returns(database: Database) -> None:
+def test_run_returns_the_result_of_its_work(database: Database) -> None:
     assert database.run(lambda connection: connection.execute(text("SELECT 7")).scalar_one()) == 7
 
 
@@ -221,7 +221,7 @@ def test_a_database_without_a_clock_takes_the_hosts(database: Database) -> None:
     assert database.now(FakeClock()) == START
 
 
-def test_frozen_time_does_not_hold_up_a_write(database: Database) -> None:
+def test_frozen_time_does_not_delay_a_write(database: Database) -> None:
     with freeze_time("2030-06-01", ignore=["sqlalchemy"]), database.begin() as connection:
         write(connection, "a")
 
@@ -264,7 +264,7 @@ def test_one_url_is_one_database_of_this_process(tmp_path: Path) -> None:
         ("mysql://h/d", "postgresql://h/d", False),
     ],
 )
-def test_two_urls_name_one_database_whatever_driver_and_user(
+def test_urls_with_other_drivers_or_users_name_the_same_database(
     one: str, other: str, same: bool
 ) -> None:
     assert same_database(make_url(one), make_url(other)) is same
@@ -278,7 +278,7 @@ class _Locked(Exception):
     """The driver's error while another connection writes."""
 
 
-def test_what_the_url_says_of_a_connection_counts(postgres_url: str) -> None:
+def test_options_of_the_url_apply_to_each_connection(postgres_url: str) -> None:
     url = make_url(postgres_url).update_query_dict({"application_name": "mine"})
     database = Database(url)
 

@@ -122,7 +122,7 @@ def test_class_23_is_a_refusal(
     assert is_refusal(wrapped(kind, original)) is is_one
 
 
-def test_a_connection_that_was_lost_is_away_whatever_the_driver_called_it() -> None:
+def test_a_lost_connection_is_an_outage_for_each_error_of_the_driver() -> None:
     error = wrapped(exc.ProgrammingError, pymysql.ProgrammingError(1064, "x"), lost=True)
 
     assert classify(error) is Failure.AWAY
@@ -149,7 +149,7 @@ def test_an_error_of_sqlalchemy_itself_is_the_statements_own() -> None:
         (exc.IntegrityError, sqlite3.IntegrityError("UNIQUE constraint failed")),
     ],
 )
-def test_what_is_wrong_with_a_statement_that_is_not_ours_stays_wrong(
+def test_an_error_in_a_foreign_statement_will_fail_again(
     kind: type[exc.DBAPIError], original: Exception
 ) -> None:
     assert fails_again(wrapped(kind, original))

@@ -52,7 +52,7 @@ def test_a_database_on_a_network_file_system_is_refused_before_it_is_opened() ->
         Database("sqlite:////srv/a.db")
 
 
-def test_where_the_system_does_not_tell_nothing_is_refused(
+def test_a_file_on_an_unknown_file_system_is_accepted(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     def deny(*_: object, **__: object) -> str:

@@ -32,6 +32,6 @@ def test_a_plain_identifier_is_accepted(name: str) -> None:
         "%s",
     ],
 )
-def test_what_would_need_quoting_is_refused(name: str) -> None:
+def test_a_name_that_needs_quotes_is_refused(name: str) -> None:
     with pytest.raises(ConfigurationError, match=r"schema .* is no plain identifier"):
         checked_identifier("schema", name)

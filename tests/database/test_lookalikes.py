@@ -75,7 +75,7 @@ def test_a_lookalike_is_known_by_its_greeting(driver: Any, name: str) -> None:
         object(),
     ],
 )
-def test_a_server_that_is_what_it_says_passes(driver: Any) -> None:
+def test_a_genuine_server_passes(driver: Any) -> None:
     assert lookalike(greeting_of(driver)) is None
 
 

@@ -46,7 +46,7 @@ def others(database: Database) -> SessionLocks:
 
 
 @pytest.mark.behaviour(48)
-def test_a_living_owner_is_not_gone(mine: SessionLocks, others: SessionLocks, unique: str) -> None:
+def test_a_living_owner_is_not_dead(mine: SessionLocks, others: SessionLocks, unique: str) -> None:
     mine.acquire(unique)
 
     assert others.dead_owners([unique]) == set()
@@ -54,7 +54,7 @@ def test_a_living_owner_is_not_gone(mine: SessionLocks, others: SessionLocks, un
 
 
 @pytest.mark.behaviour(48)
-def test_an_owner_that_ended_is_gone(mine: SessionLocks, others: SessionLocks, unique: str) -> None:
+def test_an_owner_that_ended_is_dead(mine: SessionLocks, others: SessionLocks, unique: str) -> None:
     for _ in range(30):  # a server that only hears of it is late now and then
         mine.acquire(unique)
         mine.release(unique)
@@ -63,12 +63,12 @@ def test_an_owner_that_ended_is_gone(mine: SessionLocks, others: SessionLocks, u
 
 
 @pytest.mark.behaviour(48)
-def test_an_owner_that_never_lived_is_gone(others: SessionLocks, unique: str) -> None:
+def test_an_owner_that_never_lived_is_dead(others: SessionLocks, unique: str) -> None:
     assert others.dead_owners([unique]) == {unique}
 
 
 @pytest.mark.behaviour(48)
-def test_an_owner_of_a_killed_process_is_gone(
+def test_an_owner_of_a_killed_process_is_dead(
     database: Database, others: SessionLocks, unique: str
 ) -> None:
     url = database.url.render_as_string(hide_password=False)
@@ -88,7 +88,7 @@ def test_an_owner_of_a_killed_process_is_gone(
     assert _eventually_gone(others, unique)
 
 
-def test_only_the_dead_of_several_are_gone(
+def test_only_the_dead_of_several_owners_are_returned(
     mine: SessionLocks, others: SessionLocks, unique: str
 ) -> None:
     mine.acquire(f"{unique}-a")
@@ -99,14 +99,14 @@ def test_only_the_dead_of_several_are_gone(
     mine.release(f"{unique}-a")
 
 
-def test_our_own_owners_are_never_gone(mine: SessionLocks, unique: str) -> None:
+def test_our_own_owners_are_never_dead(mine: SessionLocks, unique: str) -> None:
     mine.acquire(unique)
 
     assert mine.dead_owners([unique]) == set()
     mine.release(unique)
 
 
-def test_nobody_asked_for_is_nobody_gone(mine: SessionLocks) -> None:
+def test_an_empty_list_of_names_has_no_dead_owner(mine: SessionLocks) -> None:
     assert mine.dead_owners([]) == set()
 
 
@@ -120,7 +120,9 @@ def test_begin_and_end_twice_is_fine(mine: SessionLocks, unique: str) -> None:
     assert not mine.holds(unique)
 
 
-def test_a_renewed_life_is_held(mine: SessionLocks, others: SessionLocks, unique: str) -> None:
+def test_a_renewed_session_lock_is_kept(
+    mine: SessionLocks, others: SessionLocks, unique: str
+) -> None:
     mine.acquire(unique)
     mine.renew(unique)
 
@@ -129,7 +131,7 @@ def test_a_renewed_life_is_held(mine: SessionLocks, others: SessionLocks, unique
     mine.release(unique)
 
 
-def test_an_owner_is_told_by_its_bytes(
+def test_owners_differ_by_the_bytes_of_their_names(
     mine: SessionLocks, others: SessionLocks, unique: str
 ) -> None:
     mine.acquire(unique.upper())
@@ -139,7 +141,7 @@ def test_an_owner_is_told_by_its_bytes(
 
 
 @pytest.mark.parametrize("url", ["postgres_url", "mysql_url"])
-def test_a_life_does_not_wait_for_the_pool(
+def test_a_session_lock_does_not_wait_for_the_pool(
     url: str, unique: str, request: pytest.FixtureRequest
 ) -> None:
     settings = DatabaseSettings(pool_size=1, connect_timeout=1)
@@ -156,7 +158,7 @@ def test_a_life_does_not_wait_for_the_pool(
 
 
 @pytest.mark.parametrize("url", ["postgres_url", "mysql_url"])
-def test_a_life_that_ended_leaves_no_connection_behind(
+def test_a_released_session_lock_leaves_no_connection_behind(
     url: str, unique: str, request: pytest.FixtureRequest
 ) -> None:
     database = Database(request.getfixturevalue(url))
@@ -234,7 +236,7 @@ def left_by_the_dead(database: Database, amount: int) -> list[Path]:
     return left
 
 
-def test_the_file_of_a_killed_process_goes_when_the_next_life_begins(file: Database) -> None:
+def test_the_next_session_lock_removes_the_file_of_a_killed_process(file: Database) -> None:
     url = file.url.render_as_string(hide_password=False)
     with subprocess.Popen(
         [sys.executable, "-c", HOLD, url, "killed"],
@@ -256,7 +258,7 @@ def test_the_file_of_a_killed_process_goes_when_the_next_life_begins(file: Datab
     lives.release("next")
 
 
-def test_a_life_that_begins_leaves_the_living_alone(file: Database) -> None:
+def test_a_new_session_lock_leaves_living_owners_alone(file: Database) -> None:
     ours, theirs = SessionLocks(file), SessionLocks(file)
     theirs.acquire("theirs")
 
@@ -283,7 +285,7 @@ def test_a_beginning_removes_a_bounded_number_of_files(file: Database) -> None:
         lives.release(owner)
 
 
-def test_what_is_no_life_is_not_swept(file: Database) -> None:
+def test_a_file_that_is_not_a_session_lock_is_kept(file: Database) -> None:
     [left] = left_by_the_dead(file, 1)
     others = {left.with_suffix(".new"), left.with_name("timeoutmgr-notes"), left.with_name("x")}
     for each in others:
@@ -296,7 +298,7 @@ def test_what_is_no_life_is_not_swept(file: Database) -> None:
     assert set(owner_files(file)) == others
 
 
-def test_a_life_by_the_name_of_a_dead_one_does_not_lose_its_file_to_who_removes_that(
+def test_a_session_lock_survives_the_removal_of_a_dead_lock_of_its_name(
     file: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first, again, other = SessionLocks(file), SessionLocks(file), SessionLocks(file)
@@ -322,7 +324,7 @@ def test_a_life_by_the_name_of_a_dead_one_does_not_lose_its_file_to_who_removes_
     other.release("other")
 
 
-def test_who_only_looks_is_no_holder(file: Database) -> None:
+def test_a_reader_of_a_lock_file_is_not_its_owner(file: Database) -> None:
     lives = SessionLocks(file)
     lives.acquire("dead")
     [path] = owner_files(file)

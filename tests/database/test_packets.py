@@ -76,7 +76,7 @@ def test_no_row_of_a_queue_takes_more_than_is_counted_for_it(
 
 
 @pytest.mark.parametrize(("more", "fits"), [(0, True), (2, False)])
-def test_what_fits_a_packet_to_the_byte_fits(more: int, fits: bool) -> None:
+def test_a_statement_may_fill_its_packet_to_the_byte(more: int, fits: bool) -> None:
     row, connection = a_row(PACKET - _STATEMENT + more), a_connection(PACKET)
 
     reason = misfit(connection, [row])
@@ -106,7 +106,7 @@ def test_a_batch_is_cut_where_a_packet_is_full(sizes: list[int], parts: list[int
     assert [row for part in cut for row in part] == rows
 
 
-def test_others_than_mysql_have_no_packet() -> None:
+def test_only_mysql_has_a_packet() -> None:
     rows, connection = [a_row(PACKET)] * 3, a_connection(1, "postgresql")
 
     assert misfit(connection, rows) is None

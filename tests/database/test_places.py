@@ -33,7 +33,7 @@ PG = "postgresql+psycopg://"
         ("sqlite:////x/a.db", "sqlite:////x/A.db", False),
     ],
 )
-def test_a_database_is_told_by_where_it_is_and_not_by_how_its_url_is_spelt(
+def test_a_database_is_known_by_its_place_and_not_by_the_spelling_of_its_url(
     one: str, other: str, same: bool
 ) -> None:
     assert same_database(make_url(one), make_url(other)) is same
@@ -51,7 +51,7 @@ def test_a_database_is_told_by_where_it_is_and_not_by_how_its_url_is_spelt(
         ("sqlite:////x/a.db", "sqlite:////x/a.db", True),
     ],
 )
-def test_one_connection_serves_what_looks_into_the_same_schemas(
+def test_one_connection_serves_urls_with_the_same_schemas(
     one: str, other: str, serves: bool
 ) -> None:
     assert one_connection_serves(make_url(one), make_url(other)) is serves

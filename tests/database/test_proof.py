@@ -44,7 +44,7 @@ def replacing(**words: str) -> Rewrite:
     return rewrite
 
 
-def test_a_server_that_keeps_what_is_relied_on_passes(database: Database, unique: str) -> None:
+def test_a_server_that_meets_all_requirements_passes(database: Database, unique: str) -> None:
     persistence = SqlPersistence(database, prefix=f"{unique}_")
 
     persistence.install()
@@ -114,7 +114,7 @@ def test_an_insert_that_counts_rows_that_are_there_is_refused(
         ("mysql_url", "IS_USED_LOCK(%(name)s) IS NOT NULL", "%(name)s = '0'"),
     ],
 )
-def test_a_session_lock_that_others_cannot_see_is_refused(
+def test_a_session_lock_that_no_other_session_sees_is_refused(
     kind: str, shown: str, hidden: str, request: pytest.FixtureRequest
 ) -> None:
     database = Database(request.getfixturevalue(kind))
@@ -137,7 +137,7 @@ def test_a_statement_that_the_server_does_not_know_refuses_it(
     other.dispose()
 
 
-def test_a_cluster_is_refused_unless_one_node_is_said_to_take_all_writes(galera_url: str) -> None:
+def test_a_cluster_is_refused_unless_one_node_gets_all_writes(galera_url: str) -> None:
     refused, said = Database(galera_url), Database(galera_url, DatabaseSettings(single_writer=True))
 
     with pytest.raises(CombinationRefused, match="Galera cluster of 2 nodes") as error:

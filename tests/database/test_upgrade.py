@@ -35,7 +35,7 @@ with Endpoint(config):
 
 
 @pytest.mark.parametrize("part", _PARTS)
-def test_the_files_names_tell_the_revisions_that_alembic_finds(part: str) -> None:
+def test_the_names_of_the_files_are_the_revisions_that_alembic_finds(part: str) -> None:
     scripts = ScriptDirectory(str(folder_of(part)))
     revisions = [script.revision for script in scripts.walk_revisions()]
 
@@ -77,7 +77,7 @@ def test_a_version_table_without_a_row_counts_as_nothing_installed(sqlite_url: s
     persistence.close()
 
 
-def test_an_older_revision_is_told_from_a_newer_one(sqlite_url: str) -> None:
+def test_an_older_revision_differs_from_a_newer_revision(sqlite_url: str) -> None:
     database = Database.shared(sqlite_url)
     transport, persistence = SqlTransport(database), SqlPersistence(database)
     persistence.install()

@@ -31,7 +31,7 @@ FOUND: dict[str, Any] = {"run_id": "a", "at": "noon", "messages": 2, "groups": [
         ({"lost": 0}, ["lost: nothing and 0"]),
     ],
 )
-def test_what_differs_is_told_but_for_what_is_of_a_run(
+def test_differences_are_named_except_the_fields_of_a_run(
     changed: dict[str, Any], told: list[str], tmp_path: Path
 ) -> None:
     for name, found in (("here", FOUND), ("there", FOUND | changed)):
@@ -43,7 +43,7 @@ def test_what_differs_is_told_but_for_what_is_of_a_run(
     assert ended.returncode == (1 if told else 0)
 
 
-def test_a_job_that_found_nothing_is_told(tmp_path: Path) -> None:
+def test_a_job_that_found_nothing_is_named(tmp_path: Path) -> None:
     (tmp_path / "here.json").write_text("{}")
     (tmp_path / "there.json").write_text("")
 

@@ -53,7 +53,7 @@ def test_it_runs() -> None:
 
 
 @pytest.mark.behaviour(85, 86)
-def test_what_is_fetched_is_nobody_elses_until_the_transaction_ends(store: Any) -> None:
+def test_a_fetched_message_is_locked_until_the_transaction_ends(store: Any) -> None:
     one, two = timeout("one", NOW - 2 * SECOND), timeout("two", NOW - SECOND)
     store.store(two)
     store.store(one)
@@ -87,7 +87,7 @@ def test_a_failure_puts_a_message_off(store: Any) -> None:
 
 
 @pytest.mark.behaviour(84)
-def test_it_refuses_what_it_cannot_keep_and_says_when_it_is_away(tmp_path: Path) -> None:
+def test_it_refuses_a_message_that_it_cannot_keep_and_reports_an_outage(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="receive_only"):
         custom_store(tmp_path).initialize("sales", TransactionMode.TRANSACTION_SCOPE)
     with pytest.raises(StorageUnavailable):

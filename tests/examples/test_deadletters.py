@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.behaviour(104)
-def test_seven_messages_die_where_they_should_and_are_sent_again() -> None:
+def test_seven_messages_reach_the_expected_queues_and_are_sent_again() -> None:
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
 
     ended = subprocess.run(

@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.behaviour(62, 94)
-def test_of_what_the_demo_accepts_all_arrives_once_though_its_process_is_killed() -> None:
+def test_all_accepted_messages_of_the_demo_arrive_once_though_its_process_is_killed() -> None:
     path = os.pathsep.join(filter(None, [str(ROOT), os.environ.get("PYTHONPATH")]))
     program = ROOT / "examples" / "delayed_store" / "run.py"
 

@@ -117,7 +117,7 @@ def test_the_judge_names_each_promise_that_was_broken(
     assert list(verdict.broken) == broken
 
 
-def test_the_judge_names_what_was_left_behind(judge: Any) -> None:
+def test_the_judge_names_the_messages_left_behind(judge: Any) -> None:
     verdict = judge.judge(
         {}, [], left={"in the error queue": 2}, killed_at=None, allowed_by_the_kill=0
     )

@@ -29,7 +29,7 @@ def flights() -> Iterator[ModuleType]:
         sys.modules.pop("flights", None)
 
 
-def test_flights_become_rows_and_those_that_never_left_bad_ones(
+def test_flights_become_rows_and_cancelled_flights_become_bad_rows(
     flights: ModuleType, tmp_path: Path
 ) -> None:
     source = tmp_path / "flights.csv.zip"

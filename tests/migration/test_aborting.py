@@ -15,7 +15,7 @@ from timeoutmgr.migration.batch_step import hide, send
 
 
 @pytest.mark.behaviour(134)
-def test_an_abort_puts_back_what_is_not_at_the_target_and_leaves_what_is(moves: Move) -> None:
+def test_an_abort_puts_back_only_timeouts_that_are_not_at_the_target(moves: Move) -> None:
     moves.source.store_many(some(9))
     parts = moves.parts()
     run = moves.begin(parts)
@@ -57,7 +57,7 @@ def test_after_an_abort_the_target_takes_nothing_from_a_late_process(moves: Move
         late.ledger.move_batch(run.id, _with_state(hidden, BatchState.DONE))
 
 
-def test_a_run_that_is_being_aborted_is_not_gone_on_with(move: Move) -> None:
+def test_a_run_that_is_being_aborted_is_not_continued(move: Move) -> None:
     move.source.store_many(some(3))
     parts = move.parts()
     run = move.begin(parts)

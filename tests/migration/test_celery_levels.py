@@ -77,7 +77,7 @@ def test_celerys_levels_go_into_ours_whole_and_keep_their_due_time(
     )
 
 
-def test_what_cannot_be_moved_stays_where_it_is_and_is_counted(
+def test_a_message_that_cannot_be_moved_stays_and_is_counted(
     place: Place, raw_channel: amqp.Channel, caplog: pytest.LogCaptureFixture
 ) -> None:
     at = to_wire(place.clock.now() + HOUR)
@@ -130,7 +130,7 @@ def test_a_drain_into_levels_that_is_given_up_leaves_the_rest_where_it_is(
     assert parts.ledger.open_run() is None
 
 
-def test_what_may_not_go_where_it_says_stays_where_it_is(
+def test_a_message_to_a_refused_destination_stays_in_its_level(
     place: Place, raw_channel: amqp.Channel
 ) -> None:
     into = place.persistence.migration_target(place.name, place.clock)

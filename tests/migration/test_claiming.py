@@ -75,7 +75,7 @@ def test_workers_get_different_batches_the_nearest_due_first(scene: Scene) -> No
     scene.close(one, other)
 
 
-def test_when_all_are_in_others_hands_or_over_there_is_none(scene: Scene) -> None:
+def test_no_batch_is_left_when_all_are_claimed_or_done(scene: Scene) -> None:
     one, other = scene.worker(), scene.worker()
     move(one, scene.run, scene.claimed(one))
     scene.claimed(one)
@@ -88,7 +88,7 @@ def test_when_all_are_in_others_hands_or_over_there_is_none(scene: Scene) -> Non
     scene.close(one, other)
 
 
-def test_what_a_dead_worker_had_is_the_next_as_it_left_it(scene: Scene) -> None:
+def test_the_batch_of_a_dead_worker_is_next_in_its_last_state(scene: Scene) -> None:
     dead, other = scene.worker(), scene.worker()
     hide(dead, scene.run, scene.claimed(dead))
     dead.close()
@@ -100,7 +100,7 @@ def test_what_a_dead_worker_had_is_the_next_as_it_left_it(scene: Scene) -> None:
     scene.close(other)
 
 
-def test_who_lost_a_batch_and_does_not_know_writes_nothing_more_of_it(scene: Scene) -> None:
+def test_a_worker_that_lost_its_batch_writes_nothing_more_of_it(scene: Scene) -> None:
     late, other = scene.worker(), scene.worker()
     hidden = hide(late, scene.run, scene.claimed(late))
     late.ledger.release(late.runner)  # its connection broke
@@ -115,7 +115,7 @@ def test_who_lost_a_batch_and_does_not_know_writes_nothing_more_of_it(scene: Sce
     scene.close(other)
 
 
-def test_nobody_claims_for_a_runner_that_another_has_followed(scene: Scene) -> None:
+def test_no_batch_is_claimed_for_a_runner_that_another_runner_replaced(scene: Scene) -> None:
     worker, follower = scene.worker(), scene.worker()
     scene.driver.close()
     followed = follower.ledger.acquire(scene.run.id, follower.runner)
@@ -127,7 +127,7 @@ def test_nobody_claims_for_a_runner_that_another_has_followed(scene: Scene) -> N
     scene.close(worker, follower)
 
 
-def test_what_failed_is_left_to_who_works_at_the_run(scene: Scene) -> None:
+def test_a_failed_batch_is_left_to_the_runner(scene: Scene) -> None:
     worker, other = scene.worker(), scene.worker()
     worker.ledger.set_aside(scene.run, scene.claimed(worker))
     worker.close()
@@ -139,7 +139,7 @@ def test_what_failed_is_left_to_who_works_at_the_run(scene: Scene) -> None:
     scene.close(other)
 
 
-def test_the_one_that_goes_on_waits_for_a_worker_that_outlived_its_runner(small: Scene) -> None:
+def test_the_next_runner_waits_for_a_worker_that_outlived_the_last_runner(small: Scene) -> None:
     worker = small.worker()
     hidden = hide(worker, small.run, small.claimed(worker))
     small.driver.close()
@@ -184,7 +184,7 @@ def test_after_an_abort_a_late_worker_hides_nothing(scene: Scene) -> None:
 
 
 @pytest.mark.behaviour(134)
-def test_an_abort_waits_for_a_worker_and_puts_back_what_it_left(scene: Scene) -> None:
+def test_an_abort_waits_for_a_worker_and_puts_back_its_remainder(scene: Scene) -> None:
     late = scene.worker()
     claimed = scene.claimed(late)
 

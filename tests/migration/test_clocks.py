@@ -202,7 +202,7 @@ def test_a_host_that_is_far_ahead_moves_nothing(stand: Stand) -> None:
     assert pending(stand.place.store) == given
 
 
-def test_a_run_is_not_gone_on_with_on_a_host_that_is_far_ahead_and_can_be_aborted_there(
+def test_a_run_on_a_host_that_is_far_ahead_does_not_continue_but_can_be_aborted(
     stand: Stand, raw_channel: amqp.Channel
 ) -> None:
     given = stored(stand)
@@ -228,7 +228,7 @@ def test_a_run_is_not_gone_on_with_on_a_host_that_is_far_ahead_and_can_be_aborte
     ("ahead", "told", "refused"),
     [(SECOND, 0, 0), (SECOND + 1, 1, 0), (-30 * SECOND, 1, 0), (30 * SECOND + 1, 0, 1)],
 )
-def test_a_target_whose_clock_differs_is_told_of_and_then_refused(
+def test_a_target_whose_clock_differs_is_warned_of_and_then_refused(
     move: Move, ahead: Micros, told: int, refused: int
 ) -> None:
     move.source.store_many(some(3, ahead=4 * HOUR))

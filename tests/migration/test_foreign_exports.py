@@ -80,7 +80,7 @@ def test_a_parquet_export_moves_in(sqlite_foreign: Foreign, tmp_path: Path) -> N
     assert pending(sqlite_foreign.store) == expected(given, sqlite_foreign.endpoint)
 
 
-def test_parquet_without_pyarrow_says_what_to_install(
+def test_parquet_without_pyarrow_names_the_package_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("pyarrow", "pyarrow.parquet"):

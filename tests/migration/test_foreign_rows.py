@@ -117,7 +117,7 @@ def test_other_ids_that_differ_in_case_are_two() -> None:
         (5, None, 5),
     ],
 )
-def test_a_lost_fraction_is_taken_from_the_header_and_never_makes_it_early(
+def test_a_lost_fraction_comes_from_the_header_and_never_makes_it_early(
     column: int, header: int | None, due: int
 ) -> None:
     given = {} if header is None else {headers.EXPIRE: to_wire(NOW + header)}
@@ -172,12 +172,12 @@ def test_bytes_are_read_as_exports_spell_them() -> None:
         ({"SagaId": "a\0b"}, "has a NUL"),
     ],
 )
-def test_what_cannot_be_translated_says_why(more: dict[str, Any], why: str) -> None:
+def test_a_row_that_cannot_be_translated_says_why(more: dict[str, Any], why: str) -> None:
     with pytest.raises(Untranslatable, match=why):
         translated(row(**more), LAYOUTS["nservicebus"], "sales", {}, Limits())
 
 
-def test_a_layout_that_nobody_knows_is_refused() -> None:
+def test_an_unknown_layout_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="nservicebus, msmq"):
         layout_called("hangfire")
 
@@ -189,7 +189,7 @@ def test_headers_that_are_read_already_stay_as_they_are() -> None:
     assert read_headers("") == {}
 
 
-def test_a_row_for_a_queue_that_is_not_allowed_is_not_taken_over() -> None:
+def test_a_row_for_a_queue_that_is_not_allowed_is_left_out() -> None:
     limits = Limits(allowed_destinations=("shipping",))
 
     with pytest.raises(Untranslatable, match="outside allowed_destinations"):

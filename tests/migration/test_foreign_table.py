@@ -38,7 +38,7 @@ def test_a_table_moves_in_and_its_own_manager_sees_it_no_more(foreign: Foreign) 
     assert (report.batches, report.collected, report.new, report.verified) == (3, 7, 7, True)
 
 
-def test_an_abort_gives_the_table_back_what_is_not_here(foreign: Foreign) -> None:
+def test_an_abort_gives_the_table_back_the_rows_that_are_not_here(foreign: Foreign) -> None:
 
     given = rows(7)
     foreign.fill(given)

@@ -11,7 +11,7 @@ from timeoutmgr.migration.batch_step import hide, send
 
 
 @pytest.mark.behaviour(132)
-def test_a_hidden_batch_is_handed_to_nobody_and_the_others_go_their_ways(moves: Move) -> None:
+def test_a_hidden_batch_is_never_claimed_and_other_timeouts_are(moves: Move) -> None:
     moves.source.store_many(some(5))
     parts = moves.parts()
     run = moves.begin(parts)
@@ -52,7 +52,7 @@ def test_on_its_way_and_after_it_a_timeout_cannot_be_cancelled_or_moved_here(mov
     parts.close()
 
 
-def test_what_is_cancelled_or_stored_before_its_turn_is_not_missed(moves: Move) -> None:
+def test_a_cancel_or_an_insert_before_its_batch_is_not_missed(moves: Move) -> None:
     moves.source.store_many(some(6))
     parts = moves.parts()
     run = moves.begin(parts)

@@ -65,7 +65,7 @@ def test_a_batch_is_written_whole_before_its_confirms_are_waited_for(
 
 
 @pytest.mark.behaviour(136)
-def test_what_is_due_during_the_move_arrives_when_it_is_due_and_the_overdue_at_once(
+def test_a_timeout_due_during_the_move_arrives_when_due_and_the_overdue_at_once(
     place: Place,
 ) -> None:
     soon, late = place.some(2, ahead=2 * SECOND)
@@ -166,7 +166,7 @@ def test_a_batch_that_may_have_been_sent_is_sent_to_its_end(place: Place, aborts
     place.hold(place.names, report.new + 1)  # one id of the first batch is there twice
 
 
-def test_a_queue_is_not_asked_what_it_has(place: Place) -> None:
+def test_a_queue_is_not_asked_for_its_messages(place: Place) -> None:
     assert not place.target().knows_what_it_has
     with pytest.raises(NotImplementedError):
         place.target().present(["a"])

@@ -37,7 +37,7 @@ def test_levels_go_back_into_the_store_as_they_came_from_it(place: Place) -> Non
     place.hold(place.names, 0)
 
 
-def test_the_poller_is_told_of_what_comes_out_of_the_levels(place: Place) -> None:
+def test_the_poller_is_notified_of_messages_from_the_levels(place: Place) -> None:
     given = place.some(3)
     place.store.store_many(given)
     place.migrate()
@@ -88,7 +88,7 @@ def test_a_chunk_that_is_stored_and_not_acknowledged_is_in_one_place_in_the_end(
     assert (report.new, report.known) == ((0, 0) if aborts else (1, 2))
 
 
-def test_what_no_store_can_hold_stays_and_holds_nobody_up(
+def test_a_message_that_no_store_accepts_stays_and_blocks_no_other(
     place: Place, raw_channel: amqp.Channel
 ) -> None:
     found = {headers.DELIVER_AT: to_wire(place.clock.now() + HOUR)}
@@ -106,7 +106,7 @@ def test_what_no_store_can_hold_stays_and_holds_nobody_up(
     place.hold(place.names, 1)
 
 
-def test_what_others_have_sent_is_left_to_them(place: Place) -> None:
+def test_messages_of_other_senders_are_left_to_them(place: Place) -> None:
     mine, theirs = place.some(2)
     theirs = replace(
         theirs,
@@ -126,7 +126,7 @@ def test_what_others_have_sent_is_left_to_them(place: Place) -> None:
     place.hold(place.names, 1)
 
 
-def test_levels_are_taken_whole(place: Place) -> None:
+def test_levels_are_read_whole(place: Place) -> None:
     parts = place.out_of(place.names)
 
     with pytest.raises(ConfigurationError, match="moved whole"):
@@ -149,7 +149,7 @@ class Slow(LevelsOrigin):
             yield relay
 
 
-def test_a_level_of_a_slow_broker_is_not_taken_for_an_empty_one(place: Place) -> None:
+def test_a_level_of_a_slow_broker_does_not_count_as_empty(place: Place) -> None:
     place.store.store_many(place.some(3))
     place.migrate()
     place.hold(place.names, 3)
@@ -162,7 +162,7 @@ def test_a_level_of_a_slow_broker_is_not_taken_for_an_empty_one(place: Place) ->
     place.hold(place.names, 0)
 
 
-def test_an_abort_looks_at_all_of_a_level_for_what_is_in_both(place: Place) -> None:
+def test_an_abort_reads_all_of_a_level_for_messages_that_are_in_both(place: Place) -> None:
     given = place.some(5)
     place.store.store_many(given)
     place.migrate()

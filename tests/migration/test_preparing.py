@@ -33,7 +33,7 @@ def test_a_preview_tells_all_and_changes_nothing(moves: Move) -> None:
     assert parts.ledger.runs() == []
 
 
-def test_what_is_due_in_four_hours_is_not_warned_of(move: Move) -> None:
+def test_a_timeout_due_in_four_hours_is_not_warned_of(move: Move) -> None:
     move.source.store_many(some(1, ahead=4 * HOUR))
     parts = move.parts()
 

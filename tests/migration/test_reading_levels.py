@@ -41,9 +41,7 @@ SENT: dict[str, Any] = {headers.TIME_SENT: to_wire(NOW), DELAY_IN_SECONDS: 5}
         ({**SENT, "eta": None}, NOW + 5 * SECOND),
     ],
 )
-def test_the_absolute_instant_counts_before_what_has_to_be_added_up(
-    found: dict[str, Any], due: int
-) -> None:
+def test_an_absolute_instant_counts_before_a_sum_of_delays(found: dict[str, Any], due: int) -> None:
     assert waiting(found, KEY) == Waiting("eu.sales", due)
 
 
@@ -66,7 +64,9 @@ def test_the_absolute_instant_counts_before_what_has_to_be_added_up(
         (SENT, None, "not a key of delay levels"),
     ],
 )
-def test_what_does_not_say_it_stays(found: dict[str, Any], key: str | None, why: str) -> None:
+def test_a_message_without_a_due_time_or_destination_stays(
+    found: dict[str, Any], key: str | None, why: str
+) -> None:
     with pytest.raises(Unreadable, match=why):
         waiting(found, key)
 
@@ -80,7 +80,7 @@ def test_a_destination_with_dots_is_read_whole(seconds: int, destination: str) -
     assert waiting(SENT, routing_key(seconds, destination)).destination == destination
 
 
-def test_a_timeout_keeps_all_but_what_only_the_levels_needed() -> None:
+def test_a_timeout_keeps_all_headers_but_the_headers_of_the_levels() -> None:
     message = Message(id="m", headers={**SENT, DELAY_IN_SECONDS: "5", headers.SAGA_ID: "s"})
 
     made = as_timeout(message, Waiting("billing", NOW + 5 * SECOND), "sales", NOW + 1)

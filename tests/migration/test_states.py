@@ -30,9 +30,7 @@ BATCH_STEPS = {
 
 @pytest.mark.parametrize("now", MigrationRunState)
 @pytest.mark.parametrize("then", MigrationRunState)
-def test_a_run_takes_the_drawn_steps_and_no_others(
-    now: MigrationRunState, then: MigrationRunState
-) -> None:
+def test_a_run_makes_only_the_drawn_steps(now: MigrationRunState, then: MigrationRunState) -> None:
     drawn = now is then or (now.value, then.value) in RUN_STEPS
 
     assert run_may_become(now, then) is drawn
@@ -41,7 +39,7 @@ def test_a_run_takes_the_drawn_steps_and_no_others(
 
 @pytest.mark.parametrize("now", BatchState)
 @pytest.mark.parametrize("then", BatchState)
-def test_a_batch_takes_the_drawn_steps_and_no_others(now: BatchState, then: BatchState) -> None:
+def test_a_batch_makes_only_the_drawn_steps(now: BatchState, then: BatchState) -> None:
     drawn = now is then or (now.value, then.value) in BATCH_STEPS
 
     assert batch_may_become(now, then) is drawn

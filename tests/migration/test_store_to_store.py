@@ -87,7 +87,7 @@ def test_where_history_is_not_wanted_none_is_written(
     assert pending(move.target) == some(4)
 
 
-def test_what_had_lost_its_key_leaves_a_tombstone_all_the_same(
+def test_a_timeout_without_its_key_leaves_a_tombstone_all_the_same(
     persistences_of: Callable[[str], Pair], unique: str
 ) -> None:
     move = Move(persistences_of("postgres"), unique)
@@ -119,7 +119,7 @@ def test_it_can_go_there_and_back_again(moves: Move) -> None:
     assert moves.target.find("t000") == (TimeoutState.MIGRATED, None)
 
 
-def test_what_ended_at_the_target_before_is_known_there_and_does_not_rise_again(
+def test_a_timeout_that_ended_at_the_target_is_known_and_not_revived(
     moves: Move,
 ) -> None:
     moves.source.store_many(some(4))
@@ -132,7 +132,7 @@ def test_what_ended_at_the_target_before_is_known_there_and_does_not_rise_again(
     assert (report.new, report.known, report.verified) == (3, 1, True)
 
 
-def test_a_mark_of_maybe_sent_goes_with_it(moves: Move) -> None:
+def test_the_flag_maybe_sent_moves_with_its_timeout(moves: Move) -> None:
     moves.source.store_many([timeout("a", NOW - 1)])
     chunk = moves.source.claim(NOW, 1, "poller")
     with moves.source.lock_for_dispatch(chunk.token, chunk.keys) as collected:
@@ -171,7 +171,7 @@ def test_counts_that_do_not_agree_stop_the_run_with_everything_in_its_place(move
     parts.close()
 
 
-def test_what_cannot_be_stored_is_named(move: Move) -> None:
+def test_a_timeout_that_cannot_be_stored_is_named(move: Move) -> None:
     parts = move.parts()
     parts.target.open("r")
     item = Item(timeout=timeout("x" * 300, NOW + HOUR))

@@ -11,7 +11,7 @@ from timeoutmgr.migration import Window
 from timeoutmgr.migration.window import SAFETY
 
 
-def test_what_is_due_before_the_cutoff_or_after_the_end_stays(moves: Move) -> None:
+def test_a_timeout_due_before_the_cutoff_or_after_the_end_stays(moves: Move) -> None:
     instants = {
         "before": NOW + HOUR - 1,
         "first": NOW + HOUR,
@@ -26,7 +26,7 @@ def test_what_is_due_before_the_cutoff_or_after_the_end_stays(moves: Move) -> No
     assert names(pending(moves.source)) == ["before", "end"]
 
 
-def test_what_is_due_within_the_safety_window_is_left_to_the_source(moves: Move) -> None:
+def test_a_timeout_due_within_the_safety_window_is_left_to_the_source(moves: Move) -> None:
     moves.source.store_many([timeout("soon", NOW + SAFETY - 1), timeout("edge", NOW + SAFETY)])
 
     moves.run(window=Window())
@@ -42,7 +42,7 @@ def test_a_window_that_ends_before_it_begins_is_refused() -> None:
         Window(safety=-1)
 
 
-def test_the_overdue_is_taken_only_when_asked_and_when_nobody_dispatches(moves: Move) -> None:
+def test_overdue_timeouts_move_only_when_asked_and_when_no_process_dispatches(moves: Move) -> None:
     moves.source.store_many([timeout("late", NOW - HOUR), timeout("later", NOW + HOUR)])
     chunk = moves.source.claim(NOW, 10, "poller")
 

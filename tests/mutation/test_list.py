@@ -42,7 +42,7 @@ def test_every_test_that_is_to_notice_a_mutant_exists() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "there\n", "here here \n"])
-def test_a_text_that_is_not_there_once_is_told(tmp_path: Path, text: str) -> None:
+def test_a_text_that_is_not_there_once_is_reported(tmp_path: Path, text: str) -> None:
     (tmp_path / "source.py").write_text(text)
     mutant = replace(MUTANTS[0], file="source.py", before="here ", after="there")
 

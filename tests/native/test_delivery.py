@@ -60,7 +60,7 @@ def test_a_dotted_name_is_not_misrouted(fleet: Fleet) -> None:
 
 
 @pytest.mark.behaviour(114)
-def test_what_is_delayed_three_times_is_delivered(fleet: Fleet) -> None:
+def test_a_message_that_is_delayed_three_times_is_delivered(fleet: Fleet) -> None:
     name = f"{fleet.stem}.sales"
     inbox = Inbox()
     config = fleet.native(name)
@@ -113,7 +113,7 @@ def sales(fleet: Fleet) -> Endpoint:
 
 
 @pytest.mark.behaviour(107)
-def test_more_than_the_levels_hold_is_refused_when_sent(sales: Endpoint) -> None:
+def test_a_delay_beyond_the_levels_is_refused_when_sent(sales: Endpoint) -> None:
     with pytest.raises(DelayTooLong, match="3106 days"):
         sales.send_local("Remind", {}, delay=2**28 + 1)
 
@@ -127,7 +127,7 @@ def test_a_destination_that_does_not_exist_is_refused_when_sent(
 
 
 @pytest.mark.behaviour(110)
-def test_a_destination_that_nobody_bound_is_bound_when_sent(sales: Endpoint, fleet: Fleet) -> None:
+def test_an_unbound_destination_is_bound_when_sent(sales: Endpoint, fleet: Fleet) -> None:
     queue = fleet.queue(f"{fleet.stem}.plain")
 
     sales.send(queue, "Remind", {}, delay=0)
@@ -144,7 +144,7 @@ def test_a_destination_with_a_wildcard_for_a_word_is_refused_when_sent(
         sales.send(f"{fleet.stem}.#", "Remind", {}, delay=1)
 
 
-def test_what_only_a_store_can_do_is_unsupported_with_the_alternative(sales: Endpoint) -> None:
+def test_abilities_of_a_store_are_unsupported_with_the_alternative(sales: Endpoint) -> None:
     with pytest.raises(Unsupported, match="fallback_to_store"):
         sales.send_local("Remind", {}, delay=1, cancellable=True)
     with pytest.raises(Unsupported, match="timeoutmgr status"):
@@ -171,7 +171,7 @@ def test_the_brokers_marks_of_a_delay_stay_behind(
         sales.send(kept, "Remind", {}, delay=1, headers={"X-Death": "again"})
 
 
-def test_the_levels_are_counted_one_by_one(fleet: Fleet, sales: Endpoint) -> None:
+def test_each_level_is_counted(fleet: Fleet, sales: Endpoint) -> None:
     far = fleet.queue(f"{fleet.stem}.far")
     before = {name: fleet.session.count(name) for name in OURS.level_names}
 

@@ -63,7 +63,7 @@ def falling_back(config: EndpointConfiguration) -> None:
         (falling_back, "needs a store to fall back to"),
     ],
 )
-def test_what_it_cannot_go_with_is_refused_with_the_reason(
+def test_a_setting_that_excludes_it_is_refused_with_the_reason(
     spoil: Callable[[EndpointConfiguration], None], sentence: str
 ) -> None:
     config = on_broker()
@@ -181,7 +181,7 @@ def test_an_endpoint_is_not_started_on_a_broker_on_which_levels_lose(
 
 
 @pytest.mark.behaviour(116)
-def test_newer_brokers_and_older_ones_with_classic_queues_are_let_in() -> None:
+def test_newer_brokers_and_older_brokers_with_classic_queues_are_accepted() -> None:
     check_broker((3, 10, 0), "quorum")
     check_broker((4, 1, 0), "quorum")
     check_broker((3, 8, 0), "classic")
@@ -197,7 +197,7 @@ def own_names(stem: str) -> NameSet:
 
 
 @pytest.mark.behaviour(115)
-def test_where_a_start_may_not_declare_missing_levels_are_told(
+def test_a_start_that_may_not_declare_names_missing_levels(
     transport: KombuTransport, unique: str
 ) -> None:
     levels = DelayLevels(transport=transport, names=own_names(unique), queue_type="quorum")

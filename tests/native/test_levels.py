@@ -65,7 +65,7 @@ def test_five_seconds_are_spent_in_levels_two_and_zero() -> None:
 
 
 @given(SECONDS)
-def test_the_levels_that_hold_a_message_hold_it_for_its_delay(seconds: int) -> None:
+def test_the_levels_of_a_message_add_up_to_its_delay(seconds: int) -> None:
     held = held_by(seconds)
 
     assert sum(2**level for level in held) == seconds
@@ -81,7 +81,7 @@ def test_a_key_is_read_back_as_it_was_written(seconds: int, name: str) -> None:
 @pytest.mark.parametrize(
     "key", ["", "billing", bits("101"), f"{bits('101')}.", f"{bits('2')}.billing"]
 )
-def test_what_is_no_key_of_the_levels_is_not_read_as_one(key: str) -> None:
+def test_a_foreign_key_is_not_read_as_a_key_of_the_levels(key: str) -> None:
     assert read_routing_key(key) is None
 
 
@@ -137,7 +137,7 @@ def test_dots_and_stars_within_words_are_names_like_any_other(name: str) -> None
 
 
 @pytest.mark.behaviour(106, 112)
-def test_a_name_has_one_to_199_bytes() -> None:
+def test_a_name_has_1_to_199_bytes() -> None:
     longest = "é" * 99 + "x"
 
     assert len(routing_key(MAX_SECONDS, longest).encode()) == 255

@@ -34,7 +34,7 @@ def stored_before(fleet: Fleet, name: str, *delays: float) -> list[str]:
 
 
 @pytest.mark.behaviour(4, 119)
-def test_what_is_stored_is_sent_on_time_and_what_is_new_is_native(fleet: Fleet) -> None:
+def test_stored_timeouts_are_sent_on_time_and_new_delays_are_native(fleet: Fleet) -> None:
     name = f"{fleet.stem}.sales"
     [old] = stored_before(fleet, name, 3)
 
@@ -64,7 +64,7 @@ def test_endpoints_of_both_kinds_send_delays_to_each_other(fleet: Fleet) -> None
     assert of_classic.arrived[0].lateness >= 0
 
 
-def test_with_fallback_the_store_takes_what_the_levels_cannot_hold(fleet: Fleet) -> None:
+def test_with_fallback_the_store_gets_delays_beyond_the_levels(fleet: Fleet) -> None:
     config = fleet.native(f"{fleet.stem}.sales", TimeoutManager(), fallback_to_store=True)
     both, inbox = fleet.with_inbox(config)
 
@@ -105,7 +105,7 @@ def test_a_start_that_would_leave_stored_messages_behind_is_refused(fleet: Fleet
     fleet.start(without_manager(fleet, force=True))
 
 
-def test_without_a_store_nobody_says_that_nothing_is_left_in_it(fleet: Fleet) -> None:
+def test_without_a_store_the_advice_does_not_call_it_empty(fleet: Fleet) -> None:
     stored_before(fleet, f"{fleet.stem}.sales", FAR)
     config = fleet.native(f"{fleet.stem}.sales")  # its persistence went with the feature
     config.disable_timeout_manager()

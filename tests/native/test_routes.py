@@ -60,7 +60,7 @@ def test_it_enters_the_level_of_its_highest_bit_with_its_due_instant_in_a_header
 @given(
     st.integers(0, MAX_SECONDS * SECOND), st.sampled_from([OURS, NSERVICEBUS_V2, NSERVICEBUS_V1])
 )
-def test_what_holds_it_holds_it_until_it_is_due_and_hardly_longer(
+def test_the_levels_keep_a_message_until_it_is_due_and_hardly_longer(
     micros: int, names: NameSet
 ) -> None:
     routed = to_levels(Outgoing("billing", a_message()), START + micros, names, FakeClock())
@@ -102,7 +102,7 @@ def test_the_delay_counts_from_when_it_is_written(clock: FakeClock) -> None:
         (MAX_SECONDS * SECOND + 1, True),
     ],
 )
-def test_a_store_gets_what_the_levels_cannot_hold(
+def test_a_store_gets_delays_beyond_the_levels(
     wait: int, is_stored: bool, clock: FakeClock
 ) -> None:
     routed = a_route(clock, falls_back=True)(Outgoing("billing", a_message()), START + wait)
@@ -131,7 +131,7 @@ def a_native_composer(clock: FakeClock, *, falls_back: bool) -> Composer:
     return replace(made, cancellable_delays=stored, remembering_delays=stored)
 
 
-def test_what_is_held_by_the_broker_has_no_id_to_cancel_it_by(clock: FakeClock) -> None:
+def test_a_message_in_the_broker_has_no_id_for_a_cancel(clock: FakeClock) -> None:
     composer = a_native_composer(clock, falls_back=True)
     options = SendOptions(delay=timedelta(seconds=7))
 
@@ -144,7 +144,7 @@ def test_what_is_held_by_the_broker_has_no_id_to_cancel_it_by(clock: FakeClock) 
     assert stored.outgoing.destination == "sales.Timeouts"
 
 
-def test_what_must_be_cancellable_is_refused_where_no_store_may_take_it(clock: FakeClock) -> None:
+def test_a_cancellable_message_is_refused_where_no_store_may_keep_it(clock: FakeClock) -> None:
     composer = a_native_composer(clock, falls_back=False)
 
     with pytest.raises(Unsupported, match=r"cancellable=True.*fallback_to_store=True"):
@@ -155,7 +155,7 @@ def test_what_must_be_cancellable_is_refused_where_no_store_may_take_it(clock: F
     assert undelayed.outgoing.destination == "billing"
 
 
-def test_delay_levels_refuse_what_needs_used_ids_to_be_remembered(clock: FakeClock) -> None:
+def test_delay_levels_refuse_options_that_need_remembered_ids(clock: FakeClock) -> None:
     composer = a_native_composer(clock, falls_back=True)
     options = SendOptions(delay=timedelta(seconds=7), message_id="m1", on_conflict="replace")
 

@@ -109,7 +109,7 @@ def test_levels_of_nservicebus_and_ours_of_its_names_agree(
 
 
 @pytest.mark.behaviour(111)
-def test_a_foreign_binding_by_suffix_takes_what_is_for_others_too(
+def test_a_foreign_binding_by_suffix_also_gets_messages_of_other_endpoints(
     fleet: Fleet, raw_channel: amqp.Channel, prefix: str
 ) -> None:
     levels = CELERY.prefixed(prefix)

@@ -35,7 +35,7 @@ def described(topology: Topology) -> dict[str, Any]:
 
 
 @pytest.mark.behaviour(105)
-def test_names_arguments_and_bindings_are_those_of_the_golden_file() -> None:
+def test_names_arguments_and_bindings_match_the_golden_file() -> None:
     now = {
         f"{names.name}, {kind}": described(delay_topology(names, kind))
         for names in NAME_SETS.values()
@@ -46,7 +46,7 @@ def test_names_arguments_and_bindings_are_those_of_the_golden_file() -> None:
     assert now == json.loads(GOLDEN.read_text(encoding="utf-8"))
 
 
-def test_celerys_names_take_kombus_prefix() -> None:
+def test_celerys_names_get_kombus_prefix() -> None:
     names = CELERY.prefixed("shop")
 
     assert names.level_name(3) == "shop_celery_delayed_3"
@@ -57,7 +57,7 @@ def test_celerys_names_take_kombus_prefix() -> None:
         OURS.prefixed("shop")
 
 
-def test_an_unknown_name_set_is_told_with_the_nearest() -> None:
+def test_an_unknown_name_set_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(ConfigurationError, match="did you mean 'nservicebus-v2'"):
         name_set("nservicebus-v3")
 
@@ -93,7 +93,7 @@ def test_declaring_twice_changes_nothing_and_removing_leaves_nothing(
 
 
 @pytest.mark.behaviour(115)
-def test_other_arguments_are_told_with_the_name_and_what_the_broker_says(
+def test_other_arguments_are_reported_with_the_name_and_the_words_of_the_broker(
     session: RabbitMQSession, levels: RabbitMQSession
 ) -> None:
     with pytest.raises(TopologyMismatch, match=r"delay-level-27' exists.*x-queue-type|x-dead"):

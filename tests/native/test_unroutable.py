@@ -19,7 +19,7 @@ from timeoutmgr.testing.signals import RecordingTelemetry, eventually
 
 
 @pytest.mark.behaviour(113)
-def test_forty_messages_for_a_deleted_queue_stop_nobody(fleet: Fleet) -> None:
+def test_forty_messages_for_a_deleted_queue_block_no_other_message(fleet: Fleet) -> None:
     gone = fleet.queue(f"{fleet.stem}.gone")
     sales, inbox = fleet.with_inbox(fleet.native(f"{fleet.stem}.sales"))
 

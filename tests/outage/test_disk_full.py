@@ -77,7 +77,7 @@ def test_a_full_disk_refuses_sends_and_delivers_accepted_messages_once_it_has_ro
 
 @pytest.mark.behaviour(32, 70)
 @pytest.mark.slow
-def test_a_disk_that_stays_full_is_told_once_while_the_broker_goes_on_taking(
+def test_a_disk_that_stays_full_is_reported_once_while_the_broker_goes_on(
     make_place: MakePlace, small_disk: Callable[[int], SmallDisk], rabbitmq_url: str
 ) -> None:
     disk = small_disk(16)

@@ -29,7 +29,7 @@ MakeServer = Callable[[str], PrivateServer]
 @pytest.mark.behaviour(32, 56, 75)
 @pytest.mark.parametrize("transport", ["rabbitmq", "postgres"])
 @pytest.mark.slow
-def test_full_tables_hold_messages_up_and_lose_none(
+def test_full_tables_delay_messages_and_lose_none(
     make_place: MakePlace,
     small_disk: MakeDisk,
     private_server: MakeServer,

@@ -96,7 +96,7 @@ def test_outages_below_the_limit_are_not_added_up_and_lose_nothing(
 
 @pytest.mark.behaviour(69, 70, 77)
 @pytest.mark.slow
-def test_each_outage_above_the_limit_is_told_once_and_in_time(
+def test_each_outage_above_the_limit_is_reported_once_and_in_time(
     place: Place, database: FaultProxy
 ) -> None:
     party, alarm = started(place)

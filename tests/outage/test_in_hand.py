@@ -17,7 +17,7 @@ SOON = timedelta(seconds=10)
 
 
 @pytest.mark.behaviour(32)
-def test_a_message_in_hand_does_not_wait_for_its_lease_to_lapse_after_an_outage(
+def test_a_leased_message_does_not_wait_for_its_lease_to_lapse_after_an_outage(
     postgres_url: str, unique: str
 ) -> None:
     with FaultProxy.before(postgres_url) as proxy:

@@ -84,7 +84,7 @@ def test_an_idle_worker_ends_while_redis_stands_still(
     assert any("which hangs" in line for line in worker.err)
 
 
-def test_a_worker_with_a_message_in_hand_ends_while_redis_stands_still(
+def test_a_worker_with_a_leased_message_ends_while_redis_stands_still(
     server: PrivateServer, start: Callable[..., Program], tmp_path: Path
 ) -> None:
     worker = start("app.py")

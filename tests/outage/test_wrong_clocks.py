@@ -50,7 +50,7 @@ def test_a_manager_whose_clock_is_wrong_goes_by_the_databases(
 
 
 @pytest.mark.behaviour(55, 81)
-def test_a_manager_whose_clock_is_wrong_ends_itself_unless_told_otherwise(
+def test_a_manager_whose_clock_is_wrong_ends_itself_by_default(
     make_place: MakePlace, postgres_url: str
 ) -> None:
     place = make_place(transport=postgres_url, store=postgres_url)

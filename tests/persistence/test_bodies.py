@@ -42,7 +42,7 @@ def portions(store: TimeoutStore, token: str, keys: Sequence[Key]) -> list[list[
     return found
 
 
-def test_large_bodies_are_in_hand_in_portions(sql: Stores) -> None:
+def test_large_bodies_are_locked_in_sub_batches(sql: Stores) -> None:
     store = sql()
     stored = {name: name.encode() * (3 * MIB) for name in "abcd"} | {"e": b"small"}
     store.store_many([timeout(name, body=body) for name, body in stored.items()])
@@ -56,7 +56,7 @@ def test_large_bodies_are_in_hand_in_portions(sql: Stores) -> None:
     assert (store.count(TimeoutFilter()), store.statistics().claimed) == (0, 0)
 
 
-def test_a_body_that_is_larger_than_all_that_fits_is_in_hand_alone(
+def test_a_body_above_the_limit_is_locked_alone(
     sql: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(bodies, "TOGETHER", MIB)
@@ -70,7 +70,7 @@ def test_a_body_that_is_larger_than_all_that_fits_is_in_hand_alone(
     assert found[0] == [("a", b"a" * (2 * MIB))]
 
 
-def test_what_is_left_can_still_be_cancelled(sql: Stores) -> None:
+def test_a_row_that_is_left_can_still_be_cancelled(sql: Stores) -> None:
     store = sql()
     store.store_many([timeout(name, body=name.encode() * (5 * MIB)) for name in "ab"])
     chunk = store.claim(NOW, 10, "o")
@@ -84,7 +84,7 @@ def test_what_is_left_can_still_be_cancelled(sql: Stores) -> None:
     assert portions(store, "", chunk.keys[1:]) == [[]]
 
 
-def test_what_is_left_by_a_dispatcher_that_died_is_claimed_again(sql: Stores) -> None:
+def test_the_rest_of_a_dispatcher_that_died_is_claimed_again(sql: Stores) -> None:
     store = sql()
     store.store_many([timeout(name, body=name.encode() * (5 * MIB)) for name in "ab"])
     chunk = store.claim(NOW, 10, "o")
@@ -103,7 +103,7 @@ def test_what_is_left_by_a_dispatcher_that_died_is_claimed_again(sql: Stores) ->
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(sizes=st.lists(st.integers(0, 40), max_size=12), data=st.data())
-def test_all_is_taken_once_in_order_and_never_more_than_fits(
+def test_all_rows_are_locked_once_in_order_and_never_more_than_fits(
     sqlite: Stores, monkeypatch: pytest.MonkeyPatch, sizes: list[int], data: st.DataObject
 ) -> None:
     monkeypatch.setattr(bodies, "ALONG", data.draw(st.integers(0, 20)))
@@ -122,7 +122,7 @@ def test_all_is_taken_once_in_order_and_never_more_than_fits(
 
 
 @pytest.mark.parametrize("mode", list(TransactionMode)[:-1])
-def test_a_dispatcher_sends_what_fits_and_leaves_the_rest_to_be_claimed_again(
+def test_a_dispatcher_sends_the_rows_that_fit_and_leaves_the_rest_to_a_later_claim(
     sql: Stores, mode: TransactionMode
 ) -> None:
     store, transport, telemetry = sql(), FakeTransport("billing"), Counters()

@@ -13,7 +13,7 @@ from timeoutmgr.persistence.sql.claim.hints import LONGEST_BURST
 
 
 @pytest.mark.behaviour(124)
-def test_within_a_burst_a_claim_reads_on_from_the_last_one(sql: Stores) -> None:
+def test_within_a_burst_a_claim_reads_on_from_the_last_key(sql: Stores) -> None:
     store, persistence = sql(), sql.persistence
     assert isinstance(persistence, SqlPersistence)
     store.store_many([timeout(f"{n}") for n in range(9)])
@@ -34,7 +34,7 @@ def test_within_a_burst_a_claim_reads_on_from_the_last_one(sql: Stores) -> None:
     assert len(reads) == 3
 
 
-def test_what_this_process_stores_before_a_burst_goes_next(sql: Stores) -> None:
+def test_a_row_that_this_process_stores_before_a_burst_goes_next(sql: Stores) -> None:
     store = sql()
     store.store_many([timeout(f"{n}") for n in range(9)])
     store.claim(NOW, 2, "o")
@@ -44,7 +44,7 @@ def test_what_this_process_stores_before_a_burst_goes_next(sql: Stores) -> None:
     assert ids(store.claim(NOW, 2, "o")) == ["late"]
 
 
-def test_what_this_process_gives_back_goes_next(sql: Stores) -> None:
+def test_a_row_that_this_process_releases_goes_next(sql: Stores) -> None:
     store = sql()
     store.store_many([timeout(f"{n}") for n in range(9)])
     chunk = store.claim(NOW, 2, "o")
@@ -54,7 +54,7 @@ def test_what_this_process_gives_back_goes_next(sql: Stores) -> None:
     assert ids(store.claim(NOW, 2, "o")) == ["0", "1"]
 
 
-def test_a_claim_in_a_transaction_goes_on_behind_the_one_that_was_committed(sql: Stores) -> None:
+def test_a_claim_in_a_transaction_goes_on_behind_the_last_committed_claim(sql: Stores) -> None:
     store, persistence = sql(atomic=True), sql.persistence
     assert isinstance(persistence, SqlPersistence)
     store.store_many([timeout(f"{n}") for n in range(9)])
@@ -70,7 +70,7 @@ def test_a_claim_in_a_transaction_goes_on_behind_the_one_that_was_committed(sql:
     assert [claimed(), claimed()] == [["2", "3"], ["4", "5"]]
 
 
-def test_what_another_process_stores_before_a_burst_goes_within_a_second(sql: Stores) -> None:
+def test_a_row_that_another_process_stores_before_a_burst_goes_within_a_second(sql: Stores) -> None:
     ours, theirs = sql(), sql()
     ours.store_many([timeout(f"{n}") for n in range(5)])
     ours.claim(NOW, 2, "o")
@@ -84,7 +84,7 @@ def test_what_another_process_stores_before_a_burst_goes_within_a_second(sql: St
     assert ours.claim(NOW, 2, "o").keys == ()
 
 
-def test_a_burst_without_an_end_does_not_starve_what_stands_before_it(sql: Stores) -> None:
+def test_an_endless_burst_does_not_starve_rows_before_it(sql: Stores) -> None:
     ours, theirs = sql(), sql()
     ours.store_many([timeout(f"{n:03}") for n in range(LONGEST_BURST * 2)])
     ours.claim(NOW, 1, "o")
@@ -98,7 +98,7 @@ def test_a_burst_without_an_end_does_not_starve_what_stands_before_it(sql: Store
     assert ["late"] in chunks
 
 
-def test_a_retry_that_waited_behind_a_burst_is_handed_out(sql: Stores) -> None:
+def test_a_retry_that_waited_behind_a_burst_is_claimed(sql: Stores) -> None:
     store = sql()
     store.store_many([timeout(f"{n}") for n in range(6)])
     chunk = store.claim(NOW, 2, "o")

@@ -35,7 +35,9 @@ def test_a_pending_timeout_is_cancelled_for_good(store: TimeoutStore) -> None:
 
 
 @pytest.mark.parametrize("kind", [OutcomeKind.DISPATCHED, OutcomeKind.FAILED])
-def test_what_was_dispatched_or_failed_is_too_late(store: TimeoutStore, kind: OutcomeKind) -> None:
+def test_a_change_after_dispatch_or_failure_is_too_late(
+    store: TimeoutStore, kind: OutcomeKind
+) -> None:
     store.store_many([timeout("a")])
     chunk = store.claim(NOW, 1, "o")
     with store.lock_for_dispatch(chunk.token, chunk.keys) as taken:
@@ -45,7 +47,7 @@ def test_what_was_dispatched_or_failed_is_too_late(store: TimeoutStore, kind: Ou
     assert store.reschedule("a", NOW) is ChangeResult.TOO_LATE
 
 
-def test_what_is_in_a_dispatchers_hands_is_too_late(store: TimeoutStore) -> None:
+def test_a_change_of_a_locked_row_is_too_late(store: TimeoutStore) -> None:
     store.store_many([timeout("a", saga="s")])
     chunk = store.claim(NOW, 1, "o")
 
@@ -79,7 +81,7 @@ def test_a_claim_that_lapsed_leaves_maybe_sent(stores: Stores) -> None:
     assert store.cancel("b") is CancelResult.CANCELLED
 
 
-def test_a_claim_in_force_that_nobody_took_tells_what_it_can(sql: Stores) -> None:
+def test_a_cancel_amid_an_unlocked_claim_is_as_exact_as_the_store(sql: Stores) -> None:
     store = sql()
     store.store_many([timeout("a"), timeout("b", NOW + 1)])
     store.claim(NOW, 1, "o")
@@ -114,7 +116,7 @@ def test_a_saga_is_cancelled_with_all_its_timeouts(store: TimeoutStore) -> None:
     assert [one.id for one in store.list(ALL)] == ["c"]
 
 
-def test_a_sagas_cancel_leaves_what_was_sent_after_it(store: TimeoutStore) -> None:
+def test_a_sagas_cancel_leaves_timeouts_that_were_sent_after_it(store: TimeoutStore) -> None:
     before, after = timeout("a", saga="s"), timeout("b", saga="s")
     store.store_many([replace(before, created=NOW), replace(after, created=NOW + 1)])
 
@@ -133,7 +135,7 @@ def test_in_a_transaction_a_sagas_cancel_comes_and_goes_with_it(sql: Stores) -> 
     assert store.find("a") == (TimeoutState.PENDING, timeout("a", saga="s"))
 
 
-def test_cancels_and_dispatches_at_once_agree_on_who_won(stores: Stores) -> None:
+def test_concurrent_cancels_and_dispatches_agree_on_the_outcome(stores: Stores) -> None:
     store = stores(atomic=True)
     names = [f"{n:03}" for n in range(200)]
     store.store_many([timeout(name) for name in names])
@@ -199,7 +201,7 @@ def test_a_saga_is_cancelled_by_few_statements(sql: Stores) -> None:
     assert store.find("0007") == (TimeoutState.CANCELLED, None)
 
 
-def test_a_sagas_cancel_passes_by_what_a_dispatcher_has_in_hand(stores: Stores) -> None:
+def test_a_sagas_cancel_passes_by_rows_that_a_dispatcher_has_locked(stores: Stores) -> None:
     store = stores()
     store.store_many([timeout(f"{n}", NOW + n, saga="s") for n in range(3)])
     chunk = store.claim(NOW, 1, "o")

@@ -26,9 +26,7 @@ def test_an_empty_store_hands_out_nothing(store: TimeoutStore) -> None:
 
 
 @pytest.mark.behaviour(26, 120)
-def test_a_timeout_is_handed_out_from_its_microsecond_on(
-    store: TimeoutStore, clock: SetClock
-) -> None:
+def test_a_timeout_is_claimed_from_its_microsecond_on(store: TimeoutStore, clock: SetClock) -> None:
     store.store_many([timeout("a", NOW + 1)])
 
     before = store.claim(NOW, 10, "o")
@@ -39,7 +37,7 @@ def test_a_timeout_is_handed_out_from_its_microsecond_on(
     assert ids(after) == ["a"]
 
 
-def test_what_another_has_stored_is_handed_out_from_its_microsecond_on(
+def test_a_row_of_another_process_is_claimed_from_its_microsecond_on(
     stores: Stores, clock: SetClock
 ) -> None:
     stores().store_many([timeout("a", NOW + 1)])
@@ -52,7 +50,7 @@ def test_what_another_has_stored_is_handed_out_from_its_microsecond_on(
     assert ids(after) == ["a"]
 
 
-def test_what_is_known_to_be_due_soon_is_handed_out_ahead_and_nothing_behind_it(
+def test_a_known_key_is_claimed_ahead_and_nothing_behind_it(
     store: TimeoutStore, clock: SetClock
 ) -> None:
     store.store_many([timeout("a", NOW + 2_000), timeout("b", NOW + 2_001)])
@@ -64,7 +62,7 @@ def test_what_is_known_to_be_due_soon_is_handed_out_ahead_and_nothing_behind_it(
 
 
 @pytest.mark.parametrize("ahead", [0, 1_999])
-def test_what_is_not_due_as_soon_as_asked_is_not_handed_out(
+def test_a_key_that_is_due_later_than_asked_is_not_claimed(
     ahead: Micros, store: TimeoutStore, clock: SetClock
 ) -> None:
     store.store_many([timeout("a", NOW + 2_000)])
@@ -72,7 +70,7 @@ def test_what_is_not_due_as_soon_as_asked_is_not_handed_out(
     assert store.claim(NOW, 10, "o", ahead=ahead) == Chunk("", (), NOW + 2_000)
 
 
-def test_what_was_handed_out_ahead_is_not_taken_before_it_is_due(
+def test_a_key_that_was_claimed_ahead_is_not_locked_before_it_is_due(
     store: TimeoutStore, clock: SetClock
 ) -> None:
     store.store_many([timeout("a", NOW + 2_000)])
@@ -109,7 +107,7 @@ def test_next_due_is_the_next_in_the_future(store: TimeoutStore) -> None:
 
 
 @pytest.mark.behaviour(47)
-def test_what_is_claimed_is_not_handed_out_again(store: TimeoutStore) -> None:
+def test_a_claimed_key_is_not_claimed_again(store: TimeoutStore) -> None:
     store.store_many([timeout(name) for name in "abcd"])
 
     first, second, third = (store.claim(NOW, 2, owner) for owner in "opq")
@@ -205,7 +203,7 @@ def test_more_rows_of_one_instant_than_a_page_all_go_out_once(store: TimeoutStor
     assert sorted(seen) == names
 
 
-def test_a_hidden_row_is_not_handed_out(sql: Stores) -> None:
+def test_a_hidden_row_is_not_claimed(sql: Stores) -> None:
     from timeoutmgr.persistence.sql.tables import tables
 
     persistence = sql.persistence
@@ -222,7 +220,7 @@ def test_a_hidden_row_is_not_handed_out(sql: Stores) -> None:
     assert chunk.next_due is None
 
 
-def test_a_retry_waits_for_its_instant_and_holds_up_nobody(
+def test_a_retry_waits_for_its_instant_and_delays_no_other_row(
     store: TimeoutStore, clock: SetClock
 ) -> None:
     store.store_many([timeout(f"{n:02}") for n in range(40)])
@@ -267,7 +265,7 @@ def test_a_claim_beside_no_other_reads_the_claims_and_the_timeouts_once(sql: Sto
     assert sum(f"FROM {timeouts}" in statement for statement in statements) == 1
 
 
-def test_what_is_known_to_be_due_is_claimed_without_a_look(sql: Stores) -> None:
+def test_a_key_that_is_known_to_be_due_is_claimed_without_a_peek(sql: Stores) -> None:
     store, elsewhere = sql(), sql()
     store.store_many([timeout("a", NOW + SECOND)])
     assert store.claim(NOW, 10, "o").next_due == NOW + SECOND
@@ -282,7 +280,7 @@ def test_what_is_known_to_be_due_is_claimed_without_a_look(sql: Stores) -> None:
     assert known.count(look) == unknown.count(look) - 1
 
 
-def test_where_what_was_known_to_be_due_is_gone_others_are_looked_for(sql: Stores) -> None:
+def test_a_claim_reads_on_where_a_known_key_was_removed(sql: Stores) -> None:
     store, elsewhere = sql(), sql()
     store.store_many([timeout("a", NOW + SECOND)])
     store.claim(NOW, 10, "o")
@@ -310,7 +308,7 @@ def _statements(sql: Stores) -> Iterator[list[str]]:
 
 
 @pytest.mark.behaviour(46, 47, 125)
-def test_pollers_that_compete_with_writers_hand_nothing_out_twice(stores: Stores) -> None:
+def test_pollers_that_compete_with_writers_claim_nothing_twice(stores: Stores) -> None:
     store = stores()
     total, written, seen, errors = 2_000, threading.Event(), [], []
     lock = threading.Lock()

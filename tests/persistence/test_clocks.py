@@ -91,7 +91,9 @@ def test_a_wrong_host_clock_neither_skips_nor_lengthens_the_pause_after_a_refusa
 
 
 @pytest.mark.parametrize("skew", [-HOUR, HOUR])
-def test_a_dispatch_is_told_by_the_databases_clock(persistence: SqlPersistence, skew: int) -> None:
+def test_a_dispatch_is_recorded_by_the_databases_clock(
+    persistence: SqlPersistence, skew: int
+) -> None:
     right = SystemClock()
     wrong = SetClock(right.now() + skew)
     store, transport = persistence.timeouts("e", wrong), FakeTransport("billing")
@@ -106,7 +108,7 @@ def test_a_dispatch_is_told_by_the_databases_clock(persistence: SqlPersistence, 
     assert store.statistics().lateness_max == late
 
 
-def test_what_is_in_hand_knows_how_the_databases_time_goes_on(persistence: SqlPersistence) -> None:
+def test_locked_rows_know_how_the_databases_time_goes_on(persistence: SqlPersistence) -> None:
     wrong = SetClock()
     store = persistence.timeouts("e", wrong)
     store.store_many([timeout("a", 1)])
@@ -122,7 +124,7 @@ def test_what_is_in_hand_knows_how_the_databases_time_goes_on(persistence: SqlPe
 
 
 @pytest.mark.parametrize("skew", [-HOUR, HOUR])
-def test_what_is_moved_is_told_by_the_databases_clock(
+def test_a_move_is_recorded_by_the_databases_clock(
     postgres_url: str, unique: str, skew: int
 ) -> None:
     right, database = SystemClock(), Database.shared(postgres_url)
@@ -178,7 +180,9 @@ def test_the_databases_clock_has_microseconds(persistence: SqlPersistence) -> No
     assert any(reading % 1_000 for reading in readings)
 
 
-def test_what_is_due_by_the_database_goes_through_to_the_end(persistence: SqlPersistence) -> None:
+def test_a_timeout_due_by_the_database_is_dispatched_to_the_end(
+    persistence: SqlPersistence,
+) -> None:
     store = persistence.timeouts("e", SetClock(0))
     store.store_many([timeout(f"{n}", n) for n in range(5)])
 

@@ -28,7 +28,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(looking, "LOOKED_AT", 10)
 
 
-def test_what_is_few_is_counted_exactly(stores: Stores) -> None:
+def test_few_rows_are_counted_exactly(stores: Stores) -> None:
     store = stores()
     store.store_many([timeout(f"{n}", NOW + n, saga="s") for n in range(5)])
     assert isinstance(store, CountsInBounds)
@@ -124,7 +124,7 @@ def test_a_timeout_that_waits_for_another_try_is_searched_by_its_first_due_time(
     assert page.searched_to is None
 
 
-def test_statistics_name_what_may_be_more(sql: Stores) -> None:
+def test_statistics_name_the_counts_that_may_be_higher(sql: Stores) -> None:
     store = sql()
     store.store_many([timeout(f"{n}", NOW - n) for n in range(6)])
     store.store_many([timeout(f"later {n}", NOW + SECOND) for n in range(3)])

@@ -12,7 +12,7 @@ from timeoutmgr.persistence.sql.context import StoreContext
 from timeoutmgr.persistence.sql.dispatch.lock import DispatchRows, LockedRows
 
 
-def test_what_is_not_due_is_not_taken_although_it_is_asked_for(store: TimeoutStore) -> None:
+def test_a_row_that_is_not_due_is_not_locked_although_it_is_asked_for(store: TimeoutStore) -> None:
     store.store_many([timeout("a"), timeout("b", NOW + 1)])
     chunk = store.claim(NOW, 10, "o")
 
@@ -22,7 +22,7 @@ def test_what_is_not_due_is_not_taken_although_it_is_asked_for(store: TimeoutSto
     assert taken_ids == ["a"]
 
 
-def test_what_is_due_in_a_moment_is_taken_where_that_is_asked_for(
+def test_a_row_that_is_due_in_a_moment_is_locked_where_ahead_is_asked_for(
     store: TimeoutStore, clock: SetClock
 ) -> None:
     store.store_many([timeout("a", NOW + 2_000), timeout("b", NOW + 2_001)])
@@ -35,7 +35,7 @@ def test_what_is_due_in_a_moment_is_taken_where_that_is_asked_for(
     assert taken_ids == ["a"]
 
 
-def test_whoever_holds_what_is_not_due_is_told_the_time_that_it_waits_for(
+def test_rows_that_are_locked_early_have_the_time_of_the_store(
     store: TimeoutStore, clock: SetClock
 ) -> None:
     store.store_many([timeout("a", NOW + 2_000)])
@@ -71,7 +71,7 @@ def test_a_process_that_does_not_run_for_a_while_takes_it_for_earlier_and_never_
     assert told <= clock.at - 5_000
 
 
-def test_what_is_held_until_it_is_due_cannot_be_cancelled_any_more(store: TimeoutStore) -> None:
+def test_a_row_that_is_locked_early_cannot_be_cancelled_any_more(store: TimeoutStore) -> None:
     store.store_many([timeout("a", NOW + 2_000)])
     chunk = store.claim(NOW, 10, "o", ahead=2_000)
 

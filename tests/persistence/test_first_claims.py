@@ -27,7 +27,7 @@ WAITERS = text(
 
 @pytest.mark.behaviour(47, 125)
 @pytest.mark.parametrize("number", range(ENDPOINTS))
-def test_many_first_claims_at_once_share_what_is_due_and_none_is_tried_again(
+def test_concurrent_first_claims_share_the_due_rows_and_none_is_tried_again(
     stores: Stores, number: int
 ) -> None:
     store = stores()

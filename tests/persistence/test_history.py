@@ -14,7 +14,7 @@ from timeoutmgr.persistence import SqlPersistence
 
 
 @pytest.mark.parametrize("kind", [OutcomeKind.DISPATCHED, OutcomeKind.FAILED])
-def test_history_is_undone_with_what_it_tells_of(
+def test_history_is_undone_with_its_outcome(
     sql_of: Callable[[str], SqlPersistence], unique: str, kind: OutcomeKind
 ) -> None:
     # PostgreSQL: on SQLite a second transaction would wait for the first, and tell by itself.
@@ -55,7 +55,7 @@ def test_the_history_of_a_cancelled_timeout_names_the_channel(store: TimeoutStor
     assert told(store, "d") == [("cancelled", None)]
 
 
-def test_a_history_has_what_became_of_the_timeout_and_of_no_other(store: TimeoutStore) -> None:
+def test_a_history_has_the_outcome_of_its_timeout_alone(store: TimeoutStore) -> None:
     assert isinstance(store, KeepsHistory)
     store.store_many([timeout("a", NOW - SECOND), timeout("b")])
 

@@ -33,7 +33,7 @@ def test_pages_cover_everything_once_in_order(store: TimeoutStore) -> None:
     assert seen == sorted(set(seen))
 
 
-def test_filters_select_what_they_say(store: TimeoutStore) -> None:
+def test_filters_select_the_named_timeouts(store: TimeoutStore) -> None:
     store.store_many(
         [
             timeout("a", NOW, saga="s"),
@@ -65,7 +65,7 @@ def test_an_id_that_was_never_seen_is_not_found(store: TimeoutStore) -> None:
     assert store.key_of("a") is None
 
 
-def test_key_of_follows_a_timeout_until_it_is_gone(store: TimeoutStore) -> None:
+def test_key_of_follows_a_timeout_until_it_is_closed(store: TimeoutStore) -> None:
     store.store_many([timeout("a")])
     first = store.key_of("a")
     store.reschedule("a", NOW + 1)
@@ -145,7 +145,7 @@ def test_two_processes_never_purge_the_same_rows(row_locking: Stores) -> None:
 
 
 @pytest.mark.parametrize("name", ["tombstone", "history"])
-def test_the_lag_is_that_of_the_oldest_row_that_should_be_gone(stores: Stores, name: str) -> None:
+def test_the_lag_is_the_age_of_the_oldest_row_past_its_retention(stores: Stores, name: str) -> None:
     store = stores()
     if name == "tombstone":
         store.cancel("never seen")

@@ -112,7 +112,7 @@ _examples = count()
 # The ids that an example leaves behind do not matter to the next example.
 @settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(several=st.lists(st.tuples(words, messages), min_size=1, max_size=4))
-def test_what_is_moved_is_received_as_if_it_had_been_sent(
+def test_a_moved_message_is_received_as_if_it_had_been_sent(
     place: Place, several: list[tuple[str, Message]]
 ) -> None:
     timeouts = [
@@ -130,7 +130,7 @@ def test_what_is_moved_is_received_as_if_it_had_been_sent(
     assert moved == place.received()
 
 
-def test_what_is_moved_is_recorded_as_what_is_sent_and_closed(place: Place) -> None:
+def test_a_moved_message_is_recorded_as_if_sent_and_closed(place: Place) -> None:
     moved, closed = place.stored(place.timeout("moved"), place.timeout("closed"))
     place.moved([moved])
     with place.store.lock_for_dispatch("", [closed]) as taken:
@@ -166,7 +166,7 @@ LEFT: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("what", LEFT)
-def test_what_needs_more_than_to_be_moved_is_left_and_its_neighbours_are_not(
+def test_a_message_that_needs_more_than_a_move_is_left_and_its_neighbours_are_not(
     place: Place, what: str
 ) -> None:
     change = dict(LEFT[what])
@@ -186,7 +186,7 @@ def test_a_header_that_only_speaks_of_such_a_header_is_no_reason_to_stay(place: 
     assert place.moved(place.stored(place.timeout("a", message=message)))
 
 
-def test_what_others_have_in_hand_is_left_and_not_waited_for(place: Place) -> None:
+def test_a_row_that_another_dispatcher_has_locked_is_left_and_not_waited_for(place: Place) -> None:
     free, held = place.stored(place.timeout("free"), place.timeout("held"))
 
     with place.store.lock_for_dispatch("", [held]):
@@ -195,7 +195,7 @@ def test_what_others_have_in_hand_is_left_and_not_waited_for(place: Place) -> No
     assert place.store.find("held") == (TimeoutState.PENDING, place.timeout("held"))
 
 
-def test_one_that_was_moved_on_in_time_is_left_where_it_is_now(place: Place) -> None:
+def test_a_rescheduled_timeout_is_left_at_its_new_due_time(place: Place) -> None:
     first, old, last = place.stored(
         place.timeout("a", NOW - 3), place.timeout("b", NOW - 2), place.timeout("c")
     )
@@ -233,7 +233,7 @@ def test_a_transaction_that_comes_to_nothing_has_moved_nothing(place: Place) -> 
     assert place.store.find("a") == (TimeoutState.PENDING, place.timeout("a"))
 
 
-def test_a_receiver_that_waits_is_woken_by_what_is_moved(place: Place) -> None:
+def test_a_moved_message_wakes_a_receiver_that_waits(place: Place) -> None:
     keys = place.stored(place.timeout("a"))
     wakeup = place.transport.wakeups.wakeup(place.queue)
     with closing(place.transport.session().receiver(place.queue, prefetch=10)) as receiver:

@@ -70,7 +70,7 @@ def _claimed_soon(store: TimeoutStore, clock: SetClock) -> Chunk:
 
 
 @pytest.mark.parametrize("step", ["claimed", "taken"])
-def test_what_a_killed_process_held_is_free_at_once(sql: Stores, step: str) -> None:
+def test_the_rows_of_a_killed_process_are_free_at_once(sql: Stores, step: str) -> None:
     store = sql()
     store.store_many([timeout("a", 5), timeout("b", 6), timeout("c", 2**60)])
     sql.clock.at = SystemClock().now()
@@ -108,7 +108,7 @@ def test_a_closed_persistence_lets_its_claims_go(sql: Stores) -> None:
 
 
 @pytest.mark.parametrize("kind", ["postgres", "mysql"])
-def test_a_heartbeat_takes_a_lost_life_up_again(
+def test_a_heartbeat_acquires_a_lost_session_lock_again(
     kind: str, private_server: Callable[[str], PrivateServer]
 ) -> None:
     server = private_server(kind)

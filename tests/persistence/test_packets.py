@@ -150,7 +150,7 @@ def test_a_delayed_message_store_writes_a_batch_in_as_many_statements_as_it_need
     store.close()
 
 
-def test_a_server_with_a_small_packet_gets_no_larger_one(
+def test_a_server_with_a_small_packet_gets_no_larger_packet(
     private_server: Callable[[str], PrivateServer],
 ) -> None:
     server = private_server("mysql")

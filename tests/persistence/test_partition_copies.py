@@ -13,9 +13,7 @@ from timeoutmgr.persistence.sql.partitions.ranges import ALL, DAY, fresh
 
 
 @pytest.mark.parametrize("steps", range(1, 7))
-def test_copies_that_somebody_left_behind_are_gone_on_with(
-    old: Installation, make: Make, steps: int
-) -> None:
+def test_copies_of_a_dead_process_are_continued(old: Installation, make: Make, steps: int) -> None:
     store = old.store()
     names = fill(store, 2_500, NOW + DAY, 400 * DAY)
     for _ in range(steps):  # and then it dies
@@ -49,7 +47,7 @@ def test_copies_for_another_day_are_made_anew(old: Installation, make: Make) -> 
     assert old.leftovers() == []
 
 
-def test_copies_that_do_not_agree_never_take_the_place_of_what_they_are_copies_of(
+def test_copies_that_differ_never_replace_their_original(
     old: Installation, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = old.store()
@@ -66,7 +64,7 @@ def test_copies_that_do_not_agree_never_take_the_place_of_what_they_are_copies_o
     assert sorted(one.id for one in store.list(TimeoutFilter(), limit=9_999)) == sorted(names)
 
 
-def test_copies_that_nobody_needs_are_removed(old: Installation, make: Make) -> None:
+def test_superfluous_copies_are_removed(old: Installation, make: Make) -> None:
     store = old.store()
     fill(store, 2_500, NOW + DAY, 400 * DAY)
     while not (old.copies()):

@@ -25,7 +25,7 @@ def test_a_new_installation_has_its_ranges_at_once(make: Make) -> None:
     assert made.look().known
 
 
-def test_without_partitions_a_new_installation_stays_one(make: Make) -> None:
+def test_without_partitions_a_new_installation_stays_whole(make: Make) -> None:
     made = make("off")
     made.persistence.install()
     store = made.store()
@@ -44,7 +44,7 @@ def test_installing_again_changes_nothing(new: Installation) -> None:
 
 
 @pytest.mark.parametrize("again", [False, True])
-def test_what_an_older_installation_holds_is_not_moved_without_being_asked(
+def test_rows_of_an_older_installation_are_not_moved_without_being_asked(
     make: Make, again: bool
 ) -> None:
     made = make("off")

@@ -18,7 +18,7 @@ from timeoutmgr.persistence import SqlPersistence, SqlSettings
 from timeoutmgr.persistence.sql.partitions.ranges import ALL, DAY
 
 
-def test_partitions_of_somebody_else_are_left_alone(old: Installation) -> None:
+def test_foreign_partitions_are_left_alone(old: Installation) -> None:
     ranged = old.look()
     with old.persistence.database.begin() as connection:
         connection.execute(text(f"ALTER TABLE {ranged.of(ALL)} RENAME TO {old.prefix}mine"))
@@ -73,7 +73,7 @@ def test_a_user_without_rights_writes_while_another_copies(
     assert store.count(TimeoutFilter()) == 2_501
 
 
-def test_the_layout_is_told_with_what_would_be_better(
+def test_the_layout_is_reported_with_its_remedy(
     old: Installation, make: Make, unique: str, postgres_url: str
 ) -> None:
     fill(old.store(), 3, NOW)
@@ -98,7 +98,7 @@ def test_the_layout_is_told_with_what_would_be_better(
     assert "create tables" in plain.remedy
 
 
-def test_the_ddl_for_others_to_run_has_the_ranges(
+def test_the_ddl_for_an_administrator_has_the_ranges(
     unique: str, postgres_url: str, persistence_of: Callable[..., SqlPersistence]
 ) -> None:
     ranged = SqlSettings(partitions="auto")

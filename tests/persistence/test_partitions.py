@@ -69,7 +69,7 @@ def test_a_day_that_is_over_is_kept_while_it_holds_many(new: Installation) -> No
     assert len(dispatch_all(new)) == 1_500
 
 
-def test_what_is_left_of_a_day_joins_the_past(new: Installation) -> None:
+def test_the_remaining_rows_of_a_day_join_the_past(new: Installation) -> None:
     store = new.store()
     store.store_many([timeout("waits", TODAY + SECOND)])
 
@@ -95,7 +95,7 @@ def test_no_due_time_is_without_a_place(new: Installation, due: int) -> None:
     assert ids(store.claim(new.clock.at, 9, "o")) == ([] if due == LATEST else ["a"])
 
 
-def test_the_same_id_is_stored_once_whatever_range_it_is_for(new: Installation) -> None:
+def test_the_same_id_is_stored_once_across_all_ranges(new: Installation) -> None:
     store = new.store()
     store.store_many([timeout("a", NOW + 300 * DAY)])
 
@@ -105,7 +105,7 @@ def test_the_same_id_is_stored_once_whatever_range_it_is_for(new: Installation) 
     assert [one.due for one in store.list(TimeoutFilter())] == [NOW + DAY]
 
 
-def test_what_a_look_has_put_in_order_leaves_nothing_to_the_next(new: Installation) -> None:
+def test_maintenance_leaves_nothing_to_the_next_maintenance(new: Installation) -> None:
     store = new.store()
     tend(store)
     new.clock.at += 50 * DAY - new.clock.at % DAY  # a day begins by this clock and the wall's

@@ -55,7 +55,7 @@ def test_a_week_ahead_is_in_ranges_of_a_day(now: Micros) -> None:
 
 
 @given(INSTANTS, st.lists(st.integers(min_value=0, max_value=900 * DAY), max_size=30))
-def test_whenever_it_is_looked_at_the_ranges_become_those_of_a_fresh_table(
+def test_maintenance_at_any_time_makes_the_ranges_of_a_fresh_table(
     now: Micros, pauses: list[Micros]
 ) -> None:
     ranges = fresh(now)
@@ -71,7 +71,7 @@ def test_whenever_it_is_looked_at_the_ranges_become_those_of_a_fresh_table(
 
 
 @given(INSTANTS, st.integers(min_value=1, max_value=2_000))
-def test_looked_at_each_day_they_are_those_of_a_fresh_table(now: Micros, days: int) -> None:
+def test_daily_maintenance_keeps_the_ranges_of_a_fresh_table(now: Micros, days: int) -> None:
     ranges = fresh(now)
     for day in range(min(days, 120)):
         ranges = settled(ranges, now + day * DAY)

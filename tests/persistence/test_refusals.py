@@ -85,7 +85,7 @@ def test_a_table_that_refuses_every_row_is_an_outage(table: Table, is_inside: bo
 
 
 @pytest.mark.parametrize("is_inside", [False, True])
-def test_a_row_that_is_refused_where_a_sound_one_is_not_is_the_timeouts_fault(
+def test_a_refused_row_beside_an_accepted_sound_row_is_the_timeouts_fault(
     table: Table, is_inside: bool
 ) -> None:
     table.refuse("destination = 'bad'")

@@ -126,7 +126,7 @@ def test_an_upgrade_that_was_cut_off_is_finished_by_the_next(
     assert _schema(persistence.database, f"{unique}_") == whole
 
 
-def test_timeouts_have_no_index_but_those_of_sagas_and_of_retries(
+def test_timeouts_have_only_the_indexes_of_sagas_and_of_retries(
     empty_url: str, unique: str, persistence_of: Made
 ) -> None:
     persistence = persistence_of(empty_url, prefix=f"{unique}_")
@@ -215,7 +215,7 @@ def test_a_schema_is_created_and_used(
             connection.exec_driver_sql(f"DROP SCHEMA {schema}{cascade}")
 
 
-def test_ddl_is_text_that_creates_what_install_creates(
+def test_ddl_creates_the_same_tables_as_install(
     sqlite_url: str, unique: str, persistence_of: Made
 ) -> None:
     text = persistence_of(sqlite_url, prefix=f"{unique}_").ddl()

@@ -25,7 +25,7 @@ ALL = TimeoutFilter()
 
 
 @pytest.mark.behaviour(21, 24)
-def test_what_is_stored_comes_back_whole(store: TimeoutStore) -> None:
+def test_a_stored_timeout_comes_back_whole(store: TimeoutStore) -> None:
     message = Message(
         id="m ö",
         headers={"Ünïcode": "päßwörd\n\0", "empty": ""},
@@ -65,7 +65,7 @@ def test_of_one_id_twice_in_a_batch_the_first_counts(store: TimeoutStore) -> Non
 
 
 @pytest.mark.behaviour(34)
-def test_a_redelivery_does_not_resurrect_what_was_dispatched(store: TimeoutStore) -> None:
+def test_a_redelivery_does_not_revive_a_dispatched_timeout(store: TimeoutStore) -> None:
     store.store_many([timeout("a")])
     dispatch(store, store.claim(NOW, 10, "o"))
 

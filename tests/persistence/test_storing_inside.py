@@ -8,7 +8,7 @@ from timeoutmgr.contracts import TimeoutFilter
 from timeoutmgr.persistence import SqlPersistence
 
 
-def test_new_ones_come_and_go_with_the_callers_transaction(sql: Stores) -> None:
+def test_new_timeouts_come_and_go_with_the_callers_transaction(sql: Stores) -> None:
     store, persistence = sql(), sql.persistence
     assert isinstance(persistence, SqlPersistence)
 

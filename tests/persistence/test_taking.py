@@ -32,7 +32,7 @@ from timeoutmgr.persistence import SqlPersistence
 ALL = TimeoutFilter()
 
 
-def test_what_is_taken_is_whole_and_in_order(store: TimeoutStore) -> None:
+def test_locked_rows_are_whole_and_in_order(store: TimeoutStore) -> None:
     stored = [timeout("b"), timeout("a"), timeout("c", NOW - 1)]
     store.store_many(stored)
     chunk = store.claim(NOW, 10, "o")
@@ -41,7 +41,7 @@ def test_what_is_taken_is_whole_and_in_order(store: TimeoutStore) -> None:
         assert list(taken.timeouts) == [stored[2], stored[1], stored[0]]
 
 
-def test_dispatched_and_failed_are_gone_for_good(store: TimeoutStore) -> None:
+def test_dispatched_and_failed_timeouts_are_removed_for_good(store: TimeoutStore) -> None:
     store.store_many([timeout("a"), timeout("b")])
     chunk = store.claim(NOW, 10, "o")
 
@@ -54,7 +54,7 @@ def test_dispatched_and_failed_are_gone_for_good(store: TimeoutStore) -> None:
     assert store.statistics().claimed == 0
 
 
-def test_what_is_left_out_of_the_outcomes_stays_and_can_be_claimed(store: TimeoutStore) -> None:
+def test_a_row_without_an_outcome_stays_and_can_be_claimed(store: TimeoutStore) -> None:
     store.store_many([timeout("a"), timeout("b")])
     chunk = store.claim(NOW, 10, "o")
 
@@ -64,7 +64,7 @@ def test_what_is_left_out_of_the_outcomes_stays_and_can_be_claimed(store: Timeou
     assert ids(store.claim(NOW, 10, "o")) == ["b"]
 
 
-def test_what_is_in_hand_is_left_out_for_others(store: TimeoutStore) -> None:
+def test_a_locked_row_is_left_out_for_other_dispatchers(store: TimeoutStore) -> None:
     store.store_many([timeout("a"), timeout("b")])
     chunk = store.claim(NOW, 10, "o")
 
@@ -78,7 +78,7 @@ def test_what_is_in_hand_is_left_out_for_others(store: TimeoutStore) -> None:
     assert store.count(ALL) == 0
 
 
-def test_keys_that_are_gone_moved_or_not_due_are_left_out(store: TimeoutStore) -> None:
+def test_keys_that_are_removed_moved_or_not_due_are_left_out(store: TimeoutStore) -> None:
     store.store_many([timeout(name) for name in "abc"])
     chunk = store.claim(NOW, 10, "o")
     store.cancel("a")
@@ -179,7 +179,7 @@ def test_in_a_transaction_taking_comes_and_goes_with_it(sql: Stores) -> None:
     assert store.find("a") == (TimeoutState.DISPATCHED, None)
 
 
-def test_a_lapsed_claim_is_not_taken_over_while_its_rows_are_held(row_locking: Stores) -> None:
+def test_a_lapsed_claim_is_not_replaced_while_its_rows_are_locked(row_locking: Stores) -> None:
     store = row_locking()
     store.store_many([timeout("a"), timeout("b")])
     chunk = store.claim(NOW, 10, "o")
@@ -193,7 +193,7 @@ def test_a_lapsed_claim_is_not_taken_over_while_its_rows_are_held(row_locking: S
     assert ids(store.claim(row_locking.clock.at, 10, "p")) == ["b"]
 
 
-def test_on_sqlite_a_claim_that_lapsed_cannot_be_taken_any_more(sqlite: Stores) -> None:
+def test_on_sqlite_a_lapsed_claim_cannot_be_locked_any_more(sqlite: Stores) -> None:
     store = sqlite()
     store.store_many([timeout("a")])
     old = store.claim(NOW, 10, "o")
@@ -237,7 +237,7 @@ def test_where_dispatch_is_atomic_nothing_is_maybe_sent(sql: Stores) -> None:
     assert store.cancel("a") is CancelResult.CANCELLED
 
 
-def test_a_control_message_whose_claim_is_gone_still_leaves_a_trace(row_locking: Stores) -> None:
+def test_a_control_message_without_its_claim_still_leaves_a_trace(row_locking: Stores) -> None:
     store = row_locking()
     store.store_many([timeout("a"), timeout("b")])
     chunk = store.claim(NOW, 10, "o")
@@ -273,7 +273,7 @@ def test_a_dispatcher_that_is_passed_by_leaves_the_claim_to_its_holder(
     assert again.keys == ()
 
 
-def test_a_dispatcher_may_have_two_chunks_in_hand_and_be_told_of_one_twice(
+def test_a_dispatcher_may_lock_two_chunks_and_ask_for_one_chunk_twice(
     store: TimeoutStore,
 ) -> None:
     # It would wait for itself if looking up the second, or the first again, waited for anything.
@@ -291,7 +291,7 @@ def test_a_dispatcher_may_have_two_chunks_in_hand_and_be_told_of_one_twice(
     assert store.count(TimeoutFilter()) == 0
 
 
-def test_the_claim_outlives_a_chunk_of_which_others_hold_a_row(row_locking: Stores) -> None:
+def test_the_claim_outlives_a_chunk_with_a_row_that_another_has_locked(row_locking: Stores) -> None:
     store, persistence = row_locking(), row_locking.persistence
     assert isinstance(persistence, SqlPersistence)
     store.store_many([timeout("a"), timeout("b")])
@@ -329,7 +329,7 @@ def test_a_claim_on_a_row_that_a_change_held_ends_with_the_change(row_locking: S
     assert dispatch(store, store.claim(NOW, 10, "o")) == ["a"]
 
 
-def test_what_no_confirm_came_for_may_have_been_sent(store: TimeoutStore) -> None:
+def test_an_unconfirmed_timeout_is_maybe_sent(store: TimeoutStore) -> None:
     store.store_many([timeout("a")])
     chunk = store.claim(NOW, 10, "o")
 
@@ -358,7 +358,7 @@ def test_a_release_in_doubt_leaves_a_dispatcher_at_work(store: TimeoutStore) -> 
     assert again.keys == ()
 
 
-def test_what_a_release_in_doubt_frees_may_have_been_sent(row_locking: Stores) -> None:
+def test_a_row_that_a_release_in_doubt_frees_is_maybe_sent(row_locking: Stores) -> None:
     store = row_locking()
     store.store_many([timeout("a")])
 

@@ -101,7 +101,7 @@ def test_indexes_of_large_tables_are_built_beside_their_writers(
     } | {f"{unique}_timeouts_{name}": True for name in ("saga", "retried")}
 
 
-def test_what_was_left_of_an_index_that_was_cut_off_is_built_anew(
+def test_the_remainder_of_an_interrupted_index_is_built_anew(
     old: SqlPersistence, unique: str
 ) -> None:
     part = f"{unique}_timeouts_past"
@@ -118,7 +118,7 @@ def test_what_was_left_of_an_index_that_was_cut_off_is_built_anew(
     assert all(_indexes(old, unique).values())
 
 
-def test_what_was_left_of_the_index_of_a_plain_table_is_built_anew(
+def test_the_remainder_of_the_index_of_a_plain_table_is_built_anew(
     old: SqlPersistence, unique: str
 ) -> None:
     table = f"{unique}_timeout_history"

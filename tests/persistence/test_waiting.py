@@ -38,7 +38,7 @@ def put_off(store: TimeoutStore, *, until: int, limit: int = 1_000) -> None:
             taken.close([replace(one, next_try=until) for one in retries])
 
 
-def test_a_claim_costs_the_same_whatever_waits_for_another_try(sql: Stores) -> None:
+def test_timeouts_that_wait_for_a_retry_do_not_add_to_the_cost_of_a_claim(sql: Stores) -> None:
     crowded, quiet = sql(), sql(endpoint=f"{sql.endpoint} quiet")
     for start in range(0, WAITING, 1_000):
         names = range(start, start + 1_000)
@@ -67,7 +67,7 @@ def test_a_timeout_that_waits_is_not_early_and_not_forgotten(stores: Stores) -> 
     assert dispatch(store, store.claim(stores.clock.at, 9, "o")) == ["waits"]
 
 
-def test_another_process_finds_what_is_to_be_tried_again(stores: Stores) -> None:
+def test_another_process_finds_a_timeout_for_its_next_try(stores: Stores) -> None:
     ours, theirs = stores(), stores()
     ours.store_many([timeout("waits"), timeout("later", NOW + HOUR)])
     put_off(ours, until=NOW + SECOND)
@@ -77,7 +77,9 @@ def test_another_process_finds_what_is_to_be_tried_again(stores: Stores) -> None
     assert ids(theirs.claim(stores.clock.at, 9, "p")) == ["waits"]
 
 
-def test_what_waits_is_claimed_behind_what_is_due_before_its_next_try(stores: Stores) -> None:
+def test_a_waiting_timeout_is_claimed_behind_timeouts_due_before_its_next_try(
+    stores: Stores,
+) -> None:
     store = stores()
     store.store_many([timeout("waits", NOW - HOUR)])
     put_off(store, until=NOW + 2 * SECOND)
@@ -87,7 +89,7 @@ def test_what_waits_is_claimed_behind_what_is_due_before_its_next_try(stores: St
     assert ids(store.claim(stores.clock.at, 9, "o")) == ["first", "waits", "last"]
 
 
-def test_what_waits_is_shown_with_the_time_at_which_it_was_due(stores: Stores) -> None:
+def test_a_waiting_timeout_is_shown_with_its_original_due_time(stores: Stores) -> None:
     store = stores()
     store.store_many([timeout("waits", NOW - HOUR), timeout("later", NOW + 2 * HOUR)])
     put_off(store, until=NOW + HOUR)
@@ -104,7 +106,7 @@ def test_what_waits_is_shown_with_the_time_at_which_it_was_due(stores: Stores) -
     assert store.next_due() == NOW + HOUR
 
 
-def test_pages_cover_what_waits_once(stores: Stores) -> None:
+def test_pages_cover_waiting_timeouts_once(stores: Stores) -> None:
     store = stores()
     store.store_many([timeout(f"{n}", NOW - n) for n in range(7)])
     put_off(store, until=NOW + HOUR)
@@ -119,7 +121,7 @@ def test_pages_cover_what_waits_once(stores: Stores) -> None:
     assert seen == sorted(set(seen))
 
 
-def test_what_waits_is_overdue_all_the_same(stores: Stores) -> None:
+def test_a_waiting_timeout_is_overdue_all_the_same(stores: Stores) -> None:
     store = stores()
     store.store_many([timeout("waits", NOW - HOUR), timeout("later", NOW + HOUR)])
     put_off(store, until=NOW + HOUR)
@@ -139,7 +141,7 @@ def test_lateness_is_that_of_the_first_due_time(stores: Stores) -> None:
     assert store.statistics().lateness_max == HOUR + SECOND
 
 
-def test_what_waits_and_what_does_not_are_told_alike_by_a_dispatch_in_part(stores: Stores) -> None:
+def test_a_partial_dispatch_measures_the_lateness_of_a_waiting_timeout(stores: Stores) -> None:
     store = stores()
     store.store_many([timeout("waits", NOW - HOUR)])
     put_off(store, until=NOW + 1)
@@ -153,7 +155,7 @@ def test_what_waits_and_what_does_not_are_told_alike_by_a_dispatch_in_part(store
     assert store.statistics().lateness_max == HOUR
 
 
-def test_what_waits_is_cancelled_and_rescheduled(stores: Stores) -> None:
+def test_a_waiting_timeout_is_cancelled_and_rescheduled(stores: Stores) -> None:
     store = stores()
     store.store_many([timeout("a"), timeout("b", saga="s"), timeout("c")])
     put_off(store, until=NOW + HOUR)
@@ -183,7 +185,7 @@ def test_a_second_try_keeps_the_first_due_time(stores: Stores) -> None:
     assert (found.due, found.next_try, found.attempts) == (NOW - HOUR, NOW + SECOND, 2)
 
 
-def test_a_dispatch_that_comes_back_late_does_not_move_what_was_cancelled(sqlite: Stores) -> None:
+def test_a_late_dispatch_does_not_move_a_cancelled_timeout(sqlite: Stores) -> None:
     store = sqlite()
     store.store_many([timeout("a")])
     chunk = store.claim(NOW, 9, "o")

@@ -50,7 +50,7 @@ sys.stdin.read()
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-def test_what_a_killed_process_has_stored_is_claimed_when_it_is_due(
+def test_a_timeout_of_a_killed_process_is_claimed_when_due(
     kind: str, unique: str, request: pytest.FixtureRequest
 ) -> None:
     url, prefix = request.getfixturevalue(f"{kind}_url"), f"{unique}_"

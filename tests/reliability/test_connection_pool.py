@@ -53,7 +53,7 @@ def test_an_endpoint_works_on_with_one_connection_for_all_its_threads(
 
 
 @on(REFERENCE, Pair("rabbitmq", "mysql"))
-def test_while_every_connection_is_taken_messages_wait_and_then_go_on(
+def test_messages_wait_while_every_connection_is_busy_and_then_go_on(
     place: Place, narrow: Database
 ) -> None:
     party = Party(place, persistence=SqlPersistence(narrow)).start()

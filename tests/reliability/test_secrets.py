@@ -63,7 +63,7 @@ def show(said: list[str], do: Callable[[], object]) -> None:
 
 
 @pytest.mark.parametrize("url", TRANSPORTS.values(), ids=list(TRANSPORTS))
-def test_a_transport_that_fails_does_not_tell_its_password(said: list[str], url: str) -> None:
+def test_a_transport_that_fails_does_not_show_its_password(said: list[str], url: str) -> None:
     def use() -> None:
         with closing(transport_from_url(url, accept_loss=True)) as transport:
             said.append(f"{transport} {transport!r} {transport.capabilities}")
@@ -75,7 +75,7 @@ def test_a_transport_that_fails_does_not_tell_its_password(said: list[str], url:
 
 
 @pytest.mark.parametrize("url", STORES.values(), ids=list(STORES))
-def test_a_store_that_fails_does_not_tell_its_password(said: list[str], url: str) -> None:
+def test_a_store_that_fails_does_not_show_its_password(said: list[str], url: str) -> None:
     def use() -> None:
         with closing(persistence_from_url(url)) as persistence:
             said.append(f"{persistence} {persistence!r} {persistence.database}")
@@ -85,7 +85,7 @@ def test_a_store_that_fails_does_not_tell_its_password(said: list[str], url: str
 
 
 @pytest.mark.parametrize("service", ["postgres", "mysql"])
-def test_a_wrong_password_is_not_told_either(
+def test_a_wrong_password_is_not_shown(
     said: list[str], request: pytest.FixtureRequest, service: str
 ) -> None:
     right = make_url(request.getfixturevalue(f"{service}_url"))
@@ -94,9 +94,7 @@ def test_a_wrong_password_is_not_told_either(
     show(said, lambda: persistence_from_url(wrong).install())
 
 
-def test_a_wrong_password_of_a_broker_is_not_told_either(
-    said: list[str], rabbitmq_url: str
-) -> None:
+def test_a_wrong_password_of_a_broker_is_not_shown(said: list[str], rabbitmq_url: str) -> None:
     wrong = rabbitmq_url.replace("guest:guest", f"guest:{CANARY}")
     assert wrong != rabbitmq_url
 

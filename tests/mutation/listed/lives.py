@@ -14,7 +14,7 @@ MUTANTS = (
         file=_OWNERS,
         before="        fcntl.flock(self._descriptor, fcntl.LOCK_EX)\n",
         after="",
-        tests=(f"{_TESTS}::test_a_living_owner_is_not_gone[sqlite_url]",),
+        tests=(f"{_TESTS}::test_a_living_owner_is_not_dead[sqlite_url]",),
     ),
     Mutant(
         name="the lock of an owner ends with its statement",
@@ -22,7 +22,7 @@ MUTANTS = (
         file="timeoutmgr/database/session_locks.py",
         before="pg_try_advisory_lock(",
         after="pg_try_advisory_xact_lock(",
-        tests=(f"{_TESTS}::test_a_living_owner_is_not_gone[postgres_url]",),
+        tests=(f"{_TESTS}::test_a_living_owner_is_not_dead[postgres_url]",),
     ),
     Mutant(
         name="the lock of an owner is on a connection of the pool",
@@ -30,7 +30,7 @@ MUTANTS = (
         file=_OWNERS,
         before="database.apart.connect()",
         after="database.engine.connect()",
-        tests=(f"{_TESTS}::test_a_life_does_not_wait_for_the_pool[postgres_url]",),
+        tests=(f"{_TESTS}::test_a_session_lock_does_not_wait_for_the_pool[postgres_url]",),
     ),
     Mutant(
         name="a lost life is not taken up again",

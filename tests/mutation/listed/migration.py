@@ -72,7 +72,7 @@ MUTANTS = (
         after="max(cutoff, now)",
         tests=(
             "tests/migration/test_windows.py::"
-            "test_what_is_due_within_the_safety_window_is_left_to_the_source[sqlite]",
+            "test_a_timeout_due_within_the_safety_window_is_left_to_the_source[sqlite]",
         ),
     ),
     Mutant(
@@ -83,7 +83,7 @@ MUTANTS = (
         after="    if batch.state is BatchState.DONE and parts.target.knows_what_it_has:\n",
         tests=(
             "tests/migration/test_aborting.py::"
-            "test_an_abort_puts_back_what_is_not_at_the_target_and_leaves_what_is[sqlite]",
+            "test_an_abort_puts_back_only_timeouts_that_are_not_at_the_target[sqlite]",
         ),
     ),
     Mutant(
@@ -138,7 +138,7 @@ MUTANTS = (
         before="        if name != batch.claim:\n",
         after="        if False:\n",
         tests=(
-            f"{_CLAIMING}::test_who_lost_a_batch_and_does_not_know_writes_nothing_more_of_it[sqlite]",
+            f"{_CLAIMING}::test_a_worker_that_lost_its_batch_writes_nothing_more_of_it[sqlite]",
         ),
     ),
     Mutant(
@@ -155,7 +155,9 @@ MUTANTS = (
         file=_LEDGER,
         before="        if runner != run.runner:\n",
         after="        if runner is None:\n",
-        tests=(f"{_CLAIMING}::test_nobody_claims_for_a_runner_that_another_has_followed[sqlite]",),
+        tests=(
+            f"{_CLAIMING}::test_no_batch_is_claimed_for_a_runner_that_another_runner_replaced[sqlite]",
+        ),
     ),
     Mutant(
         name="what a task failed at is tried by the next",

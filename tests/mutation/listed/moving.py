@@ -15,7 +15,7 @@ MUTANTS = (
         file=_MOVING,
         before="if (row[0], row[1]) in asked and self._allows(row[2])",
         after="if self._allows(row[2])",
-        tests=(f"{_TESTS}::test_one_that_was_moved_on_in_time_is_left_where_it_is_now",),
+        tests=(f"{_TESTS}::test_a_rescheduled_timeout_is_left_at_its_new_due_time",),
     ),
     Mutant(
         name="a claim ends with the first of its timeouts",
@@ -32,7 +32,7 @@ MUTANTS = (
         before="sorted(BROKER_HEADERS)",
         after="sorted(BROKER_HEADERS - {'cc'})",
         tests=(
-            f"{_TESTS}::test_what_needs_more_than_to_be_moved_is_left_and_its_neighbours_are_not"
+            f"{_TESTS}::test_a_message_that_needs_more_than_a_move_is_left_and_its_neighbours_are_not"
             "[a header that steers a broker]",
         ),
     ),
@@ -52,7 +52,7 @@ MUTANTS = (
         after="self._go_on_behind(result)",
         tests=(
             "tests/persistence/test_bursts.py::"
-            "test_a_claim_in_a_transaction_goes_on_behind_the_one_that_was_committed[sqlite]",
+            "test_a_claim_in_a_transaction_goes_on_behind_the_last_committed_claim[sqlite]",
         ),
     ),
 )

@@ -91,7 +91,7 @@ MUTANTS = (
         before="        and not passed_by\n",
         after="",
         tests=(
-            "tests/persistence/test_taking.py::test_the_claim_outlives_a_chunk_of_which_others_hold_a_row[postgres]",
+            "tests/persistence/test_taking.py::test_the_claim_outlives_a_chunk_with_a_row_that_another_has_locked[postgres]",
         ),
     ),
     Mutant(

@@ -25,7 +25,7 @@ MUTANTS = (
         before="if not self._insert_keys(connection, [item]):\n",
         after="if self._insert_keys(connection, [item]) not in (0, 1):\n",
         tests=(
-            f"{_STORING_TESTS}::test_a_redelivery_does_not_resurrect_what_was_dispatched[sqlite]",
+            f"{_STORING_TESTS}::test_a_redelivery_does_not_revive_a_dispatched_timeout[sqlite]",
         ),
     ),
     Mutant(
@@ -49,7 +49,7 @@ MUTANTS = (
 """,
         tests=(
             "tests/persistence/test_storing_inside.py::"
-            "test_new_ones_come_and_go_with_the_callers_transaction[postgres]",
+            "test_new_timeouts_come_and_go_with_the_callers_transaction[postgres]",
         ),
     ),
     # --- claiming
@@ -59,7 +59,7 @@ MUTANTS = (
         file=_CLAIMING,
         before="        active = self._drop_ended(locked, claims)\n",
         after="        active: list[Claim] = []\n",
-        tests=(f"{_CLAIMING_TESTS}::test_what_is_claimed_is_not_handed_out_again[sqlite]",),
+        tests=(f"{_CLAIMING_TESTS}::test_a_claimed_key_is_not_claimed_again[sqlite]",),
     ),
     Mutant(
         name="a claim takes what is due within a second",
@@ -77,7 +77,7 @@ MUTANTS = (
         after="if first.due >= (int(first.now)",
         tests=(
             f"{_CLAIMING_TESTS}"
-            "::test_what_another_has_stored_is_handed_out_from_its_microsecond_on[sqlite]",
+            "::test_a_row_of_another_process_is_claimed_from_its_microsecond_on[sqlite]",
         ),
     ),
     Mutant(
@@ -106,7 +106,7 @@ MUTANTS = (
         after="        self._cursor.notify_stored(due)\n",
         tests=(
             "tests/persistence/test_bursts.py::"
-            "test_what_this_process_stores_before_a_burst_goes_next[sqlite]",
+            "test_a_row_that_this_process_stores_before_a_burst_goes_next[sqlite]",
         ),
     ),
     Mutant(
@@ -117,7 +117,7 @@ MUTANTS = (
         after="            if not self._chunks:\n",
         tests=(
             "tests/persistence/test_bursts.py::"
-            "test_a_burst_without_an_end_does_not_starve_what_stands_before_it[sqlite]",
+            "test_an_endless_burst_does_not_starve_rows_before_it[sqlite]",
         ),
     ),
     Mutant(
@@ -128,7 +128,7 @@ MUTANTS = (
         after="            if False:\n",
         tests=(
             "tests/persistence/test_bursts.py::"
-            "test_what_another_process_stores_before_a_burst_goes_within_a_second[sqlite]",
+            "test_a_row_that_another_process_stores_before_a_burst_goes_within_a_second[sqlite]",
         ),
     ),
     Mutant(
@@ -150,7 +150,7 @@ MUTANTS = (
 """,
         tests=(
             f"{_TAKING_TESTS}::"
-            "test_a_lapsed_claim_is_not_taken_over_while_its_rows_are_held[postgres]",
+            "test_a_lapsed_claim_is_not_replaced_while_its_rows_are_locked[postgres]",
         ),
     ),
     Mutant(
@@ -189,7 +189,7 @@ MUTANTS = (
         after="return (timeouts.c.hidden_by.is_(None),)",
         tests=(
             "tests/persistence/test_early.py::"
-            "test_what_is_not_due_is_not_taken_although_it_is_asked_for[postgres]",
+            "test_a_row_that_is_not_due_is_not_locked_although_it_is_asked_for[postgres]",
         ),
     ),
     Mutant(
@@ -198,7 +198,7 @@ MUTANTS = (
         file=_TAKING,
         before="                    claims.c.taken_by.is_(None),\n",
         after="",
-        tests=(f"{_TAKING_TESTS}::test_what_is_in_hand_is_left_out_for_others[sqlite]",),
+        tests=(f"{_TAKING_TESTS}::test_a_locked_row_is_left_out_for_other_dispatchers[sqlite]",),
     ),
     Mutant(
         name="rows are taken without a lock",
@@ -206,7 +206,7 @@ MUTANTS = (
         file=_TAKING,
         before=".with_for_update(\n            skip_locked=True, of=timeouts\n        )",
         after="",
-        tests=(f"{_TAKING_TESTS}::test_what_is_in_hand_is_left_out_for_others[postgres]",),
+        tests=(f"{_TAKING_TESTS}::test_a_locked_row_is_left_out_for_other_dispatchers[postgres]",),
     ),
     Mutant(
         name="no claim before the publish",
@@ -216,7 +216,7 @@ MUTANTS = (
         after='        reach("taking.claim_added")\n',
         tests=(
             f"{_TAKING_TESTS}::"
-            "test_a_control_message_whose_claim_is_gone_still_leaves_a_trace[postgres]",
+            "test_a_control_message_without_its_claim_still_leaves_a_trace[postgres]",
         ),
     ),
     Mutant(
@@ -235,7 +235,7 @@ MUTANTS = (
         file="persistence/sql/dispatch/bodies.py",
         before="if number and total > TOGETHER:",
         after="if number and total > TOGETHER and not rows:",
-        tests=(f"{_TESTS}/test_bodies.py::test_large_bodies_are_in_hand_in_portions[sqlite]",),
+        tests=(f"{_TESTS}/test_bodies.py::test_large_bodies_are_locked_in_sub_batches[sqlite]",),
     ),
     # --- closing
     Mutant(
@@ -244,7 +244,9 @@ MUTANTS = (
         file=_CLOSING,
         before="            self._context.writing.close_keys(connection, ids, state, at)\n",
         after="            self._context.writing.close_keys(connection, [], state, at)\n",
-        tests=(f"{_TAKING_TESTS}::test_dispatched_and_failed_are_gone_for_good[sqlite]",),
+        tests=(
+            f"{_TAKING_TESTS}::test_dispatched_and_failed_timeouts_are_removed_for_good[sqlite]",
+        ),
     ),
     Mutant(
         name="who is passed by ends the claim of who holds the rows",
@@ -288,7 +290,7 @@ MUTANTS = (
         lambda own: context.writing.insert_rows(own, context.tables.history, entries)
     )
 """,
-        tests=(f"{_TESTS}/test_history.py::test_history_is_undone_with_what_it_tells_of[failed]",),
+        tests=(f"{_TESTS}/test_history.py::test_history_is_undone_with_its_outcome[failed]",),
     ),
     # --- changing
     Mutant(
@@ -310,7 +312,7 @@ MUTANTS = (
         file=_CHANGING,
         before="claim.claimed_until > now and claim.owner not in dead for",
         after="claim.claimed_until > now and claim.owner in gone for",
-        tests=(f"{_CHANGING_TESTS}::test_what_is_in_a_dispatchers_hands_is_too_late[sqlite]",),
+        tests=(f"{_CHANGING_TESTS}::test_a_change_of_a_locked_row_is_too_late[sqlite]",),
     ),
     Mutant(
         name="a cancel is sure where a claim ended without a word",
@@ -337,7 +339,7 @@ MUTANTS = (
         before="self._change_key.values(due=due, version",
         after="self._change_key.values(version",
         tests=(
-            f"{_TESTS}/test_looking.py::test_key_of_follows_a_timeout_until_it_is_gone[sqlite]",
+            f"{_TESTS}/test_looking.py::test_key_of_follows_a_timeout_until_it_is_closed[sqlite]",
         ),
     ),
     Mutant(
@@ -346,7 +348,9 @@ MUTANTS = (
         file="persistence/sql/saga_commands.py",
         before='            timeouts.c.created <= bindparam("until"),\n',
         after='            bindparam("until") >= 0,\n',
-        tests=(f"{_CHANGING_TESTS}::test_a_sagas_cancel_leaves_what_was_sent_after_it[sqlite]",),
+        tests=(
+            f"{_CHANGING_TESTS}::test_a_sagas_cancel_leaves_timeouts_that_were_sent_after_it[sqlite]",
+        ),
     ),
     # --- purging
     Mutant(

@@ -12,7 +12,7 @@ def file(sqlite_url: str, unique: str) -> Shelf:
     return Shelf(sqlite_url, unique)
 
 
-def test_while_a_message_is_in_hand_others_can_be_stored(file: Shelf) -> None:
+def test_other_messages_can_be_stored_while_a_message_is_locked(file: Shelf) -> None:
     with file.closing:
         store = file.store()
         store.store(timeout("one", NOW - SECOND))
@@ -25,7 +25,7 @@ def test_while_a_message_is_in_hand_others_can_be_stored(file: Shelf) -> None:
         assert [one.id for one in file.fetch(store)] == ["one", "three", "two"]
 
 
-def test_what_a_gone_process_held_is_free_at_once(file: Shelf) -> None:
+def test_the_messages_of_a_dead_process_are_free_at_once(file: Shelf) -> None:
     with file.closing:
         dead, living = file.store(), file.store()
         dead.store(timeout("one", NOW - SECOND))
@@ -37,7 +37,7 @@ def test_what_a_gone_process_held_is_free_at_once(file: Shelf) -> None:
         assert [one.id for one in file.fetch(living)] == ["one"]
 
 
-def test_a_mark_lapses_and_its_holder_then_removes_nothing(file: Shelf) -> None:
+def test_a_lock_lapses_and_its_owner_then_removes_nothing(file: Shelf) -> None:
     with file.closing:
         paused, other = file.store(), file.store()
         one = timeout("one", NOW - SECOND)
@@ -52,7 +52,7 @@ def test_a_mark_lapses_and_its_holder_then_removes_nothing(file: Shelf) -> None:
                 assert other.remove(one, transaction=fresh)
 
 
-def test_who_counts_a_failure_late_does_not_take_it_out_of_anothers_hand(file: Shelf) -> None:
+def test_a_late_count_of_a_failure_does_not_end_another_lock(file: Shelf) -> None:
     with file.closing:
         slow, other = file.store(), file.store()
         slow.store(timeout("one", NOW - SECOND))

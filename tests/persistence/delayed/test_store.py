@@ -86,7 +86,9 @@ def fetched_and_removed(shelf: Shelf, store: SqlDelayedMessageStore) -> list[Tim
 
 
 @pytest.mark.behaviour(85)
-def test_what_another_has_fetched_is_passed_by(shelf: Shelf, store: SqlDelayedMessageStore) -> None:
+def test_a_fetch_passes_by_messages_that_another_has_fetched(
+    shelf: Shelf, store: SqlDelayedMessageStore
+) -> None:
     now = shelf.now()
     store.store_many([timeout(f"t{n}", now - (9 - n) * SECOND) for n in range(4)])
     other = shelf.store()
@@ -158,7 +160,7 @@ def test_an_id_that_is_stored_is_stored_once(shelf: Shelf, store: SqlDelayedMess
     assert [one.due for one in shelf.fetch(store)] == [now - 2 * SECOND]
 
 
-def test_a_look_that_begins_where_rows_begin_misses_nothing(
+def test_a_fetch_that_begins_at_the_first_known_row_misses_nothing(
     shelf: Shelf, store: SqlDelayedMessageStore
 ) -> None:
     now, other = shelf.now(), shelf.store()
@@ -174,7 +176,7 @@ def test_a_look_that_begins_where_rows_begin_misses_nothing(
     assert [one.id for one in shelf.fetch(store)] == ["before", "ours", "t2", "t3", "t4", "t5"]
 
 
-def test_what_is_not_removed_is_free_again_whatever_ended_the_transaction(
+def test_a_message_that_is_not_removed_is_free_after_each_end_of_the_transaction(
     shelf: Shelf, store: SqlDelayedMessageStore
 ) -> None:
     store.store_many([timeout("a", shelf.now() - 2 * SECOND), timeout("b", shelf.now() - SECOND)])
@@ -207,7 +209,7 @@ def test_in_a_common_transaction_a_rollback_undoes_all_of_it(shelf: Shelf) -> No
 
 
 @pytest.mark.behaviour(46, 85)
-def test_of_many_that_fetch_at_once_each_message_goes_to_one(
+def test_concurrent_fetches_never_return_the_same_message(
     shelf: Shelf, store: SqlDelayedMessageStore
 ) -> None:
     expected = {f"t{n}" for n in range(120)}
@@ -286,7 +288,7 @@ def test_a_name_that_some_database_would_change_is_refused(sqlite_url: str, name
         SqlDelayedMessageStore(sqlite_url, table=name)
 
 
-def test_an_endpoint_with_too_long_a_name_is_told_to_name_its_table(sqlite_url: str) -> None:
+def test_an_endpoint_with_too_long_a_name_must_name_its_table(sqlite_url: str) -> None:
     store = SqlDelayedMessageStore(sqlite_url)
 
     with pytest.raises(ConfigurationError, match="table="):

@@ -29,7 +29,7 @@ def machine(request: pytest.FixtureRequest, unique: str) -> Iterator[StoreMachin
 
 
 @pytest.mark.parametrize("names", ["a", "ab"])
-def test_the_rest_of_a_claim_is_left_while_its_first_key_is_in_hand(
+def test_the_rest_of_a_claim_is_left_while_its_first_key_is_locked(
     machine: StoreMachine, names: str
 ) -> None:
     orders = [(name, 0, None, OnConflict.KEEP, b"1") for name in names]
