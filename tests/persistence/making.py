@@ -66,9 +66,9 @@ def outcomes(
 
 def dispatch(store: TimeoutStore, chunk: Chunk, at: Micros = NOW) -> list[str]:
     """Take all of *chunk*, close it as dispatched, and return the ids that were there."""
-    with store.lock_for_dispatch(chunk.token, chunk.keys) as taken:
-        taken.close(outcomes([one.key for one in taken.timeouts], at=at))
-        return [one.id for one in taken.timeouts]
+    with store.lock_for_dispatch(chunk.token, chunk.keys) as locked:
+        locked.close(outcomes([one.key for one in locked.timeouts], at=at))
+        return [one.id for one in locked.timeouts]
 
 
 @contextmanager

@@ -30,7 +30,7 @@ class Installation:
     def store(self, endpoint: str = "e") -> TimeoutStore:
         return self.persistence.timeouts(endpoint, self.clock)
 
-    def look(self) -> Ranged:
+    def read_layout(self) -> Ranged:
         with self.persistence.database.read() as connection:
             found = read_ranges(connection, self.whole)
         assert found is not None
@@ -38,7 +38,7 @@ class Installation:
 
     @property
     def ranges(self) -> Sequence[DueRange]:
-        return self.look().ranges
+        return self.read_layout().ranges
 
     def lay_out(self) -> None:
         lay_out(self.whole)
@@ -46,7 +46,7 @@ class Installation:
     def holds(self, one: DueRange) -> int:
         """Return how many rows the partition of the range *one* holds."""
         with self.persistence.database.read() as connection:
-            table = self.look().of(one)
+            table = self.read_layout().of(one)
             return int(connection.execute(text(f"SELECT count(*) FROM {table}")).scalar_one())
 
     def of(self, due: Micros) -> DueRange:
@@ -76,7 +76,7 @@ class Installation:
     def copies(self) -> int:
         """Return how many copies were made."""
         with self.persistence.database.read() as connection:
-            copies = self.look().table("_copies")
+            copies = self.read_layout().table("_copies")
             there = text("SELECT to_regclass(:copies) IS NOT NULL")
             if not connection.execute(there, {"copies": copies}).scalar_one():
                 return 0

@@ -31,14 +31,16 @@ MIB = 1024 * 1024
 NUMBERS = itertools.count()
 
 
-def portions(store: TimeoutStore, token: str, keys: Sequence[Key]) -> list[list[tuple[str, bytes]]]:
+def sub_batches(
+    store: TimeoutStore, token: str, keys: Sequence[Key]
+) -> list[list[tuple[str, bytes]]]:
     """Lock and close until the claim is empty; return the rows of each lock."""
     found = []
     while keys:
-        with store.lock_for_dispatch(token, keys) as taken:
-            found.append([(one.id, one.message.body) for one in taken.timeouts])
-            taken.close(outcomes([one.key for one in taken.timeouts]))
-        token, keys = "", getattr(taken, "left", ())
+        with store.lock_for_dispatch(token, keys) as locked:
+            found.append([(one.id, one.message.body) for one in locked.timeouts])
+            locked.close(outcomes([one.key for one in locked.timeouts]))
+        token, keys = "", getattr(locked, "left", ())
     return found
 
 
@@ -48,10 +50,10 @@ def test_large_bodies_are_locked_in_sub_batches(sql: Stores) -> None:
     store.store_many([timeout(name, body=body) for name, body in stored.items()])
     chunk = store.claim(NOW, 10, "o")
 
-    found = portions(store, chunk.token, chunk.keys)
+    found = sub_batches(store, chunk.token, chunk.keys)
 
-    sizes = [sum(len(body) for _, body in portion) for portion in found]
-    assert dict(one for portion in found for one in portion) == stored
+    sizes = [sum(len(body) for _, body in sub_batch) for sub_batch in found]
+    assert dict(one for sub_batch in found for one in sub_batch) == stored
     assert max(sizes) <= bodies.TOGETHER
     assert (store.count(TimeoutFilter()), store.statistics().claimed) == (0, 0)
 
@@ -64,9 +66,9 @@ def test_a_body_above_the_limit_is_locked_alone(
     store.store_many([timeout("a", body=b"a" * (2 * MIB)), timeout("b"), timeout("c")])
     chunk = store.claim(NOW, 10, "o")
 
-    found = portions(store, chunk.token, chunk.keys)
+    found = sub_batches(store, chunk.token, chunk.keys)
 
-    assert [id_ for portion in found for id_, _ in portion] == ["a", "b", "c"]
+    assert [id_ for sub_batch in found for id_, _ in sub_batch] == ["a", "b", "c"]
     assert found[0] == [("a", b"a" * (2 * MIB))]
 
 
@@ -75,26 +77,26 @@ def test_a_row_that_is_left_can_still_be_cancelled(sql: Stores) -> None:
     store.store_many([timeout(name, body=name.encode() * (5 * MIB)) for name in "ab"])
     chunk = store.claim(NOW, 10, "o")
 
-    with store.lock_for_dispatch(chunk.token, chunk.keys) as taken:
-        taken.close(outcomes([one.key for one in taken.timeouts]))
+    with store.lock_for_dispatch(chunk.token, chunk.keys) as locked:
+        locked.close(outcomes([one.key for one in locked.timeouts]))
     cancelled = store.cancel("b")
 
-    assert [one.id for one in taken.timeouts] == ["a"]
+    assert [one.id for one in locked.timeouts] == ["a"]
     assert cancelled is CancelResult.CANCELLED
-    assert portions(store, "", chunk.keys[1:]) == [[]]
+    assert sub_batches(store, "", chunk.keys[1:]) == [[]]
 
 
 def test_the_rest_of_a_dispatcher_that_died_is_claimed_again(sql: Stores) -> None:
     store = sql()
     store.store_many([timeout(name, body=name.encode() * (5 * MIB)) for name in "ab"])
     chunk = store.claim(NOW, 10, "o")
-    with store.lock_for_dispatch(chunk.token, chunk.keys) as taken:
-        taken.close(outcomes([one.key for one in taken.timeouts]))
+    with store.lock_for_dispatch(chunk.token, chunk.keys) as locked:
+        locked.close(outcomes([one.key for one in locked.timeouts]))
 
     again = store.claim(NOW, 10, "another")
 
     assert [key.id for key in again.keys] == ["b"]
-    assert [id_ for [(id_, _)] in portions(store, again.token, again.keys)] == ["b"]
+    assert [id_ for [(id_, _)] in sub_batches(store, again.token, again.keys)] == ["b"]
 
 
 @settings(
@@ -113,12 +115,12 @@ def test_all_rows_are_locked_once_in_order_and_never_more_than_fits(
     store.store_many([timeout(name, body=body) for name, body in stored])
     chunk = store.claim(NOW, 20, "o")
 
-    found = portions(store, chunk.token, chunk.keys)
+    found = sub_batches(store, chunk.token, chunk.keys)
 
-    assert [one for portion in found for one in portion] == stored
-    for portion in found:
-        together = sum(len(body) for _, body in portion)
-        assert together <= most or all(len(body) <= bodies.ALONG for _, body in portion)
+    assert [one for sub_batch in found for one in sub_batch] == stored
+    for sub_batch in found:
+        together = sum(len(body) for _, body in sub_batch)
+        assert together <= most or all(len(body) <= bodies.ALONG for _, body in sub_batch)
 
 
 @pytest.mark.parametrize("mode", list(TransactionMode)[:-1])

@@ -103,9 +103,9 @@ def test_a_retry_that_waited_behind_a_burst_is_claimed(sql: Stores) -> None:
     store.store_many([timeout(f"{n}") for n in range(6)])
     chunk = store.claim(NOW, 2, "o")
     later = NOW + SECOND
-    with store.lock_for_dispatch(chunk.token, chunk.keys) as taken:
+    with store.lock_for_dispatch(chunk.token, chunk.keys) as locked:
         again = Outcome(key=chunk.keys[0], kind=OutcomeKind.RETRY, at=NOW, next_try=later)
-        taken.close([again, *outcomes(chunk.keys[1:])])
+        locked.close([again, *outcomes(chunk.keys[1:])])
     while rest := dispatch(store, store.claim(NOW, 2, "o")):
         assert "0" not in rest
     sql.clock.at = later

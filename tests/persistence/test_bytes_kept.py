@@ -31,19 +31,19 @@ def test_a_dispatched_timeout_keeps_few_bytes(
     persistence.install()
     store = persistence.timeouts("sales", SetClock())
 
-    for turn in range(TURNS):
-        _store_and_dispatch(store, turn)
+    for batch in range(TURNS):
+        _store_and_dispatch(store, batch)
         _vacuum(persistence.database, prefix)  # as the server does it by itself
 
     kept = _bytes(persistence.database, prefix) / (TURNS * AT_ONCE)
     assert 250 < kept <= KEPT
 
 
-def _store_and_dispatch(store: TimeoutStore, turn: int) -> None:
-    names = [str(uuid5(NAMESPACE_URL, f"{turn} {number}")) for number in range(AT_ONCE)]
+def _store_and_dispatch(store: TimeoutStore, batch: int) -> None:
+    names = [str(uuid5(NAMESPACE_URL, f"{batch} {number}")) for number in range(AT_ONCE)]
     store.store_many([timeout(name) for name in names])
     for number in range(AT_ONCE // CHUNK):
-        at = NOW + turn * AT_ONCE + number
+        at = NOW + batch * AT_ONCE + number
         assert len(dispatch(store, store.claim(NOW, CHUNK, "o"), at)) == CHUNK
 
 

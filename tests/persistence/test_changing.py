@@ -40,8 +40,8 @@ def test_a_change_after_dispatch_or_failure_is_too_late(
 ) -> None:
     store.store_many([timeout("a")])
     chunk = store.claim(NOW, 1, "o")
-    with store.lock_for_dispatch(chunk.token, chunk.keys) as taken:
-        taken.close(outcomes(chunk.keys, kind))
+    with store.lock_for_dispatch(chunk.token, chunk.keys) as locked:
+        locked.close(outcomes(chunk.keys, kind))
 
     assert store.cancel("a") is CancelResult.TOO_LATE
     assert store.reschedule("a", NOW) is ChangeResult.TOO_LATE
@@ -51,9 +51,9 @@ def test_a_change_of_a_locked_row_is_too_late(store: TimeoutStore) -> None:
     store.store_many([timeout("a", saga="s")])
     chunk = store.claim(NOW, 1, "o")
 
-    with store.lock_for_dispatch(chunk.token, chunk.keys) as taken:
+    with store.lock_for_dispatch(chunk.token, chunk.keys) as locked:
         results = [store.cancel("a"), store.reschedule("a", NOW + 1), store.cancel_saga("s")]
-        taken.close(outcomes(chunk.keys))
+        locked.close(outcomes(chunk.keys))
 
     assert results == [CancelResult.TOO_LATE, ChangeResult.TOO_LATE, 0]
     assert store.find("a") == (TimeoutState.DISPATCHED, None)
@@ -206,8 +206,8 @@ def test_a_sagas_cancel_passes_by_rows_that_a_dispatcher_has_locked(stores: Stor
     store.store_many([timeout(f"{n}", NOW + n, saga="s") for n in range(3)])
     chunk = store.claim(NOW, 1, "o")
 
-    with store.lock_for_dispatch(chunk.token, chunk.keys) as taken:
+    with store.lock_for_dispatch(chunk.token, chunk.keys) as locked:
         assert store.cancel_saga("s") == 2
-        taken.close(outcomes(chunk.keys))
+        locked.close(outcomes(chunk.keys))
 
     assert store.find("0") == (TimeoutState.DISPATCHED, None)

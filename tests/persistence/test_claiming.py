@@ -225,9 +225,9 @@ def test_a_retry_waits_for_its_instant_and_delays_no_other_row(
 ) -> None:
     store.store_many([timeout(f"{n:02}") for n in range(40)])
     chunk = store.claim(NOW, 30, "o")
-    with store.lock_for_dispatch(chunk.token, chunk.keys) as taken:
+    with store.lock_for_dispatch(chunk.token, chunk.keys) as locked:
         first = outcomes(chunk.keys, OutcomeKind.RETRY)
-        taken.close([replace(outcome, next_try=NOW + SECOND) for outcome in first])
+        locked.close([replace(outcome, next_try=NOW + SECOND) for outcome in first])
 
     rest = store.claim(NOW, 30, "o")
     assert len(dispatch(store, rest)) == 10
@@ -237,8 +237,8 @@ def test_a_retry_waits_for_its_instant_and_delays_no_other_row(
 
     assert idle == Chunk("", (), NOW + SECOND)
     assert len(again.keys) == 30
-    with store.lock_for_dispatch(again.token, again.keys) as taken:
-        assert {one.attempts for one in taken.timeouts} == {1}
+    with store.lock_for_dispatch(again.token, again.keys) as locked:
+        assert {one.attempts for one in locked.timeouts} == {1}
 
 
 def test_an_idle_claim_is_one_statement(sql: Stores) -> None:
@@ -276,8 +276,8 @@ def test_a_key_that_is_known_to_be_due_is_claimed_without_a_peek(sql: Stores) ->
     with _statements(sql) as unknown:
         assert [key.id for key in store.claim(NOW + SECOND, 10, "o").keys] == ["b"]
 
-    look = unknown[0]
-    assert known.count(look) == unknown.count(look) - 1
+    peek = unknown[0]
+    assert known.count(peek) == unknown.count(peek) - 1
 
 
 def test_a_claim_reads_on_where_a_known_key_was_removed(sql: Stores) -> None:

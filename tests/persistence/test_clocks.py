@@ -48,11 +48,11 @@ def test_a_wrong_host_clock_makes_nothing_early_or_late(
     store.store_many([timeout("due", due), timeout("later", later)])
 
     chunk = store.claim(wrong.now(), 10, "o")
-    with store.lock_for_dispatch(chunk.token, [*chunk.keys, Key(later, "later")]) as taken:
-        in_hand = [one.id for one in taken.timeouts]
-        taken.close(outcomes(chunk.keys, at=right.now()))
+    with store.lock_for_dispatch(chunk.token, [*chunk.keys, Key(later, "later")]) as locked:
+        locked_ids = [one.id for one in locked.timeouts]
+        locked.close(outcomes(chunk.keys, at=right.now()))
 
-    assert ids(chunk) == in_hand == ["due"]
+    assert ids(chunk) == locked_ids == ["due"]
     assert chunk.next_due == later
     assert abs(store.now() - right.now()) < 5 * SECOND
 
@@ -114,11 +114,11 @@ def test_locked_rows_know_how_the_databases_time_goes_on(persistence: SqlPersist
     store.store_many([timeout("a", 1)])
     chunk = store.claim(0, 10, "o")
 
-    with store.lock_for_dispatch(chunk.token, chunk.keys) as taken:
-        assert isinstance(taken, LockedRows)
-        at_first = taken.now()
+    with store.lock_for_dispatch(chunk.token, chunk.keys) as locked:
+        assert isinstance(locked, LockedRows)
+        at_first = locked.now()
         wrong.at += 7 * SECOND
-        later = taken.now()
+        later = locked.now()
 
     assert later - at_first == 7 * SECOND
 

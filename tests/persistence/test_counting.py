@@ -112,9 +112,9 @@ def test_a_timeout_that_waits_for_another_try_is_searched_by_its_first_due_time(
     store = sql()
     store.store_many([timeout("waits", NOW, destination="other")])
     chunk = store.claim(NOW, 1, "o")
-    with store.lock_for_dispatch(chunk.token, chunk.keys) as taken:
+    with store.lock_for_dispatch(chunk.token, chunk.keys) as locked:
         retry = outcomes(chunk.keys, OutcomeKind.RETRY)
-        taken.close([replace(one, next_try=NOW + SECOND) for one in retry])
+        locked.close([replace(one, next_try=NOW + SECOND) for one in retry])
     store.store_many([timeout(f"{n}", NOW + 1 + n) for n in range(9)])
     assert isinstance(store, ListsInBounds)
 

@@ -16,10 +16,10 @@ def test_a_row_that_is_not_due_is_not_locked_although_it_is_asked_for(store: Tim
     store.store_many([timeout("a"), timeout("b", NOW + 1)])
     chunk = store.claim(NOW, 10, "o")
 
-    with store.lock_for_dispatch(chunk.token, [*chunk.keys, Key(NOW + 1, "b")]) as taken:
-        taken_ids = [one.id for one in taken.timeouts]
+    with store.lock_for_dispatch(chunk.token, [*chunk.keys, Key(NOW + 1, "b")]) as locked:
+        locked_ids = [one.id for one in locked.timeouts]
 
-    assert taken_ids == ["a"]
+    assert locked_ids == ["a"]
 
 
 def test_a_row_that_is_due_in_a_moment_is_locked_where_ahead_is_asked_for(
@@ -28,11 +28,11 @@ def test_a_row_that_is_due_in_a_moment_is_locked_where_ahead_is_asked_for(
     store.store_many([timeout("a", NOW + 2_000), timeout("b", NOW + 2_001)])
     chunk = store.claim(NOW, 10, "o", ahead=3_000)
 
-    with store.lock_for_dispatch(chunk.token, chunk.keys, ahead=2_000) as taken:
-        taken_ids = [one.id for one in taken.timeouts]
+    with store.lock_for_dispatch(chunk.token, chunk.keys, ahead=2_000) as locked:
+        locked_ids = [one.id for one in locked.timeouts]
 
     assert [key.id for key in chunk.keys] == ["a", "b"]
-    assert taken_ids == ["a"]
+    assert locked_ids == ["a"]
 
 
 def test_rows_that_are_locked_early_have_the_time_of_the_store(
@@ -41,12 +41,12 @@ def test_rows_that_are_locked_early_have_the_time_of_the_store(
     store.store_many([timeout("a", NOW + 2_000)])
     chunk = store.claim(NOW, 10, "o", ahead=2_000)
 
-    with store.lock_for_dispatch(chunk.token, chunk.keys, ahead=2_000) as taken:
-        told = getattr(taken, "now", None)  # optional: without it a store locks no row early
-        assert told is not None
-        before = told()
+    with store.lock_for_dispatch(chunk.token, chunk.keys, ahead=2_000) as locked:
+        now = getattr(locked, "now", None)  # optional: without it a store locks no row early
+        assert now is not None
+        before = now()
         clock.at += 2_000
-        after = told()
+        after = now()
 
     assert (before, after) == (NOW, NOW + 2_000)
 
@@ -66,18 +66,18 @@ def test_a_process_that_does_not_run_for_a_while_takes_it_for_earlier_and_never_
     clock = Interrupted()
     context = cast(StoreContext, SimpleNamespace(clock=clock, has_database_clock=False))
 
-    told = LockedRows(context, DispatchRows(), lambda outcomes: None).now()
+    now = LockedRows(context, DispatchRows(), lambda outcomes: None).now()
 
-    assert told <= clock.at - 5_000
+    assert now <= clock.at - 5_000
 
 
 def test_a_row_that_is_locked_early_cannot_be_cancelled_any_more(store: TimeoutStore) -> None:
     store.store_many([timeout("a", NOW + 2_000)])
     chunk = store.claim(NOW, 10, "o", ahead=2_000)
 
-    with store.lock_for_dispatch(chunk.token, chunk.keys, ahead=2_000) as taken:
+    with store.lock_for_dispatch(chunk.token, chunk.keys, ahead=2_000) as locked:
         cancelled = store.cancel("a")
-        taken.close(outcomes([one.key for one in taken.timeouts]))
+        locked.close(outcomes([one.key for one in locked.timeouts]))
 
     assert cancelled is CancelResult.TOO_LATE
     assert store.find("a") == (TimeoutState.DISPATCHED, None)

@@ -24,13 +24,13 @@ def test_history_is_undone_with_its_outcome(
 
     with rolled_back(persistence.database) as transaction:
         chunk = store.claim(NOW, 1, "o", transaction=transaction)
-        with store.lock_for_dispatch(chunk.token, chunk.keys, transaction=transaction) as taken:
-            taken.close(outcomes(chunk.keys, kind))
+        with store.lock_for_dispatch(chunk.token, chunk.keys, transaction=transaction) as locked:
+            locked.close(outcomes(chunk.keys, kind))
 
     assert kind.value not in store.statistics().outcomes
 
 
-def told(store: TimeoutStore, timeout_id: str) -> list[tuple[str, str | None]]:
+def ends_of(store: TimeoutStore, timeout_id: str) -> list[tuple[str, str | None]]:
     """Return how a timeout ended, with the channels."""
     return [(entry.event, entry.channel) for entry in ends(store, timeout_id)]
 
@@ -49,10 +49,10 @@ def test_the_history_of_a_cancelled_timeout_names_the_channel(store: TimeoutStor
     store.cancel_saga("s", channel="queue 'sales.Timeouts', message 'forged'")
     store.cancel("d")
 
-    assert told(store, "a") == [("cancelled", "cli")]
-    assert told(store, "b") == [("cancelled", "queue 'sales.Timeouts', message 'forged'")]
-    assert told(store, "c") == told(store, "b")
-    assert told(store, "d") == [("cancelled", None)]
+    assert ends_of(store, "a") == [("cancelled", "cli")]
+    assert ends_of(store, "b") == [("cancelled", "queue 'sales.Timeouts', message 'forged'")]
+    assert ends_of(store, "c") == ends_of(store, "b")
+    assert ends_of(store, "d") == [("cancelled", None)]
 
 
 def test_a_history_has_the_outcome_of_its_timeout_alone(store: TimeoutStore) -> None:
@@ -60,8 +60,8 @@ def test_a_history_has_the_outcome_of_its_timeout_alone(store: TimeoutStore) -> 
     store.store_many([timeout("a", NOW - SECOND), timeout("b")])
 
     chunk = store.claim(NOW, 1, "o")
-    with store.lock_for_dispatch(chunk.token, chunk.keys) as taken:
-        taken.close(outcomes(chunk.keys))
+    with store.lock_for_dispatch(chunk.token, chunk.keys) as locked:
+        locked.close(outcomes(chunk.keys))
 
     [entry] = ends(store, "a")
     assert (entry.id, entry.event, entry.channel) == ("a", "dispatched", None)
@@ -76,7 +76,7 @@ def test_a_message_that_was_cancelled_before_it_came_says_so(store: TimeoutStore
 
     store.store_many([timeout("a")])
 
-    assert told(store, "a") == [("cancelled", EARLY_CANCEL)]
+    assert ends_of(store, "a") == [("cancelled", EARLY_CANCEL)]
 
 
 def test_a_long_history_is_cut_to_its_newest_events(sqlite: Stores) -> None:

@@ -133,8 +133,8 @@ def test_a_moved_message_is_received_as_if_it_had_been_sent(
 def test_a_moved_message_is_recorded_as_if_sent_and_closed(place: Place) -> None:
     moved, closed = place.stored(place.timeout("moved"), place.timeout("closed"))
     place.moved([moved])
-    with place.store.lock_for_dispatch("", [closed]) as taken:
-        taken.close([Outcome(key=closed, kind=OutcomeKind.DISPATCHED, at=AT)])
+    with place.store.lock_for_dispatch("", [closed]) as locked:
+        locked.close([Outcome(key=closed, kind=OutcomeKind.DISPATCHED, at=AT)])
 
     first, second = place.history()
     assert (first[0], second[0]) == ("moved", "closed")
@@ -218,8 +218,8 @@ def test_a_claim_ends_with_the_last_of_its_timeouts_and_not_before(place: Place)
     whole = place.store.claim(AT, 10, "o")
     place.moved(whole.keys, whole.token)
     assert place.store.statistics().claimed == 2
-    with place.store.lock_for_dispatch(chunk.token, [bad.key]) as taken:
-        taken.close([Outcome(key=bad.key, kind=OutcomeKind.FAILED, at=AT)])
+    with place.store.lock_for_dispatch(chunk.token, [bad.key]) as locked:
+        locked.close([Outcome(key=bad.key, kind=OutcomeKind.FAILED, at=AT)])
     assert place.store.statistics().claimed == 0
 
 

@@ -64,10 +64,10 @@ def test_a_dispatch_whose_commit_failed_goes_out_again(row_locking: Stores) -> N
     chunk = store.claim(NOW, 1, "o")
 
     manager = store.lock_for_dispatch(chunk.token, chunk.keys)
-    taken = manager.__enter__()
+    locked = manager.__enter__()
     _cut_transactions(persistence)
     with pytest.raises(StorageUnavailable):
-        taken.close(outcomes(chunk.keys))
+        locked.close(outcomes(chunk.keys))
     manager.__exit__(None, None, None)
 
     assert store.find("a") == (TimeoutState.PENDING, timeout("a"))

@@ -55,7 +55,8 @@ def test_copies_that_differ_never_replace_their_original(
     while not (old.copies()):
         store.run_maintenance()
     with old.persistence.database.begin() as connection:
-        connection.execute(text(f"DELETE FROM {old.look().table('_copies')} WHERE id LIKE '%7'"))
+        copies = old.read_layout().table("_copies")
+        connection.execute(text(f"DELETE FROM {copies} WHERE id LIKE '%7'"))
 
     tend(store)
 
@@ -95,7 +96,7 @@ def test_a_step_that_takes_too_long_is_tried_with_fewer_rows(
         store.run_maintenance()
     with old.persistence.database.begin() as connection:
         for one in fresh(NOW):
-            part = old.look().of(one)
+            part = old.read_layout().of(one)
             connection.execute(text(slow.format(old.prefix, part)))
 
     tend(store)

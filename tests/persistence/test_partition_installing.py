@@ -22,7 +22,7 @@ def test_a_new_installation_has_its_ranges_at_once(make: Make) -> None:
 
     assert len(made.ranges) > 20
     assert ALL not in made.ranges
-    assert made.look().known
+    assert made.read_layout().known
 
 
 def test_without_partitions_a_new_installation_stays_whole(make: Make) -> None:

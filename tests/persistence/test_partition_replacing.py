@@ -22,7 +22,7 @@ def test_everybody_goes_on_while_ranges_are_copied(old: Installation, make: Make
     """Concurrent work neither loses, doubles, revives nor advances a timeout."""
     store = old.store()
     kept = fill(store, 3_000, NOW + DAY, 500 * DAY)
-    gone = fill(store, 300, NOW + DAY + 1, 490 * DAY)
+    cancelled_ids = fill(store, 300, NOW + DAY + 1, 490 * DAY)
     moved = fill(store, 300, NOW + DAY + 2, 480 * DAY)
     due = fill(store, 600, NOW - DAY, DAY // 2)
     other = make("convert")
@@ -40,7 +40,7 @@ def test_everybody_goes_on_while_ranges_are_copied(old: Installation, make: Make
 
     def cancelling() -> None:
         mine = old.store()
-        cancelled.extend(mine.cancel(name) for name in gone)
+        cancelled.extend(mine.cancel(name) for name in cancelled_ids)
 
     def rescheduling() -> None:
         mine = old.store()
@@ -79,10 +79,10 @@ def test_a_dispatcher_at_work_is_not_waited_for(new: Installation) -> None:
     chunk = store.claim(NOW, 9, "o")
     new.clock.at = far.start - DAY
 
-    with store.lock_for_dispatch(chunk.token, chunk.keys) as taken:
+    with store.lock_for_dispatch(chunk.token, chunk.keys) as locked:
         store.run_maintenance()
         assert far in new.ranges
-        assert [one.id for one in taken.timeouts] == ["a"]
+        assert [one.id for one in locked.timeouts] == ["a"]
 
     tend(store)
     assert far not in new.ranges
@@ -110,7 +110,7 @@ def test_a_table_that_is_never_free_is_left_in_peace_after_a_few_tries(new: Inst
     new.clock.at = NOW + 30 * DAY
 
     with new.persistence.database.begin() as connection:
-        connection.execute(text(f"LOCK TABLE {new.look().whole} IN SHARE MODE"))
+        connection.execute(text(f"LOCK TABLE {new.read_layout().whole} IN SHARE MODE"))
         tries = [store.run_maintenance() for _ in range(10)]
 
     assert tries == [True] * 9 + [False]

@@ -19,7 +19,7 @@ from timeoutmgr.persistence.sql.partitions.ranges import ALL, DAY
 
 
 def test_foreign_partitions_are_left_alone(old: Installation) -> None:
-    ranged = old.look()
+    ranged = old.read_layout()
     with old.persistence.database.begin() as connection:
         connection.execute(text(f"ALTER TABLE {ranged.of(ALL)} RENAME TO {old.prefix}mine"))
     store = old.store()
@@ -28,8 +28,8 @@ def test_foreign_partitions_are_left_alone(old: Installation) -> None:
     assert tend(store) == 0
     old.persistence.install()
 
-    assert not old.look().known
-    assert "not ours" in old.look().describe()
+    assert not old.read_layout().known
+    assert "not ours" in old.read_layout().describe()
     assert store.count(TimeoutFilter()) == 5
 
 
@@ -47,7 +47,7 @@ def test_a_user_without_the_right_to_make_tables_goes_on_and_is_warned_once(
         store.store_many([timeout("a", NOW + 60 * DAY), timeout("b", NOW - 60 * DAY)])
 
         assert sorted(dispatch_all(made)) == ["a", "b"]
-        assert not made.look().may_change
+        assert not made.read_layout().may_change
         assert [
             one.levelname for one in caplog.records if "cannot maintain" in one.getMessage()
         ] == ["WARNING"]
@@ -77,14 +77,14 @@ def test_the_layout_is_reported_with_its_remedy(
     old: Installation, make: Make, unique: str, postgres_url: str
 ) -> None:
     fill(old.store(), 3, NOW)
-    told = {how: make(how).persistence.layout() for how in ("auto", "convert", "off")}
+    layouts = {how: make(how).persistence.layout() for how in ("auto", "convert", "off")}
 
-    assert {how: one.text if one else None for how, one in told.items()} == {
+    assert {how: one.text if one else None for how, one in layouts.items()} == {
         "auto": "one partition holds all of them",
         "convert": "one partition holds all of them",
         "off": "one partition holds all of them (partitions = off)",
     }
-    assert {how for how, one in told.items() if one and one.remedy} == {"auto"}
+    assert {how for how, one in layouts.items() if one and one.remedy} == {"auto"}
     tend(old.store())
     with _plain_user(old, unique, postgres_url) as url:
         installation = make(url=url)

@@ -147,8 +147,8 @@ def test_at_one_instant_postgresql_reads_no_further_than_a_chunk(
     event.listen(database.engine, "before_cursor_execute", note)
     try:
         store.claim(NOW, 100, "o")
-        with store.lock_for_dispatch(first.token, first.keys) as taken:
-            found = len(taken.timeouts)
+        with store.lock_for_dispatch(first.token, first.keys) as locked:
+            found = len(locked.timeouts)
     finally:
         event.remove(database.engine, "before_cursor_execute", note)
 

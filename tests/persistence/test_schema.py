@@ -149,8 +149,8 @@ def test_timeouts_have_only_the_indexes_of_sagas_and_of_retries(
 
 def _install_up_to(revision: str, database: Database, prefix: str) -> None:
     with database.begin() as connection:
-        told = {"schema": None, "prefix": prefix, "version_table": f"{prefix}timeouts_version"}
-        config = Config(attributes={**told, "connection": connection})
+        options = {"schema": None, "prefix": prefix, "version_table": f"{prefix}timeouts_version"}
+        config = Config(attributes={**options, "connection": connection})
         folder = folder_of("timeoutmgr.persistence:sql/migrations")
         config.set_main_option("script_location", str(folder))
         config.set_main_option("path_separator", "os")

@@ -184,11 +184,11 @@ def test_a_redelivery_that_meets_the_dispatch_does_not_resurrect(sql: Stores) ->
 
     with (
         persistence.database.begin() as transaction,
-        store.lock_for_dispatch(chunk.token, chunk.keys, transaction=transaction) as taken,
+        store.lock_for_dispatch(chunk.token, chunk.keys, transaction=transaction) as locked,
     ):
         # On SQLite it can only begin when we have committed; elsewhere it runs at once.
         redelivered.start()
-        taken.close(outcomes(chunk.keys))
+        locked.close(outcomes(chunk.keys))
     redelivered.join()
 
     assert store.find("a") == (TimeoutState.DISPATCHED, None)

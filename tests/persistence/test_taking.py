@@ -37,16 +37,16 @@ def test_locked_rows_are_whole_and_in_order(store: TimeoutStore) -> None:
     store.store_many(stored)
     chunk = store.claim(NOW, 10, "o")
 
-    with store.lock_for_dispatch(chunk.token, chunk.keys) as taken:
-        assert list(taken.timeouts) == [stored[2], stored[1], stored[0]]
+    with store.lock_for_dispatch(chunk.token, chunk.keys) as locked:
+        assert list(locked.timeouts) == [stored[2], stored[1], stored[0]]
 
 
 def test_dispatched_and_failed_timeouts_are_removed_for_good(store: TimeoutStore) -> None:
     store.store_many([timeout("a"), timeout("b")])
     chunk = store.claim(NOW, 10, "o")
 
-    with store.lock_for_dispatch(chunk.token, chunk.keys) as taken:
-        taken.close(outcomes(chunk.keys[:1]) + outcomes(chunk.keys[1:], OutcomeKind.FAILED))
+    with store.lock_for_dispatch(chunk.token, chunk.keys) as locked:
+        locked.close(outcomes(chunk.keys[:1]) + outcomes(chunk.keys[1:], OutcomeKind.FAILED))
 
     assert store.count(ALL) == 0
     assert store.find("a") == (TimeoutState.DISPATCHED, None)
@@ -58,8 +58,8 @@ def test_a_row_without_an_outcome_stays_and_can_be_claimed(store: TimeoutStore) 
     store.store_many([timeout("a"), timeout("b")])
     chunk = store.claim(NOW, 10, "o")
 
-    with store.lock_for_dispatch(chunk.token, chunk.keys) as taken:
-        taken.close(outcomes(chunk.keys[:1]))
+    with store.lock_for_dispatch(chunk.token, chunk.keys) as locked:
+        locked.close(outcomes(chunk.keys[:1]))
 
     assert ids(store.claim(NOW, 10, "o")) == ["b"]
 
@@ -68,12 +68,12 @@ def test_a_locked_row_is_left_out_for_other_dispatchers(store: TimeoutStore) -> 
     store.store_many([timeout("a"), timeout("b")])
     chunk = store.claim(NOW, 10, "o")
 
-    with store.lock_for_dispatch(chunk.token, chunk.keys) as taken:
+    with store.lock_for_dispatch(chunk.token, chunk.keys) as locked:
         with store.lock_for_dispatch(chunk.token, chunk.keys) as other:
             assert list(other.timeouts) == []
         with store.lock_for_dispatch("", chunk.keys[:1]) as other:
             assert list(other.timeouts) == []
-        taken.close(outcomes(chunk.keys))
+        locked.close(outcomes(chunk.keys))
 
     assert store.count(ALL) == 0
 
@@ -84,9 +84,9 @@ def test_keys_that_are_removed_moved_or_not_due_are_left_out(store: TimeoutStore
     store.cancel("a")
     store.reschedule("b", NOW - 5)
 
-    with store.lock_for_dispatch(chunk.token, [*chunk.keys, Key(NOW + 1, "d")]) as taken:
-        assert [one.id for one in taken.timeouts] == ["c"]
-        taken.close(outcomes([one.key for one in taken.timeouts]))
+    with store.lock_for_dispatch(chunk.token, [*chunk.keys, Key(NOW + 1, "d")]) as locked:
+        assert [one.id for one in locked.timeouts] == ["c"]
+        locked.close(outcomes([one.key for one in locked.timeouts]))
 
     assert [one.id for one in store.list(ALL)] == ["b"]
 
@@ -98,12 +98,12 @@ def test_a_control_message_with_an_id_alone_claims_on_the_spot(
     key = store.key_of("a")
     assert key == Key(NOW + 1, "a")
 
-    with store.lock_for_dispatch("", [key]) as taken:
-        early = list(taken.timeouts)
-        taken.close([])
+    with store.lock_for_dispatch("", [key]) as locked:
+        early = list(locked.timeouts)
+        locked.close([])
     clock.at = NOW + 1
-    with store.lock_for_dispatch("", [key]) as taken:
-        taken.close(outcomes([one.key for one in taken.timeouts]))
+    with store.lock_for_dispatch("", [key]) as locked:
+        locked.close(outcomes([one.key for one in locked.timeouts]))
 
     assert early == []
     assert store.find("a") == (TimeoutState.DISPATCHED, None)
@@ -115,9 +115,9 @@ def test_a_control_message_that_comes_again_finds_nothing(store: TimeoutStore) -
     chunk = store.claim(NOW, 10, "o")
     dispatch(store, chunk)
 
-    with store.lock_for_dispatch(chunk.token, chunk.keys) as taken:
-        assert list(taken.timeouts) == []
-        taken.close([])
+    with store.lock_for_dispatch(chunk.token, chunk.keys) as locked:
+        assert list(locked.timeouts) == []
+        locked.close([])
 
 
 def test_leaving_without_close_gives_back_and_says_maybe_sent(store: TimeoutStore) -> None:
@@ -139,10 +139,10 @@ def test_closing_twice_is_an_error(store: TimeoutStore) -> None:
     store.store_many([timeout("a")])
     chunk = store.claim(NOW, 10, "o")
 
-    with store.lock_for_dispatch(chunk.token, chunk.keys) as taken:
-        taken.close(outcomes(chunk.keys))
+    with store.lock_for_dispatch(chunk.token, chunk.keys) as locked:
+        locked.close(outcomes(chunk.keys))
         with pytest.raises(RuntimeError):
-            taken.close([])
+            locked.close([])
 
 
 def test_an_attempt_is_counted_and_nothing_else_changes(
@@ -152,10 +152,10 @@ def test_an_attempt_is_counted_and_nothing_else_changes(
     for attempt in range(3):
         chunk = store.claim(clock.at, 10, "o")
         clock.at += SECOND
-        with store.lock_for_dispatch(chunk.token, chunk.keys) as taken:
-            assert [one.attempts for one in taken.timeouts] == [attempt]
+        with store.lock_for_dispatch(chunk.token, chunk.keys) as locked:
+            assert [one.attempts for one in locked.timeouts] == [attempt]
             retry = outcomes(chunk.keys, OutcomeKind.RETRY)
-            taken.close([replace(one, next_try=clock.at) for one in retry])
+            locked.close([replace(one, next_try=clock.at) for one in retry])
 
     assert store.list(ALL) == [replace(timeout("a"), attempts=3, next_try=clock.at)]
 
@@ -167,13 +167,13 @@ def test_in_a_transaction_taking_comes_and_goes_with_it(sql: Stores) -> None:
 
     with rolled_back(persistence.database) as transaction:
         chunk = store.claim(NOW, 1, "o", transaction=transaction)
-        with store.lock_for_dispatch(chunk.token, chunk.keys, transaction=transaction) as taken:
-            taken.close(outcomes(chunk.keys))
+        with store.lock_for_dispatch(chunk.token, chunk.keys, transaction=transaction) as locked:
+            locked.close(outcomes(chunk.keys))
     undone = store.find("a")
     with persistence.database.begin() as transaction:
         chunk = store.claim(NOW, 1, "o", transaction=transaction)
-        with store.lock_for_dispatch(chunk.token, chunk.keys, transaction=transaction) as taken:
-            taken.close(outcomes(chunk.keys))
+        with store.lock_for_dispatch(chunk.token, chunk.keys, transaction=transaction) as locked:
+            locked.close(outcomes(chunk.keys))
 
     assert undone == (TimeoutState.PENDING, timeout("a"))
     assert store.find("a") == (TimeoutState.DISPATCHED, None)
@@ -184,10 +184,10 @@ def test_a_lapsed_claim_is_not_replaced_while_its_rows_are_locked(row_locking: S
     store.store_many([timeout("a"), timeout("b")])
     chunk = store.claim(NOW, 10, "o")
 
-    with store.lock_for_dispatch(chunk.token, chunk.keys[:1]) as taken:
+    with store.lock_for_dispatch(chunk.token, chunk.keys[:1]) as locked:
         row_locking.clock.at += 120 * SECOND
         meanwhile = store.claim(row_locking.clock.at, 10, "p")
-        taken.close(outcomes(chunk.keys[:1]))
+        locked.close(outcomes(chunk.keys[:1]))
 
     assert meanwhile.keys == ()
     assert ids(store.claim(row_locking.clock.at, 10, "p")) == ["b"]
@@ -209,11 +209,11 @@ def test_on_sqlite_sent_is_sent_even_if_the_claim_lapsed_meanwhile(sqlite: Store
     store.store_many([timeout("a"), timeout("b")])
     chunk = store.claim(NOW, 10, "o")
 
-    with store.lock_for_dispatch(chunk.token, chunk.keys) as taken:
+    with store.lock_for_dispatch(chunk.token, chunk.keys) as locked:
         sqlite.clock.at += 120 * SECOND
         later = store.claim(sqlite.clock.at, 10, "p")
         store.reschedule("b", NOW + 999 * SECOND)
-        taken.close(outcomes(chunk.keys))
+        locked.close(outcomes(chunk.keys))
 
     assert ids(later) == ["a", "b"]
     assert dispatch(store, later) == []
@@ -228,9 +228,9 @@ def test_where_dispatch_is_atomic_nothing_is_maybe_sent(sql: Stores) -> None:
     chunk = store.claim(NOW, 10, "o")
     with (
         rolled_back(persistence.database) as transaction,
-        store.lock_for_dispatch(chunk.token, chunk.keys, transaction=transaction) as taken,
+        store.lock_for_dispatch(chunk.token, chunk.keys, transaction=transaction) as locked,
     ):
-        assert len(taken.timeouts) == 1
+        assert len(locked.timeouts) == 1
     sql.clock.at += 120 * SECOND
     store.claim(sql.clock.at, 10, "o")
 
@@ -244,11 +244,11 @@ def test_a_control_message_without_its_claim_still_leaves_a_trace(row_locking: S
     store.release(chunk.token)
 
     with (
-        store.lock_for_dispatch(chunk.token, chunk.keys[:1]) as taken,
+        store.lock_for_dispatch(chunk.token, chunk.keys[:1]) as locked,
         store.lock_for_dispatch("", chunk.keys[1:]),
     ):
         claimed = store.statistics().claimed
-        taken.close([])
+        locked.close([])
 
     assert claimed == 2
     assert store.statistics().claimed == 0
@@ -320,9 +320,9 @@ def test_a_claim_on_a_row_that_a_change_held_ends_with_the_change(row_locking: S
 
     with rolled_back(persistence.database) as change:
         change.execute(lock, {"due": NOW})
-        with store.lock_for_dispatch(chunk.token, chunk.keys) as taken:
-            assert not taken.timeouts
-            taken.close([])
+        with store.lock_for_dispatch(chunk.token, chunk.keys) as locked:
+            assert not locked.timeouts
+            locked.close([])
         meanwhile = store.claim(NOW, 10, "o")
 
     assert meanwhile.keys == ()
@@ -333,9 +333,9 @@ def test_an_unconfirmed_timeout_is_maybe_sent(store: TimeoutStore) -> None:
     store.store_many([timeout("a")])
     chunk = store.claim(NOW, 10, "o")
 
-    with store.lock_for_dispatch(chunk.token, chunk.keys) as taken:
+    with store.lock_for_dispatch(chunk.token, chunk.keys) as locked:
         [key] = chunk.keys
-        taken.close(
+        locked.close(
             [
                 Outcome(
                     key=key, kind=OutcomeKind.RETRY, at=NOW, next_try=NOW + SECOND, maybe_sent=True
@@ -350,10 +350,10 @@ def test_a_release_in_doubt_leaves_a_dispatcher_at_work(store: TimeoutStore) -> 
     store.store_many([timeout("a")])
     chunk = store.claim(NOW, 10, "o")
 
-    with store.lock_for_dispatch(chunk.token, chunk.keys) as taken:
+    with store.lock_for_dispatch(chunk.token, chunk.keys) as locked:
         store.release(chunk.token, maybe_sent=True)
         again = store.claim(NOW, 10, "p")
-        taken.close(outcomes(chunk.keys))
+        locked.close(outcomes(chunk.keys))
 
     assert again.keys == ()
 

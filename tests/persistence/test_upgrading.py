@@ -155,8 +155,8 @@ def _indexes(persistence: SqlPersistence, unique: str, table: str = "") -> dict[
 
 def _install_first(database: Database, prefix: str) -> None:
     with database.begin() as connection:
-        told = {"schema": None, "prefix": prefix, "version_table": f"{prefix}timeouts_version"}
-        config = Config(attributes={**told, "connection": connection})
+        options = {"schema": None, "prefix": prefix, "version_table": f"{prefix}timeouts_version"}
+        config = Config(attributes={**options, "connection": connection})
         folder = folder_of("timeoutmgr.persistence:sql/migrations")
         config.set_main_option("script_location", str(folder))
         config.set_main_option("path_separator", "os")

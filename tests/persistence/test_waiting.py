@@ -33,9 +33,9 @@ ALL = TimeoutFilter()
 def put_off(store: TimeoutStore, *, until: int, limit: int = 1_000) -> None:
     """Claim all due timeouts, deliver none, and put their next attempt off to *until*."""
     while (chunk := store.claim(NOW, limit, "o")).keys:
-        with store.lock_for_dispatch(chunk.token, chunk.keys) as taken:
+        with store.lock_for_dispatch(chunk.token, chunk.keys) as locked:
             retries = outcomes(chunk.keys, OutcomeKind.RETRY)
-            taken.close([replace(one, next_try=until) for one in retries])
+            locked.close([replace(one, next_try=until) for one in retries])
 
 
 def test_timeouts_that_wait_for_a_retry_do_not_add_to_the_cost_of_a_claim(sql: Stores) -> None:
@@ -148,9 +148,9 @@ def test_a_partial_dispatch_measures_the_lateness_of_a_waiting_timeout(stores: S
     store.store_many([timeout("given up", NOW)])
     stores.clock.at += 1
     chunk = store.claim(stores.clock.at, 9, "o")
-    with store.lock_for_dispatch(chunk.token, chunk.keys) as taken:
+    with store.lock_for_dispatch(chunk.token, chunk.keys) as locked:
         ends = {"waits": OutcomeKind.DISPATCHED, "given up": OutcomeKind.FAILED}
-        taken.close([one for key in chunk.keys for one in outcomes([key], ends[key.id])])
+        locked.close([one for key in chunk.keys for one in outcomes([key], ends[key.id])])
 
     assert store.statistics().lateness_max == HOUR
 
@@ -176,9 +176,9 @@ def test_a_second_try_keeps_the_first_due_time(stores: Stores) -> None:
     put_off(store, until=NOW + 1)
     stores.clock.at += 1
     chunk = store.claim(stores.clock.at, 9, "o")
-    with store.lock_for_dispatch(chunk.token, chunk.keys) as taken:
+    with store.lock_for_dispatch(chunk.token, chunk.keys) as locked:
         [again] = outcomes(chunk.keys, OutcomeKind.RETRY)
-        taken.close([replace(again, next_try=NOW + SECOND)])
+        locked.close([replace(again, next_try=NOW + SECOND)])
 
     [found] = store.list(ALL)
 
@@ -189,11 +189,11 @@ def test_a_late_dispatch_does_not_move_a_cancelled_timeout(sqlite: Stores) -> No
     store = sqlite()
     store.store_many([timeout("a")])
     chunk = store.claim(NOW, 9, "o")
-    with store.lock_for_dispatch(chunk.token, chunk.keys) as taken:
+    with store.lock_for_dispatch(chunk.token, chunk.keys) as locked:
         sqlite.clock.at = NOW + 61 * SECOND  # the fence has fallen
         assert store.cancel("a") is CancelResult.MAYBE_SENT
         [again] = outcomes(chunk.keys, OutcomeKind.RETRY)
-        taken.close([replace(again, next_try=NOW + HOUR)])
+        locked.close([replace(again, next_try=NOW + HOUR)])
 
     assert store.find("a") == (TimeoutState.CANCELLED, None)
     assert store.list(ALL) == []

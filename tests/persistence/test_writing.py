@@ -57,5 +57,5 @@ def test_without_copy_a_batch_is_stored_once_and_dispatched(
     assert store.claim(NOW, 20, "o").keys == ()
 
 
-def test_a_settings_file_can_turn_copy_off() -> None:
+def test_a_settings_file_can_disable_copy() -> None:
     assert arguments(SqlPersistence, {"copy": False}) == {"settings": SqlSettings(copy=False)}

@@ -30,7 +30,7 @@ def test_an_endpoint_works_on_with_one_connection_for_all_its_threads(
     party = Party(place, persistence=SqlPersistence(narrow)).start()
     errors: list[BaseException] = []
 
-    def look() -> None:
+    def reading() -> None:
         for _ in range(50):
             try:
                 party.endpoint.timeouts.count()
@@ -39,7 +39,7 @@ def test_an_endpoint_works_on_with_one_connection_for_all_its_threads(
             except BaseException as error:
                 errors.append(error)
 
-    threads = [threading.Thread(target=look) for _ in range(4)]
+    threads = [threading.Thread(target=reading) for _ in range(4)]
     for thread in threads:
         thread.start()
     sent = [party.endpoint.send_local("Ping", n, delay=SOON).message_id for n in range(50)]
@@ -58,9 +58,9 @@ def test_messages_wait_while_every_connection_is_busy_and_then_go_on(
 ) -> None:
     party = Party(place, persistence=SqlPersistence(narrow)).start()
     party.telemetry.wait_for("polls", 1)
-    with ExitStack() as taken:
+    with ExitStack() as in_use:
         for _ in range(2):
-            taken.enter_context(narrow.read())
+            in_use.enter_context(narrow.read())
 
         sent = [party.endpoint.send_local("Ping", n, delay=SOON).message_id for n in range(5)]
         party.telemetry.wait_for("storage_failures", 1, timeout=30)

@@ -76,13 +76,13 @@ class ScriptedStore(MemoryTimeoutStore):
         transaction: Transaction | None = None,
     ) -> AbstractContextManager[LockedTimeouts]:
         self._called("lock_for_dispatch", transaction)
-        return self._taken(super().lock_for_dispatch(token, keys, ahead=ahead))
+        return self._locked(super().lock_for_dispatch(token, keys, ahead=ahead))
 
     @contextmanager
-    def _taken(self, taking: AbstractContextManager[LockedTimeouts]) -> Iterator[LockedTimeouts]:
-        with taking as taken:
+    def _locked(self, taking: AbstractContextManager[LockedTimeouts]) -> Iterator[LockedTimeouts]:
+        with taking as locked:
             self.after.get("lock_for_dispatch", lambda: None)()
-            yield taken if self.tells_its_time else _Silent(taken)
+            yield locked if self.tells_its_time else _Silent(locked)
 
     def record(self, token: str, mine: Sequence[Timeout], outcomes: Sequence[Outcome]) -> None:
         self._called("close")
@@ -121,6 +121,6 @@ class ScriptedStore(MemoryTimeoutStore):
 class _Silent:
     """Locked rows of a store without ``now``, its own time."""
 
-    def __init__(self, taken: LockedTimeouts) -> None:
-        self.timeouts = taken.timeouts
-        self.close = taken.close
+    def __init__(self, locked: LockedTimeouts) -> None:
+        self.timeouts = locked.timeouts
+        self.close = locked.close

@@ -69,12 +69,16 @@ def test_large_bodies_are_fetched_in_portions(shelf: Shelf, store: SqlDelayedMes
             looks.append(statement)
 
     event.listen(store.database.engine, "before_cursor_execute", note)
-    portions = [fetched_and_removed(shelf, store) for _ in range(2)]
+    sub_batches = [fetched_and_removed(shelf, store) for _ in range(2)]
     event.remove(store.database.engine, "before_cursor_execute", note)
-    portions.append(fetched_and_removed(shelf, store))
+    sub_batches.append(fetched_and_removed(shelf, store))
 
-    assert [one for portion in portions for one in portion] == stored
-    assert [[one.id for one in portion] for portion in portions] == [["t0", "t1"], ["t2"], ["t3"]]
+    assert [one for sub_batch in sub_batches for one in sub_batch] == stored
+    assert [[one.id for one in sub_batch] for sub_batch in sub_batches] == [
+        ["t0", "t1"],
+        ["t2"],
+        ["t3"],
+    ]
     assert len(looks) == 2  # none twice, to see whether there is more
 
 
