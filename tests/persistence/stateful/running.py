@@ -21,7 +21,7 @@ TRYING: Final = settings(
 CATCHING: Final = settings(
     TRYING,
     derandomize=True,  # a fault that is known must be caught in every run
-    max_examples=400,
+    max_examples=2_000,
     phases=[Phase.generate],
 )
 

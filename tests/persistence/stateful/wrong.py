@@ -140,7 +140,7 @@ class TakesWhatIsInHand(Wrong):
 
 
 class ForgetsTheDoubt(Wrong):
-    def _mark(self, keys: Sequence[Key] | frozenset[Key]) -> None:
+    def _flag_maybe_sent(self, keys: Sequence[Key] | frozenset[Key]) -> None:
         return
 
 
