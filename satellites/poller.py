@@ -311,9 +311,13 @@ class Poller:
         if at is not None:
             self._run_at(at)
 
-    def poll_now(self) -> None:
-        """Poll now: another process may have stored a timeout that this poller has not seen."""
-        at = self._schedule.wake(self._clock.now())
+    def poll_now(self, due: Micros | None = None) -> None:
+        """Poll now, or at *due* of the store's clock, unless a poll comes sooner.
+
+        Another process may have stored a timeout that this poller has not seen.
+        """
+        now = self._clock.now()
+        at = self._schedule.wake(now if due is None else due - self._offset + _AFTER_DUE)
         if at is not None:
             self._run_at(at)
 

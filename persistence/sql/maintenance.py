@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
@@ -23,7 +23,7 @@ from sqlalchemy import (
     update,
 )
 
-from timeoutmgr.contracts import ProcessRecord, Wakeups
+from timeoutmgr.contracts import ProcessRecord, WakePoller, Wakeups
 from timeoutmgr.contracts.reports import LIVE
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database import Database
@@ -55,14 +55,14 @@ class _Kind:
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat:
-    """The answer of the database to a heartbeat, if its statement can return values.
+    """The answer of the database to a heartbeat.
 
-    *ahead*: the lead of the database's clock, without the time of the commit; *has_others*: whether
-    another process of the endpoint is alive.
+    *has_others* says whether another process of the endpoint is alive; *ahead*, by how much the
+    database's clock is ahead, the commit's time left out, if the heartbeat's statement returns it.
     """
 
+    has_others: bool
     ahead: Micros | None = None
-    has_others: bool = False
 
 
 class StoreMaintenance:
@@ -143,8 +143,8 @@ class StoreMaintenance:
         """Do the next short step for the partitions, if any; return whether more is to be done."""
         return self._partitions.step()
 
-    def wakeups(self, wake: Callable[[], None]) -> Wakeups | None:
-        """Return the wakeups that call *wake* if another process asks for a poll."""
+    def wakeups(self, wake: WakePoller) -> Wakeups:
+        """Return the wakeups that call *wake* if another process has stored a timeout."""
         return wakeups_of(self._context, wake, lambda: self._has_others)
 
     def heartbeat(self, owner: str, state: Mapping[str, str]) -> Micros | None:
@@ -165,23 +165,21 @@ class StoreMaintenance:
         has_others = _has_others(context, owner)
         own = update(processes).where(processes.c.owner == owner)
         own = own.values(heartbeat=context.now_value, state=state)
-        # One statement but for the first: an idle process is to leave the database alone.
+        # PostgreSQL needs one statement but for the first: an idle process is to leave the database
+        # alone.
         is_postgresql = connection.dialect.name == "postgresql"
         if is_postgresql:
             before = context.clock.now()
             row = connection.execute(own.returning(processes.c.heartbeat, has_others)).one_or_none()
             if row is not None:
                 ahead = int(row[0]) - (before + context.clock.now()) // 2
-                return Heartbeat(ahead if context.has_database_clock else None, bool(row[1]))
-        elif connection.execute(own).rowcount:
-            return Heartbeat()
-        now = context.now(connection)
-        process = {"owner": owner, "endpoint": context.endpoint, "host": context.node}
-        first = {"pid": os.getpid(), "started": now, "heartbeat": now, "state": state}
-        insert_missing(connection, processes, [process | first])
-        if not is_postgresql:
-            return Heartbeat()
-        return Heartbeat(has_others=bool(connection.execute(select(has_others)).scalar_one()))
+                return Heartbeat(bool(row[1]), ahead if context.has_database_clock else None)
+        if is_postgresql or not connection.execute(own).rowcount:
+            now = context.now(connection)
+            process = {"owner": owner, "endpoint": context.endpoint, "host": context.node}
+            first = {"pid": os.getpid(), "started": now, "heartbeat": now, "state": state}
+            insert_missing(connection, processes, [process | first])
+        return Heartbeat(bool(connection.execute(select(has_others)).scalar_one()))
 
     def unregister_process(self, owner: str) -> None:
         """Remove the heartbeat of *owner*, which stopped cleanly."""

@@ -1,37 +1,125 @@
-"""How the processes of one endpoint ask each other for a poll: NOTIFY, or a file's time.
+"""How a poller hears of the timeouts that the endpoint's other processes store.
 
-MySQL and MariaDB have no such way: there a poller finds the timeouts of another process up to one
-interval later. To wait for the end of the other process' session lock was tried and left (ADR 19):
-on PostgreSQL a statement that waits for an advisory lock keeps its snapshot, so that no dead row
-of the database could be vacuumed while two processes live.
+A process asks the others for a poll: by NOTIFY, or by a file's time. A question that was never
+asked, since its process died, and a server without NOTIFY are made up for by a peek at the next due
+time while another process lives. To wait for the end of the other process' session lock was tried
+and left (ADR 19): on PostgreSQL a statement that waits for an advisory lock keeps its snapshot, so
+that no dead row of the database could be vacuumed while two processes live.
 """
 
 from __future__ import annotations
 
+import logging
 import os
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
-from timeoutmgr.contracts import Wakeups
+from timeoutmgr.contracts import WakePoller, Wakeups
 from timeoutmgr.database.notifications import NOTIFY, NotificationListener, channel_of
 from timeoutmgr.database.session_locks import owner_folder
 from timeoutmgr.errors import StorageUnavailable
+from timeoutmgr.message.instants import Micros
+from timeoutmgr.message.redaction import on_one_line
 
+from .claim.due_keys import DueKeys, go_by_key
 from .context import StoreContext
 
+logger = logging.getLogger(__name__)
 
-def wakeups_of(
-    context: StoreContext, wake: Callable[[], None], has_others: Callable[[], bool]
-) -> Wakeups | None:
+PEEK_EVERY: Final = 1.0
+"""Seconds between two peeks on a server without NOTIFY."""
+PEEK_SELDOM: Final = 5.0
+"""Seconds between two peeks where the other processes ask: only an unasked question is missed."""
+_COMMIT: Final = 1_000_000
+"""Microseconds that a commit may take: the next peek still sees a timeout due meanwhile."""
+
+
+def wakeups_of(context: StoreContext, wake: WakePoller, has_others: Callable[[], bool]) -> Wakeups:
     """Return the wake-ups of the endpoint; *has_others* says whether another process lives."""
     name = f"stored in {context.tables.timeouts.fullname} for {context.endpoint}"
+    way: Wakeups | None = None
     if context.database.is_sqlite:
-        return FileWakeups(owner_folder(context.database) / channel_of(name), wake)
-    if context.database.dialect.name == "postgresql":
-        return NotifyWakeups(context, channel_of(name), wake, has_others)
-    return None
+        way = FileWakeups(owner_folder(context.database) / channel_of(name), wake)
+    elif context.database.dialect.name == "postgresql":
+        way = NotifyWakeups(context, channel_of(name), wake, has_others)
+    return DuePeek(context, wake, has_others, way)
+
+
+class DuePeek:
+    """A thread that reads the next due time now and then, beside the *way* to ask, if there is one.
+
+    So the poller learns when the next timeout is due, whichever process stored it and whatever
+    became of that process. While no other process lives the thread reads nothing.
+    """
+
+    def __init__(
+        self,
+        context: StoreContext,
+        wake: WakePoller,
+        has_others: Callable[[], bool],
+        way: Wakeups | None = None,
+    ) -> None:
+        self._context: Final = context
+        self._keys: Final = DueKeys(context)
+        self._wake = wake
+        self._has_others = has_others
+        self._way = way
+        self._every: Final = PEEK_EVERY if way is None else PEEK_SELDOM
+        self._seen: Micros = context.clock.now()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def notify(self) -> None:
+        """Ask all other processes for a poll; without a way, their peeks find the timeout."""
+        if self._way is not None:
+            self._way.notify()
+
+    def check(self) -> None:
+        """Start peeking if there is another process; the heartbeat has told."""
+        if self._way is not None:
+            self._way.check()
+        if self._has_others() and self._thread is None:
+            self._stop.clear()
+            self._thread = threading.Thread(
+                target=self._run, name="timeoutmgr-due-peek", daemon=True
+            )
+            self._thread.start()
+
+    def close(self) -> None:
+        """Stop peeking and listening; return when the thread is gone."""
+        self._stop.set()
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.join()
+        if self._way is not None:
+            self._way.close()
+
+    def _run(self) -> None:
+        while not self._stop.wait(self._every):
+            if not self._has_others():
+                continue
+            try:
+                self._peek()
+            except Exception as error:
+                # Any error of a driver: the poller itself tells of an outage.
+                logger.debug(
+                    "due peek of %s did not read the next due time: %s",
+                    self._context.endpoint,
+                    on_one_line(error),
+                    extra={"event": "due_peek_failed", "endpoint": self._context.endpoint},
+                )
+
+    def _peek(self) -> None:
+        """Read the first due time that had not passed at the peek before, and wake the poller."""
+        with self._context.database.read() as connection:
+            go_by_key(connection)
+            now, due = self._keys.upcoming(connection, self._seen - _COMMIT)
+        self._seen = now if self._context.has_database_clock else self._context.clock.now()
+        if due is not None:
+            self._wake(due)
 
 
 class NotifyWakeups:
@@ -41,7 +129,7 @@ class NotifyWakeups:
         self,
         context: StoreContext,
         channel: str,
-        wake: Callable[[], None],
+        wake: WakePoller,
         has_others: Callable[[], bool],
     ) -> None:
         self._database: Final = context.database
@@ -77,7 +165,7 @@ class NotifyWakeups:
 class FileWakeups:
     """The time of a file beside a SQLite database, set by the process that asks."""
 
-    def __init__(self, path: Path, wake: Callable[[], None]) -> None:
+    def __init__(self, path: Path, wake: WakePoller) -> None:
         self._path: Final = path
         self._wake = wake
         self._seen = self._time()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import event
 
+from tests.persistence.making import SECOND, timeout
 from tests.satellites.polling import RECEIVE, SOON, Watching
 from tests.support.clock import FakeClock
 from tests.support.makers import a_breaker
@@ -19,6 +21,8 @@ from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import Wakeups
 from timeoutmgr.database import Database
 from timeoutmgr.persistence import SqlPersistence
+from timeoutmgr.persistence.sql.store import SqlTimeoutStore
+from timeoutmgr.persistence.sql.wakeups import DuePeek
 from timeoutmgr.satellites.poller import Poller, PollTimeouts
 from timeoutmgr.sender.sender import SessionPool
 
@@ -31,11 +35,12 @@ from timeoutmgr.clock import SystemClock
 from timeoutmgr.persistence import SqlPersistence
 from timeoutmgr.satellites.timeout_manager.wakeups import OtherPollers
 
-url, prefix = sys.argv[1:]
+url, prefix, asks = sys.argv[1:]
 clock = SystemClock()
 store = SqlPersistence(url, prefix=prefix).timeouts("e", clock)
 others = OtherPollers(
-    store.wakeups(lambda: None), endpoint="e", interval=timedelta(minutes=1), now=clock.now
+    store.wakeups(lambda _due=None: None), endpoint="e", interval=timedelta(minutes=1),
+    now=clock.now,
 )
 others.start()
 store.heartbeat("child", {})
@@ -43,44 +48,27 @@ print("lives", flush=True)
 sys.stdin.readline()
 due = clock.now() + 2 * SECOND
 store.store_many([timeout("a", due)])
-others.stored(due)
+if asks == "asks":
+    others.stored(due)
 print("stored", flush=True)
 sys.stdin.read()
 """
 
 
-@pytest.mark.parametrize("kind", ["sqlite", "postgres"])
-def test_a_timeout_of_a_killed_process_is_claimed_when_due(
-    kind: str, unique: str, request: pytest.FixtureRequest
+@pytest.mark.parametrize("asks", ["asks", "dies before it asks"])
+@pytest.mark.parametrize("kind", ["sqlite", "postgres", "mysql"])
+def test_timeout_of_a_killed_process_is_claimed_when_it_is_due(
+    kind: str, asks: str, unique: str, request: pytest.FixtureRequest
 ) -> None:
     url, prefix = request.getfixturevalue(f"{kind}_url"), f"{unique}_"
     persistence = SqlPersistence(url, prefix=prefix)
     persistence.install()
     store = persistence.timeouts("e", SystemClock())
-    telemetry, transport = Watching(), FakeTransport("control")
-    poller = Poller(
-        PollTimeouts(
-            store=store,
-            queue="control",
-            owner="survivor",
-            mode=RECEIVE,
-            chunk=100,
-            clock=SystemClock(),
-            new_id=lambda: "c",
-            telemetry=telemetry,
-        ),
-        interval=timedelta(hours=1),
-        sessions=SessionPool(transport),
-        fetch=a_breaker(FakeClock(), 1),
-        ready=lambda: None,
-        clock=SystemClock(),
-        telemetry=telemetry,
-        on_clock_offset=lambda _seconds: None,
-    )
+    telemetry = Watching()
+    poller = _poller(store, telemetry)
     wakeups = store.wakeups(poller.poll_now)
-    assert wakeups is not None
     child = subprocess.Popen(
-        [sys.executable, "-c", _CHILD, url, prefix],
+        [sys.executable, "-c", _CHILD, url, prefix, asks],
         cwd=_ROOT,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
@@ -93,23 +81,43 @@ def test_a_timeout_of_a_killed_process_is_claimed_when_due(
             assert child.stdout.readline() == "lives\n"
             store.heartbeat("survivor", {})  # now the survivor knows that it is not alone
             poller.start()
-            polls = 1
-            assert telemetry.reaches("polls", polls)
+            assert telemetry.reaches("polls", 1)
             wakeups.check()
             if kind == "postgres":
-                polls += 1  # the first check: notifications before LISTEN were lost
-                assert telemetry.reaches("polls", polls)
+                assert telemetry.reaches("polls", 2)  # for a NOTIFY before the connection listened
             child.stdin.write("store\n")
             child.stdin.flush()
             assert child.stdout.readline() == "stored\n"
-            assert _reaches(telemetry, "polls", polls + 1, wakeups)
         finally:
             child.kill()
 
-    assert telemetry.reaches("timeouts_claimed", 1)
+    assert _reaches(telemetry, "timeouts_claimed", 1, wakeups)
     wakeups.close()
     poller.stop()
     persistence.close()
+
+
+def _poller(store: SqlTimeoutStore, telemetry: Watching) -> Poller:
+    """Return a poller that polls once an hour unless it is asked."""
+    return Poller(
+        PollTimeouts(
+            store=store,
+            queue="control",
+            owner="survivor",
+            mode=RECEIVE,
+            chunk=100,
+            clock=SystemClock(),
+            new_id=lambda: "c",
+            telemetry=telemetry,
+        ),
+        interval=timedelta(hours=1),
+        sessions=SessionPool(FakeTransport("control")),
+        fetch=a_breaker(FakeClock(), 1),
+        ready=lambda: None,
+        clock=SystemClock(),
+        telemetry=telemetry,
+        on_clock_offset=lambda _seconds: None,
+    )
 
 
 def test_a_process_that_is_alone_listens_on_no_connection(unique: str, postgres_url: str) -> None:
@@ -117,8 +125,7 @@ def test_a_process_that_is_alone_listens_on_no_connection(unique: str, postgres_
     persistence.install()
     store = persistence.timeouts("e", SystemClock())
     opened = _connections_apart(persistence.database)
-    wakeups = store.wakeups(lambda: None)
-    assert wakeups is not None
+    wakeups = store.wakeups(lambda _due=None: None)
 
     for _heartbeat in range(2):
         store.heartbeat("alone", {})
@@ -139,10 +146,8 @@ def test_a_process_does_not_ask_itself(
     persistence.install()
     heard = Watching()
     one, other = (persistence.timeouts("e", SystemClock()) for _ in range(2))
-    mine = one.wakeups(lambda: heard.count("mine"))
-    theirs = other.wakeups(lambda: heard.count("theirs"))
-    assert mine is not None
-    assert theirs is not None
+    mine = one.wakeups(lambda _due=None: heard.count("mine"))
+    theirs = other.wakeups(lambda _due=None: heard.count("theirs"))
     for owner, store in (("other", other), ("one", one), ("other", other)):
         store.heartbeat(owner, {})
     for wakeups in (mine, theirs):
@@ -161,14 +166,56 @@ def test_a_process_does_not_ask_itself(
     persistence.close()
 
 
-@pytest.mark.parametrize("url", ["mysql_url"])
-def test_a_server_without_a_way_to_ask_has_no_wakeups(
-    url: str, unique: str, request: pytest.FixtureRequest
+@pytest.mark.parametrize("kind", ["sqlite", "postgres", "mysql"])
+def test_a_process_that_is_alone_peeks_at_nothing(
+    kind: str, unique: str, request: pytest.FixtureRequest
 ) -> None:
-    persistence = SqlPersistence(request.getfixturevalue(url), prefix=f"{unique}_")
+    persistence = SqlPersistence(request.getfixturevalue(f"{kind}_url"), prefix=f"{unique}_")
+    persistence.install()
+    store = persistence.timeouts("e", SystemClock())
+    wakeups = store.wakeups(lambda _due=None: None)
 
-    assert persistence.timeouts("e", SystemClock()).wakeups(lambda: None) is None
+    store.heartbeat("alone", {})
+    wakeups.check()
+    assert "timeoutmgr-due-peek" not in _threads()
+
+    persistence.timeouts("e", SystemClock()).heartbeat("other", {})
+    store.heartbeat("alone", {})
+    wakeups.check()
+    assert "timeoutmgr-due-peek" in _threads()
+    wakeups.close()
+    assert "timeoutmgr-due-peek" not in _threads()
     persistence.close()
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgres", "mysql"])
+def test_a_peek_tells_the_first_due_time_that_has_not_passed(
+    kind: str, unique: str, request: pytest.FixtureRequest
+) -> None:
+    persistence = SqlPersistence(request.getfixturevalue(f"{kind}_url"), prefix=f"{unique}_")
+    persistence.install()
+    store = persistence.timeouts("e", SystemClock())
+    heard, told = Watching(), set()
+
+    def tell(due: int | None = None) -> None:
+        told.add(due)
+        heard.count("told")
+
+    peek = DuePeek(store.context, tell, lambda: True)
+    now = store.now()
+    dues = [now - 3600 * SECOND, now + 3600 * SECOND, now + 7200 * SECOND]
+    store.store_many([timeout(f"t{due}", due) for due in dues])
+
+    peek.check()
+    assert heard.reaches("told", 1)
+    peek.close()
+
+    assert told == {dues[1]}
+    persistence.close()
+
+
+def _threads() -> set[str]:
+    return {thread.name for thread in threading.enumerate()}
 
 
 def _reaches(telemetry: Watching, event: str, count: int, wakeups: Wakeups) -> bool:

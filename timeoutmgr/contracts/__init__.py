@@ -51,6 +51,7 @@ from timeoutmgr.contracts.stores import (
     LockedTimeouts,
     MeasuresPurge,
     TimeoutStore,
+    WakePoller,
     WakesProcesses,
     Wakeups,
 )
@@ -147,6 +148,7 @@ __all__ = [
     "Transport",
     "TransportCapabilities",
     "TransportSession",
+    "WakePoller",
     "WakesProcesses",
     "Wakeups",
 ]

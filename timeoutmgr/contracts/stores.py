@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Protocol, runtime_checkable
 
@@ -261,6 +261,14 @@ class MeasuresPurge(Protocol):
         ...
 
 
+class WakePoller(Protocol):
+    """A call that asks this process' poller for a poll."""
+
+    def __call__(self, due: Micros | None = None, /) -> None:
+        """Ask for a poll at *due* of the store's clock; None asks for a poll now."""
+        ...
+
+
 class Wakeups(Protocol):
     """Asks the pollers of an endpoint's other processes for a poll, and is asked by them."""
 
@@ -281,6 +289,6 @@ class Wakeups(Protocol):
 class WakesProcesses(Protocol):
     """A store whose processes can ask each other for a poll; no store needs to."""
 
-    def wakeups(self, wake: Callable[[], None]) -> Wakeups | None:
+    def wakeups(self, wake: WakePoller) -> Wakeups | None:
         """Return wakeups that call *wake* when another process asks; None if there is no way."""
         ...

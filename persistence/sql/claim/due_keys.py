@@ -53,6 +53,7 @@ class DueKeys:
             .limit(bindparam("limit"))
         )
         self._next_due: Final = select(func.min(due)).where(*mine, due > now)
+        self._upcoming: Final = select(context.now_column, self._next_due.scalar_subquery())
 
     def first(self, connection: Connection, start: Key, limit: int) -> Sequence[Row[Any]]:
         """Return the first rows there are from *start* on: due, id, now."""
@@ -75,6 +76,11 @@ class DueKeys:
     def next_due(self, connection: Connection, until: Micros) -> Micros | None:
         """Return the first due time after *until*."""
         return _micros(connection.execute(self._next_due, {"now": until}).scalar_one())
+
+    def upcoming(self, connection: Connection, behind: Micros) -> tuple[Micros, Micros | None]:
+        """Return the database's clock, and the first due time after *behind*; one statement."""
+        now, due = connection.execute(self._upcoming, {"now": behind}).one()
+        return int(now), _micros(due)
 
 
 def go_by_key(connection: Connection) -> None:
