@@ -1,8 +1,7 @@
-"""A worker with 256 MiB for data consumes large bodies from RabbitMQ: how many MiB it needs.
+"""A worker with 256 MiB for data consumes large bodies from a queue: how many MiB it needs.
 
 The worker is ``harness/bounded.py``. It is fed slowly, so that no queue holds more than a few
-bodies more than the worker has in hand. On Redis and PostgreSQL the worker dies as yet: there a
-body is in memory several times while it is received.
+bodies more than the worker has in hand.
 """
 
 import json
@@ -36,7 +35,7 @@ WORKER = Path(__file__).parent / "harness" / "bounded.py"
 def main() -> None:
     parser = options(__doc__)
     parser.add_argument(
-        "--on", nargs="+", default=["rabbitmq"], help="transports; also redis, postgres, sqlite"
+        "--on", nargs="+", default=["rabbitmq", "redis", "postgres", "sqlite"], help="transports"
     )
     given = parsed(parser, count=1_000, quick=60)
     with servers(*given.on) as around:

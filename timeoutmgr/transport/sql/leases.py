@@ -16,6 +16,7 @@ from timeoutmgr.database import Database
 from timeoutmgr.database.session_locks import SessionLocks
 from timeoutmgr.errors import LeaseLost
 from timeoutmgr.message.instants import duration_micros
+from timeoutmgr.transport.batch import BATCH_BYTES, sub_batches
 from timeoutmgr.transport.sql.envelopes import LeasedRow, LeaseTag
 from timeoutmgr.transport.sql.settings import SqlQueueSettings
 from timeoutmgr.transport.sql.statements import LeaseStatements
@@ -26,6 +27,9 @@ LARGEST_LEASE: Final = 500
 
 
 _ANY_SIZE: Final = 2**31 - 1
+_SLICE: Final = 2 * 1024 * 1024
+"""Bytes of a large body that PostgreSQL sends at a time. It sends them as hexadecimal text, and the
+driver holds the text, its own buffer of up to twice that, and the bytes: 112 MiB for 16 MiB."""
 
 
 class Leases:
@@ -94,7 +98,7 @@ class Leases:
 
         most = min(limit, LARGEST_LEASE)
         # So many of the largest that are read at once are no more than there is room for.
-        inline = _ANY_SIZE if room is None else room // most
+        inline = _ANY_SIZE if room is None else min(min(room, BATCH_BYTES) // most, _SLICE)
 
         def lease(connection: Connection) -> list[LeasedRow]:
             found = connection.execute(
@@ -118,11 +122,10 @@ class Leases:
         return self._database.run(lease)
 
     def _with_bodies(self, rows: Sequence[Row[Any]], connection: Connection) -> list[LeasedRow]:
-        large = [row.sequence for row in rows if row.body is None]
+        large = [row for row in rows if row.body is None]
         bodies: dict[int, bytes] = {}
-        if large:
-            read = connection.execute(self._statements.bodies, {"sequences": large})
-            bodies = {row.sequence: row.body for row in read}
+        for some in sub_batches(large, BATCH_BYTES, lambda row: int(row.size)):
+            bodies |= self._bodies(some, connection)
         return [
             LeasedRow(
                 sequence=row.sequence,
@@ -137,6 +140,23 @@ class Leases:
             )
             for row in rows
         ]
+
+    def _bodies(self, rows: Sequence[Row[Any]], connection: Connection) -> dict[int, bytes]:
+        [first, *others] = rows
+        if connection.dialect.name == "postgresql" and first.size > _SLICE and not others:
+            return {first.sequence: self._in_slices(first, connection)}
+        sequences = [row.sequence for row in rows]
+        read = connection.execute(self._statements.bodies, {"sequences": sequences})
+        return {row.sequence: row.body for row in read}
+
+    def _in_slices(self, row: Row[Any], connection: Connection) -> bytes:
+        where = {"sequence": row.sequence, "length": _SLICE}
+        starts = range(1, int(row.size) + 1, _SLICE)
+        slices = (
+            connection.execute(self._statements.body_slice, {**where, "start": start})
+            for start in starts
+        )
+        return b"".join(each.scalar_one() for each in slices)
 
     def renew(self, tags: Collection[LeaseTag]) -> None:
         """Move on the end of leases; leases that were lost or settled meanwhile are left out."""

@@ -2,7 +2,18 @@
 
 from typing import Any, Final
 
-from sqlalchemy import Select, bindparam, case, delete, func, insert, literal_column, select, update
+from sqlalchemy import (
+    LargeBinary,
+    Select,
+    bindparam,
+    case,
+    delete,
+    func,
+    insert,
+    literal_column,
+    select,
+    update,
+)
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.sql.expression import BindParameter, ColumnElement, Executable, Insert
 
@@ -114,11 +125,13 @@ class LeaseStatements(DeadOwnerStatements):
         messages, chosen = tables.messages.c, terms.chosen
         self.needs_now: Final = dialect.now is None
 
-        # --- leases: queue, limit, inline, now; me, sequences, lease
-        mine = messages.lease_owner == bindparam("me")
+        # --- leases: queue, limit, inline, now; me, sequences, lease; sequence, start, length
         size = func.length(messages.body)
         self.probe: Final = select(messages.sequence).where(terms.in_queue, terms.free).limit(1)
         self.bodies: Final = select(messages.sequence, messages.body).where(chosen)
+        self.body_slice: Final = select(
+            func.substr(messages.body, bindparam("start"), bindparam("length"), type_=LargeBinary())
+        ).where(messages.sequence == bindparam("sequence"))
         self.free_rows: Final[Select[Any]] = (
             select(
                 messages.sequence,

@@ -12,16 +12,29 @@ from kombu.transport import virtual
 _DEFECT = "timeoutmgr-defect"
 
 
+class ReadPayload(dict[str, Any]):
+    """A payload with the *item* of the broker that it was read from; a message empties it."""
+
+    def __init__(self, payload: dict[str, Any], item: bytes) -> None:
+        super().__init__(payload)
+        self.item = item
+
+
 class RawMessage(virtual.Message):
     """A message whose constructor cannot fail; *defect* names the unreadable part.
 
     Its tag and the queue that it goes back to are ours: the sender may have copied the tag and
-    queue in the payload from another message, or invented them.
+    queue in the payload from another message, or invented them. The body is kept once: until the
+    message is settled it may take most of the memory of a worker.
     """
 
     def __init__(self, queue: str, payload: Any, channel: Any = None, **_: Any) -> None:
         # Not calling kombu's constructors, which decompress by a header, is the point.
         whole = _table(payload)
+        self._item: bytes | None = None
+        if isinstance(payload, ReadPayload):
+            self._item = payload.item
+            payload.clear()  # kombu's frames keep it, with the body as text
         properties = _table(whole.get("properties"))
         headers = _table(whole.get("headers"))
         defect = whole.get(_DEFECT)
@@ -45,10 +58,14 @@ class RawMessage(virtual.Message):
         self.properties = properties
         self.content_type = whole.get("content-type")
         self.content_encoding = whole.get("content-encoding")
+        self._is_base64 = False
+        self._was_text = isinstance(whole.get("body"), str)
         self.body = self._read_body(whole.get("body"), properties.get("body_encoding"))
         self._state = "RECEIVED"
         self._decoded_cache = None
         # Stored while unacknowledged, and put back; kombu needs it in this shape.
+        if self._was_text:
+            del whole["body"]  # made again from the body where it is put back
         self._raw = {
             **whole,
             "headers": dict(headers),
@@ -59,12 +76,22 @@ class RawMessage(virtual.Message):
 
     @property
     def held_bytes(self) -> int:
-        """The bytes of the body, in both forms in which it is kept until it is settled."""
-        return len(self.body) + len(self._raw.get("body") or "")
+        """The bytes of the body, which is all that is kept of it until it is settled."""
+        return len(self.body)
 
     def serializable(self) -> dict[str, Any]:
         """Return the payload to put back into the queue: the same, body and headers untouched."""
-        return {**self._raw, "headers": dict(self.headers)}
+        payload = {**self._raw, "headers": dict(self.headers)}
+        if self._is_base64:
+            payload["body"] = base64.b64encode(self.body).decode()
+        elif self._was_text:
+            payload["body"] = self.body.decode("utf-8", "surrogatepass")
+        return payload
+
+    def pop_item(self) -> bytes | None:
+        """Return the item that was read, once, if kombu can put it back as it is."""
+        item, self._item = self._item, None
+        return item
 
     def _read_body(self, body: Any, encoding: Any) -> bytes:
         if body is None:
@@ -74,7 +101,9 @@ class RawMessage(virtual.Message):
             return repr(body).encode("utf-8", "replace")
         if encoding == "base64":
             try:
-                return base64.b64decode(body, validate=True)
+                decoded = base64.b64decode(body, validate=True)
+                self._is_base64 = True
+                return decoded
             except (binascii.Error, ValueError):
                 self.defect = self.defect or "the body is not base64, as it says"
         return body.encode("utf-8", "surrogatepass")
