@@ -56,6 +56,20 @@ def test_a_sign_on_any_connection_ends_the_silence(time: Time) -> None:
         assert answers.silence() == 1
 
 
+def test_a_sign_does_not_shorten_the_wait_of_the_oldest_call(time: Time) -> None:
+    answers = Answers()
+    waits = [answers.oldest()]
+    with answers.waiting(None):
+        time.at += 10
+        with answers.waiting(None):
+            answers.sign()
+            time.at += 1
+            waits.append(answers.oldest())
+    waits.append(answers.oldest())
+
+    assert waits == [0, 11, 0]
+
+
 def test_the_shortest_bound_counts_between_the_least_and_the_most() -> None:
     answers = Answers()
     bounds = [answers.bound]

@@ -5,16 +5,18 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import timedelta
 
 import pytest
+from sqlalchemy import create_engine, text
 
 from tests.acceptance.place import Party
 from tests.outage.conftest import MakePlace
 from tests.services.private import PrivateServer
 from timeoutmgr import CriticalErrorContext
 from timeoutmgr.contracts import answers
+from timeoutmgr.errors import StorageUnavailable
 from timeoutmgr.satellites import TimeoutManager
 from timeoutmgr.testing import Inbox
 from timeoutmgr.testing.faultproxy import FaultProxy
@@ -107,6 +109,51 @@ def test_an_endpoint_stops_without_a_server_that_hangs(
     assert len(later) > len(party.inbox.arrived)
     assert any("which hangs" in line for line in said)
     assert not any("did not end within" in line for line in said)
+
+
+@pytest.mark.parametrize("kind", ["postgres", "mysql"])
+def test_an_endpoint_stops_without_a_call_that_hangs_while_others_are_answered(
+    make_place: MakePlace,
+    rabbitmq_url: str,
+    kind: str,
+    request: pytest.FixtureRequest,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    place = make_place(transport=rabbitmq_url, store=request.getfixturevalue(f"{kind}_url"))
+    party = Party(place).start()
+    party.inbox.wait_for_id(party.endpoint.send_local("Ping", 1, delay=0).message_id)
+    engine = create_engine(place.store_url)
+    # The database answers every call but the removal of the heartbeat.
+    with engine.begin() as connection, asked_all_the_time(party):
+        lock = text("SELECT owner FROM timeoutmgr_processes WHERE endpoint = :name FOR UPDATE")
+        assert connection.execute(lock, {"name": place.name}).all()
+        with caplog.at_level(logging.WARNING):
+            party.endpoint.close()
+    engine.dispose()
+
+    said = [record.getMessage() for record in caplog.records]
+    assert any("which hangs" in line for line in said)
+    assert not any("did not end within" in line for line in said)
+
+
+@contextmanager
+def asked_all_the_time(party: Party) -> Iterator[None]:
+    """Have other calls of the party's process answered by its databases while the block runs."""
+    over = threading.Event()
+
+    def ask() -> None:
+        with suppress(StorageUnavailable):  # once the process gives the database up
+            while not over.wait(0.1):
+                for database in party.endpoint._parts.databases:
+                    database.ping()
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()
 
 
 def _is_asked_in_vain(party: Party) -> bool:

@@ -78,6 +78,12 @@ class Answers:
             oldest = min((since for since, _ in self._waiting.values()), default=None)
         return 0.0 if oldest is None else time.monotonic() - max(oldest, self._last_sign)
 
+    def oldest(self) -> float:
+        """Return for how many seconds the oldest call has been waiting, signs or not."""
+        with self._lock:
+            since = min((since for since, _ in self._waiting.values()), default=None)
+        return 0.0 if since is None else time.monotonic() - since
+
     def give_up(self) -> None:
         """End the waiting calls, and fail each further call at once, until ``resume``."""
         with self._lock:

@@ -2,11 +2,12 @@
 
 import logging
 import threading
+import time
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from typing import Final
 
-from timeoutmgr.contracts.answers import Answering
+from timeoutmgr.contracts.answers import Answering, Answers
 from timeoutmgr.errors import StorageUnavailable
 from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.resilience.breakers import OutageBreaker
@@ -18,6 +19,9 @@ _OVERDUE: Final = 5.0
 _SHORTEST: Final = 1.0
 _GRACE: Final = 3.0
 """Seconds that a process which ends waits for a server that says nothing."""
+_PATIENCE: Final = 6.0
+"""Seconds that it waits for one call, while the server answers other calls: a lock, a connection
+that is lost without a word. A process ends within 10 seconds."""
 _CHECK_EVERY: Final = 0.2
 
 
@@ -57,14 +61,22 @@ class SilenceWatch:
 
 @contextmanager
 def hurrying(servers: Collection[Answering]) -> Iterator[None]:
-    """Give up the *servers* that are silent for some seconds while the block runs."""
-    done = threading.Event()
+    """Give up the *servers* that leave a call unanswered for too long while the block runs."""
+    done, begun = threading.Event(), time.monotonic()
+
+    def hangs(answers: Answers) -> bool:
+        waited = min(answers.oldest(), time.monotonic() - begun)
+        return answers.silence() > _GRACE or waited > _PATIENCE
 
     def watch() -> None:
         while not done.wait(_CHECK_EVERY):
             for server in servers:
-                if server.unanswered.silence() > _GRACE and not server.unanswered.is_given_up:
-                    logger.warning("endpoint stops without %s, which hangs", server.describe())
+                if not server.unanswered.is_given_up and hangs(server.unanswered):
+                    logger.warning(
+                        "endpoint stops without %s, which hangs",
+                        server.describe(),
+                        extra={"event": "server_given_up"},
+                    )
                     server.unanswered.give_up()
 
     thread = threading.Thread(target=watch, name="timeoutmgr-hurry", daemon=True)
