@@ -14,10 +14,14 @@ from harness.workers import Spec, Worker, installed
 RATE = 1_000
 _OLD = 20_000
 """Old timeouts for each second: more than are removed, so that there are some to the end."""
+_APART = SECOND // RATE
+"""Microseconds between two old rows, as if they had been dispatched at RATE. If they were closer
+together, the lag would grow however many are removed, and housekeeping would hurry to the end."""
 _LEAD = 3 * SECOND
 _KEYS = f"""
 INSERT INTO {pending.PREFIX}timeout_keys (endpoint, id, due, version, state, closed_at)
-SELECT %(endpoint)s, gen_random_uuid()::text, %(at)s + n, 0, 'dispatched', %(at)s + n
+SELECT %(endpoint)s, gen_random_uuid()::text, %(at)s + n * {_APART}, 0, 'dispatched',
+    %(at)s + n * {_APART}
 FROM generate_series(1, %(count)s) n
 """
 _HISTORY = f"""
