@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Final
 
-from timeoutmgr.database import one_connection_serves
+from timeoutmgr.database import as_database, one_connection_serves
 from timeoutmgr.deadletter.acknowledgements import ACKNOWLEDGEMENTS, SettleStoredCopies
 from timeoutmgr.deadletter.levels import AcceptedMessages, JournalingRules
 from timeoutmgr.deadletter.manager import QueueManager

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
     from sqlalchemy.orm import Session
 
-    from timeoutmgr.contracts.delivery_options import Delivery
+    from timeoutmgr.contracts.delivery_options import DeliveryOptions
 
 logger = logging.getLogger(__name__)
 
@@ -213,7 +213,7 @@ class Endpoint:
         message_id: str | None = NOT_GIVEN,
         content_type: str | None = NOT_GIVEN,
         time_to_be_received: timedelta | None = NOT_GIVEN,
-        delivery: "Delivery | None" = NOT_GIVEN,
+        delivery: "DeliveryOptions | None" = NOT_GIVEN,
         cancellable: bool = NOT_GIVEN,
         on_conflict: OnConflict | ConflictName | None = NOT_GIVEN,
     ) -> Sent:
@@ -271,7 +271,7 @@ class Endpoint:
         message_id: str | None = NOT_GIVEN,
         content_type: str | None = NOT_GIVEN,
         time_to_be_received: timedelta | None = NOT_GIVEN,
-        delivery: "Delivery | None" = NOT_GIVEN,
+        delivery: "DeliveryOptions | None" = NOT_GIVEN,
         cancellable: bool = NOT_GIVEN,
         on_conflict: OnConflict | ConflictName | None = NOT_GIVEN,
     ) -> Sent:

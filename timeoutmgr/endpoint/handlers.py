@@ -35,7 +35,7 @@ from timeoutmgr.transport.work import Work
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-    from timeoutmgr.contracts.delivery_options import Delivery
+    from timeoutmgr.contracts.delivery_options import DeliveryOptions
 
 logger = logging.getLogger(__name__)
 
@@ -144,7 +144,7 @@ class HandlerContext:
         message_id: str | None = NOT_GIVEN,
         content_type: str | None = NOT_GIVEN,
         time_to_be_received: timedelta | None = NOT_GIVEN,
-        delivery: "Delivery | None" = NOT_GIVEN,
+        delivery: "DeliveryOptions | None" = NOT_GIVEN,
         cancellable: bool = NOT_GIVEN,
         on_conflict: OnConflict | ConflictName | None = NOT_GIVEN,
     ) -> Sent:
@@ -182,7 +182,7 @@ class HandlerContext:
         message_id: str | None = NOT_GIVEN,
         content_type: str | None = NOT_GIVEN,
         time_to_be_received: timedelta | None = NOT_GIVEN,
-        delivery: "Delivery | None" = NOT_GIVEN,
+        delivery: "DeliveryOptions | None" = NOT_GIVEN,
         cancellable: bool = NOT_GIVEN,
         on_conflict: OnConflict | ConflictName | None = NOT_GIVEN,
     ) -> Sent:
@@ -202,7 +202,7 @@ class HandlerContext:
         message_id: str | None = NOT_GIVEN,
         content_type: str | None = NOT_GIVEN,
         time_to_be_received: timedelta | None = NOT_GIVEN,
-        delivery: "Delivery | None" = NOT_GIVEN,
+        delivery: "DeliveryOptions | None" = NOT_GIVEN,
         cancellable: bool = NOT_GIVEN,
         on_conflict: OnConflict | ConflictName | None = NOT_GIVEN,
     ) -> Sent:

@@ -126,6 +126,7 @@ class LeaseStatements(DeadOwnerStatements):
         self.needs_now: Final = dialect.now is None
 
         # --- leases: queue, limit, inline, now; me, sequences, lease; sequence, start, length
+        mine = messages.lease_owner == bindparam("me")
         size = func.length(messages.body)
         self.probe: Final = select(messages.sequence).where(terms.in_queue, terms.free).limit(1)
         self.bodies: Final = select(messages.sequence, messages.body).where(chosen)
