@@ -70,7 +70,7 @@ def test_a_call_that_waits_is_seen_and_fails_once_redis_is_given_up(
         session.ping()
 
 
-def test_an_error_answer_of_redis_counts_as_a_sign_of_life(transport: KombuTransport) -> None:
+def test_an_error_answer_of_redis_counts_as_an_answer(transport: KombuTransport) -> None:
     session: Any
     with closing(transport.session()) as session, session._used("test") as link:
         before = transport.unanswered.signs
