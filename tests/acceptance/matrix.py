@@ -87,7 +87,7 @@ SERVED: Final = tuple(
     if "durable" in pair.capabilities
     or pair in (Pair("redis", "postgres"), Pair("memory", "memory"))
 )
-"""Every pair that keeps messages, and two pairs that may lose them: one with Redis, and memory."""
+"""Every pair that keeps messages, and two pairs that may lose them: Redis, and memory."""
 EACH_ONCE: Final = (*REPRESENTATIVE, Pair("redis", "postgres"), Pair("memory", "memory"))
 """Each transport and each store, for a claim that does not depend on how the two fit together."""
 
