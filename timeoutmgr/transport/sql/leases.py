@@ -80,8 +80,8 @@ class Leases:
     ) -> list[LeasedRow]:
         """Lease up to *limit* rows of *queue*, in their order, and return them.
 
-        If the bodies are more than *room* bytes together, lease the first rows that fit, at least
-        one row.
+        If the bodies are more than *room* bytes together, or than BATCH_BYTES, lease the first rows
+        that fit, at least one row: a pump settles a batch before it receives the next.
 
         The delivery count excludes this delivery. The leases are committed when this returns; if
         this raises, the last argument of *before_commit* may be leased all the same. An owner that
@@ -98,7 +98,9 @@ class Leases:
 
         most = min(limit, LARGEST_LEASE)
         # So many of the largest that are read at once are no more than there is room for.
-        inline = _ANY_SIZE if room is None else min(min(room, BATCH_BYTES) // most, _SLICE)
+        if room is not None:
+            room = min(room, BATCH_BYTES)
+        inline = _ANY_SIZE if room is None else min(room // most, _SLICE)
 
         def lease(connection: Connection) -> list[LeasedRow]:
             found = connection.execute(
@@ -106,6 +108,8 @@ class Leases:
             ).all()
             rows = self._with_bodies(_fitting(found, room), connection)
             if rows:
+                if any(row.size > _SLICE for row in rows):
+                    self._database.note_large_body()
                 before_commit([(row.sequence, row.delivery_count + 1) for row in rows])
                 connection.execute(
                     self._statements.lease,
