@@ -14,8 +14,8 @@ MUTANTS = (
         name="messages out of their order",
         promise="Messages of a queue are handed out in the order in which they came.",
         file=_STATEMENTS,
-        before="front, order = in_queue, [messages.sequence]",
-        after="front, order = in_queue, [messages.sequence.desc()]",
+        before="self.order = self.in_queue, [messages.sequence]",
+        after="self.order = self.in_queue, [messages.sequence.desc()]",
         tests=(
             f"{_TESTS}/test_queue.py::"
             "test_messages_arrive_in_the_order_in_which_they_were_sent[sqlite]",
@@ -25,8 +25,8 @@ MUTANTS = (
         name="a leased message is free for all",
         promise="A leased message goes to nobody else.",
         file=_STATEMENTS,
-        before="free = (messages.available_at <= now) & (messages.lease_until <= now)",
-        after="free = messages.available_at <= now",
+        before="(messages.available_at <= self.now) & (messages.lease_until <= self.now)",
+        after="messages.available_at <= self.now",
         tests=(
             f"{_TESTS}/test_leases.py::test_a_leased_message_goes_to_no_receiver_of_another_transport[sqlite]",
         ),
