@@ -65,7 +65,7 @@ def main() -> None:
         report = Report("Beside others, due at one instant", settings)
         cases = {OURS: partial(drained, spec, given.count)}
         for name, peer in peers.items():
-            # procrastinate needs minutes for a job that needs others seconds; its rate is even.
+            # procrastinate needs minutes, other libraries seconds, for a job; its rate is even.
             few = given.slow or given.count // 4
             count = few if peer.module == "procrastinate_at" else given.count
             cases[name] = partial(run, peer, count)

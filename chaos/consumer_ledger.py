@@ -145,7 +145,7 @@ class ConsumerLedger:
 
 
 def _own_file(url: str) -> Engine:
-    # A process that is paused in the middle of a commit blocks all others until it continues.
+    # A process that is paused in the middle of a commit blocks all processes until it continues.
     engine = create_engine(url, connect_args={"timeout": _PATIENCE})
 
     @event.listens_for(engine, "connect")

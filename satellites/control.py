@@ -51,7 +51,7 @@ def read_control(message: Message) -> ChunkOrder | SingleOrder:
         timeout_id = message.headers.get(headers.TIMEOUT_ID)
         if not timeout_id:
             raise MessageRejected(
-                f"message {message.id!r:.80} is no control message; expected header "
+                f"message {message.id!r:.80} is not a control message; expected header "
                 f"{headers.TIMEOUT_ID!r} or {headers.CHUNK_VERSION!r}"
             )
         return SingleOrder(_encodable(timeout_id, message))

@@ -203,7 +203,9 @@ class StoreTimeouts:
     def _timeout_of(self, message: Message) -> Timeout:
         order = self._read(message)
         if not isinstance(order, Timeout):
-            raise InvalidMessage(f"message {message.id!r:.80} is no timeout and cannot be stored")
+            raise InvalidMessage(
+                f"message {message.id!r:.80} is not a timeout; it cannot be stored"
+            )
         return order
 
     def _dispatch_due(self, timeouts: Sequence[Timeout], work: Work) -> list[Timeout]:
@@ -369,8 +371,8 @@ def _kept(message: Message) -> tuple[str, ...]:
         found = None
     if not isinstance(found, list) or not all(isinstance(each, str) for each in found):
         raise MessageRejected(
-            f"the order {message.id!r:.80} to clear timeouts has a body that is no list of the ids "
-            "to keep; expected a JSON list of texts"
+            f"the order {message.id!r:.80} to clear timeouts has a body that is not a list of "
+            "the ids to keep; expected a JSON list of texts"
         )
     return tuple(found)
 

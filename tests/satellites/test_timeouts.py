@@ -441,7 +441,7 @@ def test_a_clear_leaves_the_timeouts_that_it_names_whenever_they_were_sent() -> 
 def test_a_clear_whose_body_lists_no_ids_is_rejected(body: bytes) -> None:
     order = a_message("c1", body, clear_timeouts="True", saga_id="s1", keeps_timeouts="True")
 
-    with pytest.raises(MessageRejected, match="no list of the ids to keep"):
+    with pytest.raises(MessageRejected, match="not a list of the ids to keep"):
         Counter().take(order)
 
 
@@ -494,7 +494,7 @@ def test_stored_timeouts_are_counted() -> None:
 
 
 def test_past_the_queue_only_a_timeout_can_be_stored() -> None:
-    with pytest.raises(InvalidMessage, match="no timeout"):
+    with pytest.raises(InvalidMessage, match="not a timeout"):
         Counter().step.store_directly([wake_manager("x", LATER, "w").message], None)
 
 

@@ -271,7 +271,7 @@ class FaultProxy:
 
     def _stop_listening(self) -> None:
         if self._listener is not None:
-            self._accept(self._listener)  # those that the kernel has let in already
+            self._accept(self._listener)  # connections that the kernel has let in already
             self._loop.remove_reader(self._listener)
             self._listener.close()
             self._listener = None
@@ -336,7 +336,7 @@ class FaultProxy:
 
 def _bound(port: int) -> socket.socket:
     made = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-    # Two sockets have one port: a bound one that keeps it, and one that listens or does not.
+    # Two sockets share the port: a bound socket keeps it, another socket listens or does not.
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
     made.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     made.setblocking(False)

@@ -139,6 +139,6 @@ class PrefetchWindow:
     def misfits(self, older: int) -> bool:
         """Return whether the window is so far off that to change it is worth some round trips.
 
-        *older* messages in hand came to an earlier consumer, and are beside this window.
+        *older* unacknowledged messages came to an earlier consumer, outside of this window.
         """
         return self.fitting >= 2 * (older + self.size) or 2 * self.fitting <= self.size

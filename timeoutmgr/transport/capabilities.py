@@ -1,4 +1,4 @@
-"""Which combinations of transport, store and mode keep the promises; the others are refused."""
+"""The check that a combination of transport, store and mode keeps the promises."""
 
 from timeoutmgr.contracts import (
     StoreCapabilities,

@@ -12,14 +12,14 @@ from timeoutmgr.message.message import Message
 StoreDirectly: TypeAlias = Callable[
     [Sequence[Message], Transaction | None], Sequence[RepeatKind | None]
 ]
-"""Stores messages that were routed to the manager past its queue, in the transaction given.
+"""Stores messages that were routed to the manager past its queue, in the given transaction.
 
-Returns for each message what came of it if its id was used before; None for a new id. Raises
+Returns for each message the kind of repeat if its id was used before; None for a new id. Raises
 IdInUse.
 """
 
 Examine: TypeAlias = Callable[[Message, Transaction], RepeatKind | None]
-"""Returns what would become of a message if it were stored; changes nothing. Raises IdInUse."""
+"""Returns the kind of repeat of a message, or None; stores nothing. Raises IdInUse."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,7 @@ class DirectStorage:
     """Storing past the queue: in a caller's transaction, or in bulk.
 
     *database* is the database of the store. *start* readies a delayed message store in which no
-    installer has run; *examine* is None for a store that does not tell of used ids.
+    installer has run; *examine* is None for a store that cannot find used ids.
     """
 
     database: SharedDatabase | None

@@ -139,7 +139,7 @@ def retry(
     *,
     prepare: Prepare = without_failure,
 ) -> list[RetriedMessage]:
-    """Retry or delete the selected messages of an error queue; all others go back at the end.
+    """Retry or delete the selected messages of an error queue; all other messages go back last.
 
     *prepare* makes the message to send. The run ends when the queue is empty. A message that
     fails again meanwhile, and so comes back, is left for the next run. Raises QueueMissing and

@@ -18,7 +18,7 @@ MOST_BROWSED: Final = 60_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FailureRecord:
-    """The failure of a message, as its headers tell it; None for a missing header."""
+    """The failure of a message, read from its headers; None for a missing header."""
 
     message_id: str
     exception: str | None

@@ -39,7 +39,7 @@ _NOTES = {
     Family.AMQP: "confirmed sends; an unacknowledged message comes back at once",
     Family.REDIS: "kombu pops before it tracks, and Redis syncs once a second: needs accept_loss",
     Family.MEMORY: "for tests: ends with the process; needs accept_loss",
-    Family.UNTESTED: "untested: nobody has seen it keep its promises; needs accept_loss",
+    Family.UNTESTED: "untested: no test has shown that it keeps its promises; needs accept_loss",
 }
 
 
@@ -160,7 +160,7 @@ class KombuTransport:
         return self._amqp_session(window)
 
     def relay(self, queue: str, *, prefetch: int) -> Relay:
-        """Return what passes messages of *queue* on whole; only on an AMQP broker."""
+        """Return a relay of whole messages of *queue*; only on an AMQP broker."""
         if self._family is not Family.AMQP:
             raise ConfigurationError(
                 f"{self.describe()} has no delay levels; only RabbitMQ has (amqp://)"

@@ -64,7 +64,7 @@ _NEED_CONSENT["sentinel"] = _NEED_CONSENT["redis"]
 for _scheme in ("sqs", "pgmq", "gcpubsub", "azureservicebus"):
     _NEED_CONSENT[_scheme] = (
         Family.UNTESTED,
-        "it acknowledges for real, but is untested here: nobody has seen it keep its promises",
+        "it acknowledges for real, but no test has shown that it keeps its promises",
     )
 
 _MEANT: Final = {"rabbitmq": "amqp", "rabbit": "amqp", "rabbitmqs": "amqps", "valkey": "redis"}

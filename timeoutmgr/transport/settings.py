@@ -75,7 +75,7 @@ class KombuSettings:
 
 
 def check_management_url(url: str) -> None:
-    """Raise ConfigurationError where *url* is neither ``off`` nor one that HTTP has."""
+    """Raise ConfigurationError if *url* is neither ``off`` nor a URL of HTTP."""
     if url == "off":
         return
     parts = urlsplit(url)

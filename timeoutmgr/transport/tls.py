@@ -116,7 +116,7 @@ def broker_link(url: str, settings: KombuSettings, *, redis: bool) -> BrokerLink
 
 
 def is_this_machine(url: str) -> bool:
-    """Return whether what *url* names is reached without a network, as far as names tell."""
+    """Return whether the host of *url* is this machine, judged by its name."""
     host = (urlsplit(url).hostname or "localhost").rstrip(".")
     if host == "localhost" or host.endswith(".localhost") or host == socket.gethostname().lower():
         return True

@@ -43,7 +43,7 @@ class RawChannel(pyamqp.Channel):
     cancelled: Callable[[], None] | None = None
 
     def dispatch_method(self, method_sig: tuple[int, int], payload: bytes, content: Any) -> None:
-        """Pass deliveries to *deliver*, all else to py-amqp; tell *cancelled* of an end."""
+        """Pass deliveries to *deliver*, other frames to py-amqp; call *cancelled* at an end."""
         if method_sig == spec.Basic.Deliver and self.deliver is not None:
             # The exchange and routing key behind these need not be UTF-8, and are not read.
             (_, tag, redelivered), _ = loads("sLb", payload, 4)

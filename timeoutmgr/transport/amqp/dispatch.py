@@ -37,8 +37,8 @@ class EncodedMessage:
 class Started:
     """Messages on their way, and the answers so far, in order.
 
-    *first* is the tag of the first, and the tags of the others follow it. Unwritten messages are at
-    the end, and have an answer from the beginning.
+    *first* is the tag of the first message; the next messages have the next tags. Unwritten
+    messages are at the end, and have an answer from the beginning.
     """
 
     publishings: Sequence[EncodedMessage]

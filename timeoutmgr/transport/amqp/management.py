@@ -1,4 +1,4 @@
-"""RabbitMQ's management API: the policies that apply to queues, which AMQP does not tell."""
+"""RabbitMQ's management API: the policies of queues, which AMQP does not show."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def management_api(url: str, settings: KombuSettings) -> ManagementApi | None:
 
 
 class Unanswered(Exception):
-    """The management API does not tell; the text says why."""
+    """The management API gave no answer; the text says why."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -37,7 +37,7 @@ _INVALID: Final = re.compile(r"invalid (?:arg|type) ")
 
 
 class UnreadableProperties(Exception):
-    """The broker does not tell the properties of a queue; the text says why."""
+    """The broker does not show the properties of a queue; the text says why."""
 
 
 def probe(channel: Any, name: str, expected: Mapping[str, object]) -> QueueProperties | None:

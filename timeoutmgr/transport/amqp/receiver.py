@@ -187,7 +187,7 @@ class RabbitMQReceiver:
         )
 
     def _older(self) -> int:
-        """Return how many messages in hand came to an earlier consumer; they are the first."""
+        """Return the number of unacknowledged messages of an earlier consumer; they come first."""
         return sum(1 for _ in itertools.takewhile(lambda n: n <= self._last_older, self._unacked))
 
     @property
@@ -274,7 +274,7 @@ class RabbitMQReceiver:
         if self._connection is not None and self._connection.broken is not None:
             reason = self._connection.broken
             self._let_go(reason)
-            # Met between two calls (a missed heartbeat): for the messages in hand it is now.
+            # Lost between two calls (a missed heartbeat): unacknowledged messages learn it now.
             if not reopen:
                 raise TransportUnavailable(f"{what} failed: the connection was lost: {reason}")
         if self._connection is None:
@@ -332,7 +332,7 @@ def _discard(_number: int, _redelivered: bool, _content: RawContent) -> None:
 
 
 def _death(raw_headers: Any) -> Death | None:
-    """Return the newest entry of x-death, which a broker writes; nonsense is nobody's death."""
+    """Return the newest entry of x-death, which a broker writes; None if malformed."""
     entries = raw_headers.get("x-death") if isinstance(raw_headers, dict) else None
     newest = entries[0] if isinstance(entries, list) and entries else None
     if not isinstance(newest, dict):

@@ -32,7 +32,7 @@ _HEADERS: Final = "application_headers"
 
 @dataclass(frozen=True, slots=True)
 class Relayed:
-    """A message in hand, with its *headers* as they came."""
+    """An unacknowledged message, with its *headers* as they came."""
 
     received: Received
     headers: Mapping[str, Any]

@@ -148,7 +148,7 @@ class RabbitMQSession:
     def finish(
         self, connection: AmqpConnection, window: ConfirmWindow, started: Started
     ) -> list[SendResult]:
-        """Return what became of what was *started* in *window*, which is *connection*'s."""
+        """Finish the messages *started* in the *window* of *connection*; return their results."""
         with _held(connection, "sending"):
             results = window.finish(started)
         self._part_with_spent(connection, window)

@@ -20,7 +20,7 @@ LeaseTag = tuple[int, int]
 
 
 class LeasedRow(NamedTuple):
-    """A message as it is leased; *delivery_count* is the one before this delivery."""
+    """A leased message; *delivery_count* is the count before this delivery."""
 
     sequence: int
     message_id: str

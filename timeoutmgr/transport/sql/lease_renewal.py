@@ -30,9 +30,9 @@ class Holder(Protocol):
 class LeaseRenewer:
     """One daemon thread that renews the leases of all holders, three times in a lease.
 
-    It renews the owner's session lock every *owner_check* seconds: an owner that lost the lock to a
-    broken connection seems dead, and others would free its leases. Then it also gives back leases
-    that an outage kept their holder from giving back.
+    The thread renews the owner's session lock every *owner_check* seconds: an owner that lost the
+    lock to a broken connection seems dead, and other owners would free its leases. Then the thread
+    also gives back leases that an outage kept their holder from giving back.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class LeaseRenewer:
         self._leases.release_session_lock()
 
     def renew(self) -> int:
-        """Renew all leases in hand once; return how many. Raises StorageUnavailable."""
+        """Renew all held leases once; return their number. Raises StorageUnavailable."""
         tags = self._held()
         self._leases.renew(tags)
         return len(tags)

@@ -63,7 +63,7 @@ class SqlQueues:
         self._known: dict[str, float] = {}
 
     def create(self, names: Collection[str], dead_letter_to: str | None = None) -> None:
-        """Create the queues that do not exist; leave the others as they are."""
+        """Create the queues that do not exist; change no existing queue."""
         # In one order, so that two processes that create the same queues do not deadlock.
         rows = [
             {"name": name, "dead_letter_to": dead_letter_to, "created": self._clock.now()}

@@ -34,7 +34,7 @@ class QueueMarkers:
         self._table: Final = tables.markers
 
     def read(self, endpoint: str) -> str | None:
-        """Return the marker of *endpoint*, if there is one."""
+        """Return the marker of *endpoint*, or None."""
         table = self._table.c
         with self._database.read() as connection:
             found = connection.execute(select(table.marker).where(table.endpoint == endpoint))
@@ -150,7 +150,7 @@ class SqlSession:
             return self.queues.count(queue)
 
     def borne_marker(self, endpoint: str, expected: str | None) -> str | None:
-        """Return the marker of *endpoint*, if there is one."""
+        """Return the marker of *endpoint*, or None."""
         with as_transport(self.database):
             return self.markers.read(endpoint)
 
@@ -211,7 +211,7 @@ class SqlSession:
                 manager.__exit__(None, None, None)
 
     def now(self, *, transaction: Transaction | None = None) -> Micros | None:
-        """Return the database's clock, read in *transaction* if one is given; None on SQLite."""
+        """Return the database's clock, read in the given *transaction*; None on SQLite."""
         if self.database.dialect.now is None:
             return None
         with as_transport(self.database):

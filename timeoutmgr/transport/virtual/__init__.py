@@ -1,1 +1,1 @@
-"""kombu's virtual transports: Redis, memory, and others."""
+"""kombu's virtual transports: Redis, memory and the like."""

@@ -200,7 +200,7 @@ class RedisSession(VirtualSession):
     """A session as over any virtual transport, with a key for each endpoint's marker."""
 
     def borne_marker(self, endpoint: str, expected: str | None) -> str | None:
-        """Return the marker of *endpoint*, if there is one."""
+        """Return the marker of *endpoint*, or None."""
         with self._used("reading a marker") as link:
             found = link.channel.client.get(_KEY.format(endpoint))
         return None if found is None else bytes(found).decode("utf-8", "replace")

@@ -1,4 +1,4 @@
-"""The markers that tell to which store the queues of an endpoint belong."""
+"""The markers that name the store of an endpoint's queues."""
 
 from sqlalchemy import Column, MetaData, Table
 
