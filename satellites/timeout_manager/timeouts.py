@@ -306,9 +306,9 @@ def _on_conflict(message: Message) -> OnConflict:
     try:
         asked = OnConflict(given)
     except ValueError as error:
-        known = " or ".join(OnConflict)
+        known = ", ".join(OnConflict)
         raise MessageRejected(
-            f"header {headers.ON_CONFLICT!r} must be {known}, got {given!r:.60}"
+            f"header {headers.ON_CONFLICT!r}: expected {known}; got {given!r:.60}"
         ) from error
     if asked is OnConflict.REPLACE:
         # Only this instant tells the order of two replacements.
