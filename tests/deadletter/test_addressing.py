@@ -57,10 +57,10 @@ def test_names_of_a_nodes_own_queues_are_readable(text: str, address: NodeQueueA
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("DIRECT=OS:elsewhere\\billing", "of host 'elsewhere'"),
-        ("DIRECT=HTTP://n1/MSMQ/billing", "of host 'n1'"),
+        ("DIRECT=OS:elsewhere\\billing", "has host 'elsewhere'"),
+        ("DIRECT=HTTP://n1/MSMQ/billing", "has host 'n1'"),
         ("DIRECT=OS:elsewhere\\SYSTEM$;DEADXACT", "known: n1, n2"),
-        (f"MACHINE={GUID[:-1]}0;DEADXACT", "no such node"),
+        (f"MACHINE={GUID[:-1]}0;DEADXACT", "no dead letters here"),
         ("DIRECT=OS:.\\a,DIRECT=OS:.\\b", "several queues"),
         (f"PUBLIC={GUID}", "directory service"),
         ("MULTICAST=224.0.0.1:80", "directory service"),

@@ -1,4 +1,4 @@
-"""Dead-letter queues: what could not be delivered, why, and on which node."""
+"""Dead-letter queues: undeliverable messages, with the reason and the node."""
 
 from timeoutmgr.contracts.delivery_options import DeliveryOptions
 from timeoutmgr.contracts.message_classes import AcknowledgeLevel, JournalLevel, MessageClass

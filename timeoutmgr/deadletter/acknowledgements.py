@@ -1,4 +1,4 @@
-"""Acknowledgements: control messages to whom a message asks to be told, and what reads them."""
+"""Acknowledgements: control messages about the end of a delivery, and the step that reads them."""
 
 import uuid
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from timeoutmgr.telemetry import Telemetry
 from timeoutmgr.transport.work import Work
 
 ACKNOWLEDGEMENTS: Final = ".Acknowledgements"
-"""Behind an endpoint's name: the queue to which final acknowledgements of its messages come."""
+"""Suffix of an endpoint's name: the queue for final acknowledgements of its messages."""
 _REASON: Final = "TimeoutManager.Reason"
 _NAMESPACE: Final = uuid.UUID("c1f6a3e8-2f0b-5c8e-9a47-6f1d3b5a7e90")
 
@@ -29,9 +29,9 @@ _NAMESPACE: Final = uuid.UUID("c1f6a3e8-2f0b-5c8e-9a47-6f1d3b5a7e90")
 def acknowledgement(
     message: Message, queue: str, to: str, message_class: int, at: Micros, reason: str = ""
 ) -> Outgoing:
-    """Return the control message that tells *to* how the delivery of *message* to *queue* ended.
+    """Return the control message for *to* on how the delivery of *message* to *queue* ended.
 
-    Its id follows from what it says: telling twice is telling once, for who looks at ids.
+    Its id is a hash of its content: a receiver that compares ids sees a repeat as a repeat.
     """
     message_id = uuid.uuid5(
         _NAMESPACE, f"{len(message.id)}:{message.id}{message_class}:{to}:{queue}"
@@ -60,9 +60,9 @@ def final_acknowledgement(
     at: Micros,
     reason: str = "",
 ) -> Outgoing:
-    """Return what tells the source of *message*, which keeps a copy, how its delivery ended.
+    """Return the message by which the source of *message*, which keeps a copy, learns its end.
 
-    Raises InvalidMessage where *limits* let no message go to that source: it names itself.
+    Raises InvalidMessage if *limits* forbid that source: the message itself names its source.
     """
     source = delivery.source_queue or ""
     check_destination(source, limits)
@@ -78,7 +78,7 @@ def requested_acknowledgements(
     at: Micros,
     reason: str = "",
 ) -> list[Outgoing]:
-    """Return what *message* asked to have sent to its admin queue when it ends so."""
+    """Return the acknowledgements that *message* requests for its admin queue at this end."""
     if delivery.admin_queue is None or not delivery.acknowledge.asks_for(message_class):
         return []
     return [acknowledgement(message, queue, delivery.admin_queue, message_class, at, reason)]
@@ -86,7 +86,7 @@ def requested_acknowledgements(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettleStoredCopies:
-    """The step on ``<endpoint>.Acknowledgements``: each settles the copy that its source kept."""
+    """The step on ``<endpoint>.Acknowledgements``: each message settles a copy of the source."""
 
     manager: QueueManager
     telemetry: Telemetry
@@ -95,7 +95,7 @@ class SettleStoredCopies:
     log: ChannelLog = field(default_factory=lambda: ChannelLog("acknowledgements without a copy"))
 
     def __call__(self, batch: Sequence[Received], work: Work) -> None:
-        """Settle what *batch* tells of; raises MessageRejected for what is no acknowledgement."""
+        """Settle the copies that *batch* names; raise MessageRejected for any other message."""
         for received in batch:
             key, message_class, reason = _read(received.message)
             transaction = work.transaction if self.joins else None
@@ -108,7 +108,7 @@ class SettleStoredCopies:
             )
             reach("deadletters.acknowledged")
             self.telemetry.count("final_acknowledgements" if settled else "acknowledged_unknown")
-            if settled is not Placement.PLACED:  # no row is left that could name the channel
+            if settled is not Placement.PLACED:  # no row is left for the channel
                 self.log.note(received, self.manager.store.clock.monotonic())
 
 
@@ -118,11 +118,12 @@ def _read(message: Message) -> tuple[tuple[str, str], int, str]:
     about, queue = given.get(headers.CORRELATION_ID), given.get(names.TARGET_QUEUE)
     if not (code.isascii() and code.isdigit() and len(code) < 9 and is_well_formed(int(code))):
         raise MessageRejected(
-            f"message {message.id!r:.80} is no acknowledgement: class {code[:20]!r}"
+            f"message {message.id!r:.80} is not an acknowledgement: header {names.CLASS!r} is "
+            f"{code[:20]!r}, expected the number of a message class"
         )
     if not about or not queue:
         raise MessageRejected(
-            f"acknowledgement {message.id!r:.80} does not say of which message and queue; expected "
-            f"headers {headers.CORRELATION_ID!r} and {names.TARGET_QUEUE!r}"
+            f"acknowledgement {message.id!r:.80} lacks its message or queue; expected headers "
+            f"{headers.CORRELATION_ID!r} and {names.TARGET_QUEUE!r}"
         )
     return (about, queue), int(code), given.get(_REASON, "")

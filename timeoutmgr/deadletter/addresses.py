@@ -1,4 +1,4 @@
-"""What a queue name means here: a queue of the transport, or one that a node has of itself."""
+"""Addresses behind queue names: queues of the transport, and the own queues of a node."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ _KINDS: Final = {
 }
 
 Nodes: TypeAlias = Callable[[], Mapping[str, str]]
-"""Returns the nodes that are known, each with its GUID; asked only where a name needs it."""
+"""Returns the known nodes, each with its GUID; called only if a name needs them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class QueueAddress:
 
 @dataclass(frozen=True, slots=True)
 class NodeQueueAddress:
-    """A queue that *node* has of itself; the journal of *queue* where that is one's."""
+    """An own queue of *node*; with *queue*, the journal of that queue."""
 
     node: str
     kind: NodeQueue
@@ -48,7 +48,7 @@ Address: TypeAlias = QueueAddress | NodeQueueAddress
 
 
 def read_name(text: str) -> FormatName | None:
-    r"""Return the format name or path name in *text*; None for a plain queue name.
+    r"""Return the format name or path name in *text*, or None for a plain queue name.
 
     A path name begins with ``.\``, or has a part that only path names have. Raises
     InvalidQueueName.
@@ -59,9 +59,9 @@ def read_name(text: str) -> FormatName | None:
 
 
 def resolve(text: str, here: str, nodes: Nodes) -> Address:
-    """Return what *text*, as it is given to node *here*, stands for.
+    """Return the address that *text*, given to node *here*, stands for.
 
-    Raises InvalidQueueName for what breaks the grammar, InvalidMessage for what is no queue here.
+    Raises InvalidQueueName if *text* breaks the grammar, InvalidMessage if it is not a queue here.
     """
     name = read_name(text)
     match name:
@@ -70,8 +70,8 @@ def resolve(text: str, here: str, nodes: Nodes) -> Address:
         case DirectName():
             if name.protocol.is_web or not _is_here(name.host, here):
                 raise InvalidMessage(
-                    f"queue name {text!r} is of host {name.host!r}; queues are reached through the "
-                    f"transport, so name them plainly, or with '.' or {here!r} as the host"
+                    f"queue name {text!r} has host {name.host!r}; the transport finds queues by "
+                    f"name, so use the plain name, or '.' or {here!r} as the host"
                 )
             if name.journal:
                 return NodeQueueAddress(here, NodeQueue.JOURNAL, _queue(name))
@@ -88,25 +88,25 @@ def resolve(text: str, here: str, nodes: Nodes) -> Address:
             )
         case MultiElementName():
             raise InvalidMessage(
-                f"queue name {text!r} names several queues; send to each by itself, as one message "
-                "has one destination"
+                f"queue name {text!r} names several queues, and a message has one destination; "
+                "send a message to each queue"
             )
         case _:
             raise InvalidMessage(
-                f"queue name {text!r} needs a directory service or a network that is not there; "
-                "use a plain name, DIRECT=OS: or MACHINE="
+                f"queue name {text!r} needs a directory service or a network that does not exist "
+                "here; use a plain name, DIRECT=OS: or MACHINE="
             )
 
 
 def destination(text: str, here: str, nodes: Nodes) -> str:
-    """Return the queue that a message for *text* is sent to; raise InvalidMessage for others."""
+    """Return the queue for a message to *text*; raise InvalidMessage if the queue is read-only."""
     if "=" not in text and "\\" not in text:
         return text
     found = resolve(text, here, nodes)
     if isinstance(found, NodeQueueAddress):
         raise InvalidMessage(
-            f"queue name {text!r} is read-only: undeliverable messages alone "
-            "enter it, by themselves"
+            f"queue name {text!r} is read-only: only the framework puts messages there; send to "
+            "another queue"
         )
     return found.queue
 
@@ -126,6 +126,6 @@ def _known(
         if each.lower() == wanted.lower():
             return each if names is None else names[each]
     raise InvalidMessage(
-        f"queue name {text!r} is of {wanted!r}, and no such node keeps its dead letters here; "
+        f"queue name {text!r} names node {wanted!r}, which has no dead letters here; "
         f"known: {', '.join(sorted(known)) or 'none'}"
     )

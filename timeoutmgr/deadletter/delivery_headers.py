@@ -1,6 +1,6 @@
-"""What a message says of its own delivery, as headers: level, timers, hops, who is to be told.
+"""Delivery headers of a message: level, timers, hops, source and admin queue.
 
-A message that says nothing (built by hand, or by somebody else's program) has level NONE.
+A message without them (built by hand, or by another program) has level NONE.
 """
 
 from collections.abc import Mapping
@@ -28,20 +28,20 @@ TARGET_QUEUE: Final = "TimeoutManager.TargetQueue"
 DEAD_LETTER_QUEUE: Final = "TimeoutManager.DeadLetterQueue"
 
 LIMITS: Final = frozenset({headers.TIME_TO_BE_RECEIVED, TIME_TO_REACH_QUEUE, HOPS, SOURCE_GUID})
-"""Headers by which a message that is retried would end again at once, of the same cause."""
+"""Headers by which a retried message would end at once again, for the same reason."""
 MOST_HOPS: Final = 15
-"""How often a message may be passed on; the next one is one too many."""
+"""Maximum number of hops of a message."""
 
 
 def without_limits(message: Message) -> Message:
-    """Return *message* as it is retried: without the limits that are over by now."""
+    """Return *message* for a retry, without its limits: they may be over by now."""
     kept = {name: value for name, value in message.headers.items() if name not in LIMITS}
     return with_headers(message, kept)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeliveryHeaders:
-    """What a message asks for and has behind it."""
+    """Requests of a message for its delivery, and its hops so far."""
 
     journal: JournalLevel = JournalLevel.NONE
     transactional: bool = False
@@ -58,22 +58,22 @@ class DeliveryHeaders:
 
     @property
     def timers(self) -> Timers:
-        """Both timers as they were when it was sent."""
+        """Both timers as they were at the sending."""
         return Timers(reach_queue=self.time_to_reach_queue, be_received=self.time_to_be_received)
 
     @property
     def wants_dead_letter(self) -> bool:
-        """Whether its failure is to leave a dead letter."""
+        """Whether a failure leaves a dead letter."""
         return JournalLevel.DEADLETTER in self.journal
 
     @property
     def wants_journal(self) -> bool:
-        """Whether its delivery is to leave a copy."""
+        """Whether a delivery leaves a journal entry."""
         return JournalLevel.JOURNAL in self.journal
 
     @property
     def has_hops_left(self) -> bool:
-        """Whether it may be passed on as often as it was."""
+        """Whether its number of hops is within the limit."""
         return self.hops <= MOST_HOPS
 
     @property
@@ -82,7 +82,7 @@ class DeliveryHeaders:
         return self.transactional and self.journal is not JournalLevel.NONE
 
     def as_headers(self) -> dict[str, str]:
-        """Return the headers that say so; what is as it is by default is left out."""
+        """Return the headers; values equal to the default are left out."""
         given: dict[str, str | None] = {
             JOURNAL: str(int(self.journal)) if self.journal else None,
             TRANSACTIONAL: "True" if self.transactional else None,
@@ -101,9 +101,9 @@ class DeliveryHeaders:
 
 
 def read_delivery_headers(given: Mapping[str, str]) -> DeliveryHeaders:
-    """Return what *given*, the headers of a message, say; nonsense counts as not said.
+    """Return the delivery headers in *given*; an unreadable value counts as absent.
 
-    A stranger's unreadable number must not cost a message its life.
+    A message must not fail because a foreign program wrote an unreadable number.
     """
     level = _number(given, JOURNAL, 3)
     asked = _number(given, ACKNOWLEDGE, int(AcknowledgeLevel.FULL_RECEIVE) | 1)
@@ -125,7 +125,7 @@ def read_delivery_headers(given: Mapping[str, str]) -> DeliveryHeaders:
 
 
 def one_hop_more(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the headers of a message that is passed on once more."""
+    """Return *given* with a hop more."""
     return {**given, HOPS: str(_number(given, HOPS, 1_000_000) + 1)}
 
 

@@ -1,4 +1,4 @@
-"""Which class an error gives the message that it kept from being delivered."""
+"""Message classes of errors that prevent a delivery."""
 
 from timeoutmgr.contracts.message_classes import MessageClass, is_negative, is_well_formed
 from timeoutmgr.errors import (
@@ -14,23 +14,23 @@ from timeoutmgr.errors import (
 
 
 class Rejected(MessageRejected):
-    """A message that is to die with *message_class*; no retry can mend it.
+    """A message that becomes a dead letter of *message_class*; no retry can mend it.
 
-    To be raised by handlers and hooks too: NACK_BAD_SIGNATURE where a signature does not match,
-    NACK_BAD_ENCRYPTION where a body cannot be decrypted.
+    Handlers and hooks raise it too: NACK_BAD_SIGNATURE if a signature does not match,
+    NACK_BAD_ENCRYPTION if a body cannot be decrypted.
     """
 
     def __init__(self, message_class: int, reason: str) -> None:
         if not (is_well_formed(message_class) and is_negative(message_class)):
-            raise ValueError(f"a message dies with a negative class, got {message_class!r}")
+            raise ValueError(f"the class of a dead letter is negative, got {message_class!r}")
         super().__init__(reason)
         self.message_class = message_class
 
 
 def class_of(error: BaseException | None) -> int | None:
-    """Return the class of a message that met *error*; None for one that says nothing of delivery.
+    """Return the class of a message that failed with *error*, or None.
 
-    Such an error (a bug in a handler, say) is the error queue's business.
+    None: the error (a bug in a handler, say) is not about delivery, and belongs to the error queue.
     """
     seen = 0
     fallback: int | None = None
@@ -51,7 +51,7 @@ def class_of(error: BaseException | None) -> int | None:
             case DeliveryFailed():
                 return MessageClass.NACK_Q_EXCEED_QUOTA
             case MessageRejected():
-                # What it was raised for may say more.
+                # The cause of the error may have a more exact class.
                 fallback = MessageClass.NACK_RECEIVE_REJECTED
         error = error.__cause__
         seen += 1

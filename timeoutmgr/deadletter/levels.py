@@ -1,4 +1,4 @@
-"""Which copies a message gets, and which messages a queue takes: the endpoint's rules. Pure."""
+"""Rules of an endpoint: copies of a message, and messages that its queue accepts. Pure."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -8,12 +8,11 @@ from timeoutmgr.contracts.message_classes import JournalLevel, MessageClass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JournalingRules:
-    """What an endpoint asks for on what it sends.
+    """Copies that an endpoint requests for its messages.
 
-    *dead_letter* is for all but those with a time to be received, for which
-    *dead_letter_when_expiring* is. *journal* adds a copy of what was delivered.
-    *all_transactional* is MSMQ 1.0's rule: every transactional message has a dead letter,
-    whatever it says itself.
+    *dead_letter_when_expiring* is for messages with a time to be received, *dead_letter* for all
+    other messages. *journal* adds a copy of delivered messages. *all_transactional* is MSMQ 1.0's
+    rule: every transactional message has a dead letter, even if its level says otherwise.
     """
 
     dead_letter: bool = True
@@ -24,9 +23,9 @@ class JournalingRules:
     def level(
         self, own: JournalLevel | None, *, expires: bool, transactional: bool
     ) -> JournalLevel:
-        """Return the level of a message that this endpoint sends; its *own* wins.
+        """Return the level of a message of this endpoint: its *own*, if it has any.
 
-        *expires* says that it has a time to be received.
+        *expires*: the message has a time to be received.
         """
         level = own
         if level is None:
@@ -40,14 +39,14 @@ class JournalingRules:
 
 
 class AcceptedMessages(StrEnum):
-    """Which messages an endpoint's queue is for; in MSMQ that is settled when it is created."""
+    """Messages that an endpoint's queue accepts; in MSMQ, its creation settles that."""
 
     BOTH = "both"
     TRANSACTIONAL = "transactional"
     NONTRANSACTIONAL = "nontransactional"
 
     def refuses(self, *, transactional: bool) -> MessageClass | None:
-        """Return the class of which a message dies here, None where it is taken."""
+        """Return the class of the dead letter, or None if the queue accepts the message."""
         if self is AcceptedMessages.TRANSACTIONAL and not transactional:
             return MessageClass.NACK_NOT_TRANSACTIONAL_MSG
         if self is AcceptedMessages.NONTRANSACTIONAL and transactional:

@@ -1,4 +1,4 @@
-"""Read format names and path names; what breaks the grammar is pointed at, to the character."""
+"""Read format names and path names; an error points at the wrong character."""
 
 from ipaddress import AddressValueError, IPv4Address, IPv6Address
 from re import ASCII, IGNORECASE, Pattern, compile
@@ -55,7 +55,7 @@ def parse_format_name(text: str) -> FormatName:
         return elements[0]
     for start, element in zip(starts, elements, strict=True):
         if is_read_only(element):
-            reader.fail("a queue that can be sent to, as one of several", at=start)
+            reader.fail("a queue for sending, as part of several", at=start)
     return MultiElementName(tuple(elements))
 
 
@@ -94,14 +94,14 @@ def is_format_name(text: str) -> bool:
 
 
 class _Reader:
-    """Reads one text from the left; *at* is where it stands."""
+    """Reads a text from the left; *at* is the next position."""
 
     def __init__(self, text: str) -> None:
         self.text = text
         self.at = 0
 
     def element(self) -> Element:
-        """Read one name of one queue (or list)."""
+        """Read the name of a queue or of a list."""
         start = self.at
         for kind in _KINDS:
             if self.accept_keyword(f"{kind}="):
@@ -140,7 +140,7 @@ class _Reader:
         return self.text[start : self.at]
 
     def parts(self) -> tuple[str | None, bool]:
-        """Read what may follow a queue's name: a subqueue, and that its journal is meant."""
+        """Read the optional parts behind a queue's name: its subqueue, and ``;JOURNAL``."""
         if self._journal():
             return None, True
         if not self.accept(";"):
@@ -151,12 +151,12 @@ class _Reader:
         return subqueue, self._journal()
 
     def refuse_reserved(self, name: str, start: int) -> None:
-        """Fail at *start* where *name* is one of the system's own."""
+        """Fail at *start* if *name* is reserved for the system."""
         if name.upper() in _RESERVED or name.upper() in ("SYSTEM$", "PRIVATE$", *_PATH_SYSTEM):
             self.fail("a name that is not the system's own", at=start)
 
     def match(self, pattern: Pattern[str], what: str) -> str:
-        """Read what *pattern* takes from here."""
+        """Read the text that *pattern* matches here."""
         found = pattern.match(self.text, self.at)
         if found is None:
             self.fail(what)
@@ -185,12 +185,12 @@ class _Reader:
             self.fail(what)
 
     def end(self) -> None:
-        """Fail unless all is read; a trailing NUL is a sign like any other."""
+        """Fail unless the whole text is read; a trailing NUL counts as a sign."""
         if self.at < len(self.text):
             self.fail("the end of the name")
 
     def fail(self, expected: str, at: int | None = None) -> NoReturn:
-        """Raise for the character at *at*, or where it stands."""
+        """Raise for the character at *at*, or at the next position."""
         raise InvalidQueueName(self.text, self.at if at is None else at, expected)
 
     def _is_name_sign(self, sign: str) -> bool:
@@ -283,7 +283,7 @@ class _Reader:
             self.fail("a queue's name without a slash", at=start + slash)
         self.refuse_reserved(queue, start)
         if self.text.startswith(";", self.at):
-            self.fail("the end: what is reached by HTTP can only be sent to")
+            self.fail("the end: a queue behind HTTP is for sending only")
         return DirectName(protocol=protocol, host=host, queue=queue, private=private)
 
     def _need_separator(self, what: str) -> None:
@@ -300,7 +300,7 @@ class _Reader:
             self.fail("a multicast address, 224.0.0.0 to 239.255.255.255", at=start)
         if not address.is_multicast:
             self.fail("a multicast address, 224.0.0.0 to 239.255.255.255", at=start)
-        # The port's digits were taken as part of an IP address, which may have letters.
+        # The pattern of an IP address allows letters, and so has matched the port's digits.
         self.at = start + len(host)
         self.expect(":", "a colon and the port")
         return MulticastName(str(address), self._port())

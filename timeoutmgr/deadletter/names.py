@@ -1,4 +1,4 @@
-r"""Format names: what MSMQ calls a queue by, as values that print themselves.
+r"""Format names: MSMQ's names of queues, as values that print themselves.
 
 ::
 
@@ -14,7 +14,7 @@ r"""Format names: what MSMQ calls a queue by, as values that print themselves.
               / "MULTICAST=" address-of-224-to-239 ":" port
     address   = "TCP:" ip / "OS:" host / "IPX:" 8hex ":" 12hex
 
-Keywords are read in any case and printed in upper case, GUIDs in lower case. ``parsing`` reads
+Keywords are read in any case and printed in upper case, GUIDs in lower case. ``name_parser`` reads
 them; ``str`` of a value is its name, and reading that gives the same value.
 """
 
@@ -25,7 +25,7 @@ from uuid import UUID
 
 
 class SystemQueue(StrEnum):
-    """The queues that a node has of itself; applications cannot send to them."""
+    """The own queues of a node; applications cannot send to them."""
 
     JOURNAL = "JOURNAL"
     DEADLETTER = "DEADLETTER"
@@ -33,7 +33,7 @@ class SystemQueue(StrEnum):
 
 
 class Protocol(StrEnum):
-    """How a direct name says where its node is."""
+    """Address formats of a direct name."""
 
     TCP = "TCP"
     OS = "OS"
@@ -74,7 +74,7 @@ class PrivateName:
 class DirectName:
     """A queue by the address of its node and its own name; a part of it, or its journal.
 
-    *host* is what the protocol takes: an IP address, a name, ``network:node``, or ``host:port``.
+    *host* has the protocol's form: an IP address, a name, ``network:node``, or ``host:port``.
     """
 
     protocol: Protocol
@@ -98,7 +98,7 @@ class DirectName:
 
 @dataclass(frozen=True, slots=True)
 class DirectSystemName:
-    """A queue that the node at *host* has of itself."""
+    """An own queue of the node at *host*."""
 
     protocol: Protocol
     host: str
@@ -110,7 +110,7 @@ class DirectSystemName:
 
 @dataclass(frozen=True, slots=True)
 class MachineName:
-    """A queue that the node *guid* has of itself."""
+    """An own queue of the node *guid*."""
 
     guid: UUID
     kind: SystemQueue
@@ -142,7 +142,7 @@ class ConnectorName:
 
 @dataclass(frozen=True, slots=True)
 class MulticastName:
-    """All who listen at a multicast address."""
+    """All listeners at a multicast address."""
 
     address: str
     port: int
@@ -165,7 +165,7 @@ Element: TypeAlias = (
 
 @dataclass(frozen=True, slots=True)
 class MultiElementName:
-    """Several at once, at least two, none of them read-only."""
+    """Two or more queues, none of them read-only."""
 
     elements: tuple[Element, ...]
 
@@ -177,7 +177,7 @@ FormatName: TypeAlias = Element | MultiElementName
 
 
 def is_read_only(name: FormatName) -> bool:
-    """Return whether nobody but the framework may put messages there: journals, dead letters."""
+    """Return whether only the framework puts messages there: journals, dead letters."""
     match name:
         case DirectSystemName() | MachineName():
             return True
@@ -188,7 +188,7 @@ def is_read_only(name: FormatName) -> bool:
 
 
 def is_many(name: FormatName) -> bool:
-    """Return whether it may stand for several queues; no transactional dead letter for those."""
+    """Return whether *name* may mean several queues; they have no transactional dead letter."""
     return isinstance(name, MultiElementName | DistributionListName | MulticastName)
 
 

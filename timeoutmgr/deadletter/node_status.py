@@ -1,4 +1,4 @@
-"""How a node stands: what lies in its queues, since when, and how much of its quotas is used."""
+"""Status of a node: counts and ages of its stored copies, and the used part of its quotas."""
 
 from dataclasses import dataclass
 
@@ -11,7 +11,7 @@ from timeoutmgr.message.instants import Micros
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueStatus:
-    """What lies in one queue."""
+    """Number and oldest instant of the copies in a queue."""
 
     count: int = 0
     oldest: Micros | None = None
@@ -19,14 +19,14 @@ class QueueStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QuotaShare:
-    """Bytes that are used of a *quota*, which is None where there is no own limit."""
+    """Bytes in use of a *quota*; None: the quota has no own limit."""
 
     used: int
     quota: int | None
 
     @property
     def part(self) -> float:
-        """The part that is used; over 1 the quota was lowered since. 0 without a quota."""
+        """The used part, 0 without a quota; over 1 if the quota was lowered since."""
         if self.quota is None:
             return 0.0
         return self.used / self.quota if self.quota else 1.0
@@ -34,10 +34,10 @@ class QuotaShare:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeStatus:
-    """A node at one look.
+    """Status of a node in a single moment.
 
-    *own* are the dead-letter queues of applications together. *journal* counts the journals of
-    node and queues, *awaiting* what awaits its final acknowledgement.
+    *own* sums the dead-letter queues of applications. *journal* counts the journals of node and
+    queues, *awaiting* the copies that await their final acknowledgement.
     """
 
     deadletter: QueueStatus
@@ -60,7 +60,7 @@ class NodeStatus:
 
 
 def read_node_status(manager: QueueManager) -> NodeStatus:
-    """Look at the node of *manager*; raises SchemaMissing where it is not installed."""
+    """Read the status of the node of *manager*; raise SchemaMissing if it is not installed."""
     tables, quotas = manager.store.tables, manager.quotas
     dead_letters, nodes = tables.dead_letters.c, tables.nodes
     lying = (

@@ -1,6 +1,6 @@
-"""The read side: what applications may do with dead letters and journals.
+"""The read side of dead letters and journals: applications peek, receive and delete.
 
-They peek, receive and delete; nobody but the queue manager puts anything in.
+Only the queue manager puts copies in.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,7 +33,7 @@ AT_ONCE: Final = 500
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredCopyFilter:
-    """Which letters; *kept* is a half-open range, None means any."""
+    """Filter of stored copies; *kept* is a half-open range, None means any value."""
 
     message_id: str | None = None
     destination: str | None = None
@@ -44,7 +44,7 @@ class StoredCopyFilter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredCopyGroup:
-    """How many letters have one class and one reason, and since when."""
+    """Number and age of the copies with the same class and reason."""
 
     message_class: int
     reason: str
@@ -58,9 +58,9 @@ EVERYTHING: Final = StoredCopyFilter()
 
 @dataclass(frozen=True, slots=True)
 class StoredCopyQueue:
-    """One queue that a node has of itself; an application's own dead-letter queue by its *name*.
+    """An own queue of a node, or by its *name* the dead-letter queue of an application.
 
-    *name* with a journal is the queue whose journal is meant; without one, the node's own.
+    For a journal, *name* is the queue of that journal; without a name, it is the node's journal.
     """
 
     manager: QueueManager
@@ -74,7 +74,7 @@ class StoredCopyQueue:
         limit: int = 100,
         after: tuple[Micros, str, str] | None = None,
     ) -> list[StoredCopy]:
-        """Return letters, the oldest first; *after* is the place of the last one seen."""
+        """Return copies, the oldest first; *after* is the cursor: the last copy seen."""
         table = self._table
         order = (table.c.kept, table.c.message_id, table.c.destination)
         wanted = select(table).where(*self._conditions(which)).order_by(*order).limit(limit)
@@ -89,7 +89,7 @@ class StoredCopyQueue:
             return [from_row(row) for row in connection.execute(wanted)]
 
     def every(self, which: StoredCopyFilter = EVERYTHING) -> Iterator[StoredCopy]:
-        """Yield all letters, the oldest first, a bounded number of them in memory."""
+        """Yield all copies, the oldest first, a page of them in memory."""
         after: tuple[Micros, str, str] | None = None
         while page := self.peek(which, limit=AT_ONCE, after=after):
             yield from page
@@ -100,10 +100,10 @@ class StoredCopyQueue:
     def receive(
         self, which: StoredCopyFilter = EVERYTHING, *, transaction: Transaction | None = None
     ) -> Iterator[StoredCopy | None]:
-        """Lend the oldest letter; it is gone if the block ends without an error.
+        """Lend the oldest copy, and delete it if the block ends without an error.
 
-        With *transaction* it goes with that one's commit. Two who receive at once get different
-        letters, or one of them waits.
+        With *transaction*, its commit deletes the copy. Two concurrent receivers get different
+        copies, or the second waits.
         """
         if transaction is not None:
             yield self._received(as_connection(transaction), which)
@@ -114,28 +114,28 @@ class StoredCopyQueue:
     def delete(
         self, copies: Sequence[StoredCopy], *, transaction: Transaction | None = None
     ) -> int:
-        """Delete *copies*; return how many were still there, as they were."""
+        """Delete *copies*; return the number of copies that were there, unchanged."""
         keys = [self._key(copy) for copy in copies]
         return self.manager.discard(self._table, keys, transaction=transaction)
 
     def count(self, which: StoredCopyFilter = EVERYTHING) -> int:
-        """Return how many there are."""
+        """Return the number of copies."""
         return int(self._one(select(func.count()).select_from(self._table), which) or 0)
 
     def oldest(self, which: StoredCopyFilter = EVERYTHING) -> Micros | None:
-        """Return since when the oldest lies here, None if there is none."""
+        """Return the instant of the oldest copy, or None."""
         found: int | None = self._one(select(func.min(self._table.c.kept)), which)
         return found
 
     def newest(self, which: StoredCopyFilter = EVERYTHING) -> Micros | None:
-        """Return since when the newest lies here, None if there is none."""
+        """Return the instant of the newest copy, or None."""
         found: int | None = self._one(select(func.max(self._table.c.kept)), which)
         return found
 
     def groups(self, which: StoredCopyFilter = EVERYTHING) -> list[StoredCopyGroup]:
-        """Return the letters by class and reason, the largest group first; ids are left out."""
+        """Return the groups by class and reason, the largest first; reasons omit message ids."""
         table = self._table
-        # Many reasons name the message; what they have in common is the group.
+        # Many reasons contain the message id; the rest of the text makes the group.
         message = cast(table.c.message_id, String(ID_LENGTH))
         named = func.replace(table.c.reason, message, literal_column("'…'"))
         cls, reason = table.c["class"], named.label("shown")
@@ -186,7 +186,7 @@ class StoredCopyQueue:
             return connection.execute(wanted.where(*self._conditions(which))).scalar()
 
     def _received(self, connection: Connection, which: StoredCopyFilter) -> StoredCopy | None:
-        # The node's row first, as every writer does.
+        # Lock the node's row first, as every writer does.
         self.manager.lock(connection)
         table = self._table
         first = (
@@ -206,10 +206,10 @@ class StoredCopyQueue:
         key: dict[str, Any] = {
             "message_id": copy.message.id,
             "destination": copy.destination,
-            # Not one that came here since: a message that was sent again may die again at once.
+            # A message that was sent again may return at once: its new copy has another instant.
             "kept": copy.kept,
         }
         if self.kind is NodeQueue.JOURNAL:
             return key | {"target": int(bool(self.name))}
-        # Not one that has moved meanwhile: from one dead-letter queue to another, say.
+        # The copy may have moved meanwhile, to another dead-letter queue, say: leave it there.
         return key | {"xact": int(self.kind is NodeQueue.DEADXACT), "app_queue": self.name}

@@ -1,7 +1,7 @@
-"""How much a node keeps, and how much it may: the node's row, which every change locks first.
+"""Quotas of a node and their use: the node's row, which every change locks first.
 
-So placing is one at a time per node, quotas are exact, and no two transactions of this store lock
-in different orders.
+So placing is serial per node, quotas are exact, and all transactions of this store lock in the
+same order.
 """
 
 from dataclasses import asdict, dataclass, field
@@ -13,15 +13,15 @@ from timeoutmgr.deadletter.tables import DeadLetterTables
 from timeoutmgr.errors import ConfigurationError, SchemaMissing
 
 NODE_BYTES: Final = 8 * 1024**3
-"""What a node may keep in all if nobody says otherwise: 8 GiB."""
+"""Default quota of a node for all its copies: 8 GiB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Quotas:
-    """How many bytes of headers and bodies a node keeps; None means without an own limit.
+    """Maximum bytes of headers and bodies on a node; None means without an own limit.
 
-    Over *dead_letters* a new dead letter is discarded, over *journal* no copy is made. *node*
-    bounds all together: over it nothing is taken, and who wanted to place waits.
+    Over *dead_letters*, a new dead letter is discarded; over *journal*, a copy is not made. *node*
+    bounds all copies together: over it, the node refuses copies, and their messages wait.
     """
 
     dead_letters: int | None = None
@@ -32,12 +32,14 @@ class Quotas:
         """Check every value."""
         for name, value in asdict(self).items():
             if value is not None and value < 0:
-                raise ConfigurationError(f"quota {name} is a number of bytes or None, got {value}")
+                raise ConfigurationError(
+                    f"quota {name} must be None or bytes from 0 up, got {value}"
+                )
 
 
 @dataclass(slots=True)
 class QuotaUsage:
-    """What a node keeps, read under lock; ``save`` writes what was added and taken."""
+    """Bytes and copies on a node, read under a lock; ``save`` writes the changes."""
 
     node: str
     guid: str
@@ -46,7 +48,7 @@ class QuotaUsage:
 
     @classmethod
     def lock(cls, connection: Connection, tables: DeadLetterTables, node: str) -> "QuotaUsage":
-        """Return the usage of *node*; others wait until the transaction has ended."""
+        """Lock and return the usage of *node*; other transactions wait for the end of this."""
         nodes = tables.nodes
         found = connection.execute(
             nodes.select().where(nodes.c.node == node).with_for_update()
@@ -59,22 +61,22 @@ class QuotaUsage:
         used = {name: number for name, number in found._mapping.items() if "_" in name}
         return cls(node, found.guid, used)
 
-    def of(self, what: str) -> int:
-        """Return the bytes of *what*: ``letters``, ``awaiting`` or ``journal``."""
-        return self.used[f"{what}_bytes"] + self._change.get(f"{what}_bytes", 0)
+    def of(self, counter: str) -> int:
+        """Return the bytes of a *counter*: ``letters``, ``awaiting`` or ``journal``."""
+        return self.used[f"{counter}_bytes"] + self._change.get(f"{counter}_bytes", 0)
 
     @property
     def total(self) -> int:
-        """The bytes of everything."""
-        return sum(self.of(what) for what in ("letters", "awaiting", "journal"))
+        """The bytes of all copies."""
+        return sum(self.of(counter) for counter in ("letters", "awaiting", "journal"))
 
-    def add(self, what: str, size: int, count: int = 1) -> None:
-        """Note that *count* letters of *size* bytes together came to *what*; negative: went."""
-        for name, number in ((f"{what}_bytes", size), (f"{what}_count", count)):
+    def add(self, counter: str, size: int, count: int = 1) -> None:
+        """Add *count* copies of *size* bytes together to *counter*; subtract negative numbers."""
+        for name, number in ((f"{counter}_bytes", size), (f"{counter}_count", count)):
             self._change[name] = self._change.get(name, 0) + number
 
     def save(self, connection: Connection, tables: DeadLetterTables) -> None:
-        """Write what changed."""
+        """Write the changes."""
         changed = {name: number for name, number in self._change.items() if number}
         if changed:
             nodes = tables.nodes

@@ -1,6 +1,6 @@
-"""Purge and delete queues through us: every message gets its class, and its dead letter.
+"""Purge and delete queues so that each message gets its class, and its dead letter.
 
-A broker that deletes or purges a queue by itself drops what is in it.
+A broker that deletes or purges a queue by itself drops its messages.
 """
 
 import logging
@@ -24,7 +24,7 @@ _WAIT: Final = 1.0
 
 @dataclass(slots=True)
 class RemovalResult:
-    """How many messages a queue had that nobody was handling, and how many left a dead letter."""
+    """Number of messages removed from a queue, and number of dead letters that they left."""
 
     messages: int = 0
     dead: int = 0
@@ -38,12 +38,12 @@ def remove_messages(
     delete_queue: bool = False,
     progress: Callable[[int], None] = lambda _count: None,
 ) -> RemovalResult:
-    """Take all messages out of *queue*, then delete it if asked to.
+    """Remove all messages from *queue*, then with *delete_queue* the queue itself.
 
-    Placed first, acknowledged second: a crash in between leaves both, and purging again mends it.
-    What a consumer has in hand is not seen; stop consumers first. A message whose level asks for
-    no dead letter is gone. Raises QueueMissing, InvalidMessage for queues that are not to be
-    touched, TransportUnavailable and StorageUnavailable.
+    A message is placed first and acknowledged second: a crash in between leaves both, and a second
+    purge mends it. Stop consumers first: their unacknowledged messages are invisible here. A
+    message whose level requests no dead letter is dropped. Raises QueueMissing, InvalidMessage for
+    reserved queues, TransportUnavailable and StorageUnavailable.
     """
     check_destination(queue, Limits())
     ended = MessageClass.NACK_Q_DELETED if delete_queue else MessageClass.NACK_Q_PURGED
@@ -51,13 +51,14 @@ def remove_messages(
     removed = RemovalResult()
     with closing(transport.session()) as session:
         _empty(session, dead_letters, queue, why, removed, progress)
-        # What a broker deletes with its queue leaves no trace, so nothing may have come since.
+        # A broker deletes a queue with its messages, without a trace: empty it again first.
         while delete_queue and (left := session.count(queue)):
             before = removed.messages
             _empty(session, dead_letters, queue, why, removed, progress)
             if removed.messages == before:
                 raise TransportUnavailable(
-                    f"queue {queue!r} has {left} messages and hands none out; it is not deleted"
+                    f"queue {queue!r} has {left} messages that it does not deliver, so it stays; "
+                    "stop its consumers and try again"
                 )
         if delete_queue:
             session.delete_queues([queue])
@@ -91,14 +92,15 @@ def _remove(
     if result is not None:
         if set(session.send(result.needed)) - {SendResult.CONFIRMED}:
             raise TransportUnavailable(
-                f"the source of message {received.message.id!r:.80} could not be told that it is "
-                f"removed; it stays in {received.queue!r}"
+                f"the source of message {received.message.id!r:.80} could not be notified of its "
+                f"removal; the message stays in {received.queue!r}, try again later"
             )
         session.send(result.notifications)
     elif dead_letters.expires_with_trace(received.message):
         raise TransportUnavailable(
             f"message {received.message.id!r:.80} asks for a dead letter and the dead-letter queue "
-            f"is full; it stays in {received.queue!r}"
+            f"is full; the message stays in {received.queue!r}. Delete dead letters, or raise the "
+            "quota"
         )
     receiver.ack([received])
     if result is not None and result.report:

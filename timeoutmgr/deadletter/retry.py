@@ -1,4 +1,4 @@
-"""Dead letters, sent again to where they were for: under the same id, once each."""
+"""Retry of dead letters: each is sent to its destination again, once, under the same id."""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 
 class Retry(StrEnum):
-    """What came of one."""
+    """Result of a retry."""
 
     RETRIED = "retried"
     WOULD_RETRY = "would_retry"
@@ -32,7 +32,7 @@ class Retry(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RetriedDeadLetter:
-    """One letter, without its message's headers and body, and what came of it."""
+    """A dead letter without headers and body, and the result of its retry."""
 
     copy: StoredCopy
     what: Retry
@@ -47,11 +47,12 @@ def retry(
     dry_run: bool = False,
     progress: Callable[[RetriedDeadLetter], None] = lambda _retried: None,
 ) -> list[RetriedDeadLetter]:
-    """Send *copies* of *queue* to their destinations; what is taken is no dead letter any more.
+    """Send *copies* of *queue* to their destinations; delete the accepted dead letters.
 
-    Sent and confirmed first, deleted second; where queue and store share a database both are one
-    transaction, else a crash in between repeats under the same id. A transactional one is kept
-    again until its final acknowledgement. Raises TransportUnavailable and StorageUnavailable.
+    A copy is sent and confirmed first, deleted second. If queue and store share a database, both
+    are one transaction; otherwise a crash in between repeats the message under the same id. A
+    transactional message is kept again until its final acknowledgement. Raises
+    TransportUnavailable and StorageUnavailable.
     """
     done: list[RetriedDeadLetter] = []
     with closing(transport.session()) as session:
@@ -66,19 +67,21 @@ def retry(
 
 
 def _permission(service: DeadLetterService, copy: StoredCopy) -> Retry:
-    """Return whether *copy* may go back: a stranger may have chosen its destination."""
+    """Return whether *copy* may be sent: a foreign program may have chosen its destination."""
     try:
         check_destination(copy.destination, service.limits, back_to=service.endpoint)
     except InvalidMessage as error:
         logger.warning(
-            "dead letter %.80r may not be retried: %s", copy.message.id, on_one_line(error)
+            "retry skips dead letter %.80r, its destination is not allowed: %s",
+            copy.message.id,
+            on_one_line(error),
         )
         return Retry.NOT_ALLOWED
     return Retry.WOULD_RETRY
 
 
 def retried_message(copy: StoredCopy) -> Outgoing:
-    """Return the message of *copy* as it is sent once more: its id kept, its limits not."""
+    """Return the message of *copy* for a second send: with its id, without its limits."""
     return Outgoing(copy.destination, without_limits(copy.message))
 
 
@@ -94,7 +97,7 @@ def _retry(
                 service.after_sending([outgoing], transaction)
                 queue.delete([copy], transaction=transaction)
             elif copy.transactional:
-                # It was moved to what awaits: with this it dies again, of what it died of.
+                # ``before_sending`` moved the copy to ``awaiting``: place it again, with its class.
                 service.manager.place(copy, transaction=transaction)
         return _result_of(result)
     if copy.transactional:
@@ -114,7 +117,7 @@ def _sent(
     try:
         [result] = session.send([outgoing], transaction=transaction)
     except InvalidMessage as error:
-        # What no transport can carry (it is too large, say) must not keep the others back.
+        # A message that the transport cannot carry (too large, say) must not block the rest.
         logger.warning(
             "transport cannot carry message %.80r: %s", outgoing.message.id, on_one_line(error)
         )

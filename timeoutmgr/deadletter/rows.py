@@ -1,4 +1,4 @@
-"""Letters as rows and back."""
+"""Conversion of stored copies to rows and back."""
 
 import json
 from typing import Any, Final
@@ -17,7 +17,7 @@ _to_json: Final = json.JSONEncoder(separators=(",", ":")).encode
 def to_row(node: str, copy: StoredCopy) -> dict[str, Any]:
     """Return *copy* as a row of *node*.
 
-    Raises MessageRejected for text that some database could not hold or would change.
+    Raises MessageRejected for text that a database could not hold or would change.
     """
     message = copy.message
     headers = _to_json(dict(message.headers))
@@ -48,7 +48,7 @@ def to_row(node: str, copy: StoredCopy) -> dict[str, Any]:
 
 
 def from_row(row: Row[Any]) -> StoredCopy:
-    """Return the letter that *row*, with all columns of a letter, holds."""
+    """Return the stored copy in *row*, which has all columns of a stored copy."""
     given = row._mapping
     return StoredCopy(
         message=Message(
@@ -79,8 +79,8 @@ def from_row(row: Row[Any]) -> StoredCopy:
 def _checked(what: str, value: str, longest: int) -> str:
     if len(value) > longest:
         raise MessageRejected(
-            f"the {what} has {len(value)} characters, at most {longest} can be kept with a dead "
-            f"letter: {value[:64]!r}…"
+            f"the {what} has {len(value)} characters, and a stored copy at most {longest}: "
+            f"{value[:64]!r}…"
         )
     if "\0" in value or not _is_utf8(value):
         raise MessageRejected(f"the {what} {value[:64]!r} cannot be stored; expected plain text")
@@ -92,5 +92,5 @@ def _is_utf8(value: str) -> bool:
 
 
 def _storable(text: str) -> str:
-    # An exception's text may hold anything; what is kept of it must not fail the placing.
+    # An exception's text may contain any character; the stored text must not fail the insert.
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\0")[:REASON_LENGTH]

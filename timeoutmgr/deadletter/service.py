@@ -1,4 +1,4 @@
-"""The dead-letter queues as the product's own paths use them: ``contracts.DeadLetters``."""
+"""The dead-letter service of an endpoint: the implementation of ``contracts.DeadLetters``."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -36,10 +36,10 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeadLetterService:
-    """Places, keeps and tells for one endpoint of a node.
+    """Places and keeps copies for an endpoint of a node, and builds its acknowledgements.
 
-    *joins* says that the queue's transaction can span the store. *journaled* are the queues here
-    that keep a copy of what was received from them, *takes* is what they are for.
+    *joins*: the queue's transaction can span the store. *journaled* queues keep a copy of each
+    received message; *takes* is the kind of messages that the endpoint's queue accepts.
     """
 
     manager: QueueManager
@@ -55,13 +55,13 @@ class DeadLetterService:
     # --- the sender's side
 
     def queue_of(self, destination: str) -> str:
-        """Return the queue that *destination* stands for; a plain name is a queue's own."""
+        """Return the queue that *destination* stands for; a plain name is the name of a queue."""
         return queue_of(destination, self.manager.node, self.manager.store.nodes)
 
     def delivery_headers(
         self, given: DeliveryOptions | None, headers: Mapping[str, str], destination: str
     ) -> dict[str, str]:
-        """Return the headers that say how a message is to be delivered."""
+        """Return the delivery headers of a new message."""
         asked = given or DeliveryOptions()
         level = self.rules.level(
             asked.journal,
@@ -71,7 +71,7 @@ class DeadLetterService:
         if asked.dead_letter_queue is not None and JournalLevel.DEADLETTER not in level:
             raise InvalidMessage(
                 f"dead_letter_queue {asked.dead_letter_queue!r} needs a journal level with "
-                f"DEADLETTER, and it has {level!r}; say journal=JournalLevel.DEADLETTER"
+                f"DEADLETTER, got {level!r}; set journal=JournalLevel.DEADLETTER"
             )
         admin_queue = None if asked.admin_queue is None else self.queue_of(asked.admin_queue)
         if admin_queue is not None:
@@ -94,7 +94,7 @@ class DeadLetterService:
     def before_sending(
         self, outgoing: Sequence[Outgoing], transaction: Transaction | None = None
     ) -> None:
-        """Keep a copy of those that are transactional; committed before anything is sent."""
+        """Keep a copy of each transactional message, and commit it before the send."""
         now = self.clock.now()
         for one in outgoing:
             delivery = read_delivery_headers(one.message.headers)
@@ -102,9 +102,9 @@ class DeadLetterService:
                 continue
             if transaction is not None and not self.joins:
                 raise InvalidMessage(
-                    f"message {one.message.id!r:.80} is transactional and sent inside a "
-                    "transaction of another database than the dead letters': the copy would stay "
-                    "if that is undone. Give DeadLetterQueues the queues' own database as its store"
+                    f"message {one.message.id!r:.80} is transactional, and its transaction is not "
+                    "in the database of the dead letters: a rollback would leave the copy. Set "
+                    "the store of DeadLetterQueues to the database of the queues"
                 )
             begins, time_to_be_received = _dispatch(one, now), delivery.time_to_be_received
             arrives_by = begins + duration_micros(delivery.timers.until_arrival)
@@ -124,7 +124,7 @@ class DeadLetterService:
     def after_sending(
         self, outgoing: Sequence[Outgoing], transaction: Transaction | None = None
     ) -> list[Outgoing]:
-        """Note what reached its queue: what is still to be delayed has not."""
+        """Note the messages that reached their queue; delayed messages have not."""
         acknowledgements: list[Outgoing] = []
         for one in outgoing:
             if names.EXPIRE in one.message.headers or one.via is not None:
@@ -145,22 +145,21 @@ class DeadLetterService:
     # --- passing on
 
     def refusal(self, message: Message, waited: Micros) -> TimeoutManagerError | None:
-        """Return why *message* must not be passed on any more, if so."""
+        """Return the reason why *message* must not be passed on, or None."""
         delivery = read_delivery_headers(message.headers)
         if not delivery.has_hops_left:
             return Rejected(
                 MessageClass.NACK_HOP_COUNT_EXCEEDED,
-                f"message {message.id!r:.80} was passed on more than {MOST_HOPS} times; does it "
-                "go in circles?",
+                f"message {message.id!r:.80} was passed on more than {MOST_HOPS} times; look for "
+                "endpoints that pass it on in a circle",
             )
         if self._has_lost_its_source(delivery):
             return Rejected(
                 MessageClass.NACK_SOURCE_COMPUTER_GUID_CHANGED,
-                f"message {message.id!r:.80} was kept by node {self.manager.node!r} as it was "
-                "before it was installed anew; the copy is gone, and nobody would hear how it "
-                "ended",
+                f"message {message.id!r:.80} has a copy on an earlier installation of node "
+                f"{self.manager.node!r}, which is lost; send the message again",
             )
-        # Not before a first try: time at rest, until it was due, is no time on the way.
+        # Not before a first try: the time until a message is due is not time in transit.
         if waited > 0 and waited >= delivery.timers.reach_queue_micros:
             return Rejected(
                 MessageClass.NACK_REACH_QUEUE_TIMEOUT,
@@ -170,7 +169,7 @@ class DeadLetterService:
         return None
 
     def passed_on(self, message: Message) -> Message:
-        """Return *message* with one hop more; a delayed retry is no hop, it comes back here."""
+        """Return *message* with a hop more; a delayed retry returns here, and is not a hop."""
         if names.RETRIES in message.headers:
             return message
         return replace(message, headers=one_hop_more(message.headers))
@@ -186,13 +185,13 @@ class DeadLetterService:
         attempts: int = 0,
         transaction: Transaction | None = None,
     ) -> DeadLetterResult | None:
-        """Place it where it died, or have its source move the copy that it keeps."""
+        """Place *message* on this node, or build the request to its source to move its copy."""
         message_class = class_of(error)
         if message_class is None:
             return None
         delivery = read_delivery_headers(message.headers)
         if queue.endswith((TIMEOUTS, DELAYED)) and names.EXPIRE in message.headers:
-            # What is to be delayed always leaves a trace: nobody else would miss it.
+            # A lost delayed message would go unnoticed: it always leaves a dead letter.
             delivery = replace(delivery, journal=delivery.journal | JournalLevel.DEADLETTER)
         if not delivery.wants_dead_letter:
             return None
@@ -218,7 +217,7 @@ class DeadLetterService:
         if placed is not Placement.PLACED:
             self.telemetry.count("dead_letters_over_quota")
             logger.error(
-                "node %s refuses message %.80r, its dead-letter queue is full: %s",
+                "node %s discards message %.80r, its dead-letter queue is full: %s",
                 self.manager.node,
                 message.id,
                 on_one_line(reason),
@@ -232,11 +231,11 @@ class DeadLetterService:
         return DeadLetterResult(notifications=acknowledgements, report=report)
 
     def expires_with_trace(self, message: Message) -> bool:
-        """Return whether it asks for a dead letter."""
+        """Return whether *message* requests a dead letter."""
         return read_delivery_headers(message.headers).wants_dead_letter
 
     def misfit(self, message: Message, queue: str) -> TimeoutManagerError | None:
-        """Return why *queue* does not take *message*, by what it is for."""
+        """Return the reason why *queue* does not accept *message*, or None."""
         refused = self.takes.refuses(
             transactional=read_delivery_headers(message.headers).transactional
         )
@@ -244,14 +243,14 @@ class DeadLetterService:
             return None
         return Rejected(
             refused,
-            f"queue {queue!r} takes {self.takes} messages only; message {message.id!r:.80} is not "
-            "one",
+            f"queue {queue!r} accepts only {self.takes} messages; message {message.id!r:.80} is "
+            "of the other kind",
         )
 
     def received(
         self, message: Message, queue: str, transaction: Transaction | None = None
     ) -> list[Outgoing]:
-        """Journal what was received here; settle, or have settled, what its source keeps."""
+        """Journal a received message; settle the copy of its source, here or by a message."""
         delivery = read_delivery_headers(message.headers)
         ended = MessageClass.ACK_RECEIVE
         if queue in self.journaled:
@@ -275,7 +274,7 @@ class DeadLetterService:
         message_class: int,
         reason: str = "",
     ) -> list[Outgoing]:
-        """Return what tells another node's source; nothing where no message may go there."""
+        """Return the final acknowledgement to a source elsewhere; empty if it is not allowed."""
         try:
             final = final_acknowledgement(
                 message,
@@ -305,12 +304,13 @@ class DeadLetterService:
         reason: str = "",
     ) -> list[Outgoing]:
         try:
-            # Its sender may be a stranger, who must not have us write to any queue.
+            # A foreign program may have sent it: it must not make us write to any queue.
             if delivery.admin_queue is not None:
                 check_destination(delivery.admin_queue, self.limits)
         except InvalidMessage as error:
             logger.warning(
-                "node could not notify the admin queue of message %.80r: %s",
+                "node %s could not notify the admin queue of message %.80r: %s",
+                self.manager.node,
                 message.id,
                 on_one_line(error),
             )
@@ -320,7 +320,7 @@ class DeadLetterService:
         )
 
     def _has_lost_its_source(self, delivery: DeliveryHeaders) -> bool:
-        """Return whether this node kept the message when it was another installation."""
+        """Return whether an earlier installation of this node kept the message."""
         if not (delivery.transactional and delivery.source_node == self.manager.node):
             return False
         return delivery.source_guid is not None and self._guid() not in (None, delivery.source_guid)
@@ -329,7 +329,7 @@ class DeadLetterService:
         try:
             return self.manager.store.known_guid(self.manager.node)
         except StorageUnavailable as error:
-            # What is not known harms nobody: it only leaves a later change unnoticed.
+            # If the GUID is unavailable, skip the reinstall check.
             logger.info(
                 "node %s could not read its GUID: %s", self.manager.node, on_one_line(error)
             )
@@ -367,7 +367,7 @@ class DeadLetterService:
 
 
 def _dispatch(outgoing: Outgoing, now: Micros) -> Micros:
-    """Return from when on a message is on its way: a delayed one when it is due."""
+    """Return the instant at which the transit of a message begins: if delayed, when due."""
     due = names.EXPIRE if outgoing.via is None else names.DELIVER_AT
     try:
         return max(now, from_wire(outgoing.message.headers.get(due, "")))

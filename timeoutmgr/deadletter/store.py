@@ -1,4 +1,4 @@
-"""The dead letters of all nodes in one SQL database: its tables, and a node in them."""
+"""The dead letters of all nodes in an SQL database: its tables and its nodes."""
 
 from typing import Final
 from uuid import UUID
@@ -16,9 +16,9 @@ _MIGRATIONS: Final = "timeoutmgr.deadletter:migrations"
 class DeadLetterStore:
     """Keeps dead letters in SQLite, PostgreSQL, MySQL or MariaDB.
 
-    *url* may be a Database that is used elsewhere too; with a URL, the process' shared one is
-    taken. *schema* and *prefix* keep installations apart in one database. Raises
-    ConfigurationError where they are no plain identifiers.
+    *url* may be a Database that other parts use too; a URL stands for the process' shared Database.
+    *schema* and *prefix* separate installations in a database. Raises ConfigurationError if they
+    are not plain identifiers.
     """
 
     def __init__(
@@ -39,12 +39,12 @@ class DeadLetterStore:
         if schema is not None and self.database.is_sqlite:
             raise CombinationRefused(
                 f"schema {schema!r} on SQLite",
-                "a schema there is another, attached file, which no transaction spans safely",
+                "a schema there is an attached file, and no transaction spans two files safely",
                 "Use a prefix.",
             )
 
     def install(self) -> None:
-        """Create or upgrade the tables; twice and concurrently is fine."""
+        """Create or upgrade the tables; repeatable, also concurrently."""
         migrations.upgrade(
             self.database, _MIGRATIONS, self._version_table, self._schema, self._attributes()
         )
@@ -56,11 +56,11 @@ class DeadLetterStore:
         )
 
     def check(self) -> None:
-        """Raise SchemaMissing, with the command to run, where ``install`` is needed."""
+        """Raise SchemaMissing, with the command to run, if ``install`` is needed."""
         migrations.check(self.database, _MIGRATIONS, self._version_table, self._schema)
 
     def add_node(self, node: str, guid: str) -> str:
-        """Have the queues of *node*, and return its GUID: *guid*, or what it had before."""
+        """Add *node* with *guid*, and return its GUID: a known node keeps its own."""
         checked_node(node)
         found = self.guid_of(node)
         if found is not None:
@@ -71,7 +71,7 @@ class DeadLetterStore:
                 lambda connection: connection.execute(self.tables.nodes.insert(), row)
             )
         except StorageUnavailable:
-            found = self.guid_of(node)  # another process may have been faster
+            found = self.guid_of(node)  # another process may have added it
             if found is None:
                 raise
             return found
@@ -79,14 +79,14 @@ class DeadLetterStore:
 
     def node_ddl(self, node: str, guid: str) -> str:
         """Return the statement by which ``add_node`` adds a node."""
-        # A script for somebody to run; both texts are of characters that need no quoting.
+        # For scripts; both texts have only characters that need no quoting.
         return (
             f"INSERT INTO {self.tables.nodes.fullname} (node, guid, created) "
             f"VALUES ('{checked_node(node)}', '{UUID(guid)}', {self.clock.now()})"
         )
 
     def guid_of(self, node: str) -> str | None:
-        """Return the GUID of *node*, None where it is not installed."""
+        """Return the GUID of *node*, or None if it is not installed."""
         nodes = self.tables.nodes
         with self.database.read() as connection:
             found: str | None = connection.execute(
@@ -95,7 +95,7 @@ class DeadLetterStore:
         return found
 
     def known_guid(self, node: str) -> str | None:
-        """Return the GUID of *node* as it was when this process asked first."""
+        """Return the GUID of *node* as this process read it first."""
         if node not in self._guids:
             found = self.guid_of(node)
             if found is None:
@@ -111,7 +111,7 @@ class DeadLetterStore:
         return {row.node: row.guid for row in rows}
 
     def close(self) -> None:
-        """Let go of idle connections."""
+        """Release idle connections."""
         self.database.leave(self)
 
     def _attributes(self) -> dict[str, str]:

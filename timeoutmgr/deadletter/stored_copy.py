@@ -1,4 +1,4 @@
-"""A dead letter: a message that could not be delivered, with all that is known of why."""
+"""Stored copies: a dead letter or journal entry, with the facts of its delivery."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -11,14 +11,13 @@ from timeoutmgr.message.message import Message
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredCopy:
-    """A message that a node keeps: dead, awaiting its final acknowledgement, or a journal copy.
+    """A message on a node: a dead letter, a journal entry, or a copy awaiting acknowledgement.
 
-    *message_class* is its last known status, also where no class of that number is known here.
-    *source* is the queue it came from, as far as that is known; *destination* the one it was for,
-    which is also where it failed or was received. *kept* is when it came to lie here. The timers
-    are those it was sent with, in microseconds. *late* says that it was received after all, after
-    it had been given up. *channel* is the way by which the final acknowledgement came that settled
-    it (see :mod:`timeoutmgr.message.channels`); None where none did.
+    *message_class* is its last known status, perhaps a number without a name. *source* is the queue
+    that sent it, if known; *destination* is the queue that failed or received it. *kept* is the
+    instant of its storage. The timers have their values at the sending, in microseconds. *late*: a
+    receiver acknowledged it after it became a dead letter. *channel* is the path of the final
+    acknowledgement that settled it (see :mod:`timeoutmgr.message.channels`), or None.
     """
 
     message: Message
@@ -40,7 +39,7 @@ class StoredCopy:
 
     @property
     def class_name(self) -> str:
-        """The name of its class, or the number in hex where that has none."""
+        """The name of its class, or the number in hex if it has no name."""
         try:
             return MessageClass(self.message_class).name
         except ValueError:
@@ -48,12 +47,12 @@ class StoredCopy:
 
     @property
     def key(self) -> tuple[str, str]:
-        """What tells it from every other letter of its node: message id and destination."""
+        """Its key among the copies of a node: message id and destination."""
         return self.message.id, self.destination
 
 
 class NodeQueue(StrEnum):
-    """The queues that a node has of itself."""
+    """The own queues of a node."""
 
     DEADLETTER = "deadletter"
     DEADXACT = "deadxact"
@@ -61,13 +60,13 @@ class NodeQueue(StrEnum):
 
 
 class Placement(StrEnum):
-    """What came of placing a message."""
+    """Result of placing a message."""
 
     PLACED = "placed"
     NOT_ASKED = "not_asked"
-    """Its level does not ask for a dead letter (or a copy); nothing of it is kept."""
+    """Its level does not request a dead letter (or a copy); the node stores nothing."""
     OVER_QUOTA = "over_quota"
-    """The queue is full: this, the new one, was not taken."""
+    """The queue is full: the node discards the new copy."""
 
 
 def stored_copy_of(
@@ -80,7 +79,7 @@ def stored_copy_of(
     reason: str = "",
     attempts: int = 0,
 ) -> StoredCopy:
-    """Return *message*, which says *delivery* of itself, as a letter."""
+    """Return the stored copy of *message*, whose delivery headers are *delivery*."""
     limit = delivery.time_to_be_received
     return StoredCopy(
         message=message,

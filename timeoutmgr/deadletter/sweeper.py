@@ -1,4 +1,4 @@
-"""The sweep: once a minute, what nobody acknowledged in time goes to its dead-letter queue."""
+"""The sweep: once a minute, overdue copies move to their dead-letter queue."""
 
 import logging
 import threading
@@ -14,7 +14,7 @@ logger = logging.getLogger(__name__)
 
 
 class Sweeper:
-    """A thread of its own. ``sweep`` is the step."""
+    """The loop of the sweep, in a thread; ``sweep`` is the step."""
 
     def __init__(
         self, manager: QueueManager, interval: timedelta, clock: Clock, telemetry: Telemetry
@@ -40,10 +40,10 @@ class Sweeper:
             thread.join()
 
     def watch(self) -> None:
-        """Need no looking after."""
+        """No-op."""
 
     def sweep(self) -> int:
-        """Move all that is overdue; return how many. Raises StorageUnavailable."""
+        """Move all overdue copies; return their number. Raises StorageUnavailable."""
         moved = 0
         while not self._stop.is_set():
             now = self._manager.sweep(self._clock.now())
@@ -59,14 +59,15 @@ class Sweeper:
                 moved = self.sweep()
                 if moved:
                     logger.warning(
-                        "%d messages were not acknowledged in time; they are in the transactional "
-                        "dead-letter queue of node %s",
+                        "sweeper moved %d messages without a final acknowledgement in time to the "
+                        "transactional dead-letter queue of node %s",
                         moved,
                         self._manager.node,
                     )
             except StorageUnavailable as error:
                 logger.info(
-                    "sweeper skips a sweep, the dead-letter store is away: %s", on_one_line(error)
+                    "sweeper skips a sweep, it cannot reach the dead-letter store: %s",
+                    on_one_line(error),
                 )
             except Exception:
                 logger.exception("sweeper failed and goes on")

@@ -1,7 +1,7 @@
 """The tables as queries see them; the migrations create them.
 
-A letter is known by node, message id and destination: a node has one copy of it at any time. It is
-in ``awaiting_final_ack`` or in ``dead_letters``; the journals hold copies of what was delivered.
+The key of a copy is node, message id and destination: a node has at most one copy of a message for
+a destination, in ``awaiting_final_ack`` or ``dead_letters``. Journals copy delivered messages.
 """
 
 from dataclasses import dataclass
@@ -49,7 +49,7 @@ class DeadLetterTables:
 def dead_letter_tables(schema: str | None, prefix: str) -> DeadLetterTables:
     """Return the tables in *schema* (None: the connection's own) whose names begin with *prefix*.
 
-    Raises ConfigurationError where either is no plain identifier.
+    Raises ConfigurationError if either is not a plain identifier.
     """
     checked_identifier("prefix", prefix)
     if schema is not None:
@@ -66,7 +66,7 @@ def dead_letter_tables(schema: str | None, prefix: str) -> DeadLetterTables:
         Column("node", KeyText(NODE_LENGTH), primary_key=True),
         Column("guid", KeyText(36), nullable=False),
         Column("created", BigInteger(), nullable=False),
-        # What lies here, kept with every change: a quota must not cost a count of all rows.
+        # Every change updates these sums: a quota must not cost a count of all rows.
         *(
             Column(f"{what}_{unit}", BigInteger(), nullable=False, server_default="0")
             for what in ("letters", "awaiting", "journal")

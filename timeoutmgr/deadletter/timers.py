@@ -1,7 +1,7 @@
 """The two timers of a message: time to reach its queue, and time to be received. Pure.
 
-Both are relative: each host counts what a message spent there, and no host's clock is compared
-with another's. The shorter one rules.
+Both are relative: each host counts the time that a message spent there, and clocks of two hosts are
+never compared. The shorter timer rules.
 """
 
 from dataclasses import dataclass, replace
@@ -13,38 +13,38 @@ from timeoutmgr.errors import InvalidMessage
 from timeoutmgr.message.instants import duration_micros
 
 REACH_QUEUE_DEFAULT: Final = timedelta(days=4)
-"""What a message has to reach its queue if nobody says otherwise: 345,600 seconds."""
+"""Default time to reach the queue: 345,600 seconds."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timers:
-    """What a message has left, from the instant that it is looked at.
+    """Remaining times of a message, from now on.
 
-    *be_received* is its whole life, transit included; None is for ever, zero ends it at once.
+    *be_received* includes the transit; None is unlimited, zero ends the message at once.
     """
 
     reach_queue: timedelta = REACH_QUEUE_DEFAULT
     be_received: timedelta | None = None
 
     def __post_init__(self) -> None:
-        """Check both."""
+        """Check both times."""
         for name, value in (("reach", self.reach_queue), ("be received from", self.be_received)):
             if value is not None and (not isinstance(value, timedelta) or value < timedelta(0)):
                 raise InvalidMessage(
-                    f"the time to {name} a queue is a timedelta of zero or more, got {value!r}"
+                    f"the time to {name} a queue must be a timedelta of zero or more, got {value!r}"
                 )
 
     @property
     def until_arrival(self) -> timedelta:
-        """How long it may still take to arrive: the shorter of the two."""
+        """Remaining time to arrive: the shorter of the two."""
         if self.be_received is None:
             return self.reach_queue
         return min(self.reach_queue, self.be_received)
 
     def after(self, spent: timedelta) -> "Timers":
-        """Return what is left after a host kept the message for *spent*; never below zero.
+        """Return the times that remain after *spent* on a host; never below zero.
 
-        A clock that was set back while it lay there counts as no time spent.
+        A negative *spent* (a clock was set back meanwhile) counts as zero.
         """
         passed = max(spent, timedelta(0))
         left = None if self.be_received is None else max(self.be_received - passed, timedelta(0))
@@ -53,9 +53,9 @@ class Timers:
         )
 
     def ended(self, *, arrived: bool, at_sender: bool = False) -> MessageClass | None:
-        """Return the class of a message whose time is up, None while it has some left.
+        """Return the class of a message whose time is over, or None if time remains.
 
-        *at_sender*: it never left, and it is the time to be received that ran out.
+        *at_sender*: the message never left its sender.
         """
         if arrived:
             is_up = self.be_received is not None and not self.be_received
@@ -73,5 +73,5 @@ class Timers:
 
     @property
     def be_received_micros(self) -> int | None:
-        """The time to be received in microseconds, None for ever."""
+        """The time to be received in microseconds; None is unlimited."""
         return None if self.be_received is None else duration_micros(self.be_received)

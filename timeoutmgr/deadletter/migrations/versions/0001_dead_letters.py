@@ -1,4 +1,4 @@
-"""Nodes, their dead letters, what they await acknowledgement of, and their journals.
+"""Nodes, their dead letters, copies awaiting acknowledgement, and journals.
 
 Every step can be run again: MySQL commits each DDL statement by itself.
 """
