@@ -13,7 +13,7 @@ from timeoutmgr.deadletter import delivery_headers as marks
 from timeoutmgr.deadletter.delivery_headers import (
     DeliveryHeaders,
     one_hop_more,
-    read_delivery_headers,
+    read_headers,
 )
 from timeoutmgr.deadletter.levels import AcceptedMessages, JournalingRules
 from timeoutmgr.message import headers
@@ -53,8 +53,8 @@ def test_the_endpoint_asks_for_dead_letters_and_the_messages_own_level_wins(
 
 
 def test_a_message_built_by_hand_has_level_none() -> None:
-    assert read_delivery_headers({}) == DeliveryHeaders()
-    assert read_delivery_headers({}).journal is NONE
+    assert read_headers({}) == DeliveryHeaders()
+    assert read_headers({}).journal is NONE
 
 
 @given(
@@ -73,13 +73,13 @@ def test_a_message_built_by_hand_has_level_none() -> None:
     )
 )
 def test_levels_of_a_message_survive_its_headers(given_marks: DeliveryHeaders) -> None:
-    assert read_delivery_headers(given_marks.as_headers()) == given_marks
+    assert read_headers(given_marks.as_headers()) == given_marks
 
 
 def test_the_time_to_be_received_uses_the_header_of_other_products() -> None:
     limit = timedelta(minutes=2)
 
-    found = read_delivery_headers({headers.TIME_TO_BE_RECEIVED: to_timespan(limit)})
+    found = read_headers({headers.TIME_TO_BE_RECEIVED: to_timespan(limit)})
 
     assert found.timers.be_received == limit
 
@@ -90,7 +90,7 @@ def test_nonsense_in_a_header_counts_as_not_said(nonsense: str) -> None:
         [marks.JOURNAL, marks.ACKNOWLEDGE, marks.TIME_TO_REACH_QUEUE, headers.TIME_SENT], nonsense
     )
 
-    assert read_delivery_headers(given_headers) == DeliveryHeaders()
+    assert read_headers(given_headers) == DeliveryHeaders()
 
 
 def test_after_fifteen_hops_a_message_is_passed_on_no_more() -> None:
@@ -98,9 +98,9 @@ def test_after_fifteen_hops_a_message_is_passed_on_no_more() -> None:
     for _ in range(15):
         passed = one_hop_more(passed)
 
-    assert read_delivery_headers(passed).hops == 15
-    assert read_delivery_headers(passed).has_hops_left
-    assert not read_delivery_headers(one_hop_more(passed)).has_hops_left
+    assert read_headers(passed).hops == 15
+    assert read_headers(passed).has_hops_left
+    assert not read_headers(one_hop_more(passed)).has_hops_left
 
 
 @pytest.mark.parametrize(

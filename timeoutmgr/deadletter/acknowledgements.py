@@ -70,7 +70,7 @@ def final_acknowledgement(
     return acknowledgement(message, queue, address, message_class, at, reason)
 
 
-def requested_acknowledgements(
+def requested_acks(
     message: Message,
     delivery: DeliveryHeaders,
     queue: str,

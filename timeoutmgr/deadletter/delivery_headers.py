@@ -100,7 +100,7 @@ class DeliveryHeaders:
         return {name: value for name, value in given.items() if value is not None}
 
 
-def read_delivery_headers(given: Mapping[str, str]) -> DeliveryHeaders:
+def read_headers(given: Mapping[str, str]) -> DeliveryHeaders:
     """Return the delivery headers in *given*; an unreadable value counts as absent.
 
     A message must not fail because a foreign program wrote an unreadable number.

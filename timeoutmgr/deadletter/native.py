@@ -8,7 +8,7 @@ from typing import Final
 from timeoutmgr.contracts import SendResult
 from timeoutmgr.contracts.message_classes import JournalLevel, MessageClass
 from timeoutmgr.deadletter.acknowledgements import final_acknowledgement
-from timeoutmgr.deadletter.delivery_headers import DeliveryHeaders, read_delivery_headers
+from timeoutmgr.deadletter.delivery_headers import DeliveryHeaders, read_headers
 from timeoutmgr.deadletter.manager import QueueManager
 from timeoutmgr.deadletter.stored_copy import Placement, StoredCopy, stored_copy_of
 from timeoutmgr.errors import InvalidMessage, MessageRejected
@@ -63,7 +63,7 @@ class CollectDead:
                     f"message {received.message.id!r:.80} came to {received.queue!r} and no broker "
                     "says that it died; applications do not send to dead-letter queues"
                 )
-            delivery = read_delivery_headers(received.message.headers)
+            delivery = read_headers(received.message.headers)
             copy = stored_copy_of(
                 received.message,
                 delivery,

@@ -10,13 +10,13 @@ from timeoutmgr.contracts.dead_letters import DeadLetterResult
 from timeoutmgr.contracts.delivery_options import DeliveryOptions
 from timeoutmgr.contracts.message_classes import JournalLevel, MessageClass
 from timeoutmgr.crashpoints import reach
-from timeoutmgr.deadletter.acknowledgements import final_acknowledgement, requested_acknowledgements
+from timeoutmgr.deadletter.acknowledgements import final_acknowledgement, requested_acks
 from timeoutmgr.deadletter.addresses import destination as queue_of
 from timeoutmgr.deadletter.delivery_headers import (
     MOST_HOPS,
     DeliveryHeaders,
     one_hop_more,
-    read_delivery_headers,
+    read_headers,
 )
 from timeoutmgr.deadletter.failures import Rejected, class_of
 from timeoutmgr.deadletter.levels import AcceptedMessages, JournalingRules
@@ -97,7 +97,7 @@ class DeadLetterService:
         """Keep a copy of each transactional message, and commit it before the send."""
         now = self.clock.now()
         for one in outgoing:
-            delivery = read_delivery_headers(one.message.headers)
+            delivery = read_headers(one.message.headers)
             if not self._keeps(delivery):
                 continue
             if transaction is not None and not self.joins:
@@ -106,7 +106,7 @@ class DeadLetterService:
                     "in the database of the dead letters: a rollback would leave the copy. Set "
                     "the store of DeadLetterQueues to the database of the queues"
                 )
-            begins, time_to_be_received = _dispatch(one, now), delivery.time_to_be_received
+            begins, lifetime = _dispatch(one, now), delivery.time_to_be_received
             arrives_by = begins + duration_micros(delivery.timers.until_arrival)
             copy = self._stored_copy(
                 one.message, delivery, MessageClass.NORMAL, final_destination(one), now
@@ -114,9 +114,7 @@ class DeadLetterService:
             self.manager.keep(
                 [copy],
                 arrives_by,
-                None
-                if time_to_be_received is None
-                else begins + duration_micros(time_to_be_received),
+                None if lifetime is None else begins + duration_micros(lifetime),
                 transaction=self._joined(transaction),
             )
             reach("deadletters.source_keeps")
@@ -125,14 +123,12 @@ class DeadLetterService:
         self, outgoing: Sequence[Outgoing], transaction: Transaction | None = None
     ) -> list[Outgoing]:
         """Note the messages that reached their queue; delayed messages have not."""
-        acknowledgements: list[Outgoing] = []
+        acks: list[Outgoing] = []
         for one in outgoing:
             if names.EXPIRE in one.message.headers or one.via is not None:
                 continue
-            delivery = read_delivery_headers(one.message.headers)
-            acknowledgements += self._acknowledgements(
-                one.message, delivery, one.destination, MessageClass.ACK_REACH_QUEUE
-            )
+            delivery = read_headers(one.message.headers)
+            acks += self._acks(one.message, delivery, one.destination, MessageClass.ACK_REACH_QUEUE)
             if self._keeps(delivery):
                 key = one.message.id, one.destination
                 self.manager.arrived([key], transaction=self._joined(transaction))
@@ -140,13 +136,13 @@ class DeadLetterService:
             elif delivery.wants_journal and delivery.source_node == self.manager.node:
                 self._journal(one.message, delivery, one.destination, False, transaction)
                 reach("deadletters.source_journaled")
-        return acknowledgements
+        return acks
 
     # --- passing on
 
     def refusal(self, message: Message, waited: Micros) -> TimeoutManagerError | None:
         """Return the reason why *message* must not be passed on, or None."""
-        delivery = read_delivery_headers(message.headers)
+        delivery = read_headers(message.headers)
         if not delivery.has_hops_left:
             return Rejected(
                 MessageClass.NACK_HOP_COUNT_EXCEEDED,
@@ -189,24 +185,18 @@ class DeadLetterService:
         message_class = class_of(error)
         if message_class is None:
             return None
-        delivery = read_delivery_headers(message.headers)
+        delivery = read_headers(message.headers)
         if queue.endswith((TIMEOUTS, DELAYED)) and names.EXPIRE in message.headers:
             # A lost delayed message would go unnoticed: it always leaves a dead letter.
             delivery = replace(delivery, journal=delivery.journal | JournalLevel.DEADLETTER)
         if not delivery.wants_dead_letter:
             return None
         now, reason = self.clock.now(), str(error)
-        acknowledgements = tuple(
-            self._acknowledgements(message, delivery, queue, message_class, reason)
-        )
+        acks = tuple(self._acks(message, delivery, queue, message_class, reason))
         source = delivery.source_node
         if delivery.transactional and source is not None and source != self.manager.node:
             final = self._final(message, delivery, queue, message_class, reason)
-            return (
-                DeadLetterResult(needed=tuple(final), notifications=acknowledgements)
-                if final
-                else None
-            )
+            return DeadLetterResult(needed=tuple(final), notifications=acks) if final else None
         copy = replace(
             self._stored_copy(message, delivery, message_class, queue, now),
             reason=reason,
@@ -228,17 +218,15 @@ class DeadLetterService:
             f"message {message.id!r:.80} for {queue!r:.80} is dead ({copy.class_name}) on node "
             f"{self.manager.node}: {on_one_line(reason)}"
         )
-        return DeadLetterResult(notifications=acknowledgements, report=report)
+        return DeadLetterResult(notifications=acks, report=report)
 
     def expires_with_trace(self, message: Message) -> bool:
         """Return whether *message* requests a dead letter."""
-        return read_delivery_headers(message.headers).wants_dead_letter
+        return read_headers(message.headers).wants_dead_letter
 
     def misfit(self, message: Message, queue: str) -> TimeoutManagerError | None:
         """Return the reason why *queue* does not accept *message*, or None."""
-        refused = self.takes.refuses(
-            transactional=read_delivery_headers(message.headers).transactional
-        )
+        refused = self.takes.refuses(transactional=read_headers(message.headers).transactional)
         if refused is None:
             return None
         return Rejected(
@@ -251,28 +239,23 @@ class DeadLetterService:
         self, message: Message, queue: str, transaction: Transaction | None = None
     ) -> list[Outgoing]:
         """Journal a received message; settle the copy of its source, here or by a message."""
-        delivery = read_delivery_headers(message.headers)
+        delivery = read_headers(message.headers)
         ended = MessageClass.ACK_RECEIVE
         if queue in self.journaled:
             self._journal(message, delivery, queue, True, transaction)
             reach("deadletters.target_journaled")
-        acknowledgements = self._acknowledgements(message, delivery, queue, ended)
+        acks = self._acks(message, delivery, queue, ended)
         if delivery.awaits_final_acknowledgement and delivery.source_node is not None:
             if delivery.source_node == self.manager.node:
                 key, joined = (message.id, queue), self._joined(transaction)
                 self.manager.acknowledge(key, ended, transaction=joined)
                 reach("deadletters.source_settled")
             else:
-                acknowledgements += self._final(message, delivery, queue, ended)
-        return acknowledgements
+                acks += self._final(message, delivery, queue, ended)
+        return acks
 
     def _final(
-        self,
-        message: Message,
-        delivery: DeliveryHeaders,
-        queue: str,
-        message_class: int,
-        reason: str = "",
+        self, message: Message, delivery: DeliveryHeaders, queue: str, ended: int, reason: str = ""
     ) -> list[Outgoing]:
         """Return the final acknowledgement to a source elsewhere; empty if it is not allowed."""
         try:
@@ -281,7 +264,7 @@ class DeadLetterService:
                 delivery,
                 self.limits,
                 queue=queue,
-                message_class=message_class,
+                message_class=ended,
                 at=self.clock.now(),
                 reason=reason,
             )
@@ -295,13 +278,8 @@ class DeadLetterService:
             return []
         return [final]
 
-    def _acknowledgements(
-        self,
-        message: Message,
-        delivery: DeliveryHeaders,
-        queue: str,
-        message_class: int,
-        reason: str = "",
+    def _acks(
+        self, message: Message, delivery: DeliveryHeaders, queue: str, ended: int, reason: str = ""
     ) -> list[Outgoing]:
         try:
             # A foreign program may have sent it: it must not make us write to any queue.
@@ -315,9 +293,7 @@ class DeadLetterService:
                 on_one_line(error),
             )
             return []
-        return requested_acknowledgements(
-            message, delivery, queue, message_class, self.clock.now(), reason
-        )
+        return requested_acks(message, delivery, queue, ended, self.clock.now(), reason)
 
     def _has_lost_its_source(self, delivery: DeliveryHeaders) -> bool:
         """Return whether an earlier installation of this node kept the message."""
@@ -353,14 +329,9 @@ class DeadLetterService:
             self.telemetry.count("journal_over_quota")
 
     def _stored_copy(
-        self,
-        message: Message,
-        delivery: DeliveryHeaders,
-        message_class: int,
-        destination: str,
-        now: Micros,
+        self, message: Message, delivery: DeliveryHeaders, ended: int, destination: str, now: Micros
     ) -> StoredCopy:
-        return stored_copy_of(message, delivery, message_class, destination=destination, kept=now)
+        return stored_copy_of(message, delivery, ended, destination=destination, kept=now)
 
     def _joined(self, transaction: Transaction | None) -> Any:
         return transaction if self.joins else None
