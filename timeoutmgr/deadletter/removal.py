@@ -104,5 +104,6 @@ def _remove(
         )
     receiver.ack([received])
     if result is not None and result.report:
-        logger.error("%s", result.report)
+        fields = {"message_id": received.message.id[:80], "destination": received.queue[:80]}
+        logger.error("%s", result.report, extra={"event": "message_dead_lettered", **fields})
     return result is not None

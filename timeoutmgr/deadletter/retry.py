@@ -75,6 +75,7 @@ def _permission(service: DeadLetterService, copy: StoredCopy) -> Retry:
             "retry skips dead letter %.80r, its destination is not allowed: %s",
             copy.message.id,
             on_one_line(error),
+            extra=_fields("retry_not_allowed", copy.message.id, copy.destination),
         )
         return Retry.NOT_ALLOWED
     return Retry.WOULD_RETRY
@@ -119,10 +120,17 @@ def _sent(
     except InvalidMessage as error:
         # A message that the transport cannot carry (too large, say) must not block the rest.
         logger.warning(
-            "transport cannot carry message %.80r: %s", outgoing.message.id, on_one_line(error)
+            "transport cannot carry message %.80r: %s",
+            outgoing.message.id,
+            on_one_line(error),
+            extra=_fields("retry_refused", outgoing.message.id, outgoing.destination),
         )
         return SendResult.REFUSED
     return result
+
+
+def _fields(event: str, message_id: str, destination: str) -> dict[str, str]:
+    return {"event": event, "message_id": message_id[:80], "destination": destination[:80]}
 
 
 def _result_of(result: SendResult) -> Retry:

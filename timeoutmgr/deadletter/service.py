@@ -211,6 +211,7 @@ class DeadLetterService:
                 self.manager.node,
                 message.id,
                 on_one_line(reason),
+                extra=self._fields("dead_letter_discarded", message, queue),
             )
             return None
         self.telemetry.count("dead_letters_placed")
@@ -274,6 +275,7 @@ class DeadLetterService:
                 self.manager.node,
                 message.id,
                 on_one_line(error),
+                extra=self._fields("final_acknowledgement_refused", message, queue),
             )
             return []
         return [final]
@@ -291,6 +293,7 @@ class DeadLetterService:
                 self.manager.node,
                 message.id,
                 on_one_line(error),
+                extra=self._fields("admin_queue_refused", message, queue),
             )
             return []
         return requested_acks(message, delivery, queue, ended, self.clock.now(), reason)
@@ -307,7 +310,10 @@ class DeadLetterService:
         except StorageUnavailable as error:
             # If the GUID is unavailable, skip the reinstall check.
             logger.info(
-                "node %s could not read its GUID: %s", self.manager.node, on_one_line(error)
+                "node %s could not read its GUID: %s",
+                self.manager.node,
+                on_one_line(error),
+                extra={"event": "node_guid_unreadable", "endpoint": self.endpoint},
             )
             return None
 
@@ -332,6 +338,11 @@ class DeadLetterService:
         self, message: Message, delivery: DeliveryHeaders, ended: int, destination: str, now: Micros
     ) -> StoredCopy:
         return stored_copy_of(message, delivery, ended, destination=destination, kept=now)
+
+    def _fields(self, event: str, message: Message, queue: str) -> dict[str, str]:
+        """Return the log fields of *event*, bounded: other programs choose ids and queues."""
+        named = {"message_id": message.id[:80], "destination": queue[:80]}
+        return {"event": event, "endpoint": self.endpoint, **named}
 
     def _joined(self, transaction: Transaction | None) -> Any:
         return transaction if self.joins else None

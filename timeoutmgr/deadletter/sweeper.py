@@ -63,14 +63,16 @@ class Sweeper:
                         "transactional dead-letter queue of node %s",
                         moved,
                         self._manager.node,
+                        extra={"event": "final_acknowledgements_overdue"},
                     )
             except StorageUnavailable as error:
                 logger.info(
                     "sweeper skips a sweep, it cannot reach the dead-letter store: %s",
                     on_one_line(error),
+                    extra={"event": "sweep_skipped"},
                 )
             except Exception:
-                logger.exception("sweeper failed and goes on")
+                logger.exception("sweeper failed and goes on", extra={"event": "sweep_failed"})
                 self._telemetry.count("sweep_failures")
             if self._stop.wait(self._interval):
                 return

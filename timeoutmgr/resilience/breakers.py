@@ -1,4 +1,4 @@
-"""Circuit breakers that count time, not failures: for how long has nothing worked.
+"""Circuit breakers that count time, not failures: the duration of an outage.
 
 A breaker holds no timer. A caller reports ``failure`` or ``success``, and a watchdog calls
 ``check``, so that an attempt that hangs cannot hide an outage.
@@ -26,8 +26,11 @@ RATE_WINDOW: Final = 30.0
 """Seconds over which a failure rate is counted."""
 
 
+_TRIGGERED: Final = {"event": "breaker_triggered"}
+
+
 class BreakerState(StrEnum):
-    """Where a breaker stands."""
+    """State of a breaker."""
 
     DISARMED = "disarmed"
     ARMED = "armed"
@@ -66,7 +69,7 @@ class OutageBreaker:
 
     @property
     def state(self) -> BreakerState:
-        """Where it stands now."""
+        """The present state."""
         return self._state
 
     def failure(self, error: BaseException) -> float:
@@ -95,11 +98,14 @@ class OutageBreaker:
             if self._state is BreakerState.DISARMED:
                 self._state = BreakerState.ARMED
                 self._armed_at = self._clock.monotonic() - lasted
-                logger.warning("breaker %s is armed: %s", self.name, on_one_line(error))
+                extra = {"event": "breaker_armed"}
+                logger.warning(
+                    "breaker %s is armed: %s", self.name, on_one_line(error), extra=extra
+                )
         self.check()
 
     def success(self) -> None:
-        """Report that it works."""
+        """Report that a call worked."""
         if self.state is BreakerState.DISARMED:  # the hot path takes no lock
             return
         with self._lock:
@@ -107,7 +113,7 @@ class OutageBreaker:
             self._error = None
             self._is_overdue = False
         if was is not BreakerState.DISARMED:
-            logger.info("breaker %s is disarmed", self.name)
+            logger.info("breaker %s is disarmed", self.name, extra={"event": "breaker_disarmed"})
 
     def check(self) -> None:
         """Trigger if the outage has lasted long enough."""
@@ -119,12 +125,13 @@ class OutageBreaker:
             error = self._error
         assert error is not None, "an armed breaker has an error"
         logger.warning(
-            "breaker %s triggers after %.1f s: %s", self.name, lasted, on_one_line(error)
+            "breaker %s triggers after %.1f s: %s",
+            self.name,
+            lasted,
+            on_one_line(error),
+            extra=_TRIGGERED,
         )
-        try:
-            self._on_trigger(error)
-        except Exception:
-            logger.critical("the action of breaker %s failed", self.name, exc_info=True)
+        _run_action(self.name, self._on_trigger, error)
 
 
 class RateBreaker:
@@ -152,7 +159,7 @@ class RateBreaker:
 
     @property
     def state(self) -> BreakerState:
-        """Where it stands now; a window without failures disarms it."""
+        """The present state; a window without failures disarms the breaker."""
         with self._lock:
             self._forget_old()
             if self._triggered:
@@ -160,7 +167,7 @@ class RateBreaker:
             return BreakerState.ARMED if self._failures else BreakerState.DISARMED
 
     def check(self) -> None:
-        """Do nothing: it triggers with a failure, or not at all."""
+        """No-op: only a failure triggers this breaker."""
 
     def failure(self, error: BaseException) -> None:
         """Report a failure."""
@@ -170,11 +177,8 @@ class RateBreaker:
             if self._triggered or len(self._failures) <= self._most:
                 return
             self._triggered = True
-        logger.warning("breaker %s triggers: %s", self.name, on_one_line(error))
-        try:
-            self._on_trigger(error)
-        except Exception:
-            logger.critical("the action of breaker %s failed", self.name, exc_info=True)
+        logger.warning("breaker %s triggers: %s", self.name, on_one_line(error), extra=_TRIGGERED)
+        _run_action(self.name, self._on_trigger, error)
 
     def _forget_old(self) -> None:
         start = self._clock.monotonic() - RATE_WINDOW
@@ -182,6 +186,14 @@ class RateBreaker:
             self._failures.popleft()
         if not self._failures:
             self._triggered = False
+
+
+def _run_action(name: str, action: Callable[[BaseException], None], error: BaseException) -> None:
+    try:
+        action(error)
+    except Exception:
+        extra = {"event": "breaker_action_failed"}
+        logger.critical("the action of breaker %s failed", name, exc_info=True, extra=extra)
 
 
 class SharedOutage:

@@ -37,4 +37,7 @@ class ChannelLog:
             self._next = now + EVERY
             count, self._unlogged = self._unlogged, 0
         channel = channels.of_message(newest)
-        logger.info("satellite received %d %s; the newest by %s", count, self._what, channel)
+        fields = {"event": "control_messages_received", "message_id": newest.message.id[:80]}
+        logger.info(
+            "satellite received %d %s; the newest by %s", count, self._what, channel, extra=fields
+        )

@@ -1,7 +1,7 @@
-"""Critical errors: the hooks hear of errors that cannot be mended from inside.
+"""Critical errors: hooks receive errors that the endpoint cannot mend itself.
 
-Errors raised before the endpoint runs are kept and told once it does. Hooks run in order on their
-own thread, so that a hook may stop the endpoint without waiting for itself.
+Errors raised before the endpoint runs are kept, and reported when it runs. Hooks run in order on
+their own thread, so that a hook may stop the endpoint without waiting for itself.
 """
 
 import logging
@@ -23,7 +23,7 @@ class CriticalAction(StrEnum):
     STOP = "stop"
     """Stop the endpoint; ``timeoutmgr run`` then exits non-zero."""
     LOG = "log"
-    """Log it and go on trying."""
+    """Log the error and continue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,14 +33,14 @@ class CriticalErrorContext:
     error: str
     exception: BaseException
     stop: Callable[[], None]
-    """Stop the endpoint; returns when all is still."""
+    """Stop the endpoint; returns when it has stopped."""
 
 
 CriticalErrorHook: TypeAlias = Callable[[CriticalErrorContext], object]
 
 
 class CriticalErrors:
-    """Takes critical errors and runs the hooks, in order of registration."""
+    """Receives critical errors and runs the hooks, in order of registration."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class CriticalErrors:
         """The first critical error, for the report of the endpoint's end."""
 
     def raise_error(self, error: str, exception: BaseException) -> None:
-        """Tell the hooks of *error*, now or once the endpoint runs; returns at once."""
+        """Report *error* to the hooks, now or once the endpoint runs; return at once."""
         if not error:
             raise ValueError("a critical error needs a sentence on its cause")
         with self._lock:
@@ -68,7 +68,7 @@ class CriticalErrors:
             self._spawn(error, exception, self._stop)
 
     def started(self, stop: Callable[[], None]) -> None:
-        """Report the kept errors; from now on tell at once, *stop* being the way to end it all."""
+        """Report the kept errors, and from now on each error at once; *stop* ends the endpoint."""
         with self._lock:
             self._stop = stop
             kept, self._latched = self._latched, []
@@ -98,17 +98,24 @@ class CriticalErrors:
         thread.start()
 
     def _run(self, context: CriticalErrorContext) -> None:
-        logger.critical("%s (%s)", on_one_line(context.error), on_one_line(context.exception))
+        error, exception = on_one_line(context.error), on_one_line(context.exception)
+        logger.critical("%s (%s)", error, exception, extra={"event": "critical_error"})
         for hook in self._hooks:
             try:
                 left = unrun(hook(context))
             except BaseException:
                 # Also a SystemExit: on this thread it would end nothing but the hooks.
-                logger.exception("critical error hook %.80r failed; the next one runs", hook)
+                failed = {"event": "critical_error_hook_failed"}
+                logger.exception(
+                    "critical error hook %.80r failed; the next hook runs", hook, extra=failed
+                )
                 continue
             if left is not None:
                 logger.error(
-                    "critical error hook %.80r returned a %s, which does not run", hook, left
+                    "critical error hook %.80r returned a %s, which does not run",
+                    hook,
+                    left,
+                    extra={"event": "critical_error_hook_not_run"},
                 )
 
 
@@ -117,4 +124,7 @@ def _stop(context: CriticalErrorContext) -> None:
 
 
 def _log(_context: CriticalErrorContext) -> None:
-    logger.critical("critical_error_action is 'log': the endpoint is NOT terminated, it goes on")
+    logger.critical(
+        "critical_error_action is 'log': the endpoint is NOT terminated, it goes on",
+        extra={"event": "critical_error_ignored"},
+    )

@@ -43,11 +43,11 @@ class SilenceWatch:
         self._server.unanswered.within(self, self._wait)
 
     def stop(self) -> None:
-        """Take the bound away; before start and twice is fine."""
+        """Remove the bound; repeatable, also before start."""
         self._server.unanswered.any_time(self)
 
     def check(self) -> None:
-        """Look once; the watchdog calls this about every second."""
+        """Check the server; the watchdog calls this about every second."""
         answers = self._server.unanswered
         silence = answers.silence()
         if silence >= max(_SHORTEST, min(_OVERDUE, self._wait / 2)):
@@ -95,6 +95,10 @@ def _is_started(thread: threading.Thread) -> bool:
     try:
         thread.start()
     except RuntimeError as error:  # the system has no more threads; to end gives back some
-        logger.warning("endpoint stops and waits for servers that hang: %s", on_one_line(error))
+        logger.warning(
+            "endpoint stops and waits for servers that hang: %s",
+            on_one_line(error),
+            extra={"event": "server_awaited"},
+        )
         return False
     return True
