@@ -240,7 +240,6 @@ def test_the_same_option_given_again_overwrites() -> None:
     assert routed.headers[headers.EXPIRE] == to_wire(START + 90 * SECOND)
 
 
-@pytest.mark.behaviour(9)
 def test_a_keyword_of_none_takes_the_same_option_away() -> None:
     options = SendOptions(delay=5, saga_id="saga")
     harness = Harness(Bill=[lambda _, context: context.reply("Paid", {}, options, delay=None)])

@@ -1,4 +1,4 @@
-"""Where time comes from."""
+"""The clock contract."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from timeoutmgr.message.instants import Micros
 
 
 class Clock(Protocol):
-    """Where time comes from; the only place."""
+    """The only source of time."""
 
     def now(self) -> Micros:
         """Return the wall clock's UTC microseconds; it may be stepped either way."""

@@ -1,4 +1,4 @@
-"""The history of a timeout: its events as a store tells them, and by which channel they came."""
+"""The history of a timeout: its events, each with the channel of its order."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from timeoutmgr.message.instants import Micros
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HistoryEntry:
-    """An event in the life of the timeout *id*.
+    """An event of the timeout *id*.
 
     *node* is the host that wrote it. *channel* is the way by which an order to cancel came (see
     :mod:`timeoutmgr.message.channels`); None for other events, and for events of earlier versions.
@@ -32,7 +32,7 @@ class HistoryEntry:
 
 @runtime_checkable
 class KeepsHistory(TimeoutStore, Protocol):
-    """A store that tells its history, which names the channel of a cancel; no store needs to."""
+    """A store with a history, which names the channel of a cancel; no store needs a history."""
 
     def history(self, timeout_id: str, *, limit: int = 100) -> Sequence[HistoryEntry]:
         """Return the newest *limit* events of *timeout_id*, oldest first."""
@@ -51,5 +51,5 @@ class KeepsHistory(TimeoutStore, Protocol):
         transaction: Transaction | None = None,
         channel: str | None = None,
     ) -> int:
-        """Cancel all of a saga, as any store does; the history names *channel*."""
+        """Cancel the timeouts of a saga, as any store does; the history names *channel*."""
         ...

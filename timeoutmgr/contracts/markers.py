@@ -17,7 +17,7 @@ class StoreMarker:
     broker: str
     """Description of the broker that was marked, for people."""
     confirmed: bool
-    """Whether the broker is known to bear it."""
+    """Whether the broker is known to bear the marker."""
 
 
 @runtime_checkable

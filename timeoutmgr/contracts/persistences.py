@@ -1,4 +1,4 @@
-"""The place that stores are in."""
+"""The persistence contract: a place for the stores of endpoints."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Persistence(Protocol):
 
     @property
     def capabilities(self) -> StoreCapabilities:
-        """The promises that it can keep."""
+        """The promises that the persistence can keep."""
         ...
 
     @property
@@ -59,7 +59,7 @@ class Persistence(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of connections; closing twice is fine."""
+        """Close connections; closing twice is fine."""
         ...
 
 
@@ -76,7 +76,7 @@ class KeepsTimeouts(Protocol):
 
 @runtime_checkable
 class CanUninstall(Protocol):
-    """A persistence that can take an endpoint out of itself; no persistence needs to."""
+    """A persistence that can remove an endpoint; no persistence needs to."""
 
     def uninstall(self, endpoint: str, *, force: bool = False) -> bool:
         """Remove all of *endpoint*; return whether the tables of ``install`` are gone too.

@@ -17,29 +17,29 @@ class SendResult(Enum):
     """Answer of the broker to a message."""
 
     CONFIRMED = "confirmed"
-    """It has taken responsibility."""
+    """The broker has taken responsibility."""
     UNROUTABLE = "unroutable"
-    """There is no such queue; it was not taken."""
+    """The queue does not exist; the broker did not take the message."""
     REFUSED = "refused"
-    """The broker said no (full queue, alarm); it was not taken."""
+    """The broker refused the message (full queue, alarm)."""
     UNKNOWN = "unknown"
-    """No answer in time: it may or may not have been taken."""
+    """No answer in time: the broker may or may not have taken the message."""
 
 
 class Sending(Protocol):
-    """Messages that are written, and for which the broker's answers are still to come."""
+    """Written messages whose answers from the broker are still to come."""
 
     def results(self) -> list[SendResult]:
         """Wait, and return the result of each message in order, UNKNOWN without an answer.
 
-        Does not raise for the broker, also where it went away.
+        Does not raise for the broker, also if the connection is lost.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """A sending that is over."""
+    """A finished sending, with its answers."""
 
     answers: Sequence[SendResult]
 
@@ -50,7 +50,7 @@ class Answered:
 
 @runtime_checkable
 class StartsSending(Protocol):
-    """A session that leaves its user something else to do while a broker takes its time."""
+    """A session whose user can go on while the broker answers."""
 
     def start_sending(self, outgoing: Sequence[Outgoing]) -> Sending:
         """Write *outgoing*, as ``send`` does, and do not wait for the broker's answers.
@@ -66,12 +66,12 @@ class StartsSending(Protocol):
 
 @runtime_checkable
 class BrowsesQueues(Protocol):
-    """A session that can look into a queue; no session needs to."""
+    """A session that can browse a queue; no session needs to."""
 
     def browse(self, queue: str, limit: int) -> Generator[Received]:
         """Yield up to *limit* messages of *queue*, the oldest first; none is moved or settled.
 
-        No look counts towards a delivery limit: a session that cannot look without that raises
+        Browsing counts towards no delivery limit: a session that cannot browse like this raises
         ConfigurationError. Raises QueueMissing and TransportUnavailable. A session may hold the
         messages until the iterator is closed; other consumers do not see them meanwhile.
         """

@@ -31,7 +31,7 @@ ConflictName: TypeAlias = Literal["keep", "replace", "error"]
 
 
 class Key(NamedTuple):
-    """Where a timeout stands in its endpoint's order; *due* is when it is to be tried next."""
+    """Position of a timeout in its endpoint's order; *due* is the instant of its next try."""
 
     due: Micros
     id: str
@@ -39,7 +39,7 @@ class Key(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeout:
-    """A delayed message at rest.
+    """A stored delayed message.
 
     *id* is derived from endpoint and message id, so that storing twice is storing once.
     *created* is when the sender sent it; *attempts* counts failed dispatches. After a failed
@@ -61,7 +61,7 @@ class Timeout:
 
     @property
     def key(self) -> Key:
-        """Where it stands in the order in which timeouts are tried.
+        """Its position in the order in which timeouts are tried.
 
         A timeout that waits for another try stands among timeouts that are due then: it delays no
         other meanwhile.
@@ -71,7 +71,7 @@ class Timeout:
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Keys that one claim handed out, oldest first, and when to look again.
+    """Keys of a claim, oldest first, and the time of the next poll.
 
     *token* names the claim (empty when *keys* is). *next_due* is the instant of the earliest
     timeout that was not handed out: in the past when the limit cut the chunk, None when nothing
@@ -87,7 +87,7 @@ class Chunk:
 
     @property
     def all(self) -> list[Chunk]:
-        """This chunk and the others, in order, without the empty chunks."""
+        """This chunk and its further chunks, in order, without empty chunks."""
         return [chunk for chunk in (self, *self.others) if chunk.keys]
 
 
@@ -99,7 +99,7 @@ class TimeoutState(StrEnum):
     CANCELLED = "cancelled"
     FAILED = "failed"
     MIGRATED = "migrated"
-    """It was moved to another place, and is not here any more."""
+    """It was moved to another place."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Exchanges, queues and bindings of a broker that has them."""
+"""Exchanges, queues and bindings of a broker."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class Topology:
     bindings: tuple[Binding, ...] = ()
 
     def __add__(self, other: Topology) -> Topology:
-        """Return both, this one first."""
+        """Return both topologies as a single topology, this topology first."""
         return Topology(
             self.exchanges + other.exchanges,
             self.queues + other.queues,

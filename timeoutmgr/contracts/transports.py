@@ -1,4 +1,4 @@
-"""The way to the queues."""
+"""The transport contract: access to the queues."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ class TransportCapabilities:
 
 
 class Transport(Protocol):
-    """How queues are reached. Opens nothing until a session is asked for."""
+    """Access to queues. Opens no connection before the first session is used."""
 
     @property
     def capabilities(self) -> TransportCapabilities:
-        """The promises that it can keep."""
+        """The promises that the transport can keep."""
         ...
 
     @property
@@ -65,7 +65,7 @@ class LinkSecurity:
     text: str
     remedy: str = ""
     is_broken: bool = False
-    """Whether a protection that seems to be there was turned off."""
+    """Whether the way seems protected and is not: a check was turned off."""
 
 
 @runtime_checkable
