@@ -53,11 +53,11 @@ def test_installed_packages_are_looked_through_once_for_each_path_of_imports(
 ) -> None:
     looked: list[str] = []
 
-    def look(*, group: str) -> EntryPoints:
+    def find(*, group: str) -> EntryPoints:
         looked.append(group)
         return EntryPoints()
 
-    monkeypatch.setattr(plugins, "entry_points", look)
+    monkeypatch.setattr(plugins, "entry_points", find)
     monkeypatch.setattr(sys, "path", [*sys.path, "/no/such/folder"])
     for _ in range(2):
         plugins.names(plugins.FEATURES)

@@ -68,9 +68,9 @@ def test_no_sign_of_a_password_lets_a_part_of_it_through(form: str, sentence: st
     for sign in PRINTABLE:
         for spelt in (sign, f"%{ord(sign):02X}"):
             url = form.replace("{}", spelt.join(HALVES))
-            told = sentence.format(url)
-            record = logging.LogRecord("t", 40, "f", 1, "told: %s", (told,), None)
-            for shown in (redact(told), masked(told), formatter.format(record)):
+            text = sentence.format(url)
+            record = logging.LogRecord("t", 40, "f", 1, "told: %s", (text,), None)
+            for shown in (redact(text), masked(text), formatter.format(record)):
                 if any(half in shown for half in HALVES):
                     leaks.append(shown)
 
@@ -102,12 +102,12 @@ TOKENS = [*SIGNS, *("".join(pair) for pair in itertools.permutations(SIGNS, 2))]
 
 def cpu_seconds(do: Callable[[], object]) -> float:
     """Return the CPU time of the quickest of three runs: other work must not count."""
-    taken = []
+    elapsed = []
     for _ in range(3):
         began = time.process_time()
         do()
-        taken.append(time.process_time() - began)
-    return min(taken)
+        elapsed.append(time.process_time() - began)
+    return min(elapsed)
 
 
 @pytest.mark.parametrize("token", TOKENS)

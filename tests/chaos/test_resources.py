@@ -11,12 +11,12 @@ from timeoutmgr.errors import StorageUnavailable
 def test_a_query_goes_on_past_connections_that_a_restart_left_dead() -> None:
     failures = [StorageUnavailable("gone"), StorageUnavailable("gone too")]
 
-    def look() -> int:
+    def query() -> int:
         if failures:
             raise failures.pop()
         return 7
 
-    assert retry_read(look) == 7
+    assert retry_read(query) == 7
     failures += [StorageUnavailable("away")] * 9
     with pytest.raises(StorageUnavailable):
-        retry_read(look)
+        retry_read(query)

@@ -14,25 +14,25 @@ from tests.crash.mover import PREFIXES
 from tests.marks import leave_out
 from timeoutmgr.persistence import SqlPersistence
 
-_MARK = "crash_full"
+_MARKER = "crash_full"
 _LEFT_OUT = pytest.StashKey[int]()
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the mark."""
-    config.addinivalue_line("markers", f"{_MARK}: the full matrix of crash points; `make crash`")
+    config.addinivalue_line("markers", f"{_MARKER}: the full matrix of crash points; `make crash`")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave the matrix out unless it is asked for by its mark."""
-    leave_out(_MARK, config, items)
+    leave_out(_MARKER, config, items)
 
 
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
     """Report the cases that were left out."""
-    if _MARK not in config.option.markexpr:
+    if _MARKER not in config.option.markexpr:
         terminalreporter.line(
             f"crash points: a sample ran; the matrix of {len(matrix())} deaths is `make crash`"
         )

@@ -9,7 +9,7 @@ from typing import Final
 
 from tests.acceptance.error_queue import ErrorQueue
 from tests.crash.site import Site, Worker
-from tests.crash.workload import Due, Round
+from tests.crash.workload import Due, Workload
 from timeoutmgr.deadletter import NodeQueue
 from timeoutmgr.deadletter import delivery_headers as marks
 from timeoutmgr.message import headers
@@ -27,14 +27,14 @@ class Ledger:
     def __init__(self, site: Site) -> None:
         self._site = site
         self._readers: list[ErrorQueue] = []
-        self.rounds: Final[list[Round]] = []
+        self.rounds: Final[list[Workload]] = []
         self._arrived: tuple[list[tuple[Micros, Message]], ...] = ([], [])
 
     def open(self) -> None:
         """Begin to read; the queues exist now."""
         self._readers = list(self._site.watch())
 
-    def begin(self, one: Round) -> None:
+    def begin(self, one: Workload) -> None:
         """Let *one* leave its seed behind, then expect the messages that it will send."""
         self.rounds.append(one)
         one.seed()

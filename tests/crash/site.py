@@ -223,7 +223,7 @@ class Site:
     def lies_in(self, box: NodeQueue) -> list[str]:
         """Return the ids of the messages in *box* of the node."""
         queue = StoredCopyQueue(self._dead_letters, box)
-        return [letter.message.id for letter in queue.every()]
+        return [copy.message.id for copy in queue.every()]
 
     def kept(self) -> int:
         """Return how many messages await their final acknowledgement."""

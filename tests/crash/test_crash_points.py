@@ -11,7 +11,7 @@ from chaos.forkserver_client import ForkServer
 from tests.crash.cases import ON_THE_WAY, SAMPLED, Case, matrix, pairs_of, sample
 from tests.crash.ledger import Ledger
 from tests.crash.site import Site
-from tests.crash.workload import Round
+from tests.crash.workload import Workload
 
 
 @pytest.fixture
@@ -34,13 +34,13 @@ def site(
 
 @pytest.mark.parametrize("case", sample(), ids=lambda case: case.id)
 def test_each_point_once(case: Case, site: Site) -> None:
-    _die_and_go_on(case, site)
+    _kill_and_continue(case, site)
 
 
 @pytest.mark.crash_full
 @pytest.mark.parametrize("case", matrix(), ids=lambda case: case.id)
 def test_each_point_at_its_first_and_second_hit_on_each_pair(case: Case, site: Site) -> None:
-    _die_and_go_on(case, site)
+    _kill_and_continue(case, site)
 
 
 def test_every_point_is_in_the_sample_and_in_the_matrix() -> None:
@@ -49,7 +49,7 @@ def test_every_point_is_in_the_sample_and_in_the_matrix() -> None:
     assert all(pairs_of(point) for point in ON_THE_WAY)
 
 
-def _die_and_go_on(case: Case, site: Site) -> None:
+def _kill_and_continue(case: Case, site: Site) -> None:
     """Let each of the case's processes die while there is work, then one finish it all."""
     ledger = Ledger(site)
     if not case.fresh:
@@ -64,7 +64,7 @@ def _die_and_go_on(case: Case, site: Site) -> None:
         else:
             if crash.point.startswith("partitions."):
                 site.coarsen(crash.point)
-            ledger.begin(Round(site, number, crash.point))
+            ledger.begin(Workload(site, number, crash.point))
             doomed = site.worker(crash)
             ledger.send_until_ended(doomed, f"{crash} is not reached")
         assert doomed.was_killed, doomed.said
@@ -74,7 +74,7 @@ def _die_and_go_on(case: Case, site: Site) -> None:
     assert not last.ended, last.said
     if case.fresh:
         ledger.open()
-        ledger.rounds.append(one := Round(site, 0, ""))
+        ledger.rounds.append(one := Workload(site, 0, ""))
         one.send()
     for token in [token for one in ledger.rounds for token in one.living]:
         site.store(site.own).release(token)

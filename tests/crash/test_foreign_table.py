@@ -96,16 +96,16 @@ def scene(
 @pytest.mark.behaviour(132)
 def test_a_run_that_dies_at_one_point_after_the_other_is_finished(scene: TableScene) -> None:
     for point in RUNNING:
-        scene.die(Crash(point, 1))
+        scene.kill(Crash(point, 1))
     scene.finish()
     scene.check(moved=True)
 
 
 @pytest.mark.behaviour(134)
 def test_an_abort_that_dies_at_one_point_after_the_other_is_finished(scene: TableScene) -> None:
-    scene.die(ASIDE)
+    scene.kill(ASIDE)
     for point in ABORTING:
-        scene.die(Crash(point, 1), aborts=True)
+        scene.kill(Crash(point, 1), aborts=True)
     scene.finish(aborts=True)
     scene.check(moved=False)
 

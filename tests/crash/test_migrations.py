@@ -76,8 +76,8 @@ class Scene:
         with closing(SqlPersistence(self.url, prefix=PREFIXES[0])) as persistence:
             persistence.timeouts(self.endpoint, SystemClock()).store_many(self.given)
 
-    def die(self, crash: Crash, *, aborts: bool = False) -> None:
-        """Have a process die at *crash*."""
+    def kill(self, crash: Crash, *, aborts: bool = False) -> None:
+        """Let a process die at *crash*."""
         worker = self._start(crash, aborts)
         worker.wait_until_it_ends()
         assert worker.was_killed, f"{crash} is not reached: {worker.said}"
@@ -147,7 +147,7 @@ def _points(points: tuple[str, ...]) -> list[Crash]:
 @pytest.mark.parametrize("kind", ["sqlite"])
 def test_a_run_that_dies_at_one_point_after_the_other_is_finished(scene: Scene) -> None:
     for point in IN_ORDER:
-        scene.die(Crash(point, 1))
+        scene.kill(Crash(point, 1))
     scene.finish()
     scene.check(moved=True)
 
@@ -156,15 +156,15 @@ def test_a_run_that_dies_at_one_point_after_the_other_is_finished(scene: Scene) 
 @pytest.mark.parametrize("kind", ["sqlite"])
 @pytest.mark.parametrize("point", ["migration.hidden", "migration.sending", "migration.removed"])
 def test_a_run_that_died_is_aborted(scene: Scene, point: str) -> None:
-    _die_running(scene, Crash(point, 2), aborts=True)
+    _kill_running(scene, Crash(point, 2), aborts=True)
 
 
 @pytest.mark.behaviour(134)
 @pytest.mark.parametrize("kind", ["sqlite"])
 def test_an_abort_that_dies_at_one_point_after_the_other_is_finished(scene: Scene) -> None:
-    scene.die(HALFWAY)
+    scene.kill(HALFWAY)
     for point in ABORTING:
-        scene.die(Crash(point, 1), aborts=True)
+        scene.kill(Crash(point, 1), aborts=True)
     scene.finish(aborts=True)
     scene.check(moved=False)
 
@@ -174,14 +174,14 @@ def test_an_abort_that_dies_at_one_point_after_the_other_is_finished(scene: Scen
 @pytest.mark.parametrize("aborts", [False, True])
 @pytest.mark.parametrize("crash", _points(RUNNING), ids=str)
 def test_a_run_that_died_anywhere(scene: Scene, crash: Crash, aborts: bool) -> None:
-    _die_running(scene, crash, aborts)
+    _kill_running(scene, crash, aborts)
 
 
 @pytest.mark.crash_full
 @pytest.mark.parametrize("kind", ["sqlite", "postgres", "mysql"])
 @pytest.mark.parametrize("crash", _points(ABORTING), ids=str)
 def test_an_abort_that_died_anywhere(scene: Scene, crash: Crash) -> None:
-    _die_aborting(scene, crash)
+    _kill_aborting(scene, crash)
 
 
 def test_every_point_of_a_migration_is_died_at() -> None:
@@ -190,20 +190,20 @@ def test_every_point_of_a_migration_is_died_at() -> None:
     assert {*RUNNING, *ABORTING, *NOT_IN_STORES} == points
 
 
-def _die_running(scene: Scene, crash: Crash, aborts: bool) -> None:
+def _kill_running(scene: Scene, crash: Crash, aborts: bool) -> None:
     if crash.point == "migration.taken_over":
-        scene.die(HALFWAY)
+        scene.kill(HALFWAY)
     if crash.point == "arriving.keys_revived":
         crash = Crash(crash.point, 1)
-    scene.die(crash)
+    scene.kill(crash)
     scene.finish(aborts=aborts)
     # A plan that was not committed, and a run that is complete, leave nothing to abort.
     scene.check(moved=not aborts)
 
 
-def _die_aborting(scene: Scene, crash: Crash) -> None:
-    scene.die(HALFWAY)
-    scene.die(crash, aborts=True)
+def _kill_aborting(scene: Scene, crash: Crash) -> None:
+    scene.kill(HALFWAY)
+    scene.kill(crash, aborts=True)
     scene.finish(aborts=True)
     scene.check(moved=False)
 

@@ -72,12 +72,12 @@ class Site:
         self.stack.callback(self.session.delete_queues, made)
         return made
 
-    def die(self, point: str, **given: Any) -> None:
+    def kill(self, point: str, **given: Any) -> None:
         """Start a process with *given*, and check that it dies at *point*."""
-        told = json.dumps({"url": self.url, "stem": self.stem, **given})
+        options = json.dumps({"url": self.url, "stem": self.stem, **given})
         environment = {**os.environ, "PYTHONPATH": str(ROOT), VARIABLE: point}
         ended = subprocess.run(
-            [sys.executable, str(WORKER), told],
+            [sys.executable, str(WORKER), options],
             env=environment,
             capture_output=True,
             text=True,
@@ -116,7 +116,7 @@ def test_a_broken_off_declaration_is_finished_by_the_next_start(point: str, site
     levels = DelayLevels(transport=site.transport, names=names, queue_type="classic", bound=bound)
     site.stack.callback(levels.remove)
 
-    site.die(point, act="install")
+    site.kill(point, act="install")
     levels.install()
 
     levels.check()
@@ -139,7 +139,7 @@ def test_the_next_process_settles_unroutable_messages(point: str, site: Site) ->
     unbound = to_levels(Outgoing(late, a_message("late")), clock.now(), OURS, clock)
     assert set(site.session.send([*wrong, unbound])) == {SendResult.CONFIRMED}
 
-    site.die(point, act="run")
+    site.kill(point, act="run")
     with Endpoint(configuration({"url": site.url, "stem": site.stem})):
         eventually(lambda: site.session.count(error) >= 5, "all are in the error queue")
         eventually(lambda: site.session.count(late) >= 1, "the one that came too late arrived")
@@ -163,7 +163,7 @@ def test_a_broken_off_uninstallation_is_finished_by_the_next(
         endpoint.install()
     given = {"url": site.url, "stem": site.stem, "store": sqlite_url}
 
-    site.die(point, act="uninstall", store=sqlite_url)
+    site.kill(point, act="uninstall", store=sqlite_url)
     settings = configuration(given).settings()
     uninstall_timeout_manager(settings)
 

@@ -42,7 +42,7 @@ class Due:
 
 
 @dataclass(slots=True)
-class Round:
+class Workload:
     """The messages that are sent while one process runs, and the expected results."""
 
     site: Site
@@ -156,7 +156,7 @@ class Round:
         if not self.site.pair.dead_letters:
             return []
         return [
-            *self._to_die(soon),
+            *self._to_dead_letter(soon),
             *(self._own("Keep", f"keep{n}", {}) for n in range(2)),
             *(self._own("Kept", "twice", {}) for _ in range(3)),
             *(self._acknowledgement(n) for n in range(2)),
@@ -227,8 +227,8 @@ class Round:
         """Return a timeout that is far ahead, and its replacement."""
         first = self._timeout("replaced", n, now + _HOUR, body=b"0", arrives=None)
         newer = self._timeout("replaced", n, soon, body=b"1")
-        told = {headers.TIME_SENT: to_wire(now + _HOUR), headers.ON_CONFLICT: "replace"}
-        message = replace(newer.message, headers={**newer.message.headers, **told})
+        more = {headers.TIME_SENT: to_wire(now + _HOUR), headers.ON_CONFLICT: "replace"}
+        message = replace(newer.message, headers={**newer.message.headers, **more})
         return [first, replace(newer, message=message)]
 
     def _conflict(self, n: int, soon: Micros) -> list[Outgoing]:
@@ -250,7 +250,7 @@ class Round:
         self.errors[message.id] = Due(message, due, target, steps=1 + self.site.pair.delayed)
         return self._routed(target, message, due)
 
-    def _to_die(self, due: Micros) -> list[Outgoing]:
+    def _to_dead_letter(self, due: Micros) -> list[Outgoing]:
         """Return messages that leave dead letters; the rejected messages come twice."""
         missing = [self._message("buried", n, b"1", None) for n in range(2)]
         rejected = [self._own("Reject", f"reject{n}", {}) for n in range(2)]

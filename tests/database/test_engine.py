@@ -155,8 +155,8 @@ def test_many_threads_write_without_an_error(sqlite_url: str, database: Database
     def work(number: int) -> None:
         try:
             start.wait(SOON)
-            for turn in range(5):
-                patient.run(lambda connection, turn=turn: write(connection, f"{number}-{turn}"))  # type: ignore[misc]  # the default binds the turn
+            for no in range(5):
+                patient.run(lambda connection, no=no: write(connection, f"{number}-{no}"))  # type: ignore[misc]  # the default binds the number
         except BaseException as error:
             failed.append(error)
 

@@ -68,10 +68,10 @@ def test_an_embedded_file_and_its_companions_are_their_owners_alone(tmp_path: Pa
     try:
         database = Database(f"sqlite:///{tmp_path / 'timeoutmgr.db'}")
         database.run(lambda connection: connection.exec_driver_sql("CREATE TABLE t (n INTEGER)"))
-        lives = SessionLocks(database)
-        lives.acquire("owner")
+        locks = SessionLocks(database)
+        locks.acquire("owner")
         found = {path.name: stat.S_IMODE(path.stat().st_mode) for path in tmp_path.rglob("*")}
-        lives.release("owner")
+        locks.release("owner")
         database.dispose()
     finally:
         os.umask(before)

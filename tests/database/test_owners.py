@@ -17,7 +17,7 @@ from timeoutmgr.database import Database, DatabaseSettings
 from timeoutmgr.database.session_locks import SessionLocks, _FileLock, _ServerLock
 from timeoutmgr.errors import StorageUnavailable
 
-HOLD = """
+OWNER_PROCESS = """
 import sys
 from timeoutmgr.database import Database
 from timeoutmgr.database.session_locks import SessionLocks
@@ -73,7 +73,7 @@ def test_an_owner_of_a_killed_process_is_dead(
 ) -> None:
     url = database.url.render_as_string(hide_password=False)
     with subprocess.Popen(
-        [sys.executable, "-c", HOLD, url, unique],
+        [sys.executable, "-c", OWNER_PROCESS, url, unique],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -85,7 +85,7 @@ def test_an_owner_of_a_killed_process_is_dead(
         process.kill()
         process.wait()
 
-    assert _eventually_gone(others, unique)
+    assert _eventually_dead(others, unique)
 
 
 def test_only_the_dead_of_several_owners_are_returned(
@@ -146,14 +146,14 @@ def test_a_session_lock_does_not_wait_for_the_pool(
 ) -> None:
     settings = DatabaseSettings(pool_size=1, connect_timeout=1)
     database = Database(request.getfixturevalue(url), settings)
-    lives = SessionLocks(database)
+    locks = SessionLocks(database)
 
     # The pool may grow to twice its size, and a wait for it ends with an error.
     with database.begin(), database.begin(), suppress(StorageUnavailable):
-        lives.acquire(unique)
+        locks.acquire(unique)
 
-    assert lives.holds(unique)
-    lives.release(unique)
+    assert locks.holds(unique)
+    locks.release(unique)
     database.dispose()
 
 
@@ -162,13 +162,13 @@ def test_a_released_session_lock_leaves_no_connection_behind(
     url: str, unique: str, request: pytest.FixtureRequest
 ) -> None:
     database = Database(request.getfixturevalue(url))
-    lives = SessionLocks(database)
+    locks = SessionLocks(database)
     ended: list[object] = []
     event.listen(database.apart.pool, "close", lambda driver, _record: ended.append(driver))
 
-    lives.acquire(unique)
+    locks.acquire(unique)
     before = len(ended)
-    lives.release(unique)
+    locks.release(unique)
 
     assert (before, len(ended)) == (0, 1)
     database.dispose()
@@ -179,16 +179,16 @@ def test_an_owner_sees_that_its_session_was_ended(
     url: str, unique: str, request: pytest.FixtureRequest
 ) -> None:
     database = Database(request.getfixturevalue(url))
-    lives = SessionLocks(database)
-    lives.acquire(unique)
-    before = (lives.is_unbroken(unique), lives.holds(unique))
+    locks = SessionLocks(database)
+    locks.acquire(unique)
+    before = (locks.is_unbroken(unique), locks.holds(unique))
 
     end_session_of(database, unique)
 
     assert before == (True, True)
-    assert not lives.is_unbroken(unique)
-    assert not lives.holds(unique)
-    lives.release(unique)
+    assert not locks.is_unbroken(unique)
+    assert not locks.holds(unique)
+    locks.release(unique)
     database.dispose()
 
 
@@ -198,17 +198,17 @@ def test_an_owner_behind_a_pooler_sees_that_its_session_has_lost_the_lock(
 ) -> None:
     settings = DatabaseSettings(pooler="session")
     database = Database(request.getfixturevalue(url), settings)
-    lives = SessionLocks(database)
-    lives.acquire(unique)
-    life = lives._mine[unique]
-    assert isinstance(life, _ServerLock)
+    locks = SessionLocks(database)
+    locks.acquire(unique)
+    lock = locks._mine[unique]
+    assert isinstance(lock, _ServerLock)
 
-    before = lives.is_unbroken(unique)
-    life._connection.execute(life._release)  # as a pooler does that resets a session
+    before = locks.is_unbroken(unique)
+    lock._connection.execute(lock._release)  # as a pooler does that resets a session
 
     assert before
-    assert not lives.is_unbroken(unique)
-    lives.release(unique)
+    assert not locks.is_unbroken(unique)
+    locks.release(unique)
     database.dispose()
 
 
@@ -239,7 +239,7 @@ def left_by_the_dead(database: Database, amount: int) -> list[Path]:
 def test_the_next_session_lock_removes_the_file_of_a_killed_process(file: Database) -> None:
     url = file.url.render_as_string(hide_password=False)
     with subprocess.Popen(
-        [sys.executable, "-c", HOLD, url, "killed"],
+        [sys.executable, "-c", OWNER_PROCESS, url, "killed"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
@@ -248,14 +248,14 @@ def test_the_next_session_lock_removes_the_file_of_a_killed_process(file: Databa
         assert process.stdout.readline() == "held\n"
         process.kill()
     [left] = owner_files(file)
-    lives = SessionLocks(file)
+    locks = SessionLocks(file)
 
-    lives.acquire("next")
+    locks.acquire("next")
 
     assert left not in owner_files(file)
     assert len(owner_files(file)) == 1
     assert SessionLocks(file).dead_owners(["killed", "next"]) == {"killed"}
-    lives.release("next")
+    locks.release("next")
 
 
 def test_a_new_session_lock_leaves_living_owners_alone(file: Database) -> None:
@@ -266,23 +266,23 @@ def test_a_new_session_lock_leaves_living_owners_alone(file: Database) -> None:
     ours.acquire("two")
 
     assert ours.dead_owners(["theirs"]) == theirs.dead_owners(["one", "two"]) == set()
-    for lives, owner in ((theirs, "theirs"), (ours, "one"), (ours, "two")):
-        lives.release(owner)
+    for locks, owner in ((theirs, "theirs"), (ours, "one"), (ours, "two")):
+        locks.release(owner)
     assert owner_files(file) == []
 
 
 def test_a_beginning_removes_a_bounded_number_of_files(file: Database) -> None:
     left_by_the_dead(file, 250)
-    lives = SessionLocks(file)
+    locks = SessionLocks(file)
 
     there = []
     for owner in "abc":
-        lives.acquire(owner)
+        locks.acquire(owner)
         there.append(len(owner_files(file)))
 
     assert there == [151, 52, 3]
     for owner in "abc":
-        lives.release(owner)
+        locks.release(owner)
 
 
 def test_a_file_that_is_not_a_session_lock_is_kept(file: Database) -> None:
@@ -290,10 +290,10 @@ def test_a_file_that_is_not_a_session_lock_is_kept(file: Database) -> None:
     others = {left.with_suffix(".new"), left.with_name("timeoutmgr-notes"), left.with_name("x")}
     for each in others:
         each.touch()
-    lives = SessionLocks(file)
+    locks = SessionLocks(file)
 
-    lives.acquire("a")
-    lives.release("a")
+    locks.acquire("a")
+    locks.release("a")
 
     assert set(owner_files(file)) == others
 
@@ -303,9 +303,9 @@ def test_a_session_lock_survives_the_removal_of_a_dead_lock_of_its_name(
 ) -> None:
     first, again, other = SessionLocks(file), SessionLocks(file), SessionLocks(file)
     first.acquire("name")
-    life = first._mine["name"]
-    assert isinstance(life, _FileLock)
-    os.close(life._descriptor)  # as the end of its process does
+    lock = first._mine["name"]
+    assert isinstance(lock, _FileLock)
+    os.close(lock._descriptor)  # as the end of its process does
     begins = threading.Thread(target=again.acquire, args=("name",))
     unlink = os.unlink
 
@@ -325,10 +325,10 @@ def test_a_session_lock_survives_the_removal_of_a_dead_lock_of_its_name(
 
 
 def test_a_reader_of_a_lock_file_is_not_its_owner(file: Database) -> None:
-    lives = SessionLocks(file)
-    lives.acquire("dead")
+    locks = SessionLocks(file)
+    locks.acquire("dead")
     [path] = owner_files(file)
-    lives.release("dead")
+    locks.release("dead")
     path.touch()
 
     with path.open() as looking:
@@ -337,6 +337,6 @@ def test_a_reader_of_a_lock_file_is_not_its_owner(file: Database) -> None:
         assert SessionLocks(file).dead_owners(["dead"]) == {"dead"}
 
 
-def _eventually_gone(lives: SessionLocks, owner: str) -> bool:
+def _eventually_dead(locks: SessionLocks, owner: str) -> bool:
     # A server notices the end of a connection a moment after the kernel does.
-    return any(lives.dead_owners([owner]) == {owner} for _ in range(2000))
+    return any(locks.dead_owners([owner]) == {owner} for _ in range(2000))

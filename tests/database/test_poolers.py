@@ -65,15 +65,15 @@ def test_a_pooler_that_keeps_sessions_is_admitted_once_it_is_named(
 ) -> None:
     database = behind("session", pooler="session")
     persistence = SqlPersistence(database, prefix=f"{unique}_")
-    lives = SessionLocks(database)
+    locks = SessionLocks(database)
 
     persistence.install()
     persistence.check()
-    lives.acquire(unique)
+    locks.acquire(unique)
 
-    assert lives.holds(unique)
+    assert locks.holds(unique)
     assert SessionLocks(database).dead_owners([unique]) == set()
-    lives.release(unique)
+    locks.release(unique)
 
 
 def test_a_direct_connection_passes_under_either_setting(postgres_url: str, unique: str) -> None:

@@ -6,14 +6,14 @@ import pytest
 
 from tests.marks import leave_out
 
-_MARK = "cluster"
+_MARKER = "cluster"
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Register the mark."""
-    config.addinivalue_line("markers", f"{_MARK}: starts a Spark cluster; `pytest -m {_MARK}`")
+    config.addinivalue_line("markers", f"{_MARKER}: starts a Spark cluster; `pytest -m {_MARKER}`")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave it out unless it is asked for by its mark."""
-    leave_out(_MARK, config, items)
+    leave_out(_MARKER, config, items)

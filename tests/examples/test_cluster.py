@@ -22,7 +22,7 @@ FOUND: dict[str, Any] = {"run_id": "a", "at": "noon", "messages": 2, "groups": [
 
 
 @pytest.mark.parametrize(
-    ("changed", "told"),
+    ("changed", "differing"),
     [
         ({"run_id": "b", "at": "midnight"}, []),
         ({"messages": 3}, ["messages: 2 and 3"]),
@@ -32,15 +32,15 @@ FOUND: dict[str, Any] = {"run_id": "a", "at": "noon", "messages": 2, "groups": [
     ],
 )
 def test_differences_are_named_except_the_fields_of_a_run(
-    changed: dict[str, Any], told: list[str], tmp_path: Path
+    changed: dict[str, Any], differing: list[str], tmp_path: Path
 ) -> None:
     for name, found in (("here", FOUND), ("there", FOUND | changed)):
         (tmp_path / f"{name}.json").write_text(json.dumps(found))
 
     ended = compare(tmp_path / "here.json", tmp_path / "there.json")
 
-    assert ended.stderr.splitlines() == [f"here and there differ in {line}" for line in told]
-    assert ended.returncode == (1 if told else 0)
+    assert ended.stderr.splitlines() == [f"here and there differ in {line}" for line in differing]
+    assert ended.returncode == (1 if differing else 0)
 
 
 def test_a_job_that_found_nothing_is_named(tmp_path: Path) -> None:

@@ -101,17 +101,17 @@ def test_an_endpoint_sends_all_that_it_holds_and_each_once(tmp_path: Path, uniqu
     with stopping(Place(pair, urls, unique)) as place:
         store = custom_store(tmp_path)
         party = DelayedParty(place, store=store).start()
-        gone = place.queue(f"{unique}-gone")
+        deleted = place.queue(f"{unique}-gone")
         sent = [
             party.endpoint.send_local("Ping", n, delay=timedelta(seconds=1.5)) for n in range(40)
         ]
-        lost = party.endpoint.send(gone, "Ping", 1, delay=timedelta(seconds=1.5))
-        place.session.delete_queues([gone])
+        lost = party.endpoint.send(deleted, "Ping", 1, delay=timedelta(seconds=1.5))
+        place.session.delete_queues([deleted])
 
         party.inbox.wait_for(len(sent))
         copy = party.errors.wait_for_id(lost.message_id)
 
         assert sorted(one.id for one in party.inbox.arrived) == sorted(s.message_id for s in sent)
         assert min(one.lateness for one in party.inbox.arrived) >= 0
-        assert copy.headers[headers.FAILED_QUEUE] == gone
+        assert copy.headers[headers.FAILED_QUEUE] == deleted
         eventually(lambda: store.next() is None, "nothing is left")

@@ -8,7 +8,7 @@ from typing import Final
 
 from tests.acceptance.error_queue import ErrorQueue
 from tests.acceptance.place import SOON, Party
-from tests.fuzz.letters import Fate, Letter
+from tests.fuzz.letters import Fate, RawMessage
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import TimeoutFilter
 from timeoutmgr.testing.signals import eventually
@@ -29,24 +29,24 @@ class Account:
 
     def settle(self, patience: float = 30) -> None:
         """Return when all that was put in is dealt with, and good messages still get through."""
-        for number in range(2):  # the second fence is in a later batch than all letters
-            fence = self._party.endpoint.send_local("Fence", number, delay=SOON)
-            self._party.inbox.wait_for_id(fence.message_id, timeout=patience)
+        for number in range(2):  # the second sentinel is in a later batch than all letters
+            sentinel = self._party.endpoint.send_local("Fence", number, delay=SOON)
+            self._party.inbox.wait_for_id(sentinel.message_id, timeout=patience)
         eventually(lambda: self._store.statistics().due == 0, "due ones are sent", patience)
         for queue in (self._sink, self._party.errors):
             _empty(queue)
 
-    def check(self, letters: Sequence[Letter]) -> None:
+    def check(self, letters: Sequence[RawMessage]) -> None:
         """Check that all queues and the inbox have exactly the fates of *letters*."""
         found = self._found()
-        wrong = [letter for letter in letters if found[letter.body] not in COUNTS[letter.fate]]
+        wrong = [raw for raw in letters if found[raw.body] not in COUNTS[raw.fate]]
         assert not wrong, f"{len(wrong)}, the first {found[wrong[0].body]} times: {wrong[0]}"
-        assert not found.keys() - {letter.body for letter in letters}, "what is this?"
+        assert not found.keys() - {raw.body for raw in letters}, "what is this?"
 
-    def check_one(self, letter: Letter) -> None:
-        """Check that all queues and the inbox have the fate of *letter*."""
-        count = self._found()[letter.body]
-        assert count in COUNTS[letter.fate], f"{count} times: {letter}"
+    def check_one(self, raw: RawMessage) -> None:
+        """Check that all queues and the inbox have the fate of *raw*."""
+        count = self._found()[raw.body]
+        assert count in COUNTS[raw.fate], f"{count} times: {raw}"
 
     def _found(self) -> Counter[bytes]:
         stored = self._store.list(TimeoutFilter(), limit=100_000)
@@ -55,7 +55,7 @@ class Account:
         found.update(message.body for message in self._party.errors.messages)
         return found
 
-    def check_bystander(self, letters: Sequence[Letter]) -> None:
+    def check_bystander(self, letters: Sequence[RawMessage]) -> None:
         """Check that the broker made each requested copy, once."""
         asked = sum(any(name in ("CC", "BCC") for name, _ in one.headers) for one in letters)
         assert self._place.session.count(self._bystander) == asked

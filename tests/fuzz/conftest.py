@@ -78,7 +78,7 @@ def after_the_corpus(
     with fuzzing(request, pair, tmp_path_factory.mktemp("corpus")) as made:
         for queue in (TIMEOUTS, DISPATCHER):
             cases = [case for case in CASES if case.queue == queue]
-            here = [case.letter for case in cases if pair.transport in case.transports]
+            here = [case.raw for case in cases if pair.transport in case.transports]
             made.way.put(made.party.name + queue, here)
         made.account.settle()
         yield pair.transport, made

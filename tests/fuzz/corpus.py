@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import Any, Final
 
-from tests.fuzz.letters import BROKEN_CHUNKS, PAST, Fate, Letter
+from tests.fuzz.letters import BROKEN_CHUNKS, PAST, Fate, RawMessage
 from tests.fuzz.ways import RAW_HEADERS
 from timeoutmgr.message import headers as names
 from timeoutmgr.message.routes import DISPATCHER, TIMEOUTS
@@ -20,7 +20,7 @@ class Case:
     """A letter for the queue whose name ends with *queue*, on each of *transports*."""
 
     name: str
-    letter: Letter
+    raw: RawMessage
     queue: str = TIMEOUTS
     transports: tuple[str, ...] = (AMQP, ROWS)
 
@@ -29,23 +29,25 @@ def _timeout(name: str, *transports: str, body: bytes = b"", **changed: Any) -> 
     """Return a due timeout to a missing queue, with headers changed."""
     headers = {names.EXPIRE: PAST, names.DESTINATION: "nobody's", "kept": "yes"}
     given = {getattr(names, key): value for key, value in changed.items() if key.isupper()}
-    letter = Letter(body + name.encode(), tuple({**headers, **given}.items()), {"message_id": name})
-    return Case(name, letter, transports=transports or (AMQP, ROWS))
+    raw = RawMessage(
+        body + name.encode(), tuple({**headers, **given}.items()), {"message_id": name}
+    )
+    return Case(name, raw, transports=transports or (AMQP, ROWS))
 
 
 def _headers(name: str, *pairs: tuple[str | bytes, Any], only: str) -> Case:
     """Return a sound timeout with more headers."""
     sound = ((names.EXPIRE, PAST), (names.DESTINATION, "nobody's"))
-    return Case(name, Letter(name.encode(), (*sound, *pairs)), transports=(only,))
+    return Case(name, RawMessage(name.encode(), (*sound, *pairs)), transports=(only,))
 
 
 def _row(name: str, **properties: str) -> Case:
-    return Case(name, Letter(name.encode(), (), properties), transports=(ROWS,))
+    return Case(name, RawMessage(name.encode(), (), properties), transports=(ROWS,))
 
 
 def _chunk(name: str, body: bytes, fate: Fate = Fate.KEPT) -> Case:
     pairs = ((names.CHUNK_VERSION, "1"),)
-    return Case(name, Letter(body, pairs, {"message_id": name}, fate), queue=DISPATCHER)
+    return Case(name, RawMessage(body, pairs, {"message_id": name}, fate), queue=DISPATCHER)
 
 
 def _keys(name: str, *keys: tuple[Any, Any], token: str = "", fate: Fate = Fate.EITHER) -> Case:
@@ -111,7 +113,7 @@ CASES: Final[tuple[Case, ...]] = (
     _keys("thousands of keys", *((n, f"{n}") for n in range(5_000))),
     Case(
         "keys that are doubled",
-        Letter(
+        RawMessage(
             b'{"token": "t", "keys": [], "keys": [[1, "x"]], "token": "u"}',
             ((names.CHUNK_VERSION, "1"),),
             fate=Fate.DROPPED,
@@ -120,27 +122,27 @@ CASES: Final[tuple[Case, ...]] = (
     ),
     Case(
         "NUL as a single id",
-        Letter(b"nul", ((names.TIMEOUT_ID, "\0"),), fate=Fate.EITHER),
+        RawMessage(b"nul", ((names.TIMEOUT_ID, "\0"),), fate=Fate.EITHER),
         DISPATCHER,
     ),
     Case(
         "half a surrogate pair as a single id",
-        Letter(b"half", ((names.TIMEOUT_ID, "\ud800"),), fate=Fate.EITHER),
+        RawMessage(b"half", ((names.TIMEOUT_ID, "\ud800"),), fate=Fate.EITHER),
         DISPATCHER,
     ),
     Case(
         "a single id of 64 KiB",
-        Letter(b"long", ((names.TIMEOUT_ID, "x" * 65_536),), fate=Fate.DROPPED),
+        RawMessage(b"long", ((names.TIMEOUT_ID, "x" * 65_536),), fate=Fate.DROPPED),
         DISPATCHER,
     ),
-    Case("a version that is a number", Letter(b"{}", ((names.CHUNK_VERSION, 1),)), DISPATCHER),
+    Case("a version that is a number", RawMessage(b"{}", ((names.CHUNK_VERSION, 1),)), DISPATCHER),
 )
 
 UNSENDABLE: Final = (
     _timeout("an id of 800 bytes", MESSAGE_ID="\U0001f600" * 200),
     Case(
         "a content type of 400 bytes",
-        Letter(
+        RawMessage(
             b"a content type of 400 bytes",
             (
                 (names.EXPIRE, PAST),

@@ -33,7 +33,7 @@ class Fate(Enum):
 
 
 @dataclass(frozen=True)
-class Letter:
+class RawMessage:
     """A message as it is put into a queue; *headers* are pairs, for names may be doubled."""
 
     body: bytes
@@ -43,7 +43,7 @@ class Letter:
 
     def __repr__(self) -> str:
         return (
-            f"Letter(body={self.body[:200]!r}, headers={str(self.headers)[:600]}, "
+            f"RawMessage(body={self.body[:200]!r}, headers={str(self.headers)[:600]}, "
             f"properties={str(self.properties)[:300]}, fate={self.fate})"
         )
 
@@ -68,23 +68,23 @@ def generated(strategy: st.SearchStrategy[T], count: int, number: int) -> list[T
     return found
 
 
-def numbered(letters: list[Letter]) -> list[Letter]:
+def numbered(letters: list[RawMessage]) -> list[RawMessage]:
     """Return *letters* with no two bodies or ids alike, so that each is stored and counted."""
-    return [_numbered(letter, number) for number, letter in enumerate(letters)]
+    return [_numbered(raw, number) for number, raw in enumerate(letters)]
 
 
-def _numbered(letter: Letter, number: int) -> Letter:
+def _numbered(raw: RawMessage, number: int) -> RawMessage:
     # A JSON body keeps its meaning with spaces behind it.
-    is_json = letter.body[:1] in (b"{", b"[")
+    is_json = raw.body[:1] in (b"{", b"[")
     tail = b" " * (number + 1) if is_json else f"#{number}".encode()
-    properties = dict(letter.properties)
+    properties = dict(raw.properties)
     if "message_id" in properties:
         properties["message_id"] += f"-{number}"
     headers = tuple(
         (name, f"{value}-{number}" if name == names.MESSAGE_ID else value)
-        for name, value in letter.headers
+        for name, value in raw.headers
     )
-    return replace(letter, body=letter.body + tail, headers=headers, properties=properties)
+    return replace(raw, body=raw.body + tail, headers=headers, properties=properties)
 
 
 # --- headers and properties ---
@@ -197,7 +197,7 @@ class Manner:
         return st.lists(pair | self.brokers, max_size=4, unique_by=lambda one: one[0]).map(tuple)
 
 
-def timeouts(manner: Manner, sink: str) -> st.SearchStrategy[Letter]:
+def timeouts(manner: Manner, sink: str) -> st.SearchStrategy[RawMessage]:
     """Return messages that ask, well or badly, for a timeout: none of them may be lost."""
     due = SOUND_DUES | BROKEN_DUES | manner.value
     destination = st.sampled_from(
@@ -240,7 +240,7 @@ def timeouts(manner: Manner, sink: str) -> st.SearchStrategy[Letter]:
         },
     )
     return st.builds(
-        lambda body, known, extras, properties, double: Letter(
+        lambda body, known, extras, properties, double: RawMessage(
             body=body,
             headers=(*known.items(), *extras, *(tuple(known.items())[:1] if double else ())),
             properties=properties,
@@ -253,14 +253,16 @@ def timeouts(manner: Manner, sink: str) -> st.SearchStrategy[Letter]:
     )
 
 
-def orders_to_timeouts(manner: Manner) -> st.SearchStrategy[Letter]:
+def orders_to_timeouts(manner: Manner) -> st.SearchStrategy[RawMessage]:
     """Return orders to clear a saga without timeouts, or to wake, well formed or not."""
     sound_saga = st.sampled_from(["nobody's", "s" * 200, "Ω"])
     broken_saga = st.sampled_from(["", "\0", "s" * 201, "00000000-0000-0000-0000-000000000000"])
     clear = st.tuples(st.just(names.CLEAR_TIMEOUTS), SOUND_VALUES)
 
-    def order(fate: Fate, head: tuple[Any, ...], more: Pairs, properties: dict[str, Any]) -> Letter:
-        return Letter(b"order", (*head, *more), properties, fate)
+    def order(
+        fate: Fate, head: tuple[Any, ...], more: Pairs, properties: dict[str, Any]
+    ) -> RawMessage:
+        return RawMessage(b"order", (*head, *more), properties, fate)
 
     def with_(saga: st.SearchStrategy[str]) -> st.SearchStrategy[tuple[Any, ...]]:
         return st.tuples(clear, st.tuples(st.just(names.SAGA_ID), saga))
@@ -294,7 +296,7 @@ BODIES: Final = st.binary(max_size=200) | st.sampled_from(
 # --- messages to <endpoint>.TimeoutsDispatcher ---
 
 
-def controls(manner: Manner) -> st.SearchStrategy[Letter]:
+def controls(manner: Manner) -> st.SearchStrategy[RawMessage]:
     """Return control messages: on timeouts that are unknown, or broken."""
     sound = manner.extras(sound=True)
     number = st.integers(-(2**63), 2**63 - 1)
@@ -313,8 +315,8 @@ def controls(manner: Manner) -> st.SearchStrategy[Letter]:
     broken = JSON_VALUES.map(_spelt) | st.sampled_from(BROKEN_CHUNKS) | BODIES
     version: Pairs = ((names.CHUNK_VERSION, "1"),)
 
-    def chunk(fate: Fate, spell: Callable[[Any], bytes]) -> Callable[..., Letter]:
-        return lambda body, more, properties: Letter(
+    def chunk(fate: Fate, spell: Callable[[Any], bytes]) -> Callable[..., RawMessage]:
+        return lambda body, more, properties: RawMessage(
             spell(body), (*version, *more), properties, fate
         )
 
@@ -325,19 +327,19 @@ def controls(manner: Manner) -> st.SearchStrategy[Letter]:
         st.builds(chunk(Fate.EITHER, _spelt), unheard, manner.extras(sound=False), plain),
         st.builds(chunk(Fate.KEPT, bytes), broken, sound, manner.properties),
         st.builds(
-            lambda body, head, more: Letter(body, (head, *more), {}, Fate.DROPPED),
+            lambda body, head, more: RawMessage(body, (head, *more), {}, Fate.DROPPED),
             BODIES,
             single,
             sound,
         ),
         st.builds(
-            lambda body, more, properties: Letter(body, more, properties),
+            lambda body, more, properties: RawMessage(body, more, properties),
             BODIES,
             manner.extras(sound=False),
             manner.properties,
         ),
         st.builds(
-            lambda body, other, more, properties: Letter(
+            lambda body, other, more, properties: RawMessage(
                 body, ((names.CHUNK_VERSION, other), *more), properties
             ),
             BODIES,

@@ -6,7 +6,7 @@ import pytest
 
 from tests.fuzz.conftest import Fuzzed
 from tests.fuzz.corpus import CASES, UNSENDABLE, Case
-from tests.fuzz.letters import Letter
+from tests.fuzz.letters import RawMessage
 from tests.fuzz.ways import RAW_HEADERS
 from timeoutmgr.message.routes import DISPATCHER, TIMEOUTS
 
@@ -17,7 +17,7 @@ def test_a_nasty_message_is_kept_or_carried_out(
 ) -> None:
     transport, fuzzed = after_the_corpus
     if transport in case.transports:  # else it cannot be written there
-        fuzzed.account.check_one(case.letter)
+        fuzzed.account.check_one(case.raw)
 
 
 def test_the_satellites_live_after_all_of_it(after_the_corpus: tuple[str, Fuzzed]) -> None:
@@ -28,7 +28,7 @@ def test_the_satellites_live_after_all_of_it(after_the_corpus: tuple[str, Fuzzed
 
 @pytest.mark.parametrize("queue", [TIMEOUTS, DISPATCHER])
 def test_headers_nested_too_deep_stop_no_other_message(embedded: Fuzzed, queue: str) -> None:
-    deep = Letter(b"deep", (), {RAW_HEADERS: f'{{"a": {"[" * 5_000}{"]" * 5_000}}}'})
+    deep = RawMessage(b"deep", (), {RAW_HEADERS: f'{{"a": {"[" * 5_000}{"]" * 5_000}}}'})
 
     embedded.way.put(embedded.party.name + queue, [deep])
     embedded.account.settle(patience=15)
@@ -40,7 +40,7 @@ def test_headers_nested_too_deep_stop_no_other_message(embedded: Fuzzed, queue: 
 def test_a_timeout_that_can_be_stored_and_not_sent_stops_no_other_message(
     brokered: Fuzzed, case: Case
 ) -> None:
-    brokered.way.put(brokered.party.name + case.queue, [case.letter])
+    brokered.way.put(brokered.party.name + case.queue, [case.raw])
     brokered.account.settle(patience=15)
 
-    brokered.account.check([case.letter])
+    brokered.account.check([case.raw])

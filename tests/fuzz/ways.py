@@ -12,7 +12,7 @@ import amqp
 from hypothesis import strategies as st
 from sqlalchemy import insert
 
-from tests.fuzz.letters import AMQP_VALUES, JSON_VALUES, TEXT, Letter, Manner
+from tests.fuzz.letters import AMQP_VALUES, JSON_VALUES, TEXT, Manner, RawMessage
 from timeoutmgr.database import Database
 from timeoutmgr.transport.sql.tables import tables
 
@@ -27,7 +27,7 @@ class Way(Protocol):
         """Return the kinds of hostile message; *bystander* is a queue that copies may go to."""
         ...
 
-    def put(self, queue: str, letters: Iterable[Letter]) -> None:
+    def put(self, queue: str, letters: Iterable[RawMessage]) -> None:
         """Put *letters* into *queue* as they are."""
         ...
 
@@ -83,10 +83,10 @@ class Amqp:
             ),
         )
 
-    def put(self, queue: str, letters: Iterable[Letter]) -> None:
-        for letter in letters:
+    def put(self, queue: str, letters: Iterable[RawMessage]) -> None:
+        for raw in letters:
             message = amqp.Message(
-                letter.body, application_headers=_Doubled(letter.headers), **letter.properties
+                raw.body, application_headers=_Doubled(raw.headers), **raw.properties
             )
             self._channel.basic_publish(message, routing_key=queue)
         self._channel.queue_declare(queue, passive=True)  # a round trip: all of it is there
@@ -141,18 +141,18 @@ class Insert:
             brokers=st.sampled_from([("CC", [bystander]), ("x-death", [1]), ("compression", "x")]),
         )
 
-    def put(self, queue: str, letters: Iterable[Letter]) -> None:
-        rows = [self._row(queue, number, letter) for number, letter in enumerate(letters)]
+    def put(self, queue: str, letters: Iterable[RawMessage]) -> None:
+        rows = [self._row(queue, number, raw) for number, raw in enumerate(letters)]
         self._database.run(lambda connection: connection.execute(insert(self._table), rows))
 
-    def _row(self, queue: str, number: int, letter: Letter) -> dict[str, Any]:
-        given = letter.properties
-        spelt = (f"{json.dumps(name)}: {json.dumps(value)}" for name, value in letter.headers)
+    def _row(self, queue: str, number: int, raw: RawMessage) -> dict[str, Any]:
+        given = raw.properties
+        spelt = (f"{json.dumps(name)}: {json.dumps(value)}" for name, value in raw.headers)
         return {
             "queue": queue,
             "message_id": given.get("message_id", f"{queue} {number}"),
             "headers": given.get(RAW_HEADERS, f"{{{', '.join(spelt)}}}"),
-            "body": letter.body,
+            "body": raw.body,
             "content_type": given.get("content_type", "application/json"),
             "content_encoding": given.get("content_encoding", "utf-8"),
             "enqueued": 0,

@@ -141,8 +141,8 @@ class Place:
         """How many messages are in the levels of these names."""
         return sum(self.session.count(name) for name in queues_of(names))
 
-    def hold(self, names: NameSet, amount: int) -> None:
-        """Wait until the levels hold so many: a queue counts a moment late."""
+    def wait_for_levels(self, names: NameSet, amount: int) -> None:
+        """Wait until the levels have *amount* messages: a queue counts a moment late."""
         eventually(lambda: self.counts(names) == amount, f"{amount} in the levels", 10)
 
     def close(self) -> None:

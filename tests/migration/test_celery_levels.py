@@ -47,12 +47,12 @@ def test_celerys_levels_go_into_ours_whole_and_keep_their_due_time(
         place.celerys.level_name(11),
         calculate_routing_key(3600, place.queue),
     )
-    place.hold(place.celerys, 1)
+    place.wait_for_levels(place.celerys, 1)
 
     report = place.drain(place.out_of(place.celerys, LevelsSink(place.target())))
 
     assert (report.collected, report.new, report.returned) == (1, 1, 0)
-    place.hold(place.names, 1)
+    place.wait_for_levels(place.names, 1)
     levels = place.names.level_names
     eventually(lambda: any(map(place.session.count, levels)), "it is in its level", 5)
     queue = next(name for name in levels if place.session.count(name))
@@ -91,7 +91,7 @@ def test_a_message_that_cannot_be_moved_stays_and_is_counted(
             place.celerys.level_name(11),
             calculate_routing_key(3600, destination),
         )
-    place.hold(place.celerys, 3)
+    place.wait_for_levels(place.celerys, 3)
     parts = place.out_of(
         place.celerys, LevelsSink(place.target()), chunk=10, renames={"old": place.queue}
     )
@@ -99,8 +99,8 @@ def test_a_message_that_cannot_be_moved_stays_and_is_counted(
     report = place.drain(parts)
 
     assert (report.collected, report.new, report.returned, report.verified) == (3, 1, 2, True)
-    place.hold(place.celerys, 2)
-    place.hold(place.names, 1)
+    place.wait_for_levels(place.celerys, 2)
+    place.wait_for_levels(place.names, 1)
     assert "message 'no time' stays in" in caplog.text
     assert f"there is no queue '{place.name}.gone'" in caplog.text
 
@@ -115,7 +115,7 @@ def test_a_drain_into_levels_that_is_given_up_leaves_the_rest_where_it_is(
             place.celerys.level_name(11),
             calculate_routing_key(3600, place.queue),
         )
-    place.hold(place.celerys, 3)
+    place.wait_for_levels(place.celerys, 3)
     parts = place.out_of(place.celerys, LevelsSink(place.target()))
     run = place.begin(parts)
     batch = next(one for one in parts.ledger.batches(run.id) if one.range.first.id.endswith("_11"))
@@ -126,7 +126,7 @@ def test_a_drain_into_levels_that_is_given_up_leaves_the_rest_where_it_is(
 
     parts.close()
     assert (report.state, report.collected, report.verified) == ("aborted", 0, True)
-    place.hold(place.celerys, 3)
+    place.wait_for_levels(place.celerys, 3)
     assert parts.ledger.open_run() is None
 
 
@@ -144,11 +144,11 @@ def test_a_message_to_a_refused_destination_stays_in_its_level(
         place.celerys.level_name(11),
         calculate_routing_key(3600, place.queue),
     )
-    place.hold(place.celerys, 1)
+    place.wait_for_levels(place.celerys, 1)
 
     report = place.drain(
         place.out_of(place.celerys, StoreSink(into, place.name, limits, place.clock))
     )
 
     assert (report.new, report.returned) == (0, 1)
-    place.hold(place.celerys, 1)
+    place.wait_for_levels(place.celerys, 1)

@@ -172,7 +172,7 @@ def test_after_an_abort_a_late_worker_hides_nothing(scene: Scene) -> None:
     late = scene.worker()
     claimed = scene.claimed(late)
     late.ledger.release(late.runner)
-    aborted = scene.driver.abort(_taken(scene.driver, scene.run))
+    aborted = scene.driver.abort(_acquired(scene.driver, scene.run))
 
     with pytest.raises(MigrationFailed, match="is claimed by another process"):
         hide(late, scene.run, claimed)
@@ -193,7 +193,7 @@ def test_an_abort_waits_for_a_worker_and_puts_back_its_remainder(scene: Scene) -
         late.close()
 
     aborting = replace(scene.driver, pause=the_worker_dies)
-    report = aborting.abort(_taken(aborting, scene.run))
+    report = aborting.abort(_acquired(aborting, scene.run))
 
     assert (report.state, report.collected, report.returned) == (MigrationRunState.ABORTED, 3, 3)
     assert scene.states()[0] is BatchState.RETURNED
@@ -213,5 +213,5 @@ def test_a_run_that_is_over_leaves_no_claims(scene: Scene) -> None:
     scene.close()
 
 
-def _taken(parts: Participants, run: MigrationRun) -> MigrationRun:
+def _acquired(parts: Participants, run: MigrationRun) -> MigrationRun:
     return parts.ledger.acquire(run.id, parts.runner)

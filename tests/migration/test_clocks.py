@@ -92,8 +92,8 @@ class Stand:
         return self.place.persistence.migration_source(self.place.name, self.place.clock).now()
 
     def left(self, channel: amqp.Channel, names: NameSet, amount: int) -> list[Micros]:
-        """For how long the levels hold each message; they hold *amount*."""
-        self.place.hold(names, amount)
+        """Return how long the levels keep each message, once they have *amount*."""
+        self.place.wait_for_levels(names, amount)
         found = []
         for queue in queues_of(names):
             while (message := channel.basic_get(queue, no_ack=False)) is not None:
@@ -155,14 +155,14 @@ def test_a_host_that_is_ahead_moves_nothing_early_into_levels(
 
     assert pending(stand.place.store) == []
     assert_not_early(stand, stand.left(raw_channel, stand.place.celerys, 2), given)
-    [told] = [one for one in caplog.messages if "its clock is" in one]
-    assert re.search(r"this host: its clock is (20|19\.9)\S* s ahead of that of postgres", told)
+    [warned] = [one for one in caplog.messages if "its clock is" in one]
+    assert re.search(r"this host: its clock is (20|19\.9)\S* s ahead of that of postgres", warned)
 
 
 def test_a_host_that_is_ahead_drains_nothing_early(stand: Stand, raw_channel: amqp.Channel) -> None:
     given = stored(stand)
     stand.run(MigrationRequest(target=stand.levels), 0)
-    stand.place.hold(stand.place.celerys, 2)
+    stand.place.wait_for_levels(stand.place.celerys, 2)
 
     stand.run(MigrationRequest(source=stand.levels, target=stand.onward, all_senders=True), AHEAD)
 
@@ -225,11 +225,11 @@ def test_a_run_on_a_host_that_is_far_ahead_does_not_continue_but_can_be_aborted(
 
 
 @pytest.mark.parametrize(
-    ("ahead", "told", "refused"),
+    ("ahead", "warned", "refused"),
     [(SECOND, 0, 0), (SECOND + 1, 1, 0), (-30 * SECOND, 1, 0), (30 * SECOND + 1, 0, 1)],
 )
 def test_a_target_whose_clock_differs_is_warned_of_and_then_refused(
-    move: Move, ahead: Micros, told: int, refused: int
+    move: Move, ahead: Micros, warned: int, refused: int
 ) -> None:
     move.source.store_many(some(3, ahead=4 * HOUR))
     clock = SetClock(move.clock.at + ahead)
@@ -238,7 +238,7 @@ def test_a_target_whose_clock_differs_is_warned_of_and_then_refused(
 
     found = preview(parts, move.terms(parts))
 
-    assert (len(found.warnings), len(found.problems)) == (told, refused)
+    assert (len(found.warnings), len(found.problems)) == (warned, refused)
 
 
 def test_a_place_is_asked_once_a_second_and_counted_on_in_between() -> None:

@@ -44,7 +44,7 @@ def test_a_store_goes_into_the_levels_with_the_delay_that_is_left(place: Place) 
     assert (report.collected, report.new, report.repeated, report.verified) == (5, 5, 0, True)
     assert pending(place.store) == []
     assert place.store.find(given[0].id) == (TimeoutState.MIGRATED, None)
-    place.hold(place.names, 5)
+    place.wait_for_levels(place.names, 5)
 
 
 def test_a_batch_is_written_whole_before_its_confirms_are_waited_for(
@@ -108,11 +108,11 @@ def test_every_problem_is_named_and_nothing_moves(place: Place) -> None:
     with pytest.raises(MigrationRefused) as refused:
         place.begin(parts)
 
-    told = "\n".join(refused.value.reasons)
-    assert f"due {from_micros(far).isoformat()}: " in told
-    assert f"'{place.name}.gone': there is no such queue for 1 timeouts" in told
-    assert "'a.*.b': " in told
-    assert "exchanges and queues of the levels are missing" in told
+    warned = "\n".join(refused.value.reasons)
+    assert f"due {from_micros(far).isoformat()}: " in warned
+    assert f"'{place.name}.gone': there is no such queue for 1 timeouts" in warned
+    assert "'a.*.b': " in warned
+    assert "exchanges and queues of the levels are missing" in warned
     assert place.store.statistics().pending == 4
     assert parts.ledger.runs() == []
     parts.close()
@@ -163,7 +163,7 @@ def test_a_batch_that_may_have_been_sent_is_sent_to_its_end(place: Place, aborts
     assert report.repeated == 2
     assert (report.collected, report.new, report.returned) == ((4, 2, 2) if aborts else (6, 6, 0))
     assert report.verified
-    place.hold(place.names, report.new + 1)  # one id of the first batch is there twice
+    place.wait_for_levels(place.names, report.new + 1)  # one id of the first batch is there twice
 
 
 def test_a_queue_is_not_asked_for_its_messages(place: Place) -> None:

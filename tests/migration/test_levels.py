@@ -28,20 +28,20 @@ def test_levels_go_back_into_the_store_as_they_came_from_it(place: Place) -> Non
     given = place.some(5)
     place.store.store_many(given)
     place.migrate()
-    place.hold(place.names, 5)
+    place.wait_for_levels(place.names, 5)
 
     report = place.drain(place.out_of(place.names, sender=place.name))
 
     assert pending(place.store) == given
     assert (report.collected, report.new, report.known, report.verified) == (5, 5, 0, True)
-    place.hold(place.names, 0)
+    place.wait_for_levels(place.names, 0)
 
 
 def test_the_poller_is_notified_of_messages_from_the_levels(place: Place) -> None:
     given = place.some(3)
     place.store.store_many(given)
     place.migrate()
-    place.hold(place.names, 3)
+    place.wait_for_levels(place.names, 3)
     woken: list[Micros] = []
     into = place.persistence.migration_target(place.name, place.clock)
 
@@ -58,7 +58,7 @@ def test_a_chunk_that_is_stored_and_not_acknowledged_is_in_one_place_in_the_end(
     given = place.some(3)
     place.store.store_many(given)
     place.migrate()
-    place.hold(place.names, 3)
+    place.wait_for_levels(place.names, 3)
     parts = place.out_of(place.names)
     run = place.begin(parts)
     settled = place.names.level_name(11)
@@ -73,7 +73,7 @@ def test_a_chunk_that_is_stored_and_not_acknowledged_is_in_one_place_in_the_end(
         messages, _unfit = part(received, {}, parts.sink, None)
         parts.sink.accept(run.id, level, relay, messages)
     parts.close()
-    place.hold(place.names, 3)
+    place.wait_for_levels(place.names, 3)
     parts = place.out_of(place.names)
 
     if aborts:
@@ -83,7 +83,7 @@ def test_a_chunk_that_is_stored_and_not_acknowledged_is_in_one_place_in_the_end(
 
     parts.close()
     assert len(pending(place.store)) == (2 if aborts else 3)
-    place.hold(place.names, 1 if aborts else 0)
+    place.wait_for_levels(place.names, 1 if aborts else 0)
     assert report.verified
     assert (report.new, report.known) == ((0, 0) if aborts else (1, 2))
 
@@ -98,12 +98,12 @@ def test_a_message_that_no_store_accepts_stays_and_blocks_no_other(
             place.names.level_name(11),
             routing_key(3600, place.queue),
         )
-    place.hold(place.names, 2)
+    place.wait_for_levels(place.names, 2)
 
     report = place.drain(place.out_of(place.names))
 
     assert (report.new, report.returned, report.verified) == (1, 1, True)
-    place.hold(place.names, 1)
+    place.wait_for_levels(place.names, 1)
 
 
 def test_messages_of_other_senders_are_left_to_them(place: Place) -> None:
@@ -117,13 +117,13 @@ def test_messages_of_other_senders_are_left_to_them(place: Place) -> None:
     )
     place.store.store_many([mine, theirs])
     place.migrate()
-    place.hold(place.names, 2)
+    place.wait_for_levels(place.names, 2)
 
     report = place.drain(place.out_of(place.names, sender=place.name))
 
     assert report.collected == 1
     assert pending(place.store) == [mine]
-    place.hold(place.names, 1)
+    place.wait_for_levels(place.names, 1)
 
 
 def test_levels_are_read_whole(place: Place) -> None:
@@ -152,14 +152,14 @@ class Slow(LevelsOrigin):
 def test_a_level_of_a_slow_broker_does_not_count_as_empty(place: Place) -> None:
     place.store.store_many(place.some(3))
     place.migrate()
-    place.hold(place.names, 3)
+    place.wait_for_levels(place.names, 3)
     parts = place.out_of(place.names)
     slow = replace(parts, source=Slow(place.transport, place.names, place.clock))
 
     report = place.drain(slow)
 
     assert report.new == 3
-    place.hold(place.names, 0)
+    place.wait_for_levels(place.names, 0)
 
 
 def test_an_abort_reads_all_of_a_level_for_messages_that_are_in_both(place: Place) -> None:
@@ -178,4 +178,4 @@ def test_an_abort_reads_all_of_a_level_for_messages_that_are_in_both(place: Plac
 
     parts.close()
     assert pending(place.store) == given[-1:]
-    place.hold(place.names, 4)
+    place.wait_for_levels(place.names, 4)

@@ -59,11 +59,11 @@ def test_the_history_tells_of_each_that_left(moves: Move) -> None:
 
     context = moves.source.context
     history = context.tables.history.c
-    told = (history.id, history.due, history.at, history.destination, history.attempt)
+    columns = (history.id, history.due, history.at, history.destination, history.attempt)
     mine = (history.endpoint == moves.endpoint, history.event == "migrated")
     with context.database.read() as connection:
         rows = connection.execute(
-            select(*told, history.run_id, history.node).where(*mine).order_by(history.id)
+            select(*columns, history.run_id, history.node).where(*mine).order_by(history.id)
         ).all()
     [run] = moves.parts().ledger.runs()
     assert [tuple(row) for row in rows] == [

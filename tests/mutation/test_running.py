@@ -56,6 +56,6 @@ def test_a_run_refuses_a_folder_that_is_not_the_copy(clean: Path, tmp_path: Path
     copy = copy_to(tmp_path / "copy", clean)
     shutil.rmtree(copy / "satellites")  # an installation, if any, has the folder
 
-    code, told, output = run_tests(copy, [TEST], {})
+    code, outcomes, output = run_tests(copy, [TEST], {})
 
-    assert (code in (0, 1), told) == (False, []), output
+    assert (code in (0, 1), outcomes) == (False, []), output

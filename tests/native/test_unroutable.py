@@ -20,11 +20,11 @@ from timeoutmgr.testing.signals import RecordingTelemetry, eventually
 
 @pytest.mark.behaviour(113)
 def test_forty_messages_for_a_deleted_queue_block_no_other_message(fleet: Fleet) -> None:
-    gone = fleet.queue(f"{fleet.stem}.gone")
+    deleted = fleet.queue(f"{fleet.stem}.gone")
     sales, inbox = fleet.with_inbox(fleet.native(f"{fleet.stem}.sales"))
 
-    sales.send_many(ToSend(gone, "Remind", n, SendOptions(delay=1)) for n in range(40))
-    fleet.session.delete_queues([gone])
+    sales.send_many(ToSend(deleted, "Remind", n, SendOptions(delay=1)) for n in range(40))
+    fleet.session.delete_queues([deleted])
     sales.send_many(
         ToSend(f"{fleet.stem}.sales", "Remind", n, SendOptions(delay=1)) for n in range(40)
     )
@@ -34,7 +34,7 @@ def test_forty_messages_for_a_deleted_queue_block_no_other_message(fleet: Fleet)
     error_queue = f"{fleet.stem}.error"
     eventually(lambda: fleet.session.count(error_queue) == 40, "all are in the error queue")
     copies = fleet.errors()
-    assert {copy.headers["NServiceBus.FailedQ"] for copy in copies} == {gone}
+    assert {copy.headers["NServiceBus.FailedQ"] for copy in copies} == {deleted}
     assert "there is no queue" in copies[0].headers["NServiceBus.ExceptionInfo.Message"]
 
 
@@ -59,8 +59,8 @@ def test_each_is_in_the_dead_letter_queue_with_its_class(fleet: Fleet) -> None:
     assert all(0 <= one.lateness < PROMPT for one in inbox.wait_for(150))
     eventually(lambda: dead.count() == 150, "all that were wrong are dead")
     found = dead.peek(limit=200)
-    assert {letter.message_class for letter in found} == {MessageClass.NACK_BAD_DST_Q}
-    assert {letter.destination for letter in found} == set(wrong)
+    assert {copy.message_class for copy in found} == {MessageClass.NACK_BAD_DST_Q}
+    assert {copy.destination for copy in found} == set(wrong)
     assert fleet.session.count(f"{fleet.stem}.error") == 0
     letters.close()
 

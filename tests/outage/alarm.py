@@ -13,19 +13,19 @@ class Alarm:
 
     def __init__(self) -> None:
         self._signal = Signal()
-        self.told: list[tuple[float, CriticalErrorContext]] = []
+        self.reported: list[tuple[float, CriticalErrorContext]] = []
         """The monotonic time and the context of each critical error."""
 
     def __call__(self, context: CriticalErrorContext) -> None:
         """Keep *context*."""
         with self._signal.change():
-            self.told.append((time.monotonic(), context))
+            self.reported.append((time.monotonic(), context))
 
     def wait_for(self, count: int, timeout: float = 30) -> float:
-        """Return when it was told for the *count*th time."""
+        """Return when the *count*th critical error was reported."""
         self._signal.wait_until(
-            lambda: len(self.told) >= count,
-            lambda: f"{count} critical errors; told {self.told}",
+            lambda: len(self.reported) >= count,
+            lambda: f"{count} critical errors; reported {self.reported}",
             timeout,
         )
-        return self.told[count - 1][0]
+        return self.reported[count - 1][0]

@@ -20,7 +20,7 @@ from timeoutmgr.message.instants import from_wire
 from timeoutmgr.satellites import TimeoutManager
 from timeoutmgr.telemetry import Counters
 
-_TURN = threading.Lock()
+_ENDPOINT_LOCK = threading.Lock()
 
 
 def sleep(seconds: SupportsIndex | float, /) -> None:
@@ -31,7 +31,7 @@ def sleep(seconds: SupportsIndex | float, /) -> None:
 def say(what: str, **facts: Any) -> None:
     """Write one line; the monotonic clock is the whole host's and never wrong."""
     facts |= {"say": what, "at": time.monotonic(), "clock": time.time()}
-    with _TURN:
+    with _ENDPOINT_LOCK:
         print(json.dumps(facts), flush=True)
 
 
@@ -73,7 +73,7 @@ def obey(endpoint: Endpoint, counters: Counters) -> None:
 
 
 def main(given: dict[str, Any]) -> int:
-    """Run until told to end; 3 after a critical error."""
+    """Run until a command to end; 3 after a critical error."""
     time.sleep = sleep
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
     counters = Counters()

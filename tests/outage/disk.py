@@ -12,14 +12,14 @@ from typing import Self
 
 import pytest
 
-from tests.services.run import MARK
+from tests.services.run import RUN_VARIABLE
 
 
 class SmallDisk:
     """A tmpfs of *megabytes* in the run's folder; use it as a context manager."""
 
     def __init__(self, megabytes: int) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="disk-", dir=os.environ[MARK]))
+        self.folder = Path(tempfile.mkdtemp(prefix="disk-", dir=os.environ[RUN_VARIABLE]))
         self._ballast = self.folder / "ballast"
         # Everybody's: servers run as a user of their own.
         self._mount(f"size={megabytes}m,mode=1777")

@@ -82,7 +82,7 @@ class Child:
         self.hear("runs")
         return self
 
-    def tell(self, line: str) -> None:
+    def command(self, line: str) -> None:
         """Have it do something."""
         assert self._process.stdin is not None
         self._process.stdin.write(line + "\n")
@@ -109,7 +109,7 @@ class Child:
     def counted(self, event: str) -> int:
         """Return how often its telemetry has counted *event*."""
         before = len(self.heard("counts"))
-        self.tell("counts")
+        self.command("counts")
         return int(self.hear("counts", before + 1).get(event, 0))
 
     def wait_for_count(self, event: str, count: int, timeout: float = 30) -> None:

@@ -64,7 +64,7 @@ def test_a_writer_waits_for_a_file_in_use_and_reports_no_outage(
     with closing(sqlite3.connect(make_url(sqlite_url).database or "")) as other:
         other.isolation_level = None
         for _ in range(5):
-            take_the_writers_turn(other)
+            lock_the_file(other)
             with ThreadPoolExecutor(8) as senders:
                 sending = [
                     senders.submit(party.endpoint.send_local, "Ping", n, delay=n / 20)
@@ -144,14 +144,14 @@ def conflicts(url: str, endpoint: str, state: str, times: int) -> Iterator[None]
             connection.execute(drop.encode())
 
 
-def take_the_writers_turn(other: sqlite3.Connection) -> None:
+def lock_the_file(other: sqlite3.Connection) -> None:
     """Begin a write transaction, as soon as no other connection writes."""
 
-    def is_taken() -> bool:
+    def is_locked() -> bool:
         try:
             other.execute("BEGIN IMMEDIATE")
         except sqlite3.OperationalError:
             return False
         return True
 
-    eventually(is_taken, "the other writer has its turn")
+    eventually(is_locked, "the other writer has its turn")

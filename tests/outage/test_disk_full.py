@@ -72,7 +72,7 @@ def test_a_full_disk_refuses_sends_and_delivers_accepted_messages_once_it_has_ro
     assert min(arrival.lateness for arrival in party.inbox.arrived) >= 0
     assert party.telemetry.counted("moved_to_error") == 0
     assert party.telemetry.counted("immediate_retries") == 0
-    assert alarm.told == []
+    assert alarm.reported == []
 
 
 @pytest.mark.behaviour(32, 70)
@@ -89,14 +89,14 @@ def test_a_disk_that_stays_full_is_reported_once_while_the_broker_goes_on(
     sent = [party.endpoint.send_local("Ping", BODY, delay=n / 100) for n in range(100)]
     alarm.wait_for(1)
     party.endpoint.wait(4)  # twice the limit: every other watcher of the disk had its time
-    told = len(alarm.told)
+    reported = len(alarm.reported)
     tries = party.telemetry.counted("storage_failures")
     disk.free()
 
     for each in (first, *sent):
         party.inbox.wait_for_id(each.message_id, timeout=30)
-    assert told == 1
-    assert "disk is full" in str(alarm.told[0][1].exception)
+    assert reported == 1
+    assert "disk is full" in str(alarm.reported[0][1].exception)
     assert 1 <= tries <= 10  # it stopped consuming and looked now and then
     assert party.telemetry.counted("moved_to_error") == 0
     assert {a.id for a in party.inbox.arrived} == {s.message_id for s in (first, *sent)}

@@ -60,7 +60,7 @@ def test_full_tables_delay_messages_and_lose_none(
     assert len(party.inbox.arrived) == 1 + len(ids)
     assert party.telemetry.counted("moved_to_error") == 0
     assert party.telemetry.counted("immediate_retries") == 0
-    assert alarm.told == []
+    assert alarm.reported == []
 
 
 @pytest.mark.behaviour(32, 75)
@@ -90,7 +90,7 @@ def test_a_full_log_ends_the_server_and_loses_nothing_that_was_accepted(
         party.inbox.wait_for_id(message_id, timeout=30)
     assert {a.id for a in party.inbox.arrived} == set(sent)
     assert party.telemetry.counted("moved_to_error") == 0
-    assert alarm.told == []
+    assert alarm.reported == []
 
 
 def started(make_place: MakePlace, transport: str, store: str) -> tuple[Party, Alarm]:

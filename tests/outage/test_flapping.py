@@ -21,7 +21,7 @@ from timeoutmgr.testing.signals import eventually
 
 LIMIT = timedelta(seconds=4)
 NOTICED = LIMIT.total_seconds() + 2 * 1.0 + 10.0
-"""Seconds until an outage must be told: one poll, the watchdog's second, a busy machine's ten."""
+"""Seconds until the report of an outage: one poll, the watchdog's second, a busy machine's ten."""
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def started(place: Place) -> tuple[Party, Alarm]:
     return party, alarm
 
 
-def take_away(database: FaultProxy) -> float:
+def cut_off(database: FaultProxy) -> float:
     """Take the database away; return when."""
     database.refuse()
     database.reset()
@@ -79,7 +79,7 @@ def test_outages_below_the_limit_are_not_added_up_and_lose_nothing(
     sent = []
 
     for _ in range(4):
-        away_since = take_away(database)
+        away_since = cut_off(database)
         sent += [party.endpoint.send_local("Ping", n, delay=n / 100) for n in range(10)]
         eventually(lambda: armed(party), "an outage is counted")
         party.endpoint.wait(LIMIT.total_seconds() / 2 - (time.monotonic() - away_since))
@@ -91,7 +91,7 @@ def test_outages_below_the_limit_are_not_added_up_and_lose_nothing(
     assert {a.id for a in party.inbox.arrived} == {s.message_id for s in sent}
     assert all(arrival.lateness >= 0 for arrival in party.inbox.arrived)
     assert party.telemetry.counted("moved_to_error") == 0
-    assert alarm.told == []
+    assert alarm.reported == []
 
 
 @pytest.mark.behaviour(69, 70, 77)
@@ -101,19 +101,19 @@ def test_each_outage_above_the_limit_is_reported_once_and_in_time(
 ) -> None:
     party, alarm = started(place)
 
-    away_since = take_away(database)
+    away_since = cut_off(database)
     sent = [party.endpoint.send_local("Ping", n, delay=n / 10) for n in range(10)]
     first = alarm.wait_for(1) - away_since
     # Long enough for each of the breakers that look at the same storage.
     party.endpoint.wait(LIMIT.total_seconds())
-    told_by_then = len(alarm.told)
+    reported_by_then = len(alarm.reported)
     database.heal()
     wait_for_all(party, sent)
     eventually(lambda: not armed(party), "the outage is over for everybody")
-    away_since = take_away(database)
+    away_since = cut_off(database)
     second = alarm.wait_for(2) - away_since
 
-    assert told_by_then == 1
+    assert reported_by_then == 1
     assert LIMIT.total_seconds() <= first < NOTICED
     assert LIMIT.total_seconds() <= second < NOTICED
     # A connection that is lost over a commit repeats, under the same id.
@@ -142,7 +142,7 @@ def test_sessions_that_the_server_ends_again_and_again_lose_nothing(
     assert {arrival.id for arrival in party.inbox.arrived} == set(sent)
     assert party.endpoint.timeouts.count() == 1
     assert party.telemetry.counted("moved_to_error") == 0
-    assert alarm.told == []
+    assert alarm.reported == []
 
 
 def end_sessions(url: str) -> None:

@@ -39,11 +39,11 @@ def test_a_database_that_hangs_is_reported_while_its_calls_still_wait(
         monkeypatch.setattr(answers, bound, HOUR)
     monkeypatch.setattr("timeoutmgr.database.deadlines.ANSWER", HOUR)
     url = request.getfixturevalue(f"{kind}_url")
-    told: list[CriticalErrorContext] = []
+    contexts: list[CriticalErrorContext] = []
     reported = threading.Event()
 
     def note(context: CriticalErrorContext) -> None:
-        told.append(context)
+        contexts.append(context)
         reported.set()
 
     with FaultProxy.before(url) as proxy:
@@ -61,7 +61,7 @@ def test_a_database_that_hangs_is_reported_while_its_calls_still_wait(
         assert reported.wait(60)
         endpoint.close()
 
-    assert "has not answered for" in str(told[0].exception)
+    assert "has not answered for" in str(contexts[0].exception)
 
 
 @pytest.fixture

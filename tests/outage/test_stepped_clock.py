@@ -66,12 +66,12 @@ def test_on_sqlite_a_clock_that_is_set_back_delays_and_set_right_delivers(
 ) -> None:
     place = make_place(transport=sqlite_url, store=sqlite_url)
     with child(place, clock) as manager:
-        manager.tell("send 5")
+        manager.command("send 5")
         kept = manager.hear("sent")["id"]
         manager.wait_for_count("timeouts_stored", 1)
 
         clock.set(-10 * MINUTE)
-        manager.tell("send 0.5")  # by the clock as it is now
+        manager.command("send 0.5")  # by the clock as it is now
         first = manager.arrival(manager.hear("sent", 2)["id"])
         arrived_until_then = {said["id"] for said in manager.heard("got")}
         clock.set(0)

@@ -45,8 +45,8 @@ def test_a_manager_whose_clock_is_wrong_goes_by_the_databases(
         assert len({said["id"] for said in manager.heard("got")}) == 20
         assert min(late) >= 0
         assert max(late) < POLL + PROMPT
-        told = manager.hear("critical")["error"]
-        assert f"The database's clock differs from this host's by {-ahead:.0f} s" in told
+        reported = manager.hear("critical")["error"]
+        assert f"The database's clock differs from this host's by {-ahead:.0f} s" in reported
 
 
 @pytest.mark.behaviour(55, 81)
@@ -67,7 +67,7 @@ def test_where_the_database_has_no_clock_that_of_the_process_counts(
     place = make_place(transport=sqlite_url, store=sqlite_url)
     with child(place, WrongClock(ahead)) as manager:
         for number in range(10):
-            manager.tell(f"send {0.2 + number / 10}")
+            manager.command(f"send {0.2 + number / 10}")
         manager.hear("got", 10)
 
         got = manager.heard("got")

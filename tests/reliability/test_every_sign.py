@@ -74,20 +74,20 @@ def leaks(texts: list[str]) -> list[str]:
 def test_errors_and_log_of_an_embedding_program_show_no_part_of_a_password(
     use: Callable[[str], None], form: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    told: list[str] = []
+    shown: list[str] = []
     with caplog.at_level(logging.DEBUG):
         for url in urls(form, SIGNS):
             with pytest.raises(Exception, match=r"\S") as failed:
                 use(url)
-            told.append("".join(traceback.format_exception(failed.value)))
+            shown.append("".join(traceback.format_exception(failed.value)))
 
-    assert leaks([*told, *caplog.text.splitlines()]) == []
+    assert leaks([*shown, *caplog.text.splitlines()]) == []
 
 
 @pytest.mark.parametrize("setting", ["TRANSPORT", "PERSISTENCE"])
 @pytest.mark.parametrize("words", [["install"], ["--json", "list"]], ids=["install", "list"])
 def test_commands_that_fail_show_no_part_of_a_password(setting: str, words: list[str]) -> None:
-    told: list[str] = []
+    shown: list[str] = []
     forms = BROKERS if setting == "TRANSPORT" else STORES
     for form in forms.values():
         for url in urls(form, PARTING):
@@ -102,6 +102,6 @@ def test_commands_that_fail_show_no_part_of_a_password(setting: str, words: list
             ended = CliRunner().invoke(cli, words, env=settings)
             assert ended.exit_code != 0
             assert ended.output
-            told.append(ended.output)
+            shown.append(ended.output)
 
-    assert leaks(told) == []
+    assert leaks(shown) == []

@@ -117,11 +117,11 @@ def test_without_row_locks_each_is_sent_once_more_and_no_oftener(
     store.store_many([timeout("a", 5), timeout("b", 6)])
     with closing(Paused(url, f"{unique}_")) as paused:
         clock.at += HOUR
-        taken_over = _everything(store, clock)
+        claimed_again = _everything(store, clock)
 
         sent = paused.go_on()
 
-    assert sent == taken_over == ["a", "b"]
+    assert sent == claimed_again == ["a", "b"]
     assert _everything(store, clock) == []
     assert [store.find(one) for one in "ab"] == [(TimeoutState.DISPATCHED, None)] * 2
 

@@ -144,13 +144,13 @@ def test_contents_of_a_message_are_never_logged(said: list[str], place: Place) -
         raise ValueError("broken")
 
     party.start()
-    gone = place.queue(f"{place.name}-gone")
+    deleted = place.queue(f"{place.name}-gone")
     secret = {"token": CANARY}
 
     fine = party.endpoint.send_local("Ping", secret, delay=SOON, headers=secret)
     failing = party.endpoint.send_local("Fails", secret, headers=secret)
-    lost = party.endpoint.send(gone, "Ping", secret, delay=SOON, headers=secret)
-    place.session.delete_queues([gone])
+    lost = party.endpoint.send(deleted, "Ping", secret, delay=SOON, headers=secret)
+    place.session.delete_queues([deleted])
 
     party.inbox.wait_for_id(fine.message_id)
     assert CANARY.encode() in party.errors.wait_for_id(lost.message_id).body

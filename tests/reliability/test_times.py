@@ -97,8 +97,8 @@ def test_a_value_that_is_not_a_due_time_is_refused_and_nothing_is_sent(place: Pl
         with pytest.raises(InvalidMessage):
             party.endpoint.send_local("Ping", name, **given)
 
-    fence = party.endpoint.send_local("Ping", "fence", delay=SOON)
-    party.inbox.wait_for_id(fence.message_id)
+    sentinel = party.endpoint.send_local("Ping", "fence", delay=SOON)
+    party.inbox.wait_for_id(sentinel.message_id)
     assert len(party.inbox.arrived) == 1
     assert party.endpoint.timeouts.count() == 0
 

@@ -165,7 +165,7 @@ def find(run: Run, name: str) -> Found:
     with _lock(run.folder / f"{name}.lock"):
         if noted.exists():
             return Found(**json.loads(noted.read_text()))
-        found = _look(run, SERVICES[name])
+        found = _search(run, SERVICES[name])
         noted.write_text(json.dumps(asdict(found)))
         return found
 
@@ -191,7 +191,7 @@ def missing_is_an_error() -> bool:
     return os.environ.get("CI", "").lower() in ("1", "true", "yes")
 
 
-def _look(run: Run, service: Service) -> Found:
+def _search(run: Run, service: Service) -> Found:
     named = os.environ.get(service.variable)
     if named:
         refusal = service.refusal(named)

@@ -56,19 +56,19 @@ def sweep(url: str, ours: Callable[[str], bool]) -> None:
             for (thread,) in execute(
                 url, f"SELECT id FROM information_schema.processlist WHERE db = '{name}'"
             ):
-                execute(url, f"KILL {thread}", gone_is_fine=True)
+                execute(url, f"KILL {thread}", may_be_dead=True)
             execute(url, f"DROP DATABASE IF EXISTS `{name}`")
 
 
-def execute(url: str, statement: str, *, gone_is_fine: bool = False) -> list[tuple[Any, ...]]:
-    """Execute *statement* and return its rows; with *gone_is_fine* also for a thread that ended."""
+def execute(url: str, statement: str, *, may_be_dead: bool = False) -> list[tuple[Any, ...]]:
+    """Execute *statement* and return its rows; with *may_be_dead* also for a thread that ended."""
     connection = _connect(url)
     try:
         with connection.cursor() as cursor:
             cursor.execute(statement)
             return list(cursor.fetchall())
     except pymysql.Error as error:
-        if gone_is_fine and error.args[0] == 1094:  # unknown thread id
+        if may_be_dead and error.args[0] == 1094:  # unknown thread id
             return []
         raise
     finally:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.services.run import MARK
+from tests.services.run import RUN_VARIABLE
 
 
 class DidNotStart(Exception):
@@ -26,7 +26,7 @@ class Process:
     born: str
 
     @property
-    def lives(self) -> bool:
+    def is_alive(self) -> bool:
         """Whether it still runs; an entry of an ended process, before its wait, does not count."""
         _reap(self.pid)
         state = _stat(self.pid)
@@ -62,7 +62,7 @@ def spawn(
             group=user,
             extra_groups=None if user is None else [],
         )
-    # It ends long after this object: `Process.lives` waits for it, or the system does.
+    # It ends long after this object: `Process.is_alive` waits for it, or the system does.
     child.returncode = 0
     state = _stat(child.pid)
     return Process(child.pid, state[1] if state else "")
@@ -74,7 +74,7 @@ def wait_until(
     """Return when *answers* is true; raise DidNotStart if *process* ends before, or time does."""
     deadline = time.monotonic() + seconds
     while not answers():
-        if not process.lives or time.monotonic() > deadline:
+        if not process.is_alive or time.monotonic() > deadline:
             tail = output.read_text(errors="replace")[-1500:] if output.exists() else ""
             raise DidNotStart(f"no answer from process {process.pid}; its output ends: {tail}")
         _ended_within(process, 0.05)
@@ -82,7 +82,7 @@ def wait_until(
 
 def stop(process: Process, ask: signal.Signals, *, seconds: float = 20) -> None:
     """End *process* by *ask*, and its whole group by SIGKILL when that takes too long."""
-    if not process.lives:
+    if not process.is_alive:
         return
     os.kill(process.pid, ask)
     if not _ended_within(process, seconds):
@@ -91,10 +91,10 @@ def stop(process: Process, ask: signal.Signals, *, seconds: float = 20) -> None:
 
 def send_to_family(process: Process, number: signal.Signals) -> None:
     """Send a signal to *process* and to all that it started, the eldest first."""
-    told: set[int] = set()
+    signalled: set[int] = set()
     # Again until no process is new: a server starts children until the signal reaches it.
-    while new := [pid for pid in _family(process.pid) if pid not in told]:
-        told.update(new)
+    while new := [pid for pid in _family(process.pid) if pid not in signalled]:
+        signalled.update(new)
         for pid in new:
             try:
                 os.kill(pid, number)
@@ -104,7 +104,7 @@ def send_to_family(process: Process, number: signal.Signals) -> None:
 
 def kill(process: Process) -> None:
     """End *process* and its group by SIGKILL, and return when it is gone."""
-    if not process.lives:
+    if not process.is_alive:
         return
     try:
         os.killpg(process.pid, signal.SIGKILL)
@@ -141,13 +141,13 @@ def left_behind(folder: Path, *, seconds: float = 3) -> list[str]:
 
 
 def _marked(folder: Path) -> list[str]:
-    mark = f"{MARK}={folder}".encode()
+    variable = f"{RUN_VARIABLE}={folder}".encode()
     found = []
     for entry in Path("/proc").glob("[0-9]*"):
         if entry.name == str(os.getpid()):
             continue
         try:
-            marked = mark in (entry / "environ").read_bytes().split(b"\0")
+            marked = variable in (entry / "environ").read_bytes().split(b"\0")
             words = (entry / "cmdline").read_bytes().split(b"\0") if marked else []
         except OSError:  # gone meanwhile, or another user's
             continue
@@ -158,7 +158,7 @@ def _marked(folder: Path) -> list[str]:
 
 def _ended_within(process: Process, seconds: float) -> bool:
     deadline = time.monotonic() + seconds
-    while process.lives:
+    while process.is_alive:
         remaining = deadline - time.monotonic()
         if remaining <= 0:
             return False

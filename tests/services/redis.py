@@ -15,7 +15,7 @@ APT = ["redis-server"]
 
 _LEASE = "tmtest:lease:{}"
 
-_TAKE = """
+_CLAIM_DATABASE = """
 -- Take a database that nobody has: an empty one, or one that a crashed run of ours has left.
 local holder = redis.call('GET', KEYS[1])
 redis.call('SELECT', ARGV[1])
@@ -58,7 +58,7 @@ def create(url: str, name: str) -> str:
             if number == own:
                 continue
             lease = _LEASE.format(number)
-            if client.eval(_TAKE, 1, lease, number, name, int(time.time()), own):
+            if client.eval(_CLAIM_DATABASE, 1, lease, number, name, int(time.time()), own):
                 return f"{url.rpartition('/')[0]}/{number}"
     raise RuntimeError(f"all databases of {url} are in use; give Redis more by `databases`")
 

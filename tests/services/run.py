@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-MARK = "TIMEOUTMGR_TEST_RUN"
+RUN_VARIABLE = "TIMEOUTMGR_TEST_RUN"
 """The environment variable that every process of a run inherits: the run's folder."""
 
 _FOLDER_PREFIX = "timeoutmgr-tests-"
@@ -47,13 +47,13 @@ def begin() -> Run:
     folder.mkdir()
     # Servers with a user of their own must reach their folders below this folder.
     folder.chmod(0o755)
-    os.environ[MARK] = str(folder)
+    os.environ[RUN_VARIABLE] = str(folder)
     return Run(folder=folder, started=started, id=run_id)
 
 
 def joined() -> Run:
     """Return the run whose controller started this process."""
-    folder = Path(os.environ[MARK])
+    folder = Path(os.environ[RUN_VARIABLE])
     started, run_id, _ = folder.name.removeprefix(_FOLDER_PREFIX).split("-")
     return Run(folder=folder, started=int(started), id=run_id)
 
@@ -63,7 +63,7 @@ def crashed() -> list[Path]:
     found = []
     for folder in Path(tempfile.gettempdir()).glob(f"{_FOLDER_PREFIX}*-*-*"):
         controller = folder.name.rsplit("-", 1)[-1]
-        if controller.isdigit() and not _lives(int(controller)):
+        if controller.isdigit() and not _is_alive(int(controller)):
             found.append(folder)
     return found
 
@@ -73,7 +73,7 @@ def remove(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def _lives(pid: int) -> bool:
+def _is_alive(pid: int) -> bool:
     try:
         os.kill(pid, 0)
     except ProcessLookupError:

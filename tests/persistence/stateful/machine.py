@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from tests.persistence.making import SECOND, timeout
-from tests.persistence.stateful.model import CLAIM_TIME, RETENTION, Doubt, Hand, Model
+from tests.persistence.stateful.model import CLAIM_TIME, RETENTION, Doubt, KeyLock, Model
 from tests.persistence.stateful.subjects import PROCESSES, Subject
 from timeoutmgr.contracts import (
     CancelResult,
@@ -57,8 +57,8 @@ class StoreMachine(RuleBasedStateMachine):
         self.clock = self.subject.clock
         self.model = Model(fenced=self.subject.fenced)
         self.chunks: list[tuple[str, tuple[Key, ...], bool]] = []
-        self.open: list[tuple[Hand, AbstractContextManager[LockedTimeouts], LockedTimeouts]] = []
-        self.lives = list(range(PROCESSES))
+        self.open: list[tuple[KeyLock, AbstractContextManager[LockedTimeouts], LockedTimeouts]] = []
+        self.owners = list(range(PROCESSES))
 
     @property
     def now(self) -> Micros:
@@ -84,11 +84,11 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.subject.mortal)
     @rule(process=PROCESS)
     def a_process_dies(self, process: int) -> None:
-        if any(hand.owner == self.lives[process] for hand, _, _ in self.open):
+        if any(lock.owner == self.owners[process] for lock, _, _ in self.open):
             return  # nothing here can break its connection
         self.subject.kill(process)
-        self.model.dead.add(self.lives[process])
-        self.lives[process] = max(self.lives) + 1
+        self.model.dead.add(self.owners[process])
+        self.owners[process] = max(self.owners) + 1
 
     @rule(process=PROCESS)
     def old_things_are_purged(self, process: int) -> None:
@@ -142,12 +142,12 @@ class StoreMachine(RuleBasedStateMachine):
         expected = {name: self.expected_cancel(name) for name in of_saga}
         count = self.store(process).cancel_saga(saga, sent_until=sent_until)
 
-        gone = [name for name in of_saga if self.store(0).key_of(name) is None]
-        assert count == len(gone)
+        removed = [name for name in of_saga if self.store(0).key_of(name) is None]
+        assert count == len(removed)
         for name in of_saga:
             too_late = {CancelResult.TOO_LATE}
-            assert expected[name] - too_late if name in gone else expected[name] & too_late
-            if name in gone:
+            assert expected[name] - too_late if name in removed else expected[name] & too_late
+            if name in removed:
                 answer = self.store(0).cancel(name)
                 assert answer in expected[name] - too_late
                 doubt = Doubt.SURE if answer is CancelResult.MAYBE_SENT else Doubt.NONE
@@ -171,7 +171,7 @@ class StoreMachine(RuleBasedStateMachine):
         chunk = self.store(process).claim(self.now, limit, f"poller of {process}")
 
         self.check_claim(chunk, limit, before)
-        self.model.claimed(chunk.token, chunk.keys, self.lives[process], self.now)
+        self.model.claimed(chunk.token, chunk.keys, self.owners[process], self.now)
         if chunk.keys:
             self.chunks = [*self.chunks, (chunk.token, chunk.keys, False)][-_KEPT_CHUNKS:]
 
@@ -182,15 +182,15 @@ class StoreMachine(RuleBasedStateMachine):
         chunks = self.chunks
         self.due_ones_are_claimed(process, limit)
         if self.chunks is not chunks:
-            self.a_chunk_is_taken(process, len(self.chunks) - 1, "all")
-            self.a_hand_is_closed(len(self.open) - 1, ends)
+            self.a_chunk_is_locked(process, len(self.chunks) - 1, "all")
+            self.a_lock_is_closed(len(self.open) - 1, ends)
 
     @rule(process=PROCESS, which=NUMBER, maybe_sent=st.booleans())
     def a_claim_is_released(self, process: int, which: int, maybe_sent: bool) -> None:
         if not self.chunks:
             return
-        token, keys, handed_on = self.chunks[which % len(self.chunks)]
-        if handed_on or any(self.model.in_hand(key, self.now) for key in keys):
+        token, keys, passed_on = self.chunks[which % len(self.chunks)]
+        if passed_on or any(self.model.is_locked(key, self.now) for key in keys):
             maybe_sent = True  # surely passed on
         self.store(process).release(token, maybe_sent=maybe_sent)
         self.model.released(token, maybe_sent=maybe_sent, now=self.now)
@@ -198,49 +198,49 @@ class StoreMachine(RuleBasedStateMachine):
     # --- dispatching ---
 
     @rule(process=PROCESS, which=NUMBER, part=st.sampled_from(["all", "all", "first", "rest"]))
-    def a_chunk_is_taken(self, process: int, which: int, part: str) -> None:
+    def a_chunk_is_locked(self, process: int, which: int, part: str) -> None:
         if not self.chunks:
             return
         token, keys, _ = self.chunks[which % len(self.chunks)]
         self.chunks[which % len(self.chunks)] = (token, keys, True)
         chosen = {"all": keys, "first": keys[:1], "rest": keys[1:]}[part]
-        self.take(process, token, chosen)
+        self.lock_keys(process, token, chosen)
 
     @rule(process=PROCESS, which=NUMBER, under=NUMBER)
-    def a_chunk_is_taken_under_a_foreign_token(self, process: int, which: int, under: int) -> None:
+    def a_chunk_is_locked_under_a_foreign_token(self, process: int, which: int, under: int) -> None:
         if not self.chunks:
             return
         _, keys, _ = self.chunks[which % len(self.chunks)]
         token, _, _ = self.chunks[under % len(self.chunks)]
-        self.take(process, token if under < 6 and not self.model.fenced else "nobody's", keys)
+        self.lock_keys(process, token if under < 6 and not self.model.fenced else "nobody's", keys)
 
     @rule(process=PROCESS, name=IDS)
-    def one_is_taken_by_its_id(self, process: int, name: str) -> None:
+    def a_timeout_is_locked_by_its_id(self, process: int, name: str) -> None:
         key = self.store(process).key_of(name)
         if key is not None:
-            self.take(process, "", [key])
+            self.lock_keys(process, "", [key])
 
     @precondition(lambda self: self.open)
     @rule(which=NUMBER, ends=ENDS)
-    def a_hand_is_closed(self, which: int, ends: list[str]) -> None:
-        hand, context, taken = self.open.pop(which % len(self.open))
+    def a_lock_is_closed(self, which: int, ends: list[str]) -> None:
+        lock, context, locked = self.open.pop(which % len(self.open))
         outcomes = [
             outcome
-            for number, key in enumerate(hand.keys)
+            for number, key in enumerate(lock.keys)
             if (outcome := self.outcome(key, ends[number % len(ends)])) is not None
         ]
-        taken.close(outcomes)
+        locked.close(outcomes)
         context.__exit__(None, None, None)
-        self.model.closed(hand, outcomes)
-        for key in hand.keys:
+        self.model.closed(lock, outcomes)
+        for key in lock.keys:
             self.check_one(self.store(0), key.id)
 
     @precondition(lambda self: self.open)
     @rule(which=NUMBER)
-    def a_hand_is_left_without_a_word(self, which: int) -> None:
-        hand, context, _ = self.open.pop(which % len(self.open))
+    def a_lock_is_left_without_a_word(self, which: int) -> None:
+        lock, context, _ = self.open.pop(which % len(self.open))
         context.__exit__(None, None, None)
-        self.model.left(hand)
+        self.model.left(lock)
 
     # --- looking ---
 
@@ -309,30 +309,30 @@ class StoreMachine(RuleBasedStateMachine):
         assert found.oldest_due == min((row.due for row in rows), default=None)
         assert dict(found.outcomes) == dict(self.model.events(self.now))
 
-    def take(self, process: int, token: str, keys: Sequence[Key]) -> None:
+    def lock_keys(self, process: int, token: str, keys: Sequence[Key]) -> None:
         context = self.store(process).lock_for_dispatch(token, keys)
-        taken = context.__enter__()
-        found = [one.key for one in taken.timeouts]
+        locked = context.__enter__()
+        found = [one.key for one in locked.timeouts]
         try:
-            self.check_taken(token, keys, list(taken.timeouts))
+            self.check_locked(token, keys, list(locked.timeouts))
         except BaseException:
             context.__exit__(None, None, None)
             raise
-        hand = self.model.taken(token, keys, found, self.lives[process], self.now)
-        self.open.append((hand, context, taken))
+        lock = self.model.locked(token, keys, found, self.owners[process], self.now)
+        self.open.append((lock, context, locked))
 
-    def check_taken(self, token: str, keys: Sequence[Key], taken: list[Timeout]) -> None:
-        found = [one.key for one in taken]
+    def check_locked(self, token: str, keys: Sequence[Key], locked: list[Timeout]) -> None:
+        found = [one.key for one in locked]
         free = set(self.model.claimable(self.now))
         ripe = sorted(key for key in set(keys) if key in free)
-        assert set(found) <= free, "early, in other hands, or gone"
+        assert set(found) <= free, "early, locked elsewhere, or removed"
         rows = [self.model.row(key) for key in found]
-        assert taken == [row.timeout for row in rows if row is not None]
+        assert locked == [row.timeout for row in rows if row is not None]
         if not self.model.fenced:
             assert found == ripe
             return
         claim = self.model.claims.get(token)
-        if token and claim is not None and not claim.taken:
+        if token and claim is not None and not claim.locked:
             sure = claim.sure and self.model.alive(claim, self.now)
             assert found == ripe or (not found and not sure)
         elif token:
@@ -340,10 +340,10 @@ class StoreMachine(RuleBasedStateMachine):
         else:
             covered = [self.model.covering(key) for key in keys]
             assert found == ripe or (not found and any(covered))
-            lives = [
+            alive = [
                 any(self.model.alive(c, self.now) and c.sure for c in some) for some in covered
             ]
-            assert not found or not any(lives), "a claim on it is in force"
+            assert not found or not any(alive), "a claim on it is in force"
 
     def check_claim(self, chunk: Chunk, limit: int, free: Sequence[Key]) -> None:
         keys = list(chunk.keys)
@@ -351,12 +351,12 @@ class StoreMachine(RuleBasedStateMachine):
         assert len(keys) <= limit
         assert keys == sorted(keys, key=_by_bytes)
         for key in keys:
-            assert self.model.is_ripe(key, self.now), f"{key} is early, or gone"
-            held = [hand for hand in self.model.hands if key in hand.keys]
-            assert key in free or all(hand.strange for hand in held), f"{key} is in hand"
+            assert self.model.is_ripe(key, self.now), f"{key} is early, or removed"
+            held = [lock for lock in self.model.locks if key in lock.keys]
+            assert key in free or all(lock.strange for lock in held), f"{key} is locked"
             claims = [claim for claim in self.model.claims.values() if key in claim.keys]
-            lives = [one for one in claims if one.sure and self.model.alive(one, self.now)]
-            assert not lives, f"{key} was handed out already, and that claim is in force"
+            alive = [one for one in claims if one.sure and self.model.alive(one, self.now)]
+            assert not alive, f"{key} was claimed already, and that claim is in force"
         open_ = [key for key in free if not self.model.may_cover(key, self.now)]
         if open_:
             assert keys, f"{open_} are due and free"
@@ -386,7 +386,7 @@ class StoreMachine(RuleBasedStateMachine):
         if known.state is TimeoutState.CANCELLED:
             sent = known.doubt is Doubt.SURE
             return {CancelResult.MAYBE_SENT if sent else CancelResult.CANCELLED}
-        if known.state is not TimeoutState.PENDING or self.model.in_hand(
+        if known.state is not TimeoutState.PENDING or self.model.is_locked(
             known.timeout.key, self.now
         ):
             return {CancelResult.TOO_LATE}
@@ -413,7 +413,7 @@ class StoreMachine(RuleBasedStateMachine):
     def is_fenced_in(self, key: Key) -> bool:
         """Return whether *key* lies in another claim's interval, if the store fences intervals."""
         claims = self.model.covering(key) if self.model.fenced else []
-        return any(claim.taken and self.model.alive(claim, self.now) for claim in claims)
+        return any(claim.locked and self.model.alive(claim, self.now) for claim in claims)
 
     def outcome(self, key: Key, end: str) -> Outcome | None:
         if end == "nothing":

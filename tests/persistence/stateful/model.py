@@ -68,7 +68,7 @@ class Claim:
     keys: frozenset[Key]
     owner: int
     until: Micros
-    taken: bool = False
+    locked: bool = False
     sure: bool = True
     """False where a store may have ended it already, or may have kept another instead."""
 
@@ -77,18 +77,18 @@ class Claim:
 
 
 @dataclass(slots=True, eq=False)
-class Hand:
-    """Keys that a dispatcher has in hand; *until* is where a fence alone keeps them there."""
+class KeyLock:
+    """Keys that a dispatcher has locked; *until* ends a lock that is only a fenced claim."""
 
     tokens: tuple[str, ...]
     keys: tuple[Key, ...]
     owner: int
     until: Micros | None
     passed_by: bool
-    """Something that it asked for was in other hands."""
+    """Another dispatcher had locked some of the keys that it asked for."""
     strange: bool
-    """No claim keeps its keys from being claimed: it was taken under a claim on other keys, or
-    another hand under the same token has ended the claim."""
+    """No claim keeps its keys from being claimed: it was made under a claim on other keys, or
+    another lock under the same token has ended the claim."""
 
 
 @dataclass(slots=True)
@@ -98,7 +98,7 @@ class Model:
     fenced: bool
     known: dict[str, Known] = field(default_factory=dict)
     claims: dict[str, Claim] = field(default_factory=dict)
-    hands: list[Hand] = field(default_factory=list)
+    locks: list[KeyLock] = field(default_factory=list)
     dead: set[int] = field(default_factory=set)
     history: list[tuple[str, str, Micros]] = field(default_factory=list)
 
@@ -114,19 +114,19 @@ class Model:
         return known if there else None
 
     def claimable(self, now: Micros) -> list[Key]:
-        """Return the keys that are due and may be tried, in nobody's hands."""
+        """Return the keys that are due, may be tried, and are not locked."""
         keys = [row.key for row in self.pending()]
-        return [key for key in keys if self.is_ripe(key, now) and not self.in_hand(key, now)]
+        return [key for key in keys if self.is_ripe(key, now) and not self.is_locked(key, now)]
 
     def is_ripe(self, key: Key, now: Micros) -> bool:
         row = self.row(key)
         return row is not None and key.due <= now
 
-    def in_hand(self, key: Key, now: Micros) -> bool:
-        return any(key in hand.keys for hand in self.hands if self.holds(hand, now))
+    def is_locked(self, key: Key, now: Micros) -> bool:
+        return any(key in lock.keys for lock in self.locks if self.holds(lock, now))
 
-    def holds(self, hand: Hand, now: Micros) -> bool:
-        return hand.until is None or now < hand.until
+    def holds(self, lock: KeyLock, now: Micros) -> bool:
+        return lock.until is None or now < lock.until
 
     def alive(self, claim: Claim, now: Micros) -> bool:
         return now < claim.until and claim.owner not in self.dead
@@ -137,15 +137,15 @@ class Model:
     def may_cover(self, key: Key, now: Micros) -> bool:
         """Return whether a claim that is, or may be, in force covers *key*."""
         return any(
-            self.alive(claim, now) or self._spans_a_hand(claim, now) for claim in self.covering(key)
+            self.alive(claim, now) or self._spans_a_lock(claim, now) for claim in self.covering(key)
         )
 
     def doubt(self, key: Key) -> Doubt:
         row = self.row(key)
         assert row is not None
         claimed = Doubt.POSSIBLE if self.covering(key) else Doubt.NONE
-        # In hand still, though the fence around it is down.
-        held = any(key in hand.keys for hand in self.hands)
+        # Locked still, though the claim around it has lapsed.
+        held = any(key in lock.keys for lock in self.locks)
         return max(row.doubt, claimed, Doubt.SURE if held else Doubt.NONE)
 
     def events(self, now: Micros) -> Counter[str]:
@@ -190,28 +190,28 @@ class Model:
         for claim in [one for one in self.claims.values() if not self.alive(one, now)]:
             if not keys:
                 claim.sure = False  # it may have been ended, or not be looked at yet
-            elif not self._spans_a_hand(claim, now) or self.fenced:
-                self._mark(claim, sure=claim.sure and (claim.taken or not self.fenced))
+            elif not self._spans_a_lock(claim, now) or self.fenced:
+                self._flag(claim, sure=claim.sure and (claim.locked or not self.fenced))
                 del self.claims[claim.token]
         if keys:
             self.claims[token] = Claim(token, frozenset(keys), owner, now + CLAIM_TIME)
 
-    def taken(
+    def locked(
         self, token: str, asked: Sequence[Key], keys: Sequence[Key], owner: int, now: Micros
-    ) -> Hand:
+    ) -> KeyLock:
         """Record that *keys*, of all keys *asked* for, are locked now."""
         tokens = [token]
         claim = self.claims.get(token)
-        passed_by = any(self.in_hand(key, now) for key in asked)
+        passed_by = any(self.is_locked(key, now) for key in asked)
         strange = claim is not None and not claim.keys.issuperset(keys)
         if claim is not None and self.fenced:
-            if claim.taken:
+            if claim.locked:
                 tokens = []
             else:
                 # From now on the dispatcher's session lock counts. Whether a claim whose owner had
                 # ended was sent is not known.
                 claim.sure = claim.sure and (bool(keys) or self.alive(claim, now))
-                claim.taken, claim.owner, claim.until = True, owner, now + CLAIM_TIME
+                claim.locked, claim.owner, claim.until = True, owner, now + CLAIM_TIME
         elif keys and (claim is None or not self.alive(claim, now)):
             # Claimed on the spot, unless the store has the claim that ended still.
             name = f"{len(self.claims)} on the spot after {token}"
@@ -221,16 +221,16 @@ class Model:
                 frozenset(keys),
                 owner,
                 now + CLAIM_TIME,
-                taken=True,
+                locked=True,
                 sure=claim is None,
             )
         until = now + CLAIM_TIME if self.fenced else None
-        hand = Hand(tuple(tokens), tuple(keys), owner, until, passed_by, strange)
-        self.hands.append(hand)
-        return hand
+        lock = KeyLock(tuple(tokens), tuple(keys), owner, until, passed_by, strange)
+        self.locks.append(lock)
+        return lock
 
-    def closed(self, hand: Hand, outcomes: Sequence[Outcome]) -> None:
-        self.hands.remove(hand)
+    def closed(self, lock: KeyLock, outcomes: Sequence[Outcome]) -> None:
+        self.locks.remove(lock)
         for outcome in outcomes:
             row = self.row(outcome.key)
             if outcome.kind is OutcomeKind.RETRY:
@@ -246,24 +246,24 @@ class Model:
             self.history.append((outcome.key.id, state.value, outcome.at))
             if row is not None:  # else it was changed after the fence fell; sent is sent
                 row.state, row.closed_at = state, outcome.at
-        self._end_claims_of(hand)
+        self._end_claims_of(lock)
 
-    def left(self, hand: Hand) -> None:
-        self.hands.remove(hand)
-        for key in hand.keys:
+    def left(self, lock: KeyLock) -> None:
+        self.locks.remove(lock)
+        for key in lock.keys:
             row = self.row(key)
             if row is not None:
                 row.doubt = Doubt.SURE
-        self._end_claims_of(hand)
+        self._end_claims_of(lock)
 
     def released(self, token: str, *, maybe_sent: bool, now: Micros) -> None:
         claim = self.claims.get(token)
         if claim is None:
             return
         if maybe_sent:
-            if self._spans_a_hand(claim, now) or (self.fenced and claim.taken):
+            if self._spans_a_lock(claim, now) or (self.fenced and claim.locked):
                 return  # a dispatcher may be at work under it
-            self._mark(claim, sure=claim.sure and not self.fenced)
+            self._flag(claim, sure=claim.sure and not self.fenced)
         del self.claims[token]
 
     def cancelled(self, timeout_id: str, *, doubt: Doubt, now: Micros) -> None:
@@ -294,16 +294,16 @@ class Model:
         self.history = kept
         return removed
 
-    def _end_claims_of(self, hand: Hand) -> None:
-        for claim in [self.claims[token] for token in hand.tokens if token in self.claims]:
-            if hand.passed_by and not self.fenced:
+    def _end_claims_of(self, lock: KeyLock) -> None:
+        for claim in [self.claims[token] for token in lock.tokens if token in self.claims]:
+            if lock.passed_by and not self.fenced:
                 claim.sure = False  # it stays: another transaction still locks the rows passed by
             else:
                 del self.claims[claim.token]
-                for other in self.hands:
+                for other in self.locks:
                     other.strange = other.strange or claim.token in other.tokens
 
-    def _mark(self, claim: Claim, *, sure: bool) -> None:
+    def _flag(self, claim: Claim, *, sure: bool) -> None:
         """Flag the rows that *claim* covers as maybe sent."""
         for key in [one.key for one in self.pending() if claim.spans(one.key)]:
             row = self.row(key)
@@ -311,8 +311,8 @@ class Model:
             named = sure and key in claim.keys
             row.doubt = max(row.doubt, Doubt.SURE if named else Doubt.POSSIBLE)
 
-    def _spans_a_hand(self, claim: Claim, now: Micros) -> bool:
-        held = (key for hand in self.hands if self.holds(hand, now) for key in hand.keys)
+    def _spans_a_lock(self, claim: Claim, now: Micros) -> bool:
+        held = (key for lock in self.locks if self.holds(lock, now) for key in lock.keys)
         return any(claim.spans(key) for key in held)
 
     @staticmethod

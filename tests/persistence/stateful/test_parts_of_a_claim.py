@@ -35,13 +35,13 @@ def test_the_rest_of_a_claim_is_left_while_its_first_key_is_locked(
     orders = [(name, 0, None, OnConflict.KEEP, b"1") for name in names]
     machine.timeouts_are_stored(0, list(orders))
     machine.due_ones_are_claimed(0, 100)
-    machine.a_chunk_is_taken(0, 0, "rest")
-    machine.a_chunk_is_taken(1, 0, "first")
-    machine.a_hand_is_left_without_a_word(0)
+    machine.a_chunk_is_locked(0, 0, "rest")
+    machine.a_chunk_is_locked(1, 0, "first")
+    machine.a_lock_is_left_without_a_word(0)
 
     machine.due_ones_are_claimed(0, 100)
-    machine.a_chunk_is_taken(0, len(machine.chunks) - 1, "all")  # nothing that is in hand
-    machine.a_hand_is_closed(0, ["dispatched"])
+    machine.a_chunk_is_locked(0, len(machine.chunks) - 1, "all")  # without the locked key
+    machine.a_lock_is_closed(0, ["dispatched"])
 
     machine.the_list_is_the_models()
     machine.the_history_tells_every_outcome()

@@ -126,7 +126,7 @@ class SleepsPastARetry(Wrong):
         return replace(chunk, next_due=future)
 
 
-class TakesWhatIsInHand(Wrong):
+class LocksLockedRows(Wrong):
     def lock_for_dispatch(
         self,
         token: str,
@@ -144,7 +144,7 @@ class ForgetsTheDoubt(Wrong):
         return
 
 
-class CancelsWhatIsInHand(Wrong):
+class CancelsLockedRows(Wrong):
     def cancel(self, timeout_id: str, *, channel: str | None = None) -> CancelResult:
         held, self.inside.held = self.inside.held, set()
         try:
@@ -216,7 +216,7 @@ def no_tombstone_is_set(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(BatchWrites, "close_keys", lambda *_: None)
 
 
-def the_dead_hold_on_to_their_claims(patch: pytest.MonkeyPatch) -> None:
+def dead_owners_keep_their_claims(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Liveness, "dead_owners", lambda *_: set())
 
 
@@ -234,7 +234,7 @@ def a_batch_with_an_old_id_is_dropped(patch: pytest.MonkeyPatch) -> None:
 
 IN_SQL: Final[tuple[Patch, ...]] = (
     no_tombstone_is_set,
-    the_dead_hold_on_to_their_claims,
+    dead_owners_keep_their_claims,
     all_owners_seem_dead,
     claims_are_not_looked_at,
     a_batch_with_an_old_id_is_dropped,
