@@ -41,7 +41,7 @@ from .broker import (
 )
 from .explorer import Actor, Model, Player
 from .fenced import FencedStore
-from .letters import letter
+from .letters import body_number
 from .promises import CANCEL, CHANGE, Promises
 from .rowlocks import RowLockStore
 from .store import SimStore, as_store
@@ -133,11 +133,11 @@ class Scenario:
 
     def _crash(self, world: World, who: str) -> World:
         lost = [serial for serial, held in world.held.items() if held.owner == who]
-        gone = [token for token, claim in world.claims.items() if claim.owner == who]
+        owned = [token for token, claim in world.claims.items() if claim.owner == who]
         # Only a dispatcher's death may have it sent again, and none where all is one transaction.
         cause = who.startswith("dispatcher") and not self.same_database
         world = world._replace(crashes=world.crashes + 1, causes=world.causes + cause)
-        return world.requeued(*lost).over(*gone).released(who)
+        return world.requeued(*lost).over(*owned).released(who)
 
     def _tick(self, world: World) -> Iterator[tuple[str, World]]:
         latest = LATER if any(what == CHANGE for what, _ in self.clients) else DUE
@@ -197,9 +197,9 @@ class _Play:
 
     def world(self) -> World:
         sent = [a_delayed(name, due, DESTINATION, **_SENT_AT) for name, due in self._in.sent]
-        waiting = tuple(Copy(n, letter(message)) for n, message in enumerate(sent))
+        waiting = tuple(Copy(n, body_number(message)) for n, message in enumerate(sent))
         orders = [a_message(f"o{name}", timeout_id=self._in.ids[name]) for name in self._in.orders]
-        ordered = tuple(Copy(100 + n, letter(message)) for n, message in enumerate(orders))
+        ordered = tuple(Copy(100 + n, body_number(message)) for n, message in enumerate(orders))
         return World(
             now=self._in.starts,
             queues=Map({STORE: waiting, CONTROL: ordered}),

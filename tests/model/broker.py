@@ -12,7 +12,7 @@ from timeoutmgr.errors import LeaseLost, StorageUnavailable, TransportUnavailabl
 from timeoutmgr.message.message import Message, Outgoing, Received
 
 from .explorer import Player
-from .letters import letter, message
+from .letters import body_number, message
 from .world import Bounds, Copy, Held, Op, Outcomes, Raised, World, interrupted
 
 STORE, CONTROL, DESTINATION, ERROR = "sales.Timeouts", "sales.TimeoutsDispatcher", "billing", "err"
@@ -31,7 +31,7 @@ class Broker:
             return self.deliver(world, outgoing.message)
         if outgoing.destination == ERROR:
             return world._replace(failed=world.failed | {outgoing.message.id})
-        copy = Copy(world.serial, letter(outgoing.message))
+        copy = Copy(world.serial, body_number(outgoing.message))
         waiting = (*world.queues[outgoing.destination], copy)
         queues = world.queues.having(outgoing.destination, waiting)
         return world._replace(queues=queues, serial=world.serial + 1)
@@ -45,7 +45,7 @@ class SimTransaction:
         self.settled: list[int] = []
 
     def seen(self) -> Callable[[World], World]:
-        """Return the look at a world that this transaction has by now."""
+        """Return the view of a world that this transaction has by now."""
         changes = tuple(self.changes)
 
         def see(world: World) -> World:
@@ -92,7 +92,7 @@ class SimSession:
     def transaction(self) -> Iterator[Transaction]:
         transaction = SimTransaction()
         if self._one_writer:
-            self._player.ask(Op("begin", self._take_turn))
+            self._player.ask(Op("begin", self._begin_writing))
         try:
             yield cast(Transaction, transaction)
         except Exception:
@@ -100,7 +100,7 @@ class SimSession:
             raise
         self._player.ask(Op("commit", self._commit(transaction)))
 
-    def _take_turn(self, world: World) -> Outcomes:
+    def _begin_writing(self, world: World) -> Outcomes:
         if not world.held_by_other("writer", self._who):
             yield "", world.locking(self._who, "writer"), None
 
@@ -150,7 +150,7 @@ class SimReceiver:
 
         batch: tuple[Copy, ...] = self._player.ask(Op(f"receive from {self._queue}", outcomes))
         return [
-            Received(message=message(copy.letter), queue=self._queue, tag=copy.serial)
+            Received(message=message(copy.body_number), queue=self._queue, tag=copy.serial)
             for copy in batch
         ]
 

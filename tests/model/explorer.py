@@ -237,12 +237,12 @@ class _Run:
                 world = self.model.settle(world)
                 for _ in range(3):
                     for place in range(len(nodes)):
-                        world, nodes = self._one_turn(world, nodes, place, steps)
+                        world, nodes = self._one_step(world, nodes, place, steps)
             self.model.check_end(world)
         except PromiseBroken as broken:
             raise broken.along(steps) from None
 
-    def _one_turn(
+    def _one_step(
         self, world: World, nodes: Nodes, place: int, steps: list[str]
     ) -> tuple[World, Nodes]:
         """Let one actor do its work to the end, with no fault."""

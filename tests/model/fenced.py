@@ -21,10 +21,10 @@ from timeoutmgr.message.instants import Micros
 
 from . import tables
 from .store import LockedRows, Rows, SimStore, as_simulated, cancel_by, change_by, in_order
-from .tables import HandedOut
+from .tables import ClaimedKeys
 from .world import Claim, World
 
-Look = Callable[[World], Any]
+Read = Callable[[World], Any]
 Change = Callable[[World, Any], World]
 
 
@@ -53,10 +53,10 @@ class FencedStore(SimStore):
         ahead: Micros = 0,
         transaction: Transaction | None = None,
     ) -> Chunk:
-        given: HandedOut = self._run(
+        given: ClaimedKeys = self._run(
             "claim",
-            lambda world: self._hand_out(world, now, limit),
-            lambda world, given: tables.handed_out(world, given, owner),
+            lambda world: self._claim_keys(world, now, limit),
+            lambda world, given: tables.claimed_by(world, given, owner),
             transaction,
         )
         return Chunk(given.token, given.keys, None)
@@ -70,19 +70,19 @@ class FencedStore(SimStore):
         transaction: Transaction | None = None,
     ) -> AbstractContextManager[LockedTimeouts]:
         if transaction is not None:
-            return self._take_in(transaction, token, keys)
-        return self._take(token, keys)
+            return self._lock_in(transaction, token, keys)
+        return self._locked_timeouts(token, keys)
 
     def release(self, token: str, *, maybe_sent: bool = False) -> None:
         def change(world: World, _: object) -> World:
             claim = world.claims.get(token)
-            taken = claim is not None and claim.taken
-            return world if taken and maybe_sent else tables.forgotten(world, token)
+            locked = claim is not None and claim.locked
+            return world if locked and maybe_sent else tables.forgotten(world, token)
 
         self._run("release", lambda world: None, change)
 
     def cancel(self, timeout_id: str) -> CancelResult:
-        def look(world: World) -> tuple[CancelResult, Key | None]:
+        def read(world: World) -> tuple[CancelResult, Key | None]:
             known = world.keys.get(timeout_id)
             by_key = cancel_by(known)
             if by_key is not None or known is None:
@@ -100,11 +100,11 @@ class FencedStore(SimStore):
                 return world
             return tables.cancelled(world, key, answer is CancelResult.MAYBE_SENT)
 
-        answer: CancelResult = self._run("cancel", look, change)[0]
+        answer: CancelResult = self._run("cancel", read, change)[0]
         return answer
 
     def reschedule(self, timeout_id: str, due: Micros) -> ChangeResult:
-        def look(world: World) -> tuple[ChangeResult, Key | None]:
+        def read(world: World) -> tuple[ChangeResult, Key | None]:
             known = world.keys.get(timeout_id)
             by_key = change_by(known)
             if by_key is not None or known is None:
@@ -121,11 +121,11 @@ class FencedStore(SimStore):
                 return world
             return tables.moved(world, key, due, answer is ChangeResult.MAYBE_SENT)
 
-        answer: ChangeResult = self._run("reschedule", look, change)[0]
+        answer: ChangeResult = self._run("reschedule", read, change)[0]
         return answer
 
     @contextmanager
-    def _take_in(
+    def _lock_in(
         self, transaction: Transaction, token: str, keys: Sequence[Key]
     ) -> Iterator[LockedTimeouts]:
         rows: Rows = self._run(
@@ -141,13 +141,15 @@ class FencedStore(SimStore):
         )
 
     @contextmanager
-    def _take(self, token: str, keys: Sequence[Key]) -> Iterator[LockedTimeouts]:
-        fenced, rows = self._run("take", lambda world: self._fence(world, token, keys), self._taken)
-        taken = LockedRows(rows, lambda outcomes: self._close(fenced, outcomes))
+    def _locked_timeouts(self, token: str, keys: Sequence[Key]) -> Iterator[LockedTimeouts]:
+        fenced, rows = self._run(
+            "take", lambda world: self._fence_claim(world, token, keys), self._lock_claim
+        )
+        locked = LockedRows(rows, lambda outcomes: self._close(fenced, outcomes))
         try:
-            yield taken
+            yield locked
         finally:
-            if not taken.recorded and fenced:
+            if not locked.recorded and fenced:
                 self._give_back(fenced, [key for key, _ in rows])
 
     def _close(self, token: str, outcomes: Sequence[Outcome]) -> None:
@@ -162,18 +164,18 @@ class FencedStore(SimStore):
             "give back", lambda world: (tables.forgotten(tables.marked(world, keys), token), None)
         )
 
-    def _fence(self, world: World, token: str, keys: Sequence[Key]) -> tuple[str, Rows]:
+    def _fence_claim(self, world: World, token: str, keys: Sequence[Key]) -> tuple[str, Rows]:
         """Return the token to close and the rows; the claim is ours if it was nobody's yet."""
         if token:
             claim = world.claims.get(token)
-            if claim is None or claim.taken:
+            if claim is None or claim.locked:
                 return "", ()
             return token, self._rows(world, keys)
         free = [k for k in keys if not any(claim.covers(k) for claim in world.claims.values())]
         rows = self._rows(world, free[:1])
         return (f"{self._who}-{world.serial}", rows) if rows else ("", ())
 
-    def _taken(self, world: World, found: tuple[str, Rows]) -> World:
+    def _lock_claim(self, world: World, found: tuple[str, Rows]) -> World:
         token, rows = found
         if not token:
             return world
@@ -181,23 +183,23 @@ class FencedStore(SimStore):
         if claim is None:
             claim = Claim(rows[0][0], rows[-1][0], self._who)
             world = world._replace(serial=world.serial + 1)
-        claim = claim._replace(owner=self._who, over=False, taken=True)
+        claim = claim._replace(owner=self._who, over=False, locked=True)
         return world._replace(claims=world.claims.having(token, claim))
 
     def _rows(self, world: World, keys: Sequence[Key]) -> Rows:
         due = (k for k in sorted(set(keys)) if k in world.rows)
         return tuple((k, world.rows[k]) for k in due if tables.is_due(world, k, world.now))
 
-    def _hand_out(self, world: World, now: Micros, limit: int) -> HandedOut:
+    def _claim_keys(self, world: World, now: Micros, limit: int) -> ClaimedKeys:
         over = [(token, claim) for token, claim in world.claims.items() if claim.over]
         dropped = tuple(sorted(token for token, _ in over))
         sent = [claim for _, claim in over if self._may_have_sent(claim)]
         marked = tuple(sorted(k for k in world.rows if any(claim.covers(k) for claim in sent)))
         keys = tables.free_keys(world, now, limit, dropped)
-        return HandedOut(dropped, marked, keys, f"{self._who}-{world.serial}" if keys else "")
+        return ClaimedKeys(dropped, marked, keys, f"{self._who}-{world.serial}" if keys else "")
 
     def _may_have_sent(self, claim: Claim) -> bool:
-        return claim.taken
+        return claim.locked
 
     def _maybe_sent(self, world: World, timeout_id: str) -> bool | None:
         """Return whether a pending timeout is maybe sent; None while it is being sent."""
@@ -208,20 +210,20 @@ class FencedStore(SimStore):
         return world.rows[key].maybe_sent or bool(claims)
 
     def _run(
-        self, name: str, look: Look, change: Change, transaction: Transaction | None = None
+        self, name: str, read: Read, change: Change, transaction: Transaction | None = None
     ) -> Any:
         """Run a transaction of a read and the change that follows, or join *transaction*."""
         joined = as_simulated(transaction)
         if joined is not None:
             see = joined.seen()
-            result = self._ask(name, lambda world: (world, look(see(world))))
+            result = self._ask(name, lambda world: (world, read(see(world))))
             joined.changes.append(lambda world: change(world, result))
             return result
 
         def work(world: World) -> tuple[World, Any] | None:
             if world.held_by_other("writer", self._who):
                 return None
-            found = look(world)
+            found = read(world)
             return change(world, found), found
 
         return self._commit(name, work)

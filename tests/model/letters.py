@@ -12,7 +12,7 @@ _timeouts: list[Timeout] = []
 _numbers: dict[Hashable, int] = {}
 
 
-def letter(message: Message) -> int:
+def body_number(message: Message) -> int:
     """Return the number of *message*: equal content, equal number."""
     content = (message.id, message.body, frozenset(message.headers.items()))
     if content not in _numbers:
@@ -27,7 +27,7 @@ def message(number: int) -> Message:
 
 def content(timeout: Timeout) -> int:
     """Return the number of a timeout's content without due time and attempts."""
-    fixed = (timeout.id, timeout.destination, letter(timeout.message))
+    fixed = (timeout.id, timeout.destination, body_number(timeout.message))
     if fixed not in _numbers:
         _numbers[fixed] = len(_timeouts)
         _timeouts.append(timeout)

@@ -18,19 +18,19 @@ from .wrong import (
     ConfirmNotAwaited,
     DeleteBeforePublish,
     DueNotLookedAtAgain,
-    EndedClaimLeavesNoMark,
+    EndedClaimLeavesNoFlag,
     EndsOthersClaim,
     ErrorQueueAfterRemoval,
-    HighWaterMark,
+    FlagBeforePublish,
+    HighWaterKey,
     LeaseWithoutRowLock,
-    MarkBeforePublish,
     NewIdPerDispatch,
     NoClaimBeforePublish,
     NoTombstoneAfterDispatch,
-    ReleasesTakenClaim,
+    ReleasesLockedClaim,
     TombstoneLookedAtUnlocked,
     UnfencedClaim,
-    UnknownLeavesNoMark,
+    UnknownLeavesNoFlag,
 )
 
 
@@ -70,7 +70,7 @@ MUTANTS = (
         name="mark before publish",
         promise=Promise.NEVER_LOST,
         scenario=replace(FENCED, bounds=ONE_CRASH),
-        change={"store": MarkBeforePublish},
+        change={"store": FlagBeforePublish},
     ),
     Mutant(
         name="confirm not awaited",
@@ -82,7 +82,7 @@ MUTANTS = (
         name="high-water mark instead of a claim",
         promise=Promise.NEVER_LOST,
         scenario=replace(FENCED, sent=(("m1", DUE), ("m2", BEFORE)), chunk=1),
-        change={"store": HighWaterMark},
+        change={"store": HighWaterKey},
     ),
     Mutant(
         name="error queue after removal",
@@ -104,7 +104,7 @@ MUTANTS = (
     ),
     Mutant(
         name="resurrection: the tombstone is looked at without a lock",
-        promise=Promise.TOMBSTONES_HOLD,
+        promise=Promise.TOMBSTONES_STAY,
         scenario=replace(ROW_LOCKS, sent=SENT_TWICE, stores=2, dispatchers=1, chunk=1),
         change={"store": TombstoneLookedAtUnlocked},
     ),
@@ -142,7 +142,7 @@ MUTANTS = (
         name="an ended claim leaves no mark",
         promise=Promise.CANCEL_IS_TRUE,
         scenario=replace(ROW_LOCKS, clients=((CANCEL, "m1"),), bounds=ONE_UNKNOWN),
-        change={"store": EndedClaimLeavesNoMark},
+        change={"store": EndedClaimLeavesNoFlag},
     ),
     Mutant(
         name="no claim before the publish of a single-id order",
@@ -160,7 +160,7 @@ MUTANTS = (
         name="an unknown confirm leaves no mark",
         promise=Promise.CANCEL_IS_TRUE,
         scenario=replace(FENCED, clients=((CANCEL, "m1"),), bounds=ONE_UNKNOWN),
-        change={"dispatch_step": UnknownLeavesNoMark},
+        change={"dispatch_step": UnknownLeavesNoFlag},
     ),
     Mutant(
         name="a dispatcher ends a claim whose rows others hold",
@@ -174,6 +174,6 @@ MUTANTS = (
         name="a release ends a claim that a dispatcher has taken",
         promise=Promise.NO_REPEAT_WITHOUT_CRASH,
         scenario=replace(FENCED, bounds=ONE_UNKNOWN),
-        change={"store": ReleasesTakenClaim},
+        change={"store": ReleasesLockedClaim},
     ),
 )

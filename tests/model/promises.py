@@ -22,7 +22,7 @@ class Promise(StrEnum):
     CANCEL_IS_TRUE = "a cancel's answer is true"
     CHANGE_IS_TRUE = "a reschedule's answer is true"
     NO_REPEAT_WITHOUT_CRASH = "no repeat without a crash"
-    TOMBSTONES_HOLD = "tombstones hold"
+    TOMBSTONES_STAY = "tombstones stay"
     NEVER_EARLY = "never early"
     NOBODY_WAITS_FOR_EVER = "nobody waits for ever"
 
@@ -108,17 +108,17 @@ class Promises:
             if known is not None and known.state is not TimeoutState.CANCELLED:
                 raise PromiseBroken(promise, f"{name} is stored, and said to be unknown")
         if answer == CancelResult.TOO_LATE and not (
-            times or name in world.failed or self._in_hand(world, name)
+            times or name in world.failed or self._is_locked(world, name)
         ):
             raise PromiseBroken(promise, f"{name} was never sent, but a {what} comes too late")
         return world._replace(answers=world.answers.having(f"{what} {name}", answer))
 
-    def _in_hand(self, world: World, name: str) -> bool:
+    def _is_locked(self, world: World, name: str) -> bool:
         key = next((key for key in world.rows if key.id == self.ids[name]), None)
         if key is None:
             return False
-        taken = (c for c in world.claims.values() if c.taken and not c.over and c.covers(key))
-        return ("row", key) in world.locks or any(taken)
+        locked = (c for c in world.claims.values() if c.locked and not c.over and c.covers(key))
+        return ("row", key) in world.locks or any(locked)
 
     def check(self, world: World) -> None:
         """Check one state."""
@@ -126,7 +126,7 @@ class Promises:
             known = world.keys.get(key.id)
             if known is None or known.state is not TimeoutState.PENDING or known.due != key.due:
                 raise PromiseBroken(
-                    Promise.TOMBSTONES_HOLD, f"a row is stored whose key says {known}"
+                    Promise.TOMBSTONES_STAY, f"a row is stored whose key says {known}"
                 )
 
     def check_end(self, world: World) -> None:

@@ -27,7 +27,7 @@ from timeoutmgr.message.instants import Micros
 
 from . import tables
 from .store import AWAY, LockedRows, Rows, SimStore, as_simulated, cancel_by, change_by, in_order
-from .tables import HandedOut
+from .tables import ClaimedKeys
 from .world import Claim, Op, Outcomes, World
 
 ENDPOINT = "endpoint"
@@ -80,27 +80,27 @@ class RowLockStore(SimStore):
             if marked or joined is not None:
                 yield "", world.locking(self._who, *locks), (dropped, marked)
             else:
-                given = self._hand_out(see(world), now, limit, dropped, marked)
-                yield from self.committing(world, (tables.handed_out(world, given, owner), given))
+                given = self._claim_keys(see(world), now, limit, dropped, marked)
+                yield from self.committing(world, (tables.claimed_by(world, given, owner), given))
 
         found: tuple[Any, ...] = self._ask_all("claim", begin)
-        if isinstance(found, HandedOut):
+        if isinstance(found, ClaimedKeys):
             return Chunk(found.token, found.keys, None)
         dropped, marked = found
 
         if joined is not None:
-            given: HandedOut = self._ask(
+            given: ClaimedKeys = self._ask(
                 "hand out",
-                lambda world: (world, self._hand_out(see(world), now, limit, dropped, marked)),
+                lambda world: (world, self._claim_keys(see(world), now, limit, dropped, marked)),
             )
-            joined.changes.append(lambda world: tables.handed_out(world, given, owner))
+            joined.changes.append(lambda world: tables.claimed_by(world, given, owner))
         else:
 
-            def hand_out(world: World) -> tuple[World, HandedOut]:
-                given = self._hand_out(world, now, limit, dropped, marked)
-                return tables.handed_out(world, given, owner).released(self._who), given
+            def claim_keys(world: World) -> tuple[World, ClaimedKeys]:
+                given = self._claim_keys(world, now, limit, dropped, marked)
+                return tables.claimed_by(world, given, owner).released(self._who), given
 
-            given = self._commit("hand out", hand_out)
+            given = self._commit("hand out", claim_keys)
         return Chunk(given.token, given.keys, None)
 
     def lock_for_dispatch(
@@ -111,7 +111,7 @@ class RowLockStore(SimStore):
         ahead: Micros = 0,
         transaction: Transaction | None = None,
     ) -> AbstractContextManager[LockedTimeouts]:
-        return self._take(token, keys, transaction)
+        return self._locked_timeouts(token, keys, transaction)
 
     def release(self, token: str, *, maybe_sent: bool = False) -> None:
         def work(world: World) -> tuple[World, None] | None:
@@ -139,7 +139,7 @@ class RowLockStore(SimStore):
                 break
             if self._commit("leave a tombstone", lambda world: self._bar(world, timeout_id)):
                 return CancelResult.WILL_BE_CANCELLED
-        held = self._hold(timeout_id)
+        held = self._lock_row(timeout_id)
         if held is None:
             return CancelResult.TOO_LATE
         key, maybe = held
@@ -155,7 +155,7 @@ class RowLockStore(SimStore):
         answer = self._lock_key(timeout_id, by_key)
         if isinstance(answer, ChangeResult):
             return answer
-        held = self._hold(timeout_id)
+        held = self._lock_row(timeout_id)
         if held is None:
             return ChangeResult.TOO_LATE
         key, maybe = held
@@ -166,7 +166,7 @@ class RowLockStore(SimStore):
         return ChangeResult.MAYBE_SENT if maybe else ChangeResult.CHANGED
 
     @contextmanager
-    def _take(
+    def _locked_timeouts(
         self, token: str, keys: Sequence[Key], transaction: Transaction | None
     ) -> Iterator[LockedTimeouts]:
         joined = as_simulated(transaction)
@@ -193,12 +193,12 @@ class RowLockStore(SimStore):
 
             self._commit("remove the rows", work)
 
-        taken = LockedRows(rows, close)
+        locked = LockedRows(rows, close)
         try:
-            yield taken
+            yield locked
         finally:
-            if joined is None and not taken.recorded:
-                if not taken.ended:
+            if joined is None and not locked.recorded:
+                if not locked.ended:
                     self._ask("roll back", lambda world: (self.undone(world), None))
                 if token:
                     self._give_back(token, [key for key, _ in rows], others)
@@ -282,10 +282,10 @@ class RowLockStore(SimStore):
             return world, False
         return tables.barred(world, timeout_id), True
 
-    def _hold(self, timeout_id: str) -> tuple[Key, bool] | None:
+    def _lock_row(self, timeout_id: str) -> tuple[Key, bool] | None:
         """Lock the row of a locked key; None, and rolled back, while a dispatcher holds it."""
 
-        def look(world: World) -> tuple[World, Any]:
+        def read(world: World) -> tuple[World, Any]:
             key = Key(world.keys[timeout_id].due, timeout_id)
             if world.held_by_other(("row", key), self._who):
                 return world, None
@@ -298,14 +298,14 @@ class RowLockStore(SimStore):
                 return None
             return world.locking(self._who, ENDPOINT), None
 
-        def look_again(world: World) -> tuple[World, Any]:
-            after, held = look(world)
+        def read_again(world: World) -> tuple[World, Any]:
+            after, held = read(world)
             return (self.undone(world), None) if held is None else (after, held)
 
-        held: tuple[Key, bool] | None = self._ask("lock the row", look)
+        held: tuple[Key, bool] | None = self._ask("lock the row", read)
         if held is None:
             self._ask("lock the endpoint", lock_endpoint)
-            held = self._ask("lock the row again", look_again)
+            held = self._ask("lock the row again", read_again)
         return held
 
     def _ended(self, world: World) -> tuple[tuple[str, ...], tuple[Key, ...]]:
@@ -322,16 +322,16 @@ class RowLockStore(SimStore):
                 marked.update(inside)
         return tuple(dropped), tuple(sorted(marked))
 
-    def _hand_out(
+    def _claim_keys(
         self,
         world: World,
         now: Micros,
         limit: int,
         dropped: tuple[str, ...],
         marked: tuple[Key, ...],
-    ) -> HandedOut:
+    ) -> ClaimedKeys:
         keys = tables.free_keys(world, now, limit, dropped)
-        return HandedOut(dropped, marked, keys, f"{self._who}-{world.serial}" if keys else "")
+        return ClaimedKeys(dropped, marked, keys, f"{self._who}-{world.serial}" if keys else "")
 
     def _ask_all(self, name: str, outcomes: Callable[[World], Outcomes]) -> Any:
         return self._player.ask(Op(name, outcomes))

@@ -55,27 +55,27 @@ class SimStore:
         self._atomic = atomic
 
     def now(self, *, transaction: Transaction | None = None) -> Micros:
-        return cast(Micros, self._look("clock", lambda world: world.now))
+        return cast(Micros, self._read("clock", lambda world: world.now))
 
     def notify_stored(self, due: Micros) -> None:
         return
 
     def next_due(self) -> Micros | None:
-        due = self._look("first due", lambda w: min((key.due for key in w.rows), default=None))
+        due = self._read("first due", lambda w: min((key.due for key in w.rows), default=None))
         return cast("Micros | None", due)
 
     def key_of(self, timeout_id: str) -> Key | None:
-        def look(world: World) -> Key | None:
+        def read(world: World) -> Key | None:
             known = world.keys.get(timeout_id)
             if known is None or known.state is not TimeoutState.PENDING:
                 return None
             return Key(known.due, timeout_id)
 
-        return cast("Key | None", self._ask("find the key", lambda world: (world, look(world))))
+        return cast("Key | None", self._ask("find the key", lambda world: (world, read(world))))
 
-    def _look(self, name: str, look: Callable[[World], Any]) -> Any:
+    def _read(self, name: str, read: Callable[[World], Any]) -> Any:
         def outcomes(world: World) -> Outcomes:
-            yield "", world, look(world)
+            yield "", world, read(world)
 
         return self._player.ask(Op(name, outcomes, quick=True))
 

@@ -20,7 +20,7 @@ STATES = {
 }
 
 
-class HandedOut(NamedTuple):
+class ClaimedKeys(NamedTuple):
     """The effect of a claim: dropped claims, flagged rows, claimed keys."""
 
     dropped: tuple[str, ...] = ()
@@ -56,7 +56,7 @@ def free_keys(world: World, now: Micros, limit: int, dropped: Sequence[str]) -> 
     return tuple(key for key in free if key < min(starts, default=Key(free[-1].due + 1, "")))
 
 
-def handed_out(world: World, given: HandedOut, owner: str) -> World:
+def claimed_by(world: World, given: ClaimedKeys, owner: str) -> World:
     world = marked(world, given.marked)
     claims = Map({token: c for token, c in world.claims.items() if token not in given.dropped})
     if given.keys:

@@ -57,13 +57,13 @@ class KeyRow(NamedTuple):
 
 
 class Claim(NamedTuple):
-    """An interval in somebody's hands; *over* once its owner is gone or its time is up."""
+    """A claimed interval; *over* once its owner is dead or its time is up."""
 
     first: Key
     last: Key
     owner: str
     over: bool = False
-    taken: bool = False
+    locked: bool = False
 
     def covers(self, key: Key) -> bool:
         return self.first <= key <= self.last
@@ -73,7 +73,7 @@ class Copy(NamedTuple):
     """One copy of a message in a queue; *serial* tells it from its likes."""
 
     serial: int
-    letter: int
+    body_number: int
 
 
 class Held(NamedTuple):

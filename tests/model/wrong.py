@@ -31,7 +31,7 @@ from . import tables
 from .fenced import FencedStore
 from .rowlocks import RowLockStore
 from .store import Rows, in_order
-from .tables import HandedOut
+from .tables import ClaimedKeys
 from .world import Row, World
 
 
@@ -100,22 +100,22 @@ class _Late(_Wrapped):
         return self._inner.send_isolated(outgoing)
 
 
-class MarkBeforePublish(FencedStore):
+class FlagBeforePublish(FencedStore):
     """Marks a row as sent when it is taken, and never takes it again."""
 
-    def _taken(self, world: World, found: tuple[str, Rows]) -> World:
+    def _lock_claim(self, world: World, found: tuple[str, Rows]) -> World:
         rows = world.rows
         for key, row in found[1]:
             rows = rows.having(key, row._replace(next_try=10**18))
-        return super()._taken(world._replace(rows=rows), found)
+        return super()._lock_claim(world._replace(rows=rows), found)
 
 
-class HighWaterMark(FencedStore):
+class HighWaterKey(FencedStore):
     """Claims only keys behind the last key of the claim before; keeps no claim."""
 
-    def _hand_out(self, world: World, now: Micros, limit: int) -> HandedOut:
+    def _claim_keys(self, world: World, now: Micros, limit: int) -> ClaimedKeys:
         keys = sorted(k for k in world.rows if k > world.high_water and k.due <= now)[:limit]
-        return HandedOut(keys=tuple(keys), token=f"mark-{world.serial}" if keys else "")
+        return ClaimedKeys(keys=tuple(keys), token=f"mark-{world.serial}" if keys else "")
 
     def claim(
         self,
@@ -127,12 +127,12 @@ class HighWaterMark(FencedStore):
         ahead: Micros = 0,
         transaction: Transaction | None = None,
     ) -> Chunk:
-        def change(world: World, given: HandedOut) -> World:
+        def change(world: World, given: ClaimedKeys) -> World:
             if not given.keys:
                 return world
-            return tables.handed_out(world, given, owner)._replace(high_water=given.keys[-1])
+            return tables.claimed_by(world, given, owner)._replace(high_water=given.keys[-1])
 
-        given = self._run("claim", lambda world: self._hand_out(world, now, limit), change)
+        given = self._run("claim", lambda world: self._claim_keys(world, now, limit), change)
         return Chunk(given.token, given.keys, None)
 
 
@@ -144,16 +144,16 @@ class LeaseWithoutRowLock(RowLockStore):
     ) -> Callable[[World], Any]:
         lock = super()._lock_rows(see, token, keys)
 
-        def look(world: World) -> Any:
+        def read(world: World) -> Any:
             return world, lock(world)[1]
 
-        return look
+        return read
 
 
 class UnfencedClaim(FencedStore):
     """Each dispatcher with the token may send."""
 
-    def _fence(self, world: World, token: str, keys: Sequence[Key]) -> tuple[str, Rows]:
+    def _fence_claim(self, world: World, token: str, keys: Sequence[Key]) -> tuple[str, Rows]:
         return (token, self._rows(world, keys)) if token in world.claims else ("", ())
 
 
@@ -165,7 +165,7 @@ class TombstoneLookedAtUnlocked(RowLockStore):
     ) -> Sequence[Repeat]:
         batch = in_order(timeouts)
 
-        def look(world: World) -> tuple[World, tuple[str, ...]]:
+        def read(world: World) -> tuple[World, tuple[str, ...]]:
             return world, tuple(one.id for one in batch if one.id not in world.keys)
 
         def insert(world: World) -> tuple[World, None]:
@@ -173,7 +173,7 @@ class TombstoneLookedAtUnlocked(RowLockStore):
             after = tables.inserted(world, [t for t in batch if t.key not in world.rows], unseen)
             return after._replace(keys=type(known)({**after.keys, **known})), None
 
-        unseen = self._ask("look for tombstones", look)
+        unseen = self._ask("look for tombstones", read)
         if unseen:
             self._commit("insert", insert)
         return ()
@@ -188,8 +188,8 @@ class NoTombstoneAfterDispatch(RowLockStore):
             if name != "remove the rows" or done is None:
                 return done
             after = done[0]
-            gone = {key.id for key in world.rows} - {key.id for key in after.rows}
-            for one in gone:
+            closed = {key.id for key in world.rows} - {key.id for key in after.rows}
+            for one in closed:
                 after = after._replace(keys=after.keys.without(one))
             return after, done[1]
 
@@ -197,19 +197,19 @@ class NoTombstoneAfterDispatch(RowLockStore):
 
 
 class CancelWithoutRowLock(RowLockStore):
-    def _hold(self, timeout_id: str) -> tuple[Key, bool] | None:
-        def look(world: World) -> tuple[World, tuple[Key, bool]]:
+    def _lock_row(self, timeout_id: str) -> tuple[Key, bool] | None:
+        def read(world: World) -> tuple[World, tuple[Key, bool]]:
             key = Key(world.keys[timeout_id].due, timeout_id)
             row = world.rows.get(key, Row(0))
             return world, (key, row.maybe_sent)
 
-        held: tuple[Key, bool] = self._ask("look at the row", look)
+        held: tuple[Key, bool] = self._ask("look at the row", read)
         return held
 
 
 class CancelLeavesNoTombstone(FencedStore):
     def cancel(self, timeout_id: str) -> CancelResult:
-        known = self._look("is it there", lambda world: timeout_id in world.keys)
+        known = self._read("is it there", lambda world: timeout_id in world.keys)
         return super().cancel(timeout_id) if known else CancelResult.WILL_BE_CANCELLED
 
 
@@ -230,12 +230,12 @@ class DueNotLookedAtAgain(RowLockStore):
         return lock
 
 
-class EndedClaimLeavesNoMark(RowLockStore):
+class EndedClaimLeavesNoFlag(RowLockStore):
     def _marked(self, world: World, keys: Sequence[Key]) -> World:
         return world
 
 
-class UnknownLeavesNoMark(DispatchTimeouts):
+class UnknownLeavesNoFlag(DispatchTimeouts):
     """Retries unconfirmed timeouts, and does not flag them as maybe sent."""
 
     def _send_and_close(self, taken: LockedTimeouts, work: Work) -> Stages:
@@ -244,11 +244,11 @@ class UnknownLeavesNoMark(DispatchTimeouts):
 
 class _Forgetful:
     def __init__(self, taken: LockedTimeouts) -> None:
-        self._taken = taken
+        self._locked = taken
         self.timeouts = taken.timeouts
 
     def close(self, outcomes: Sequence[Outcome]) -> None:
-        self._taken.close([replace(one, maybe_sent=False) for one in outcomes])
+        self._locked.close([replace(one, maybe_sent=False) for one in outcomes])
 
 
 class NoClaimBeforePublish(RowLockStore):
@@ -265,7 +265,7 @@ class EndsOthersClaim(RowLockStore):
         return tables.forgotten(world, token)
 
 
-class ReleasesTakenClaim(FencedStore):
+class ReleasesLockedClaim(FencedStore):
     """A poller that does not know whether its ids went out takes the claim back."""
 
     def release(self, token: str, *, maybe_sent: bool = False) -> None:
