@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from timeoutmgr.message.message import Message, Outgoing, Received
 
-from .ledger import Hand
+from .ledger import LockedChunk
 from .process import Process
 from .timeline import SECOND, Actor
 
@@ -45,12 +45,12 @@ class Broker:
     def has(self, queue: str) -> bool:
         return queue in self.queues or queue == ERROR or queue in self.destinations
 
-    def take(self, outgoing: Outgoing, hand: Hand | None) -> None:
+    def accept(self, outgoing: Outgoing, chunk: LockedChunk | None) -> None:
         """Take responsibility for a message; it shows up at once, or in a while."""
         if outgoing.destination in self.queues and self._world.faults.fires("broker.delayed"):
-            self.later(2 + 30 * self._world.random.random(), lambda: self._put(outgoing, hand))
+            self.later(2 + 30 * self._world.random.random(), lambda: self._put(outgoing, chunk))
         else:
-            self._put(outgoing, hand)
+            self._put(outgoing, chunk)
 
     def later(self, seconds: float, action: Callable[[], None]) -> None:
         """Let a message arrive in *seconds*, even if its sender dies before."""
@@ -62,19 +62,19 @@ class Broker:
 
         self._world.timeline.happens(int(seconds * SECOND), arrive)
 
-    def land(self, outgoing: Outgoing, hand: Hand | None) -> None:
+    def land(self, outgoing: Outgoing, chunk: LockedChunk | None) -> None:
         """Take a late message, if its queue is still there."""
         if self.has(outgoing.destination):
-            self._put(outgoing, hand)
+            self._put(outgoing, chunk)
 
-    def _put(self, outgoing: Outgoing, hand: Hand | None) -> None:
+    def _put(self, outgoing: Outgoing, chunk: LockedChunk | None) -> None:
         world, queue, message = self._world, outgoing.destination, outgoing.message
         if queue in self.destinations:
             world.note(queue, "takes", message.id)
-            world.ledger.delivers(message, hand, queue, world.timeline.now)
+            world.ledger.delivers(message, chunk, queue, world.timeline.now)
         elif queue == ERROR:
             world.note(queue, "takes", message.id)
-            world.ledger.fails(message, hand, world.timeline.now)
+            world.ledger.fails(message, chunk, world.timeline.now)
         else:
             self._enqueue(queue, message)
 

@@ -15,12 +15,12 @@ from typing import Final
 from timeoutmgr.contracts import Key, Outcome, OutcomeKind, Timeout, TimeoutState
 from timeoutmgr.message.instants import Micros
 
-from .ledger import Hand
+from .ledger import LockedChunk
 from .process import Process
 from .timeline import MINUTE
 
 CLAIM_TIME: Final = MINUTE
-LOOK_AGAIN: Final = 2_000_000
+POLL_AGAIN: Final = 2_000_000
 """The next poll while other processes have the due rows: rare, or polls would fill a run."""
 STATES: Final = {
     OutcomeKind.DISPATCHED: TimeoutState.DISPATCHED,
@@ -35,7 +35,7 @@ class Row:
     timeout: Timeout
     next_try: Micros = 0
     maybe_sent: bool = False
-    holder: Hand | None = None
+    holder: LockedChunk | None = None
 
 
 @dataclass(slots=True)
@@ -49,19 +49,19 @@ class Known:
 
 @dataclass(slots=True)
 class Claim:
-    """An interval in the hands of a process; *taken* is the fence of a database without locks."""
+    """A claimed interval of a process; *locked* is the fence of a database without row locks."""
 
     first: Key
     last: Key
     owner: Process
     until: Micros
-    taken: bool = False
+    locked: bool = False
 
     def covers(self, key: Key) -> bool:
         return self.first <= key <= self.last
 
     def is_over(self, now: Micros) -> bool:
-        return self.until <= now or self.owner.life_is_over(now)
+        return self.until <= now or self.owner.is_seen_dead(now)
 
 
 @dataclass(slots=True)
@@ -103,12 +103,12 @@ class Database:
 
     def may_have_sent(self, claim: Claim) -> bool:
         """Return whether under *claim* something may have been sent that is not recorded."""
-        return self.row_locks or claim.taken
+        return self.row_locks or claim.locked
 
-    def may_be_taken(self, token: str) -> bool:
+    def may_be_locked(self, token: str) -> bool:
         """Return whether the claim of *token* is there, and nobody's yet."""
         claim = self.claims.get(token)
-        return claim is not None and not claim.taken
+        return claim is not None and not claim.locked
 
     def drop_ended(self, now: Micros) -> None:
         """Drop ended claims whose rows are not locked; flag their rows as maybe sent."""
@@ -127,38 +127,38 @@ class Database:
         """Return due keys of one gap between claims, and when there is more to look for."""
         free: list[Key] = []
         end: Key | None = None
-        look_again: list[Micros] = []
+        poll_again: list[Micros] = []
         for key in self.order:
             if key.due > now:
-                look_again.append(key.due)
+                poll_again.append(key.due)
                 break
             if self.rows[key].next_try > now:
-                look_again.append(self.rows[key].next_try)
+                poll_again.append(self.rows[key].next_try)
             elif any(claim.covers(key) for claim in self.claims.values()):
-                look_again.append(now + LOOK_AGAIN)
+                poll_again.append(now + POLL_AGAIN)
             elif len(free) == limit or (end is not None and key > end):
-                look_again.append(key.due)
+                poll_again.append(key.due)
                 break
             else:
                 if not free:
                     starts = [c.first for c in self.claims.values() if c.first > key]
                     end = min(starts, default=None)
                 free.append(key)
-        return free, min(look_again, default=None)
+        return free, min(poll_again, default=None)
 
     def due(self, keys: Iterable[Key], now: Micros) -> list[Key]:
         """Return the stored keys of *keys* that may be tried now, in order."""
         there = sorted(key for key in set(keys) if key in self.rows)
         return [key for key in there if max(key.due, self.rows[key].next_try) <= now]
 
-    def claim(self, keys: Sequence[Key], owner: Process, now: Micros, *, taken: bool) -> str:
+    def claim(self, keys: Sequence[Key], owner: Process, now: Micros, *, locked: bool) -> str:
         self.tokens += 1
         token = f"claim{self.tokens}"
-        self.claims[token] = Claim(keys[0], keys[-1], owner, now + CLAIM_TIME, taken)
+        self.claims[token] = Claim(keys[0], keys[-1], owner, now + CLAIM_TIME, locked)
         return token
 
     def record(self, outcomes: Sequence[Outcome]) -> None:
-        """Record *outcomes* of rows that are where they were taken."""
+        """Record *outcomes* of rows that are where they were locked."""
         for outcome in outcomes:
             row = self.rows.get(outcome.key)
             if row is None:
@@ -171,7 +171,7 @@ class Database:
                 self.known[outcome.key.id].state = STATES[outcome.kind]
                 self.remove(outcome.key)
 
-    def mark(self, keys: Collection[Key]) -> None:
+    def flag_maybe_sent(self, keys: Collection[Key]) -> None:
         for key in keys:
             if key in self.rows:
                 self.rows[key].maybe_sent = True
@@ -185,9 +185,9 @@ class Database:
         self.known[key.id].due = due
         self.put(Key(due, key.id), Row(replace(row.timeout, due=due), maybe_sent=maybe_sent))
 
-    def unlock(self, hand: Hand) -> None:
-        """Roll the open transaction of *hand* back: its row locks go."""
-        for key in hand.keys:
+    def unlock(self, chunk: LockedChunk) -> None:
+        """Roll the open transaction of *chunk* back: its row locks go."""
+        for key in chunk.keys:
             row = self.rows.get(key)
-            if row is not None and row.holder is hand:
+            if row is not None and row.holder is chunk:
                 row.holder = None

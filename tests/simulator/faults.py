@@ -30,7 +30,7 @@ SITES: Final[dict[str, Site]] = {
     "store.outage": Site(0.25, "The storage is away for seconds to minutes."),
     # --- the broker
     "broker.lost": Site(0.004, "A message is lost on its way to the broker; no confirm."),
-    "broker.unconfirmed": Site(0.004, "A message is taken, its confirm is lost."),
+    "broker.unconfirmed": Site(0.004, "A message is accepted, its confirm is lost."),
     "broker.lands_late": Site(0.004, "No confirm comes, and the message arrives much later."),
     "broker.refused": Site(0.01, "The broker says no to a message."),
     "broker.away": Site(0.01, "A connection breaks before anything is sent."),
@@ -41,7 +41,9 @@ SITES: Final[dict[str, Site]] = {
     # --- processes and hosts
     "process.crash": Site(0.006, "A process is killed at a port call, before or after its effect."),
     "process.pause": Site(0.008, "A thread stands still for longer than a claim holds."),
-    "process.lingers": Site(0.5, "A dead owner's life is seen to end only a minute or two later."),
+    "process.lingers": Site(
+        0.5, "A dead owner's session lock is seen to end only a minute or two later."
+    ),
     "clock.step": Site(0.3, "A host's clock is set forward or back; the database's is not."),
     # --- users
     "queue.missing": Site(0.25, "A destination is deleted, and perhaps made again."),

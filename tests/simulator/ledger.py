@@ -15,7 +15,7 @@ from .process import Process
 
 
 @dataclass(slots=True, eq=False)
-class Hand:
+class LockedChunk:
     """Timeouts in the hands of one dispatcher, from the take to the close.
 
     *until* is the end of the claim where nothing but the claim protects them. *interrupted* is a
@@ -40,7 +40,7 @@ class Hand:
 
 
 @dataclass(slots=True, eq=False)
-class Life:
+class MessageRecord:
     """One timeout from its sender's view. Counters are the ledger's *step* when it was."""
 
     message_id: str
@@ -55,137 +55,150 @@ class Life:
     saga: str = ""
     created: Micros = 0
     accepted: bool = False
-    outcomes: list[Hand] = field(default_factory=list)
+    outcomes: list[LockedChunk] = field(default_factory=list)
     delivered: int = 0
     """First."""
     moved: int = 0
     fenced: int = -1
-    """Found inside an interval that a dispatcher has taken; it may be of another's keys."""
-    last_hand: Hand | None = None
+    """Found inside an interval that a dispatcher has locked; the lock may be on other keys."""
+    last_chunk: LockedChunk | None = None
     may_fail: bool = False
     may_vanish: bool = False
     never: str = ""
     """Which answer said that it will not be delivered."""
-    not_taken_after: int | None = None
+    not_locked_after: int | None = None
 
 
 class Ledger:
     """Judges each event when it happens; the first broken promise is kept in *broken*."""
 
     def __init__(self) -> None:
-        self.lives: dict[str, Life] = {}
-        self.by_timeout: dict[str, Life] = {}
+        self.records: dict[str, MessageRecord] = {}
+        self.by_timeout: dict[str, MessageRecord] = {}
         self.broken: tuple[Promise, str, str] | None = None
         self.step = 0
         self.repeats = 0
 
-    def sends(self, life: Life) -> None:
-        self.lives[life.message_id] = self.by_timeout[life.timeout_id] = life
+    def sends(self, record: MessageRecord) -> None:
+        self.records[record.message_id] = self.by_timeout[record.timeout_id] = record
 
     def moves(self, timeout_id: str) -> None:
         """Note that a change of its due time is committed."""
         self.by_timeout[timeout_id].moved = self.step
 
     def is_fenced(self, timeout_id: str) -> None:
-        """Note that a change of it was refused for a claim that is in force, and taken."""
+        """Note that a change of it was refused for a claim that is in force, and locked."""
         self.by_timeout[timeout_id].fenced = self.step
 
-    def takes(self, hand: Hand) -> None:
-        """Note that the timeouts of *hand* are to be dispatched."""
-        for key in hand.keys:
-            self.by_timeout[key.id].last_hand = hand
+    def takes(self, chunk: LockedChunk) -> None:
+        """Note that the timeouts of *chunk* are to be dispatched."""
+        for key in chunk.keys:
+            self.by_timeout[key.id].last_chunk = chunk
 
-    def ends(self, hand: Hand, now: Micros) -> None:
-        """Note that *hand* does no more."""
-        hand.interrupted = hand.met_a_crash("", now)
-        hand.ended = self.step
+    def ends(self, chunk: LockedChunk, now: Micros) -> None:
+        """Note that the dispatch of *chunk* has ended."""
+        chunk.interrupted = chunk.met_a_crash("", now)
+        chunk.ended = self.step
 
-    def delivers(self, message: Message, hand: Hand | None, queue: str, now: Micros) -> None:
-        """Judge a message that its destination's queue has taken."""
-        life = self.lives.get(message.id)
-        if life is None:
+    def delivers(
+        self, message: Message, chunk: LockedChunk | None, queue: str, now: Micros
+    ) -> None:
+        """Judge a message that its destination's queue has accepted."""
+        record = self.records.get(message.id)
+        if record is None:
             self._breaks(Promise.SAME_ID, f"{message.id!r} is delivered, but was never sent", "")
             return
         related = message.headers.get(headers.RELATED_TO_TIMEOUT)
-        if related != life.timeout_id or message.body != life.body or queue != life.destination:
+        if (
+            related != record.timeout_id
+            or message.body != record.body
+            or queue != record.destination
+        ):
             self._breaks(Promise.SAME_ID, f"{message.id} is not what was sent", message.id)
-        if hand is None:
+        if chunk is None:
             self._breaks(Promise.SAME_ID, f"{message.id} came past the dispatcher", message.id)
             return
-        due = life.due if hand.began >= life.changed else min(life.due, life.due_before)
+        due = record.due if chunk.began >= record.changed else min(record.due, record.due_before)
         if now < due:
             self._breaks(Promise.NEVER_EARLY, f"{due - now} us before it is due", message.id)
-        if life.never:
-            self._breaks(Promise.CANCEL_IS_TRUE, f"sent after {life.never!r}", message.id)
-        if life.not_taken_after is not None and hand.began > life.not_taken_after:
-            self._breaks(Promise.CANCEL_IS_TRUE, "taken after 'maybe sent' said no", message.id)
-        life.delivered = life.delivered or self.step
-        self._comes_to_an_end(life, hand, now)
+        if record.never:
+            self._breaks(Promise.CANCEL_IS_TRUE, f"sent after {record.never!r}", message.id)
+        if record.not_locked_after is not None and chunk.began > record.not_locked_after:
+            self._breaks(Promise.CANCEL_IS_TRUE, "locked after 'maybe sent' said no", message.id)
+        record.delivered = record.delivered or self.step
+        self._comes_to_an_end(record, chunk, now)
 
-    def fails(self, message: Message, hand: Hand | None, now: Micros) -> None:
-        """Judge a copy that the error queue has taken."""
-        life = self.lives.get(message.id)
-        if life is None or hand is None or not life.may_fail:
+    def fails(self, message: Message, chunk: LockedChunk | None, now: Micros) -> None:
+        """Judge a copy that the error queue has accepted."""
+        record = self.records.get(message.id)
+        if record is None or chunk is None or not record.may_fail:
             why = message.headers.get(headers.EXCEPTION_MESSAGE, "")
             self._breaks(Promise.NEVER_LOST, f"error queue without need: {why}", message.id)
             return
-        self._comes_to_an_end(life, hand, now)
+        self._comes_to_an_end(record, chunk, now)
 
-    def _comes_to_an_end(self, life: Life, hand: Hand, now: Micros) -> None:
-        life.outcomes.append(hand)
-        self.repeats += len(life.outcomes) > 1
-        sound = sum(not one.met_a_crash(life.message_id, now) for one in life.outcomes)
-        if sound > 1 or len(set(map(id, life.outcomes))) < len(life.outcomes):
-            times = len(life.outcomes)
+    def _comes_to_an_end(self, record: MessageRecord, chunk: LockedChunk, now: Micros) -> None:
+        record.outcomes.append(chunk)
+        self.repeats += len(record.outcomes) > 1
+        sound = sum(not one.met_a_crash(record.message_id, now) for one in record.outcomes)
+        if sound > 1 or len(set(map(id, record.outcomes))) < len(record.outcomes):
+            times = len(record.outcomes)
             self._breaks(
                 Promise.NO_REPEAT_WITHOUT_CRASH,
                 f"sent {times} times, {sound} of them by who met no crash",
-                life.message_id,
+                record.message_id,
             )
 
-    def cancels(self, life: Life, answer: CancelResult | None, asked: int) -> None:
+    def cancels(self, record: MessageRecord, answer: CancelResult | None, asked: int) -> None:
         """Judge the answer of a cancel that began at step *asked*; None: no answer came."""
         if answer is CancelResult.TOO_LATE:
-            self._is_too_late(life, asked)
+            self._is_too_late(record, asked)
             return
-        life.may_vanish = True
+        record.may_vanish = True
         if answer in (CancelResult.CANCELLED, CancelResult.WILL_BE_CANCELLED):
-            if life.delivered:
-                self._breaks(Promise.CANCEL_IS_TRUE, f"sent before {answer!r}", life.message_id)
-            life.never = answer
-        elif answer is CancelResult.MAYBE_SENT and life.not_taken_after is None:
-            life.not_taken_after = self.step
+            if record.delivered:
+                self._breaks(Promise.CANCEL_IS_TRUE, f"sent before {answer!r}", record.message_id)
+            record.never = answer
+        elif answer is CancelResult.MAYBE_SENT and record.not_locked_after is None:
+            record.not_locked_after = self.step
 
     def changes(
-        self, life: Life, due: Micros, answer: ChangeResult | None, asked: int, before: Micros
+        self,
+        record: MessageRecord,
+        due: Micros,
+        answer: ChangeResult | None,
+        asked: int,
+        before: Micros,
     ) -> None:
         """Judge the answer of a reschedule; *before* is the due time until then."""
-        if answer is ChangeResult.CHANGED and 0 < life.delivered < life.moved:
-            self._breaks(Promise.CHANGE_IS_TRUE, "sent, and said to be changed", life.message_id)
+        if answer is ChangeResult.CHANGED and 0 < record.delivered < record.moved:
+            self._breaks(Promise.CHANGE_IS_TRUE, "sent, and said to be changed", record.message_id)
         if answer is ChangeResult.TOO_LATE:
-            self._is_too_late(life, asked)
+            self._is_too_late(record, asked)
         if answer in (ChangeResult.CHANGED, ChangeResult.MAYBE_SENT):
-            earlier = life.due_before if life.changed else before
-            life.due, life.due_before = due, min(due, before, earlier)
-            life.changed = self.step if answer is ChangeResult.MAYBE_SENT else 0
+            earlier = record.due_before if record.changed else before
+            record.due, record.due_before = due, min(due, before, earlier)
+            record.changed = self.step if answer is ChangeResult.MAYBE_SENT else 0
         elif answer is not None:
-            life.due = before
+            record.due = before
         if answer is None:
-            life.due = min(due, before)
+            record.due = min(due, before)
 
-    def _is_too_late(self, life: Life, asked: int) -> None:
-        hand = life.last_hand
-        in_hand = hand is not None and (hand.ended is None or hand.ended >= asked)
-        if not (life.outcomes or in_hand or life.fenced >= asked):
-            self._breaks(Promise.CANCEL_IS_TRUE, "too late, but it was never sent", life.message_id)
+    def _is_too_late(self, record: MessageRecord, asked: int) -> None:
+        chunk = record.last_chunk
+        is_locked = chunk is not None and (chunk.ended is None or chunk.ended >= asked)
+        if not (record.outcomes or is_locked or record.fenced >= asked):
+            self._breaks(
+                Promise.CANCEL_IS_TRUE, "too late, but it was never sent", record.message_id
+            )
 
     def closes(self, pending: Mapping[str, str]) -> None:
         """Judge the quiet end; *pending* names the open messages and their places."""
         for name, where in pending.items():
             self._breaks(Promise.NEVER_LOST, f"still {where} at the quiet end", name)
-        for life in self.lives.values():
-            if life.accepted and not life.outcomes and not life.may_vanish:
-                self._breaks(Promise.NEVER_LOST, "accepted, and never arrives", life.message_id)
+        for record in self.records.values():
+            if record.accepted and not record.outcomes and not record.may_vanish:
+                self._breaks(Promise.NEVER_LOST, "accepted, and never arrives", record.message_id)
 
     def surprise(self, what: str) -> None:
         """Record an event that no simulated fault explains."""

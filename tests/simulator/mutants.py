@@ -21,7 +21,7 @@ from .node import Parts
 
 
 class OrderedIsDue(DispatchTimeouts):
-    def _wait_until_due(self, taken: LockedTimeouts) -> None:
+    def _wait_until_due(self, locked: LockedTimeouts) -> None:
         return
 
 
@@ -41,23 +41,23 @@ class DueNotLookedAtAgain(Database):
         return sorted(key for one, due in known.items() if (key := Key(due, one)) in self.rows)
 
 
-class EndedClaimLeavesNoMark(Database):
+class EndedClaimLeavesNoFlag(Database):
     def may_have_sent(self, claim: Claim) -> bool:
         return False
 
-    def mark(self, keys: Iterable[Key]) -> None:
+    def flag_maybe_sent(self, keys: Iterable[Key]) -> None:
         return
 
 
-class HighWaterMark(Database):
+class HighWaterKey(Database):
     """Claims only keys behind the last key of the claim before."""
 
-    mark_at = Key(0, "")
+    last_key = Key(0, "")
 
     def free_keys(self, now: Micros, limit: int) -> tuple[list[Key], Micros | None]:
         keys, next_due = super().free_keys(now, limit)
-        keys = [key for key in keys if key > self.mark_at]
-        self.mark_at = max([self.mark_at, *keys])
+        keys = [key for key in keys if key > self.last_key]
+        self.last_key = max([self.last_key, *keys])
         return keys, next_due if keys else None
 
 
@@ -92,9 +92,9 @@ MUTANTS = (
         parts=Parts(dispatching=ErrorQueueAfterRemoval),
     ),
     Mutant(
-        name="high-water mark instead of a claim",
+        name="a last key instead of a claim",
         promise=Promise.NEVER_LOST,
-        parts=Parts(database=HighWaterMark),
+        parts=Parts(database=HighWaterKey),
     ),
     Mutant(
         name="a new message id per dispatch",
@@ -112,13 +112,13 @@ MUTANTS = (
         parts=Parts(database=DueNotLookedAtAgain),
     ),
     Mutant(
-        name="what is ordered ahead is taken for due",
+        name="a timeout that is ordered ahead counts as due",
         promise=Promise.NEVER_EARLY,
         parts=Parts(dispatching=OrderedIsDue),
     ),
     Mutant(
-        name="an ended claim leaves no mark",
+        name="an ended claim leaves no flag",
         promise=Promise.CANCEL_IS_TRUE,
-        parts=Parts(database=EndedClaimLeavesNoMark),
+        parts=Parts(database=EndedClaimLeavesNoFlag),
     ),
 )

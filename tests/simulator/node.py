@@ -61,7 +61,7 @@ class Node:
         self._world = world
         self._parts = parts
         self._chunk = chunk
-        self._lives = itertools.count(1)
+        self._starts = itertools.count(1)
         self._ids = itertools.count(1)
         self._actors: list[Actor] = []
         self.process = Process("", self.clock)
@@ -70,10 +70,10 @@ class Node:
     def start(self) -> None:
         """Start a process."""
         world, parts = self._world, self._parts
-        self.process = Process(f"{self.name}.{next(self._lives)}", self.clock)
+        self.process = Process(f"{self.name}.{next(self._starts)}", self.clock)
         world.note(self.process.name, "starts")
         dispatcher, poller = self._calls("dispatcher"), self._calls("poller")
-        store, keeper = self._calls("store"), self._calls("keeper")
+        store, housekeeper = self._calls("store"), self._calls("keeper")
         dispatch = parts.dispatching(
             store=as_store(parts.store(world, dispatcher)),
             error_queue=ERROR,
@@ -93,7 +93,7 @@ class Node:
             dispatch_now=dispatch.dispatch_now,
         )
         polls = polling.play_in(world.timeline, poller)
-        kept = parts.store(world, keeper)
+        kept = parts.store(world, housekeeper)
         house = Housekeeping(
             as_store(kept),
             owner=self.process.name,
@@ -118,7 +118,7 @@ class Node:
         """Let nothing of the dead process act any more; start another one later."""
         world = self._world
         for actor in self._actors:
-            actor.gone = True
+            actor.removed = True
         for consumers in world.broker.consumers.values():
             consumers[:] = [one for one in consumers if one not in self._actors]
         world.timeline.happens(world.random.randrange(20 * SECOND), self.start)
@@ -161,7 +161,7 @@ class Node:
     def _pump(
         self, calls: Calls, queue: str, step: Step, batch: int, mode: TransactionMode
     ) -> Actor:
-        stop = TurnEnds(self._world, calls)
+        stop = StepEnds(self._world, calls)
         what = Consumption(
             name=calls.name,
             queue=queue,
@@ -184,15 +184,15 @@ class Node:
         )
         pump, idle = Pump(what, around), SECOND // 2
 
-        def turn() -> Micros:
+        def act() -> Micros:
             nonlocal idle
             calls.received = None
             pump.run()
-            # A receive that waits is told by a turn that comes later, or by a message that comes.
+            # A later turn, or a message that comes, ends a receive that waits.
             idle = SECOND // 2 if calls.received else min(2 * idle, _LONGEST_IDLE)
             return 1_000 if calls.received else idle
 
-        actor = Actor(calls.name, turn)
+        actor = Actor(calls.name, act)
         self._world.broker.consumers[queue].append(actor)
         return actor
 
@@ -204,7 +204,7 @@ def _keep_house(house: Housekeeping, poller: SteppedPoller) -> Micros:
     return MINUTE // 3
 
 
-class TurnEnds(threading.Event):
+class StepEnds(threading.Event):
     """A pump's stop event: set once it has received, so that one run of its loop is one turn."""
 
     def __init__(self, world: World, calls: Calls) -> None:
@@ -216,7 +216,7 @@ class TurnEnds(threading.Event):
         return self._calls.received is not None
 
     def wait(self, timeout: float | None = None) -> bool:
-        # At least something: a wait of less than the clock can tell would not let time pass.
+        # At least a millisecond: a wait below the clock's resolution would not let time pass.
         self._world.timeline.pass_time(max(1_000, int((timeout or 0) * SECOND)))
         if self._calls.process.dead:
             raise Killed

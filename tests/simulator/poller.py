@@ -44,7 +44,7 @@ class _Job:
         poll: Callable[[], None],
         pull_forward: Callable[[], None],
     ) -> None:
-        self.actor = Actor(calls.name, self._turn)
+        self.actor = Actor(calls.name, self._step)
         self._timeline = timeline
         self._calls = calls
         self._interval = duration_micros(interval)
@@ -57,7 +57,7 @@ class _Job:
         if not self.actor.busy:
             self._timeline.at(self._timeline.now + self._wait(), self.actor)
 
-    def _turn(self) -> Micros:
+    def _step(self) -> Micros:
         # A running job's next run is one interval after its start, until its end pulls it forward.
         self._next = self._calls.process.clock.now() + self._interval
         self._poll()

@@ -9,22 +9,22 @@ from .faults import Faults
 from .timeline import SECOND, HostClock, Killed, Timeline
 
 if TYPE_CHECKING:
-    from .ledger import Hand
+    from .ledger import LockedChunk
     from .world import World
 
 
 class Process:
-    """One life of a node: a restart is another process."""
+    """A process of a node: a restart is another process."""
 
     def __init__(self, name: str, clock: HostClock) -> None:
         self.name = name
         self.clock = clock
         self.dead = False
-        self.life_ends = 0
+        self.lock_ends = 0
 
-    def life_is_over(self, now: int) -> bool:
+    def is_seen_dead(self, now: int) -> bool:
         """Return whether other processes see it as dead; its session lock may linger."""
-        return self.dead and now >= self.life_ends
+        return self.dead and now >= self.lock_ends
 
 
 class Calls:
@@ -33,7 +33,7 @@ class Calls:
     def __init__(self, world: World, process: Process, name: str) -> None:
         self.process = process
         self.name = name
-        self.hand: Hand | None = None
+        self.chunk: LockedChunk | None = None
         """The timeouts that this actor has locked for dispatch."""
         self.received: int | None = None
         """How many messages its turn has received; None before."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from tests.model.promises import Promise
 
-from .run import LIVES, Result, Run
+from .run import TIMEOUTS, Result, Run
 
 COUNTED = {
     "lost": Promise.NEVER_LOST,
@@ -28,10 +28,10 @@ class Sum:
 
     first: int | None = None
     last: int = 0
-    lives: int = 0
+    timeouts: int = 0
     crashes: int = 0
     repeats: int = 0
-    told: int = 0
+    reports: int = 0
     seconds: float = 0.0
     fired: Counter[str] = field(default_factory=Counter)
     broken: list[Result] = field(default_factory=list)
@@ -39,17 +39,17 @@ class Sum:
     def add(self, result: Result) -> None:
         self.first = result.seed if self.first is None else self.first
         self.last = result.seed
-        self.lives += result.lives
+        self.timeouts += result.timeouts
         self.crashes += result.crashes
         self.repeats += result.repeats
-        self.told += result.told
+        self.reports += result.reports
         self.fired += result.fired
         if result.broken is not None:
             self.broken.append(result)
 
     @property
     def per_minute(self) -> int:
-        return round(self.lives / self.seconds * 60) if self.seconds else 0
+        return round(self.timeouts / self.seconds * 60) if self.seconds else 0
 
     def counts(self) -> dict[str, int]:
         """Return how many runs broke each promise."""
@@ -59,36 +59,36 @@ class Sum:
     def sentence(self) -> str:
         counts = ", ".join(f"{name} {count}" for name, count in self.counts().items())
         return (
-            f"seeds {self.first}…{self.last}: {self.lives:,} lives in {self.seconds:.1f} s CPU "
-            f"({self.per_minute:,} a minute), {self.crashes:,} crashes, {self.repeats:,} repeats "
+            f"seeds {self.first}…{self.last}: {self.timeouts:,} timeouts in {self.seconds:.1f} s "
+            f"CPU ({self.per_minute:,} a minute), {self.crashes:,} crashes, {self.repeats:,} repeats "
             f"after one, {self.fired.total():,} faults at {len(self.fired)} sites; {counts}"
         )
 
     def as_json(self) -> dict[str, object]:
         return {
             "seeds": [self.first, self.last],
-            "lives": self.lives,
+            "lives": self.timeouts,
             "cpu_seconds": round(self.seconds, 3),
             "lives_per_cpu_minute": self.per_minute,
             "crashes": self.crashes,
             "repeats_after_a_crash": self.repeats,
-            "outages_told": self.told,
+            "outages_told": self.reports,
             "faults": dict(sorted(self.fired.items())),
             "broken": self.counts(),
             "broken_seeds": [result.seed for result in self.broken],
         }
 
 
-def play(seeds: Iterable[int], lives: int = LIVES) -> Iterator[Sum]:
+def play(seeds: Iterable[int], timeouts: int = TIMEOUTS) -> Iterator[Sum]:
     """Play seed after seed; yield the growing sum after each."""
     total, began = Sum(), time.process_time()
     for seed in seeds:
-        total.add(Run(seed, lives=lives).play())
+        total.add(Run(seed, timeouts=timeouts).play())
         total.seconds = time.process_time() - began
         yield total
 
 
-def tell(result: Result) -> str:
+def describe(result: Result) -> str:
     """Return the facts that are needed to study a broken promise."""
     assert result.broken is not None
     promise, why, name = result.broken

@@ -14,14 +14,14 @@ from typing import Final
 from tests.model.promises import Promise
 from timeoutmgr.message.instants import Micros
 
-from .clients import HORIZON, Client
+from .clients import SPAN, Client
 from .faults import Faults
 from .node import Node, Parts
 from .timeline import MINUTE, SECOND
 from .trouble import LONGEST, Trouble
 from .world import Event, World
 
-LIVES: Final = 400
+TIMEOUTS: Final = 400
 """Timeouts of one run."""
 _PATIENCE: Final = 60 * MINUTE
 _DEFAULT_PARTS: Final = Parts()
@@ -32,11 +32,11 @@ class Result:
     """The result of a run; *broken* is the promise, the reason, and the message concerned."""
 
     seed: int
-    lives: int
+    timeouts: int
     outcomes: Counter[str]
     crashes: int
     repeats: int
-    told: int
+    reports: int
     fired: Counter[str]
     broken: tuple[Promise, str, str] | None
     events: Sequence[Event]
@@ -52,8 +52,8 @@ class Result:
         if self.broken is None:
             return []
         names = {self.broken[2], self.timeout_id}
-        told = [line(event, names) for event in self.events if names.intersection(event.of)]
-        return told[-most:]
+        reports = [line(event, names) for event in self.events if names.intersection(event.of)]
+        return reports[-most:]
 
 
 class Run:
@@ -63,7 +63,7 @@ class Run:
         self,
         seed: int,
         *,
-        lives: int = LIVES,
+        timeouts: int = TIMEOUTS,
         parts: Parts = _DEFAULT_PARTS,
         row_locks: bool | None = None,
         only: frozenset[str] | None = None,
@@ -79,10 +79,10 @@ class Run:
         self.nodes = [Node(self.world, f"n{n}", parts, chunk) for n in range(1, amount + 1)]
         self.world.on_death = lambda process: self._node_of(process.name).died()
         now = self.world.timeline.now
-        rushes = [now + int(chance.random() * HORIZON) for _ in range(1 + chance.randrange(9))]
+        rushes = [now + int(chance.random() * SPAN) for _ in range(1 + chance.randrange(9))]
         for node in self.nodes:
             node.start()
-        each = lives // amount
+        each = timeouts // amount
         self.clients = [Client(self.world, node, each, rushes) for node in self.nodes]
         self.trouble = Trouble(self.world, self.nodes)
         for actor in (self.trouble.actor, *(client.actor for client in self.clients)):
@@ -94,7 +94,7 @@ class Run:
         with _unlogged():
             self._until(self._all_is_sent, LONGEST)
             # Trouble outlasts the senders: most of it shall meet due timeouts.
-            self._for(int(HORIZON * (0.5 + world.random.random())))
+            self._for(int(SPAN * (0.5 + world.random.random())))
             self.trouble.heal()
             world.note("from here on", "all goes well")
             self._until(self._is_quiet, _PATIENCE)
@@ -125,8 +125,8 @@ class Run:
 
     def _pending(self) -> dict[str, str]:
         database, broker = self.world.database, self.world.broker
-        lives = self.world.ledger.by_timeout
-        pending = {lives[key.id].message_id: "stored" for key in database.rows}
+        timeouts = self.world.ledger.by_timeout
+        pending = {timeouts[key.id].message_id: "stored" for key in database.rows}
         for queue, waiting in broker.queues.items():
             pending |= {received.message.id: f"in {queue}" for received in waiting}
         held = broker.unacknowledged.values()
@@ -136,14 +136,15 @@ class Run:
         world, ledger = self.world, self.world.ledger
         known = world.database.known.values()
         outcomes = Counter(known.state.value for known in known)
-        concerned = ledger.lives.get(ledger.broken[2]) if ledger.broken else None
+        concerned = ledger.records.get(ledger.broken[2]) if ledger.broken else None
+        accepted = sum(record.accepted for record in ledger.records.values())
         return Result(
             seed=self._seed,
-            lives=sum(life.accepted for life in ledger.lives.values()) - len(world.database.rows),
+            timeouts=accepted - len(world.database.rows),
             outcomes=outcomes,
             crashes=world.crashes,
             repeats=ledger.repeats,
-            told=world.told,
+            reports=world.reports,
             fired=world.faults.fired,
             broken=ledger.broken,
             events=world.events,

@@ -74,7 +74,7 @@ class SimStore:
             keys, next_due = self.database.free_keys(at + ahead, limit)
             if not keys:
                 return Chunk("", (), next_due)
-            token = self.database.claim(keys, self.calls.process, at, taken=False)
+            token = self.database.claim(keys, self.calls.process, at, locked=False)
             self.calls.note(f"claims {token}", *(key.id for key in keys))
             return Chunk(token, tuple(keys), next_due)
 
@@ -99,8 +99,8 @@ class SimStore:
                 rows = self.database.inside(claim)
                 if any(row.holder is not None for row in rows):
                     return  # it was handed on after all
-                self.database.mark([row.timeout.key for row in rows])
-            elif maybe_sent and claim.taken:
+                self.database.flag_maybe_sent([row.timeout.key for row in rows])
+            elif maybe_sent and claim.locked:
                 return
             self.calls.note(f"releases {token}")
             del self.database.claims[token]

@@ -1,4 +1,4 @@
-"""Taking timeouts in hand: by row locks over the publish, or by a fence on the claim."""
+"""The dispatch lock: row locks over the publish, or a fence on the claim."""
 
 from __future__ import annotations
 
@@ -11,21 +11,23 @@ from timeoutmgr.errors import StorageUnavailable
 from timeoutmgr.message.instants import Micros
 
 from .database import CLAIM_TIME
-from .ledger import Hand
+from .ledger import LockedChunk
 
 if TYPE_CHECKING:
     from .store import SimStore
 
 
 class LockedRows:
-    """Timeouts in hand until they are closed, under the claim *token*."""
+    """Timeouts that are locked until they are closed, under the claim *token*."""
 
-    def __init__(self, store: SimStore, hand: Hand, token: str, passed_by: Sequence[Key]) -> None:
+    def __init__(
+        self, store: SimStore, chunk: LockedChunk, token: str, passed_by: Sequence[Key]
+    ) -> None:
         rows = store.database.rows
-        self.timeouts: Sequence[Timeout] = [rows[key].timeout for key in hand.keys]
+        self.timeouts: Sequence[Timeout] = [rows[key].timeout for key in chunk.keys]
         self.settled = False
         self._store = store
-        self._hand = hand
+        self._chunk = chunk
         self._token = token
         self._passed_by = passed_by
 
@@ -35,20 +37,20 @@ class LockedRows:
 
     def close(self, outcomes: Sequence[Outcome]) -> None:
         """Record *outcomes* and commit."""
-        store, hand = self._store, self._hand
-        if hand.cut_off:
+        store, chunk = self._store, self._chunk
+        if chunk.cut_off:
             raise StorageUnavailable("the connection was lost")
 
         def work() -> None:
             store.database.record(outcomes)
-            store.database.unlock(hand)
+            store.database.unlock(chunk)
             self.end_claim()
             store.calls.note("closes", *(one.key.id for one in outcomes))
 
         try:
             store.commit(work)
         except StorageUnavailable:
-            hand.interrupted = True
+            chunk.interrupted = True
             raise
         self.settled = True
 
@@ -60,13 +62,13 @@ class LockedRows:
 
     def give_back(self) -> None:
         """End the claim of rows that were locked and not closed: they are maybe sent."""
-        store, hand = self._store, self._hand
+        store, chunk = self._store, self._chunk
 
         def work() -> None:
-            store.database.mark(hand.keys)
+            store.database.flag_maybe_sent(chunk.keys)
             self.end_claim()
 
-        store.database.unlock(hand)
+        store.database.unlock(chunk)
         try:
             store.commit(work)
         except StorageUnavailable:
@@ -80,29 +82,29 @@ def taking(
 ) -> Iterator[LockedTimeouts]:
     """Lock the rows of *keys* that are stored, due *ahead* from now, and not locked."""
     calls = store.calls
-    take = _lock if store.database.row_locks else _fence
-    taken = take(store, token, keys, ahead)
-    hand = calls.hand
-    assert hand is not None, "what is taken is in hand"
+    lock = _lock if store.database.row_locks else _fence_claim
+    locked = lock(store, token, keys, ahead)
+    chunk = calls.chunk
+    assert chunk is not None, "a lock has its chunk"
     try:
-        yield taken
+        yield locked
     finally:
         # Nothing of this where the process was killed: it is not there to do it.
-        if not calls.process.dead and not taken.settled:
-            taken.give_back()
-        store.world.ledger.ends(hand, store.world.timeline.now)
-        calls.hand = None
+        if not calls.process.dead and not locked.settled:
+            locked.give_back()
+        store.world.ledger.ends(chunk, store.world.timeline.now)
+        calls.chunk = None
 
 
-def _in_hand(store: SimStore, keys: Sequence[Key], token: str) -> Hand:
+def _locked_chunk(store: SimStore, keys: Sequence[Key], token: str) -> LockedChunk:
     ledger, calls, claim = store.world.ledger, store.calls, store.database.claims.get(token)
     fenced = claim is not None and not store.database.row_locks
-    hand = Hand(calls.process, keys, 0, claim.until if claim and fenced else None)
+    chunk = LockedChunk(calls.process, keys, 0, claim.until if claim and fenced else None)
     calls.note(f"takes {token}", *(key.id for key in keys))
-    hand.began = ledger.step
-    ledger.takes(hand)
-    calls.hand = hand
-    return hand
+    chunk.began = ledger.step
+    ledger.takes(chunk)
+    calls.chunk = chunk
+    return chunk
 
 
 def _lock(store: SimStore, token: str, keys: Sequence[Key], ahead: Micros) -> LockedRows:
@@ -120,49 +122,49 @@ def _lock(store: SimStore, token: str, keys: Sequence[Key], ahead: Micros) -> Lo
     passed_by = [
         key for key in set(keys) - locked if key not in database.rows or database.rows[key].holder
     ]
-    hand = _in_hand(store, mine, token)
+    chunk = _locked_chunk(store, mine, token)
     for key in mine:
-        database.rows[key].holder = hand
+        database.rows[key].holder = chunk
     try:
         if mine and token not in database.claims:
             token, passed_by = store.commit(lambda: _claim_now(store, mine)), []
         calls.after()
     except BaseException:
-        database.unlock(hand)
-        store.world.ledger.ends(hand, store.world.timeline.now)
-        calls.hand = None
+        database.unlock(chunk)
+        store.world.ledger.ends(chunk, store.world.timeline.now)
+        calls.chunk = None
         raise
-    return LockedRows(store, hand, token, passed_by)
+    return LockedRows(store, chunk, token, passed_by)
 
 
 def _claim_now(store: SimStore, keys: Sequence[Key]) -> str:
-    return store.database.claim(keys, store.calls.process, store.world.timeline.now, taken=False)
+    return store.database.claim(keys, store.calls.process, store.world.timeline.now, locked=False)
 
 
-def _fence(store: SimStore, token: str, keys: Sequence[Key], ahead: Micros) -> LockedRows:
+def _fence_claim(store: SimStore, token: str, keys: Sequence[Key], ahead: Micros) -> LockedRows:
     """Make the claim *token* ours for good, if it is nobody's yet."""
     database, calls = store.database, store.calls
 
-    def work() -> tuple[str, list[Key], Hand]:
+    def work() -> tuple[str, list[Key], LockedChunk]:
         now = store.world.timeline.now
         fenced, mine = token, database.due(keys, now + ahead)
         if token:
-            if not database.may_be_taken(token):
+            if not database.may_be_locked(token):
                 fenced, mine = "", []
             else:
                 claim = database.claims[token]
-                claim.owner, claim.until, claim.taken = calls.process, now + CLAIM_TIME, True
+                claim.owner, claim.until, claim.locked = calls.process, now + CLAIM_TIME, True
         else:
             mine = [key for key in mine if not database.covering(key)][:1]
-            fenced = database.claim(mine, calls.process, now, taken=True) if mine else ""
-        return fenced, mine, _in_hand(store, mine, fenced)
+            fenced = database.claim(mine, calls.process, now, locked=True) if mine else ""
+        return fenced, mine, _locked_chunk(store, mine, fenced)
 
     try:
-        fenced, _, hand = store.commit(work)
+        fenced, _, chunk = store.commit(work)
     except BaseException:
         # A fence that may have been raised protects nothing: nothing is sent behind it.
-        if calls.hand is not None:
-            store.world.ledger.ends(calls.hand, store.world.timeline.now)
-            calls.hand = None
+        if calls.chunk is not None:
+            store.world.ledger.ends(calls.chunk, store.world.timeline.now)
+            calls.chunk = None
         raise
-    return LockedRows(store, hand, fenced, [])
+    return LockedRows(store, chunk, fenced, [])

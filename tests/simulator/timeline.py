@@ -27,13 +27,13 @@ class Killed(BaseException):
 
 
 class Actor:
-    """Something that gets its turn; *turn* returns in how many microseconds it wants the next."""
+    """An actor, which gets turns; *act* returns in how many microseconds it wants the next."""
 
-    def __init__(self, name: str, turn: Callable[[], Micros | None]) -> None:
+    def __init__(self, name: str, act: Callable[[], Micros | None]) -> None:
         self.name = name
-        self.turn = turn
+        self.act = act
         self.busy = False
-        self.gone = False
+        self.removed = False
         self.ticket = 0
         self.at: Micros | None = None
 
@@ -50,7 +50,7 @@ class Timeline:
 
     def at(self, when: Micros, actor: Actor) -> None:
         """Give *actor* its next turn then, instead of when it had it."""
-        if actor.gone:
+        if actor.removed:
             return
         self._count += 1
         actor.ticket = self._count
@@ -79,17 +79,17 @@ class Timeline:
         self._next(_NEVER)
 
     def _next(self, end: Micros) -> bool:
-        turn = self._turns[0][0] if self._turns and self._depth < _DEEPEST else _NEVER
+        next_turn = self._turns[0][0] if self._turns and self._depth < _DEEPEST else _NEVER
         happening = self._happenings[0][0] if self._happenings else _NEVER
-        if min(turn, happening) > end:
+        if min(next_turn, happening) > end:
             return False
-        if happening <= turn:
+        if happening <= next_turn:
             when, _, what = heapq.heappop(self._happenings)
             self.now = max(self.now, when)
             what()
         else:
             when, ticket, actor = heapq.heappop(self._turns)
-            if ticket == actor.ticket and not actor.gone:
+            if ticket == actor.ticket and not actor.removed:
                 self.now = max(self.now, when)
                 self._play(actor)
         return True
@@ -98,7 +98,7 @@ class Timeline:
         actor.at, actor.busy = None, True
         self._depth += 1
         try:
-            pause = actor.turn()
+            pause = actor.act()
         except Killed:
             pause = None
         finally:

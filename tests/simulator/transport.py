@@ -54,38 +54,38 @@ class SimSession:
         return results
 
     def _publish(self, one: Outgoing) -> SendResult:
-        broker, fires, hand = self._world.broker, self._world.faults.fires, self._calls.hand
-        life = self._world.ledger.lives.get(one.message.id)
+        broker, fires, chunk = self._world.broker, self._world.faults.fires, self._calls.chunk
+        record = self._world.ledger.records.get(one.message.id)
         if not broker.has(one.destination):
-            if life is not None:
-                life.may_fail = True
+            if record is not None:
+                record.may_fail = True
             return SendResult.UNROUTABLE
         if fires("broker.refused"):
-            if life is not None:
-                life.may_fail = True
+            if record is not None:
+                record.may_fail = True
             return SendResult.REFUSED
         if fires("broker.lost"):
             pass
         elif fires("broker.lands_late"):
             seconds = 1 + 90 * self._world.random.random()
-            broker.later(seconds, lambda: broker.land(one, hand))
+            broker.later(seconds, lambda: broker.land(one, chunk))
         else:
-            broker.take(one, hand)
+            broker.accept(one, chunk)
             if not fires("broker.unconfirmed"):
                 return SendResult.CONFIRMED
         self._calls.note("hears no confirm", one.message.id)
-        if hand is not None:
-            hand.unknown.add(one.message.id)
+        if chunk is not None:
+            chunk.unknown.add(one.message.id)
         return SendResult.UNKNOWN
 
     def _lose_row_locks(self) -> None:
-        hand, database = self._calls.hand, self._world.database
-        if hand is None or not database.row_locks or hand.cut_off:
+        chunk, database = self._calls.chunk, self._world.database
+        if chunk is None or not database.row_locks or chunk.cut_off:
             return
         if self._world.faults.fires("store.cut"):
-            hand.cut_off = hand.interrupted = True
-            database.unlock(hand)
-            self._calls.note("has lost its row locks", *(key.id for key in hand.keys))
+            chunk.cut_off = chunk.interrupted = True
+            database.unlock(chunk)
+            self._calls.note("has lost its row locks", *(key.id for key in chunk.keys))
 
     def receiver(self, queue: str, *, prefetch: int) -> Receiver:
         _reach(self._world, self._calls)
@@ -139,8 +139,8 @@ def _reach(world: World, calls: Calls) -> None:
     if calls.process.dead:
         raise Killed
     if world.broker.away or world.faults.fires("broker.away"):
-        if calls.hand is not None:
-            calls.hand.interrupted = True
+        if calls.chunk is not None:
+            calls.chunk.interrupted = True
         raise TransportUnavailable("the broker does not answer")
 
 

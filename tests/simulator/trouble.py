@@ -21,7 +21,7 @@ class Trouble:
     """Comes by the sites of such faults each ten seconds or so, until all heals."""
 
     def __init__(self, world: World, nodes: Sequence[Node]) -> None:
-        self.actor = Actor("trouble", self._turn)
+        self.actor = Actor("trouble", self._step)
         self._world = world
         self._nodes = nodes
         self._random: Random = world.random
@@ -30,12 +30,12 @@ class Trouble:
     def heal(self) -> None:
         """End all outages; the clocks stay as they are set."""
         self._world.faults.heal()
-        self.actor.gone = True
+        self.actor.removed = True
         self._storage(away=False)
         self._broker(away=False)
         self._world.broker.destinations.update(DESTINATIONS)
 
-    def _turn(self) -> Micros | None:
+    def _step(self) -> Micros | None:
         if self._world.timeline.now > self._longest:
             self.heal()
             return None

@@ -37,7 +37,7 @@ class World:
         self.broker = Broker(self)
         self.events: list[Event] = []
         self.crashes = 0
-        self.told = 0
+        self.reports = 0
         self.on_death: Callable[[Process], None] = lambda process: None
 
     def note(self, who: str, what: str, *of: str) -> None:
@@ -46,20 +46,20 @@ class World:
         self.events.append(Event(self.timeline.now, who, what, of))
 
     def tells(self, who: str, breaker: str) -> None:
-        """Have the critical error hooks told."""
+        """Call the critical error hooks."""
         self.note(who, f"tells of an outage: {breaker}")
-        self.told += 1
+        self.reports += 1
 
     def kill(self, process: Process) -> None:
-        """Let *process* die: its deliveries go back, its transactions roll back, its life ends."""
+        """Let *process* die: its deliveries go back, its transactions roll back, its locks end."""
         if process.dead:
             return
         self.crashes += 1
         self.note(process.name, "is killed")
         process.dead = True
-        process.life_ends = self.timeline.now
+        process.lock_ends = self.timeline.now
         if self.faults.fires("process.lingers"):
-            process.life_ends += int((5 + 150 * self.random.random()) * SECOND)
+            process.lock_ends += int((5 + 150 * self.random.random()) * SECOND)
         for row in self.database.rows.values():
             if row.holder is not None and row.holder.process is process:
                 row.holder = None
