@@ -27,8 +27,8 @@ def a_mutant(after: str) -> Mutant:
         name="of a property",
         promise="Before the first poll there is no next.",
         file=FILE,
-        before=f'None before the first."""\n{LINE}',
-        after=f'None before the first."""\n{after}',
+        before=f'None before the first poll."""\n{LINE}',
+        after=f'None before the first poll."""\n{after}',
         tests=(TEST,),
     )
 

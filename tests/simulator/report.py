@@ -60,8 +60,8 @@ class Sum:
         counts = ", ".join(f"{name} {count}" for name, count in self.counts().items())
         return (
             f"seeds {self.first}…{self.last}: {self.timeouts:,} timeouts in {self.seconds:.1f} s "
-            f"CPU ({self.per_minute:,} a minute), {self.crashes:,} crashes, {self.repeats:,} repeats "
-            f"after one, {self.fired.total():,} faults at {len(self.fired)} sites; {counts}"
+            f"CPU ({self.per_minute:,} a minute), {self.crashes:,} crashes, {self.repeats:,} "
+            f"repeats after one, {self.fired.total():,} faults at {len(self.fired)} sites; {counts}"
         )
 
     def as_json(self) -> dict[str, object]:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import random
 import tracemalloc
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -183,35 +182,6 @@ def test_postgresql_sends_a_large_body_in_slices(postgres_url: str, unique: str)
 
                 assert received.message.body == body
                 assert 2 * MIB < largest <= 5 * MIB
-
-
-def test_sqlite_keeps_few_pages_while_large_bodies_come(tmp_path: Path) -> None:
-    # Each statement on a row walks over the pages of its body: 64 MiB of cache a connection.
-    with closing(SqlTransport(f"sqlite:///{tmp_path / 'queue.db'}")) as transport:
-        transport.install()
-        usual = cache_kib(transport)
-        with closing(transport.session()) as session:
-            session.create_queues(["q"])
-            fill(transport, "q", [3 * MIB])
-            with closing(session.receiver("q", prefetch=1)) as receiver:
-                receiver.ack(receiver.receive(1, 10))
-        assert cache_kib(transport) < usual
-
-        for _ in range(300):
-            transport.database.ping()
-        assert cache_kib(transport) == usual
-
-
-def cache_kib(transport: SqlTransport) -> int:
-    """Return the largest page cache that a connection of the pool may have."""
-    database = transport.database
-    with ExitStack() as stack:
-        connections = [
-            stack.enter_context(database.engine.connect())
-            for _ in range(max(1, database.engine.pool.checkedin()))  # type: ignore[attr-defined]  # a QueuePool
-        ]
-        sizes = [one.exec_driver_sql("PRAGMA cache_size").scalar_one() for one in connections]
-    return max(-int(size) for size in sizes)
 
 
 def test_released_messages_make_room_in_the_byte_budget(

@@ -33,10 +33,6 @@ Result = TypeVar("Result")
 
 _BEGIN: Final = "timeoutmgr_begin"
 _CONFLICT_TRIES: Final = 8
-_FEWER_PAGES: Final = 200
-"""Uses of SQLite's connections after a large body that leave them with a small page cache."""
-_SMALL_CACHE_KIB: Final = 4 * 1024
-_IS_SMALL: Final = "timeoutmgr_small_cache"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,9 +101,6 @@ class Database:
         # SQLite has one writer: threads of this process queue here instead of polling the file.
         self._write_lock: Final = threading.Lock() if self.is_sqlite else None
         self._users: Final[WeakSet[object]] = WeakSet()
-        self._fewer_pages = 0
-        if self.is_sqlite:
-            event.listen(self.engine, "checkin", self._size_cache)
         self.proved: Final = Proved()
 
     @classmethod
@@ -202,23 +195,6 @@ class Database:
     def now_in(self, connection: Connection) -> Micros:
         """Return the database's clock, which it must have, as *connection* reads it."""
         return int(connection.execute(text(f"SELECT {self.dialect.now}")).scalar_one())
-
-    def note_large_body(self) -> None:
-        """Have SQLite's connections keep few pages for a while.
-
-        A read of a column behind the body walks over all its pages, so that the pages of a queue of
-        large bodies would fill the cache of each connection, which has ``sqlite_cache_mb``.
-        """
-        self._fewer_pages = _FEWER_PAGES
-
-    def _size_cache(self, connection: Any, record: Any) -> None:
-        is_small = self._fewer_pages > 0
-        self._fewer_pages -= is_small
-        if connection is None or record.info.get(_IS_SMALL, False) == is_small:
-            return
-        record.info[_IS_SMALL] = is_small
-        kib = _SMALL_CACHE_KIB if is_small else self.settings.sqlite_cache_mb * 1024
-        connection.execute(f"PRAGMA cache_size = -{kib}")
 
     def ping(self) -> None:
         """Return if the database answers; raise StorageUnavailable if not.

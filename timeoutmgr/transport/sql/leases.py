@@ -108,8 +108,6 @@ class Leases:
             ).all()
             rows = self._with_bodies(_fitting(found, room), connection)
             if rows:
-                if any(row.size > _SLICE for row in rows):
-                    self._database.note_large_body()
                 before_commit([(row.sequence, row.delivery_count + 1) for row in rows])
                 connection.execute(
                     self._statements.lease,
