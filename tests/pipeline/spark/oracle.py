@@ -48,7 +48,7 @@ def verdict(facts: Sequence[Fact], *, cutoff: int, late: int) -> Verdict:
         closed = max(fact.at for fact in dispatched_keys if fact.at is not None)
         return Verdict.LATE if closed - max(known_dues) > late else Verdict.OK
     if is_failed:
-        return Verdict.DEAD_LETTERED
+        return Verdict.FAILED
     if is_cancelled:
         return Verdict.CANCELLED
     if "key-pending" in names:

@@ -77,8 +77,8 @@ class Verdict(StrEnum):
     LOST = "lost"
     """Accepted, or stored, and neither pending nor ended."""
     CANCELLED = "cancelled"
-    DEAD_LETTERED = "dead_lettered"
-    """In the error queue, with its whole message."""
+    FAILED = "dead_lettered"
+    """In the error queue, with its whole message; reports keep the older name."""
     MIGRATED = "migrated"
     """Moved to another place, which knows its fate there."""
     UNDECIDED = "undecided"
@@ -272,7 +272,7 @@ def _verdict(bounds: Bounds) -> "Column":
         (is_pending & (ended | _has(Evidence.CLOSED)), Verdict.UNKNOWN),
         (_has(Evidence.CLOSED) & is_late, Verdict.LATE),
         (_has(Evidence.CLOSED), Verdict.OK),
-        (_has(Evidence.FAILED), Verdict.DEAD_LETTERED),
+        (_has(Evidence.FAILED), Verdict.FAILED),
         (_has(Evidence.CANCELLED), Verdict.CANCELLED),
         (is_pending & is_over, Verdict.OVERDUE),
         (is_pending, Verdict.PENDING),
