@@ -372,3 +372,17 @@ def test_an_action_of_a_rate_that_raises_is_logged(caplog: pytest.LogCaptureFixt
     breaker.failure(AWAY)
 
     assert "the action of breaker rate failed" in caplog.text
+
+
+def test_log_lines_of_an_outage_have_stable_event_names(
+    watched: Watched, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+
+    watched.breaker.failure(AWAY)
+    watched.clock.advance(120.0)
+    watched.breaker.check()
+    watched.breaker.success()
+
+    events = [vars(record).get("event") for record in caplog.records]
+    assert events == ["breaker_armed", "breaker_triggered", "breaker_disarmed"]
