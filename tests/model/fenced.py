@@ -143,7 +143,7 @@ class FencedStore(SimStore):
     @contextmanager
     def _locked_timeouts(self, token: str, keys: Sequence[Key]) -> Iterator[LockedTimeouts]:
         fenced, rows = self._run(
-            "take", lambda world: self._fence_claim(world, token, keys), self._lock_claim
+            "take", lambda world: self._fenced_rows(world, token, keys), self._lock_claim
         )
         locked = LockedRows(rows, lambda outcomes: self._close(fenced, outcomes))
         try:
@@ -164,7 +164,7 @@ class FencedStore(SimStore):
             "give back", lambda world: (tables.forgotten(tables.marked(world, keys), token), None)
         )
 
-    def _fence_claim(self, world: World, token: str, keys: Sequence[Key]) -> tuple[str, Rows]:
+    def _fenced_rows(self, world: World, token: str, keys: Sequence[Key]) -> tuple[str, Rows]:
         """Return the token to close and the rows; the claim is ours if it was nobody's yet."""
         if token:
             claim = world.claims.get(token)

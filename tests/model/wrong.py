@@ -153,7 +153,7 @@ class LeaseWithoutRowLock(RowLockStore):
 class UnfencedClaim(FencedStore):
     """Each dispatcher with the token may send."""
 
-    def _fence_claim(self, world: World, token: str, keys: Sequence[Key]) -> tuple[str, Rows]:
+    def _fenced_rows(self, world: World, token: str, keys: Sequence[Key]) -> tuple[str, Rows]:
         return (token, self._rows(world, keys)) if token in world.claims else ("", ())
 
 

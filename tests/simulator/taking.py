@@ -82,7 +82,7 @@ def taking(
 ) -> Iterator[LockedTimeouts]:
     """Lock the rows of *keys* that are stored, due *ahead* from now, and not locked."""
     calls = store.calls
-    lock = _lock if store.database.row_locks else _fence_claim
+    lock = _lock if store.database.row_locks else _lock_by_claim
     locked = lock(store, token, keys, ahead)
     chunk = calls.chunk
     assert chunk is not None, "a lock has its chunk"
@@ -141,7 +141,7 @@ def _claim_now(store: SimStore, keys: Sequence[Key]) -> str:
     return store.database.claim(keys, store.calls.process, store.world.timeline.now, locked=False)
 
 
-def _fence_claim(store: SimStore, token: str, keys: Sequence[Key], ahead: Micros) -> LockedRows:
+def _lock_by_claim(store: SimStore, token: str, keys: Sequence[Key], ahead: Micros) -> LockedRows:
     """Make the claim *token* ours for good, if it is nobody's yet."""
     database, calls = store.database, store.calls
 

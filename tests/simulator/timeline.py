@@ -79,11 +79,11 @@ class Timeline:
         self._next(_NEVER)
 
     def _next(self, end: Micros) -> bool:
-        next_turn = self._turns[0][0] if self._turns and self._depth < _DEEPEST else _NEVER
+        acting = self._turns[0][0] if self._turns and self._depth < _DEEPEST else _NEVER
         happening = self._happenings[0][0] if self._happenings else _NEVER
-        if min(next_turn, happening) > end:
+        if min(acting, happening) > end:
             return False
-        if happening <= next_turn:
+        if happening <= acting:
             when, _, what = heapq.heappop(self._happenings)
             self.now = max(self.now, when)
             what()
