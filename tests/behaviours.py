@@ -206,6 +206,9 @@ NOT_BUILT: Final = {
 }
 """Parts of the list that this product does not have yet."""
 
+WITHOUT_TEST: Final = frozenset({14, 140})
+"""Behaviours of parts that this product does not have: their lines say so."""
+
 
 def marks() -> dict[int, list[str]]:
     """Return, for each behaviour, the tests that carry its mark, as ``file::test``."""

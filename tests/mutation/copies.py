@@ -9,7 +9,7 @@ from typing import Final
 
 from .mutant import ROOT, Mutant
 
-TREES: Final = ("timeoutmgr", "persistence", "satellites", "tests")
+TREES: Final = ("timeoutmgr", "persistence", "satellites", "chaos", "tests")
 _FILES: Final = ("setup.cfg", "pyproject.toml")
 # Variables that would make a run in a copy a part of the run that started it.
 _OURS: Final = ("PYTEST_", "COV_", "COVERAGE_", "TIMEOUTMGR_TEST_RUN")

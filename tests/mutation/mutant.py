@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from tests.behaviours import BEHAVIOURS
+
 ROOT: Final = Path(__file__).parents[2]
 
 
@@ -29,6 +31,9 @@ class Mutant:
     before: str
     after: str
     tests: tuple[str, ...]
+    behaviour: int | None = None
+    """The number of the row of docs/behaviours.md that the mutant breaks, if a row has the promise;
+    one of *tests* carries its mark."""
 
     def source(self, root: Path = ROOT) -> str:
         """Return the text of its file below *root*, changed; raise SourceMoved."""
@@ -37,3 +42,19 @@ class Mutant:
         if times != 1:
             raise SourceMoved(self, times)
         return text.replace(self.before, self.after)
+
+
+def breaks(
+    behaviour: int, file: str, change: tuple[str, str], *tests: str, name: str | None = None
+) -> Mutant:
+    """Return the mutant of a row of docs/behaviours.md: *change* is the text before and after."""
+    before, after = change
+    return Mutant(
+        name=name or f"behaviour {behaviour}",
+        promise=BEHAVIOURS[behaviour],
+        file=file,
+        before=before,
+        after=after,
+        tests=tests,
+        behaviour=behaviour,
+    )

@@ -7,9 +7,15 @@ from typing import Final
 from .listed import (
     breakers,
     delayed,
+    doors,
+    keeping,
+    levels,
     lives,
     migration,
     moving,
+    operations,
+    outages,
+    polling,
     pump,
     queues,
     satellites,
@@ -19,6 +25,12 @@ from .listed import (
 from .mutant import Mutant
 
 MUTANTS: Final[tuple[Mutant, ...]] = (
+    *doors.MUTANTS,
+    *polling.MUTANTS,
+    *outages.MUTANTS,
+    *keeping.MUTANTS,
+    *levels.MUTANTS,
+    *operations.MUTANTS,
     *pump.MUTANTS,
     *window.MUTANTS,
     *breakers.MUTANTS,

@@ -1,4 +1,7 @@
-"""The list of mutants cannot rot: each fits the source of today, and names tests that exist."""
+"""The list of mutants cannot rot: each fits the source of today, and names tests that exist.
+
+Each row of docs/behaviours.md that is built has a mutant, which a test of the row is to notice.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.behaviours import BEHAVIOURS, WITHOUT_TEST, marks
 from tests.mutation.mutant import ROOT, Mutant, SourceMoved
 from tests.mutation.mutants import MUTANTS
 
@@ -39,6 +43,25 @@ def test_every_test_that_is_to_notice_a_mutant_exists() -> None:
     )
 
     assert collected.returncode == 0, collected.stdout + collected.stderr
+
+
+def test_every_behaviour_that_is_built_has_a_mutant() -> None:
+    broken = {mutant.behaviour for mutant in MUTANTS} - {None}
+
+    assert broken == set(BEHAVIOURS) - WITHOUT_TEST
+
+
+def test_a_mutant_of_a_behaviour_names_only_tests_that_carry_its_mark() -> None:
+    held = marks()
+    strangers = [
+        (mutant.name, mutant.behaviour, test)
+        for mutant in MUTANTS
+        if mutant.behaviour is not None
+        for test in mutant.tests
+        if test.partition("[")[0] not in held[mutant.behaviour]
+    ]
+
+    assert strangers == []
 
 
 @pytest.mark.parametrize("text", ["", "there\n", "here here \n"])

@@ -36,7 +36,7 @@ def bits(text: str) -> str:
 # --- from a delay to its key ------------------------------------------------------------------
 
 
-@pytest.mark.behaviour(106)
+@pytest.mark.behaviour(106, 109)
 @pytest.mark.parametrize(
     ("seconds", "key", "level"),
     [

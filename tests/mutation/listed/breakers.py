@@ -28,6 +28,7 @@ MUTANTS = (
     ),
     Mutant(
         name="one outage triggers again and again",
+        behaviour=70,
         promise="One outage is told once.",
         file=_BREAKERS,
         before="            self._state = BreakerState.TRIGGERED\n",
@@ -36,6 +37,7 @@ MUTANTS = (
     ),
     Mutant(
         name="the wait is a moment too long",
+        behaviour=69,
         promise="An outage is told when it has lasted exactly the wait.",
         file=_BREAKERS,
         before="lasted < self._wait",
@@ -60,6 +62,7 @@ MUTANTS = (
     ),
     Mutant(
         name="failures only look at the breaker when they come",
+        behaviour=77,
         promise="An attempt that hangs cannot hide an outage.",
         file=_BREAKERS,
         before="            if self._state is not BreakerState.ARMED or lasted < self._wait:\n",
@@ -70,6 +73,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a rate triggers at its limit",
+        behaviour=74,
         promise="A rate is told above its limit and not at it.",
         file=_BREAKERS,
         before="len(self._failures) <= self._most",
@@ -97,6 +101,7 @@ MUTANTS = (
     ),
     Mutant(
         name="one delayed retry too many",
+        behaviour=127,
         promise="A failing message is delayed as often as is set.",
         file=_RECOVERY,
         before="delayed_retries(message) < settings.delayed",

@@ -11,6 +11,7 @@ _BURYING_TESTS = "tests/satellites/test_delayed_burying.py"
 MUTANTS = (
     Mutant(
         name="a row goes although the error queue did not take its copy",
+        behaviour=91,
         promise="The error queue has a message before its row is removed.",
         file=_DUE,
         before="""\
@@ -31,6 +32,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a failing message is not put off",
+        behaviour=92,
         promise="A failing row backs off, and those behind it flow.",
         file=_DUE,
         before="self.batches.now() + back_off(timeout.attempts)",
@@ -39,6 +41,7 @@ MUTANTS = (
     ),
     Mutant(
         name="what others hold is looked at without a rest",
+        behaviour=87,
         promise="What is due and in other hands makes no hot loop.",
         file="satellites/delayed_store/rounds.py",
         before="return self.now() + _LOOK_AGAIN",
@@ -49,6 +52,7 @@ MUTANTS = (
     ),
     Mutant(
         name="due by this host's clock alone",
+        behaviour=26,
         promise="Nothing is early by the store's clock.",
         file="satellites/delayed_store/receiver.py",
         before="        now = self.batches.now()\n",
@@ -60,6 +64,7 @@ MUTANTS = (
     ),
     Mutant(
         name="initialized before it is set up",
+        behaviour=83,
         promise="The store is set up before it is initialized.",
         file="timeoutmgr/features/delayed_delivery.py",
         before="""\

@@ -77,6 +77,7 @@ MUTANTS = (
     ),
     Mutant(
         name="an abort does not ask the target",
+        behaviour=134,
         promise="An abort puts back only what is not at the target.",
         file=_RETURNING,
         before="    if batch.state is BatchState.SENDING and parts.target.knows_what_it_has:\n",
@@ -120,6 +121,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a chunk of a level is acknowledged before it is stored",
+        behaviour=132,
         promise="A drain that dies loses nothing.",
         file="timeoutmgr/migration/levels/drain.py",
         before="        delivered = _accept(parts, run, batch, relay, messages)\n",

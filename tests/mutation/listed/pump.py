@@ -31,6 +31,7 @@ MUTANTS = (
     ),
     Mutant(
         name="consuming goes on while the storage is away",
+        behaviour=32,
         promise="During an outage of the storage nothing is consumed.",
         file=_PUMP,
         before="""\
@@ -129,6 +130,7 @@ MUTANTS = (
     ),
     Mutant(
         name="waking before the commit",
+        behaviour=41,
         promise="The poller is woken only by what it can see.",
         file=_WORK,
         before="""\

@@ -107,6 +107,7 @@ MUTANTS = (
     ),
     Mutant(
         name="published after the removal is committed",
+        behaviour=57,
         promise="A message is sent and confirmed before its row is removed.",
         file=_DISPATCHER,
         before="        sending = start_each(going.outgoing, work)\n",
@@ -152,6 +153,7 @@ MUTANTS = (
     ),
     Mutant(
         name="one attempt too many at a full queue",
+        behaviour=59,
         promise="A message that is refused five times goes to the error queue.",
         file="satellites/delivery/results.py",
         before="timeout.attempts + 1 >= attempts",
@@ -163,6 +165,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a message id per dispatch",
+        behaviour=22,
         promise="A repeat has the message id of the first.",
         file="satellites/delivery/message.py",
         before="return with_headers(timeout.message, {**timeout.message.headers, **added})",
@@ -235,6 +238,7 @@ return Message(
     ),
     Mutant(
         name="ids that were not taken count as handed on",
+        behaviour=43,
         promise="A claim is kept only for ids that are on their way.",
         file=_POLLER,
         before="            if result is not SendResult.CONFIRMED\n",
@@ -243,6 +247,7 @@ return Message(
     ),
     Mutant(
         name="the claim is not in the transaction of its ids",
+        behaviour=63,
         promise="In one transaction claim and control message exist together or not at all.",
         file=_POLLER,
         before="                chunk = self._claim(chunks, transaction)\n",
@@ -254,6 +259,7 @@ return Message(
     ),
     Mutant(
         name="a wake during a poll is lost",
+        behaviour=40,
         promise="The poller does not sleep past a row that was stored while it looked.",
         file="satellites/schedule.py",
         before="for due in (next_due, self._woken) if due is not None",

@@ -20,6 +20,7 @@ MUTANTS = (
     # --- storing
     Mutant(
         name="a redelivered store message is stored again",
+        behaviour=34,
         promise="An id is stored once in its life.",
         file=_STORING,
         before="if not self._insert_keys(connection, [item]):\n",
@@ -55,6 +56,7 @@ MUTANTS = (
     # --- claiming
     Mutant(
         name="a claim ignores the claims in force",
+        behaviour=47,
         promise="What is claimed is not handed out again.",
         file=_CLAIMING,
         before="        active = self._drop_ended(locked, claims)\n",
@@ -82,6 +84,7 @@ MUTANTS = (
     ),
     Mutant(
         name="the bound on ids in flight is one of each chunk",
+        behaviour=50,
         promise="Ids in flight stay well below what a claim's time allows.",
         file=_CLAIMING,
         before="most - in_flight",
@@ -133,6 +136,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a claim never lapses",
+        behaviour=48,
         promise="What a process that hangs has claimed is free in the end.",
         file=_CLAIMING,
         before="            over = claim.claimed_until <= locked.now or claim.owner in dead\n",
@@ -172,6 +176,7 @@ MUTANTS = (
     ),
     Mutant(
         name="behind a claim the rest of its last instant is not seen",
+        behaviour=45,
         promise="More rows of one instant than a chunk holds all go out.",
         file="persistence/sql/claim/gaps.py",
         before='    return Key(key.due, key.id + "\\x01")\n',
@@ -295,6 +300,7 @@ MUTANTS = (
     # --- changing
     Mutant(
         name="a cancel of what was never seen leaves no tombstone",
+        behaviour=31,
         promise="A store message that comes after the cancel is dropped.",
         file=_CHANGING,
         before=(

@@ -1,0 +1,118 @@
+"""Rows of docs/behaviours.md on installations, migrations and commands of operators."""
+
+from __future__ import annotations
+
+from tests.mutation.mutant import breaks
+
+_PLAN_TESTS = "tests/migration/test_preparing.py"
+_INSTALLATION = "timeoutmgr/endpoint/installation.py"
+_RUNS = "timeoutmgr/migration/runs.py"
+_ALL_ARRIVE = (
+    "tests/migration/test_store_to_store.py::"
+    "test_all_arrive_with_all_that_they_are_and_the_counts_agree[sqlite]"
+)
+
+MUTANTS = (
+    breaks(
+        122,
+        _INSTALLATION,
+        (
+            "        session.create_queues(rest, dead_letter_to=settings.error_queue)\n",
+            "        session.delete_queues(rest)\n"
+            "        session.create_queues(rest, dead_letter_to=settings.error_queue)\n",
+        ),
+        "tests/acceptance/test_installers.py::"
+        "test_installing_twice_changes_nothing[sql_sqlite+sqlite]",
+        name="a second installation begins with empty queues",
+    ),
+    breaks(
+        123,
+        "timeoutmgr/database/upgrade.py",
+        ('            "`timeoutmgr install`"\n', '            "the installer"\n'),
+        "tests/persistence/test_schema.py::test_check_names_the_command_until_installed[sqlite]",
+        name="a missing schema is told without the command",
+    ),
+    breaks(
+        129,
+        "timeoutmgr/endpoint/assembly.py",
+        ("and policy.delayed:", "and policy.delayed < 0:"),
+        "tests/endpoint/test_assembly.py::"
+        "test_delayed_retries_that_nothing_can_delay_are_refused_when_asked_for",
+        name="delayed retries that nothing can delay are accepted",
+    ),
+    breaks(
+        130,
+        "timeoutmgr/migration/plan.py",
+        (
+            "    survey = parts.source.survey(terms.window)\n",
+            "    survey = parts.source.survey(terms.window)\n"
+            '    parts.ledger.create("preview", terms, (), parts.runner)\n',
+        ),
+        f"{_PLAN_TESTS}::test_a_preview_tells_all_and_changes_nothing[sqlite]",
+        name="a preview writes a run down",
+    ),
+    breaks(
+        131,
+        "timeoutmgr/migration/run.py",
+        ("        for parts, terms in endpoints\n", "        for parts, terms in endpoints[:1]\n"),
+        "tests/cli/test_migrate.py::test_a_problem_of_one_endpoint_moves_nothing_of_any",
+        name="the first endpoint of a migration is examined alone",
+    ),
+    breaks(
+        133,
+        _RUNS,
+        ('"cutoff": self.window.cutoff,', '"cutoff": (self.window.cutoff or 0) // 1000 * 1000,'),
+        f"{_PLAN_TESTS}::test_a_run_is_resumed_on_its_own_terms_only",
+        name="the terms of a run are compared to the millisecond",
+    ),
+    breaks(
+        135,
+        "timeoutmgr/migration/batch_step.py",
+        ("new=delivered.new, known=delivered.known", "known=delivered.total"),
+        _ALL_ARRIVE,
+        name="new timeouts are counted as known",
+    ),
+    breaks(
+        136,
+        "persistence/sql/migration/target.py",
+        (
+            "row = to_row(self._context.endpoint, item.timeout)\n",
+            'row = to_row(self._context.endpoint, item.timeout)\n            row["due"] += 1\n',
+        ),
+        _ALL_ARRIVE,
+        name="a move makes a timeout late by a microsecond",
+    ),
+    breaks(
+        137,
+        "timeoutmgr/migration/levels/target.py",
+        ("        if survey.latest is not None:\n", "        if survey.latest is None:\n"),
+        "tests/migration/test_into_levels.py::test_every_problem_is_named_and_nothing_moves",
+        name="a due time beyond the levels is not reported",
+    ),
+    breaks(
+        138,
+        "timeoutmgr/endpoint/timeouts.py",
+        (
+            "result in (ChangeResult.CHANGED, ChangeResult.MAYBE_SENT)",
+            "result is ChangeResult.MAYBE_SENT",
+        ),
+        "tests/endpoint/test_timeouts.py::"
+        "test_a_rescheduled_timeout_has_its_new_due_time_and_wakes_the_poller",
+        name="a rescheduled timeout wakes nobody",
+    ),
+    breaks(
+        141,
+        _INSTALLATION,
+        (
+            "    _require_queues(parts)\n",
+            "    session = settings.transport.session()\n"
+            "    session.delete_queues(parts.queues)\n"
+            "    session.close()\n"
+            "    create_queues(parts)\n"
+            "    _require_queues(parts)\n",
+        ),
+        "tests/acceptance/test_crashes.py::"
+        "test_the_next_start_delivers_messages_that_became_due_during_a_pause[sql_sqlite+sqlite]",
+        name="a start empties the queues",
+    ),
+)
