@@ -132,7 +132,6 @@ def test_earlier_sends_of_a_handler_come_once_when_a_later_send_failed(place: Pl
 
 
 @matrix(pairs=REPRESENTATIVE)
-@pytest.mark.behaviour(27)
 def test_a_message_without_a_handler_goes_to_the_error_queue_at_once(place: Place) -> None:
     party = Party(place)
     config = place.configuration(f"{place.name}-b", handler=None)

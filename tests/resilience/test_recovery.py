@@ -35,7 +35,7 @@ def after(
     return decide(policy, message or a_message(), error, attempt, START)
 
 
-@pytest.mark.behaviour(27, 32)
+@pytest.mark.behaviour(32)
 @pytest.mark.parametrize(
     ("attempt", "action"),
     [

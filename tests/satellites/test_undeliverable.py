@@ -16,7 +16,7 @@ from timeoutmgr.message import headers
 from timeoutmgr.message.message import Outgoing
 
 
-@pytest.mark.behaviour(59, 62)
+@pytest.mark.behaviour(59)
 def test_a_message_that_no_broker_can_carry_goes_to_the_error_queue_and_its_neighbours_are_sent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

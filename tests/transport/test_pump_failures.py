@@ -15,7 +15,7 @@ from timeoutmgr.message.message import Outgoing, Received
 from timeoutmgr.transport.work import Work
 
 
-@pytest.mark.behaviour(27, 32)
+@pytest.mark.behaviour(32)
 @pytest.mark.parametrize("mode", SAFE)
 def test_a_message_that_keeps_failing_goes_to_the_error_queue_after_five_attempts(
     mode: TransactionMode,
@@ -172,7 +172,6 @@ def test_the_neighbours_of_a_rejected_message_are_not_rejected_with_it(
     assert (mill.errors, mill.held) == (["wrong"], [])
 
 
-@pytest.mark.behaviour(27)
 def test_each_attempt_logs_class_and_message_and_the_last_attempt_its_traceback(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

@@ -72,7 +72,6 @@ def test_the_breaker_sets_the_pauses_of_an_outage() -> None:
     assert mill.stop.asked == [1.0] * 5
 
 
-@pytest.mark.behaviour(56)
 @pytest.mark.parametrize(
     "error",
     [
@@ -140,7 +139,6 @@ def test_the_pump_waits_for_a_missing_queue() -> None:
     assert len(mill.stop.asked) == 1
 
 
-@pytest.mark.behaviour(56)
 def test_a_bug_outside_the_step_does_not_end_the_pump() -> None:
     mill = Mill()
     mill.put("a")

@@ -81,7 +81,6 @@ def test_a_send_that_is_not_confirmed_raises(
         work.send(TO_BILLING)
 
 
-@pytest.mark.behaviour(60)
 def test_an_isolated_send_stands_alone_outside_transaction_scope(transport: FakeTransport) -> None:
     with a_work(transport, TransactionMode.SENDS_ATOMIC_WITH_RECEIVE) as work:
         assert work.send_isolated(TO_BILLING) == [SendResult.CONFIRMED]

@@ -12,6 +12,7 @@ _RECOVERY_TESTS = "tests/resilience/test_recovery.py"
 MUTANTS = (
     Mutant(
         name="a success does not disarm",
+        behaviour=69,
         promise="An outage that ended in time is never told.",
         file=_BREAKERS,
         before="            was, self._state = self._state, BreakerState.DISARMED\n",
@@ -46,6 +47,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a breaker by the wall clock",
+        behaviour=54,
         promise="Setting the clock neither makes nor hides an outage.",
         file=_BREAKERS,
         before="""\
@@ -85,6 +87,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a rate never forgets",
+        behaviour=74,
         promise="Failures older than the window do not count.",
         file=_BREAKERS,
         before="            self._failures.popleft()\n",
@@ -118,6 +121,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a delayed retry gets a message id of its own",
+        behaviour=128,
         promise="A retry is the same message once more.",
         file="timeoutmgr/endpoint/handlers.py",
         before="replace(message, headers=again)",

@@ -10,6 +10,7 @@ _TESTS = "tests/database/test_owners.py"
 MUTANTS = (
     Mutant(
         name="the file of an owner is not locked",
+        behaviour=48,
         promise="A living owner keeps what it holds.",
         file=_OWNERS,
         before="        fcntl.flock(self._descriptor, fcntl.LOCK_EX)\n",
@@ -18,6 +19,7 @@ MUTANTS = (
     ),
     Mutant(
         name="the lock of an owner ends with its statement",
+        behaviour=48,
         promise="A living owner keeps what it holds.",
         file="timeoutmgr/database/session_locks.py",
         before="pg_try_advisory_lock(",

@@ -89,6 +89,7 @@ MUTANTS = (
     ),
     Mutant(
         name="what is hidden and not written down is not looked for",
+        behaviour=134,
         promise="An abort leaves another product's table whole.",
         file=_RETURNING,
         before="    if batch.state is not BatchState.PENDING or ",

@@ -101,7 +101,10 @@ class RateBreaker""",
     breaks(
         80,
         _CRITICAL,
-        ("        thread.start()\n", "        thread.run()\n"),
+        (
+            "        self._threads.append(thread)\n        thread.start()\n",
+            "        thread.run()\n",
+        ),
         f"{_CRITICAL_TESTS}::test_hooks_run_off_the_thread_that_raises",
         name="a hook runs on the thread that raises",
     ),

@@ -93,6 +93,13 @@ MUTANTS = (
         name="the next poll lies in the past",
     ),
     breaks(
+        52,
+        "timeoutmgr/message/validation.py",
+        ("    if not EARLIEST <= due <= LATEST:\n", "    if due < EARLIEST:\n"),
+        "tests/message/test_validation.py::test_a_delay_past_the_year_9999_is_refused_at_the_door",
+        name="a due time beyond the calendar is let in",
+    ),
+    breaks(
         53,
         f"{_MANAGER}/feature.py",
         ("min(self.poll_interval, max(wait, timedelta(seconds=1)))", "timedelta(hours=1)"),

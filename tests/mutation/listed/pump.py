@@ -49,6 +49,7 @@ MUTANTS = (
     ),
     Mutant(
         name="an outage counts as the message's fault",
+        behaviour=32,
         promise="Nothing is moved to the error queue because a part was away.",
         file=_PUMP,
         before="""\
@@ -81,6 +82,7 @@ MUTANTS = (
     ),
     Mutant(
         name="settled before the error queue has the copy",
+        behaviour=91,
         promise="A message leaves its queue only when the error queue has it.",
         file=_PUMP,
         before="""\
@@ -97,6 +99,7 @@ MUTANTS = (
     ),
     Mutant(
         name="an unknown answer of the error queue counts as taken",
+        behaviour=91,
         promise="Only a confirmed copy in the error queue settles its message.",
         file=_PUMP,
         before="            if result is not SendResult.CONFIRMED:\n",
@@ -148,6 +151,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a commit whose answer is lost wakes nobody",
+        behaviour=41,
         promise="A timeout whose commit was not answered is not an interval late.",
         file=_WORK,
         before="            if error is None:  # the commit was asked for, and may have happened\n",

@@ -12,6 +12,7 @@ _POLLER_TESTS = "tests/satellites/test_poller.py"
 MUTANTS = (
     Mutant(
         name="a delay is rounded down",
+        behaviour=26,
         promise="No message is early, not even by less than a microsecond.",
         file="timeoutmgr/message/validation.py",
         before="math.ceil(delay * 1_000_000)",
@@ -22,6 +23,7 @@ MUTANTS = (
     ),
     Mutant(
         name="the poller is woken in the step",
+        behaviour=41,
         promise="The poller is woken after the commit.",
         file="satellites/timeout_manager/timeouts.py",
         before="            work.after_commit(lambda: self.wake(earliest))\n",
@@ -30,6 +32,7 @@ MUTANTS = (
     ),
     Mutant(
         name="what arrives goes straight on although it is not due",
+        behaviour=25,
         promise="Due is judged by the store's clock, to the microsecond.",
         file="satellites/timeout_manager/timeouts.py",
         before="if timeout.due <= now]",
@@ -41,6 +44,7 @@ MUTANTS = (
     ),
     Mutant(
         name="a delayed retry has the id of the delay before it",
+        behaviour=127,
         promise="A delayed retry of what was dispatched already is not dropped.",
         file="timeoutmgr/message/routes.py",
         before='message.id if retry is None else f"{message.id}|{retry}"',
@@ -182,6 +186,7 @@ return Message(
     ),
     Mutant(
         name="what cannot be sent at all keeps its chunk back",
+        behaviour=59,
         promise="A row that no broker can carry goes to the error queue, its neighbours are sent.",
         file="satellites/delivery/undeliverable.py",
         before="        if len(outgoing) == 1:\n",
@@ -208,6 +213,7 @@ return Message(
     ),
     Mutant(
         name="a claim that was not handed on is kept",
+        behaviour=43,
         promise="What could not be handed on is free at once.",
         file=_POLLER,
         before="                self.store.release(token, maybe_sent=maybe)\n",

@@ -277,6 +277,7 @@ MUTANTS = (
     ),
     Mutant(
         name="COPY leaves a row out",
+        behaviour=45,
         promise="A batch is stored wholly or not at all.",
         file="timeoutmgr/database/binary_copy.py",
         before="        for row in rows:\n",
