@@ -28,7 +28,7 @@ SERVERS = ("postgres", "rabbitmq")
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Try all mutants, or the named mutants; return 1 if a mutant survived."""
+    """Try all mutants, or the named mutants; return 1 if a mutant was not noticed."""
     options = _parser().parse_args(arguments)
     chosen = [one for one in MUTANTS if not options.only or one.name in options.only]
     missing = set(options.only) - {one.name for one in chosen}
@@ -114,7 +114,7 @@ def _try_all(
                 judged.append(one)
                 _say(f"[{len(judged):>2}/{len(mutants)}] {one.verdict:<8} {one.mutant}")
         finally:
-            pool.shutdown(cancel_futures=True)  # an interrupt waits for running tests only
+            pool.shutdown(cancel_futures=True)  # an interrupt waits for running trials only
     return judged
 
 

@@ -34,10 +34,10 @@ def mutate(folder: Path, mutant: Mutant) -> None:
 
 
 def environment(folder: Path, **more: str) -> dict[str, str]:
-    """Return an environment in which the copy in *folder* comes before installed packages.
+    """Return an environment in which the copy in *folder* comes before an installation.
 
-    Python asks an editable installation only for modules that are not on the path.
-    ``tests.mutation.inside`` checks it.
+    An editable installation is asked only for modules that are not on the path;
+    ``tests.mutation.inside`` refuses a run where the copy does not come first.
     """
     kept = {name: value for name, value in os.environ.items() if not name.startswith(_OURS)}
     return {**kept, **more, "PYTHONPATH": str(folder)}

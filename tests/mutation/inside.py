@@ -1,4 +1,4 @@
-"""The plugin of a run in a copy: only the copy is tested, and each outcome is written.
+"""The plugin of a run in a copy: only the copy is tested, and the outcome of each test is written.
 
 It is named with ``-p`` by the runner and takes no part in any other run.
 """
@@ -33,7 +33,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Record whether a failure is a failed assertion: only this kind shows a broken promise."""
+    """Note whether an assertion failed: no other failure speaks of a promise."""
     report = yield
     asserted = call.excinfo is not None and call.excinfo.errisinstance(
         (AssertionError, pytest.fail.Exception)
@@ -45,7 +45,7 @@ def pytest_runtest_makereport(
 
 
 def pytest_runtest_logreport(report: pytest.TestReport) -> None:
-    """Write the outcome of a test: of its call, or of a setup that prevented the call."""
+    """Write the outcome of a test: of its call, or of the step that prevented the call."""
     if "PYTEST_XDIST_WORKER" in os.environ or (report.when != "call" and report.passed):
         return
     given = dict(report.user_properties[-2:])

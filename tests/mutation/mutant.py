@@ -23,7 +23,7 @@ class SourceMoved(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mutant:
-    """*after* in place of *before* in *file* breaks *promise*, and at least one test must fail."""
+    """*after* in place of *before* in *file* breaks *promise*: some test of *tests* must fail."""
 
     name: str
     promise: str
@@ -33,7 +33,7 @@ class Mutant:
     tests: tuple[str, ...]
     behaviour: int | None = None
     """The number of the row of docs/behaviours.md that the mutant breaks, if a row has the promise;
-    one of *tests* carries its mark."""
+    *tests* carry its mark."""
 
     def source(self, root: Path = ROOT) -> str:
         """Return the text of its file below *root*, changed; raise SourceMoved."""

@@ -1,4 +1,4 @@
-"""All mutants of the product's source. A surviving mutant is a promise that no test holds."""
+"""All mutants of the product's source. A mutant that no test notices is a promise not held."""
 
 from __future__ import annotations
 

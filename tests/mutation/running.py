@@ -22,8 +22,8 @@ _PYTEST: Final = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "tests.m
 
 def run_tests(
     folder: Path, tests: Sequence[str], servers: Mapping[str, str], *options: str
-) -> tuple[int, list[OutcomeOfTest], str]:
-    """Run *tests* in the copy in *folder*; return exit code, outcomes and output."""
+) -> tuple[int, list[Told], str]:
+    """Run *tests* in the copy in *folder*; return exit code, test outcomes and output."""
     results = folder / "results.jsonl"
     results.touch()
     ran = subprocess.run(

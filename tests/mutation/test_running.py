@@ -1,4 +1,4 @@
-"""Tests run on the copy: they notice faults in the copy, and only there."""
+"""Tests run on the copy: they notice a wrong change there, and only there."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_wrong_change_is_killed_a_harmless_change_survives_a_broken_change_is_
 
 def test_a_run_refuses_a_folder_that_is_not_the_copy(clean: Path, tmp_path: Path) -> None:
     copy = copy_to(tmp_path / "copy", clean)
-    shutil.rmtree(copy / "satellites")  # an installation, if any, has the folder
+    shutil.rmtree(copy / "satellites")  # an installation may have it
 
     code, outcomes, output = run_tests(copy, [TEST], {})
 

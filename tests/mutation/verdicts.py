@@ -1,4 +1,4 @@
-"""The verdict of a test run in a copy on a mutant."""
+"""Verdict of a run of tests in a copy on a mutant."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _FAILED = 1
 
 
 class Verdict(StrEnum):
-    """The fate of a mutant."""
+    """Verdict on a mutant."""
 
     KILLED = "killed"
     SURVIVED = "SURVIVED"
@@ -21,8 +21,8 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OutcomeOfTest:
-    """The outcome of one test, as the plugin inside wrote it."""
+class Told:
+    """Outcome of a test, as the plugin inside wrote it."""
 
     test: str
     when: str

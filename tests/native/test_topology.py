@@ -90,6 +90,8 @@ def test_declaring_twice_changes_nothing_and_removing_leaves_nothing(
     session.remove(levels)
     session.remove(levels)
     assert len(session.missing(levels)) == 29
+    queues = [queue.name for queue in levels.queues]
+    assert session.missing_queues(queues) == queues
 
 
 @pytest.mark.behaviour(115)

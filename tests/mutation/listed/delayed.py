@@ -1,4 +1,4 @@
-"""The delayed message store: its rows, waits and orders."""
+"""The delayed message store: attempts, pauses, and the order of steps."""
 
 from __future__ import annotations
 

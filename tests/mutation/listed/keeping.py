@@ -81,10 +81,11 @@ MUTANTS = (
     ),
     breaks(
         96,
-        "timeoutmgr/sender/composer.py",
-        (" or str(name).startswith(headers.PROPERTY_PREFIX):", ":"),
-        f"{_SETTINGS_TESTS}::test_headers_that_steer_the_way_cannot_be_given",
-        name="a sender may give properties of the way",
+        "satellites/timeout_manager/timeouts.py",
+        ("if name in _ROUTING or name.startswith(prefix))", "if name in _ROUTING)"),
+        "tests/satellites/test_delayed.py::"
+        "test_properties_in_transit_are_never_visible_to_the_receiver",
+        name="the properties of another sender are delivered",
     ),
     breaks(
         97,

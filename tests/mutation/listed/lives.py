@@ -1,4 +1,4 @@
-"""Session locks: a lock while the process is alive, and its meaning for claims."""
+"""Session locks: a lock as long as the process lives, and its effect on claims."""
 
 from __future__ import annotations
 

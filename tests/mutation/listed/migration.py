@@ -1,4 +1,4 @@
-"""Migrations: a moved timeout is in one place, even if processes die or come late."""
+"""Migrations: a moved timeout is in one place, whichever process dies or comes late."""
 
 from __future__ import annotations
 

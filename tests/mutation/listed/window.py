@@ -1,4 +1,4 @@
-"""The confirm window and the AMQP receiver: the broker's answers and their messages."""
+"""The confirm window and the AMQP receiver: answers of the broker, and their messages."""
 
 from __future__ import annotations
 
