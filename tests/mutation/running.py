@@ -13,7 +13,7 @@ from typing import Final
 from .copies import copy_to, environment, mutate
 from .inside import RESULTS
 from .mutant import Mutant
-from .verdicts import Judged, OutcomeOfTest, Verdict, judge
+from .verdicts import Judged, Told, Verdict, judge
 
 _LONGEST_TEST: Final = 30
 _LONGEST_RUN: Final = 600
@@ -36,8 +36,8 @@ def run_tests(
         timeout=_LONGEST_RUN,
         check=False,
     )
-    outcomes = [OutcomeOfTest(**json.loads(line)) for line in results.read_text().splitlines()]
-    return ran.returncode, outcomes, ran.stdout
+    told = [Told(**json.loads(line)) for line in results.read_text().splitlines()]
+    return ran.returncode, told, ran.stdout
 
 
 def try_out(mutant: Mutant, clean: Path, folder: Path, servers: Mapping[str, str]) -> Judged:
@@ -46,8 +46,8 @@ def try_out(mutant: Mutant, clean: Path, folder: Path, servers: Mapping[str, str
     copy_to(folder, clean)
     mutate(folder, mutant)
     try:
-        code, outcomes, _ = run_tests(folder, mutant.tests, servers, "-x")
-        verdict, by = judge(code, outcomes)
+        code, told, _ = run_tests(folder, mutant.tests, servers, "-x")
+        verdict, by = judge(code, told)
     except subprocess.TimeoutExpired:
         verdict, by = Verdict.BROKEN, f"its tests did not end within {_LONGEST_RUN} s"
     return Judged(mutant=mutant.name, verdict=verdict, by=by, seconds=time.monotonic() - began)

@@ -46,8 +46,7 @@ MUTANTS = (
         4,
         "timeoutmgr/features/parts.py",
         ("self.native_delays or self.stored_delays", "self.stored_delays or self.native_delays"),
-        "tests/native/test_living_together.py::"
-        "test_what_is_stored_is_sent_on_time_and_what_is_new_is_native",
+        "tests/native/test_living_together.py::test_stored_timeouts_are_sent_on_time_and_new_delays_are_native",
         name="the store takes new delays before the broker",
     ),
     breaks(
@@ -174,7 +173,7 @@ MUTANTS = (
             '"headers": _to_json(dict(message.headers)),',
             '"headers": _to_json(dict(message.headers)).replace("\\\\u", "?"),',
         ),
-        "tests/persistence/test_storing.py::test_what_is_stored_comes_back_whole[sqlite]",
+        "tests/persistence/test_storing.py::test_a_stored_timeout_comes_back_whole[sqlite]",
         name="a header outside of ASCII is stored with marks for signs",
     ),
     breaks(

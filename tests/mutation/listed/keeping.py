@@ -101,7 +101,7 @@ MUTANTS = (
         98,
         "timeoutmgr/database/texts.py",
         ('r"[A-Za-z_][A-Za-z0-9_]{0,40}"', 'r"[A-Za-z_][A-Za-z0-9_. ]{0,40}"'),
-        "tests/database/test_identifiers.py::test_what_would_need_quoting_is_refused",
+        "tests/database/test_identifiers.py::test_a_name_that_needs_quotes_is_refused",
         name="a schema may have a dot or a space",
     ),
     breaks(

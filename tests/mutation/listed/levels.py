@@ -15,8 +15,7 @@ MUTANTS = (
         105,
         "timeoutmgr/native/names.py",
         ('"timeoutmgr.v1.delay-level-{:02}"', '"timeoutmgr.v1.delay-level-{:03}"'),
-        "tests/native/test_topology.py::"
-        "test_names_arguments_and_bindings_are_those_of_the_golden_file",
+        "tests/native/test_topology.py::test_names_arguments_and_bindings_match_the_golden_file",
         name="levels have names of three digits",
     ),
     breaks(
@@ -105,8 +104,7 @@ MUTANTS = (
         117,
         "timeoutmgr/migration/levels/waiting_message.py",
         ("    at = headers.get(names.DELIVER_AT)\n", "    at = None\n"),
-        "tests/migration/test_reading_levels.py::"
-        "test_the_absolute_instant_counts_before_what_has_to_be_added_up",
+        "tests/migration/test_reading_levels.py::test_an_absolute_instant_counts_before_a_sum_of_delays",
         name="the delay of a waiting message counts before its due time",
     ),
     breaks(

@@ -55,7 +55,7 @@ MUTANTS = (
         131,
         "timeoutmgr/migration/run.py",
         ("        for parts, terms in endpoints\n", "        for parts, terms in endpoints[:1]\n"),
-        "tests/cli/test_migrate.py::test_a_problem_of_one_endpoint_moves_nothing_of_any",
+        "tests/cli/test_migrate.py::test_a_problem_of_one_endpoint_stops_the_move_of_all_endpoints",
         name="the first endpoint of a migration is examined alone",
     ),
     breaks(

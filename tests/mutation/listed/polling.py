@@ -225,8 +225,7 @@ MUTANTS = (
         124,
         _CLAIMER,
         ("Burst(enabled=Burst not in without)", "Burst(enabled=False)"),
-        "tests/persistence/test_bursts.py::"
-        "test_within_a_burst_a_claim_reads_on_from_the_last_one[sqlite]",
+        "tests/persistence/test_bursts.py::test_within_a_burst_a_claim_reads_on_from_the_last_key[sqlite]",
         name="every claim reads from the beginning of the key",
     ),
     breaks(
