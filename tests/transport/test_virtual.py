@@ -29,6 +29,8 @@ from timeoutmgr.errors import (
 from timeoutmgr.message.message import Message, Outgoing, Received
 from timeoutmgr.transport.kombu_transport import KombuTransport
 from timeoutmgr.transport.settings import KombuSettings
+from timeoutmgr.transport.virtual import redis_channel
+from timeoutmgr.transport.virtual.raw_message import RawMessage
 
 
 @pytest.fixture(params=["memory", "redis"])
@@ -409,3 +411,32 @@ def test_a_missing_redis_raises_transport_unavailable() -> None:
 
     assert "sesame" not in str(caught.value)
     assert "***" in transport.describe()
+
+
+def test_redis_can_put_back_the_item_as_it_was_read() -> None:
+    item = (
+        b'{"body": "aGk=", "headers": {"a": "b"}, "content-type": "text/plain", '
+        b'"properties": {"body_encoding": "base64", "delivery_info": {"exchange": "theirs"}}}'
+    )
+    message = RawMessage("q", redis_channel._payload(item))
+
+    entry = redis_channel._unacked(message)
+    again = json.loads(redis_channel._unacked(message))
+
+    assert entry == b"[" + item + b', "", "q"]'
+    assert message.body == b"hi"
+    assert message.held_bytes == 2
+    assert again[0]["body"] == "aGk="
+    assert again[1:] == ["", "q"]
+
+
+@pytest.mark.parametrize("properties", ["{}", '{"delivery_info": []}', "[]"])
+def test_an_item_that_kombu_could_not_put_back_is_written_anew(properties: str) -> None:
+    item = f'{{"body": "hi", "headers": {{}}, "properties": {properties}}}'.encode()
+    message = RawMessage("q", redis_channel._payload(item))
+
+    payload, *where = json.loads(redis_channel._unacked(message))
+
+    assert payload["body"] == "hi"
+    assert payload["properties"]["delivery_info"] == {"exchange": "", "routing_key": "q"}
+    assert where == ["", "q"]
