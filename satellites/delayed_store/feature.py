@@ -21,10 +21,8 @@ from timeoutmgr.sender.sender import SessionPool
 from timeoutmgr.transport.direct_storage import DirectStorage
 from timeoutmgr.transport.pump import Consumption, Outage
 
-from .batches import Batches
-from .due import DispatchDue
+from .adapter import Batches, DispatchDue, DueRounds
 from .receiver import StoreDelayed
-from .rounds import DueRounds
 
 STORE_SENTENCE: Final = "Failed to store delayed message"
 FETCH_SENTENCE: Final = "Failed to fetch due delayed messages from the storage"

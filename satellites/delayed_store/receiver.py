@@ -34,7 +34,7 @@ from timeoutmgr.telemetry import Telemetry
 from timeoutmgr.transport.error_queue import ErrorQueue
 from timeoutmgr.transport.work import Work
 
-from .batches import Batches
+from .adapter import Batches
 
 logger = logging.getLogger(__name__)
 

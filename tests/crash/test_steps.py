@@ -15,7 +15,7 @@ ROOT: Final = Path(__file__).parents[2]
 STEPS: Final = (
     "satellites/poller.py",
     *(f"satellites/timeout_manager/{name}.py" for name in ("timeouts", "dispatcher")),
-    *(f"satellites/delayed_store/{name}.py" for name in ("receiver", "due", "batches")),
+    *(f"satellites/delayed_store/{name}.py" for name in ("receiver", "adapter")),
     *(f"satellites/delivery/{name}.py" for name in ("undeliverable", "dead_letters", "unroutable")),
     *(f"timeoutmgr/deadletter/{name}.py" for name in ("manager", "service", "acknowledgements")),
     *(f"timeoutmgr/sender/{name}.py" for name in ("sender", "window")),
@@ -79,9 +79,9 @@ ALLOWED: Final = {
     (f"{_PUMP}:pump_once", "try_send", "ack"): _NOT_BURIED,
     (f"{_PUMP}:_replace", "dead_letter", "send"): _NOT_BURIED,
     (f"{_PUMP}:_replace", "try_send", "send"): _NOT_BURIED,
-    ("satellites/delayed_store/due.py:_remove", "move_to_error_queue", "remove"): _REFUSED,
+    ("satellites/delayed_store/adapter.py:_remove", "move_to_error_queue", "remove"): _REFUSED,
     (
-        "satellites/delayed_store/due.py:_put_off",
+        "satellites/delayed_store/adapter.py:_put_off",
         "increment_failure_count",
         "increment_failure_count",
     ): _NOTHING,

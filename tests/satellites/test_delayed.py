@@ -21,7 +21,7 @@ from timeoutmgr.message.routes import (
 from timeoutmgr.message.validation import Limits
 from timeoutmgr.resilience.breakers import BreakerState
 from timeoutmgr.resilience.recovery import RecoverabilitySettings
-from timeoutmgr.satellites.delayed_store.batches import Batches
+from timeoutmgr.satellites.delayed_store.adapter import Batches
 from timeoutmgr.satellites.delayed_store.receiver import StoreDelayed
 from timeoutmgr.telemetry import Counters
 from timeoutmgr.transport.pump import Consumption, Outage, Pump, PumpSurroundings

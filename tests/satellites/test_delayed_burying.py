@@ -24,8 +24,7 @@ from timeoutmgr.message.message import Outgoing
 from timeoutmgr.message.routes import to_delayed_store
 from timeoutmgr.message.validation import Limits
 from timeoutmgr.resilience.breakers import RateBreaker
-from timeoutmgr.satellites.delayed_store.batches import Batches
-from timeoutmgr.satellites.delayed_store.due import DispatchDue
+from timeoutmgr.satellites.delayed_store.adapter import Batches, DispatchDue
 from timeoutmgr.satellites.delayed_store.receiver import StoreDelayed
 from timeoutmgr.telemetry import Counters
 from timeoutmgr.transport.work import Work

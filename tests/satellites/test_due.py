@@ -14,9 +14,7 @@ from timeoutmgr.errors import InvalidMessage, StorageUnavailable, TransportUnava
 from timeoutmgr.message import headers
 from timeoutmgr.message.validation import Limits
 from timeoutmgr.resilience.breakers import RateBreaker
-from timeoutmgr.satellites.delayed_store.batches import Batches
-from timeoutmgr.satellites.delayed_store.due import DispatchDue, Round
-from timeoutmgr.satellites.delayed_store.rounds import DueRounds
+from timeoutmgr.satellites.delayed_store.adapter import Batches, DispatchDue, DueRounds, Round
 from timeoutmgr.sender.sender import SessionPool
 from timeoutmgr.telemetry import Counters
 

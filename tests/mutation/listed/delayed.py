@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.mutation.mutant import Mutant
 
-_DUE = "satellites/delayed_store/due.py"
+_DUE = "satellites/delayed_store/adapter.py"
 _DUE_TESTS = "tests/satellites/test_due.py"
 _BURYING_TESTS = "tests/satellites/test_delayed_burying.py"
 
@@ -43,7 +43,7 @@ MUTANTS = (
         name="what others hold is looked at without a rest",
         behaviour=87,
         promise="What is due and in other hands makes no hot loop.",
-        file="satellites/delayed_store/rounds.py",
+        file="satellites/delayed_store/adapter.py",
         before="return self.now() + _LOOK_AGAIN",
         after="return self.now()",
         tests=(

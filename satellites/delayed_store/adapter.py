@@ -1,15 +1,20 @@
-"""The due poller's step: one batch is fetched, sent and removed."""
+"""A delayed message store as a source of due timeouts: fetched, sent and removed in batches."""
 
 import logging
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from timeoutmgr.contracts import (
     Clock,
     DeadLetters,
+    DelayedMessageStore,
+    FetchesInBatches,
+    RemovesInBatches,
     SendResult,
+    StoresInBatches,
     Timeout,
     TransactionMode,
     TransportSession,
@@ -34,16 +39,71 @@ from timeoutmgr.satellites.delivery.undeliverable import (
     move_to_error_queue,
     send_each,
 )
+from timeoutmgr.sender.sender import SessionPool
 from timeoutmgr.telemetry import Telemetry
 from timeoutmgr.transport.error_queue import ErrorQueue
 from timeoutmgr.transport.work import notify_best_effort
-
-from .batches import Batches
 
 logger = logging.getLogger(__name__)
 
 _SCOPE: Final = TransactionMode.TRANSACTION_SCOPE
 _LEAST_PAUSE: Final = 0.2
+_LOOK_AGAIN: Final = 1_000_000
+"""Microseconds after which to look again at what is due and in other hands."""
+
+
+@dataclass(frozen=True, slots=True)
+class Batches:
+    """*store*, of which at most *limit* messages are asked at a time."""
+
+    store: DelayedMessageStore
+    clock: Clock
+    limit: int
+
+    @property
+    def size(self) -> int:
+        """How many one fetch returns at most."""
+        return self.limit if isinstance(self.store, FetchesInBatches) else 1
+
+    def now(self) -> Micros:
+        """Return the time that the store compares due times with."""
+        own = getattr(self.store, "now", None)
+        return self.clock.now() if own is None else int(own())
+
+    def notify_stored(self, due: Micros) -> None:
+        """Tell the store, if it wants to hear it, that a message of *due* is committed."""
+        tell = getattr(self.store, "notify_stored", None)
+        if tell is not None:
+            tell(due)
+
+    def fetch(self, transaction: Any, limit: int) -> Sequence[Timeout]:
+        """Return what is due, at most *limit*, locked until *transaction* ends."""
+        at = self.clock.now()
+        if isinstance(self.store, FetchesInBatches):
+            return self.store.fetch_due(at, limit, transaction=transaction)
+        one = self.store.fetch_next_due_timeout(at, transaction=transaction)
+        return [] if one is None else [one]
+
+    def put(self, timeouts: Sequence[Timeout], transaction: Any) -> None:
+        """Store *timeouts*, with a *transaction* in it."""
+        if isinstance(self.store, StoresInBatches):
+            self.store.store_many(timeouts, transaction=transaction)
+            return
+        for timeout in timeouts:
+            self.store.store(timeout, transaction=transaction)
+            reach("delayed.stored_one")
+
+    def remove(self, timeouts: Sequence[Timeout], transaction: Any) -> int:
+        """Remove *timeouts* in *transaction*; return how many were there."""
+        if not timeouts:
+            return 0
+        if isinstance(self.store, RemovesInBatches):
+            return self.store.remove_many(timeouts, transaction=transaction)
+        removed = 0
+        for timeout in timeouts:
+            removed += self.store.remove(timeout, transaction=transaction)
+            reach("due.removed_one")
+        return removed
 
 
 @dataclass(frozen=True, slots=True)
@@ -322,3 +382,91 @@ def _not_taken(timeout: Timeout, result: object) -> TimeoutManagerError:
     return DeliveryUnknown(
         f"no confirm came for message {timeout.message.id!r:.80} to {timeout.destination!r:.80}"
     )
+
+
+@dataclass(slots=True)
+class _Drain:
+    """What the lanes of one drain share."""
+
+    over: bool = False
+    dealt_with: int = 0
+    pause: float = 0.0
+    errors: list[Exception] = field(default_factory=list)
+
+    def add(self, done: Round) -> None:
+        self.dealt_with += done.dealt_with
+        self.pause = max(self.pause, done.pause)
+        self.over |= bool(done.pause) or not done.full
+
+
+class DueRounds:
+    """Rounds of the step until nothing is due; with *lanes* 2, fetching overlaps with sending.
+
+    The second lane is a thread that lives as long as there is more due than one batch.
+    """
+
+    def __init__(self, step: DispatchDue, *, sessions: SessionPool, lanes: int) -> None:
+        self._stopping: Callable[[], bool] = lambda: False
+        self._step = step
+        self._batches = step.batches
+        self._sessions = sessions
+        self._lanes = lanes
+
+    lead: Final = 0
+
+    def stop_when(self, stopping: Callable[[], bool]) -> None:
+        """Return early from now on where *stopping* says so."""
+        self._stopping = stopping
+
+    def now(self) -> Micros:
+        """Return the time of the store's clock."""
+        return self._batches.now()
+
+    def notify_stored(self, due: Micros) -> None:
+        """Hear that a message of *due* was stored, and is committed."""
+        self._batches.notify_stored(due)
+
+    def __call__(self, session: TransportSession) -> Micros | None:
+        """Deal with all that is due; return the store's instant of the next look, None for none.
+
+        Raises StorageUnavailable where the store cannot be used.
+        """
+        while not self._stopping():
+            first = self._batches.store.next()
+            if first is None or first > self.now():
+                return first
+            drain = self._drained(session)
+            self._step.telemetry.count("delayed_fetched", drain.dealt_with)
+            if drain.pause:
+                return self.now() + round(drain.pause * 1_000_000)
+            if not drain.dealt_with:
+                return self.now() + _LOOK_AGAIN
+        return None
+
+    def _drained(self, session: TransportSession) -> _Drain:
+        drain = _Drain()
+        helper: threading.Thread | None = None
+        try:
+            while not (drain.over or self._stopping()):
+                drain.add(self._step(session))
+                if helper is None and self._lanes > 1 and not drain.over:
+                    helper = threading.Thread(
+                        target=self._help, args=(drain,), name="timeoutmgr-due-2", daemon=True
+                    )
+                    helper.start()
+        finally:
+            drain.over = True
+            if helper is not None:
+                helper.join()
+        if drain.errors:
+            raise drain.errors[0]
+        return drain
+
+    def _help(self, drain: _Drain) -> None:
+        try:
+            with self._sessions.session() as session:
+                while not (drain.over or self._stopping()):
+                    drain.add(self._step(session))
+        except Exception as error:  # the first lane raises it
+            drain.errors.append(error)
+            drain.over = True
