@@ -20,7 +20,7 @@ ASKS = {
     "timeoutmgr.deadletter.retry.retried_message": "a retry of a dead letter, by ``_permission``",
     "timeoutmgr.deadletter.acknowledgements.acknowledgement": "by its makers",
     "timeoutmgr.migration.levels.target.LevelsTarget.deliver": "a migration into delay levels",
-    "satellites.delivery.forwarder.Onward.ready": "due timeouts of all kinds",
+    "satellites.delivery.forwarder.Forwarder.prepare": "due timeouts of all kinds",
     "satellites.delivery.unroutable.SettleUnroutable.__call__": "out of levels, by ``_parted``",
 }
 """Makers of an ``Outgoing`` whose module asks, and the messages that pass there."""

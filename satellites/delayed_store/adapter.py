@@ -32,7 +32,7 @@ from timeoutmgr.message.message import Outgoing
 from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.message.validation import Limits
 from timeoutmgr.resilience.breakers import OutageBreaker, RateBreaker
-from timeoutmgr.satellites.delivery.forwarder import Onward
+from timeoutmgr.satellites.delivery.forwarder import Forwarder
 from timeoutmgr.satellites.delivery.message import back_off, delivered
 from timeoutmgr.satellites.delivery.undeliverable import (
     Undeliverable,
@@ -107,14 +107,14 @@ class Batches:
 
 
 @dataclass(frozen=True, slots=True)
-class Round:
+class DrainStep:
     """What one batch came to.
 
-    *dealt_with* counts what is no longer due: sent, given up, or put off. *pause* is how long
+    *processed* counts what is no longer due: sent, given up, or put off. *pause* is how long
     to wait before the next round, in seconds, where the broker is away.
     """
 
-    dealt_with: int
+    processed: int
     full: bool = False
     pause: float = 0.0
 
@@ -135,7 +135,7 @@ class _Sending:
 
 
 @dataclass(frozen=True, slots=True)
-class _Again:
+class RetryLater:
     """A message that stays stored; *counts* says whether the attempt does."""
 
     timeout: Timeout
@@ -144,14 +144,14 @@ class _Again:
 
 
 @dataclass(frozen=True, slots=True)
-class _Dealt:
+class BatchResult:
     """What came of a batch, once its transaction has ended."""
 
     at: Micros = 0
     taken: Sequence[Timeout] = ()
     given_up: Sequence[Timeout] = ()
     """In the error queue, or dead."""
-    again: Sequence[_Again] = ()
+    again: Sequence[RetryLater] = ()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -180,7 +180,7 @@ class DispatchDue:
     alone: int = 0
     """How many messages to take one by one: among them is one that made a batch fail."""
 
-    def __call__(self, session: TransportSession) -> Round:
+    def __call__(self, session: TransportSession) -> DrainStep:
         """Deal with one batch; raises StorageUnavailable where it cannot be fetched or removed."""
         with ExitStack() as stack:
             stack.enter_context(self.turn)
@@ -198,7 +198,7 @@ class DispatchDue:
             except StorageUnavailable:
                 raise
             except TransportUnavailable as error:
-                return Round(0, pause=self._broker_is_away(error))
+                return DrainStep(0, pause=self._broker_is_away(error))
             except Exception as error:
                 if not batch:
                     raise
@@ -212,28 +212,28 @@ class DispatchDue:
 
     def _deal_with(
         self, batch: Sequence[Timeout], session: TransportSession, transaction: Any
-    ) -> _Dealt:
+    ) -> BatchResult:
         """Send *batch*, and remove what was taken by its queue or by the error queue."""
         if not batch:
-            return _Dealt()
+            return BatchResult()
         reach("due.fetched")
         at = self.clock.now()
         sending = _Sending(session, transaction if self.mode is _SCOPE else None)
-        onward = Onward(self.attempts, self.limits, self.dead_letters)
-        going = onward.ready(batch, at)
-        results = send_each(going.outgoing, sending)
+        forwarder = Forwarder(self.attempts, self.limits, self.dead_letters)
+        prepared = forwarder.prepare(batch, at)
+        results = send_each(prepared.outgoing, sending)
         reach("due.confirmed")
-        ended = onward.ended(going, results, sending)
+        ended = forwarder.classify(prepared, results, sending)
         given_up, kept = self._to_error_queue(ended.failed, sending)
         given_up += [one.timeout for one in ended.dead]
         kept += [self._not_buried(one) for one in ended.later]
         self._remove([*ended.taken, *given_up], transaction)
         reach("due.removed")
         refused = [
-            _Again(one, _not_taken(one, result), counts=result is SendResult.REFUSED)
+            RetryLater(one, _not_taken(one, result), counts=result is SendResult.REFUSED)
             for one, result in ended.again
         ]
-        return _Dealt(at, ended.taken, given_up, [*refused, *kept])
+        return BatchResult(at, ended.taken, given_up, [*refused, *kept])
 
     def _remove(self, timeouts: Sequence[Timeout], transaction: Any) -> None:
         gone = len(timeouts) - self.batches.remove(timeouts, transaction)
@@ -250,10 +250,10 @@ class DispatchDue:
 
     def _to_error_queue(
         self, failed: Sequence[Undeliverable], sending: _Sending
-    ) -> tuple[list[Timeout], list[_Again]]:
+    ) -> tuple[list[Timeout], list[RetryLater]]:
         """Copy each; return those that the error queue has taken, and those that it has not."""
         given_up: list[Timeout] = []
-        kept: list[_Again] = []
+        kept: list[RetryLater] = []
         error_queue = ErrorQueue(self.error_queue, self.endpoint, self.clock.now())
         results = move_to_error_queue(error_queue, failed, sending)
         for one, result in zip(failed, results, strict=True):
@@ -270,16 +270,18 @@ class DispatchDue:
                 f"{one.error}; and the error queue {self.error_queue!r} did not take it ({result})"
             )
             self._recovery_failed(one.timeout, not_taken)
-            kept.append(_Again(one.timeout, not_taken))
+            kept.append(RetryLater(one.timeout, not_taken))
         return given_up, kept
 
-    def _not_buried(self, one: Undeliverable) -> _Again:
+    def _not_buried(self, one: Undeliverable) -> RetryLater:
         """Return a message that is dead, and has no place to lie in yet."""
         waits = DeliveryFailed(f"{one.error}; and its dead letter has no place yet")
         self._recovery_failed(one.timeout, waits)
-        return _Again(one.timeout, waits)
+        return RetryLater(one.timeout, waits)
 
-    def _follow(self, batch: Sequence[Timeout], again: Sequence[_Again], limit: int) -> Round:
+    def _follow(
+        self, batch: Sequence[Timeout], again: Sequence[RetryLater], limit: int
+    ) -> DrainStep:
         """Count what failed, put it off, and tell the breaker how the round went."""
         unanswered = [each for each in again if not each.counts]
         counted = all([self._put_off(each) for each in again if each.counts])
@@ -290,11 +292,11 @@ class DispatchDue:
             pause = max(self.dispatch.failure((unanswered or again)[0].error), _LEAST_PAUSE)
         elif again and len(again) == len(batch):
             self.dispatch.failure(again[0].error)
-        return Round(len(batch), full=len(batch) == limit, pause=pause)
+        return DrainStep(len(batch), full=len(batch) == limit, pause=pause)
 
     def _failed(
         self, batch: Sequence[Timeout], error: Exception, session: TransportSession
-    ) -> Round:
+    ) -> DrainStep:
         """Deal with an error that no answer of broker or storage explains."""
         if len(batch) > 1:
             # One bad message must not sink its neighbours: each on its own.
@@ -303,14 +305,14 @@ class DispatchDue:
                 on_one_line(error),
             )
             self.alone = len(batch)
-            return Round(0, full=True)
+            return DrainStep(0, full=True)
         [timeout] = batch
         pause = self.dispatch.failure(error)
         logger.warning("delayed message %.80r: %s", timeout.id, on_one_line(error))
         if timeout.attempts + 1 >= self.attempts and self._give_up(timeout, error, session):
-            return Round(1, full=True)
-        counted = self._put_off(_Again(timeout, error))
-        return Round(1, full=True, pause=0.0 if counted else max(pause, _LEAST_PAUSE))
+            return DrainStep(1, full=True)
+        counted = self._put_off(RetryLater(timeout, error))
+        return DrainStep(1, full=True, pause=0.0 if counted else max(pause, _LEAST_PAUSE))
 
     def _give_up(self, timeout: Timeout, error: Exception, session: TransportSession) -> bool:
         """Copy into the error queue, then remove; return whether that was done.
@@ -331,7 +333,7 @@ class DispatchDue:
         self.telemetry.count("delayed_failed", len(given_up))
         return bool(given_up)
 
-    def _put_off(self, again: _Again) -> bool:
+    def _put_off(self, again: RetryLater) -> bool:
         """Count a failed attempt in a transaction of its own; return whether that was done."""
         timeout = again.timeout
         try:
@@ -363,7 +365,7 @@ class DispatchDue:
         )
         self.recovery.failure(error)
 
-    def _count(self, dealt: _Dealt) -> None:
+    def _count(self, dealt: BatchResult) -> None:
         self.telemetry.count("delayed_dispatched", len(dealt.taken))
         if dealt.given_up:
             self.telemetry.count("delayed_failed", len(dealt.given_up))
@@ -385,21 +387,22 @@ def _not_taken(timeout: Timeout, result: object) -> TimeoutManagerError:
 
 
 @dataclass(slots=True)
-class _Drain:
+class DrainProgress:
     """What the lanes of one drain share."""
 
     over: bool = False
-    dealt_with: int = 0
+    processed: int = 0
     pause: float = 0.0
     errors: list[Exception] = field(default_factory=list)
 
-    def add(self, done: Round) -> None:
-        self.dealt_with += done.dealt_with
+    def add(self, done: DrainStep) -> None:
+        """Add the result of one step of a lane."""
+        self.processed += done.processed
         self.pause = max(self.pause, done.pause)
         self.over |= bool(done.pause) or not done.full
 
 
-class DueRounds:
+class DrainLoop:
     """Rounds of the step until nothing is due; with *lanes* 2, fetching overlaps with sending.
 
     The second lane is a thread that lives as long as there is more due than one batch.
@@ -436,15 +439,15 @@ class DueRounds:
             if first is None or first > self.now():
                 return first
             drain = self._drained(session)
-            self._step.telemetry.count("delayed_fetched", drain.dealt_with)
+            self._step.telemetry.count("delayed_fetched", drain.processed)
             if drain.pause:
                 return self.now() + round(drain.pause * 1_000_000)
-            if not drain.dealt_with:
+            if not drain.processed:
                 return self.now() + _LOOK_AGAIN
         return None
 
-    def _drained(self, session: TransportSession) -> _Drain:
-        drain = _Drain()
+    def _drained(self, session: TransportSession) -> DrainProgress:
+        drain = DrainProgress()
         helper: threading.Thread | None = None
         try:
             while not (drain.over or self._stopping()):
@@ -462,7 +465,7 @@ class DueRounds:
             raise drain.errors[0]
         return drain
 
-    def _help(self, drain: _Drain) -> None:
+    def _help(self, drain: DrainProgress) -> None:
         try:
             with self._sessions.session() as session:
                 while not (drain.over or self._stopping()):

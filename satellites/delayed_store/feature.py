@@ -21,7 +21,7 @@ from timeoutmgr.sender.sender import SessionPool
 from timeoutmgr.transport.direct_storage import DirectStorage
 from timeoutmgr.transport.pump import Consumption, Outage
 
-from .adapter import Batches, DispatchDue, DueRounds
+from .adapter import Batches, DispatchDue, DrainLoop
 from .receiver import StoreDelayed
 
 STORE_SENTENCE: Final = "Failed to store delayed message"
@@ -143,7 +143,7 @@ class DelayedDelivery:
         context.breakers.watch_silence(ours.database, fetch, wait)
         poller: Poller
         poller = Poller(
-            DueRounds(step, sessions=sessions, lanes=1 if is_one_writer else 2),
+            DrainLoop(step, sessions=sessions, lanes=1 if is_one_writer else 2),
             # At least as often, so that an outage is noticed in time.
             interval=min(_INTERVAL, max(wait, timedelta(seconds=1))),
             sessions=sessions,

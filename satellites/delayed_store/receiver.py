@@ -25,7 +25,7 @@ from timeoutmgr.message.message import Message, Received
 from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.message.validation import Limits
 from timeoutmgr.resilience.channel_log import ChannelLog
-from timeoutmgr.satellites.delivery.forwarder import Onward
+from timeoutmgr.satellites.delivery.forwarder import Forwarder
 from timeoutmgr.satellites.delivery.undeliverable import move_to_error_queue, send_each
 from timeoutmgr.satellites.timeout_manager.sender_clocks import SenderClocks
 from timeoutmgr.satellites.timeout_manager.timeouts import Wake, read_timeout, read_wake
@@ -131,10 +131,10 @@ class StoreDelayed:
     def _straight_on(self, due: Sequence[Timeout], work: Work) -> list[Timeout]:
         """Send what is due; return what neither its queue took, nor those of the dead."""
         at = self.clock.now()
-        onward = Onward(self.attempts, self.limits, self.dead_letters)
-        going = onward.ready(due, at)
+        forwarder = Forwarder(self.attempts, self.limits, self.dead_letters)
+        prepared = forwarder.prepare(due, at)
         try:
-            results = send_each(going.outgoing, work)
+            results = send_each(prepared.outgoing, work)
         except (StorageUnavailable, TransportUnavailable):
             raise
         except Exception as error:
@@ -143,7 +143,7 @@ class StoreDelayed:
             )
             return list(due)
         reach("delayed.sent")
-        ended = onward.ended(going, results, work)
+        ended = forwarder.classify(prepared, results, work)
         self.telemetry.count("delayed_dispatched", len(ended.taken))
         self.telemetry.count("delayed_failed", len(ended.dead))
         left = [

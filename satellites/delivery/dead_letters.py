@@ -19,7 +19,7 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Buried:
+class DeadLetterResult:
     """What became of undeliverable timeouts."""
 
     dead: list[Undeliverable] = field(default_factory=list)
@@ -30,7 +30,7 @@ class Buried:
     """They leave no dead letter: for the error queue."""
 
 
-def note_arrivals(dead_letters: DeadLetters, sent: Sequence[Outgoing], work: Joins) -> None:
+def note_confirmed(dead_letters: DeadLetters, sent: Sequence[Outgoing], work: Joins) -> None:
     """Note that *sent* has reached its queues, and tell who asked for it."""
     try:
         told = dead_letters.after_sending(sent, work.scope)
@@ -46,9 +46,11 @@ def note_arrivals(dead_letters: DeadLetters, sent: Sequence[Outgoing], work: Joi
         )
 
 
-def bury_each(dead_letters: DeadLetters, failed: Sequence[Undeliverable], work: Joins) -> Buried:
+def dead_letter_each(
+    dead_letters: DeadLetters, failed: Sequence[Undeliverable], work: Joins
+) -> DeadLetterResult:
     """Have each placed that leaves a dead letter."""
-    found = Buried()
+    found = DeadLetterResult()
     for one in failed:
         try:
             is_dead = _bury(dead_letters, one, work)

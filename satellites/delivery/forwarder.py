@@ -10,14 +10,14 @@ from timeoutmgr.message.message import Message, Outgoing
 from timeoutmgr.message.validation import Limits, check_destination
 from timeoutmgr.transport.error_queue import SendAnswer
 
-from .dead_letters import bury_each, note_arrivals
+from .dead_letters import dead_letter_each, note_confirmed
 from .message import delivered, waited
-from .results import SortedOut, sort_out
+from .results import SendOutcome, classify_results
 from .undeliverable import Joins, Undeliverable
 
 
 @dataclass(frozen=True, slots=True)
-class Going:
+class PreparedBatch:
     """A batch before it is sent: what goes, and what must not be passed on any more."""
 
     timeouts: Sequence[Timeout]
@@ -26,7 +26,7 @@ class Going:
 
 
 @dataclass(frozen=True, slots=True)
-class Onward:
+class Forwarder:
     """What comes before and after the sending of a batch; a message is refused *attempts* times.
 
     *limits* say where a message may go: a row may be older than they are, or a stranger's.
@@ -36,10 +36,10 @@ class Onward:
     limits: Limits
     dead_letters: DeadLetters | None = None
 
-    def ready(self, timeouts: Sequence[Timeout], at: Micros) -> Going:
+    def prepare(self, timeouts: Sequence[Timeout], at: Micros) -> PreparedBatch:
         """Return *timeouts* as they are to be sent at the instant *at*."""
         stamp = to_wire(at)
-        going: list[Timeout] = []
+        prepared: list[Timeout] = []
         outgoing: list[Outgoing] = []
         stopped: list[Undeliverable] = []
         for one in timeouts:
@@ -47,9 +47,9 @@ class Onward:
             if why is not None:
                 stopped.append(Undeliverable(one, message, why))
                 continue
-            going.append(one)
+            prepared.append(one)
             outgoing.append(Outgoing(one.destination, self._passed_on(message)))
-        return Going(going, outgoing, stopped)
+        return PreparedBatch(prepared, outgoing, stopped)
 
     def _refusal(self, timeout: Timeout) -> TimeoutManagerError | None:
         """Return why *timeout* must not be passed on any more; None if it may."""
@@ -61,23 +61,25 @@ class Onward:
             return None
         return self.dead_letters.refusal(timeout.message, waited(timeout.attempts))
 
-    def ended(self, going: Going, results: Sequence[SendAnswer], work: Joins) -> SortedOut:
+    def classify(
+        self, prepared: PreparedBatch, results: Sequence[SendAnswer], work: Joins
+    ) -> SendOutcome:
         """Return what became of a batch by the *results* of its sending.
 
         What arrived is noted, and what leaves a dead letter is buried; ``failed`` is then what
         belongs into the error queue.
         """
-        found = sort_out(going.timeouts, going.outgoing, results, self.attempts)
-        failed = [*going.stopped, *found.failed]
+        found = classify_results(prepared.timeouts, prepared.outgoing, results, self.attempts)
+        failed = [*prepared.stopped, *found.failed]
         if self.dead_letters is None:
             return replace(found, failed=failed)
         confirmed = [
             sent
-            for sent, result in zip(going.outgoing, results, strict=True)
+            for sent, result in zip(prepared.outgoing, results, strict=True)
             if result is SendResult.CONFIRMED
         ]
-        note_arrivals(self.dead_letters, confirmed, work)
-        buried = bury_each(self.dead_letters, failed, work)
+        note_confirmed(self.dead_letters, confirmed, work)
+        buried = dead_letter_each(self.dead_letters, failed, work)
         return replace(found, failed=buried.others, dead=buried.dead, later=buried.later)
 
     def _passed_on(self, message: Message) -> Message:

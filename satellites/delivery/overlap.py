@@ -4,11 +4,11 @@ from collections.abc import Generator
 from types import TracebackType
 from typing import Self, TypeAlias
 
-Stages: TypeAlias = Generator[None, None, None]
+DispatchSteps: TypeAlias = Generator[None, None, None]
 """A chunk on its way. It stops twice: with its rows in hand, and once it is sent."""
 
 
-class Line:
+class OverlappedDispatch:
     """Leads chunks through their stages. Leaving it closes the last of them.
 
     A chunk is sent once the one before it is closed, so there is never more than one of which it
@@ -18,7 +18,7 @@ class Line:
 
     def __init__(self, *, overlaps: bool) -> None:
         self._overlaps = overlaps
-        self._sent: Stages | None = None
+        self._sent: DispatchSteps | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -32,10 +32,10 @@ class Line:
         # Also where the next one failed: what was sent is to be recorded.
         self._close_last()
 
-    def add(self, chunk: Stages) -> None:
+    def add(self, chunk: DispatchSteps) -> None:
         """Have *chunk* sent behind those before it."""
         if not self._overlaps:
-            lead(chunk)
+            finish(chunk)
             return
         try:
             next(chunk)
@@ -49,10 +49,10 @@ class Line:
     def _close_last(self) -> None:
         sent, self._sent = self._sent, None
         if sent is not None:
-            lead(sent)
+            finish(sent)
 
 
-def lead(chunk: Stages) -> None:
+def finish(chunk: DispatchSteps) -> None:
     """Lead *chunk* through all stages that are left."""
     for _ in chunk:
         pass

@@ -12,7 +12,7 @@ from .undeliverable import Undeliverable
 
 
 @dataclass(frozen=True, slots=True)
-class SortedOut:
+class SendOutcome:
     """A batch by what became of each, in its order.
 
     *dead* has left a dead letter; *later* is to leave one, for which there is no place now.
@@ -25,33 +25,33 @@ class SortedOut:
     later: list[Undeliverable] = field(default_factory=list)
 
 
-def sort_out(
+def classify_results(
     timeouts: Sequence[Timeout],
     outgoing: Sequence[Outgoing],
     results: Sequence[SendAnswer],
     attempts: int,
-) -> SortedOut:
+) -> SendOutcome:
     """Sort *timeouts*, sent as *outgoing*, by their *results*.
 
     What no transport can carry and what has no destination is undeliverable at once; what was
     refused, at the last of *attempts*. Where no answer came nothing is known, and it is to be
     tried again however often.
     """
-    sorted_out = SortedOut()
+    found = SendOutcome()
     for timeout, sent, result in zip(timeouts, outgoing, results, strict=True):
         if result is SendResult.CONFIRMED:
-            sorted_out.taken.append(timeout)
+            found.taken.append(timeout)
         elif isinstance(result, InvalidMessage):
-            sorted_out.failed.append(Undeliverable(timeout, sent.message, result))
+            found.failed.append(Undeliverable(timeout, sent.message, result))
         elif result is SendResult.UNROUTABLE:
             error = Unroutable(timeout.destination)
-            sorted_out.failed.append(Undeliverable(timeout, sent.message, error))
+            found.failed.append(Undeliverable(timeout, sent.message, error))
         elif result is SendResult.REFUSED and timeout.attempts + 1 >= attempts:
             refused = DeliveryFailed(
                 f"queue {timeout.destination!r:.80} did not take the message in {attempts} "
                 "attempts, and refused the last; is it full?"
             )
-            sorted_out.failed.append(Undeliverable(timeout, sent.message, refused))
+            found.failed.append(Undeliverable(timeout, sent.message, refused))
         else:
-            sorted_out.again.append((timeout, result))
-    return sorted_out
+            found.again.append((timeout, result))
+    return found

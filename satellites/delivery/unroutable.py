@@ -27,8 +27,8 @@ from timeoutmgr.telemetry import Telemetry
 from timeoutmgr.transport.error_queue import ErrorQueue
 from timeoutmgr.transport.work import Work
 
-from .dead_letters import bury_each
-from .results import sort_out
+from .dead_letters import dead_letter_each
+from .results import classify_results
 from .undeliverable import Undeliverable, move_to_error_queue, send_each
 
 logger = logging.getLogger(__name__)
@@ -56,15 +56,15 @@ class SettleUnroutable:
         batch = [each for each in batch if headers.PROBE not in each.message.headers]
         arrived, failed = self._parted(batch, at)
         outgoing = [Outgoing(one.destination, one.message) for one in arrived]
-        sorted_out = sort_out(arrived, outgoing, send_each(outgoing, work), attempts=1)
-        self.telemetry.count("unroutable_delivered", len(sorted_out.taken))
+        found = classify_results(arrived, outgoing, send_each(outgoing, work), attempts=1)
+        self.telemetry.count("unroutable_delivered", len(found.taken))
         reach("unroutable.sent_on")
-        if sorted_out.again:
+        if found.again:
             raise TransportUnavailable(
-                f"{len(sorted_out.again)} messages were sent on from the delay levels without a "
+                f"{len(found.again)} messages were sent on from the delay levels without a "
                 "confirm; they are tried again"
             )
-        failed += sorted_out.failed
+        failed += found.failed
         self.telemetry.count("unroutable", len(failed))
         try:
             self._to_error_queue(self._not_buried(failed, work), at, work)
@@ -108,7 +108,7 @@ class SettleUnroutable:
     def _not_buried(self, failed: list[Undeliverable], work: Work) -> list[Undeliverable]:
         if self.dead_letters is None:
             return failed
-        buried = bury_each(self.dead_letters, failed, work)
+        buried = dead_letter_each(self.dead_letters, failed, work)
         if buried.later:
             raise StorageUnavailable(
                 f"the dead letters of {len(buried.later)} unroutable messages have no place now"

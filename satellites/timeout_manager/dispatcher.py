@@ -25,9 +25,9 @@ from timeoutmgr.message.message import Received
 from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.message.validation import Limits
 from timeoutmgr.satellites.control import ChunkOrder, read_control
-from timeoutmgr.satellites.delivery.forwarder import Onward
+from timeoutmgr.satellites.delivery.forwarder import Forwarder
 from timeoutmgr.satellites.delivery.message import back_off
-from timeoutmgr.satellites.delivery.overlap import Line, Stages, lead
+from timeoutmgr.satellites.delivery.overlap import DispatchSteps, OverlappedDispatch, finish
 from timeoutmgr.satellites.delivery.undeliverable import (
     Undeliverable,
     move_to_error_queue,
@@ -76,12 +76,12 @@ class DispatchTimeouts:
     def __call__(self, batch: Sequence[Received], work: Work) -> None:
         """Carry out the orders of *batch*; raises MessageRejected for what is no order."""
         orders = [read_control(received.message) for received in batch]
-        with Line(overlaps=work.scope is None) as line:
+        with OverlappedDispatch(overlaps=work.scope is None) as line:
             for order in orders:
                 if isinstance(order, ChunkOrder):
-                    line.add(self._stages(order.token, order.keys, work))
+                    line.add(self._steps(order.token, order.keys, work))
                 elif (key := self.store.key_of(order.timeout_id)) is not None:
-                    line.add(self._stages("", [key], work))
+                    line.add(self._steps("", [key], work))
                 else:
                     self.telemetry.count("timeouts_gone")
 
@@ -91,19 +91,19 @@ class DispatchTimeouts:
 
     def dispatch(self, token: str, keys: Sequence[Key], work: Work) -> None:
         """Send those of *keys* that are still to be sent, and record how each ended."""
-        lead(self._stages(token, keys, work))
+        finish(self._steps(token, keys, work))
 
-    def _stages(self, token: str, keys: Sequence[Key], work: Work) -> Stages:
+    def _steps(self, token: str, keys: Sequence[Key], work: Work) -> DispatchSteps:
         moved = self._moved(token, keys, work)
         if moved and not (keys := [key for key in keys if key not in moved]):
             return
-        left = yield from self._portion(token, keys, work)
+        left = yield from self._sub_batch(token, keys, work)
         # Outside of one transaction the claim has ended with what was sent. The rest is the
         # poller's again: a chunk that keeps the next one waiting keeps its rows locked as well.
         while left and work.scope is not None:
-            left = yield from self._portion("", left, work)
+            left = yield from self._sub_batch("", left, work)
 
-    def _portion(
+    def _sub_batch(
         self, token: str, keys: Sequence[Key], work: Work
     ) -> Generator[None, None, Sequence[Key]]:
         """Dispatch those of *keys* that may be in hand together; return what is left."""
@@ -131,17 +131,17 @@ class DispatchTimeouts:
             self._late(at - min(key.due for key in moved))
         return set(moved)
 
-    def _send_and_close(self, taken: LockedTimeouts, work: Work) -> Stages:
+    def _send_and_close(self, taken: LockedTimeouts, work: Work) -> DispatchSteps:
         told = _now_of(taken)
         at = self.clock.now() if told is None else told
-        onward = Onward(ATTEMPTS, self.limits, self.dead_letters)
-        going = onward.ready(taken.timeouts, at)
+        forwarder = Forwarder(ATTEMPTS, self.limits, self.dead_letters)
+        prepared = forwarder.prepare(taken.timeouts, at)
         reach("dispatch.taken")
-        sending = start_each(going.outgoing, work)
+        sending = start_each(prepared.outgoing, work)
         yield
         results = sending()
         reach("dispatch.confirmed")
-        ended = onward.ended(going, results, work)
+        ended = forwarder.classify(prepared, results, work)
         outcomes = [
             Outcome(key=timeout.key, kind=OutcomeKind.DISPATCHED, at=at) for timeout in ended.taken
         ]

@@ -23,7 +23,7 @@ from timeoutmgr.contracts import (
 from timeoutmgr.message.instants import Micros, to_wire
 from timeoutmgr.message.message import Outgoing
 from timeoutmgr.satellites.delivery.message import delivered
-from timeoutmgr.satellites.delivery.overlap import Stages
+from timeoutmgr.satellites.delivery.overlap import DispatchSteps
 from timeoutmgr.satellites.timeout_manager.dispatcher import DispatchTimeouts
 from timeoutmgr.transport.work import Work
 
@@ -36,7 +36,7 @@ from .world import Row, World
 
 
 class DeleteBeforePublish(DispatchTimeouts):
-    def _send_and_close(self, taken: LockedTimeouts, work: Work) -> Stages:
+    def _send_and_close(self, taken: LockedTimeouts, work: Work) -> DispatchSteps:
         at = self.clock.now()
         ended = [Outcome(key=t.key, kind=OutcomeKind.DISPATCHED, at=at) for t in taken.timeouts]
         taken.close(ended)
@@ -46,17 +46,17 @@ class DeleteBeforePublish(DispatchTimeouts):
 
 
 class ConfirmNotAwaited(DispatchTimeouts):
-    def _send_and_close(self, taken: LockedTimeouts, work: Work) -> Stages:
+    def _send_and_close(self, taken: LockedTimeouts, work: Work) -> DispatchSteps:
         yield from super()._send_and_close(taken, _Trusting(work))
 
 
 class NewIdPerDispatch(DispatchTimeouts):
-    def _send_and_close(self, taken: LockedTimeouts, work: Work) -> Stages:
+    def _send_and_close(self, taken: LockedTimeouts, work: Work) -> DispatchSteps:
         yield from super()._send_and_close(taken, _Renaming(work))
 
 
 class ErrorQueueAfterRemoval(DispatchTimeouts):
-    def _send_and_close(self, taken: LockedTimeouts, work: Work) -> Stages:
+    def _send_and_close(self, taken: LockedTimeouts, work: Work) -> DispatchSteps:
         late = _Late(work, self.error_queue)
         yield from super()._send_and_close(taken, late)
         work.send_isolated(late.kept)
@@ -238,7 +238,7 @@ class EndedClaimLeavesNoFlag(RowLockStore):
 class UnknownLeavesNoFlag(DispatchTimeouts):
     """Retries unconfirmed timeouts, and does not flag them as maybe sent."""
 
-    def _send_and_close(self, taken: LockedTimeouts, work: Work) -> Stages:
+    def _send_and_close(self, taken: LockedTimeouts, work: Work) -> DispatchSteps:
         yield from super()._send_and_close(_Forgetful(taken), work)
 
 

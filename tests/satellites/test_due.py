@@ -14,7 +14,7 @@ from timeoutmgr.errors import InvalidMessage, StorageUnavailable, TransportUnava
 from timeoutmgr.message import headers
 from timeoutmgr.message.validation import Limits
 from timeoutmgr.resilience.breakers import RateBreaker
-from timeoutmgr.satellites.delayed_store.adapter import Batches, DispatchDue, DueRounds, Round
+from timeoutmgr.satellites.delayed_store.adapter import Batches, DispatchDue, DrainLoop, DrainStep
 from timeoutmgr.sender.sender import SessionPool
 from timeoutmgr.telemetry import Counters
 
@@ -61,13 +61,13 @@ class Desk:
             recovery=self.recovery,
             turn=threading.Lock(),
         )
-        self.rounds = DueRounds(self.step, sessions=SessionPool(self.transport), lanes=lanes)
+        self.rounds = DrainLoop(self.step, sessions=SessionPool(self.transport), lanes=lanes)
 
     def put(self, *timeouts: Timeout) -> None:
         for one in timeouts:
             self.store.put(one)
 
-    def round(self) -> Round:
+    def round(self) -> DrainStep:
         try:
             with closing(self.transport.session()) as session:
                 return self.step(session)

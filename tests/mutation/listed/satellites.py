@@ -61,7 +61,7 @@ MUTANTS = (
         before="            self._close_last()\n            next(chunk)\n",
         after="            next(chunk)\n            self._close_last()\n",
         tests=(
-            "tests/satellites/test_line.py::"
+            "tests/satellites/test_overlap.py::"
             "test_a_chunk_is_locked_while_its_predecessor_is_confirmed_and_sent_behind_it",
         ),
     ),
@@ -73,7 +73,7 @@ MUTANTS = (
         "        self._close_last()\n",
         after="        if kind is None:\n            self._close_last()\n",
         tests=(
-            "tests/satellites/test_line.py::"
+            "tests/satellites/test_overlap.py::"
             "test_a_sent_chunk_is_closed_if_the_next_chunk_fails[take]",
         ),
     ),
@@ -81,8 +81,8 @@ MUTANTS = (
         name="chunks of one transaction overlap",
         promise="A chunk that was ordered twice is sent once.",
         file=_DISPATCHER,
-        before="Line(overlaps=work.scope is None)",
-        after="Line(overlaps=True)",
+        before="OverlappedDispatch(overlaps=work.scope is None)",
+        after="OverlappedDispatch(overlaps=True)",
         tests=(
             "tests/satellites/test_chunks_in_hand.py::"
             "test_in_transaction_scope_one_chunk_is_in_hand_at_a_time",
@@ -114,10 +114,10 @@ MUTANTS = (
         behaviour=57,
         promise="A message is sent and confirmed before its row is removed.",
         file=_DISPATCHER,
-        before="        sending = start_each(going.outgoing, work)\n",
+        before="        sending = start_each(prepared.outgoing, work)\n",
         after="""\
-        work.after_commit(lambda: work.send_isolated(going.outgoing))
-        sending = lambda: [SendResult.CONFIRMED] * len(going.outgoing)
+        work.after_commit(lambda: work.send_isolated(prepared.outgoing))
+        sending = lambda: [SendResult.CONFIRMED] * len(prepared.outgoing)
 """,
         tests=(f"{_DISPATCHER_TESTS}::test_a_timeout_is_sent_before_it_is_removed",),
     ),

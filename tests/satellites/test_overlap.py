@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from timeoutmgr.satellites.delivery.overlap import Line, Stages
+from timeoutmgr.satellites.delivery.overlap import DispatchSteps, OverlappedDispatch
 
 
 class Journal(list[str]):
     """Chunks that note their fate."""
 
-    def chunk(self, name: str, fails_to: str = "") -> Stages:
+    def chunk(self, name: str, fails_to: str = "") -> DispatchSteps:
         try:
             for stage in ("take", "send", "close"):
                 if stage == fails_to:
@@ -23,8 +23,8 @@ class Journal(list[str]):
             raise
 
 
-def lined_up(*chunks: Stages) -> None:
-    with Line(overlaps=True) as line:
+def lined_up(*chunks: DispatchSteps) -> None:
+    with OverlappedDispatch(overlaps=True) as line:
         for chunk in chunks:
             line.add(chunk)
 
@@ -47,7 +47,7 @@ def test_a_chunk_is_locked_while_its_predecessor_is_confirmed_and_sent_behind_it
 def test_a_shared_transaction_locks_a_chunk_after_its_predecessor_is_closed(
     journal: Journal,
 ) -> None:
-    with Line(overlaps=False) as line:
+    with OverlappedDispatch(overlaps=False) as line:
         line.add(journal.chunk("a"))
         line.add(journal.chunk("b"))
 
