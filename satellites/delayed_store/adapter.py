@@ -8,11 +8,15 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from timeoutmgr.contracts import (
+    Answered,
     Clock,
     DeadLetters,
     DelayedMessageStore,
     FetchesInBatches,
+    HasStoreClock,
+    HearsOfStored,
     RemovesInBatches,
+    Sending,
     SendResult,
     StoresInBatches,
     Timeout,
@@ -22,7 +26,6 @@ from timeoutmgr.contracts import (
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import (
     DeliveryFailed,
-    DeliveryUnknown,
     StorageUnavailable,
     TimeoutManagerError,
     TransportUnavailable,
@@ -32,20 +35,30 @@ from timeoutmgr.message.message import Outgoing
 from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.message.validation import Limits
 from timeoutmgr.resilience.breakers import OutageBreaker, RateBreaker
+from timeoutmgr.satellites.delivery.dispatch import (
+    BatchDispatch,
+    BatchResult,
+    DispatchMeter,
+    RetryLater,
+    StepPoints,
+    fields_of,
+)
 from timeoutmgr.satellites.delivery.forwarder import Forwarder
 from timeoutmgr.satellites.delivery.message import back_off, delivered
-from timeoutmgr.satellites.delivery.undeliverable import (
-    Undeliverable,
-    move_to_error_queue,
-    send_each,
-)
+from timeoutmgr.satellites.delivery.overlap import finish
+from timeoutmgr.satellites.delivery.undeliverable import Undeliverable
 from timeoutmgr.sender.sender import SessionPool
 from timeoutmgr.telemetry import Telemetry
-from timeoutmgr.transport.error_queue import ErrorQueue
 from timeoutmgr.transport.work import notify_best_effort
 
 logger = logging.getLogger(__name__)
 
+_POINTS: Final = StepPoints(
+    locked="due.fetched",
+    confirmed="due.confirmed",
+    error_copied="due.error_copy_confirmed",
+    closed="due.removed",
+)
 _SCOPE: Final = TransactionMode.TRANSACTION_SCOPE
 _LEAST_PAUSE: Final = 0.2
 _LOOK_AGAIN: Final = 1_000_000
@@ -67,14 +80,12 @@ class Batches:
 
     def now(self) -> Micros:
         """Return the time that the store compares due times with."""
-        own = getattr(self.store, "now", None)
-        return self.clock.now() if own is None else int(own())
+        return int(self.store.now()) if isinstance(self.store, HasStoreClock) else self.clock.now()
 
     def notify_stored(self, due: Micros) -> None:
         """Tell the store, if it wants to hear it, that a message of *due* is committed."""
-        tell = getattr(self.store, "notify_stored", None)
-        if tell is not None:
-            tell(due)
+        if isinstance(self.store, HearsOfStored):
+            self.store.notify_stored(due)
 
     def fetch(self, transaction: Any, limit: int) -> Sequence[Timeout]:
         """Return what is due, at most *limit*, locked until *transaction* ends."""
@@ -120,8 +131,8 @@ class DrainStep:
 
 
 @dataclass(frozen=True, slots=True)
-class _Sending:
-    """Sends in the one transaction of queue and store, or by itself."""
+class _DrainWork:
+    """The unit of work of a batch: in the one transaction of queue and store, or by itself."""
 
     session: TransportSession
     scope: Any
@@ -129,29 +140,50 @@ class _Sending:
     def send_isolated(self, outgoing: Sequence[Outgoing]) -> list[SendResult]:
         return self.session.send(outgoing, transaction=self.scope) if outgoing else []
 
+    def start_isolated(self, outgoing: Sequence[Outgoing]) -> Sending:
+        # The other lane fetches meanwhile, so that nothing is gained by a later wait.
+        return Answered(self.send_isolated(outgoing))
+
     def notify(self, outgoing: Sequence[Outgoing], *, isolated: bool) -> None:
         assert isolated, "nothing was received here that it could be sent with"
         notify_best_effort(self.send_isolated, outgoing)
 
 
 @dataclass(frozen=True, slots=True)
-class RetryLater:
-    """A message that stays stored; *counts* says whether the attempt does."""
+class FetchedBatch:
+    """A fetched batch as locked timeouts: its close removes every message but the retries.
 
-    timeout: Timeout
-    error: Exception
-    counts: bool = True
+    Without ``transaction_scope`` the send stands outside of the *transaction* of fetch and
+    removal, so that another process may have removed messages meanwhile: the batch counts them.
+    """
 
+    timeouts: Sequence[Timeout]
+    batches: Batches
+    transaction: Any
+    in_one_transaction: bool
+    telemetry: Telemetry
 
-@dataclass(frozen=True, slots=True)
-class BatchResult:
-    """What came of a batch, once its transaction has ended."""
+    def now(self) -> Micros:
+        """Return the instant of the dispatch."""
+        return self.batches.clock.now()
 
-    at: Micros = 0
-    taken: Sequence[Timeout] = ()
-    given_up: Sequence[Timeout] = ()
-    """In the error queue, or dead."""
-    again: Sequence[RetryLater] = ()
+    def close(self, result: BatchResult) -> None:
+        """Remove the messages of *result* that are not to be retried."""
+        settled = [*result.dispatched, *(one.timeout for one in result.failed)]
+        missing = len(settled) - self.batches.remove(settled, self.transaction)
+        if not missing:
+            return
+        if self.in_one_transaction:
+            raise _RemovedByAnother(
+                f"{missing} of {len(settled)} messages were removed by another process"
+            )
+        logger.warning(
+            "Potential more-than-once dispatch: %d delayed messages were removed by another "
+            "process while they were sent",
+            missing,
+            extra={"event": "removed_by_another"},
+        )
+        self.telemetry.count("delayed_gone", missing)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -191,8 +223,8 @@ class DispatchDue:
                 with self._transaction(session) as transaction:
                     batch = self.batches.fetch(transaction, limit)
                     stack.close()
-                    dealt = self._deal_with(batch, session, transaction)
-                    if dealt.again:
+                    result = self._dispatch(batch, session, transaction)
+                    if result.retries:
                         # Whoever fetches next must find them put off.
                         stack.enter_context(self.turn)
             except StorageUnavailable:
@@ -204,94 +236,55 @@ class DispatchDue:
                     raise
                 return self._failed(batch, error, session)
             reach("due.committed")
-            self._count(dealt)
-            return self._follow(batch, dealt.again, limit)
+            self._count(result)
+            return self._follow(batch, result.retries, limit)
 
     def _transaction(self, session: TransportSession) -> AbstractContextManager[Any]:
         return session.transaction() if self.mode is _SCOPE else self.batches.store.transaction()
 
-    def _deal_with(
+    def _dispatch(
         self, batch: Sequence[Timeout], session: TransportSession, transaction: Any
     ) -> BatchResult:
-        """Send *batch*, and remove what was taken by its queue or by the error queue."""
+        """Send *batch*; remove the messages that their queue or the error queue has."""
         if not batch:
             return BatchResult()
-        reach("due.fetched")
-        at = self.clock.now()
-        sending = _Sending(session, transaction if self.mode is _SCOPE else None)
-        forwarder = Forwarder(self.attempts, self.limits, self.dead_letters)
-        prepared = forwarder.prepare(batch, at)
-        results = send_each(prepared.outgoing, sending)
-        reach("due.confirmed")
-        ended = forwarder.classify(prepared, results, sending)
-        given_up, kept = self._to_error_queue(ended.failed, sending)
-        given_up += [one.timeout for one in ended.dead]
-        kept += [self._not_buried(one) for one in ended.later]
-        self._remove([*ended.taken, *given_up], transaction)
-        reach("due.removed")
-        refused = [
-            RetryLater(one, _not_taken(one, result), counts=result is SendResult.REFUSED)
-            for one, result in ended.again
-        ]
-        return BatchResult(at, ended.taken, given_up, [*refused, *kept])
+        scope = transaction if self.mode is _SCOPE else None
+        fetched = self._fetched(batch, transaction)
+        result = finish(self._step(fetched, _DrainWork(session, scope)))
+        for one in result.retries:
+            if one.is_undeliverable:
+                self._count_recovery_failure(one.error)
+        return result
 
-    def _remove(self, timeouts: Sequence[Timeout], transaction: Any) -> None:
-        gone = len(timeouts) - self.batches.remove(timeouts, transaction)
-        if not gone:
-            return
-        if self.mode is _SCOPE:
-            raise _TakenByAnother(f"{gone} of {len(timeouts)} messages were removed by another")
-        logger.warning(
-            "Potential more-than-once dispatch: %d delayed messages were removed by another "
-            "process while they were sent",
-            gone,
+    @property
+    def _step(self) -> BatchDispatch:
+        return BatchDispatch(
+            endpoint=self.endpoint,
+            error_queue=self.error_queue,
+            forwarder=Forwarder(self.attempts, self.limits, self.dead_letters),
+            points=_POINTS,
         )
-        self.telemetry.count("delayed_gone", gone)
 
-    def _to_error_queue(
-        self, failed: Sequence[Undeliverable], sending: _Sending
-    ) -> tuple[list[Timeout], list[RetryLater]]:
-        """Copy each; return those that the error queue has taken, and those that it has not."""
-        given_up: list[Timeout] = []
-        kept: list[RetryLater] = []
-        error_queue = ErrorQueue(self.error_queue, self.endpoint, self.clock.now())
-        results = move_to_error_queue(error_queue, failed, sending)
-        for one, result in zip(failed, results, strict=True):
-            if result is SendResult.CONFIRMED:
-                reach("due.error_copy_confirmed")
-                logger.error(
-                    "dispatcher moves delayed message %.80r to the error queue: %s",
-                    one.timeout.id,
-                    on_one_line(one.error),
-                )
-                given_up.append(one.timeout)
-                continue
-            not_taken = DeliveryFailed(
-                f"{one.error}; and the error queue {self.error_queue!r} did not take it ({result})"
-            )
-            self._recovery_failed(one.timeout, not_taken)
-            kept.append(RetryLater(one.timeout, not_taken))
-        return given_up, kept
+    @property
+    def _meter(self) -> DispatchMeter:
+        return DispatchMeter(self.telemetry, "delayed")
 
-    def _not_buried(self, one: Undeliverable) -> RetryLater:
-        """Return a message that is dead, and has no place to lie in yet."""
-        waits = DeliveryFailed(f"{one.error}; and its dead letter has no place yet")
-        self._recovery_failed(one.timeout, waits)
-        return RetryLater(one.timeout, waits)
+    def _fetched(self, batch: Sequence[Timeout], transaction: Any) -> FetchedBatch:
+        return FetchedBatch(batch, self.batches, transaction, self.mode is _SCOPE, self.telemetry)
 
     def _follow(
-        self, batch: Sequence[Timeout], again: Sequence[RetryLater], limit: int
+        self, batch: Sequence[Timeout], retries: Sequence[RetryLater], limit: int
     ) -> DrainStep:
-        """Count what failed, put it off, and tell the breaker how the round went."""
-        unanswered = [each for each in again if not each.counts]
-        counted = all([self._put_off(each) for each in again if each.counts])
+        """Count failed attempts, defer the messages, and notify the breaker of the result."""
+        unanswered = [one for one in retries if not one.was_refused]
+        counted = all([self._defer(one.timeout, one.error) for one in retries if one.was_refused])
         pause = 0.0
-        if len(again) < len(batch):
+        if len(retries) < len(batch):
             self.dispatch.success()
         if unanswered or not counted:
-            pause = max(self.dispatch.failure((unanswered or again)[0].error), _LEAST_PAUSE)
-        elif again and len(again) == len(batch):
-            self.dispatch.failure(again[0].error)
+            pause = max(self.dispatch.failure((unanswered or retries)[0].error), _LEAST_PAUSE)
+        elif retries and len(retries) == len(batch):
+            self.dispatch.failure(retries[0].error)
         return DrainStep(len(batch), full=len(batch) == limit, pause=pause)
 
     def _failed(
@@ -308,34 +301,42 @@ class DispatchDue:
             return DrainStep(0, full=True)
         [timeout] = batch
         pause = self.dispatch.failure(error)
-        logger.warning("delayed message %.80r: %s", timeout.id, on_one_line(error))
+        logger.warning(
+            "dispatcher could not send delayed message %.80r: %s",
+            timeout.id,
+            on_one_line(error),
+            extra=fields_of("dispatch_failed", timeout),
+        )
         if timeout.attempts + 1 >= self.attempts and self._give_up(timeout, error, session):
             return DrainStep(1, full=True)
-        counted = self._put_off(RetryLater(timeout, error))
+        counted = self._defer(timeout, error)
         return DrainStep(1, full=True, pause=0.0 if counted else max(pause, _LEAST_PAUSE))
 
     def _give_up(self, timeout: Timeout, error: Exception, session: TransportSession) -> bool:
-        """Copy into the error queue, then remove; return whether that was done.
+        """Copy into the error queue, then remove; return whether the message is removed.
 
-        Never a dead letter: an error without a name says nothing of the delivery.
+        Never a dead letter: an error without a name does not describe the delivery.
         """
         wrapped = error if isinstance(error, TimeoutManagerError) else DeliveryFailed(repr(error))
-        message = delivered(timeout, to_wire(self.clock.now()))
-        undeliverable = Undeliverable(timeout, message, wrapped)
+        at = self.batches.clock.now()
+        undeliverable = Undeliverable(timeout, delivered(timeout, to_wire(at)), wrapped)
         try:
             with session.transaction() if self.mode is _SCOPE else nullcontext() as scope:
-                given_up, _ = self._to_error_queue([undeliverable], _Sending(session, scope))
-                self._remove(given_up, scope)
+                work = _DrainWork(session, scope)
+                moved, kept = self._step.move_to_error_queue([undeliverable], at, work)
+                for one in kept:
+                    self._count_recovery_failure(one.error)
+                locked = self._fetched([timeout], scope)
+                locked.close(BatchResult(at=at, failed=moved))
                 reach("due.given_up")
         except Exception as failure:
             self._recovery_failed(timeout, failure)
             return False
-        self.telemetry.count("delayed_failed", len(given_up))
-        return bool(given_up)
+        self._meter.add("failed", len(moved))
+        return bool(moved)
 
-    def _put_off(self, again: RetryLater) -> bool:
-        """Count a failed attempt in a transaction of its own; return whether that was done."""
-        timeout = again.timeout
+    def _defer(self, timeout: Timeout, error: Exception) -> bool:
+        """Count a failed attempt in a transaction of its own; return whether it is counted."""
         try:
             not_before = self.batches.now() + back_off(timeout.attempts)
             self.batches.store.increment_failure_count(timeout, not_before)
@@ -347,7 +348,8 @@ class DispatchDue:
         logger.info(
             "dispatcher retries delayed message %.80r later: %s",
             timeout.id,
-            on_one_line(again.error),
+            on_one_line(error),
+            extra=fields_of("retried_later", timeout),
         )
         return True
 
@@ -359,31 +361,26 @@ class DispatchDue:
         return max(self.dispatch.failure(error), _LEAST_PAUSE)
 
     def _recovery_failed(self, timeout: Timeout, error: Exception) -> None:
-        self.telemetry.count("recovery_failures")
         logger.error(
-            "dispatcher leaves delayed message %.80r stored: %s", timeout.id, on_one_line(error)
+            "dispatcher leaves delayed message %.80r stored: %s",
+            timeout.id,
+            on_one_line(error),
+            extra=fields_of("recovery_failed", timeout),
         )
+        self._count_recovery_failure(error)
+
+    def _count_recovery_failure(self, error: Exception) -> None:
+        self.telemetry.count("recovery_failures")
         self.recovery.failure(error)
 
-    def _count(self, dealt: BatchResult) -> None:
-        self.telemetry.count("delayed_dispatched", len(dealt.taken))
-        if dealt.given_up:
-            self.telemetry.count("delayed_failed", len(dealt.given_up))
-        if dealt.taken:
-            lateness = dealt.at - min(timeout.due for timeout in dealt.taken)
-            self.telemetry.value("lateness_seconds", lateness / 1_000_000)
+    def _count(self, result: BatchResult) -> None:
+        self._meter.count(result)
+        if result.dispatched:
+            self._meter.late(result.at, min(timeout.due for timeout in result.dispatched))
 
 
-class _TakenByAnother(TimeoutManagerError):
-    """What was fetched under a lock is gone; what was sent for it is undone."""
-
-
-def _not_taken(timeout: Timeout, result: object) -> TimeoutManagerError:
-    if result is SendResult.REFUSED:
-        return DeliveryFailed(f"queue {timeout.destination!r:.80} refused the message; is it full?")
-    return DeliveryUnknown(
-        f"no confirm came for message {timeout.message.id!r:.80} to {timeout.destination!r:.80}"
-    )
+class _RemovedByAnother(TimeoutManagerError):
+    """Another process removed messages that we had locked; the sends are undone."""
 
 
 @dataclass(slots=True)

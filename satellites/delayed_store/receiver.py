@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from timeoutmgr.contracts import (
     Clock,
@@ -25,18 +26,31 @@ from timeoutmgr.message.message import Message, Received
 from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.message.validation import Limits
 from timeoutmgr.resilience.channel_log import ChannelLog
+from timeoutmgr.satellites.delivery.dispatch import (
+    BatchDispatch,
+    BatchResult,
+    DispatchMeter,
+    RetryLater,
+    StepPoints,
+)
 from timeoutmgr.satellites.delivery.forwarder import Forwarder
-from timeoutmgr.satellites.delivery.undeliverable import move_to_error_queue, send_each
+from timeoutmgr.satellites.delivery.overlap import finish
 from timeoutmgr.satellites.timeout_manager.sender_clocks import SenderClocks
 from timeoutmgr.satellites.timeout_manager.timeouts import Wake, read_timeout, read_wake
 from timeoutmgr.satellites.timeout_manager.wake_limit import WakeLimit
 from timeoutmgr.telemetry import Telemetry
-from timeoutmgr.transport.error_queue import ErrorQueue
 from timeoutmgr.transport.work import Work
 
 from .adapter import Batches
 
 logger = logging.getLogger(__name__)
+
+_POINTS: Final = StepPoints(
+    locked="delayed.stored",
+    confirmed="delayed.sent",
+    error_copied="delayed.sent_on",
+    closed="delayed.sent_on",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,9 +86,7 @@ class StoreDelayed:
         due = self._due_of(timeouts)
         later = [timeout for timeout in timeouts if timeout.due not in due]
         self._put(later, work)
-        reach("delayed.stored")
         left = self._straight_on([one for one in timeouts if one.due in due], work)
-        reach("delayed.sent_on")
         self._put(left, work)
         dues = [one.due for one in (*timeouts, *left)]
         wakes = [
@@ -129,36 +141,32 @@ class StoreDelayed:
             self.telemetry.count("delayed_stored", len(timeouts))
 
     def _straight_on(self, due: Sequence[Timeout], work: Work) -> list[Timeout]:
-        """Send what is due; return what neither its queue took, nor those of the dead."""
-        at = self.clock.now()
-        forwarder = Forwarder(self.attempts, self.limits, self.dead_letters)
-        prepared = forwarder.prepare(due, at)
+        """Send *due*; return the messages that neither their queue nor the error queue has."""
+        sending = self._step(_ReceivedBatch(due, self.clock.now()), work)
         try:
-            results = send_each(prepared.outgoing, work)
+            next(sending)
         except (StorageUnavailable, TransportUnavailable):
             raise
         except Exception as error:
             logger.warning(
-                "receiver stores due messages that it could not send: %s", on_one_line(error)
+                "receiver stores due messages that it could not send: %s",
+                on_one_line(error),
+                extra={"event": "stored_unsent", "endpoint": self.endpoint},
             )
+            reach("delayed.sent_on")
             return list(due)
-        reach("delayed.sent")
-        ended = forwarder.classify(prepared, results, work)
-        self.telemetry.count("delayed_dispatched", len(ended.taken))
-        self.telemetry.count("delayed_failed", len(ended.dead))
-        left = [
-            replace(one, attempts=one.attempts + (result is SendResult.REFUSED))
-            for one, result in ended.again
-        ]
-        left += [one.timeout for one in ended.later]
-        error_queue = ErrorQueue(self.error_queue, self.endpoint, at)
-        results = move_to_error_queue(error_queue, ended.failed, work)
-        for one, result in zip(ended.failed, results, strict=True):
-            if result is SendResult.CONFIRMED:
-                self.telemetry.count("delayed_failed")
-            else:
-                left.append(one.timeout)
-        return left
+        result = finish(sending)
+        DispatchMeter(self.telemetry, "delayed").count(result)
+        return [_attempted(one) for one in result.retries]
+
+    @property
+    def _step(self) -> BatchDispatch:
+        return BatchDispatch(
+            endpoint=self.endpoint,
+            error_queue=self.error_queue,
+            forwarder=Forwarder(self.attempts, self.limits, self.dead_letters),
+            points=_POINTS,
+        )
 
     def _read(self, message: Message) -> Timeout | Wake:
         if headers.CLEAR_TIMEOUTS in message.headers:
@@ -174,3 +182,23 @@ class StoreDelayed:
                 "remember which ids were used. Use TimeoutManager, or send without on_conflict"
             )
         return read_timeout(message, self.endpoint, self.limits, self.clock.now())
+
+
+@dataclass(frozen=True, slots=True)
+class _ReceivedBatch:
+    """Due messages out of the queue, as locked timeouts: nobody else has them, none is stored."""
+
+    timeouts: Sequence[Timeout]
+    at: Micros
+
+    def now(self) -> Micros:
+        return self.at
+
+    def close(self, result: BatchResult) -> None:
+        """No-op: the acknowledgement of the batch settles its messages."""
+
+
+def _attempted(one: RetryLater) -> Timeout:
+    """Return the message to store, with the attempt if its own queue refused it."""
+    counts = one.answer is SendResult.REFUSED and not one.is_undeliverable
+    return replace(one.timeout, attempts=one.timeout.attempts + counts)

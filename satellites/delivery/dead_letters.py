@@ -12,8 +12,9 @@ from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import MessageRejected, NodeFull, StorageUnavailable, TransportUnavailable
 from timeoutmgr.message.message import Outgoing
 from timeoutmgr.message.redaction import on_one_line
+from timeoutmgr.transport.work import IsolatedSends, send_each
 
-from .undeliverable import Joins, Undeliverable, send_each
+from .undeliverable import Undeliverable
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +31,9 @@ class DeadLetterResult:
     """They leave no dead letter: for the error queue."""
 
 
-def note_confirmed(dead_letters: DeadLetters, sent: Sequence[Outgoing], work: Joins) -> None:
+def note_confirmed(
+    dead_letters: DeadLetters, sent: Sequence[Outgoing], work: IsolatedSends
+) -> None:
     """Note that *sent* has reached its queues, and tell who asked for it."""
     try:
         told = dead_letters.after_sending(sent, work.scope)
@@ -47,7 +50,7 @@ def note_confirmed(dead_letters: DeadLetters, sent: Sequence[Outgoing], work: Jo
 
 
 def dead_letter_each(
-    dead_letters: DeadLetters, failed: Sequence[Undeliverable], work: Joins
+    dead_letters: DeadLetters, failed: Sequence[Undeliverable], work: IsolatedSends
 ) -> DeadLetterResult:
     """Have each placed that leaves a dead letter."""
     found = DeadLetterResult()
@@ -77,7 +80,7 @@ def dead_letter_each(
     return found
 
 
-def _bury(dead_letters: DeadLetters, one: Undeliverable, work: Joins) -> bool:
+def _bury(dead_letters: DeadLetters, one: Undeliverable, work: IsolatedSends) -> bool:
     burial = dead_letters.dead_letter(
         one.message,
         one.error,

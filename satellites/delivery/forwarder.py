@@ -9,11 +9,12 @@ from timeoutmgr.message.instants import Micros, to_wire
 from timeoutmgr.message.message import Message, Outgoing
 from timeoutmgr.message.validation import Limits, check_destination
 from timeoutmgr.transport.error_queue import SendAnswer
+from timeoutmgr.transport.work import IsolatedSends
 
 from .dead_letters import dead_letter_each, note_confirmed
 from .message import delivered, waited
 from .results import SendOutcome, classify_results
-from .undeliverable import Joins, Undeliverable
+from .undeliverable import Undeliverable
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +63,7 @@ class Forwarder:
         return self.dead_letters.refusal(timeout.message, waited(timeout.attempts))
 
     def classify(
-        self, prepared: PreparedBatch, results: Sequence[SendAnswer], work: Joins
+        self, prepared: PreparedBatch, results: Sequence[SendAnswer], work: IsolatedSends
     ) -> SendOutcome:
         """Return what became of a batch by the *results* of its sending.
 

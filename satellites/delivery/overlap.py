@@ -2,7 +2,9 @@
 
 from collections.abc import Generator
 from types import TracebackType
-from typing import Self, TypeAlias
+from typing import Self, TypeAlias, TypeVar
+
+Result = TypeVar("Result")
 
 DispatchSteps: TypeAlias = Generator[None, None, None]
 """A chunk on its way. It stops twice: with its rows in hand, and once it is sent."""
@@ -52,7 +54,11 @@ class OverlappedDispatch:
             finish(sent)
 
 
-def finish(chunk: DispatchSteps) -> None:
-    """Lead *chunk* through all stages that are left."""
-    for _ in chunk:
-        pass
+def finish(chunk: Generator[None, None, Result]) -> Result:
+    """Lead *chunk* through all steps that are left; return its result."""
+    while True:
+        try:
+            next(chunk)
+        except StopIteration as ended:
+            result: Result = ended.value
+            return result

@@ -8,7 +8,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from timeoutmgr.contracts import Clock, DeadLetters, SendResult, Timeout
+from timeoutmgr.contracts import Clock, DeadLetters, Timeout
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import (
     InvalidMessage,
@@ -20,16 +20,16 @@ from timeoutmgr.errors import (
 from timeoutmgr.message import headers
 from timeoutmgr.message.instants import Micros, from_wire
 from timeoutmgr.message.message import Outgoing, Received
-from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.message.validation import Limits, check_destination
 from timeoutmgr.native.levels import read_routing_key
 from timeoutmgr.telemetry import Telemetry
 from timeoutmgr.transport.error_queue import ErrorQueue
-from timeoutmgr.transport.work import Work
+from timeoutmgr.transport.work import Work, send_each
 
 from .dead_letters import dead_letter_each
+from .dispatch import move_to_error_queue
 from .results import classify_results
-from .undeliverable import Undeliverable, move_to_error_queue, send_each
+from .undeliverable import Undeliverable
 
 logger = logging.getLogger(__name__)
 
@@ -117,18 +117,12 @@ class SettleUnroutable:
 
     def _to_error_queue(self, failed: list[Undeliverable], at: Micros, work: Work) -> None:
         error_queue = ErrorQueue(self.error_queue, self.endpoint, at)
-        results = move_to_error_queue(error_queue, failed, work)
-        for one, result in zip(failed, results, strict=True):
-            logger.error(
-                "satellite moves message %.80r to the error queue: %s",
-                one.message.id,
-                on_one_line(one.error),
+        _, kept = move_to_error_queue(error_queue, failed, work)
+        if kept:
+            raise TransportUnavailable(
+                f"the error queue {self.error_queue!r} did not take unroutable message "
+                f"{kept[0].timeout.id!r:.80} ({kept[0].answer}); it is tried again"
             )
-            if result is not SendResult.CONFIRMED:
-                raise TransportUnavailable(
-                    f"the error queue {self.error_queue!r} did not take unroutable message "
-                    f"{one.message.id!r:.80} ({result}); it is tried again"
-                )
         reach("unroutable.error_copies_confirmed")
 
 

@@ -1,8 +1,6 @@
 """The ``<endpoint>.TimeoutsDispatcher`` satellite: look up, publish, confirm, remove."""
 
-import logging
 import time
-from collections import Counter
 from collections.abc import Callable, Collection, Generator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -10,39 +8,49 @@ from typing import Final
 from timeoutmgr.contracts import (
     Clock,
     DeadLetters,
+    HasStoreClock,
     Key,
+    LeavesKeys,
     LockedTimeouts,
     Outcome,
     OutcomeKind,
     SendResult,
     Timeout,
     TimeoutStore,
+    Transaction,
 )
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database.row_moves import Move
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.message import Received
-from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.message.validation import Limits
 from timeoutmgr.satellites.control import ChunkOrder, read_control
+from timeoutmgr.satellites.delivery.dispatch import (
+    BatchDispatch,
+    BatchResult,
+    DispatchMeter,
+    RetryLater,
+    StepPoints,
+)
 from timeoutmgr.satellites.delivery.forwarder import Forwarder
 from timeoutmgr.satellites.delivery.message import back_off
 from timeoutmgr.satellites.delivery.overlap import DispatchSteps, OverlappedDispatch, finish
-from timeoutmgr.satellites.delivery.undeliverable import (
-    Undeliverable,
-    move_to_error_queue,
-    start_each,
-)
+from timeoutmgr.satellites.delivery.undeliverable import Undeliverable
 from timeoutmgr.telemetry import Telemetry
-from timeoutmgr.transport.error_queue import ErrorQueue, SendAnswer
 from timeoutmgr.transport.work import Work
-
-logger = logging.getLogger(__name__)
 
 ORDERS: Final = 8
 """Chunks that are taken from the queue together, so that there is a next one to be looked up."""
 ATTEMPTS: Final = 5
 """Attempts at one message, the last of them refused, before it goes to the error queue."""
+
+
+_POINTS: Final = StepPoints(
+    locked="dispatch.taken",
+    confirmed="dispatch.confirmed",
+    error_copied="dispatch.error_copy_confirmed",
+    closed="dispatch.closed",
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +119,7 @@ class DispatchTimeouts:
         with self.store.lock_for_dispatch(
             token, keys, ahead=ahead, transaction=work.scope
         ) as taken:
-            left: Sequence[Key] = getattr(taken, "left", ())
+            left = taken.left if isinstance(taken, LeavesKeys) else ()
             # Cancelled, rescheduled, or sent by another dispatcher: nothing is left to do.
             self.telemetry.count("timeouts_gone", len(keys) - len(taken.timeouts) - len(left))
             yield
@@ -127,34 +135,29 @@ class DispatchTimeouts:
         moved = self.move_many(token, keys, at, work.scope)
         reach("dispatch.moved")
         if moved:
-            self._told(OutcomeKind.DISPATCHED, len(moved))
-            self._late(at - min(key.due for key in moved))
+            self._meter.add("dispatched", len(moved))
+            self._meter.late(at, min(key.due for key in moved))
         return set(moved)
 
     def _send_and_close(self, taken: LockedTimeouts, work: Work) -> DispatchSteps:
-        told = _now_of(taken)
-        at = self.clock.now() if told is None else told
-        forwarder = Forwarder(ATTEMPTS, self.limits, self.dead_letters)
-        prepared = forwarder.prepare(taken.timeouts, at)
-        reach("dispatch.taken")
-        sending = start_each(prepared.outgoing, work)
-        yield
-        results = sending()
-        reach("dispatch.confirmed")
-        ended = forwarder.classify(prepared, results, work)
-        outcomes = [
-            Outcome(key=timeout.key, kind=OutcomeKind.DISPATCHED, at=at) for timeout in ended.taken
-        ]
-        given_up, kept = self._to_error_queue(ended.failed, at, work)
-        outcomes += [_ended(one, at) for one in (*ended.dead, *given_up)]
-        again = [*ended.again, *((one.timeout, SendResult.REFUSED) for one in ended.later), *kept]
-        if again:
-            # The store compares a pause with its own clock: a host's that is behind would end it.
-            tried = self.store.now(transaction=work.scope) if told is None else told
-            outcomes += [_again(timeout, tried, result) for timeout, result in again]
-        taken.close(outcomes)
-        reach("dispatch.closed")
-        self._count(taken.timeouts, outcomes, at)
+        result = yield from self._dispatch(_LockedRows(taken, self, work.scope), work)
+        self._meter.count(result)
+        self._meter.add("retry", len(result.retries))
+        if taken.timeouts:
+            self._meter.late(result.at, min(timeout.due for timeout in taken.timeouts))
+
+    @property
+    def _dispatch(self) -> BatchDispatch:
+        return BatchDispatch(
+            endpoint=self.store.endpoint,
+            error_queue=self.error_queue,
+            forwarder=Forwarder(ATTEMPTS, self.limits, self.dead_letters),
+            points=_POINTS,
+        )
+
+    @property
+    def _meter(self) -> DispatchMeter:
+        return DispatchMeter(self.telemetry, "timeouts")
 
     def _wait_until_due(self, taken: LockedTimeouts) -> None:
         """Let the time pass until all of *taken* is due."""
@@ -165,64 +168,68 @@ class DispatchTimeouts:
                 # No longer than was asked for, should the clock have been set back meanwhile.
                 self.rest(min(early, self.ahead) / 1_000_000)
 
-    def _to_error_queue(
-        self, failed: Sequence[Undeliverable], at: Micros, work: Work
-    ) -> tuple[list[Undeliverable], list[tuple[Timeout, SendAnswer]]]:
-        """Copy each; return those that may be removed, and those that it has not taken."""
-        given_up: list[Undeliverable] = []
-        kept: list[tuple[Timeout, SendAnswer]] = []
-        error_queue = ErrorQueue(self.error_queue, self.store.endpoint, at)
-        results = move_to_error_queue(error_queue, failed, work)
-        for one, result in zip(failed, results, strict=True):
-            if result is SendResult.CONFIRMED:
-                reach("dispatch.error_copy_confirmed")
-                logger.error(
-                    "dispatcher moves timeout %.80r to the error queue: %s",
-                    one.timeout.id,
-                    on_one_line(one.error),
-                )
-                given_up.append(one)
-            else:
-                logger.error(
-                    "timeout %.80r stays: %s, and the error queue %.80r did not take it (%s)",
-                    one.timeout.id,
-                    on_one_line(one.error),
-                    self.error_queue,
-                    result,
-                )
-                kept.append((one.timeout, result))
-        return given_up, kept
 
-    def _count(self, timeouts: Sequence[Timeout], outcomes: Sequence[Outcome], at: Micros) -> None:
-        for kind, amount in Counter(outcome.kind for outcome in outcomes).items():
-            self._told(kind, amount)
-        if timeouts:
-            self._late(at - min(timeout.due for timeout in timeouts))
+class _LockedRows:
+    """Locked rows as a batch: the store records an outcome for each."""
 
-    def _told(self, kind: OutcomeKind, amount: int) -> None:
-        self.telemetry.count(f"timeouts_{kind.value}", amount)
+    def __init__(
+        self, locked: LockedTimeouts, step: DispatchTimeouts, scope: Transaction | None
+    ) -> None:
+        self._locked = locked
+        self._store = step.store
+        self._scope = scope
+        self._stored_now = _now_of(locked)
+        self._at = step.clock.now() if self._stored_now is None else self._stored_now
 
-    def _late(self, by: Micros) -> None:
-        self.telemetry.value("lateness_seconds", by / 1_000_000)
+    @property
+    def timeouts(self) -> Sequence[Timeout]:
+        return self._locked.timeouts
 
+    def now(self) -> Micros:
+        return self._at
 
-def _now_of(taken: LockedTimeouts) -> Micros | None:
-    """Return the time of the store's clock where *taken* tells it."""
-    tell = getattr(taken, "now", None)
-    return None if tell is None else int(tell())
+    def close(self, result: BatchResult) -> None:
+        at = result.at
+        outcomes = [
+            *(_dispatched(timeout, at) for timeout in result.dispatched),
+            *(_failed(one, at) for one in result.failed),
+        ]
+        if result.retries:
+            tried = self._retry_clock()
+            outcomes += [_retry(one, tried) for one in result.retries]
+        self._locked.close(outcomes)
+
+    def _retry_clock(self) -> Micros:
+        """Return the store's time: the store compares a pause with its own clock.
+
+        The clock of a host that is behind would end the pause at once.
+        """
+        if self._stored_now is not None:
+            return self._stored_now
+        return self._store.now(transaction=self._scope)
 
 
-def _ended(one: Undeliverable, at: Micros) -> Outcome:
+def _now_of(locked: LockedTimeouts) -> Micros | None:
+    """Return the time of the store's clock if *locked* tells it."""
+    return int(locked.now()) if isinstance(locked, HasStoreClock) else None
+
+
+def _dispatched(timeout: Timeout, at: Micros) -> Outcome:
+    return Outcome(key=timeout.key, kind=OutcomeKind.DISPATCHED, at=at)
+
+
+def _failed(one: Undeliverable, at: Micros) -> Outcome:
     return Outcome(key=one.timeout.key, kind=OutcomeKind.FAILED, at=at, reason=str(one.error)[:200])
 
 
-def _again(timeout: Timeout, at: Micros, result: SendAnswer) -> Outcome:
+def _retry(one: RetryLater, at: Micros) -> Outcome:
+    answer, timeout = one.answer, one.timeout
     return Outcome(
         key=timeout.key,
         kind=OutcomeKind.RETRY,
         at=at,
         next_try=at + back_off(timeout.attempts),
-        reason=result.value if isinstance(result, SendResult) else str(result)[:200],
-        # Also of a copy for the error queue: whoever retries that would send the message.
-        maybe_sent=result is SendResult.UNKNOWN,
+        reason=answer.value if isinstance(answer, SendResult) else str(answer)[:200],
+        # Also if a copy for the error queue is in doubt: a retry from there sends the message.
+        maybe_sent=answer is SendResult.UNKNOWN,
     )

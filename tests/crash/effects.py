@@ -54,7 +54,12 @@ EFFECTS: Final = {
 }
 _EFFECTS_OF: Final = frozenset(
     {
-        *(("taken", "close"), ("_connection", "write"), ("command", "upgrade")),
+        *(
+            ("taken", "close"),
+            ("locked", "close"),
+            ("_connection", "write"),
+            ("command", "upgrade"),
+        ),
         ("channel", "queue_declare"),
         *(("source", name) for name in ("prepare", "hide", "remove", "restore")),
         *(("target", name) for name in ("open", "deliver", "shut")),

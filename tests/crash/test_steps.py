@@ -16,7 +16,7 @@ STEPS: Final = (
     "satellites/poller.py",
     *(f"satellites/timeout_manager/{name}.py" for name in ("timeouts", "dispatcher")),
     *(f"satellites/delayed_store/{name}.py" for name in ("receiver", "adapter")),
-    *(f"satellites/delivery/{name}.py" for name in ("undeliverable", "dead_letters", "unroutable")),
+    *(f"satellites/delivery/{name}.py" for name in ("dispatch", "dead_letters", "unroutable")),
     *(f"timeoutmgr/deadletter/{name}.py" for name in ("manager", "service", "acknowledgements")),
     *(f"timeoutmgr/sender/{name}.py" for name in ("sender", "window")),
     "timeoutmgr/endpoint/handlers.py",
@@ -55,19 +55,20 @@ _NOTHING = "the first of them changed nothing, or this line would not be reached
 _NOT_BURIED = "what is not buried has changed nothing, and what raised is undone"
 _LOCKED = "the first of them reads and locks, and whoever dies lets go of the locks"
 _CALLED = "the point is in the function called: handler.sent"
+_IN_STEP = "the points are in the step called: delayed.stored, delayed.sent_on"
 _REFUSED_AGAIN = "nothing was moved, and whoever takes the run over refuses it for the same reason"
 _ALONE = "as between two messages of one batch: what was sent is repeated, the rest is sent"
 _GIVEN_BACK = "a crash gives back what is in hand just the same"
 _IN_PROCESS = "what it notifies is in this process, and dies with it"
 _PARTS = "parts of one insert, in one transaction: a crash undoes all of them"
 
-_DISPATCHER = "satellites/timeout_manager/dispatcher.py"
 _PUMP = "timeoutmgr/transport/pump.py"
 _RECEIVER = "timeoutmgr/transport/sql/receiver.py"
 _STORE = "persistence/sql"
 
 ALLOWED: Final = {
-    (f"{_DISPATCHER}:_send_and_close", "move_to_error_queue", "close"): _REFUSED,
+    ("satellites/delayed_store/receiver.py:_put", "put", "put"): _IN_STEP,
+    ("satellites/delivery/dispatch.py:__call__", "move", "close"): _REFUSED,
     ("satellites/delivery/dead_letters.py:_bury", "dead_letter", "dead_letter"): _NOT_BURIED,
     ("satellites/delivery/dead_letters.py:_bury", "send_each", "dead_letter"): _NOT_BURIED,
     ("satellites/delivery/dead_letters.py:_bury", "notify", "dead_letter"): _ALONE,
@@ -79,15 +80,15 @@ ALLOWED: Final = {
     (f"{_PUMP}:pump_once", "try_send", "ack"): _NOT_BURIED,
     (f"{_PUMP}:_replace", "dead_letter", "send"): _NOT_BURIED,
     (f"{_PUMP}:_replace", "try_send", "send"): _NOT_BURIED,
-    ("satellites/delayed_store/adapter.py:_remove", "move_to_error_queue", "remove"): _REFUSED,
+    ("satellites/delayed_store/adapter.py:_give_up", "move_to_error_queue", "close"): _REFUSED,
     (
-        "satellites/delayed_store/adapter.py:_put_off",
+        "satellites/delayed_store/adapter.py:_defer",
         "increment_failure_count",
         "increment_failure_count",
     ): _NOTHING,
     ("timeoutmgr/transport/error_queue.py:_move_smaller", "send", "send"): _ALONE,
-    ("satellites/delivery/undeliverable.py:send_each", "send_isolated", "send_isolated"): _ALONE,
-    ("satellites/delivery/undeliverable.py:send_each", "start_isolated", "send_isolated"): _NOTHING,
+    ("timeoutmgr/transport/work.py:send_each", "send_isolated", "send_isolated"): _ALONE,
+    ("timeoutmgr/transport/work.py:send_each", "start_isolated", "send_isolated"): _NOTHING,
     (f"{_PUMP}:pump_once", "ack", "ack"): _MODE_NONE,
     (f"{_PUMP}:_replace", "ack", "send"): _MODE_NONE,
     (f"{_PUMP}:_leave", "ack", "release"): _GIVEN_BACK,
@@ -167,7 +168,7 @@ def test_every_registered_point_is_somewhere_and_every_point_is_registered() -> 
         for path in (ROOT / folder).rglob("*.py")
         for call in ast.walk(ast.parse(path.read_text()))
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Name)
-        if call.func.id == "reach"
+        if call.func.id in ("reach", "StepPoints")
         for constant in ast.walk(call)
         if isinstance(constant, ast.Constant)
     }

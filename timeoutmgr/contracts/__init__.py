@@ -16,6 +16,7 @@ from timeoutmgr.contracts.delayed import (
     FetchesInBatches,
     HasDdl,
     HasStoreClock,
+    HearsOfStored,
     RemovesInBatches,
     StoresInBatches,
 )
@@ -47,6 +48,7 @@ from timeoutmgr.contracts.sessions import (
 from timeoutmgr.contracts.stores import (
     ChoosesClock,
     CountsInBounds,
+    LeavesKeys,
     ListsInBounds,
     LockedTimeouts,
     MeasuresPurge,
@@ -103,6 +105,7 @@ __all__ = [
     "HasLayout",
     "HasLink",
     "HasStoreClock",
+    "HearsOfStored",
     "HistoryEntry",
     "InspectsQueues",
     "KeepsHistory",
@@ -110,6 +113,7 @@ __all__ = [
     "KeepsTimeouts",
     "Key",
     "Layout",
+    "LeavesKeys",
     "LinkSecurity",
     "ListsInBounds",
     "LockedTimeouts",

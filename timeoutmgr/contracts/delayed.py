@@ -133,6 +133,15 @@ class HasStoreClock(Protocol):
 
 
 @runtime_checkable
+class HearsOfStored(Protocol):
+    """A store that hears of messages which were stored in a caller's transaction."""
+
+    def notify_stored(self, due: Micros) -> None:
+        """Note that a message of *due* is committed."""
+        ...
+
+
+@runtime_checkable
 class CountsDelayed(Protocol):
     """A store that counts its messages, for ``status``."""
 

@@ -49,6 +49,16 @@ class LockedTimeouts(Protocol):
         ...
 
 
+@runtime_checkable
+class LeavesKeys(Protocol):
+    """Locked timeouts that left free keys, see ``LockedTimeouts``."""
+
+    @property
+    def left(self) -> Sequence[Key]:
+        """The free keys that were not locked."""
+        ...
+
+
 class TimeoutStore(Protocol):
     """Where the timeouts of one endpoint rest until they are due. Safe for many threads.
 

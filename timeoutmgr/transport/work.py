@@ -29,6 +29,7 @@ from timeoutmgr.errors import (
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.message import Outgoing, Received
 from timeoutmgr.message.redaction import on_one_line
+from timeoutmgr.transport.error_queue import SendAnswer
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +41,27 @@ class Step(Protocol):
 
     def __call__(self, batch: Sequence[Received], work: "Work") -> None:
         """Deal with every message of *batch*."""
+        ...
+
+
+class IsolatedSends(Protocol):
+    """Sends at once; a send joins only the one transaction of queue and store, if there is one."""
+
+    @property
+    def scope(self) -> Transaction | None:
+        """That transaction, in ``transaction_scope``; else None."""
+        ...
+
+    def send_isolated(self, outgoing: Sequence[Outgoing]) -> list[SendResult]:
+        """Send all messages; return the result of each, in order."""
+        ...
+
+    def start_isolated(self, outgoing: Sequence[Outgoing]) -> Sending:
+        """Send all messages; wait for the broker when the results are asked for."""
+        ...
+
+    def notify(self, outgoing: Sequence[Outgoing], *, isolated: bool) -> None:
+        """Send notifications, on which nothing here depends."""
         ...
 
 
@@ -169,6 +191,33 @@ class Work:
     def _follow(self) -> None:
         for action in self._after_commit:
             _run(action)
+
+
+def send_each(outgoing: Sequence[Outgoing], work: IsolatedSends) -> list[SendAnswer]:
+    """Send all messages together; a message that cannot be sent does not keep the others back."""
+    try:
+        return list(work.send_isolated(outgoing))
+    except InvalidMessage as error:
+        return _send_apart(outgoing, error, work)
+
+
+def _send_apart(
+    outgoing: Sequence[Outgoing], error: InvalidMessage, work: IsolatedSends
+) -> list[SendAnswer]:
+    """Send each message alone: *error* was raised before any send, and does not name a message."""
+    if len(outgoing) == 1:
+        return [error]
+    return [result for one in outgoing for result in send_each([one], work)]
+
+
+def start_each(outgoing: Sequence[Outgoing], work: IsolatedSends) -> Callable[[], list[SendAnswer]]:
+    """Send as ``send_each`` does; return a function that waits for the results."""
+    try:
+        sending = work.start_isolated(outgoing)
+    except InvalidMessage as error:
+        results = _send_apart(outgoing, error, work)
+        return lambda: results
+    return lambda: list(sending.results())
 
 
 def notify_best_effort(

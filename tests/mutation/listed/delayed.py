@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutation.mutant import Mutant
 
 _DUE = "satellites/delayed_store/adapter.py"
+_STEP = "satellites/delivery/dispatch.py"
 _DUE_TESTS = "tests/satellites/test_due.py"
 _BURYING_TESTS = "tests/satellites/test_delayed_burying.py"
 
@@ -13,21 +14,17 @@ MUTANTS = (
         name="a row goes although the error queue did not take its copy",
         behaviour=91,
         promise="The error queue has a message before its row is removed.",
-        file=_DUE,
-        before="""\
-            if result is SendResult.CONFIRMED:
-                reach("due.error_copy_confirmed")""",
-        after="""\
-            if result:
-                reach("due.error_copy_confirmed")""",
+        file=_STEP,
+        before="        if answer is SendResult.CONFIRMED:\n",
+        after="        if answer:\n",
         tests=(f"{_DUE_TESTS}::test_where_the_error_queue_does_not_take_it_nothing_is_removed",),
     ),
     Mutant(
         name="an outage costs an attempt",
         promise="While no answer comes no message loses an attempt.",
-        file=_DUE,
-        before="counts=result is SendResult.REFUSED",
-        after="counts=True",
+        file=_STEP,
+        before="return self.is_undeliverable or self.answer is SendResult.REFUSED",
+        after="return True",
         tests=(f"{_DUE_TESTS}::test_an_outage_of_the_broker_costs_no_attempt",),
     ),
     Mutant(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from tests.mutation.mutant import Mutant
 
 _DISPATCHER = "satellites/timeout_manager/dispatcher.py"
+_STEP = "satellites/delivery/dispatch.py"
 _DISPATCHER_TESTS = "tests/satellites/test_dispatcher.py"
 _POLLER = "satellites/poller.py"
 _POLLER_TESTS = "tests/satellites/test_poller.py"
@@ -113,7 +114,7 @@ MUTANTS = (
         name="published after the removal is committed",
         behaviour=57,
         promise="A message is sent and confirmed before its row is removed.",
-        file=_DISPATCHER,
+        file=_STEP,
         before="        sending = start_each(prepared.outgoing, work)\n",
         after="""\
         work.after_commit(lambda: work.send_isolated(prepared.outgoing))
@@ -136,20 +137,16 @@ MUTANTS = (
         name="an unknown confirm leaves no mark",
         promise="A later cancel says that the message may have been sent.",
         file=_DISPATCHER,
-        before="maybe_sent=result is SendResult.UNKNOWN",
+        before="maybe_sent=answer is SendResult.UNKNOWN",
         after="maybe_sent=False",
         tests=("tests/satellites/test_doubt.py::test_a_cancel_after_an_unknown_confirm_says_so",),
     ),
     Mutant(
         name="removed although the error queue did not take it",
         promise="A message that cannot be delivered is kept until the error queue has it.",
-        file=_DISPATCHER,
-        before="""\
-            if result is SendResult.CONFIRMED:
-                reach(""",
-        after="""\
-            if result is not SendResult.UNKNOWN:
-                reach(""",
+        file=_STEP,
+        before="        if answer is SendResult.CONFIRMED:\n",
+        after="        if answer is not SendResult.UNKNOWN:\n",
         tests=(
             "tests/satellites/test_undeliverable.py::"
             "test_a_timeout_stays_while_the_error_queue_does_not_take_it",
@@ -188,12 +185,12 @@ return Message(
         name="what cannot be sent at all keeps its chunk back",
         behaviour=59,
         promise="A row that no broker can carry goes to the error queue, its neighbours are sent.",
-        file="satellites/delivery/undeliverable.py",
-        before="        if len(outgoing) == 1:\n",
+        file="timeoutmgr/transport/work.py",
+        before="    if len(outgoing) == 1:\n",
         after="""\
-        if outgoing:
-            return [SendResult.REFUSED] * len(outgoing)
-        if len(outgoing) == 1:
+    if outgoing:
+        return [SendResult.REFUSED] * len(outgoing)
+    if len(outgoing) == 1:
 """,
         tests=(
             "tests/satellites/test_undeliverable.py::"

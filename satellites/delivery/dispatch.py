@@ -1,0 +1,216 @@
+"""The dispatch step of every due message: locked, sent, and closed with its outcome."""
+
+import logging
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from timeoutmgr.contracts import SendResult, Timeout
+from timeoutmgr.crashpoints import reach
+from timeoutmgr.errors import DeliveryFailed, DeliveryUnknown
+from timeoutmgr.message.instants import Micros
+from timeoutmgr.message.redaction import on_one_line
+from timeoutmgr.telemetry import Telemetry
+from timeoutmgr.transport.error_queue import ErrorQueue, SendAnswer
+from timeoutmgr.transport.work import IsolatedSends, send_each, start_each
+
+from .forwarder import Forwarder
+from .undeliverable import Undeliverable
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RetryLater:
+    """A message that stays stored.
+
+    *answer* is the answer to the message, or to its error copy if the message *is_undeliverable*.
+    """
+
+    timeout: Timeout
+    error: Exception
+    answer: SendAnswer = SendResult.REFUSED
+    is_undeliverable: bool = False
+
+    @property
+    def was_refused(self) -> bool:
+        """Whether the attempt counts: a broker that does not answer has refused nothing."""
+        return self.is_undeliverable or self.answer is SendResult.REFUSED
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchResult:
+    """The result of a batch: each message is in exactly one of the three lists.
+
+    *failed* messages are in the error queue, or settled in another way: nothing is left to send.
+    """
+
+    at: Micros = 0
+    dispatched: Sequence[Timeout] = ()
+    failed: Sequence[Undeliverable] = ()
+    retries: Sequence[RetryLater] = ()
+
+
+class LockedBatch(Protocol):
+    """Due messages that no other dispatcher has until they are closed."""
+
+    @property
+    def timeouts(self) -> Sequence[Timeout]:
+        """The locked messages."""
+        ...
+
+    def now(self) -> Micros:
+        """Return the instant of the dispatch."""
+        ...
+
+    def close(self, result: BatchResult) -> None:
+        """Record *result*; a message that is not in its *retries* is removed."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepPoints:
+    """The crash points of the step on one of the ways of a message."""
+
+    locked: str
+    confirmed: str
+    error_copied: str
+    closed: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BatchDispatch:
+    """The step: send a locked batch, move undeliverable messages to the error queue, close.
+
+    Sent and confirmed first, removed second: a crash between the two repeats messages under
+    their ids, and loses none.
+    """
+
+    endpoint: str
+    error_queue: str
+    forwarder: Forwarder
+    points: StepPoints
+
+    def __call__(
+        self, locked: LockedBatch, work: IsolatedSends
+    ) -> Generator[None, None, BatchResult]:
+        """Send *locked* and close it; yield once, while the broker confirms the messages."""
+        at = locked.now()
+        prepared = self.forwarder.prepare(locked.timeouts, at)
+        reach(self.points.locked)
+        sending = start_each(prepared.outgoing, work)
+        yield
+        results = sending()
+        reach(self.points.confirmed)
+        sent = self.forwarder.classify(prepared, results, work)
+        moved, kept = self.move_to_error_queue(sent.failed, at, work)
+        result = BatchResult(
+            at=at,
+            dispatched=sent.taken,
+            failed=[*sent.dead, *moved],
+            retries=[
+                *(_not_taken(one, answer) for one, answer in sent.again),
+                *kept,
+                *(_without_place(one) for one in sent.later),
+            ],
+        )
+        locked.close(result)
+        reach(self.points.closed)
+        return result
+
+    def move_to_error_queue(
+        self, failed: Sequence[Undeliverable], at: Micros, work: IsolatedSends
+    ) -> tuple[list[Undeliverable], list[RetryLater]]:
+        """Copy each of *failed*; return the moved messages, and the others as retries."""
+        moved, kept = move_to_error_queue(
+            ErrorQueue(self.error_queue, self.endpoint, at), failed, work
+        )
+        for _ in moved:
+            reach(self.points.error_copied)
+        return moved, kept
+
+
+def move_to_error_queue(
+    error_queue: ErrorQueue, failed: Sequence[Undeliverable], work: IsolatedSends
+) -> tuple[list[Undeliverable], list[RetryLater]]:
+    """Copy each of *failed* into *error_queue*; return the moved messages, and the others."""
+    moved: list[Undeliverable] = []
+    kept: list[RetryLater] = []
+    answers = error_queue.move(
+        [one.failed for one in failed], lambda copies: send_each(copies, work)
+    )
+    for one, answer in zip(failed, answers, strict=True):
+        if answer is SendResult.CONFIRMED:
+            logger.error(
+                "dispatcher moves timeout %.80r to the error queue: %s",
+                one.timeout.id,
+                on_one_line(one.error),
+                extra=fields_of("moved_to_error_queue", one.timeout),
+            )
+            moved.append(one)
+        else:
+            kept.append(_not_moved(one, error_queue.name, answer))
+    return moved, kept
+
+
+def _not_moved(one: Undeliverable, error_queue: str, answer: SendAnswer) -> RetryLater:
+    error = DeliveryFailed(
+        f"{one.error}; and the error queue {error_queue!r} did not take it ({answer})"
+    )
+    logger.error(
+        "dispatcher leaves timeout %.80r stored: %s",
+        one.timeout.id,
+        on_one_line(error),
+        extra=fields_of("error_copy_not_taken", one.timeout),
+    )
+    return RetryLater(timeout=one.timeout, error=error, answer=answer, is_undeliverable=True)
+
+
+def _without_place(one: Undeliverable) -> RetryLater:
+    error = DeliveryFailed(f"{one.error}; and its dead letter has no place yet")
+    return RetryLater(timeout=one.timeout, error=error, is_undeliverable=True)
+
+
+def _not_taken(timeout: Timeout, answer: SendAnswer) -> RetryLater:
+    if answer is SendResult.REFUSED:
+        error = DeliveryFailed(
+            f"queue {timeout.destination!r:.80} refused the message; is it full?"
+        )
+        return RetryLater(timeout=timeout, error=error, answer=answer)
+    unknown = DeliveryUnknown(
+        f"no confirm came for message {timeout.message.id!r:.80} to {timeout.destination!r:.80}"
+    )
+    return RetryLater(timeout=timeout, error=unknown, answer=answer)
+
+
+def fields_of(event: str, timeout: Timeout) -> dict[str, object]:
+    """Return the fields of a log line about *timeout*."""
+    return {
+        "event": event,
+        "message_id": timeout.message.id,
+        "timeout_id": timeout.id,
+        "destination": timeout.destination,
+        "attempt": timeout.attempts + 1,
+    }
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchMeter:
+    """Counts results under names that begin with *prefix*."""
+
+    telemetry: Telemetry
+    prefix: str
+
+    def count(self, result: BatchResult) -> None:
+        """Count the messages of *result* that are no longer stored."""
+        self.add("dispatched", len(result.dispatched))
+        self.add("failed", len(result.failed))
+
+    def add(self, outcome: str, amount: int) -> None:
+        """Count *amount* messages with one *outcome*."""
+        if amount:
+            self.telemetry.count(f"{self.prefix}_{outcome}", amount)
+
+    def late(self, at: Micros, due: Micros) -> None:
+        """Note that a message of *due* was dispatched at the instant *at*."""
+        self.telemetry.value("lateness_seconds", (at - due) / 1_000_000)
