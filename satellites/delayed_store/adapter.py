@@ -10,7 +10,6 @@ from typing import Any, Final
 from timeoutmgr.contracts import (
     Answered,
     Clock,
-    DeadLetters,
     DelayedMessageStore,
     FetchesInBatches,
     HasStoreClock,
@@ -46,9 +45,9 @@ from timeoutmgr.satellites.delivery.dispatch import (
 from timeoutmgr.satellites.delivery.forwarder import Forwarder
 from timeoutmgr.satellites.delivery.message import back_off, delivered
 from timeoutmgr.satellites.delivery.overlap import finish
-from timeoutmgr.satellites.delivery.undeliverable import Undeliverable
 from timeoutmgr.sender.sender import SessionPool
 from timeoutmgr.telemetry import Telemetry
+from timeoutmgr.transport.delivery_policy import PLAIN_FORWARDING, ForwardingPolicy, Undeliverable
 from timeoutmgr.transport.work import notify_best_effort
 
 logger = logging.getLogger(__name__)
@@ -208,7 +207,7 @@ class DispatchDue:
     dispatch: OutageBreaker
     recovery: RateBreaker
     turn: AbstractContextManager[Any]
-    dead_letters: DeadLetters | None = None
+    policy: ForwardingPolicy = PLAIN_FORWARDING
     alone: int = 0
     """How many messages to take one by one: among them is one that made a batch fail."""
 
@@ -261,7 +260,7 @@ class DispatchDue:
         return BatchDispatch(
             endpoint=self.endpoint,
             error_queue=self.error_queue,
-            forwarder=Forwarder(self.attempts, self.limits, self.dead_letters),
+            forwarder=Forwarder(self.attempts, self.limits, self.policy),
             points=_POINTS,
         )
 

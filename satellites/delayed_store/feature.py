@@ -79,7 +79,7 @@ class DelayedDelivery:
             telemetry=context.telemetry,
             ready=start.ready,
             wake=poller.wake,
-            dead_letters=context.dead_letters,
+            policy=context.delivery.forwarding,
             senders=SenderClocks(lambda: poller.offset, context.clock, context.telemetry),
         )
         breaker = context.breakers.over_outages(
@@ -130,7 +130,7 @@ class DelayedDelivery:
                 "DelayedRecovery", ours.maximum_recovery_failures_per_second, RECOVERY_SENTENCE
             ),
             turn=Lock(),
-            dead_letters=context.dead_letters,
+            policy=context.delivery.forwarding,
         )
         # Where all is one transaction and one may write at a time, a second lane would only wait.
         is_one_writer = (

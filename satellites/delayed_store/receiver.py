@@ -7,7 +7,6 @@ from typing import Final
 
 from timeoutmgr.contracts import (
     Clock,
-    DeadLetters,
     RepeatKind,
     SendResult,
     Timeout,
@@ -39,6 +38,7 @@ from timeoutmgr.satellites.timeout_manager.sender_clocks import SenderClocks
 from timeoutmgr.satellites.timeout_manager.timeouts import Wake, read_timeout, read_wake
 from timeoutmgr.satellites.timeout_manager.wake_limit import WakeLimit
 from timeoutmgr.telemetry import Telemetry
+from timeoutmgr.transport.delivery_policy import PLAIN_FORWARDING, ForwardingPolicy
 from timeoutmgr.transport.work import Work
 
 from .adapter import Batches
@@ -71,7 +71,7 @@ class StoreDelayed:
     telemetry: Telemetry
     ready: Callable[[], None]
     wake: Callable[[Micros], None]
-    dead_letters: DeadLetters | None = None
+    policy: ForwardingPolicy = PLAIN_FORWARDING
     senders: SenderClocks | None = None
     wake_limit: WakeLimit = field(default_factory=WakeLimit)
     wake_log: ChannelLog = field(default_factory=lambda: ChannelLog("wakes"))
@@ -164,7 +164,7 @@ class StoreDelayed:
         return BatchDispatch(
             endpoint=self.endpoint,
             error_queue=self.error_queue,
-            forwarder=Forwarder(self.attempts, self.limits, self.dead_letters),
+            forwarder=Forwarder(self.attempts, self.limits, self.policy),
             points=_POINTS,
         )
 

@@ -11,11 +11,11 @@ from timeoutmgr.errors import DeliveryFailed, DeliveryUnknown
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.telemetry import Telemetry
+from timeoutmgr.transport.delivery_policy import Undeliverable
 from timeoutmgr.transport.error_queue import ErrorQueue, SendAnswer
 from timeoutmgr.transport.work import IsolatedSends, send_each, start_each
 
 from .forwarder import Forwarder
-from .undeliverable import Undeliverable
 
 logger = logging.getLogger(__name__)
 
@@ -107,11 +107,11 @@ class BatchDispatch:
         result = BatchResult(
             at=at,
             dispatched=sent.taken,
-            failed=[*sent.dead, *moved],
+            failed=[*sent.settled, *moved],
             retries=[
                 *(_not_taken(one, answer) for one, answer in sent.again),
                 *kept,
-                *(_without_place(one) for one in sent.later),
+                *(_without_place(one) for one in sent.postponed),
             ],
         )
         locked.close(result)
@@ -167,7 +167,7 @@ def _not_moved(one: Undeliverable, error_queue: str, answer: SendAnswer) -> Retr
 
 
 def _without_place(one: Undeliverable) -> RetryLater:
-    error = DeliveryFailed(f"{one.error}; and its dead letter has no place yet")
+    error = DeliveryFailed(f"{one.error}; and there is no place for it yet")
     return RetryLater(timeout=one.timeout, error=error, is_undeliverable=True)
 
 

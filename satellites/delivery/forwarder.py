@@ -1,25 +1,28 @@
-"""Due messages on their way on, by the rules of the dead-letter queues where there are any."""
+"""Due messages before and after their sends, by the endpoint's forwarding policy."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from timeoutmgr.contracts import DeadLetters, SendResult, Timeout
+from timeoutmgr.contracts import Timeout
 from timeoutmgr.errors import InvalidMessage, TimeoutManagerError
 from timeoutmgr.message.instants import Micros, to_wire
-from timeoutmgr.message.message import Message, Outgoing
+from timeoutmgr.message.message import Outgoing
 from timeoutmgr.message.validation import Limits, check_destination
+from timeoutmgr.transport.delivery_policy import (
+    PLAIN_FORWARDING,
+    ForwardingPolicy,
+    Undeliverable,
+)
 from timeoutmgr.transport.error_queue import SendAnswer
 from timeoutmgr.transport.work import IsolatedSends
 
-from .dead_letters import dead_letter_each, note_confirmed
 from .message import delivered, waited
 from .results import SendOutcome, classify_results
-from .undeliverable import Undeliverable
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedBatch:
-    """A batch before it is sent: what goes, and what must not be passed on any more."""
+    """A batch before its sends; *stopped* messages must not be passed on."""
 
     timeouts: Sequence[Timeout]
     outgoing: Sequence[Outgoing]
@@ -28,14 +31,14 @@ class PreparedBatch:
 
 @dataclass(frozen=True, slots=True)
 class Forwarder:
-    """What comes before and after the sending of a batch; a message is refused *attempts* times.
+    """The work before and after the sends of a batch; a message is refused *attempts* times.
 
-    *limits* say where a message may go: a row may be older than they are, or a stranger's.
+    *limits* say where a message may go: a row may be older than they are, or from a stranger.
     """
 
     attempts: int
     limits: Limits
-    dead_letters: DeadLetters | None = None
+    policy: ForwardingPolicy = PLAIN_FORWARDING
 
     def prepare(self, timeouts: Sequence[Timeout], at: Micros) -> PreparedBatch:
         """Return *timeouts* as they are to be sent at the instant *at*."""
@@ -44,12 +47,12 @@ class Forwarder:
         outgoing: list[Outgoing] = []
         stopped: list[Undeliverable] = []
         for one in timeouts:
-            message, why = delivered(one, stamp), self._refusal(one)
-            if why is not None:
-                stopped.append(Undeliverable(one, message, why))
+            message, error = delivered(one, stamp), self._refusal(one)
+            if error is not None:
+                stopped.append(Undeliverable(one, message, error))
                 continue
             prepared.append(one)
-            outgoing.append(Outgoing(one.destination, self._passed_on(message)))
+            outgoing.append(Outgoing(one.destination, self.policy.forwarded(message)))
         return PreparedBatch(prepared, outgoing, stopped)
 
     def _refusal(self, timeout: Timeout) -> TimeoutManagerError | None:
@@ -58,30 +61,22 @@ class Forwarder:
             check_destination(timeout.destination, self.limits)
         except InvalidMessage as error:
             return error
-        if self.dead_letters is None:
-            return None
-        return self.dead_letters.refusal(timeout.message, waited(timeout.attempts))
+        return self.policy.refusal(timeout.message, waited(timeout.attempts))
 
     def classify(
         self, prepared: PreparedBatch, results: Sequence[SendAnswer], work: IsolatedSends
     ) -> SendOutcome:
-        """Return what became of a batch by the *results* of its sending.
+        """Return a batch by the *results* of its sends.
 
-        What arrived is noted, and what leaves a dead letter is buried; ``failed`` is then what
-        belongs into the error queue.
+        The policy notes the results, and settles undeliverable messages where it can; ``failed``
+        messages then belong into the error queue.
         """
         found = classify_results(prepared.timeouts, prepared.outgoing, results, self.attempts)
-        failed = [*prepared.stopped, *found.failed]
-        if self.dead_letters is None:
-            return replace(found, failed=failed)
-        confirmed = [
-            sent
-            for sent, result in zip(prepared.outgoing, results, strict=True)
-            if result is SendResult.CONFIRMED
-        ]
-        note_confirmed(self.dead_letters, confirmed, work)
-        buried = dead_letter_each(self.dead_letters, failed, work)
-        return replace(found, failed=buried.others, dead=buried.dead, later=buried.later)
-
-    def _passed_on(self, message: Message) -> Message:
-        return message if self.dead_letters is None else self.dead_letters.passed_on(message)
+        self.policy.sent(prepared.outgoing, results, work)
+        settlement = self.policy.settle([*prepared.stopped, *found.failed], work)
+        return replace(
+            found,
+            failed=settlement.others,
+            settled=settlement.settled,
+            postponed=settlement.postponed,
+        )

@@ -1,4 +1,4 @@
-"""What became of a batch that was sent: taken, undeliverable for good, or to be tried again."""
+"""The results of a sent batch: taken, undeliverable, or to be tried again."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -6,23 +6,23 @@ from dataclasses import dataclass, field
 from timeoutmgr.contracts import SendResult, Timeout
 from timeoutmgr.errors import DeliveryFailed, InvalidMessage, Unroutable
 from timeoutmgr.message.message import Outgoing
+from timeoutmgr.transport.delivery_policy import Undeliverable
 from timeoutmgr.transport.error_queue import SendAnswer
-
-from .undeliverable import Undeliverable
 
 
 @dataclass(frozen=True, slots=True)
 class SendOutcome:
-    """A batch by what became of each, in its order.
+    """A batch by the results of its sends, in its order.
 
-    *dead* has left a dead letter; *later* is to leave one, for which there is no place now.
+    *settled* messages are undeliverable and need nothing more; *postponed* messages are
+    undeliverable too, and stay stored until there is a place for them.
     """
 
     taken: list[Timeout] = field(default_factory=list)
     failed: list[Undeliverable] = field(default_factory=list)
     again: list[tuple[Timeout, SendAnswer]] = field(default_factory=list)
-    dead: list[Undeliverable] = field(default_factory=list)
-    later: list[Undeliverable] = field(default_factory=list)
+    settled: list[Undeliverable] = field(default_factory=list)
+    postponed: list[Undeliverable] = field(default_factory=list)
 
 
 def classify_results(
@@ -33,9 +33,9 @@ def classify_results(
 ) -> SendOutcome:
     """Sort *timeouts*, sent as *outgoing*, by their *results*.
 
-    What no transport can carry and what has no destination is undeliverable at once; what was
-    refused, at the last of *attempts*. Where no answer came nothing is known, and it is to be
-    tried again however often.
+    A message without a destination, or that no transport can carry, is undeliverable at once; a
+    refused message is at the last of *attempts*. A message without an answer may have arrived: it
+    is tried again, however often.
     """
     found = SendOutcome()
     for timeout, sent, result in zip(timeouts, outgoing, results, strict=True):

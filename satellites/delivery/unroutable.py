@@ -8,7 +8,7 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from timeoutmgr.contracts import Clock, DeadLetters, Timeout
+from timeoutmgr.contracts import Clock, Timeout
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import (
     InvalidMessage,
@@ -23,13 +23,16 @@ from timeoutmgr.message.message import Outgoing, Received
 from timeoutmgr.message.validation import Limits, check_destination
 from timeoutmgr.native.levels import read_routing_key
 from timeoutmgr.telemetry import Telemetry
+from timeoutmgr.transport.delivery_policy import (
+    PLAIN_FORWARDING,
+    ForwardingPolicy,
+    Undeliverable,
+)
 from timeoutmgr.transport.error_queue import ErrorQueue
 from timeoutmgr.transport.work import Work, send_each
 
-from .dead_letters import dead_letter_each
 from .dispatch import move_to_error_queue
 from .results import classify_results
-from .undeliverable import Undeliverable
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +51,7 @@ class SettleUnroutable:
     limits: Limits
     clock: Clock
     telemetry: Telemetry
-    dead_letters: DeadLetters | None = None
+    policy: ForwardingPolicy = PLAIN_FORWARDING
 
     def __call__(self, batch: Sequence[Received], work: Work) -> None:
         """Settle each of *batch*; raises where it must come back."""
@@ -67,7 +70,7 @@ class SettleUnroutable:
         failed += found.failed
         self.telemetry.count("unroutable", len(failed))
         try:
-            self._to_error_queue(self._not_buried(failed, work), at, work)
+            self._to_error_queue(self._not_settled(failed, work), at, work)
         except (StorageUnavailable, TransportUnavailable):
             # What was sent on must not come back, and be sent again, with what has no place now.
             undone = {one.message.id for one in failed}
@@ -105,15 +108,13 @@ class SettleUnroutable:
             return error
         return None
 
-    def _not_buried(self, failed: list[Undeliverable], work: Work) -> list[Undeliverable]:
-        if self.dead_letters is None:
-            return failed
-        buried = dead_letter_each(self.dead_letters, failed, work)
-        if buried.later:
+    def _not_settled(self, failed: list[Undeliverable], work: Work) -> list[Undeliverable]:
+        settlement = self.policy.settle(failed, work)
+        if settlement.postponed:
             raise StorageUnavailable(
-                f"the dead letters of {len(buried.later)} unroutable messages have no place now"
+                f"{len(settlement.postponed)} unroutable messages have no place now"
             )
-        return buried.others
+        return settlement.others
 
     def _to_error_queue(self, failed: list[Undeliverable], at: Micros, work: Work) -> None:
         error_queue = ErrorQueue(self.error_queue, self.endpoint, at)

@@ -7,7 +7,6 @@ from typing import Final
 
 from timeoutmgr.contracts import (
     Clock,
-    DeadLetters,
     HasStoreClock,
     Key,
     LeavesKeys,
@@ -35,8 +34,8 @@ from timeoutmgr.satellites.delivery.dispatch import (
 from timeoutmgr.satellites.delivery.forwarder import Forwarder
 from timeoutmgr.satellites.delivery.message import back_off
 from timeoutmgr.satellites.delivery.overlap import DispatchSteps, OverlappedDispatch, finish
-from timeoutmgr.satellites.delivery.undeliverable import Undeliverable
 from timeoutmgr.telemetry import Telemetry
+from timeoutmgr.transport.delivery_policy import PLAIN_FORWARDING, ForwardingPolicy, Undeliverable
 from timeoutmgr.transport.work import Work
 
 ORDERS: Final = 8
@@ -72,7 +71,7 @@ class DispatchTimeouts:
     limits: Limits
     clock: Clock
     telemetry: Telemetry
-    dead_letters: DeadLetters | None = None
+    policy: ForwardingPolicy = PLAIN_FORWARDING
     move_many: Move | None = None
     """What dispatches without a visit to this process, in ``transaction_scope``."""
     ahead: Micros = 0
@@ -151,7 +150,7 @@ class DispatchTimeouts:
         return BatchDispatch(
             endpoint=self.store.endpoint,
             error_queue=self.error_queue,
-            forwarder=Forwarder(ATTEMPTS, self.limits, self.dead_letters),
+            forwarder=Forwarder(ATTEMPTS, self.limits, self.policy),
             points=_POINTS,
         )
 

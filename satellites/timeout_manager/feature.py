@@ -232,7 +232,7 @@ def _dispatch_step(context: FeatureContext, store: TimeoutStore) -> DispatchTime
         limits=settings.limits,
         clock=context.clock,
         telemetry=context.telemetry,
-        dead_letters=context.dead_letters,
+        policy=context.delivery.forwarding,
         move_many=_mover(context, store),
         ahead=LEAD,
     )
@@ -284,9 +284,10 @@ def _housekeeping(
 def _mover(context: FeatureContext, store: TimeoutStore) -> Move | None:
     """Return the move of messages inside the database that has both *store* and queues.
 
-    None if they are not in one database, or if the dead-letter queues must see each message.
+    None if they are not in one database, or if a policy must see each message.
     """
-    in_one = context.mode is TransactionMode.TRANSACTION_SCOPE and context.dead_letters is None
+    sees_each = context.delivery.forwarding.sees_each_message
+    in_one = context.mode is TransactionMode.TRANSACTION_SCOPE and not sees_each
     if not (in_one and isinstance(context.transport, KeepsRows) and isinstance(store, MovesRows)):
         return None
     rows = context.transport.message_rows()

@@ -48,7 +48,7 @@ EFFECTS: Final = {
     ),
     *("insert_keys", "insert_rows", "close_keys", "lapse", "send_each", "move_to_error_queue"),
     # dead letters
-    *("dead_letter", "try_send", "place", "keep", "acknowledge", "arrived", "journal"),
+    *("dead_letter", "divert", "try_send", "place", "keep", "acknowledge", "arrived", "journal"),
     *("before_sending", "after_sending", "save"),
     *("notify", "put", "take", "lease_rows", "free_dead_owners", "create_table", "create_index"),
 }

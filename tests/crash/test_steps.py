@@ -16,7 +16,8 @@ STEPS: Final = (
     "satellites/poller.py",
     *(f"satellites/timeout_manager/{name}.py" for name in ("timeouts", "dispatcher")),
     *(f"satellites/delayed_store/{name}.py" for name in ("receiver", "adapter")),
-    *(f"satellites/delivery/{name}.py" for name in ("dispatch", "dead_letters", "unroutable")),
+    *(f"satellites/delivery/{name}.py" for name in ("dispatch", "unroutable")),
+    *(f"timeoutmgr/deadletter/{name}_policy.py" for name in ("session", "dispatch", "pump")),
     *(f"timeoutmgr/deadletter/{name}.py" for name in ("manager", "service", "acknowledgements")),
     *(f"timeoutmgr/sender/{name}.py" for name in ("sender", "window")),
     "timeoutmgr/endpoint/handlers.py",
@@ -63,23 +64,24 @@ _IN_PROCESS = "what it notifies is in this process, and dies with it"
 _PARTS = "parts of one insert, in one transaction: a crash undoes all of them"
 
 _PUMP = "timeoutmgr/transport/pump.py"
+_PUMP_POLICY = "timeoutmgr/deadletter/pump_policy.py"
 _RECEIVER = "timeoutmgr/transport/sql/receiver.py"
 _STORE = "persistence/sql"
 
 ALLOWED: Final = {
     ("satellites/delayed_store/receiver.py:_put", "put", "put"): _IN_STEP,
     ("satellites/delivery/dispatch.py:__call__", "move", "close"): _REFUSED,
-    ("satellites/delivery/dead_letters.py:_bury", "dead_letter", "dead_letter"): _NOT_BURIED,
-    ("satellites/delivery/dead_letters.py:_bury", "send_each", "dead_letter"): _NOT_BURIED,
-    ("satellites/delivery/dead_letters.py:_bury", "notify", "dead_letter"): _ALONE,
-    ("timeoutmgr/endpoint/handlers.py:finish", "send", "after_sending"): _CALLED,
-    (f"{_PUMP}:_place_dead_letter", "ack", "dead_letter"): _MODE_NONE,
-    (f"{_PUMP}:_place_dead_letter", "dead_letter", "dead_letter"): _NOT_BURIED,
-    (f"{_PUMP}:_place_dead_letter", "try_send", "dead_letter"): _NOT_BURIED,
-    (f"{_PUMP}:pump_once", "dead_letter", "ack"): _NOT_BURIED,
-    (f"{_PUMP}:pump_once", "try_send", "ack"): _NOT_BURIED,
-    (f"{_PUMP}:_replace", "dead_letter", "send"): _NOT_BURIED,
-    (f"{_PUMP}:_replace", "try_send", "send"): _NOT_BURIED,
+    ("timeoutmgr/deadletter/dispatch_policy.py:_place", "dead_letter", "dead_letter"): _NOT_BURIED,
+    ("timeoutmgr/deadletter/dispatch_policy.py:_place", "send_each", "dead_letter"): _NOT_BURIED,
+    ("timeoutmgr/deadletter/dispatch_policy.py:_place", "notify", "dead_letter"): _ALONE,
+    (f"{_PUMP_POLICY}:send", "send", "after_sending"): _CALLED,
+    (f"{_PUMP_POLICY}:divert", "dead_letter", "ack"): _NOT_BURIED,
+    (f"{_PUMP_POLICY}:divert", "try_send", "ack"): _NOT_BURIED,
+    (f"{_PUMP}:_move_to_error", "ack", "divert"): _MODE_NONE,
+    (f"{_PUMP}:_move_to_error", "divert", "divert"): _NOT_BURIED,
+    (f"{_PUMP}:_move_to_error", "release", "divert"): _GIVEN_BACK,
+    (f"{_PUMP}:pump_once", "divert", "ack"): _NOT_BURIED,
+    (f"{_PUMP}:_replace", "divert", "send"): _NOT_BURIED,
     ("satellites/delayed_store/adapter.py:_give_up", "move_to_error_queue", "close"): _REFUSED,
     (
         "satellites/delayed_store/adapter.py:_defer",
@@ -92,11 +94,9 @@ ALLOWED: Final = {
     (f"{_PUMP}:pump_once", "ack", "ack"): _MODE_NONE,
     (f"{_PUMP}:_replace", "ack", "send"): _MODE_NONE,
     (f"{_PUMP}:_leave", "ack", "release"): _GIVEN_BACK,
-    (f"{_PUMP}:_leave", "dead_letter", "release"): _GIVEN_BACK,
+    (f"{_PUMP}:_leave", "divert", "release"): _GIVEN_BACK,
     (f"{_PUMP}:_leave", "release", "release"): _GIVEN_BACK,
-    (f"{_PUMP}:_leave", "try_send", "release"): _GIVEN_BACK,
     (f"{_PUMP}:pump_once", "release", "ack"): _GIVEN_BACK,
-    (f"{_PUMP}:_place_dead_letter", "release", "dead_letter"): _GIVEN_BACK,
     (f"{_PUMP}:_replace", "release", "send"): _GIVEN_BACK,
     (f"{_RECEIVER}:_lease", "free_dead_owners", "free_dead_owners"): _WITHIN,
     (f"{_RECEIVER}:_lease_rows", "free_dead_owners", "lease_rows"): _WITHIN,

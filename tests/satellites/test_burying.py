@@ -14,6 +14,7 @@ from tests.support.store import ScriptedStore
 from timeoutmgr.contracts import SendResult, TimeoutState, TransactionMode
 from timeoutmgr.deadletter import MessageClass, StoredCopy
 from timeoutmgr.deadletter import delivery_headers as marks
+from timeoutmgr.deadletter.dispatch_policy import DeadLetterForwarding
 from timeoutmgr.deadletter.quotas import Quotas
 from timeoutmgr.message.validation import Limits
 from timeoutmgr.satellites.control import chunk_message
@@ -36,7 +37,7 @@ class Desk:
             limits=Limits(),
             clock=self.clock,
             telemetry=Counters(),
-            dead_letters=self.graveyard.desk,
+            policy=DeadLetterForwarding(self.graveyard.desk),
         )
 
     def put(self, message_id: str, destination: str, **given: str) -> None:

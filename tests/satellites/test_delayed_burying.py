@@ -18,6 +18,7 @@ from tests.support.ports import FakeReceiver, FakeTransport
 from timeoutmgr.contracts import SendResult, Timeout, TransactionMode
 from timeoutmgr.deadletter import DeliveryOptions, MessageClass, NodeQueue
 from timeoutmgr.deadletter import delivery_headers as marks
+from timeoutmgr.deadletter.dispatch_policy import DeadLetterForwarding
 from timeoutmgr.deadletter.quotas import Quotas
 from timeoutmgr.errors import NodeFull, StorageUnavailable
 from timeoutmgr.message.message import Outgoing
@@ -58,7 +59,7 @@ class Desk:
                 "recovery", per_second=1, on_trigger=lambda _error: None, clock=self.clock
             ),
             turn=threading.Lock(),
-            dead_letters=self.graveyard.desk,
+            policy=DeadLetterForwarding(self.graveyard.desk),
         )
         self.arriving = StoreDelayed(
             batches=batches,
@@ -70,7 +71,7 @@ class Desk:
             telemetry=self.telemetry,
             ready=lambda: None,
             wake=lambda _due: None,
-            dead_letters=self.graveyard.desk,
+            policy=DeadLetterForwarding(self.graveyard.desk),
         )
 
     def dispatch(self, *timeouts: Timeout) -> None:

@@ -10,7 +10,8 @@ import pytest
 from tests.support.clock import START, FakeClock
 from tests.support.makers import SECOND, a_message, a_received
 from tests.support.ports import FakeReceiver, FakeTransport
-from timeoutmgr.contracts import DeadLetterResult, DeadLetters, SendResult, TransactionMode
+from timeoutmgr.contracts import DeadLetterResult, SendResult, TransactionMode
+from timeoutmgr.deadletter.dispatch_policy import DeadLetterForwarding
 from timeoutmgr.errors import StorageUnavailable, TransportUnavailable
 from timeoutmgr.message.headers import PROBE
 from timeoutmgr.message.instants import to_wire
@@ -20,6 +21,7 @@ from timeoutmgr.native.levels import routing_key
 from timeoutmgr.native.names import UNROUTABLE
 from timeoutmgr.satellites import SettleUnroutable
 from timeoutmgr.testing import RecordingTelemetry
+from timeoutmgr.transport.delivery_policy import PLAIN_FORWARDING, ForwardingPolicy
 from timeoutmgr.transport.work import Work
 
 
@@ -27,7 +29,7 @@ class Bench:
     """The step over a simulated broker, where ``billing`` exists and nothing else."""
 
     def __init__(
-        self, dead_letters: DeadLetters | None = None, limits: Limits | None = None
+        self, policy: ForwardingPolicy = PLAIN_FORWARDING, limits: Limits | None = None
     ) -> None:
         self.transport = FakeTransport("billing")
         self.telemetry = RecordingTelemetry()
@@ -37,7 +39,7 @@ class Bench:
             limits=limits or Limits(),
             clock=FakeClock(),
             telemetry=self.telemetry,
-            dead_letters=dead_letters,
+            policy=policy,
         )
 
     def settle(self, *batch: Received) -> None:
@@ -147,9 +149,13 @@ class Graves:
         return self._answer()
 
 
+def forwarding(graves: Graves) -> ForwardingPolicy:
+    return DeadLetterForwarding(graves)  # type: ignore[arg-type]  # only what the step asks for
+
+
 def settle_with(answer: Callable[[], DeadLetterResult | None]) -> tuple[Bench, Graves]:
     graves = Graves(answer)
-    bench = Bench(graves)  # type: ignore[arg-type]  # only what the step asks for
+    bench = Bench(forwarding(graves))
     bench.settle(out_of_the_levels(a_message("m1")))
     return bench, graves
 
@@ -180,7 +186,7 @@ def test_a_forwarded_message_does_not_return_with_messages_that_have_no_queue() 
     def away() -> DeadLetterResult:
         raise StorageUnavailable("the database is away")
 
-    bench = Bench(Graves(away))  # type: ignore[arg-type]  # only what the step asks for
+    bench = Bench(forwarding(Graves(away)))
 
     with pytest.raises(StorageUnavailable):
         bench.settle(

@@ -8,9 +8,11 @@ from tests.support.clock import FakeClock
 from tests.support.makers import a_message
 from tests.support.ports import FakeTransport
 from timeoutmgr.contracts import DeadLetters, SendResult, Transaction
+from timeoutmgr.deadletter.session_policy import DeadLetterSending
 from timeoutmgr.errors import TransportUnavailable, Unroutable
 from timeoutmgr.message.message import Outgoing
 from timeoutmgr.sender.sender import Sender, SessionPool
+from timeoutmgr.transport.delivery_policy import PLAIN_SENDING
 
 
 def to_billing(*ids: str) -> list[Outgoing]:
@@ -18,7 +20,8 @@ def to_billing(*ids: str) -> list[Outgoing]:
 
 
 def sender(transport: FakeTransport, dead_letters: DeadLetters | None = None) -> Sender:
-    return Sender(SessionPool(transport), FakeClock(), dead_letters)
+    policy = PLAIN_SENDING if dead_letters is None else DeadLetterSending(dead_letters)
+    return Sender(SessionPool(transport), FakeClock(), policy)
 
 
 def test_a_window_sends_each_message_at_once_if_the_session_can() -> None:

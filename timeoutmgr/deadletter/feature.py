@@ -10,11 +10,14 @@ from typing import Final
 
 from timeoutmgr.database import as_database, one_connection_serves
 from timeoutmgr.deadletter.acknowledgements import ACKNOWLEDGEMENTS, SettleStoredCopies
+from timeoutmgr.deadletter.dispatch_policy import DeadLetterForwarding
 from timeoutmgr.deadletter.levels import AcceptedMessages, JournalingRules
 from timeoutmgr.deadletter.manager import QueueManager
 from timeoutmgr.deadletter.native import CollectDead
+from timeoutmgr.deadletter.pump_policy import DeadLetterFailures, DeadLetterHandling
 from timeoutmgr.deadletter.quotas import NODE_BYTES, Quotas
 from timeoutmgr.deadletter.service import DeadLetterService
+from timeoutmgr.deadletter.session_policy import DeadLetterSending
 from timeoutmgr.deadletter.store import DeadLetterStore, checked_node
 from timeoutmgr.deadletter.sweeper import Sweeper
 from timeoutmgr.errors import ConfigurationError, SchemaMissing
@@ -22,6 +25,7 @@ from timeoutmgr.features.feature import FIRST, FeatureContext, FeatureSettings, 
 from timeoutmgr.features.parts import FeatureParts, Satellite
 from timeoutmgr.message.expiry import Expiry
 from timeoutmgr.message.validation import names_of
+from timeoutmgr.transport.delivery_policy import DeliveryPolicies
 from timeoutmgr.transport.pump import Consumption, Outage
 
 SENTENCE: Final = (
@@ -138,24 +142,31 @@ class DeadLetterQueues:
         return QueueManager(store=store, node=self.node, quotas=self.quotas)
 
     def set_up(self, context: FeatureContext) -> FeatureParts:
-        """Return the desk, the satellites of control messages and the sweep."""
+        """Return the policies of dead letters, the satellites of control messages and the sweep."""
         settings = context.settings
         manager = replace(self.opened(settings), telemetry=context.telemetry)
         queue = settings.transport.database
         joins = queue is not None and one_connection_serves(
             as_database(queue).url, manager.store.database.url
         )
+        dead_letters = DeadLetterService(
+            manager=manager,
+            endpoint=settings.name,
+            rules=self.rules,
+            clock=context.clock,
+            telemetry=context.telemetry,
+            limits=settings.limits,
+            joins=joins,
+            journaled=frozenset(self.journaled),
+            takes=AcceptedMessages(self.takes),
+        )
         return FeatureParts(
-            dead_letters=DeadLetterService(
-                manager=manager,
-                endpoint=settings.name,
-                rules=self.rules,
-                clock=context.clock,
-                telemetry=context.telemetry,
-                limits=settings.limits,
-                joins=joins,
-                journaled=frozenset(self.journaled),
-                takes=AcceptedMessages(self.takes),
+            dead_letters=dead_letters,
+            delivery=DeliveryPolicies(
+                sending=DeadLetterSending(dead_letters),
+                handling=DeadLetterHandling(dead_letters),
+                forwarding=DeadLetterForwarding(dead_letters),
+                failures=DeadLetterFailures(dead_letters, context.telemetry),
             ),
             expiry=self.expiry,
             installed=(InstalledNode(manager),),

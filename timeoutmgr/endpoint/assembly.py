@@ -87,7 +87,7 @@ class AssembledEndpoint:
             sender=self.sender,
             manager_address=features.manager_address,
             direct=features.direct,
-            dead_letters=features.dead_letters,
+            policy=features.policies.sending,
             missing_schema=self.missing_schema,
         )
 
@@ -134,7 +134,7 @@ def assemble(settings: EndpointSettings) -> AssembledEndpoint:
     sender = Sender(
         pool,
         settings.clock,
-        features.dead_letters,
+        features.policies.sending,
         features.missing_destinations or _missing_queues,
         has_clock=settings.transport.database is not None and not composer.goes_by_host,
     )
@@ -168,9 +168,7 @@ def _set_up(
     parts: dict[str, FeatureParts] = {}
     for feature in sorted(features, key=lambda feature: feature.priority):
         found = merged(parts)
-        context = replace(
-            context, dead_letters=found.dead_letters, stored_delays=found.stored_delays
-        )
+        context = replace(context, delivery=found.policies, stored_delays=found.stored_delays)
         parts[feature.name] = feature.set_up(context)
     return merged({**parts, "external timeout manager": external})
 
@@ -232,7 +230,7 @@ def _composer(settings: EndpointSettings, features: FeatureParts) -> Composer:
         delays=features.delays,
         cancellable_delays=features.cancellable_delays,
         remembering_delays=features.remembering_delays,
-        dead_letters=features.dead_letters,
+        policy=features.policies.sending,
         goes_by_host=isinstance(features.store, ChoosesClock) and features.store.goes_by_host,
     )
 
@@ -261,7 +259,7 @@ def _handlers(
                 require_queues=sender.require_queues
                 if settings.check_destinations
                 else lambda _queues: None,
-                dead_letters=features.dead_letters,
+                policy=features.policies.handling,
                 expiry=features.expiry or Expiry(),
             ),
             policy=policy,

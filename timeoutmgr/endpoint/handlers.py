@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from sqlalchemy.exc import SQLAlchemyError
 
-from timeoutmgr.contracts import Clock, ConflictName, DeadLetters, OnConflict
+from timeoutmgr.contracts import Clock, ConflictName, OnConflict
 from timeoutmgr.contracts.callables import unrun
-from timeoutmgr.crashpoints import reach
 from timeoutmgr.database import as_connection
 from timeoutmgr.database.failures import fails_again
 from timeoutmgr.errors import (
@@ -30,6 +29,7 @@ from timeoutmgr.message.validation import decode_body
 from timeoutmgr.resilience.recovery import RecoverabilitySettings, delayed_retries, retry_delay
 from timeoutmgr.sender.composer import Composer, DelayClock, SendOptions, Sent
 from timeoutmgr.telemetry import Telemetry
+from timeoutmgr.transport.delivery_policy import PLAIN_HANDLING, HandlingPolicy
 from timeoutmgr.transport.work import Work
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class HandlerContext:
         queue: str,
         work: Work,
         require_queues: RequireQueues,
-        dead_letters: DeadLetters | None = None,
+        policy: HandlingPolicy = PLAIN_HANDLING,
     ) -> None:
         self.message: Final[Message] = received.message
         self.message_type: Final = message_type
@@ -84,7 +84,7 @@ class HandlerContext:
         self._queue = queue
         self._work = work
         self._require_queues = require_queues
-        self._dead_letters = dead_letters
+        self._policy = policy
         self._outgoing: list[Outgoing | ClearOrder] = []
         self._delayed_for: list[str] = []
         self._session: Session | None = None
@@ -232,15 +232,7 @@ class HandlerContext:
         outgoing = [
             each.outgoing() if isinstance(each, ClearOrder) else each for each in self._outgoing
         ]
-        if self._dead_letters is None:
-            self._work.send(outgoing)
-            return
-        self._dead_letters.before_sending(outgoing, self._work.transaction)
-        reach("handler.source_keeps")
-        self._work.send(outgoing)
-        answers = self._dead_letters.after_sending(outgoing, self._work.transaction)
-        reach("handler.arrivals_noted")
-        self._work.notify(answers)
+        self._policy.send(outgoing, self._work)
 
     def _keep(self, timeout_id: str, saga_id: str | None) -> None:
         """Exempt *timeout_id* from this handler's earlier orders to clear *saga_id*."""
@@ -279,7 +271,7 @@ class HandlerStep:
     clock: Clock
     telemetry: Telemetry
     require_queues: RequireQueues = lambda _queues: None
-    dead_letters: DeadLetters | None = None
+    policy: HandlingPolicy = PLAIN_HANDLING
     expiry: Expiry = field(default_factory=Expiry)
 
     def __call__(self, batch: Sequence[Received], work: Work) -> None:
@@ -289,9 +281,7 @@ class HandlerStep:
 
     def _handle(self, received: Received, work: Work) -> None:
         if self._expired(received.message):
-            if self.dead_letters is not None and self.dead_letters.expires_with_trace(
-                received.message
-            ):
+            if self.policy.traces_expired(received.message):
                 raise ReceivedTooLate(
                     f"message {received.message.id!r:.80} was received too late: its time to be "
                     "received was over"
@@ -308,10 +298,9 @@ class HandlerStep:
             )
             self.telemetry.count("expired_on_receipt")
             return
-        if self.dead_letters is not None:
-            misfit = self.dead_letters.misfit(received.message, self.queue)
-            if misfit is not None:
-                raise misfit
+        refusal = self.policy.refusal(received.message, self.queue)
+        if refusal is not None:
+            raise refusal
         message_type, found = self._find(received.message)
         try:
             body = decode_body(received.message.body, received.message.content_type)
@@ -324,15 +313,13 @@ class HandlerStep:
             self.queue,
             work,
             self.require_queues,
-            self.dead_letters,
+            self.policy,
         )
         with _as_a_failure_of_its_message(work):
             for handler in found:
                 _call(handler, body, context)
         context.finish()
-        if self.dead_letters is not None:
-            reach("handler.finished")
-            work.notify(self.dead_letters.received(received.message, self.queue, work.transaction))
+        self.policy.handled(received.message, self.queue, work)
         self.telemetry.count("handled")
 
     def _find(self, message: Message) -> tuple[str, Sequence[Handler]]:

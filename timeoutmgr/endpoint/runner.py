@@ -38,7 +38,7 @@ class Runner:
             clock=settings.clock,
             telemetry=settings.telemetry,
             broker=self._parts.broker,
-            dead_letters=self._parts.features.dead_letters,
+            failures=self._parts.features.policies.failures,
             stop=self._stop,
         )
         for silence in self._parts.breakers.silences:

@@ -9,7 +9,6 @@ from typing import Final, Protocol
 
 from timeoutmgr.contracts import (
     Clock,
-    DeadLetters,
     Persistence,
     TransactionMode,
     Transport,
@@ -22,9 +21,10 @@ from timeoutmgr.message.routes import DelayRoute
 from timeoutmgr.message.validation import Limits
 from timeoutmgr.resilience.critical import CriticalErrors
 from timeoutmgr.telemetry import Telemetry
+from timeoutmgr.transport.delivery_policy import PLAIN, DeliveryPolicies
 
 FIRST: Final = 0
-"""Priority of a feature whose parts other features use: dead letters."""
+"""Priority of a feature whose parts other features use: delivery policies."""
 USUAL: Final = 10
 LAST: Final = 20
 """Priority of a feature that uses the route of another feature: native delayed delivery."""
@@ -124,7 +124,7 @@ class Prerequisite:
 class FeatureContext:
     """The endpoint as a feature finds it at its set-up.
 
-    *dead_letters* and *stored_delays* come from features of a lower priority.
+    *delivery* and *stored_delays* come from features of a lower priority.
     """
 
     settings: FeatureSettings
@@ -134,7 +134,7 @@ class FeatureContext:
     critical: CriticalErrors
     breakers: Breakers
     owner: str
-    dead_letters: DeadLetters | None = None
+    delivery: DeliveryPolicies = PLAIN
     stored_delays: DelayRoute | None = None
 
     @property

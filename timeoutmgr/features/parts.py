@@ -16,6 +16,7 @@ from timeoutmgr.message.expiry import Expiry
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.message import Outgoing
 from timeoutmgr.message.routes import DelayRoute
+from timeoutmgr.transport.delivery_policy import PLAIN, DeliveryPolicies
 from timeoutmgr.transport.direct_storage import DirectStorage
 from timeoutmgr.transport.pump import Consumption
 
@@ -106,7 +107,8 @@ class FeatureParts:
     """The parts that a feature gives the endpoint, or the parts of all its features.
 
     *native_delays* come before *manager*, even beside a store;
-    *missing_destinations* looks for the destinations of delayed messages.
+    *missing_destinations* looks for the destinations of delayed messages; *delivery* wraps sends,
+    steps and failures; commands use *dead_letters*.
     """
 
     satellites: tuple[Satellite, ...] = ()
@@ -118,8 +120,14 @@ class FeatureParts:
     manager: ManagerRoute | None = None
     native_delays: NativeDelays | None = None
     missing_destinations: MissingDestinations | None = None
+    delivery: DeliveryPolicies | None = None
     dead_letters: DeadLetters | None = None
     expiry: Expiry | None = None
+
+    @property
+    def policies(self) -> DeliveryPolicies:
+        """The policies of sends, steps and failures; plain policies without a feature."""
+        return self.delivery or PLAIN
 
     @property
     def manager_address(self) -> str | None:

@@ -144,7 +144,7 @@ def _unroutable(context: FeatureContext) -> Satellite:
                 limits=context.settings.limits,
                 clock=context.clock,
                 telemetry=context.telemetry,
-                dead_letters=context.dead_letters,
+                policy=context.delivery.forwarding,
             ),
             batch=_BATCH,
         )

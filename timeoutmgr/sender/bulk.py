@@ -260,8 +260,7 @@ def store_many(outlet: Outlet, messages: Iterable[ToSend], on_sent: OnSent | Non
             try:
                 outlet.sender.require_queues(bulk.to_check(composed))
                 outgoing = [one.outgoing for one in composed]
-                if outlet.dead_letters is not None:
-                    outlet.dead_letters.before_sending(outgoing, None)
+                outlet.policy.before_storing(outgoing, None)
                 repeats = outlet.direct.store([one.message for one in outgoing], None)
                 window.answer(repeats)
                 window.results = [SendResult.CONFIRMED] * len(composed)

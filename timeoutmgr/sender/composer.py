@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, TypeAlias
 
-from timeoutmgr.contracts import Clock, ConflictName, DeadLetters, OnConflict, RepeatKind
+from timeoutmgr.contracts import Clock, ConflictName, OnConflict, RepeatKind
 from timeoutmgr.errors import DelayedDeliveryDisabled, InvalidMessage, Unsupported
 from timeoutmgr.message import headers
 from timeoutmgr.message.headers import remembers_short
@@ -24,6 +24,7 @@ from timeoutmgr.message.validation import (
     due_of,
     encode_body,
 )
+from timeoutmgr.transport.delivery_policy import PLAIN_SENDING, SendingPolicy
 
 if TYPE_CHECKING:
     from timeoutmgr.contracts.delivery_options import DeliveryOptions
@@ -104,7 +105,7 @@ class Composer:
     delays: DelayRoute | None
     cancellable_delays: DelayRoute | None = None
     remembering_delays: DelayRoute | None = None
-    dead_letters: DeadLetters | None = None
+    policy: SendingPolicy = PLAIN_SENDING
     goes_by_host: bool = False
     """Whether due times are compared with the host's clock though the queues have another."""
 
@@ -132,8 +133,8 @@ class Composer:
         due = due_of(options.delay, options.deliver_at, begin)
         on_conflict = _checked_on_conflict(options, due)
         delays = None if due is None else self._route(options, stored)
-        if self.dead_letters is not None and isinstance(destination, str):
-            destination = self.dead_letters.queue_of(destination)
+        if isinstance(destination, str):
+            destination = self.policy.queue_of(destination)
         check_destination(destination, self.limits)
         message = self._message(destination, message_type, body, options, now, cause, ids)
         message = self._marked(message, options, destination)
@@ -197,15 +198,8 @@ class Composer:
         )
 
     def _marked(self, message: Message, options: SendOptions, destination: str) -> Message:
-        if self.dead_letters is None:
-            if options.delivery is not None:
-                raise InvalidMessage(
-                    "delivery is given and this endpoint has no dead-letter queues; enable "
-                    "DeadLetterQueues from timeoutmgr.deadletter, or leave it out"
-                )
-            return message
-        marks = self.dead_letters.delivery_headers(options.delivery, message.headers, destination)
-        return replace(message, headers={**message.headers, **marks})
+        more = self.policy.delivery_headers(options.delivery, message.headers, destination)
+        return replace(message, headers={**message.headers, **more}) if more else message
 
     def _message(
         self,

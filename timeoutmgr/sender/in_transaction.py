@@ -43,8 +43,7 @@ def send_inside(outlet: Outlet, composed: Composed, session: "Session | Connecti
     if composed.due is not None and direct is not None and _is_in(direct.database, connection):
         if direct.start is not None:
             direct.start()
-        if outlet.dead_letters is not None:
-            outlet.dead_letters.before_sending([composed.outgoing], connection)
+        outlet.policy.before_storing([composed.outgoing], connection)
         [repeat] = direct.store([composed.outgoing.message], connection)
         _wake_on_commit(outlet, composed, connection)
         return composed.answered(repeat).sent
@@ -101,14 +100,8 @@ def _is_in(shared: SharedDatabase | None, connection: Connection) -> bool:
 def _enqueue(outlet: Outlet, composed: Composed, connection: Connection) -> None:
     session = outlet.transport.session()
     try:
-        dead_letters = outlet.dead_letters
-        if dead_letters is not None:
-            dead_letters.before_sending([composed.outgoing], connection)
-        results = session.send([composed.outgoing], transaction=connection)
-        if dead_letters is not None:
-            session.send(
-                dead_letters.after_sending([composed.outgoing], connection), transaction=connection
-            )
+        wrapped = outlet.policy.wrap(session)
+        results = wrapped.send([composed.outgoing], transaction=connection)
     finally:
         session.close()
     require_confirmed([composed.outgoing], results)

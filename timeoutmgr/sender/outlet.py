@@ -3,10 +3,11 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from timeoutmgr.contracts import Clock, DeadLetters, Transport
+from timeoutmgr.contracts import Clock, Transport
 from timeoutmgr.errors import SchemaMissing
 from timeoutmgr.sender.composer import Composer
 from timeoutmgr.sender.sender import Sender
+from timeoutmgr.transport.delivery_policy import PLAIN_SENDING, SendingPolicy
 from timeoutmgr.transport.direct_storage import DirectStorage
 
 
@@ -28,4 +29,4 @@ class Outlet:
     missing_schema: Callable[[Exception], SchemaMissing | None]
     manager_address: str | None = None
     direct: DirectStorage | None = None
-    dead_letters: DeadLetters | None = None
+    policy: SendingPolicy = PLAIN_SENDING

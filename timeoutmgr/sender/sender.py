@@ -1,29 +1,24 @@
 """The sender of an endpoint: pooled sessions for any thread, and a check of every result."""
 
-import logging
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from timeoutmgr.contracts import (
     Clock,
-    DeadLetters,
     SendResult,
     TellsTime,
     Transaction,
     Transport,
     TransportSession,
 )
-from timeoutmgr.crashpoints import reach
-from timeoutmgr.errors import StorageUnavailable, TransportUnavailable, Unroutable
+from timeoutmgr.errors import Unroutable
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.message import Outgoing
-from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.resilience.after_fork import begin_anew_after_fork
 from timeoutmgr.sender.window import SendingWindow
+from timeoutmgr.transport.delivery_policy import PLAIN_SENDING, SendingPolicy
 from timeoutmgr.transport.work import require_confirmed
-
-logger = logging.getLogger(__name__)
 
 _KNOWN_FOR = 60.0
 """Seconds for which a queue that was found counts as existing."""
@@ -73,7 +68,7 @@ class Sender:
         self,
         pool: SessionPool,
         clock: Clock,
-        dead_letters: DeadLetters | None = None,
+        policy: SendingPolicy = PLAIN_SENDING,
         missing: Callable[[TransportSession, Sequence[str]], list[str]] | None = None,
         *,
         has_clock: bool = False,
@@ -81,7 +76,7 @@ class Sender:
         self._pool = pool
         self._missing = missing or (lambda session, queues: session.missing_queues(queues))
         self._clock = clock
-        self._dead_letters = dead_letters
+        self._policy = policy
         self._has_clock = has_clock
         self._seen: dict[str, float] = {}
 
@@ -137,7 +132,7 @@ class Sender:
             self._pool.session,
             self._missing_now,
             lambda session, outgoing: self._send(session, outgoing, None),
-            at_once=self._dead_letters is None,  # what keeps and notes goes around each send
+            at_once=self._policy.sends_at_once,
         )
 
     def _send(
@@ -146,32 +141,7 @@ class Sender:
         outgoing: Sequence[Outgoing],
         transaction: Transaction | None,
     ) -> list[SendResult]:
-        if self._dead_letters is None:
-            return session.send(outgoing, transaction=transaction)
-        # Kept first: a crash in between leaves a copy that dies in time, not a message without one.
-        self._dead_letters.before_sending(outgoing, transaction)
-        reach("sending.source_keeps")
-        results = session.send(outgoing, transaction=transaction)
-        reach("sending.sent")
-        confirmed = [
-            one
-            for one, result in zip(outgoing, results, strict=True)
-            if result is SendResult.CONFIRMED
-        ]
-        try:
-            told = self._dead_letters.after_sending(confirmed, transaction)
-            reach("sending.arrivals_noted")
-            session.send(told, transaction=transaction)
-        except (StorageUnavailable, TransportUnavailable) as error:
-            if transaction is not None:
-                raise
-            # The messages are sent: do not raise, or the caller would send twice.
-            logger.warning(
-                "sender could not record the arrival of %d messages: %s",
-                len(confirmed),
-                on_one_line(error),
-            )
-        return results
+        return self._policy.wrap(session).send(outgoing, transaction=transaction)
 
     def require_queues(self, queues: Sequence[str]) -> None:
         """Raise Unroutable for the first of *queues* that does not exist."""

@@ -14,7 +14,6 @@ from typing import Final
 
 from timeoutmgr.contracts import (
     Clock,
-    DeadLetters,
     Receiver,
     SendResult,
     TransactionMode,
@@ -45,6 +44,7 @@ from timeoutmgr.resilience.recovery import (
 )
 from timeoutmgr.telemetry import Telemetry
 from timeoutmgr.transport.batch import BATCH_BYTES, in_sub_batches
+from timeoutmgr.transport.delivery_policy import PLAIN_FAILURES, FailurePolicy
 from timeoutmgr.transport.error_queue import ErrorQueue, FailedMessage, SendAnswer
 from timeoutmgr.transport.work import Step, Work
 
@@ -92,7 +92,7 @@ class PumpSurroundings:
     clock: Clock
     telemetry: Telemetry
     broker: OutageBreaker
-    dead_letters: DeadLetters | None = None
+    failures: FailurePolicy = PLAIN_FAILURES
     stop: threading.Event = field(default_factory=threading.Event)
 
 
@@ -330,12 +330,13 @@ class Pump:
     ) -> None:
         """Copy into the error queue first, settle second: a failure between repeats the copy.
 
-        A message that leaves a dead letter goes to the dead-letter queue instead, in the same
-        order.
+        A message that the policy of failures diverts goes to another place, in the same order.
         """
-        if self._place_dead_letter(received, error, session, receiver):
-            _log_end(received, error, "a dead-letter queue")
-            self._around.telemetry.count("moved_to_dead_letters")
+        place = self._around.failures.divert(
+            received, error, lambda: Work(session, receiver, self._around.mode)
+        )
+        if place is not None:
+            _log_end(received, error, place)
             return
         error_queue = ErrorQueue(
             self._around.error_queue, self._around.endpoint, self._around.clock.now()
@@ -351,47 +352,6 @@ class Pump:
         self._around.telemetry.count("moved_to_error")
         # Logged last: a line that takes long, or fails, must not bring the message back.
         _log_end(received, error, "the error queue")
-
-    def _place_dead_letter(
-        self,
-        received: Received,
-        error: Exception,
-        session: TransportSession,
-        receiver: Receiver,
-    ) -> bool:
-        dead_letters = self._around.dead_letters
-        if dead_letters is None:
-            return False
-        try:
-            with Work(session, receiver, self._around.mode) as work:
-                burial = dead_letters.dead_letter(
-                    received.message,
-                    error,
-                    queue=received.queue,
-                    attempts=received.delivery_count + 1,
-                    transaction=work.transaction,
-                )
-                if burial is None:
-                    return False
-                reach("pump.buried")
-                if set(work.try_send(burial.needed)) - {SendResult.CONFIRMED}:
-                    return False
-                reach("pump.source_told")
-                work.notify(burial.notifications)
-                reach("pump.told")
-                if self._around.mode is not TransactionMode.NONE:
-                    work.ack([received])
-                    reach("pump.replaced")
-        except (MessageRejected, InvalidMessage) as refusal:
-            logger.warning(
-                "pump keeps no dead letter of message %.80r: %s",
-                received.message.id,
-                on_one_line(refusal),
-            )
-            return False
-        if burial.report:
-            logger.error("%s", burial.report)
-        return True
 
     def _send_copy(
         self,

@@ -108,6 +108,11 @@ class Work:
         return self._mode in ATOMIC
 
     @property
+    def is_settled(self) -> bool:
+        """Whether the messages were acknowledged when they were received."""
+        return self._mode is TransactionMode.NONE
+
+    @property
     def scope(self) -> Transaction | None:
         """The one transaction of queue and store, in ``transaction_scope``; else None."""
         return self.transaction if self._mode is TransactionMode.TRANSACTION_SCOPE else None

@@ -82,8 +82,11 @@ MUTANTS = (
         name="a row goes although its dead letter has no place",
         promise="What cannot be delivered is kept until it lies in a dead-letter queue.",
         file="satellites/delivery/forwarder.py",
-        before="dead=buried.dead, later=buried.later",
-        after="dead=[*buried.dead, *buried.later]",
+        before="""\
+            settled=settlement.settled,
+            postponed=settlement.postponed,
+""",
+        after="            settled=[*settlement.settled, *settlement.postponed],\n",
         tests=(
             f"{_BURYING_TESTS}::"
             "test_while_the_dead_letter_store_is_away_it_rests_and_neighbours_are_sent_once",
@@ -92,7 +95,7 @@ MUTANTS = (
     Mutant(
         name="a full node holds up its neighbours",
         promise="A full node holds up only what is to be buried.",
-        file="satellites/delivery/dead_letters.py",
+        file="timeoutmgr/deadletter/dispatch_policy.py",
         before="work.scope is not None and not isinstance(error, NodeFull)",
         after="work.scope is not None",
         tests=(

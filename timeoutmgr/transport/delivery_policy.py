@@ -1,0 +1,243 @@
+"""What an endpoint does around sends, handling, forwarding and failures besides the work itself.
+
+The plain policies do nothing. A feature installs other policies through ``FeatureParts``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, Protocol
+
+from timeoutmgr.contracts import SendResult, Timeout, Transaction, TransportSession
+from timeoutmgr.errors import InvalidMessage, TimeoutManagerError
+from timeoutmgr.message.instants import Micros
+from timeoutmgr.message.message import Message, Outgoing, Received
+from timeoutmgr.transport.error_queue import FailedMessage
+from timeoutmgr.transport.work import IsolatedSends, Work
+
+if TYPE_CHECKING:
+    from timeoutmgr.contracts.delivery_options import Delivery
+
+
+class SendsMessages(Protocol):
+    """A transport session, or a wrapper of its sends."""
+
+    def send(
+        self, outgoing: Sequence[Outgoing], *, transaction: Transaction | None = None
+    ) -> list[SendResult]:
+        """Put messages into queues, see ``TransportSession.send``."""
+        ...
+
+
+class SendingPolicy(Protocol):
+    """The policy of messages that a program sends."""
+
+    @property
+    def sends_at_once(self) -> bool:
+        """Whether a session may send messages before the results of earlier sends are known."""
+        ...
+
+    def queue_of(self, destination: str) -> str:
+        """Return the queue of *destination*; raise InvalidMessage if it has none."""
+        ...
+
+    def delivery_headers(
+        self, options: Delivery | None, headers: Mapping[str, str], destination: str
+    ) -> Mapping[str, str]:
+        """Return the headers that a new message needs besides *headers*; raise InvalidMessage."""
+        ...
+
+    def before_storing(self, outgoing: Sequence[Outgoing], transaction: Transaction | None) -> None:
+        """Prepare messages that are stored past their queue."""
+        ...
+
+    def wrap(self, session: TransportSession) -> SendsMessages:
+        """Return *session*, or a wrapper of its sends."""
+        ...
+
+
+class HandlingPolicy(Protocol):
+    """The policy of messages that handlers receive and send."""
+
+    def traces_expired(self, message: Message) -> bool:
+        """Return whether *message*, received too late, must leave a trace."""
+        ...
+
+    def refusal(self, message: Message, queue: str) -> TimeoutManagerError | None:
+        """Return the reason why *message* does not belong into *queue*; None if it does."""
+        ...
+
+    def send(self, outgoing: Sequence[Outgoing], work: Work) -> None:
+        """Send the messages of a handler, undone with the receive if the mode can."""
+        ...
+
+    def handled(self, message: Message, queue: str, work: Work) -> None:
+        """Settle a message that the handlers have handled."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Undeliverable:
+    """A timeout that no retry can deliver, its *message* as it was to be sent, and the error."""
+
+    timeout: Timeout
+    message: Message
+    error: TimeoutManagerError
+
+    @property
+    def failed(self) -> FailedMessage:
+        """The message for the error queue; a retry sends it to its destination."""
+        return FailedMessage(self.message, self.error, self.timeout.destination)
+
+
+@dataclass(frozen=True, slots=True)
+class Settlement:
+    """Undeliverable messages by what is left to do.
+
+    Nothing for *settled* messages; *postponed* messages stay stored, since their place is away or
+    full; the *others* belong into the error queue.
+    """
+
+    settled: list[Undeliverable] = field(default_factory=list)
+    postponed: list[Undeliverable] = field(default_factory=list)
+    others: list[Undeliverable] = field(default_factory=list)
+
+
+class ForwardingPolicy(Protocol):
+    """The policy of due messages on their way to their destination."""
+
+    @property
+    def sees_each_message(self) -> bool:
+        """Whether each message must pass this process, also inside one database."""
+        ...
+
+    def refusal(self, message: Message, waited: Micros) -> TimeoutManagerError | None:
+        """Return why *message*, which *waited* here, must not be passed on; None if it may."""
+        ...
+
+    def forwarded(self, message: Message) -> Message:
+        """Return *message* as its destination gets it."""
+        ...
+
+    def sent(
+        self, outgoing: Sequence[Outgoing], results: Sequence[object], work: IsolatedSends
+    ) -> None:
+        """Note the *results* of a sent batch; must not raise, or the batch is sent twice."""
+        ...
+
+    def settle(self, failed: Sequence[Undeliverable], work: IsolatedSends) -> Settlement:
+        """Settle undeliverable messages; a message without a place does not raise."""
+        ...
+
+
+class FailurePolicy(Protocol):
+    """The policy of received messages that failed for good."""
+
+    def divert(
+        self, received: Received, error: Exception, open_work: Callable[[], Work]
+    ) -> str | None:
+        """Settle *received* in another place than the error queue; return the name of the place.
+
+        None if the message belongs into the error queue. *open_work* returns a unit of work.
+        """
+        ...
+
+
+class PlainSending:
+    """Sends messages as they are."""
+
+    sends_at_once: Final = True
+
+    def queue_of(self, destination: str) -> str:
+        """Return *destination*, which is a queue."""
+        return destination
+
+    def delivery_headers(
+        self, options: Delivery | None, headers: Mapping[str, str], destination: str
+    ) -> Mapping[str, str]:
+        """Return no headers; raise InvalidMessage for options that nothing here can keep."""
+        if options is not None:
+            raise InvalidMessage(
+                "delivery is given and this endpoint has no dead-letter queues; enable "
+                "DeadLetterQueues from timeoutmgr.deadletter, or leave it out"
+            )
+        return {}
+
+    def before_storing(self, outgoing: Sequence[Outgoing], transaction: Transaction | None) -> None:
+        """No-op."""
+
+    def wrap(self, session: TransportSession) -> SendsMessages:
+        """Return *session*."""
+        return session
+
+
+class PlainHandling:
+    """Handles every message, and sends messages as they are."""
+
+    def traces_expired(self, message: Message) -> bool:
+        """Return False: an expired message is discarded."""
+        return False
+
+    def refusal(self, message: Message, queue: str) -> TimeoutManagerError | None:
+        """Return None: each message may be handled."""
+        return None
+
+    def send(self, outgoing: Sequence[Outgoing], work: Work) -> None:
+        """Send *outgoing* with the receive."""
+        work.send(outgoing)
+
+    def handled(self, message: Message, queue: str, work: Work) -> None:
+        """No-op."""
+
+
+class PlainForwarding:
+    """Passes messages on as they are; an undeliverable message belongs into the error queue."""
+
+    sees_each_message: Final = False
+
+    def refusal(self, message: Message, waited: Micros) -> TimeoutManagerError | None:
+        """Return None: each message may be passed on."""
+        return None
+
+    def forwarded(self, message: Message) -> Message:
+        """Return *message*."""
+        return message
+
+    def sent(
+        self, outgoing: Sequence[Outgoing], results: Sequence[object], work: IsolatedSends
+    ) -> None:
+        """No-op."""
+
+    def settle(self, failed: Sequence[Undeliverable], work: IsolatedSends) -> Settlement:
+        """Return *failed* for the error queue."""
+        return Settlement(others=list(failed))
+
+
+class PlainFailures:
+    """Leaves failed messages to the error queue."""
+
+    def divert(
+        self, received: Received, error: Exception, open_work: Callable[[], Work]
+    ) -> str | None:
+        """Return None."""
+        return None
+
+
+PLAIN_SENDING: Final = PlainSending()
+PLAIN_HANDLING: Final = PlainHandling()
+PLAIN_FORWARDING: Final = PlainForwarding()
+PLAIN_FAILURES: Final = PlainFailures()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeliveryPolicies:
+    """The policies of an endpoint."""
+
+    sending: SendingPolicy = PLAIN_SENDING
+    handling: HandlingPolicy = PLAIN_HANDLING
+    forwarding: ForwardingPolicy = PLAIN_FORWARDING
+    failures: FailurePolicy = PLAIN_FAILURES
+
+
+PLAIN: Final = DeliveryPolicies()
