@@ -166,7 +166,7 @@ class Site:
             self.own.install()
         InstalledNode(self._dead_letters).install()
         self.session.create_queues([self.error_queue])
-        self.session.create_queues(self.queues, dead_letter_to=self.error_queue)
+        self.session.create_queues(self.queues, error_queue=self.error_queue)
 
     def unlearn(self) -> None:
         """Leave tables as a MySQL has them whose installation was cut off: some indexes lack."""

@@ -38,7 +38,7 @@ def filled(rabbitmq_url: str, unique: str) -> Iterator[str]:
     with closing(transport), closing(transport.session()) as session:
         session.create_queues([f"{unique}.error"])
         own = [unique, f"{unique}.Timeouts", f"{unique}.TimeoutsDispatcher"]
-        session.create_queues(own, dead_letter_to=f"{unique}.error")
+        session.create_queues(own, error_queue=f"{unique}.error")
         for number in range(COUNT):
             given = {headers.EXPIRE: to_wire(LATEST), headers.DESTINATION: unique}
             body = bytes([number]) * (16 * MIB)

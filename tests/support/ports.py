@@ -116,7 +116,7 @@ class FakeSession:
         self._transport = transport
         self.closed = False
 
-    def create_queues(self, names: Sequence[str], *, dead_letter_to: str | None = None) -> None:
+    def create_queues(self, names: Sequence[str], *, error_queue: str | None = None) -> None:
         for name in names:
             self._transport.queues.setdefault(name, deque())
 

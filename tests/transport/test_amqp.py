@@ -27,7 +27,7 @@ def test_a_created_queue_exists_and_creating_it_again_changes_nothing(
 
     session.create_queues([unique])
     send(session, unique, "kept")
-    session.create_queues([unique], dead_letter_to=f"{unique}.error")
+    session.create_queues([unique], error_queue=f"{unique}.error")
 
     assert session.missing_queues([unique]) == []
     assert session.count(unique) == 1
@@ -73,7 +73,7 @@ def test_by_default_a_queue_is_a_quorum_queue_that_dead_letters(
         closing(transport.session()) as session,
     ):
         session.create_queues([error])
-        session.create_queues([unique], dead_letter_to=error)
+        session.create_queues([unique], error_queue=error)
         send(session, unique, "given-up")
 
         stranger = raw_channel.basic_get(unique)

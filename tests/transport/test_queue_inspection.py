@@ -134,12 +134,12 @@ def test_an_installed_queue_needs_one_probe_and_has_no_loss(
         closing(transport.session()) as session,
     ):
         session.create_queues([error])
-        session.create_queues([unique], dead_letter_to=error)
+        session.create_queues([unique], error_queue=error)
         assert isinstance(session, InspectsQueues)
 
         reports = [
             *session.inspect_queues([error]),
-            *session.inspect_queues([unique], dead_letter_to=error),
+            *session.inspect_queues([unique], error_queue=error),
         ]
 
         session.delete_queues([unique, error])

@@ -27,11 +27,11 @@ class InspectsQueues(Protocol):
     """A session with a broker whose queues may have been declared by a stranger."""
 
     def inspect_queues(
-        self, names: Collection[str], *, dead_letter_to: str | None = None
+        self, names: Collection[str], *, error_queue: str | None = None
     ) -> list[QueueReport]:
         """Report on each of *names* that exists; change and create nothing.
 
-        With *dead_letter_to* a queue that ``create_queues`` made is recognised at once; any other
+        With *error_queue* a queue that ``create_queues`` made is recognised at once; any other
         queue takes more questions. Raises TransportUnavailable.
         """
         ...

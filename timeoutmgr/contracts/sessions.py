@@ -124,11 +124,11 @@ class Receiver(Protocol):
 class TransportSession(Protocol):
     """A connection used by one thread at a time. Every method raises TransportUnavailable."""
 
-    def create_queues(self, names: Sequence[str], *, dead_letter_to: str | None = None) -> None:
+    def create_queues(self, names: Sequence[str], *, error_queue: str | None = None) -> None:
         """Create the queues that do not exist, durable; twice and concurrently is fine.
 
         An existing queue is left as it is. The broker moves messages beyond a delivery limit to
-        *dead_letter_to*, so that a limit moves and never drops.
+        *error_queue*, so that a limit moves and never drops.
         """
         ...
 

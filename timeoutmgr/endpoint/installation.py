@@ -64,7 +64,7 @@ def create_queues(parts: AssembledEndpoint) -> None:
         session.create_queues([settings.error_queue])
         reach("install.error_queue")
         rest = [queue for queue in parts.queues if queue != settings.error_queue]
-        session.create_queues(rest, dead_letter_to=settings.error_queue)
+        session.create_queues(rest, error_queue=settings.error_queue)
     finally:
         session.close()
 

@@ -31,7 +31,7 @@ def inspect(parts: AssembledEndpoint) -> Iterator[QueueReport]:
     with closing(parts.settings.transport.session()) as session:
         if isinstance(session, InspectsQueues):
             yield from session.inspect_queues([error_queue])
-            yield from session.inspect_queues(rest, dead_letter_to=error_queue)
+            yield from session.inspect_queues(rest, error_queue=error_queue)
 
 
 def _log(report: QueueReport, endpoint: str) -> None:

@@ -150,7 +150,7 @@ def test_creating_again_keeps_messages_and_deleting_removes_them(
     session = transport.session()
     session.send(messages(3))
 
-    session.create_queues(["q"], dead_letter_to="error")
+    session.create_queues(["q"], error_queue="error")
     assert session.count("q") == 3
     session.delete_queues(["q", "never-there"])
 

@@ -64,11 +64,11 @@ class RabbitMQSession:
         self._window: ConfirmWindow | None = None
         self._held_up: AmqpConnection | None = None
 
-    def create_queues(self, names: Sequence[str], *, dead_letter_to: str | None = None) -> None:
+    def create_queues(self, names: Sequence[str], *, error_queue: str | None = None) -> None:
         """Create the queues that do not exist; an existing one keeps its type and arguments."""
-        check_queue_names([*names, *([dead_letter_to] if dead_letter_to else [])])
+        check_queue_names([*names, *([error_queue] if error_queue else [])])
         with self._used("creating queues") as connection, closing(connection.channel()) as channel:
-            arguments = self._arguments(connection, dead_letter_to)
+            arguments = self._arguments(connection, error_queue)
             for name in names:
                 if not topologies.has_queue(channel, name):
                     _declare(channel, name, arguments)
@@ -81,13 +81,13 @@ class RabbitMQSession:
             return [name for name in names if not topologies.has_queue(channel, name)]
 
     def inspect_queues(
-        self, names: Collection[str], *, dead_letter_to: str | None = None
+        self, names: Collection[str], *, error_queue: str | None = None
     ) -> list[QueueReport]:
         """Report on each of *names* that exists; change and create nothing."""
         check_queue_names(names)
         with self._used("inspecting") as connection, closing(connection.channel()) as channel:
             there = [name for name in names if topologies.has_queue(channel, name)]
-            inspection = self._inspection(connection, channel, dead_letter_to)
+            inspection = self._inspection(connection, channel, error_queue)
             return [inspection.report(name) for name in there]
 
     def delete_queues(self, names: Collection[str]) -> None:
@@ -296,16 +296,16 @@ class RabbitMQSession:
         return publishings
 
     def _inspection(
-        self, connection: AmqpConnection, channel: Any, dead_letter_to: str | None
+        self, connection: AmqpConnection, channel: Any, error_queue: str | None
     ) -> QueueInspection:
-        arguments = self._arguments(connection, dead_letter_to)
+        arguments = self._arguments(connection, error_queue)
         return QueueInspection(channel, connection.server_version, arguments, self._management)
 
-    def _arguments(self, connection: AmqpConnection, dead_letter_to: str | None) -> dict[str, Any]:
+    def _arguments(self, connection: AmqpConnection, error_queue: str | None) -> dict[str, Any]:
         arguments: dict[str, Any] = {"x-queue-type": self._settings.queue_type}
-        if dead_letter_to is not None:
+        if error_queue is not None:
             arguments["x-dead-letter-exchange"] = ""
-            arguments["x-dead-letter-routing-key"] = dead_letter_to
+            arguments["x-dead-letter-routing-key"] = error_queue
         if self._settings.queue_type == "quorum" and connection.server_version >= (4,):
             # From 4.0 a message is given up after 20 deliveries, and a kill counts as a delivery.
             arguments["x-delivery-limit"] = -1

@@ -62,11 +62,11 @@ class SqlQueues:
         self._lock = threading.Lock()
         self._known: dict[str, float] = {}
 
-    def create(self, names: Collection[str], dead_letter_to: str | None = None) -> None:
+    def create(self, names: Collection[str], error_queue: str | None = None) -> None:
         """Create the queues that do not exist; change no existing queue."""
         # In one order, so that two processes that create the same queues do not deadlock.
         rows = [
-            {"name": name, "dead_letter_to": dead_letter_to, "created": self._clock.now()}
+            {"name": name, "dead_letter_to": error_queue, "created": self._clock.now()}
             for name in sorted(set(names))
         ]
         if rows:

@@ -124,15 +124,15 @@ class SqlSession:
     clock: Clock
     transport: OpensReceivers
 
-    def create_queues(self, names: Sequence[str], *, dead_letter_to: str | None = None) -> None:
+    def create_queues(self, names: Sequence[str], *, error_queue: str | None = None) -> None:
         """Create the queues that do not exist.
 
-        *dead_letter_to* is kept with the queue: this transport gives up on no message itself.
+        *error_queue* is kept with the queue: this transport gives up on no message itself.
         """
-        for name in (*names, *([dead_letter_to] if dead_letter_to else [])):
+        for name in (*names, *([error_queue] if error_queue else [])):
             checked_queue_name(name)
         with as_transport(self.database):
-            self.queues.create(names, dead_letter_to)
+            self.queues.create(names, error_queue)
 
     def missing_queues(self, names: Collection[str]) -> list[str]:
         """Return the *names* that do not exist."""

@@ -45,9 +45,9 @@ class VirtualSession:
         self._budget = budget or ByteBudget(settings.buffer_bytes)
         self._link: VirtualLink | None = None
 
-    def create_queues(self, names: Sequence[str], *, dead_letter_to: str | None = None) -> None:
+    def create_queues(self, names: Sequence[str], *, error_queue: str | None = None) -> None:
         """Create the queues that do not exist; nothing here has a delivery limit to move for."""
-        check_queue_names([*names, *([dead_letter_to] if dead_letter_to else [])])
+        check_queue_names([*names, *([error_queue] if error_queue else [])])
         with self._used("creating queues") as link:
             link.registry.add(names)
 

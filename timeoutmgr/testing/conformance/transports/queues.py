@@ -44,14 +44,14 @@ class TransportQueues(TransportSuite):
         put(session, queue, "a", "b")
 
         session.create_queues([queue])
-        session.create_queues([queue], dead_letter_to=new_queue())
+        session.create_queues([queue], error_queue=new_queue())
 
         assert session.count(queue) == 2
 
-    def test_a_queue_that_dead_letters_keeps_messages(
+    def test_a_queue_with_an_error_queue_keeps_messages(
         self, session: TransportSession, queue: str, name: str
     ) -> None:
-        session.create_queues([name], dead_letter_to=queue)
+        session.create_queues([name], error_queue=queue)
 
         put(session, name, "a")
 
