@@ -17,11 +17,11 @@ from timeoutmgr.message.validation import Limits
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Iterator[DeadLetterService]:
-    """The desk of node n1, whose endpoint sends to billing and itself alone."""
+def service(tmp_path: Path) -> Iterator[DeadLetterService]:
+    """The service of node n1, whose endpoint sends to billing and itself alone."""
     graveyard = Graveyard(f"sqlite:///{tmp_path / 'letters.db'}", FakeClock())
     limits = Limits(allowed_destinations=("billing",)).of_endpoint("sales", "error")
-    yield replace(graveyard.desk, limits=limits)
+    yield replace(graveyard.service, limits=limits)
     graveyard.close()
 
 
@@ -33,18 +33,18 @@ def of_source(queue: str) -> Message:
 
 @pytest.mark.parametrize("queue", ["victim", "billing.Timeouts", "error", "amq.direct"])
 def test_a_source_that_may_not_be_sent_to_is_not_acknowledged(
-    desk: DeadLetterService, queue: str, caplog: pytest.LogCaptureFixture
+    service: DeadLetterService, queue: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     rejected = MessageRejected("no")
 
-    assert desk.received(of_source(queue), "sales") == []
-    assert desk.dead_letter(of_source(queue), rejected, queue="sales") is None
+    assert service.received(of_source(queue), "sales") == []
+    assert service.dead_letter(of_source(queue), rejected, queue="sales") is None
     assert "does not acknowledge message 'm1'" in caplog.text
 
 
-def test_an_allowed_source_is_acknowledged(desk: DeadLetterService) -> None:
-    [final] = desk.received(of_source("billing"), "sales")
-    burial = desk.dead_letter(of_source("billing"), MessageRejected("no"), queue="sales")
+def test_an_allowed_source_is_acknowledged(service: DeadLetterService) -> None:
+    [final] = service.received(of_source("billing"), "sales")
+    burial = service.dead_letter(of_source("billing"), MessageRejected("no"), queue="sales")
 
     assert burial is not None
     [needed] = burial.needed

@@ -29,8 +29,8 @@ def test_messages_of_a_removed_queue_become_dead_letters_with_its_class(
     scene: Scene, delete: bool, ended: MessageClass
 ) -> None:
     sales = scene.endpoint("sales", "n1", {})
-    desk = sales._parts.features.dead_letters
-    assert desk is not None
+    service = sales._parts.features.dead_letters
+    assert service is not None
     scene.session.create_queues(["asleep"])
     sales.send("asleep", "A", 1, message_id="plain")
     sales.send("asleep", "A", 2, message_id="xact", delivery=DeliveryOptions(transactional=True))
@@ -39,7 +39,7 @@ def test_messages_of_a_removed_queue_become_dead_letters_with_its_class(
     seen: list[int] = []
 
     done = remove_messages(
-        scene.transport, desk, "asleep", delete_queue=delete, progress=seen.append
+        scene.transport, service, "asleep", delete_queue=delete, progress=seen.append
     )
 
     assert (done.messages, done.dead, seen) == (3, 2, [3])
@@ -52,13 +52,13 @@ def test_messages_of_a_removed_queue_become_dead_letters_with_its_class(
 
 def test_with_a_full_dead_letter_queue_nothing_is_removed(scene: Scene) -> None:
     sales = scene.endpoint("sales", "n1", {}, dead_letter_quota=0)
-    desk = sales._parts.features.dead_letters
-    assert desk is not None
+    service = sales._parts.features.dead_letters
+    assert service is not None
     scene.session.create_queues(["asleep"])
     sales.send("asleep", "A", 1)
 
     with pytest.raises(TransportUnavailable, match="dead-letter queue is full"):
-        remove_messages(scene.transport, desk, "asleep", delete_queue=True)
+        remove_messages(scene.transport, service, "asleep", delete_queue=True)
 
     assert scene.session.count("asleep") == 1
 
@@ -66,21 +66,21 @@ def test_with_a_full_dead_letter_queue_nothing_is_removed(scene: Scene) -> None:
 @pytest.mark.parametrize("queue", ["sales.Timeouts", "amq.gen-x"])
 def test_removal_leaves_queues_of_other_endpoints(scene: Scene, queue: str) -> None:
     sales = scene.endpoint("sales", "n1", {})
-    desk = sales._parts.features.dead_letters
-    assert desk is not None
+    service = sales._parts.features.dead_letters
+    assert service is not None
 
     with pytest.raises(InvalidMessage, match="belongs to"):
-        remove_messages(scene.transport, desk, queue)
+        remove_messages(scene.transport, service, queue)
     with pytest.raises(QueueMissing):
-        remove_messages(scene.transport, desk, "nowhere")
+        remove_messages(scene.transport, service, "nowhere")
 
 
 def test_a_message_that_arrives_before_the_deletion_is_not_deleted(
     scene: Scene, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sales = scene.endpoint("sales", "n1", {})
-    desk = sales._parts.features.dead_letters
-    assert desk is not None
+    service = sales._parts.features.dead_letters
+    assert service is not None
     scene.session.create_queues(["asleep"])
     coming = ["late"]
     close = SqlReceiver.close
@@ -92,7 +92,7 @@ def test_a_message_that_arrives_before_the_deletion_is_not_deleted(
 
     monkeypatch.setattr(SqlReceiver, "close", closed)
 
-    done = remove_messages(scene.transport, desk, "asleep", delete_queue=True)
+    done = remove_messages(scene.transport, service, "asleep", delete_queue=True)
 
     assert (done.messages, done.dead) == (1, 1)
     assert ids(scene.box("n1", NodeQueue.DEADLETTER)) == ["late"]

@@ -1,4 +1,4 @@
-"""The dispatcher's step on a desk of its own, with a store and a broker that a test can see."""
+"""The dispatcher's step on a harness of its own, with a store and a broker that a test can see."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ATOMIC = TransactionMode.SENDS_ATOMIC_WITH_RECEIVE
 SCOPE = TransactionMode.TRANSACTION_SCOPE
 
 
-class Desk:
+class DispatchHarness:
     """The step over a real store and a simulated broker, in one mode."""
 
     def __init__(self, mode: TransactionMode = RECEIVE) -> None:

@@ -23,7 +23,7 @@ from timeoutmgr.telemetry import Counters
 from timeoutmgr.transport.work import Work
 
 
-class Desk:
+class DispatchHarness:
     """The dispatcher's step over real stores and a simulated broker."""
 
     def __init__(self, url: str, quotas: Quotas) -> None:
@@ -37,7 +37,7 @@ class Desk:
             limits=Limits(),
             clock=self.clock,
             telemetry=Counters(),
-            policy=DeadLetterForwarding(self.graveyard.desk),
+            policy=DeadLetterForwarding(self.graveyard.service),
         )
 
     def put(self, message_id: str, destination: str, **given: str) -> None:
@@ -59,92 +59,96 @@ class Desk:
 
 
 @pytest.fixture
-def desk(sqlite_url: str) -> Iterator[Desk]:
-    made = Desk(sqlite_url, Quotas())
+def harness(sqlite_url: str) -> Iterator[DispatchHarness]:
+    made = DispatchHarness(sqlite_url, Quotas())
     yield made
     made.graveyard.close()
 
 
-def test_a_message_refused_five_times_by_its_queue_was_over_the_quota(desk: Desk) -> None:
-    desk.put("m1", "billing")
-    desk.transport.script("billing", *[SendResult.REFUSED] * ATTEMPTS)
+def test_a_message_refused_five_times_by_its_queue_was_over_the_quota(
+    harness: DispatchHarness,
+) -> None:
+    harness.put("m1", "billing")
+    harness.transport.script("billing", *[SendResult.REFUSED] * ATTEMPTS)
 
     for _ in range(ATTEMPTS):
-        desk.order_due()
-        desk.clock.advance(120)
+        harness.order_due()
+        harness.clock.advance(120)
 
-    [letter] = desk.dead()
+    [letter] = harness.dead()
     assert letter.message_class == MessageClass.NACK_Q_EXCEED_QUOTA
     assert letter.attempts == ATTEMPTS
-    assert desk.state("m1") is TimeoutState.FAILED
-    assert desk.transport.ids("error") == []
+    assert harness.state("m1") is TimeoutState.FAILED
+    assert harness.transport.ids("error") == []
 
 
-def test_its_time_to_reach_the_queue_begins_with_the_first_attempt(desk: Desk) -> None:
-    desk.put("m1", "billing", time_to_reach_queue="00:00:02")
-    desk.clock.advance(1_000_000)  # it may be due for long: no attempt was made until now
-    desk.transport.script("billing", *[SendResult.UNKNOWN] * 2)
+def test_its_time_to_reach_the_queue_begins_with_the_first_attempt(
+    harness: DispatchHarness,
+) -> None:
+    harness.put("m1", "billing", time_to_reach_queue="00:00:02")
+    harness.clock.advance(1_000_000)  # it may be due for long: no attempt was made until now
+    harness.transport.script("billing", *[SendResult.UNKNOWN] * 2)
 
-    desk.order_due()
-    desk.clock.advance(120)
-    desk.order_due()
-    assert desk.dead() == []
-    desk.clock.advance(120)
-    desk.order_due()
+    harness.order_due()
+    harness.clock.advance(120)
+    harness.order_due()
+    assert harness.dead() == []
+    harness.clock.advance(120)
+    harness.order_due()
 
-    [letter] = desk.dead()
+    [letter] = harness.dead()
     assert letter.message_class == MessageClass.NACK_REACH_QUEUE_TIMEOUT
-    assert desk.transport.ids("billing") == []
+    assert harness.transport.ids("billing") == []
 
 
-def test_neighbours_of_a_dead_letter_are_delivered(desk: Desk) -> None:
-    desk.put("m1", "nowhere")
-    desk.put("m2", "billing")
+def test_neighbours_of_a_dead_letter_are_delivered(harness: DispatchHarness) -> None:
+    harness.put("m1", "nowhere")
+    harness.put("m2", "billing")
 
-    desk.order_due()
+    harness.order_due()
 
-    assert [letter.message.id for letter in desk.dead()] == ["m1"]
-    assert desk.transport.ids("billing") == ["m2"]
-    assert [desk.state(one) for one in ("m1", "m2")] == [
+    assert [letter.message.id for letter in harness.dead()] == ["m1"]
+    assert harness.transport.ids("billing") == ["m2"]
+    assert [harness.state(one) for one in ("m1", "m2")] == [
         TimeoutState.FAILED,
         TimeoutState.DISPATCHED,
     ]
 
 
 def test_while_the_dead_letter_store_is_away_it_stays_and_neighbours_are_sent_once(
-    desk: Desk,
+    harness: DispatchHarness,
 ) -> None:
-    desk.put("m1", "nowhere")
-    desk.put("m2", "billing")
-    with desk.graveyard.away():
-        desk.order_due()
+    harness.put("m1", "nowhere")
+    harness.put("m2", "billing")
+    with harness.graveyard.away():
+        harness.order_due()
 
-        assert desk.transport.ids("billing") == ["m2"]
-        assert desk.state("m1") is TimeoutState.PENDING
-        assert desk.state("m2") is TimeoutState.DISPATCHED
-    desk.clock.advance(120)
-    desk.order_due()
-    assert [letter.message.id for letter in desk.dead()] == ["m1"]
-    assert desk.transport.ids("billing") == ["m2"]
+        assert harness.transport.ids("billing") == ["m2"]
+        assert harness.state("m1") is TimeoutState.PENDING
+        assert harness.state("m2") is TimeoutState.DISPATCHED
+    harness.clock.advance(120)
+    harness.order_due()
+    assert [letter.message.id for letter in harness.dead()] == ["m1"]
+    assert harness.transport.ids("billing") == ["m2"]
 
 
 def test_a_full_node_delays_only_timeouts_that_become_dead_letters(sqlite_url: str) -> None:
-    desk = Desk(sqlite_url, Quotas(node=1))
-    desk.put("m1", "nowhere")
-    desk.put("m2", "billing")
+    harness = DispatchHarness(sqlite_url, Quotas(node=1))
+    harness.put("m1", "nowhere")
+    harness.put("m2", "billing")
 
-    desk.order_due()
+    harness.order_due()
 
-    assert desk.transport.ids("billing") == ["m2"]
-    assert desk.state("m1") is TimeoutState.PENDING
-    assert desk.transport.ids("error") == []
-    desk.graveyard.close()
+    assert harness.transport.ids("billing") == ["m2"]
+    assert harness.state("m1") is TimeoutState.PENDING
+    assert harness.transport.ids("error") == []
+    harness.graveyard.close()
 
 
-def test_the_hop_is_counted_on_the_delivered_message(desk: Desk) -> None:
-    desk.put("m1", "billing")
+def test_the_hop_is_counted_on_the_delivered_message(harness: DispatchHarness) -> None:
+    harness.put("m1", "billing")
 
-    desk.order_due()
+    harness.order_due()
 
-    [message] = desk.transport.messages("billing")
+    [message] = harness.transport.messages("billing")
     assert message.headers[marks.HOPS] == "1"

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.satellites.dispatching import SCOPE, Desk
+from tests.satellites.dispatching import SCOPE, DispatchHarness
 from tests.support.clock import START
 from tests.support.makers import SECOND, a_received, a_timeout
 from tests.support.ports import FakeReceiver, FakeSession
@@ -22,9 +22,9 @@ from timeoutmgr.transport.work import Work
 class _LateSession(FakeSession):
     """A transport that answers when it is asked."""
 
-    def __init__(self, desk: Desk, journal: list[str]) -> None:
-        super().__init__(desk.transport)
-        self._desk = desk
+    def __init__(self, harness: DispatchHarness, journal: list[str]) -> None:
+        super().__init__(harness.transport)
+        self._desk = harness
         self._journal = journal
 
     def send(
@@ -43,29 +43,29 @@ class _LateSession(FakeSession):
         return self._answers
 
 
-def two_chunks(desk: Desk, journal: list[str]) -> None:
-    desk.put(a_timeout("m1", START - SECOND), a_timeout("m2", START))
-    chunks = [desk.store.claim(desk.clock.now(), 1, "me") for _ in range(2)]
+def two_chunks(harness: DispatchHarness, journal: list[str]) -> None:
+    harness.put(a_timeout("m1", START - SECOND), a_timeout("m2", START))
+    chunks = [harness.store.claim(harness.clock.now(), 1, "me") for _ in range(2)]
     orders = [chunk_message(chunk.token, chunk.keys, chunk.token) for chunk in chunks]
-    session = _LateSession(desk, journal)
-    with Work(session, FakeReceiver(desk.transport, "control"), desk.mode) as work:
-        desk.step([a_received(order) for order in orders], work)
+    session = _LateSession(harness, journal)
+    with Work(session, FakeReceiver(harness.transport, "control"), harness.mode) as work:
+        harness.step([a_received(order) for order in orders], work)
 
 
 def test_the_next_chunk_is_in_hand_when_the_answers_to_the_first_are_asked_for() -> None:
-    desk, journal = Desk(), list[str]()
+    harness, journal = DispatchHarness(), list[str]()
 
-    two_chunks(desk, journal)
+    two_chunks(harness, journal)
 
     assert journal == ["sent m1", "2 in hand", "sent m2", "1 in hand"]
-    assert desk.state("m1") is desk.state("m2") is TimeoutState.DISPATCHED
+    assert harness.state("m1") is harness.state("m2") is TimeoutState.DISPATCHED
 
 
 def test_in_transaction_scope_one_chunk_is_in_hand_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    desk, journal = Desk(SCOPE), list[str]()
-    lock_for_dispatch = desk.store.lock_for_dispatch
+    harness, journal = DispatchHarness(SCOPE), list[str]()
+    lock_for_dispatch = harness.store.lock_for_dispatch
 
     @contextmanager
     def noted(*given: Any, **named: Any) -> Iterator[LockedTimeouts]:
@@ -74,19 +74,19 @@ def test_in_transaction_scope_one_chunk_is_in_hand_at_a_time(
             yield taken
         journal.append("closed")
 
-    monkeypatch.setattr(desk.store, "lock_for_dispatch", noted)
-    two_chunks(desk, journal)
+    monkeypatch.setattr(harness.store, "lock_for_dispatch", noted)
+    two_chunks(harness, journal)
 
     assert journal == ["taken", "sent", "closed"] * 2
-    assert desk.transport.ids("billing") == ["m1", "m2"]
+    assert harness.transport.ids("billing") == ["m1", "m2"]
 
 
 def test_a_chunk_that_is_no_order_keeps_its_whole_batch_from_being_begun() -> None:
-    desk = Desk()
-    desk.put(a_timeout("m1"))
-    chunk = desk.store.claim(desk.clock.now(), 1, "me")
+    harness = DispatchHarness()
+    harness.put(a_timeout("m1"))
+    chunk = harness.store.claim(harness.clock.now(), 1, "me")
 
     with pytest.raises(MessageRejected):
-        desk.order(chunk_message(chunk.token, chunk.keys, "c1"), Message(id="no order"))
+        harness.order(chunk_message(chunk.token, chunk.keys, "c1"), Message(id="no order"))
 
-    assert desk.transport.ids("billing") == []
+    assert harness.transport.ids("billing") == []

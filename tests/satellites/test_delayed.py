@@ -33,7 +33,7 @@ BOTH = pytest.mark.parametrize("mode", [RECEIVE, SCOPE])
 FORMS = pytest.mark.parametrize("form", [SingleStore, BatchStore])
 
 
-class Desk:
+class DispatchHarness:
     """The step over a store in memory and a simulated broker, in one mode."""
 
     def __init__(
@@ -99,52 +99,52 @@ class Desk:
 def test_a_later_message_is_stored_whole_and_wakes_the_poller(
     mode: TransactionMode, form: type[SingleStore]
 ) -> None:
-    desk = Desk(mode, form)
+    harness = DispatchHarness(mode, form)
     due = START + 60 * SECOND
 
-    desk.take(a_delayed("m1", due), a_delayed("m2", due + SECOND))
+    harness.take(a_delayed("m1", due), a_delayed("m2", due + SECOND))
 
-    assert {one.message.id: one.due for one in desk.store.rows.values()} == {
+    assert {one.message.id: one.due for one in harness.store.rows.values()} == {
         "m1": due,
         "m2": due + SECOND,
     }
-    assert desk.woken == [due]
-    assert desk.store.rows[timeout_id("sales", "m1")].destination == "billing"
+    assert harness.woken == [due]
+    assert harness.store.rows[timeout_id("sales", "m1")].destination == "billing"
 
 
 @pytest.mark.behaviour(41)
 def test_a_rollback_wakes_no_poller_and_stores_nothing() -> None:
-    desk = Desk(SCOPE)
-    desk.transport.fail("commit", StorageUnavailable("away"))
+    harness = DispatchHarness(SCOPE)
+    harness.transport.fail("commit", StorageUnavailable("away"))
 
     with pytest.raises(StorageUnavailable):
-        desk.take(a_delayed())
+        harness.take(a_delayed())
 
-    assert desk.store.rows == {}
+    assert harness.store.rows == {}
 
 
 @BOTH
 @pytest.mark.behaviour(25)
 def test_a_message_due_already_goes_straight_on_and_is_never_stored(mode: TransactionMode) -> None:
-    desk = Desk(mode)
+    harness = DispatchHarness(mode)
 
-    desk.take(a_delayed("now", START), a_delayed("later"))
+    harness.take(a_delayed("now", START), a_delayed("later"))
 
-    assert desk.transport.ids("billing") == ["now"]
-    assert [one.message.id for one in desk.store.rows.values()] == ["later"]
+    assert harness.transport.ids("billing") == ["now"]
+    assert [one.message.id for one in harness.store.rows.values()] == ["later"]
     joined = "send" if mode is RECEIVE else "send in transaction"
-    assert f"{joined} billing confirmed" in desk.transport.journal
+    assert f"{joined} billing confirmed" in harness.transport.journal
 
 
 @pytest.mark.behaviour(26)
 def test_a_message_that_is_not_due_by_the_stores_clock_is_stored() -> None:
-    desk = Desk()
-    desk.store.now = lambda: START - SECOND  # type: ignore[attr-defined]  # a store may have it
+    harness = DispatchHarness()
+    harness.store.now = lambda: START - SECOND  # type: ignore[attr-defined]  # a store may have it
 
-    desk.take(a_delayed("now", START))
+    harness.take(a_delayed("now", START))
 
-    assert desk.transport.ids("billing") == []
-    assert len(desk.store.rows) == 1
+    assert harness.transport.ids("billing") == []
+    assert len(harness.store.rows) == 1
 
 
 @BOTH
@@ -152,56 +152,56 @@ def test_a_message_that_is_not_due_by_the_stores_clock_is_stored() -> None:
 def test_due_already_and_without_a_destination_queue_it_goes_to_the_error_queue(
     mode: TransactionMode,
 ) -> None:
-    desk = Desk(mode)
+    harness = DispatchHarness(mode)
 
-    desk.take(a_delayed("lost", START, "nowhere"), a_delayed("fine", START))
+    harness.take(a_delayed("lost", START, "nowhere"), a_delayed("fine", START))
 
-    assert desk.transport.ids("error") == ["lost"]
-    assert desk.transport.ids("billing") == ["fine"]
-    assert desk.store.rows == {}
+    assert harness.transport.ids("error") == ["lost"]
+    assert harness.transport.ids("billing") == ["fine"]
+    assert harness.store.rows == {}
 
 
 def test_a_message_refused_by_its_queue_is_stored_with_an_attempt_counted() -> None:
-    desk = Desk(retries=1)
-    desk.transport.script("billing", SendResult.REFUSED)
+    harness = DispatchHarness(retries=1)
+    harness.transport.script("billing", SendResult.REFUSED)
 
-    desk.take(a_delayed("now", START))
+    harness.take(a_delayed("now", START))
 
-    [row] = desk.store.rows.values()
+    [row] = harness.store.rows.values()
     assert row.attempts == 1
-    assert desk.woken == [START]
+    assert harness.woken == [START]
 
 
 def test_without_an_answer_it_is_stored_and_no_attempt_counted() -> None:
-    desk = Desk()
-    desk.transport.script("billing", SendResult.UNKNOWN)
+    harness = DispatchHarness()
+    harness.transport.script("billing", SendResult.UNKNOWN)
 
-    desk.take(a_delayed("now", START))
+    harness.take(a_delayed("now", START))
 
-    [row] = desk.store.rows.values()
+    [row] = harness.store.rows.values()
     assert row.attempts == 0
 
 
 def test_a_message_refused_by_both_queues_is_stored() -> None:
-    desk = Desk()
-    del desk.transport.queues["error"]
+    harness = DispatchHarness()
+    del harness.transport.queues["error"]
 
-    desk.take(a_delayed("lost", START, "nowhere"))
+    harness.take(a_delayed("lost", START, "nowhere"))
 
-    assert len(desk.store.rows) == 1
+    assert len(harness.store.rows) == 1
 
 
 @pytest.mark.behaviour(96)
 @pytest.mark.parametrize("route", [to_delayed_store, to_timeout_manager])
 def test_the_headers_of_either_way_are_understood_and_never_delivered(route: object) -> None:
     assert callable(route)
-    desk = Desk()
+    harness = DispatchHarness()
     message = a_message("m1", b"body", time_sent=to_wire(START))
     routed = route(Outgoing("billing", message), START, "sales.timeouts").message
 
-    desk.take(routed)
+    harness.take(routed)
 
-    [delivered] = desk.transport.messages("billing")
+    [delivered] = harness.transport.messages("billing")
     taken_off = {headers.EXPIRE, headers.DESTINATION, headers.DELAYED_DESTINATION}
     assert not taken_off & set(delivered.headers)
     assert delivered.headers[headers.DELIVER_AT] == to_wire(START)
@@ -210,26 +210,26 @@ def test_the_headers_of_either_way_are_understood_and_never_delivered(route: obj
 
 @pytest.mark.behaviour(96)
 def test_properties_in_transit_are_never_visible_to_the_receiver() -> None:
-    desk = Desk()
+    harness = DispatchHarness()
     foreign = a_delayed("m1", START)
     prefixed = {f"{headers.PROPERTY_PREFIX}MSMQ.UseJournalQueue": "True"}
 
-    desk.take(Message(id="m1", headers={**foreign.headers, **prefixed}, body=b"x"))
+    harness.take(Message(id="m1", headers={**foreign.headers, **prefixed}, body=b"x"))
 
-    [delivered] = desk.transport.messages("billing")
+    [delivered] = harness.transport.messages("billing")
     assert not [name for name in delivered.headers if name.startswith(headers.PROPERTY_PREFIX)]
 
 
 @pytest.mark.behaviour(90)
 @pytest.mark.parametrize("retries", [0, 2])
 def test_storing_is_tried_once_and_as_often_as_there_are_retries(retries: int) -> None:
-    desk = Desk(retries=retries)
-    desk.store.fail("store", *[RuntimeError("cannot be stored")] * 10)
+    harness = DispatchHarness(retries=retries)
+    harness.store.fail("store", *[RuntimeError("cannot be stored")] * 10)
 
-    desk.pump(a_delayed("bad"))
+    harness.pump(a_delayed("bad"))
 
-    assert desk.store.journal.count("store") == 1 + retries
-    [copy] = desk.transport.messages("error")
+    assert harness.store.journal.count("store") == 1 + retries
+    [copy] = harness.transport.messages("error")
     assert copy.id == "bad"
     assert copy.headers[headers.FAILED_QUEUE] == "sales.timeouts"
     assert copy.headers[headers.EXPIRE]
@@ -237,50 +237,50 @@ def test_storing_is_tried_once_and_as_often_as_there_are_retries(retries: int) -
 
 @pytest.mark.behaviour(32)
 def test_while_the_storage_is_away_nothing_leaves_the_queue() -> None:
-    desk = Desk()
-    desk.store.fail("store", StorageUnavailable("away"))
+    harness = DispatchHarness()
+    harness.store.fail("store", StorageUnavailable("away"))
 
     with pytest.raises(StorageUnavailable):
-        desk.pump(a_delayed("m1"))
+        harness.pump(a_delayed("m1"))
 
-    assert desk.transport.ids("error") == []
-    assert desk.breaker.state is BreakerState.DISARMED  # the loop around it reports it
+    assert harness.transport.ids("error") == []
+    assert harness.breaker.state is BreakerState.DISARMED  # the loop around it reports it
 
 
 @pytest.mark.behaviour(27)
 def test_a_message_that_is_not_delayed_goes_to_the_error_queue() -> None:
-    desk = Desk(retries=9)
+    harness = DispatchHarness(retries=9)
 
-    desk.pump(a_message("plain"), a_delayed("fine"))
+    harness.pump(a_message("plain"), a_delayed("fine"))
 
-    assert desk.transport.ids("error") == ["plain"]
-    assert len(desk.store.rows) == 1
+    assert harness.transport.ids("error") == ["plain"]
+    assert len(harness.store.rows) == 1
 
 
 def test_an_order_to_clear_is_refused_with_a_sentence() -> None:
-    desk = Desk()
+    harness = DispatchHarness()
     order = clear_timeouts("saga", "sales.timeouts", "m1", START).message
 
     with pytest.raises(MessageRejected, match="cannot clear timeouts"):
-        desk.take(order)
+        harness.take(order)
 
 
 def test_a_wish_for_a_used_id_is_refused_with_a_sentence() -> None:
-    desk = Desk()
+    harness = DispatchHarness()
 
     with pytest.raises(MessageRejected, match="does not remember which ids were used"):
-        desk.take(a_delayed("m1", on_conflict="replace"))
+        harness.take(a_delayed("m1", on_conflict="replace"))
 
 
 def test_an_order_to_look_again_wakes_the_poller() -> None:
-    desk = Desk()
+    harness = DispatchHarness()
 
-    desk.take(wake_manager("sales.timeouts", START + SECOND, "m1").message)
+    harness.take(wake_manager("sales.timeouts", START + SECOND, "m1").message)
 
-    assert desk.woken == [START + SECOND]
+    assert harness.woken == [START + SECOND]
 
 
 def test_only_a_delayed_message_is_stored_inside_a_transaction() -> None:
-    desk = Desk()
+    harness = DispatchHarness()
     with pytest.raises(InvalidMessage):
-        desk.step.store_directly([wake_manager("sales.timeouts", START, "m1").message], None)
+        harness.step.store_directly([wake_manager("sales.timeouts", START, "m1").message], None)

@@ -34,7 +34,7 @@ RECEIVE = TransactionMode.RECEIVE_ONLY
 SCOPE = TransactionMode.TRANSACTION_SCOPE
 
 
-class Desk:
+class DispatchHarness:
     """Both steps over one store in memory, a simulated broker, and real dead-letter queues."""
 
     def __init__(self, url: str, mode: TransactionMode, retries: int, quotas: Quotas) -> None:
@@ -59,7 +59,7 @@ class Desk:
                 "recovery", per_second=1, on_trigger=lambda _error: None, clock=self.clock
             ),
             turn=threading.Lock(),
-            policy=DeadLetterForwarding(self.graveyard.desk),
+            policy=DeadLetterForwarding(self.graveyard.service),
         )
         self.arriving = StoreDelayed(
             batches=batches,
@@ -71,7 +71,7 @@ class Desk:
             telemetry=self.telemetry,
             ready=lambda: None,
             wake=lambda _due: None,
-            policy=DeadLetterForwarding(self.graveyard.desk),
+            policy=DeadLetterForwarding(self.graveyard.service),
         )
 
     def dispatch(self, *timeouts: Timeout) -> None:
@@ -100,26 +100,28 @@ class Desk:
         return [one.message.id for one in self.store.rows.values()]
 
 
-Make = Callable[..., Desk]
+Make = Callable[..., DispatchHarness]
 
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Make]:
-    made: list[Desk] = []
+    made: list[DispatchHarness] = []
 
-    def desk(
+    def harness(
         mode: TransactionMode = RECEIVE, *, retries: int = 0, quotas: Quotas | None = None
-    ) -> Desk:
-        made.append(Desk(f"sqlite:///{tmp_path / 'dead.db'}", mode, retries, quotas or Quotas()))
+    ) -> DispatchHarness:
+        made.append(
+            DispatchHarness(f"sqlite:///{tmp_path / 'dead.db'}", mode, retries, quotas or Quotas())
+        )
         return made[-1]
 
-    yield desk
+    yield harness
 
     for one in made:
         one.graveyard.close()
 
 
-WAYS = pytest.mark.parametrize("way", [Desk.dispatch, Desk.arrive])
+WAYS = pytest.mark.parametrize("way", [DispatchHarness.dispatch, DispatchHarness.arrive])
 MODES = pytest.mark.parametrize("mode", [RECEIVE, SCOPE])
 
 
@@ -129,15 +131,15 @@ MODES = pytest.mark.parametrize("mode", [RECEIVE, SCOPE])
 def test_a_missing_destination_leaves_a_dead_letter_and_neighbours_are_delivered(
     make: Make, mode: TransactionMode, way: Callable[..., None]
 ) -> None:
-    desk = make(mode, retries=3)
+    harness = make(mode, retries=3)
 
-    way(desk, an_asking("lost", "nowhere"), an_asking("fine", "billing"))
+    way(harness, an_asking("lost", "nowhere"), an_asking("fine", "billing"))
 
-    assert desk.lie_dead() == {"lost": MessageClass.NACK_BAD_DST_Q}
-    assert desk.transport.ids("billing") == ["fine"]
-    assert desk.transport.ids("error") == []
-    assert desk.stored == []
-    assert desk.telemetry.snapshot()["delayed_failed"] == 1
+    assert harness.lie_dead() == {"lost": MessageClass.NACK_BAD_DST_Q}
+    assert harness.transport.ids("billing") == ["fine"]
+    assert harness.transport.ids("error") == []
+    assert harness.stored == []
+    assert harness.telemetry.snapshot()["delayed_failed"] == 1
 
 
 @WAYS
@@ -145,22 +147,22 @@ def test_a_missing_destination_leaves_a_dead_letter_and_neighbours_are_delivered
 def test_a_message_that_asks_for_none_goes_to_the_error_queue(
     make: Make, way: Callable[..., None]
 ) -> None:
-    desk = make()
+    harness = make()
 
-    way(desk, a_timeout("m1", destination="nowhere"))
+    way(harness, a_timeout("m1", destination="nowhere"))
 
-    assert desk.lie_dead() == {}
-    assert desk.transport.ids("error") == ["m1"]
-    assert desk.stored == []
+    assert harness.lie_dead() == {}
+    assert harness.transport.ids("error") == ["m1"]
+    assert harness.stored == []
 
 
 @MODES
 def test_the_letter_lies_there_before_the_row_is_removed(make: Make, mode: TransactionMode) -> None:
-    desk = make(mode)
+    harness = make(mode)
     seen: list[dict[str, int]] = []
-    desk.store.after["remove"] = lambda: seen.append(desk.lie_dead())
+    harness.store.after["remove"] = lambda: seen.append(harness.lie_dead())
 
-    desk.dispatch(an_asking("lost", "nowhere"))
+    harness.dispatch(an_asking("lost", "nowhere"))
 
     assert seen == [{"lost": MessageClass.NACK_BAD_DST_Q}]
 
@@ -170,77 +172,77 @@ def test_the_letter_lies_there_before_the_row_is_removed(make: Make, mode: Trans
 def test_a_message_refused_by_its_queue_becomes_a_dead_letter_after_all_attempts(
     make: Make, retries: int
 ) -> None:
-    desk = make(retries=retries)
-    desk.transport.script("billing", *[SendResult.REFUSED] * 9)
+    harness = make(retries=retries)
+    harness.transport.script("billing", *[SendResult.REFUSED] * 9)
 
-    desk.dispatch(an_asking("m1", "billing"))
+    harness.dispatch(an_asking("m1", "billing"))
     for _ in range(retries):
-        assert desk.lie_dead() == {}
-        desk.clock.advance(60)
-        desk.dispatch()
+        assert harness.lie_dead() == {}
+        harness.clock.advance(60)
+        harness.dispatch()
 
-    [letter] = desk.graveyard.dead()
+    [letter] = harness.graveyard.dead()
     assert (letter.message_class, letter.attempts) == (
         MessageClass.NACK_Q_EXCEED_QUOTA,
         1 + retries,
     )
-    assert desk.stored == []
+    assert harness.stored == []
 
 
 @WAYS
 def test_a_message_forwarded_too_often_becomes_a_dead_letter_unsent(
     make: Make, way: Callable[..., None]
 ) -> None:
-    desk = make()
+    harness = make()
 
-    way(desk, an_asking("m16", "billing", hops="16"), an_asking("m14", "billing", hops="14"))
+    way(harness, an_asking("m16", "billing", hops="16"), an_asking("m14", "billing", hops="14"))
 
-    assert desk.lie_dead() == {"m16": MessageClass.NACK_HOP_COUNT_EXCEEDED}
-    [delivered] = desk.transport.messages("billing")
+    assert harness.lie_dead() == {"m16": MessageClass.NACK_HOP_COUNT_EXCEEDED}
+    [delivered] = harness.transport.messages("billing")
     assert (delivered.id, delivered.headers[marks.HOPS]) == ("m14", "15")
 
 
 def test_its_time_to_reach_the_queue_begins_with_the_first_attempt(make: Make) -> None:
-    desk = make(retries=9)
-    desk.clock.advance(1_000_000)  # it is due for long: no attempt was made until now
-    desk.transport.script("billing", *[SendResult.REFUSED] * 2)
+    harness = make(retries=9)
+    harness.clock.advance(1_000_000)  # it is due for long: no attempt was made until now
+    harness.transport.script("billing", *[SendResult.REFUSED] * 2)
 
-    desk.dispatch(an_asking("m1", "billing", time_to_reach_queue="00:00:02"))
+    harness.dispatch(an_asking("m1", "billing", time_to_reach_queue="00:00:02"))
     for _ in range(2):
-        assert desk.lie_dead() == {}
-        desk.clock.advance(60)
-        desk.dispatch()
+        assert harness.lie_dead() == {}
+        harness.clock.advance(60)
+        harness.dispatch()
 
-    assert desk.lie_dead() == {"m1": MessageClass.NACK_REACH_QUEUE_TIMEOUT}
-    assert desk.transport.ids("billing") == []
+    assert harness.lie_dead() == {"m1": MessageClass.NACK_REACH_QUEUE_TIMEOUT}
+    assert harness.transport.ids("billing") == []
 
 
 def test_while_the_dead_letter_store_is_away_it_rests_and_neighbours_are_sent_once(
     make: Make,
 ) -> None:
-    desk = make()
-    with desk.graveyard.away():
-        desk.dispatch(an_asking("lost", "nowhere"), an_asking("fine", "billing"))
+    harness = make()
+    with harness.graveyard.away():
+        harness.dispatch(an_asking("lost", "nowhere"), an_asking("fine", "billing"))
 
-        assert desk.stored == ["lost"]
-        assert desk.store.next() == START + SECOND
-        assert desk.telemetry.snapshot()["recovery_failures"] == 1
-    desk.clock.advance(1)
-    desk.dispatch()
+        assert harness.stored == ["lost"]
+        assert harness.store.next() == START + SECOND
+        assert harness.telemetry.snapshot()["recovery_failures"] == 1
+    harness.clock.advance(1)
+    harness.dispatch()
 
-    assert desk.lie_dead() == {"lost": MessageClass.NACK_BAD_DST_Q}
-    assert desk.transport.ids("billing") == ["fine"]
-    assert (desk.stored, desk.transport.ids("error")) == ([], [])
+    assert harness.lie_dead() == {"lost": MessageClass.NACK_BAD_DST_Q}
+    assert harness.transport.ids("billing") == ["fine"]
+    assert (harness.stored, harness.transport.ids("error")) == ([], [])
 
 
 def test_in_one_transaction_a_dead_letter_store_that_is_away_undoes_the_round(make: Make) -> None:
-    desk = make(SCOPE)
+    harness = make(SCOPE)
 
-    with desk.graveyard.away(), pytest.raises(StorageUnavailable):
-        desk.dispatch(an_asking("lost", "nowhere"), an_asking("fine", "billing"))
+    with harness.graveyard.away(), pytest.raises(StorageUnavailable):
+        harness.dispatch(an_asking("lost", "nowhere"), an_asking("fine", "billing"))
 
-    assert sorted(desk.stored) == ["fine", "lost"]
-    assert desk.transport.ids("billing") == []
+    assert sorted(harness.stored) == ["fine", "lost"]
+    assert harness.transport.ids("billing") == []
 
 
 @WAYS
@@ -248,24 +250,24 @@ def test_in_one_transaction_a_dead_letter_store_that_is_away_undoes_the_round(ma
 def test_a_full_node_delays_only_messages_that_become_dead_letters(
     make: Make, mode: TransactionMode, way: Callable[..., None]
 ) -> None:
-    desk = make(mode, quotas=Quotas(node=1))
+    harness = make(mode, quotas=Quotas(node=1))
 
     with suppress(NodeFull):
-        way(desk, an_asking("lost", "nowhere"), an_asking("fine", "billing"))
+        way(harness, an_asking("lost", "nowhere"), an_asking("fine", "billing"))
 
-    assert desk.transport.ids("billing") == ["fine"]
-    assert desk.stored == ["lost"]
-    assert (desk.lie_dead(), desk.transport.ids("error")) == ({}, [])
+    assert harness.transport.ids("billing") == ["fine"]
+    assert harness.stored == ["lost"]
+    assert (harness.lie_dead(), harness.transport.ids("error")) == ({}, [])
 
 
 def test_an_error_without_a_name_is_the_error_queues_business(make: Make) -> None:
-    desk = make()
-    desk.transport.script("billing", RuntimeError("a bug"))
+    harness = make()
+    harness.transport.script("billing", RuntimeError("a bug"))
 
-    desk.dispatch(an_asking("m1", "billing"))
+    harness.dispatch(an_asking("m1", "billing"))
 
-    assert desk.lie_dead() == {}
-    assert desk.transport.ids("error") == ["m1"]
+    assert harness.lie_dead() == {}
+    assert harness.transport.ids("error") == ["m1"]
 
 
 @WAYS
@@ -273,19 +275,19 @@ def test_an_error_without_a_name_is_the_error_queues_business(make: Make) -> Non
 def test_a_kept_message_has_arrived_where_it_is_finally_for(
     make: Make, mode: TransactionMode, way: Callable[..., None]
 ) -> None:
-    desk = make(mode)
+    harness = make(mode)
     kept = {"transactional": "True", "source_node": "n1", "source_queue": "sales"}
     fine, lost = an_asking("fine", "billing", **kept), an_asking("lost", "nowhere", **kept)
-    manager = desk.graveyard.manager
+    manager = harness.graveyard.manager
     for one in (fine, lost):
         sent = to_delayed_store(Outgoing(one.destination, one.message), one.due, "sales.timeouts")
-        desk.graveyard.desk.before_sending([sent])
+        harness.graveyard.service.before_sending([sent])
 
-    way(desk, fine, lost)
+    way(harness, fine, lost)
 
-    assert desk.lie_dead(NodeQueue.DEADXACT) == {"lost": MessageClass.NACK_BAD_DST_Q}
+    assert harness.lie_dead(NodeQueue.DEADXACT) == {"lost": MessageClass.NACK_BAD_DST_Q}
     awaiting = manager.store.tables.awaiting.c
-    with desk.graveyard.database.read() as connection:
+    with harness.graveyard.database.read() as connection:
         rows = connection.execute(select(awaiting.destination, awaiting["class"])).all()
     assert [tuple(row) for row in rows] == [("billing", MessageClass.ACK_REACH_QUEUE)]
 
@@ -294,7 +296,7 @@ def test_a_kept_message_has_arrived_where_it_is_finally_for(
 def test_a_message_kept_by_a_former_installation_of_its_source_becomes_a_dead_letter(
     make: Make, way: Callable[..., None]
 ) -> None:
-    desk = make()
+    harness = make()
     ours = {"transactional": "True", "source_node": "n1", "source_queue": "sales"}
     sent = [
         an_asking("former", "billing", source_guid="g0", **ours),
@@ -304,19 +306,19 @@ def test_a_message_kept_by_a_former_installation_of_its_source_becomes_a_dead_le
         an_asking("others", "billing", **{**ours, "source_node": "n2"}, source_guid="g0"),
     ]
 
-    way(desk, *sent)
+    way(harness, *sent)
 
     changed = MessageClass.NACK_SOURCE_COMPUTER_GUID_CHANGED
-    assert desk.lie_dead(NodeQueue.DEADXACT) == {"former": changed}
-    delivered = sorted(desk.transport.ids("billing"))
+    assert harness.lie_dead(NodeQueue.DEADXACT) == {"former": changed}
+    delivered = sorted(harness.transport.ids("billing"))
     assert delivered == ["of now", "others", "plain", "unsaid"]
 
 
 def test_a_transactional_message_says_which_installation_keeps_it(make: Make) -> None:
-    desk = make().graveyard.desk
+    harness = make().graveyard.service
 
-    kept = desk.delivery_headers(DeliveryOptions(transactional=True), {}, "billing")
-    plain = desk.delivery_headers(None, {}, "billing")
+    kept = harness.delivery_headers(DeliveryOptions(transactional=True), {}, "billing")
+    plain = harness.delivery_headers(None, {}, "billing")
 
     assert kept[marks.SOURCE_GUID] == "g1"
     assert marks.SOURCE_GUID not in plain

@@ -7,7 +7,7 @@ from contextlib import ExitStack, closing
 
 import pytest
 
-from tests.satellites.dispatching import Desk
+from tests.satellites.dispatching import DispatchHarness
 from tests.support.clock import START, FakeClock
 from tests.support.makers import a_timeout
 from tests.support.ports import FakeTransport
@@ -28,13 +28,13 @@ CONTROL = "sales.TimeoutsDispatcher"
 
 
 def test_a_cancel_after_an_unknown_confirm_says_so() -> None:
-    desk = Desk()
-    desk.put(a_timeout())
-    desk.transport.script("billing", SendResult.UNKNOWN)
+    harness = DispatchHarness()
+    harness.put(a_timeout())
+    harness.transport.script("billing", SendResult.UNKNOWN)
 
-    desk.order_due()
+    harness.order_due()
 
-    assert desk.store.cancel(a_timeout().id) is CancelResult.MAYBE_SENT
+    assert harness.store.cancel(a_timeout().id) is CancelResult.MAYBE_SENT
 
 
 @pytest.fixture

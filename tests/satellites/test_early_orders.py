@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 
-from tests.satellites.dispatching import RECEIVE, SCOPE, Desk
+from tests.satellites.dispatching import RECEIVE, SCOPE, DispatchHarness
 from tests.support.clock import START, FakeClock
 from tests.support.makers import SECOND, a_timeout
 from timeoutmgr.contracts import TimeoutState, TransactionMode
@@ -15,8 +15,8 @@ from timeoutmgr.message.instants import Micros, to_wire
 from timeoutmgr.satellites.control import chunk_message
 
 
-class EarlyDesk(Desk):
-    """A desk whose orders come before their time; *rests* has the seconds that it waited."""
+class EarlyDesk(DispatchHarness):
+    """A harness whose orders come before their time; *rests* has the seconds that it waited."""
 
     def __init__(self, mode: TransactionMode = RECEIVE) -> None:
         super().__init__(mode)
@@ -37,56 +37,56 @@ class EarlyDesk(Desk):
 
 
 def test_a_timeout_ordered_early_is_sent_when_it_is_due() -> None:
-    desk = EarlyDesk()
-    desk.resting = lambda: _assert_nothing_was_sent(desk)
+    harness = EarlyDesk()
+    harness.resting = lambda: _assert_nothing_was_sent(harness)
 
-    desk.order_early(START + 2_000)
+    harness.order_early(START + 2_000)
 
-    assert desk.rests == [0.002]
-    [sent] = desk.transport.messages("billing")
+    assert harness.rests == [0.002]
+    [sent] = harness.transport.messages("billing")
     assert sent.headers[headers.DISPATCHED_AT] == to_wire(START + 2_000)
-    assert [one.at for one in desk.store.outcomes] == [START + 2_000]
+    assert [one.at for one in harness.store.outcomes] == [START + 2_000]
 
 
-def _assert_nothing_was_sent(desk: Desk) -> None:
-    assert desk.transport.ids("billing") == []
+def _assert_nothing_was_sent(harness: DispatchHarness) -> None:
+    assert harness.transport.ids("billing") == []
 
 
 def test_the_stores_clock_decides_when_and_not_the_hosts() -> None:
-    desk = EarlyDesk()
-    desk.step = replace(desk.step, clock=FakeClock(START + SECOND))
+    harness = EarlyDesk()
+    harness.step = replace(harness.step, clock=FakeClock(START + SECOND))
 
-    desk.order_early(START + 2_000)
+    harness.order_early(START + 2_000)
 
-    assert desk.rests == [0.002]
+    assert harness.rests == [0.002]
 
 
 def test_a_dispatcher_waits_for_a_due_time_only_after_recording_earlier_sends() -> None:
-    desk = EarlyDesk()
+    harness = EarlyDesk()
     recorded: list[TimeoutState | None] = []
-    desk.resting = lambda: recorded.append(desk.state("m1"))
+    harness.resting = lambda: recorded.append(harness.state("m1"))
 
-    desk.order_early(START, START + 5_000)
+    harness.order_early(START, START + 5_000)
 
     assert recorded == [TimeoutState.DISPATCHED]
-    assert desk.transport.ids("billing") == ["m1", "m2"]
+    assert harness.transport.ids("billing") == ["m1", "m2"]
 
 
 def test_transaction_scope_leaves_a_later_timeout_in_the_store() -> None:
-    desk = EarlyDesk(SCOPE)
+    harness = EarlyDesk(SCOPE)
 
-    desk.order_early(START + 1)
+    harness.order_early(START + 1)
 
-    assert desk.rests == []
-    assert desk.transport.ids("billing") == []
-    assert desk.state() is TimeoutState.PENDING
+    assert harness.rests == []
+    assert harness.transport.ids("billing") == []
+    assert harness.state() is TimeoutState.PENDING
 
 
 def test_a_clock_that_is_set_back_makes_no_wait_longer_than_orders_are_ahead() -> None:
-    desk = EarlyDesk()
-    desk.store.after["lock_for_dispatch"] = lambda: desk.clock.step_wall(-timedelta(hours=1))
+    harness = EarlyDesk()
+    harness.store.after["lock_for_dispatch"] = lambda: harness.clock.step_wall(-timedelta(hours=1))
 
-    desk.order_early(START + 2_000)
+    harness.order_early(START + 2_000)
 
-    assert desk.rests == [0.006]
-    assert desk.transport.ids("billing") == ["m1"]
+    assert harness.rests == [0.006]
+    assert harness.transport.ids("billing") == ["m1"]

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.satellites.dispatching import ATOMIC, RECEIVE, SCOPE, Desk
+from tests.satellites.dispatching import ATOMIC, RECEIVE, SCOPE, DispatchHarness
 from tests.support.makers import a_timeout
 from timeoutmgr.contracts import Key, TimeoutState, Transaction, TransactionMode
 from timeoutmgr.message.instants import Micros
@@ -29,37 +29,37 @@ class _Mover:
 
 
 def test_timeouts_moved_in_the_database_are_counted_and_not_sent() -> None:
-    desk, mover = Desk(SCOPE), _Mover()
-    desk.put(a_timeout("m1"), a_timeout("m2"))
-    desk.step = replace(desk.step, move_many=mover)
-    desk.clock.advance(2.0)
-    desk.order_due()
+    harness, mover = DispatchHarness(SCOPE), _Mover()
+    harness.put(a_timeout("m1"), a_timeout("m2"))
+    harness.step = replace(harness.step, move_many=mover)
+    harness.clock.advance(2.0)
+    harness.order_due()
 
     [(token, asked)] = mover.asked
     assert token
     assert asked == sorted([a_timeout("m1").id, a_timeout("m2").id])
-    assert desk.transport.ids("billing") == []
-    assert desk.counted("timeouts_dispatched") == 2
-    assert desk.counted("timeouts_gone") == 0
-    assert desk.telemetry.snapshot()["lateness_seconds"] == 2.0
+    assert harness.transport.ids("billing") == []
+    assert harness.counted("timeouts_dispatched") == 2
+    assert harness.counted("timeouts_gone") == 0
+    assert harness.telemetry.snapshot()["lateness_seconds"] == 2.0
 
 
 def test_timeouts_that_cannot_be_moved_are_sent() -> None:
-    desk = Desk(SCOPE)
-    desk.put(a_timeout("m1"), a_timeout("m2"))
-    desk.step = replace(desk.step, move_many=_Mover(a_timeout("m2").id))
-    desk.order_due()
+    harness = DispatchHarness(SCOPE)
+    harness.put(a_timeout("m1"), a_timeout("m2"))
+    harness.step = replace(harness.step, move_many=_Mover(a_timeout("m2").id))
+    harness.order_due()
 
-    assert desk.transport.ids("billing") == ["m2"]
-    assert desk.state("m2") is TimeoutState.DISPATCHED
-    assert desk.counted("timeouts_dispatched") == 2
+    assert harness.transport.ids("billing") == ["m2"]
+    assert harness.state("m2") is TimeoutState.DISPATCHED
+    assert harness.counted("timeouts_dispatched") == 2
 
 
 @pytest.mark.parametrize("mode", [RECEIVE, ATOMIC])
 def test_nothing_is_moved_outside_of_the_one_transaction(mode: TransactionMode) -> None:
-    desk, mover = Desk(mode), _Mover()
-    desk.put(a_timeout("m1"))
-    desk.step = replace(desk.step, move_many=mover)
-    desk.order_due()
+    harness, mover = DispatchHarness(mode), _Mover()
+    harness.put(a_timeout("m1"))
+    harness.step = replace(harness.step, move_many=mover)
+    harness.order_due()
 
-    assert (mover.asked, desk.transport.ids("billing")) == ([], ["m1"])
+    assert (mover.asked, harness.transport.ids("billing")) == ([], ["m1"])

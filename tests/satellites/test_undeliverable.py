@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from tests.satellites.dispatching import Desk
+from tests.satellites.dispatching import DispatchHarness
 from tests.support.makers import a_timeout
 from tests.support.ports import FakeSession
 from timeoutmgr.contracts import CancelResult, SendResult, TimeoutState
@@ -20,31 +20,31 @@ from timeoutmgr.message.message import Outgoing
 def test_a_message_that_no_broker_can_carry_goes_to_the_error_queue_and_its_neighbours_are_sent(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    desk = Desk()
+    harness = DispatchHarness()
     refuse_to_send(monkeypatch, lambda one: one.message.id == "m2")
-    desk.put(a_timeout("m1"), a_timeout("m2"), a_timeout("m3"))
+    harness.put(a_timeout("m1"), a_timeout("m2"), a_timeout("m3"))
 
-    desk.order_due()
+    harness.order_due()
 
-    assert sorted(desk.transport.ids("billing")) == ["m1", "m3"]
-    [copy] = desk.transport.messages("error")
+    assert sorted(harness.transport.ids("billing")) == ["m1", "m3"]
+    [copy] = harness.transport.messages("error")
     assert copy.headers[headers.ORIGINAL_ID] == '"m2"'
     assert (copy.headers["NServiceBus.FailedQ"], copy.body) == ("billing", b"body of m2")
-    assert desk.state("m2") is TimeoutState.FAILED
+    assert harness.state("m2") is TimeoutState.FAILED
 
 
 def test_a_message_that_not_even_the_error_queue_can_carry_stays_and_waits(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    desk = Desk()
+    harness = DispatchHarness()
     refuse_to_send(monkeypatch, lambda one: one.message.body == b"body of m2")
-    desk.put(a_timeout("m1"), a_timeout("m2"))
+    harness.put(a_timeout("m1"), a_timeout("m2"))
 
-    desk.order_due()
+    harness.order_due()
 
-    assert desk.transport.ids("billing") == ["m1"]
-    assert desk.state("m2") is TimeoutState.PENDING
-    assert desk.attempts() == 1
+    assert harness.transport.ids("billing") == ["m1"]
+    assert harness.state("m2") is TimeoutState.PENDING
+    assert harness.attempts() == 1
 
 
 def refuse_to_send(
@@ -62,38 +62,38 @@ def refuse_to_send(
 
 @pytest.mark.behaviour(64)
 def test_a_copy_that_the_error_queue_may_have_taken_leaves_a_mark() -> None:
-    desk = Desk()
-    desk.put(a_timeout("m1", destination="nobody's"))
-    desk.transport.script("error", SendResult.UNKNOWN)
+    harness = DispatchHarness()
+    harness.put(a_timeout("m1", destination="nobody's"))
+    harness.transport.script("error", SendResult.UNKNOWN)
 
-    desk.order_due()
+    harness.order_due()
 
-    assert desk.store.cancel(a_timeout("m1").id) is CancelResult.MAYBE_SENT
+    assert harness.store.cancel(a_timeout("m1").id) is CancelResult.MAYBE_SENT
 
 
 @pytest.mark.behaviour(64)
 def test_a_timeout_for_a_missing_queue_goes_whole_to_the_error_queue() -> None:
-    desk = Desk()
-    desk.put(a_timeout(destination="nowhere"))
+    harness = DispatchHarness()
+    harness.put(a_timeout(destination="nowhere"))
 
-    desk.order_due()
+    harness.order_due()
 
-    [copy] = desk.transport.messages("error")
+    [copy] = harness.transport.messages("error")
     assert (copy.id, copy.body) == ("m1", b"body of m1")
     assert copy.headers[headers.FAILED_QUEUE] == "nowhere"
     assert "no queue 'nowhere'" in copy.headers[headers.EXCEPTION_MESSAGE]
-    assert desk.state() is TimeoutState.FAILED
+    assert harness.state() is TimeoutState.FAILED
 
 
 @pytest.mark.behaviour(64)
 def test_the_neighbours_of_a_timeout_for_a_missing_queue_go_on_time() -> None:
-    desk = Desk()
-    desk.put(a_timeout("m1"), a_timeout("m2", destination="nowhere"), a_timeout("m3"))
+    harness = DispatchHarness()
+    harness.put(a_timeout("m1"), a_timeout("m2", destination="nowhere"), a_timeout("m3"))
 
-    desk.order_due()
+    harness.order_due()
 
-    assert sorted(desk.transport.ids("billing")) == ["m1", "m3"]
-    assert [desk.state(one) for one in ("m1", "m2", "m3")] == [
+    assert sorted(harness.transport.ids("billing")) == ["m1", "m3"]
+    assert [harness.state(one) for one in ("m1", "m2", "m3")] == [
         TimeoutState.DISPATCHED,
         TimeoutState.FAILED,
         TimeoutState.DISPATCHED,
@@ -102,39 +102,39 @@ def test_the_neighbours_of_a_timeout_for_a_missing_queue_go_on_time() -> None:
 
 @pytest.mark.behaviour(91)
 def test_the_error_queue_takes_the_message_before_the_row_is_closed() -> None:
-    desk = Desk()
-    desk.put(a_timeout(destination="nowhere"))
-    desk.store.fail("close", StorageUnavailable("away at the removal"))
+    harness = DispatchHarness()
+    harness.put(a_timeout(destination="nowhere"))
+    harness.store.fail("close", StorageUnavailable("away at the removal"))
 
     with pytest.raises(StorageUnavailable):
-        desk.order_due()
+        harness.order_due()
 
-    assert desk.transport.ids("error") == ["m1"]
-    assert desk.state() is TimeoutState.PENDING
+    assert harness.transport.ids("error") == ["m1"]
+    assert harness.state() is TimeoutState.PENDING
 
 
 @pytest.mark.behaviour(91)
 @pytest.mark.parametrize("answer", [SendResult.UNKNOWN, SendResult.REFUSED, SendResult.UNROUTABLE])
 def test_a_timeout_stays_while_the_error_queue_does_not_take_it(answer: SendResult) -> None:
-    desk = Desk()
-    desk.put(a_timeout(destination="nowhere"))
-    desk.transport.script("error", *[answer] * 5)
+    harness = DispatchHarness()
+    harness.put(a_timeout(destination="nowhere"))
+    harness.transport.script("error", *[answer] * 5)
 
-    desk.order_due()
+    harness.order_due()
 
-    assert desk.state() is TimeoutState.PENDING
-    assert desk.attempts() == 1
+    assert harness.state() is TimeoutState.PENDING
+    assert harness.attempts() == 1
 
 
 @pytest.mark.behaviour(65)
 def test_a_refused_full_error_copy_falls_back_to_a_smaller_copy() -> None:
-    desk = Desk()
-    desk.put(a_timeout(destination="nowhere"))
-    desk.transport.script("error", SendResult.REFUSED)
+    harness = DispatchHarness()
+    harness.put(a_timeout(destination="nowhere"))
+    harness.transport.script("error", SendResult.REFUSED)
 
-    desk.order_due()
+    harness.order_due()
 
-    [copy] = desk.transport.messages("error")
+    [copy] = harness.transport.messages("error")
     assert headers.EXCEPTION_STACK not in copy.headers
     assert copy.headers[headers.FAILED_QUEUE] == "nowhere"
-    assert desk.state() is TimeoutState.FAILED
+    assert harness.state() is TimeoutState.FAILED

@@ -1,4 +1,4 @@
-"""A node's dead-letter queues in one file, and the desk that a step hands its dead to."""
+"""A node's dead-letter queues in one file, and the service that a step hands its dead to."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Graveyard:
         letters.install()
         letters.add_node("n1", "g1")
         self.manager: Final = QueueManager(store=letters, node="n1", quotas=quotas or Quotas())
-        self.desk: Final = DeadLetterService(
+        self.service: Final = DeadLetterService(
             manager=self.manager,
             endpoint="sales",
             rules=JournalingRules(),

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from timeoutmgr.contracts import DeadLetters, SendResult
-from timeoutmgr.contracts.dead_letters import Burial
+from timeoutmgr.contracts.dead_letters import DeadLetterResult
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import InvalidMessage, MessageRejected, TimeoutManagerError
 from timeoutmgr.message.message import Message, Outgoing, Received
@@ -77,7 +77,7 @@ class DeadLetterFailures:
         self.telemetry.count("moved_to_dead_letters")
         return "a dead-letter queue"
 
-    def _place(self, received: Received, error: Exception, work: Work) -> Burial | None:
+    def _place(self, received: Received, error: Exception, work: Work) -> DeadLetterResult | None:
         placed = self.dead_letters.dead_letter(
             received.message,
             error,

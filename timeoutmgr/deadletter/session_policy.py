@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from timeoutmgr.contracts import DeadLetters, SendResult, Transaction, TransportSession
-from timeoutmgr.contracts.delivery_options import Delivery
+from timeoutmgr.contracts.delivery_options import DeliveryOptions
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import StorageUnavailable, TransportUnavailable
 from timeoutmgr.message.message import Outgoing
@@ -62,10 +62,10 @@ class DeadLetterSending:
         return self.dead_letters.queue_of(destination)
 
     def delivery_headers(
-        self, options: Delivery | None, headers: Mapping[str, str], destination: str
+        self, options: DeliveryOptions | None, headers: Mapping[str, str], destination: str
     ) -> Mapping[str, str]:
         """Return the delivery headers of a new message with *headers*."""
-        return self.dead_letters.marks(options, headers, destination)
+        return self.dead_letters.delivery_headers(options, headers, destination)
 
     def before_storing(self, outgoing: Sequence[Outgoing], transaction: Transaction | None) -> None:
         """Keep copies of transactional messages."""

@@ -17,7 +17,7 @@ from timeoutmgr.transport.error_queue import FailedMessage
 from timeoutmgr.transport.work import IsolatedSends, Work
 
 if TYPE_CHECKING:
-    from timeoutmgr.contracts.delivery_options import Delivery
+    from timeoutmgr.contracts.delivery_options import DeliveryOptions
 
 
 class SendsMessages(Protocol):
@@ -43,7 +43,7 @@ class SendingPolicy(Protocol):
         ...
 
     def delivery_headers(
-        self, options: Delivery | None, headers: Mapping[str, str], destination: str
+        self, options: DeliveryOptions | None, headers: Mapping[str, str], destination: str
     ) -> Mapping[str, str]:
         """Return the headers that a new message needs besides *headers*; raise InvalidMessage."""
         ...
@@ -154,7 +154,7 @@ class PlainSending:
         return destination
 
     def delivery_headers(
-        self, options: Delivery | None, headers: Mapping[str, str], destination: str
+        self, options: DeliveryOptions | None, headers: Mapping[str, str], destination: str
     ) -> Mapping[str, str]:
         """Return no headers; raise InvalidMessage for options that nothing here can keep."""
         if options is not None:
