@@ -233,7 +233,7 @@ def test_a_message_without_a_class_is_no_acknowledgement(nodes: Nodes, code: str
     received = a_received(Message(id="a1", headers=given))
     step = SettleStoredCopies(manager=nodes.manager(), telemetry=Counters(), joins=False)
 
-    with pytest.raises(MessageRejected, match="no acknowledgement"):
+    with pytest.raises(MessageRejected, match="is not an acknowledgement"):
         step([received], None)  # type: ignore[arg-type]  # it is refused before that
 
 
