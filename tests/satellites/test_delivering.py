@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from tests.support.clock import START
 from tests.support.makers import a_timeout
+from timeoutmgr.message import headers
 from timeoutmgr.message.instants import to_wire
+from timeoutmgr.message.message import with_headers
 from timeoutmgr.satellites.delivery.message import delivered
 
 
 @pytest.mark.behaviour(22, 23)
 def test_a_delivered_message_keeps_id_body_and_headers() -> None:
     one = a_timeout()
+    sent = {headers.TIME_SENT: to_wire(START - 5)}
+    one = replace(one, message=with_headers(one.message, {**one.message.headers, **sent}))
 
     message = delivered(one, to_wire(START))
 
