@@ -61,7 +61,7 @@ _POINTS: Final = StepPoints(
 _SCOPE: Final = TransactionMode.TRANSACTION_SCOPE
 _LEAST_PAUSE: Final = 0.2
 _LOOK_AGAIN: Final = 1_000_000
-"""Microseconds after which to look again at what is due and in other hands."""
+"""Microseconds after which to look again at due messages that another process has locked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +87,7 @@ class Batches:
             self.store.notify_stored(due)
 
     def fetch(self, transaction: Any, limit: int) -> Sequence[Timeout]:
-        """Return what is due, at most *limit*, locked until *transaction* ends."""
+        """Return due messages, at most *limit*, locked until *transaction* ends."""
         at = self.clock.now()
         if isinstance(self.store, FetchesInBatches):
             return self.store.fetch_due(at, limit, transaction=transaction)
@@ -118,10 +118,10 @@ class Batches:
 
 @dataclass(frozen=True, slots=True)
 class DrainStep:
-    """What one batch came to.
+    """The result of the step on a batch.
 
-    *processed* counts what is no longer due: sent, given up, or put off. *pause* is how long
-    to wait before the next round, in seconds, where the broker is away.
+    *processed* counts messages that are no longer due: sent, given up, or deferred. *pause* is
+    the wait before the next step, in seconds, while the broker is away.
     """
 
     processed: int
@@ -189,11 +189,11 @@ class FetchedBatch:
 class DispatchDue:
     """The step: fetched under a lock, sent and confirmed, then removed and committed.
 
-    In ``transaction_scope`` all of it is one transaction. In the other modes fetching and removing
-    are one of the store's and the send is outside it: where the removal fails, the message goes
-    out again under the same id. An attempt that fails is counted in a transaction of its own; one
-    that could not be made, since broker or storage is away, is not. *turn* is held while
-    fetching, and while failures are counted of what is free for the next fetch already.
+    In ``transaction_scope`` all of it is a single transaction. In the other modes fetch and
+    removal share a transaction of the store, and the send is outside of it: if the removal fails,
+    the message goes out again under the same id. A failed attempt is counted in a transaction of
+    its own; an attempt that broker or storage made impossible, being away, is not. *turn* is held
+    during a fetch, and while failures are counted of messages that the next fetch may lock.
     """
 
     batches: Batches
@@ -209,7 +209,7 @@ class DispatchDue:
     turn: AbstractContextManager[Any]
     policy: ForwardingPolicy = PLAIN_FORWARDING
     alone: int = 0
-    """How many messages to take one by one: among them is one that made a batch fail."""
+    """Number of messages to fetch singly: a message among them made a batch fail."""
 
     def __call__(self, session: TransportSession) -> DrainStep:
         """Deal with one batch; raises StorageUnavailable where it cannot be fetched or removed."""
@@ -224,7 +224,7 @@ class DispatchDue:
                     stack.close()
                     result = self._dispatch(batch, session, transaction)
                     if result.retries:
-                        # Whoever fetches next must find them put off.
+                        # The next fetch must find them deferred.
                         stack.enter_context(self.turn)
             except StorageUnavailable:
                 raise
@@ -384,7 +384,7 @@ class _RemovedByAnother(TimeoutManagerError):
 
 @dataclass(slots=True)
 class DrainProgress:
-    """What the lanes of one drain share."""
+    """Progress that the lanes of a drain share."""
 
     over: bool = False
     processed: int = 0

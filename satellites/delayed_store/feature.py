@@ -42,7 +42,7 @@ class DelayedDelivery:
     name: str = field(default="delayed-delivery", init=False)
 
     def prerequisites(self, settings: FeatureSettings) -> Iterable[Prerequisite]:
-        """Return what must hold."""
+        """Return the conditions of the feature."""
         yield Prerequisite(
             all(feature.name != "timeout-manager" for feature in settings.features),
             "TimeoutManager is enabled too, and a message can be delayed by one of them only. "
@@ -132,7 +132,7 @@ class DelayedDelivery:
             turn=Lock(),
             policy=context.delivery.forwarding,
         )
-        # Where all is one transaction and one may write at a time, a second lane would only wait.
+        # With a shared transaction and a single writer at a time a second lane would only wait.
         is_one_writer = (
             context.mode is TransactionMode.TRANSACTION_SCOPE and not ours.capabilities.row_locks
         )

@@ -1,4 +1,4 @@
-"""The ``<endpoint>.timeouts`` satellite: what arrives is stored, or sent on if it is due."""
+"""The ``<endpoint>.timeouts`` satellite: messages are stored, or sent on if they are due."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -57,9 +57,9 @@ _POINTS: Final = StepPoints(
 class StoreDelayed:
     """The step: a batch is stored, in one transaction, before it is acknowledged.
 
-    What is due already goes straight on, in the receive transaction where there is one, and what
-    its queue does not take at once is stored like the rest: the other attempts are the due
-    poller's.
+    A message that is due already goes straight on, in the receive transaction if there is such a
+    transaction. A message that its queue does not take at once is stored like the rest: the due
+    poller makes the other attempts.
     """
 
     batches: Batches
@@ -77,7 +77,7 @@ class StoreDelayed:
     wake_log: ChannelLog = field(default_factory=lambda: ChannelLog("wakes"))
 
     def __call__(self, batch: Sequence[Received], work: Work) -> None:
-        """Store *batch*; raises MessageRejected for one that is no delayed message."""
+        """Store *batch*; raises MessageRejected for a message that is not delayed."""
         self.ready()
         orders = [self._read(received.message) for received in batch]
         timeouts = [order for order in orders if isinstance(order, Timeout)]
@@ -109,8 +109,8 @@ class StoreDelayed:
     ) -> Sequence[RepeatKind | None]:
         """Store routed messages past the queue, by the same rules; nobody is woken.
 
-        *transaction* is a caller's own; without one they are stored in one of their own. This
-        store remembers no ids: all are new.
+        *transaction* is a caller's own; without it the messages are stored in a transaction of
+        their own. This store remembers no ids: all are new.
         """
         timeouts: list[Timeout] = []
         for message in messages:
@@ -186,7 +186,7 @@ class StoreDelayed:
 
 @dataclass(frozen=True, slots=True)
 class _ReceivedBatch:
-    """Due messages out of the queue, as locked timeouts: nobody else has them, none is stored."""
+    """Due messages out of the queue as locked timeouts: they are not stored anywhere."""
 
     timeouts: Sequence[Timeout]
     at: Micros

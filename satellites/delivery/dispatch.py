@@ -40,7 +40,7 @@ class RetryLater:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchResult:
-    """The result of a batch: each message is in exactly one of the three lists.
+    """The result of a batch: each message is in exactly one list.
 
     *failed* messages are in the error queue, or settled in another way: nothing is left to send.
     """
@@ -70,7 +70,7 @@ class LockedBatch(Protocol):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StepPoints:
-    """The crash points of the step on one of the ways of a message."""
+    """The crash points of the step on the way of a message."""
 
     locked: str
     confirmed: str
@@ -121,7 +121,9 @@ class BatchDispatch:
     def move_to_error_queue(
         self, failed: Sequence[Undeliverable], at: Micros, work: IsolatedSends
     ) -> tuple[list[Undeliverable], list[RetryLater]]:
-        """Copy each of *failed*; return the moved messages, and the others as retries."""
+        """Copy each of *failed*; return the moved messages, and the rest as retries."""
+        if not failed:
+            return [], []
         moved, kept = move_to_error_queue(
             ErrorQueue(self.error_queue, self.endpoint, at), failed, work
         )
@@ -133,7 +135,7 @@ class BatchDispatch:
 def move_to_error_queue(
     error_queue: ErrorQueue, failed: Sequence[Undeliverable], work: IsolatedSends
 ) -> tuple[list[Undeliverable], list[RetryLater]]:
-    """Copy each of *failed* into *error_queue*; return the moved messages, and the others."""
+    """Copy *failed* into *error_queue*; return the moved messages, and the rest as retries."""
     moved: list[Undeliverable] = []
     kept: list[RetryLater] = []
     answers = error_queue.move(

@@ -73,7 +73,10 @@ class Forwarder:
         """
         found = classify_results(prepared.timeouts, prepared.outgoing, results, self.attempts)
         self.policy.sent(prepared.outgoing, results, work)
-        settlement = self.policy.settle([*prepared.stopped, *found.failed], work)
+        failed = [*prepared.stopped, *found.failed]
+        if not failed:
+            return found
+        settlement = self.policy.settle(failed, work)
         return replace(
             found,
             failed=settlement.others,

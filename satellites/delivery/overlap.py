@@ -1,4 +1,4 @@
-"""Chunks one behind the other: the rows of the next are looked up while one is being confirmed."""
+"""Chunks in a row: the rows of a chunk are locked while the chunk before it is confirmed."""
 
 from collections.abc import Generator
 from types import TracebackType
@@ -7,15 +7,15 @@ from typing import Self, TypeAlias, TypeVar
 Result = TypeVar("Result")
 
 DispatchSteps: TypeAlias = Generator[None, None, None]
-"""A chunk on its way. It stops twice: with its rows in hand, and once it is sent."""
+"""A chunk on its way. It stops twice: with its rows locked, and when it is sent."""
 
 
 class OverlappedDispatch:
-    """Leads chunks through their stages. Leaving it closes the last of them.
+    """Leads chunks through their steps. Its end closes the last chunk.
 
-    A chunk is sent once the one before it is closed, so there is never more than one of which it
-    is not known whether it was sent. *overlaps* is false where all share one transaction: it sees
-    its own locks, and would hand out the rows of a chunk that was ordered twice.
+    A chunk is sent when the chunk before it is closed, so that a crash leaves at most one chunk
+    in doubt. *overlaps* is false if all chunks share a transaction: the transaction sees its own
+    locks, and would lock the rows of a chunk again that was ordered twice.
     """
 
     def __init__(self, *, overlaps: bool) -> None:
@@ -31,11 +31,11 @@ class OverlappedDispatch:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        # Also where the next one failed: what was sent is to be recorded.
+        # Also if the next chunk failed: the sends of the last chunk must be recorded.
         self._close_last()
 
     def add(self, chunk: DispatchSteps) -> None:
-        """Have *chunk* sent behind those before it."""
+        """Send *chunk* behind the chunks before it."""
         if not self._overlaps:
             finish(chunk)
             return
@@ -44,7 +44,7 @@ class OverlappedDispatch:
             self._close_last()
             next(chunk)
         except BaseException:
-            chunk.close()  # now, and not when somebody has forgotten it
+            chunk.close()  # now, and not at garbage collection
             raise
         self._sent = chunk
 

@@ -1,4 +1,4 @@
-"""What no binding of the delivery exchange was for: sent on if its queue is there now, else dead.
+"""Messages without a binding of the delivery exchange: sent on if their queue exists by now.
 
 RabbitMQ would keep such a message in its last delay level, and after 32 of them pass nothing on
 for anybody; the alternate exchange brings it here instead.
@@ -39,11 +39,11 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SettleUnroutable:
-    """The step on the queue of what the delay levels could not deliver.
+    """The step on the queue of messages that the delay levels could not deliver.
 
-    A queue that was made, or bound, too late gets its message after all. For one that does not
-    exist the message goes to the dead-letter queue, or into the error queue with the destination
-    as FailedQ, so that a retry sends it there.
+    A queue that was made, or bound, too late gets its message after all. Without a queue the
+    message goes where the policy settles it, or into the error queue with the destination as
+    FailedQ, so that a retry sends it there.
     """
 
     endpoint: str
@@ -72,7 +72,7 @@ class SettleUnroutable:
         try:
             self._to_error_queue(self._not_settled(failed, work), at, work)
         except (StorageUnavailable, TransportUnavailable):
-            # What was sent on must not come back, and be sent again, with what has no place now.
+            # Messages that were sent on must not come back with messages that have no place now.
             undone = {one.message.id for one in failed}
             work.ack([each for each in batch if each.message.id not in undone])
             raise
@@ -80,7 +80,7 @@ class SettleUnroutable:
     def _parted(
         self, batch: Sequence[Received], at: Micros
     ) -> tuple[list[Timeout], list[Undeliverable]]:
-        """Part what is due and may go where it says from what is not, or may not."""
+        """Part messages that are due and may go to their destination from the rest."""
         arrived: list[Timeout] = []
         failed: list[Undeliverable] = []
         for received in batch:
@@ -128,7 +128,7 @@ class SettleUnroutable:
 
 
 def _due(received: Received) -> Micros | None:
-    """Return when the message is due, if it says so: one of another program need not."""
+    """Return when the message is due, if it says so: a message of another program need not."""
     try:
         return from_wire(received.message.headers.get(headers.DELIVER_AT, ""))
     except ValueError:

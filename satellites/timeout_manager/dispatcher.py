@@ -39,7 +39,7 @@ from timeoutmgr.transport.delivery_policy import PLAIN_FORWARDING, ForwardingPol
 from timeoutmgr.transport.work import Work
 
 ORDERS: Final = 8
-"""Chunks that are taken from the queue together, so that there is a next one to be looked up."""
+"""Chunks that are received together, so that the next chunk can be locked meanwhile."""
 ATTEMPTS: Final = 5
 """Attempts at one message, the last of them refused, before it goes to the error queue."""
 
@@ -54,15 +54,15 @@ _POINTS: Final = StepPoints(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DispatchTimeouts:
-    """The step: what a control message names is sent on, then removed.
+    """The step: timeouts that a control message names are sent on, then removed.
 
     Sent and confirmed first, removed and committed second: a crash between the two repeats under
     the same message id, and loses nothing. In ``transaction_scope`` all of it is one transaction.
 
-    While a broker takes its time to confirm a chunk, the rows of the next are looked up. They are
-    sent once the chunk before them is closed, so that a crash repeats no more than one.
+    While a broker confirms a chunk, the rows of the next chunk are locked. They are sent when the
+    chunk before them is closed, so that a crash repeats at most one chunk.
 
-    The poller's order comes a moment before its time. The rows are in hand by then, and are sent
+    The poller's order comes a moment before its time. The rows are locked by then, and are sent
     when the store's own clock says that they are due (ADR 16).
     """
 
@@ -73,15 +73,15 @@ class DispatchTimeouts:
     telemetry: Telemetry
     policy: ForwardingPolicy = PLAIN_FORWARDING
     move_many: Move | None = None
-    """What dispatches without a visit to this process, in ``transaction_scope``."""
+    """Moves messages inside the database, past this process, in ``transaction_scope``."""
     ahead: Micros = 0
-    """How much before its due time a timeout may be taken in hand. Not in ``transaction_scope``:
-    there the commit sends it, and nobody is to be kept waiting for that."""
+    """Microseconds before its due time at which a timeout may be locked. Not in
+    ``transaction_scope``: there the commit sends it, and must not wait."""
     rest: Callable[[float], None] = field(default=time.sleep)
     """Lets at least so many seconds pass."""
 
     def __call__(self, batch: Sequence[Received], work: Work) -> None:
-        """Carry out the orders of *batch*; raises MessageRejected for what is no order."""
+        """Carry out the orders of *batch*; raises MessageRejected for other messages."""
         orders = [read_control(received.message) for received in batch]
         with OverlappedDispatch(overlaps=work.scope is None) as line:
             for order in orders:
@@ -93,11 +93,11 @@ class DispatchTimeouts:
                     self.telemetry.count("timeouts_gone")
 
     def dispatch_now(self, keys: Sequence[Key], work: Work) -> None:
-        """Dispatch what was stored in this very transaction."""
+        """Dispatch timeouts that were stored in this very transaction."""
         self.dispatch("", keys, work)
 
     def dispatch(self, token: str, keys: Sequence[Key], work: Work) -> None:
-        """Send those of *keys* that are still to be sent, and record how each ended."""
+        """Send the timeouts of *keys* that are still pending, and record their outcomes."""
         finish(self._steps(token, keys, work))
 
     def _steps(self, token: str, keys: Sequence[Key], work: Work) -> DispatchSteps:
@@ -105,15 +105,15 @@ class DispatchTimeouts:
         if moved and not (keys := [key for key in keys if key not in moved]):
             return
         left = yield from self._sub_batch(token, keys, work)
-        # Outside of one transaction the claim has ended with what was sent. The rest is the
-        # poller's again: a chunk that keeps the next one waiting keeps its rows locked as well.
+        # Outside of a shared transaction the claim has ended with the sends. The poller claims the
+        # rest again: a chunk that keeps the next chunk waiting keeps its rows locked as well.
         while left and work.scope is not None:
             left = yield from self._sub_batch("", left, work)
 
     def _sub_batch(
         self, token: str, keys: Sequence[Key], work: Work
     ) -> Generator[None, None, Sequence[Key]]:
-        """Dispatch those of *keys* that may be in hand together; return what is left."""
+        """Dispatch the timeouts of *keys* that fit into memory together; return the other keys."""
         ahead = self.ahead if work.scope is None else 0
         with self.store.lock_for_dispatch(
             token, keys, ahead=ahead, transaction=work.scope
@@ -127,7 +127,7 @@ class DispatchTimeouts:
         return left
 
     def _moved(self, token: str, keys: Sequence[Key], work: Work) -> Collection[Key]:
-        """Move those of *keys* for which no more is needed; return them."""
+        """Move timeouts of *keys* that need no visit to this process; return their keys."""
         if self.move_many is None or work.scope is None:
             return ()
         at = self.clock.now()

@@ -75,7 +75,7 @@ class DispatchHarness:
         )
 
     def dispatch(self, *timeouts: Timeout) -> None:
-        """Have the due poller deal with *timeouts*, and with what is stored."""
+        """Have the due poller dispatch *timeouts*, and stored messages."""
         for one in timeouts:
             self.store.put(one)
         with closing(self.transport.session()) as session:

@@ -36,18 +36,18 @@ SENTENCE: Final = (
 
 @dataclass(frozen=True, kw_only=True)
 class DeadLetterQueues:
-    """Keep what cannot be delivered, with its class, in the queues of *node*.
+    """Keep undeliverable messages, each with its class, in the queues of *node*.
 
     *node* is a stable name of this installation (not a container's). *store* is a database URL,
-    or a DeadLetterStore; None is the database of the queues. *dead_letter* and *journal* are what
-    sent messages ask for by default, *dead_letter_when_expiring* those with a time to be received;
-    *all_transactional* is MSMQ 1.0's rule. *journaled* are queues of this endpoint that keep a copy
-    of what was received from them. *takes* says which messages this endpoint's queue is for: the
-    others die. *collect_from* is a queue (``<node>.deadletter``, say) to which
-    policies have RabbitMQ send what it gives up: it is created, and emptied into the dead-letter
-    queue, with the broker's reason as the class. Quotas are bytes. *discard_expired* and
-    *clock_allowance* say what happens to messages that are received too late. *sweep_interval* is
-    how often kept messages are looked through for those that nobody acknowledged in time.
+    or a DeadLetterStore; None is the database of the queues. *dead_letter* and *journal* are the
+    defaults of sent messages, *dead_letter_when_expiring* the default of messages with a time to
+    be received; *all_transactional* is MSMQ 1.0's rule. *journaled* are queues of this endpoint
+    that keep a copy of each received message. *takes* says which messages this endpoint's queue
+    is for: other messages become dead letters. *collect_from* is a queue (``<node>.deadletter``,
+    say) to which policies have RabbitMQ send messages that it gives up: it is created, and emptied
+    into the dead-letter queue, with the broker's reason as the class. Quotas are bytes.
+    *discard_expired* and *clock_allowance* are the rules for messages that are received too late.
+    *sweep_interval* is the time between searches for kept messages without an acknowledgement.
     """
 
     priority: int = field(default=FIRST, init=False, repr=False)
@@ -78,7 +78,7 @@ class DeadLetterQueues:
         self.expiry  # noqa: B018 - likewise
         if self.takes not in tuple(AcceptedMessages):
             known = ", ".join(AcceptedMessages)
-            raise ConfigurationError(f"takes must be one of {known}, got {self.takes!r}")
+            raise ConfigurationError(f"takes must be {known}, got {self.takes!r}")
         if self.sweep_interval <= timedelta(0):
             raise ConfigurationError(f"sweep_interval must be positive, got {self.sweep_interval}")
         if self.time_to_wait_before_critical_error < timedelta(0):
@@ -96,7 +96,7 @@ class DeadLetterQueues:
 
     @property
     def rules(self) -> JournalingRules:
-        """What sent messages ask for."""
+        """The defaults of sent messages."""
         return JournalingRules(
             dead_letter=self.dead_letter,
             dead_letter_when_expiring=self.dead_letter_when_expiring,
@@ -106,11 +106,11 @@ class DeadLetterQueues:
 
     @property
     def expiry(self) -> Expiry:
-        """What happens to messages that are received too late."""
+        """The rule for messages that are received too late."""
         return Expiry(discard=self.discard_expired, allowance=self.clock_allowance)
 
     def prerequisites(self, settings: FeatureSettings) -> Iterable[Prerequisite]:
-        """Return what must hold."""
+        """Return the conditions of the feature."""
         yield Prerequisite(
             self.store is not None or settings.transport.database is not None,
             "The queues are in no database, so the dead letters need one of their own. Say "
@@ -212,7 +212,7 @@ class InstalledNode:
     manager: QueueManager
 
     def install(self) -> None:
-        """Create what is missing; twice and concurrently is fine."""
+        """Create missing tables and the node; twice and concurrently is fine."""
         self.manager.store.install()
         self.manager.store.add_node(self.manager.node, str(uuid.uuid4()))
 

@@ -43,10 +43,11 @@ class QueueManager:
     telemetry: Telemetry | None = None
 
     def place(self, copy: StoredCopy, *, transaction: Transaction | None = None) -> Placement:
-        """Put *copy* into the dead-letter queue that it belongs to, if its level asks for one.
+        """Put *copy* into its dead-letter queue, if its level asks for a dead letter.
 
         The copy that awaited its acknowledgement is gone with that: a node has one copy at any
-        time. Raises NodeFull, MessageRejected for what no database holds, StorageUnavailable.
+        time. Raises NodeFull, StorageUnavailable, and MessageRejected for a message that no
+        database holds.
         """
         return self._run(lambda c: self._place(c, copy), transaction)
 
@@ -109,14 +110,14 @@ class QueueManager:
         """Settle the message *key* by its final acknowledgement, whose class is *ended*.
 
         Received: its copy is journaled if that was asked for, else forgotten. Not received: it is
-        moved to the transactional dead-letter queue. One that was given up before is marked as
-        late, and stays; it is never sent again from here. The row that is left names *channel*, the
-        way by which the acknowledgement came. None where nothing is known of the message.
+        moved to the transactional dead-letter queue. A message that was given up before is marked
+        as late, and stays; it is never sent again from here. The row that is left names *channel*,
+        the way by which the acknowledgement came. None if the message is unknown.
         """
         return self._run(lambda c: self._acknowledge(c, key, ended, reason, channel), transaction)
 
     def sweep(self, now: Micros) -> int:
-        """Move what was not acknowledged by its deadline to its dead-letter queue; return how many.
+        """Move messages without an acknowledgement to their dead-letter queue; return how many.
 
         At most ``SWEEP`` at once: call again while it returns that many.
         """
@@ -219,7 +220,7 @@ class QueueManager:
         return placed
 
     def _settle(self, connection: Connection, usage: QuotaUsage, copy: StoredCopy) -> Placement:
-        """Move *copy* out of what awaits acknowledgement, to where its class has it."""
+        """Move *copy*, which awaits its acknowledgement, to the queue of its class."""
         placed = Placement.NOT_ASKED
         negative = is_negative(copy.message_class)
         if negative and JournalLevel.DEADLETTER in copy.journal:

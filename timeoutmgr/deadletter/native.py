@@ -1,4 +1,4 @@
-"""What a broker says of a message it gave up, as a class; and the step that takes those in."""
+"""Messages that a broker gave up: their class by its reason, and the step that collects them."""
 
 import logging
 from collections.abc import Sequence
@@ -29,9 +29,9 @@ _BY_REASON: Final = {
 
 
 def class_of_death(death: Death) -> MessageClass:
-    """Return the class of a message that RabbitMQ dead-lettered; *death* is the newest one.
+    """Return the class of a message that RabbitMQ dead-lettered; *death* is the newest entry.
 
-    One that expired in a queue of the delay levels had not yet reached its own.
+    A message that expired in a queue of the delay levels had not yet reached its own queue.
     """
     if death.reason == "expired":
         on_the_way = any(part in death.queue for part in _ON_THE_WAY)
@@ -55,7 +55,7 @@ class CollectDead:
     joins: bool
 
     def __call__(self, batch: Sequence[Received], work: Work) -> None:
-        """Place each of *batch*; raises MessageRejected for one that no broker gave up."""
+        """Place each of *batch*; raises MessageRejected for a message that no broker gave up."""
         for received in batch:
             death = received.death
             if death is None:

@@ -1,9 +1,9 @@
-"""Many messages in one call: drawn window by window, and the fate of each is known.
+"""Many messages in one call: drawn window by window, and the result of each is known.
 
-What a caller gave is drawn only as far as it is sent, so a million messages take the memory of one
-window; the broker works on its beginning while the rest is drawn. When something goes wrong, what
-was drawn and not taken comes back under fixed ids, and the rest still lies in the caller's
-iterator: ``chain(error.unsent, iterator)`` goes on from there.
+The caller's iterable is drawn only as far as messages are sent, so a million messages take the
+memory of a window; the broker works on its beginning while the rest is drawn. After an error the
+messages that were drawn and not taken come back under fixed ids, and the rest still lies in the
+caller's iterator: ``chain(error.unsent, iterator)`` goes on from there.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -48,9 +48,9 @@ class BulkInterrupted(TimeoutManagerError):
 
     *sent* messages were taken for sure. *unsent* were drawn and were not, or perhaps not, taken;
     they carry the ids they were sent under, so sending them again makes no second message. The
-    cause (``__cause__``) says what went wrong, and first of all what ended the drawing: what is
-    wrong with the message that was drawn last (InvalidMessage), which is the last of *unsent*
-    then; or an error of the iterable itself, which may have no more to give, or of ``on_sent``.
+    cause (``__cause__``) is first of all the error that ended the drawing: InvalidMessage for the
+    message that was drawn last, which is then the last of *unsent*; or an error of the iterable
+    itself, which may have no more to give, or of ``on_sent``.
     """
 
     def __init__(self, sent: int, unsent: Sequence[ToSend], cause: Exception) -> None:
@@ -64,7 +64,7 @@ class BulkInterrupted(TimeoutManagerError):
 
 @dataclass(slots=True)
 class _Window:
-    """What is sent together: what was drawn, what was made of it, and what became of it."""
+    """Messages that are sent together: as they were drawn and composed, and their results."""
 
     clock: DelayClock
     """The clock from which the relative delays of the window count."""
@@ -77,7 +77,7 @@ class _Window:
     error: Exception | None = None
     """The error that ended it early."""
     results: list[SendResult] = field(default_factory=list)
-    """Of those that were sent, which are the first of them."""
+    """Results of the sent messages, which are the first of the window."""
 
     def add(self, item: ToSend, composed: Composed) -> None:
         self.items.append(item)
@@ -124,7 +124,7 @@ class _Window:
 
 @dataclass(slots=True)
 class _Bulk:
-    """One call: what it draws from, how its messages are made, and how many were taken so far."""
+    """One call: its source, its outlet, and the number of messages taken so far."""
 
     outlet: Outlet
     drawn: Iterator[ToSend]
@@ -190,10 +190,10 @@ class _Bulk:
         return sorted({one.sent.destination for one in composed if one.due is not None})
 
     def settle(self, window: _Window) -> None:
-        """Count and tell what was taken; raise for the rest, and for what ended *window*.
+        """Count and report taken messages; raise for the rest, and for the end of *window*.
 
-        What precedes a message that is wrong, or an error of the iterable, was sent: it was drawn,
-        and nobody else has it.
+        The messages before a wrong message, or before an error of the iterable, are sent: they
+        were drawn, and the caller has them no more.
         """
         done, left = window.taken(), window.left()
         self.sent += len(done)

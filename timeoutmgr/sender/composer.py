@@ -42,7 +42,7 @@ class SendOptions:
     *message_id* is made if not given; give it again when a send's outcome is unknown.
     *delivery* asks for journaling and acknowledgements, where dead-letter queues are enabled.
     *cancellable* says that the delay is to be cancelled or moved later, which only a store can do.
-    *on_conflict* says what to do if *message_id* was used for another delayed message, see
+    *on_conflict* decides about a *message_id* that was used for another delayed message, see
     OnConflict; ``keep`` if not given.
     """
 
@@ -123,10 +123,10 @@ class Composer:
     ) -> Composed:
         """Return the checked and routed message; raise InvalidMessage if it is wrong.
 
-        *cause* is the message being handled, which the new one is related to; *ids* are those to
-        give if it may be handled again. With *stored* a delayed message must go where it can be
-        stored past a queue. Raises Unsupported where that cannot be. A relative delay counts from
-        the time of *delay_clock*, or of the endpoint's clock where there is no other.
+        *cause* is the message being handled, to which the new message is related; *ids* are given
+        to new messages if the cause may be handled again. With *stored* a delayed message must go
+        where it can be stored past a queue; Unsupported is raised if there is no such place. A
+        relative delay counts from the time of *delay_clock*, or else of the endpoint's clock.
         """
         now = self.clock.now()
         begin = now if options.deliver_at is not None else self._begin(options, now, delay_clock)
@@ -164,7 +164,7 @@ class Composer:
         return now if theirs is None else theirs
 
     def clear(self, saga_id: str, *, ids: RepeatableIds | None = None) -> ClearOrder:
-        """Return the order to forget what *saga_id* sent until now; raise where none is taken."""
+        """Return the order to forget the timeouts of *saga_id*; raise if no manager takes it."""
         content = str(saga_id).encode("utf-8", "surrogatepass")
         message_id = (
             self.new_id() if ids is None else ids.next(self.endpoint, "ClearTimeouts", content)
@@ -286,7 +286,7 @@ def _checked_on_conflict(options: SendOptions, due: Micros | None) -> OnConflict
         asked = OnConflict(given)
     except ValueError as error:
         known = ", ".join(OnConflict)
-        raise InvalidMessage(f"on_conflict must be one of {known}, got {given!r}") from error
+        raise InvalidMessage(f"on_conflict must be {known}, got {given!r}") from error
     if due is None:
         raise InvalidMessage(
             f"on_conflict={asked.value!r} is given, and the message is not delayed; give a delay "
@@ -296,7 +296,7 @@ def _checked_on_conflict(options: SendOptions, due: Micros | None) -> OnConflict
 
 
 def _told(routed: Outgoing, on_conflict: OnConflict | None, *, due_given: bool) -> Outgoing:
-    """Return *routed* with what its manager is to know of a used id; the default needs nothing."""
+    """Return *routed* with the headers for a used id; the default needs no header."""
     told: dict[str, str] = {}
     if on_conflict not in (None, OnConflict.KEEP):
         told[headers.ON_CONFLICT] = str(on_conflict)

@@ -72,7 +72,7 @@ def time_in(outlet: Outlet, session: "Session | Connection") -> Micros | None:
 
 
 def _examined(outlet: Outlet, composed: Composed, connection: Connection) -> RepeatKind | None:
-    """Return what the store says of the message's id, if it is in this very database."""
+    """Return the store's answer on the message's id, if the store is in this very database."""
     direct = outlet.direct
     if direct is None or direct.examine is None:
         return None

@@ -1,4 +1,4 @@
-"""What an endpoint does around sends, handling, forwarding and failures besides the work itself.
+"""Policies around the sends, steps and failures of an endpoint.
 
 The plain policies do nothing. A feature installs other policies through ``FeatureParts``.
 """
@@ -93,7 +93,7 @@ class Undeliverable:
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """Undeliverable messages by what is left to do.
+    """Undeliverable messages by their place.
 
     Nothing for *settled* messages; *postponed* messages stay stored, since their place is away or
     full; the *others* belong into the error queue.

@@ -70,9 +70,8 @@ MUTANTS = (
         name="what was sent stays open where the next chunk fails",
         promise="What was sent is recorded, whatever becomes of what follows.",
         file="satellites/delivery/overlap.py",
-        before="        # Also where the next one failed: what was sent is to be recorded.\n"
-        "        self._close_last()\n",
-        after="        if kind is None:\n            self._close_last()\n",
+        before="must be recorded.\n        self._close_last()\n",
+        after="must be recorded.\n        if kind is None:\n            self._close_last()\n",
         tests=(
             "tests/satellites/test_overlap.py::"
             "test_a_sent_chunk_is_closed_if_the_next_chunk_fails[take]",
