@@ -21,14 +21,14 @@ from timeoutmgr.errors import (
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.message import Message, Outgoing
 from timeoutmgr.message.redaction import on_one_line
-from timeoutmgr.transport.delivery_policy import Settlement, Undeliverable
+from timeoutmgr.transport.delivery_policy import ForwardingPolicy, Settlement, Undeliverable
 from timeoutmgr.transport.work import IsolatedSends, send_each
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class DeadLetterForwarding:
+class DeadLetterForwarding(ForwardingPolicy):
     """The forwarding policy of an endpoint with dead-letter queues."""
 
     dead_letters: DeadLetters

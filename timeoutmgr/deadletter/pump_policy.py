@@ -11,13 +11,14 @@ from timeoutmgr.errors import InvalidMessage, MessageRejected, TimeoutManagerErr
 from timeoutmgr.message.message import Message, Outgoing, Received
 from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.telemetry import Telemetry
+from timeoutmgr.transport.delivery_policy import FailurePolicy, HandlingPolicy
 from timeoutmgr.transport.work import Work
 
 logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class DeadLetterHandling:
+class DeadLetterHandling(HandlingPolicy):
     """The handling policy of an endpoint with dead-letter queues."""
 
     dead_letters: DeadLetters
@@ -46,7 +47,7 @@ class DeadLetterHandling:
 
 
 @dataclass(frozen=True, slots=True)
-class DeadLetterFailures:
+class DeadLetterFailures(FailurePolicy):
     """The failure policy of an endpoint with dead-letter queues."""
 
     dead_letters: DeadLetters

@@ -11,6 +11,7 @@ from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import StorageUnavailable, TransportUnavailable
 from timeoutmgr.message.message import Outgoing
 from timeoutmgr.message.redaction import on_one_line
+from timeoutmgr.transport.delivery_policy import SendingPolicy
 
 logger = logging.getLogger(__name__)
 
@@ -51,7 +52,7 @@ class KeepingSession:
 
 
 @dataclass(frozen=True, slots=True)
-class DeadLetterSending:
+class DeadLetterSending(SendingPolicy):
     """The sending policy of an endpoint with dead-letter queues."""
 
     dead_letters: DeadLetters

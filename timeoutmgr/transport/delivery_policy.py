@@ -1,13 +1,13 @@
 """Policies around the sends, steps and failures of an endpoint.
 
-The plain policies do nothing. A feature installs other policies through ``FeatureParts``.
+These policies are plain. A feature installs policies derived from them by ``FeatureParts``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, ClassVar, Final, Protocol
 
 from timeoutmgr.contracts import SendResult, Timeout, Transaction, TransportSession
 from timeoutmgr.errors import InvalidMessage, TimeoutManagerError
@@ -27,53 +27,6 @@ class SendsMessages(Protocol):
         self, outgoing: Sequence[Outgoing], *, transaction: Transaction | None = None
     ) -> list[SendResult]:
         """Put messages into queues, see ``TransportSession.send``."""
-        ...
-
-
-class SendingPolicy(Protocol):
-    """The policy of messages that a program sends."""
-
-    @property
-    def sends_at_once(self) -> bool:
-        """Whether a session may send messages before the results of earlier sends are known."""
-        ...
-
-    def queue_of(self, destination: str) -> str:
-        """Return the queue of *destination*; raise InvalidMessage if it has none."""
-        ...
-
-    def delivery_headers(
-        self, options: DeliveryOptions | None, headers: Mapping[str, str], destination: str
-    ) -> Mapping[str, str]:
-        """Return the headers that a new message needs besides *headers*; raise InvalidMessage."""
-        ...
-
-    def before_storing(self, outgoing: Sequence[Outgoing], transaction: Transaction | None) -> None:
-        """Prepare messages that are stored past their queue."""
-        ...
-
-    def wrap(self, session: TransportSession) -> SendsMessages:
-        """Return *session*, or a wrapper of its sends."""
-        ...
-
-
-class HandlingPolicy(Protocol):
-    """The policy of messages that handlers receive and send."""
-
-    def traces_expired(self, message: Message) -> bool:
-        """Return whether *message*, received too late, must leave a trace."""
-        ...
-
-    def refusal(self, message: Message, queue: str) -> TimeoutManagerError | None:
-        """Return the reason why *message* does not belong into *queue*; None if it does."""
-        ...
-
-    def send(self, outgoing: Sequence[Outgoing], work: Work) -> None:
-        """Send the messages of a handler, undone with the receive if the mode can."""
-        ...
-
-    def handled(self, message: Message, queue: str, work: Work) -> None:
-        """Settle a message that the handlers have handled."""
         ...
 
 
@@ -104,59 +57,20 @@ class Settlement:
     others: list[Undeliverable] = field(default_factory=list)
 
 
-class ForwardingPolicy(Protocol):
-    """The policy of due messages on their way to their destination."""
+class SendingPolicy:
+    """The policy of messages that a program sends: messages are sent as they are."""
 
-    @property
-    def sees_each_message(self) -> bool:
-        """Whether each message must pass this process, also inside one database."""
-        ...
-
-    def refusal(self, message: Message, waited: Micros) -> TimeoutManagerError | None:
-        """Return why *message*, which *waited* here, must not be passed on; None if it may."""
-        ...
-
-    def forwarded(self, message: Message) -> Message:
-        """Return *message* as its destination gets it."""
-        ...
-
-    def sent(
-        self, outgoing: Sequence[Outgoing], results: Sequence[object], work: IsolatedSends
-    ) -> None:
-        """Note the *results* of a sent batch; must not raise, or the batch is sent twice."""
-        ...
-
-    def settle(self, failed: Sequence[Undeliverable], work: IsolatedSends) -> Settlement:
-        """Settle undeliverable messages; a message without a place does not raise."""
-        ...
-
-
-class FailurePolicy(Protocol):
-    """The policy of received messages that failed for good."""
-
-    def divert(
-        self, received: Received, error: Exception, open_work: Callable[[], Work]
-    ) -> str | None:
-        """Settle *received* in another place than the error queue; return the name of the place.
-
-        None if the message belongs into the error queue. *open_work* returns a unit of work.
-        """
-        ...
-
-
-class PlainSending:
-    """Sends messages as they are."""
-
-    sends_at_once: Final = True
+    sends_at_once: ClassVar[bool] = True
+    """Whether a session may send messages before the results of earlier sends are known."""
 
     def queue_of(self, destination: str) -> str:
-        """Return *destination*, which is a queue."""
+        """Return the queue of *destination*; raise InvalidMessage if it has none."""
         return destination
 
     def delivery_headers(
         self, options: DeliveryOptions | None, headers: Mapping[str, str], destination: str
     ) -> Mapping[str, str]:
-        """Return no headers; raise InvalidMessage for options that nothing here can keep."""
+        """Return the headers that a new message needs besides *headers*; raise InvalidMessage."""
         if options is not None:
             raise InvalidMessage(
                 "delivery is given and this endpoint has no dead-letter queues; enable "
@@ -165,69 +79,73 @@ class PlainSending:
         return {}
 
     def before_storing(self, outgoing: Sequence[Outgoing], transaction: Transaction | None) -> None:
-        """No-op."""
+        """Prepare messages that are stored past their queue."""
 
     def wrap(self, session: TransportSession) -> SendsMessages:
-        """Return *session*."""
+        """Return *session*, or a wrapper of its sends."""
         return session
 
 
-class PlainHandling:
-    """Handles every message, and sends messages as they are."""
+class HandlingPolicy:
+    """The policy of messages that handlers receive and send: each message is handled."""
 
     def traces_expired(self, message: Message) -> bool:
-        """Return False: an expired message is discarded."""
+        """Return whether *message*, received too late, must leave a trace; else it is discarded."""
         return False
 
     def refusal(self, message: Message, queue: str) -> TimeoutManagerError | None:
-        """Return None: each message may be handled."""
+        """Return why *message* does not belong into *queue*; None if it does."""
         return None
 
     def send(self, outgoing: Sequence[Outgoing], work: Work) -> None:
-        """Send *outgoing* with the receive."""
+        """Send the messages of a handler, undone with the receive if the mode can."""
         work.send(outgoing)
 
     def handled(self, message: Message, queue: str, work: Work) -> None:
-        """No-op."""
+        """Settle a message that the handlers have handled."""
 
 
-class PlainForwarding:
-    """Passes messages on as they are; an undeliverable message belongs into the error queue."""
+class ForwardingPolicy:
+    """The policy of due messages on their way: messages are passed on as they are."""
 
-    sees_each_message: Final = False
+    sees_each_message: ClassVar[bool] = False
+    """Whether each message must pass this process, also inside a single database."""
 
     def refusal(self, message: Message, waited: Micros) -> TimeoutManagerError | None:
-        """Return None: each message may be passed on."""
+        """Return why *message*, which *waited* here, must not be passed on; None if it may."""
         return None
 
     def forwarded(self, message: Message) -> Message:
-        """Return *message*."""
+        """Return *message* as its destination gets it."""
         return message
 
     def sent(
         self, outgoing: Sequence[Outgoing], results: Sequence[object], work: IsolatedSends
     ) -> None:
-        """No-op."""
+        """Note the *results* of a sent batch; must not raise, or the batch is sent twice."""
 
     def settle(self, failed: Sequence[Undeliverable], work: IsolatedSends) -> Settlement:
-        """Return *failed* for the error queue."""
+        """Settle undeliverable messages; a message without a place does not raise."""
         return Settlement(others=list(failed))
 
 
-class PlainFailures:
-    """Leaves failed messages to the error queue."""
+class FailurePolicy:
+    """The policy of received messages that failed for good: all go to the error queue."""
 
     def divert(
         self, received: Received, error: Exception, open_work: Callable[[], Work]
     ) -> str | None:
-        """Return None."""
+        """Settle *received* in another place than the error queue; return the name of the place.
+
+        None if the message belongs into the error queue. *open_work* returns a unit of work.
+        """
         return None
 
 
-PLAIN_SENDING: Final = PlainSending()
-PLAIN_HANDLING: Final = PlainHandling()
-PLAIN_FORWARDING: Final = PlainForwarding()
-PLAIN_FAILURES: Final = PlainFailures()
+PLAIN_SENDING: Final = SendingPolicy()
+PLAIN_HANDLING: Final = HandlingPolicy()
+PLAIN_FORWARDING: Final = ForwardingPolicy()
+PLAIN_FAILURES: Final = FailurePolicy()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
