@@ -35,8 +35,7 @@ from timeoutmgr.deadletter.manager import QueueManager
 from timeoutmgr.message.message import Message, Outgoing
 from timeoutmgr.native import NativeDelayedDelivery
 from timeoutmgr.native.infrastructure import DelayLevels
-from timeoutmgr.native.names import CELERY, OURS, NameSet
-from timeoutmgr.native.routes import to_levels
+from timeoutmgr.native.names import CELERY, OURS, NameSet, to_levels
 
 QUEUE = "native.destination"
 WINDOW = 500

@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 PRELOADED: Final = (
-    *("timeoutmgr.cli.main", "timeoutmgr.cli.endpoint_process"),
+    *("timeoutmgr.cli.main", "timeoutmgr.cli.run"),
     *("timeoutmgr.endpoint.endpoint", "timeoutmgr.settings.file", "timeoutmgr.features.feature"),
     *("timeoutmgr.satellites", "timeoutmgr.persistence", "timeoutmgr.persistence.sql"),
     *("timeoutmgr.transport.sql.transport", "timeoutmgr.transport.kombu_transport"),

@@ -6,9 +6,8 @@ from typing import Final
 
 from chaos.processes import ChaosFailed
 from timeoutmgr.contracts import Transport
-from timeoutmgr.native.infrastructure import DelayLevels
+from timeoutmgr.native.infrastructure import DelayLevels, delay_topology, unroutable_topology
 from timeoutmgr.native.names import OURS, UNROUTABLE
-from timeoutmgr.native.topology import delay_topology, unroutable_topology
 
 
 class Levels:

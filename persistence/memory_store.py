@@ -32,12 +32,12 @@ from timeoutmgr.contracts import (
     TimeoutState,
     Transaction,
 )
-from timeoutmgr.contracts.content import content_of
-from timeoutmgr.contracts.refusals import refuse
 from timeoutmgr.contracts.reports import DAY, RECENT, percentile
+from timeoutmgr.contracts.stores import refuse
+from timeoutmgr.contracts.timeouts import content_of
 from timeoutmgr.errors import CombinationRefused
-from timeoutmgr.message.channels import EARLY_CANCEL
 from timeoutmgr.message.instants import Micros
+from timeoutmgr.message.routes import EARLY_CANCEL
 
 from .remembered import AWAITED, Remembered, kind_of, unpack
 

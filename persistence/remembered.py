@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from timeoutmgr.contracts import OnConflict, RepeatKind, Timeout
-from timeoutmgr.contracts.content import SIZE, in_full, is_same
+from timeoutmgr.contracts.timeouts import SIZE, in_full, is_same
 from timeoutmgr.message.instants import Micros
 
 AWAITED: Final = b""

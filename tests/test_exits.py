@@ -29,7 +29,7 @@ OWN = {
     "timeoutmgr.message.routes.to_delayed_store": "wraps a message that was asked about",
     "timeoutmgr.message.routes.clear_timeouts": "a control message to an own satellite",
     "timeoutmgr.message.routes.wake_manager": "a control message to an own satellite",
-    "timeoutmgr.native.routes.to_levels": "wraps what was asked about",
+    "timeoutmgr.native.names.to_levels": "wraps what was asked about",
     "timeoutmgr.sender.composer._told": "adds headers to what was asked about",
     "timeoutmgr.endpoint.handlers.retry_later": "back to the own queue of the endpoint",
     "timeoutmgr.transport.error_queue.ErrorQueue._outgoing": "to the own error queue",
@@ -40,7 +40,7 @@ OTHERS = {
     "persistence.sql.store": ("mover", "rows moved inside the database"),
     "satellites.timeout_manager.feature": ("is_allowed", "gives the mover its question"),
     "satellites.timeout_manager.timeouts": ("check_destination", "what is stored out of a queue"),
-    "timeoutmgr.migration.levels.sinks": (
+    "timeoutmgr.migration.levels.target": (
         "check",
         "messages relayed from level to level, or stored",
     ),
@@ -106,4 +106,4 @@ def test_exits_without_an_outgoing_message_are_asked_about_as_well(module: str) 
 def test_only_two_modules_write_publishings_of_a_strangers_message() -> None:
     relays = {name for name, tree in MODULES.items() if "publishing" in called(tree)}
 
-    assert relays == {"timeoutmgr.migration.levels.sinks"}
+    assert relays == {"timeoutmgr.migration.levels.target"}

@@ -1,8 +1,25 @@
 """The clock of the host; every other part gets its clock from its caller."""
 
+from __future__ import annotations
+
 import time
+from typing import Protocol
 
 from timeoutmgr.message.instants import Micros
+
+# --- the clock contract -----------------------------------------------------------------------
+
+
+class Clock(Protocol):
+    """The only source of time."""
+
+    def now(self) -> Micros:
+        """Return the wall clock's UTC microseconds; it may be stepped either way."""
+        ...
+
+    def monotonic(self) -> float:
+        """Return seconds that never go back, for waiting."""
+        ...
 
 
 class SystemClock:

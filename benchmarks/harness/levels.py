@@ -5,10 +5,8 @@ from contextlib import closing, contextmanager
 
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.message.message import Message, Outgoing
-from timeoutmgr.native.infrastructure import DelayLevels
-from timeoutmgr.native.names import OURS
-from timeoutmgr.native.routes import to_levels
-from timeoutmgr.native.topology import delay_topology
+from timeoutmgr.native.infrastructure import DelayLevels, delay_topology
+from timeoutmgr.native.names import OURS, to_levels
 
 from .figures import Sample, Watch
 from .messages import BODY, DAY, HEADERS, SECOND, micros, transport_of

@@ -11,8 +11,7 @@ from pyspark.sql import SparkSession
 
 from timeoutmgr.migration.places import LocationSpec
 from timeoutmgr.migration.run import move_all
-from timeoutmgr.pipeline.jobs.migrate import MigrateOptions, migrate
-from timeoutmgr.pipeline.migration_task import Ends, opened
+from timeoutmgr.pipeline.jobs.migrate import Ends, MigrateOptions, migrate, opened
 
 from .bench import Bench, Cases, measured
 

@@ -35,7 +35,7 @@ from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.persistence.sql.batch_writes import insert_missing
 from timeoutmgr.persistence.sql.claim.hints import FROM_THE_BEGINNING
-from timeoutmgr.persistence.sql.dispatch.bodies import columns_with_size, fitting
+from timeoutmgr.persistence.sql.dispatch.lock import columns_with_size, fitting
 from timeoutmgr.persistence.sql.rows import to_row
 
 SUFFIX: Final = ".delayed"

@@ -1,7 +1,7 @@
 """Timeouts in SQLite, PostgreSQL, MySQL or MariaDB."""
 
+from .context import SqlSettings
 from .persistence import SqlPersistence
-from .settings import SqlSettings
 from .store import SqlTimeoutStore
 
 __all__ = ["SqlPersistence", "SqlSettings", "SqlTimeoutStore"]

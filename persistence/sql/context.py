@@ -1,21 +1,88 @@
 """The context that the parts of one endpoint's store share."""
 
+import hashlib
 from dataclasses import dataclass
+from datetime import timedelta
 from functools import cached_property
-from typing import Any
+from typing import Any, Final
 
-from sqlalchemy import ColumnElement, Connection, literal, literal_column, select
+from sqlalchemy import (
+    BigInteger,
+    ColumnElement,
+    Connection,
+    bindparam,
+    func,
+    literal,
+    literal_column,
+    select,
+    text,
+)
+from sqlalchemy.dialects import mysql
 from sqlalchemy.sql.selectable import Select
 
 from timeoutmgr.contracts import Clock, Key
 from timeoutmgr.database import Database
 from timeoutmgr.database.binary_copy import can_copy
 from timeoutmgr.database.session_locks import Liveness
+from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.instants import Micros
 
 from .batch_writes import BatchWrites, PostgreSQLBatchWrites
-from .settings import SqlSettings
 from .tables import TimeoutTables
+
+# --- settings of the SQL stores ---------------------------------------------------------------
+
+_LEAST_TOMBSTONES: Final = timedelta(days=7)
+_HISTORY: Final = ("outcomes", "full", "none")
+_CLOCKS: Final = ("database", "host")
+_PARTITIONS: Final = ("auto", "convert", "off")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SqlSettings:
+    """How timeouts are kept.
+
+    *claim_time* is how long a claim holds whose owner neither closes it nor dies. *history* says
+    which events are recorded: ``outcomes``, ``full`` (also scheduled and rescheduled) or
+    ``none``. *tombstone_retention* is how long a dispatched or cancelled id is remembered, so
+    that a redelivered store message cannot bring it back. *clock* decides about due times; SQLite
+    has no clock but the host's. *max_in_flight* bounds the ids that are claimed and not yet
+    dispatched: the ids that a crash leaves behind, and that wait in the dispatcher's queue. *copy*
+    has PostgreSQL take batches by COPY and as arrays; without it they are written statement by
+    statement, as on every database. *partitions* is PostgreSQL's too: with ``off`` one partition
+    holds all pending timeouts, ``auto`` keeps pending timeouts of a new installation in ranges of
+    due times, ``convert`` also cuts an existing partition into ranges while it is in use.
+    """
+
+    claim_time: timedelta = timedelta(seconds=60)
+    history: str = "outcomes"
+    history_retention: timedelta = timedelta(days=30)
+    tombstone_retention: timedelta = timedelta(days=30)
+    clock: str = "database"
+    max_in_flight: int = 5_000
+    copy: bool = True
+    partitions: str = "off"
+
+    def __post_init__(self) -> None:
+        """Check every value."""
+        if self.history not in _HISTORY:
+            raise ConfigurationError(f"history must be in {_HISTORY}, got {self.history!r}")
+        if self.clock not in _CLOCKS:
+            raise ConfigurationError(f"clock must be in {_CLOCKS}, got {self.clock!r}")
+        if self.partitions not in _PARTITIONS:
+            raise ConfigurationError(
+                f"partitions must be in {_PARTITIONS}, got {self.partitions!r}"
+            )
+        for name in ("claim_time", "history_retention"):
+            if getattr(self, name) <= timedelta(0):
+                raise ConfigurationError(f"{name} must be positive, got {getattr(self, name)}")
+        if self.max_in_flight < 1:
+            raise ConfigurationError(f"max_in_flight must be positive, got {self.max_in_flight}")
+        if self.tombstone_retention < _LEAST_TOMBSTONES:
+            raise ConfigurationError(
+                f"tombstone_retention must be at least {_LEAST_TOMBSTONES}, since a broker may "
+                f"redeliver that late; got {self.tombstone_retention}"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,3 +163,81 @@ class Interval:
     def covers(self, key: Key) -> bool:
         """Return whether *key* lies inside."""
         return self.first <= key <= self.last
+
+
+# --- the order in which transactions lock keys and rows ---------------------------------------
+# A dispatcher locks *rows* of ``timeouts`` with ``FOR UPDATE SKIP LOCKED``: a row in other hands
+# is passed by, not waited for, so that many dispatchers run side by side. It holds them over the
+# publish and locks their *keys* (``timeout_keys``) only to close. A change of a timeout (cancel,
+# reschedule) locks its key first, waiting, and then its row without waiting. So no transaction
+# ever waits for a row, and there is no circle to wait in. (MySQL's SKIP LOCKED does wait, for a
+# moment. There a change takes the endpoint's lock, then its row, then its key, like a dispatcher.)
+# SQLite has no row locks: its one writer is the lock, and SQLAlchemy leaves these clauses out
+# there.
+#
+# Claims of one endpoint are made in turn, under the endpoint's lock.
+
+PATIENCE: Final = "5s"
+"""How long a claim may be without any sign of its process, while all other claims wait for it."""
+
+BY_KEY: Final = {"enable_sort": "off", "plan_cache_mode": "force_generic_plan"}
+"""Settings that have PostgreSQL read in the order of the key.
+
+Until a table has statistics the planner takes an endpoint's rows for a few, and would read and
+sort them all for the first hundred. And to plan over dozens of partitions takes longer than to
+read by a plan that leaves most of them out when it runs.
+"""
+
+_ADVISORY_LOCK: Final = text("SELECT pg_advisory_xact_lock(:key)")
+
+
+class ClaimLock:
+    """The endpoint's lock, as a claim takes it."""
+
+    def __init__(self, context: StoreContext) -> None:
+        self._context = context
+        # PostgreSQL prepares a claim by a single statement, since a claim is nothing but round
+        # trips: it locks, reads from now on in the order of the key, and lets go of the lock for a
+        # process that is stopped while it holds it, as all other claims wait for it.
+        self._at_once = select(
+            func.pg_advisory_xact_lock(bindparam("key", type_=BigInteger)),
+            *(func.set_config(name, value, True) for name, value in BY_KEY.items()),
+            func.set_config("idle_in_transaction_session_timeout", PATIENCE, True),
+            context.now_column,
+        )
+        self._key = _lock_key(context)
+
+    def wait(self, connection: Connection, now: Micros) -> Micros:
+        """Wait for the lock, and hold it until the transaction ends.
+
+        Return the time that counts once it is held: *now* (the host's) where the database's
+        clock does not.
+        """
+        context = self._context
+        if context.database.dialect.name == "postgresql":
+            found = connection.execute(self._at_once, {"key": self._key}).one()
+            return int(found.now) if context.has_database_clock else now
+        lock_endpoint(connection, context)
+        return context.now(connection) if context.has_database_clock else now
+
+
+def lock_endpoint(connection: Connection, context: StoreContext) -> None:
+    """Wait for the endpoint's lock and hold it until the transaction ends."""
+    dialect = context.database.dialect.name
+    if dialect == "postgresql":
+        connection.execute(_ADVISORY_LOCK, {"key": _lock_key(context)})
+    elif dialect in {"mysql", "mariadb"}:
+        endpoints = context.tables.endpoints
+        row = select(endpoints.c.endpoint).where(endpoints.c.endpoint == context.endpoint)
+        if connection.execute(row.with_for_update()).first() is None:
+            # The first ever. An insert that meets another's row must wait for it exclusively:
+            # IGNORE would leave each waiting insert a shared lock, and a deadlock when they want
+            # more.
+            first = mysql.insert(endpoints).values(endpoint=context.endpoint)
+            connection.execute(first.on_duplicate_key_update(endpoint=endpoints.c.endpoint))
+
+
+def _lock_key(context: StoreContext) -> int:
+    name = f"{context.tables.claims.fullname} {context.endpoint}"
+    digest = hashlib.sha256(name.encode()).digest()
+    return int.from_bytes(digest[:8], "big", signed=True)

@@ -12,11 +12,11 @@ from timeoutmgr.database.bulk_tables import BulkTables
 from timeoutmgr.database.session_locks import Liveness
 from timeoutmgr.errors import CombinationRefused
 
+from .context import SqlSettings
 from .maintenance import all_tables, forget
 from .markers import Markers
 from .partitions.catalog import Whole
 from .partitions.upkeep import first_ranges, lay_out, layout
-from .settings import SqlSettings
 from .store import SqlTimeoutStore
 from .tables import TimeoutTables, tables
 

@@ -28,10 +28,9 @@ from timeoutmgr.contracts import (
 from timeoutmgr.contracts.reports import COUNTED, DAY, LOOKED_AT, RECENT, percentile
 from timeoutmgr.message.instants import Micros
 
-from . import conditions
-from .conditions import up_to
+from . import rows
 from .context import StoreContext
-from .rows import from_placed_row
+from .rows import from_placed_row, up_to
 
 _OF_AN_EVENT: Final = tuple(each.name for each in fields(HistoryEntry))
 
@@ -257,7 +256,7 @@ class TimeoutQueries:
         timeouts = self._context.tables.timeouts
         same = [*self._same(which), timeouts.c.endpoint == self._context.endpoint]
         if behind is not None:
-            same.append(conditions.after(timeouts.c.due, timeouts.c.id, behind.due, behind.id))
+            same.append(rows.after(timeouts.c.due, timeouts.c.id, behind.due, behind.id))
         first = func.coalesce(timeouts.c.original_due, timeouts.c.due)
         if which.due_from is not None:
             same += [timeouts.c.due >= which.due_from, first >= which.due_from]

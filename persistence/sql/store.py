@@ -26,17 +26,14 @@ from timeoutmgr.database.session_locks import Liveness
 from timeoutmgr.message.instants import LATEST, Micros
 
 from .claim.claimer import Claimer, ClaimRequest
-from .commands import TimeoutCommands
-from .context import StoreContext
-from .dispatch.bulk_close import supports_bulk_close
+from .commands import SagaCommands, TimeoutCommands
+from .context import SqlSettings, StoreContext
 from .dispatch.in_database import InDatabaseDispatch
 from .dispatch.lock import DispatchLock
-from .insert import TimeoutInsert
+from .dispatch.outcomes import supports_bulk_close
+from .insert import Repeats, TimeoutInsert
 from .maintenance import StoreMaintenance
 from .queries import TimeoutQueries
-from .repeats import Repeats
-from .saga_commands import SagaCommands
-from .settings import SqlSettings
 from .tables import TimeoutTables
 
 

@@ -14,11 +14,10 @@ from timeoutmgr.features.parts import FeatureParts, ManagerRoute, Satellite
 from timeoutmgr.message.routes import DELAYED, TIMEOUTS, to_delayed_store
 from timeoutmgr.resilience.breakers import OutageBreaker
 from timeoutmgr.resilience.recovery import RecoverabilitySettings
-from timeoutmgr.satellites.clock_difference import report_clock_offset
 from timeoutmgr.satellites.poller import Poller
-from timeoutmgr.satellites.timeout_manager.sender_clocks import SenderClocks
+from timeoutmgr.satellites.timeout_manager.sender_clocks import SenderClocks, report_clock_offset
 from timeoutmgr.sender.sender import SessionPool
-from timeoutmgr.transport.direct_storage import DirectStorage
+from timeoutmgr.transport.capabilities import DirectStorage
 from timeoutmgr.transport.pump import Consumption, Outage
 
 from .adapter import Batches, DispatchDue, DrainLoop

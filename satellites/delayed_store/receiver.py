@@ -36,7 +36,7 @@ from timeoutmgr.satellites.delivery.forwarder import Forwarder
 from timeoutmgr.satellites.delivery.overlap import finish
 from timeoutmgr.satellites.timeout_manager.sender_clocks import SenderClocks
 from timeoutmgr.satellites.timeout_manager.timeouts import Wake, read_timeout, read_wake
-from timeoutmgr.satellites.timeout_manager.wake_limit import WakeLimit
+from timeoutmgr.satellites.timeout_manager.wakeups import WakeLimit
 from timeoutmgr.telemetry import Telemetry
 from timeoutmgr.transport.delivery_policy import PLAIN_FORWARDING, ForwardingPolicy
 from timeoutmgr.transport.work import Work

@@ -30,15 +30,14 @@ from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.message.routes import DELAYED, DISPATCHER, TIMEOUTS, to_timeout_manager
 from timeoutmgr.message.validation import is_allowed
 from timeoutmgr.resilience.breakers import OutageBreaker
-from timeoutmgr.satellites.clock_difference import report_clock_offset
 from timeoutmgr.satellites.housekeeping import Housekeeping
 from timeoutmgr.satellites.poller import LEAD, Poller, PollTimeouts
 from timeoutmgr.sender.sender import SessionPool
-from timeoutmgr.transport.direct_storage import DirectStorage
+from timeoutmgr.transport.capabilities import DirectStorage
 from timeoutmgr.transport.pump import Consumption, Outage
 
 from .dispatcher import ORDERS, DispatchTimeouts
-from .sender_clocks import SenderClocks
+from .sender_clocks import SenderClocks, report_clock_offset
 from .timeouts import StoreTimeouts
 from .wakeups import OtherPollers
 

@@ -15,9 +15,22 @@ from timeoutmgr.contracts.reports import SENDERS_AHEAD
 from timeoutmgr.message import headers
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.redaction import on_one_line
+from timeoutmgr.resilience.critical import CriticalErrors
 from timeoutmgr.telemetry import Telemetry
 
 logger = logging.getLogger(__name__)
+
+# --- the critical error of a database clock and a host clock that differ too much -------------
+
+
+def report_clock_offset(critical: CriticalErrors, seconds: float) -> None:
+    """Raise the critical error: the clocks differ by *seconds*."""
+    critical.raise_error(
+        f"The database's clock differs from this host's by {seconds:.0f} s: due times that are "
+        "made here are wrong by as much. Set the clocks.",
+        RuntimeError(f"clock offset {seconds:.0f} s"),
+    )
+
 
 _AHEAD: Final[Micros] = 30_000_000
 _LOG_EVERY: Final = 60.0

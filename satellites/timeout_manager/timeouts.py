@@ -19,10 +19,10 @@ from timeoutmgr.contracts import (
     TimeoutStore,
     Transaction,
 )
-from timeoutmgr.contracts.refusals import refuse
+from timeoutmgr.contracts.stores import refuse
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import ContentConflict, InvalidMessage, MessageRejected
-from timeoutmgr.message import channels, headers
+from timeoutmgr.message import headers, routes
 from timeoutmgr.message.headers import remembers_short
 from timeoutmgr.message.instants import Micros, from_wire
 from timeoutmgr.message.message import Message, Received, with_headers
@@ -43,7 +43,7 @@ from timeoutmgr.transport.envelope import SHORT_STRING
 from timeoutmgr.transport.work import Work
 
 from .sender_clocks import SenderClocks
-from .wake_limit import WakeLimit
+from .wakeups import WakeLimit
 
 logger = logging.getLogger(__name__)
 
@@ -109,7 +109,7 @@ class StoreTimeouts:
                 self.senders.compare(timeouts)
         for received, order in zip(batch, orders, strict=True):
             if isinstance(order, ClearTimeouts):
-                cleared = self._clear(order, channels.of_message(received), work)
+                cleared = self._clear(order, routes.of_message(received), work)
                 reach("timeouts.cleared")
                 self.telemetry.count("timeouts_cleared", cleared)
         if work.scope is not None:

@@ -11,8 +11,7 @@ from timeoutmgr import Endpoint
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.satellites import TimeoutManager
-from timeoutmgr.testing.endpoints import configure
-from timeoutmgr.testing.inbox import Inbox
+from timeoutmgr.testing.inbox import Inbox, configure
 
 FORTNIGHT = timedelta(days=14)
 

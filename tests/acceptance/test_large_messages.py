@@ -8,7 +8,7 @@ from typing import Final
 from tests.acceptance.matrix import EMBEDDED, REFERENCE, Pair, matrix
 from tests.acceptance.place import PROMPT, SOON, Party
 from timeoutmgr import TransactionMode
-from timeoutmgr.persistence.sql.dispatch import bodies
+from timeoutmgr.persistence.sql.dispatch import lock
 
 SIZE: Final = 3 * 1024 * 1024
 COUNT: Final = 7
@@ -24,7 +24,7 @@ COUNT: Final = 7
     ]
 )
 def test_large_messages_of_one_instant_all_come_once_and_soon(party: Party) -> None:
-    assert COUNT * SIZE > 2 * bodies.TOGETHER
+    assert COUNT * SIZE > 2 * lock.TOGETHER
     at = datetime.now(UTC) + 20 * SOON
     texts = [str(number) * SIZE for number in range(COUNT)]
 

@@ -10,9 +10,8 @@ import pytest
 
 from chaos.forkserver_client import ForkServer
 from chaos.supervisor import SupervisedProcess
-from timeoutmgr.native.infrastructure import with_exchanges
+from timeoutmgr.native.infrastructure import delay_topology, unroutable_topology, with_exchanges
 from timeoutmgr.native.names import OURS
-from timeoutmgr.native.topology import delay_topology, unroutable_topology
 from timeoutmgr.transport.kombu_transport import KombuTransport
 
 

@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 
 from tests.cli.programs import Folder, wait_until
-from timeoutmgr.cli.doctor.alerts import alerts
-from timeoutmgr.cli.doctor.thresholds import Thresholds
+from timeoutmgr.cli.doctor.alerts import Thresholds, alerts
 from timeoutmgr.cli.doctor.vitals import QueueVitals, StoreVitals
 from timeoutmgr.contracts import Count, EndpointReport
-from timeoutmgr.contracts.findings import Level
+from timeoutmgr.contracts.reports import Level
 from timeoutmgr.message.message import Message, Outgoing
 from timeoutmgr.transport.sql import SqlTransport
 

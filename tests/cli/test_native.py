@@ -8,9 +8,8 @@ from contextlib import closing
 import pytest
 
 from tests.cli.programs import Folder, wait_until
-from timeoutmgr.native.infrastructure import with_exchanges
+from timeoutmgr.native.infrastructure import delay_topology, with_exchanges
 from timeoutmgr.native.names import OURS
-from timeoutmgr.native.topology import delay_topology
 from timeoutmgr.transport.kombu_transport import KombuTransport
 
 SETTINGS = """\

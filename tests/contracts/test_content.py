@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tests.support.makers import a_message
 from timeoutmgr.contracts import Timeout
-from timeoutmgr.contracts.content import ADDED_ON_THE_WAY, SIZE, content_of, is_same
+from timeoutmgr.contracts.timeouts import ADDED_ON_THE_WAY, SIZE, content_of, is_same
 from timeoutmgr.deadletter import delivery_headers as marks
 from timeoutmgr.message.instants import LATEST
 from timeoutmgr.message.message import with_headers

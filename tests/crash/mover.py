@@ -14,9 +14,8 @@ from timeoutmgr.message.validation import Limits
 from timeoutmgr.migration import MigrationLedger, Participants, Source, Target, Terms
 from timeoutmgr.migration.foreign.rows import layout_called
 from timeoutmgr.migration.foreign.table import ForeignTable
-from timeoutmgr.migration.levels.drain import DrainParticipants
-from timeoutmgr.migration.levels.origin import LevelsOrigin
-from timeoutmgr.migration.levels.sinks import StoreSink
+from timeoutmgr.migration.levels.drain import DrainParticipants, LevelsOrigin
+from timeoutmgr.migration.levels.target import StoreSink
 from timeoutmgr.migration.run import AnyParticipants, give_up, move_all
 from timeoutmgr.persistence import SqlPersistence, SqlSettings
 from timeoutmgr.transport.kombu_transport import KombuTransport

@@ -32,8 +32,7 @@ from timeoutmgr.message.message import Outgoing
 from timeoutmgr.message.routes import DELAYED, DISPATCHER, TIMEOUTS
 from timeoutmgr.persistence import SqlDelayedMessageStore
 from timeoutmgr.persistence.sql.partitions import conversion as replacing
-from timeoutmgr.persistence.sql.partitions.catalog import Whole
-from timeoutmgr.persistence.sql.partitions.ranges import ALL, DAY, Change, fresh
+from timeoutmgr.persistence.sql.partitions.catalog import ALL, DAY, Change, Whole, fresh
 from timeoutmgr.persistence.sql.tables import tables
 from timeoutmgr.testing.signals import eventually
 

@@ -22,9 +22,8 @@ from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import TimeoutFilter
 from timeoutmgr.crashpoints import POINTS
 from timeoutmgr.message.message import Outgoing
-from timeoutmgr.native.names import NameSet
-from timeoutmgr.native.routes import to_levels
-from timeoutmgr.native.topology import delay_topology, unroutable_topology
+from timeoutmgr.native.infrastructure import delay_topology, unroutable_topology
+from timeoutmgr.native.names import NameSet, to_levels
 from timeoutmgr.persistence import SqlPersistence
 from timeoutmgr.testing.signals import eventually
 from timeoutmgr.transport.kombu_transport import KombuTransport

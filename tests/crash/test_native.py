@@ -28,8 +28,7 @@ from timeoutmgr.errors import SchemaMissing
 from timeoutmgr.features.leftovers import find_leftovers
 from timeoutmgr.message.message import Outgoing
 from timeoutmgr.native.infrastructure import DelayLevels
-from timeoutmgr.native.names import OURS, UNROUTABLE
-from timeoutmgr.native.routes import to_levels
+from timeoutmgr.native.names import OURS, UNROUTABLE, to_levels
 from timeoutmgr.satellites import TimeoutManager
 from timeoutmgr.testing.signals import eventually
 from timeoutmgr.transport.kombu_transport import KombuTransport

@@ -41,7 +41,7 @@ STEPS: Final = (
         f"timeoutmgr/migration/{name}.py"
         for name in ("plan", "batch_step", "abort_step", "loops", "levels/drain", "foreign/table")
     ),
-    "persistence/delayed/fencing_token.py",
+    "persistence/delayed/store.py",
     "timeoutmgr/features/delayed_delivery.py",
     "timeoutmgr/endpoint/installation.py",
     "timeoutmgr/endpoint/removal.py",
@@ -110,7 +110,7 @@ ALLOWED: Final = {
     (f"{_STORE}/claim/claimer.py:_may_be_dropped", "flag_free_rows", "flag_free_rows"): _NOTHING,
     (f"{_STORE}/claim/claimer.py:_drop_ended", "flag_free_rows", "forget"): _NOTHING,
     (f"{_STORE}/claim/claimer.py:work", "flag_free_rows", "forget"): _NOTHING,
-    ("timeoutmgr/migration/plan.py:begin", "shut", "move_run"): _REFUSED_AGAIN,
+    ("timeoutmgr/migration/run.py:begin", "shut", "move_run"): _REFUSED_AGAIN,
     (f"{_STORE}/commands.py:_cancel", "insert_missing", "execute"): _NOTHING,
     (f"{_STORE}/maintenance.py:_write_heartbeat", "execute", "insert_missing"): _NOTHING,
     (f"{_STORE}/maintenance.py:_remove", "execute", "execute_many"): _LOCKED,

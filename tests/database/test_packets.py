@@ -17,7 +17,7 @@ from timeoutmgr.contracts import Timeout
 from timeoutmgr.database.packets import _ROW, _STATEMENT, _size, in_statements, misfit
 from timeoutmgr.message.message import Message, Outgoing
 from timeoutmgr.persistence.sql.rows import to_row
-from timeoutmgr.transport.sql import envelopes
+from timeoutmgr.transport.sql import tables
 
 PACKET = 100_000
 
@@ -70,7 +70,7 @@ def test_no_row_of_a_queue_takes_more_than_is_counted_for_it(
     text: str, headers: dict[str, str], properties: str | None, body: bytes
 ) -> None:
     message = Message(id=text, headers=headers, body=body, content_type=text, content_encoding=text)
-    row = envelopes.to_row(Outgoing("q" * 255, message), 2**62) | {"properties": properties}
+    row = tables.to_row(Outgoing("q" * 255, message), 2**62) | {"properties": properties}
 
     assert written(row) <= _size(row)
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from tests.support.clock import START, FakeClock
-from timeoutmgr.contracts.message_classes import JournalLevel, MessageClass
+from timeoutmgr.contracts.dead_letters import JournalLevel, MessageClass
 from timeoutmgr.database import Database
 from timeoutmgr.deadletter.manager import QueueManager
 from timeoutmgr.deadletter.queues import StoredCopyQueue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from timeoutmgr.contracts.message_classes import (
+from timeoutmgr.contracts.dead_letters import (
     ORDER_ACK,
     AcknowledgeLevel,
     JournalLevel,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from tests.deadletter.making import Nodes, a_letter, queues
-from timeoutmgr.contracts.message_classes import JournalLevel, MessageClass
+from timeoutmgr.contracts.dead_letters import JournalLevel, MessageClass
 from timeoutmgr.deadletter.store import DeadLetterStore
 from timeoutmgr.deadletter.stored_copy import Placement, StoredCopy
 

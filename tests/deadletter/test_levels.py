@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timeoutmgr.contracts.message_classes import AcknowledgeLevel, JournalLevel, MessageClass
+from timeoutmgr.contracts.dead_letters import AcknowledgeLevel, JournalLevel, MessageClass
 from timeoutmgr.deadletter import delivery_headers as marks
 from timeoutmgr.deadletter.delivery_headers import (
     DeliveryHeaders,

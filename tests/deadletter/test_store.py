@@ -13,7 +13,7 @@ from alembic.migration import MigrationContext
 
 from tests.deadletter.making import Nodes, a_letter, ids, queues
 from tests.support.clock import START
-from timeoutmgr.contracts.message_classes import JournalLevel, MessageClass
+from timeoutmgr.contracts.dead_letters import JournalLevel, MessageClass
 from timeoutmgr.deadletter.feature import InstalledNode
 from timeoutmgr.deadletter.manager import QueueManager
 from timeoutmgr.deadletter.queues import StoredCopyFilter, StoredCopyQueue

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from timeoutmgr.contracts.message_classes import MessageClass
+from timeoutmgr.contracts.dead_letters import MessageClass
 from timeoutmgr.deadletter.timers import REACH_QUEUE_DEFAULT, Timers
 from timeoutmgr.errors import InvalidMessage
 

@@ -10,7 +10,7 @@ import pytest
 from tests.deadletter.making import Nodes, a_letter, ids, queues
 from tests.support.clock import START
 from tests.support.makers import a_received
-from timeoutmgr.contracts.message_classes import JournalLevel, MessageClass
+from timeoutmgr.contracts.dead_letters import JournalLevel, MessageClass
 from timeoutmgr.deadletter.acknowledgements import SettleStoredCopies
 from timeoutmgr.deadletter.delivery_headers import CLASS, TARGET_QUEUE
 from timeoutmgr.deadletter.manager import SWEEP, QueueManager

@@ -23,7 +23,7 @@ from timeoutmgr.features.markers import check_pair, compare_markers
 from timeoutmgr.persistence.sql import SqlPersistence
 from timeoutmgr.satellites import TimeoutManager
 from timeoutmgr.satellites.timeout_manager.feature import Readiness
-from timeoutmgr.transport.amqp import marker_exchanges
+from timeoutmgr.transport.amqp import topology
 from timeoutmgr.transport.kombu_transport import KombuTransport
 from timeoutmgr.transport.sql import SqlTransport
 
@@ -273,13 +273,13 @@ def test_a_marker_is_recognised_without_the_configure_right(
         unknown = session.borne_marker(unique, "another")
 
     assert known == "word"
-    assert unknown == marker_exchanges.UNREADABLE
+    assert unknown == topology.UNREADABLE
 
 
 def test_reading_a_marker_that_is_not_there_makes_no_exchange(
     raw_channel: amqp.Channel, unique: str
 ) -> None:
-    assert marker_exchanges.read(raw_channel, unique, "word") is None
+    assert topology.read(raw_channel, unique, "word") is None
 
     with pytest.raises(amqp.NotFound):
         raw_channel.exchange_declare(f"timeoutmgr.marker.{unique}", "fanout", passive=True)

@@ -16,8 +16,8 @@ from tests.migration.place import Broker, Place
 from tests.persistence.making import NOW, SECOND, SetClock, timeout
 from timeoutmgr.contracts import Timeout, TimeoutFilter, TimeoutStore
 from timeoutmgr.migration import MigrationRun, Participants, Report, Terms, Window, begin
+from timeoutmgr.native.infrastructure import delay_topology
 from timeoutmgr.native.names import CELERY
-from timeoutmgr.native.topology import delay_topology
 from timeoutmgr.persistence import SqlPersistence, SqlSettings
 from timeoutmgr.transport.kombu_transport import KombuTransport
 

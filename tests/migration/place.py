@@ -14,12 +14,10 @@ from timeoutmgr.message.instants import Micros, to_wire
 from timeoutmgr.message.routes import timeout_id
 from timeoutmgr.message.validation import Limits
 from timeoutmgr.migration import MigrationRun, Participants, Report, Terms, Window, begin
-from timeoutmgr.migration.levels.drain import DrainParticipants
-from timeoutmgr.migration.levels.origin import LevelsOrigin
-from timeoutmgr.migration.levels.sinks import Sink, StoreSink
-from timeoutmgr.migration.levels.target import LevelsTarget
+from timeoutmgr.migration.levels.drain import DrainParticipants, LevelsOrigin
+from timeoutmgr.migration.levels.target import LevelsTarget, Sink, StoreSink
+from timeoutmgr.native.infrastructure import delay_topology, unroutable_topology
 from timeoutmgr.native.names import NameSet
-from timeoutmgr.native.topology import delay_topology, unroutable_topology
 from timeoutmgr.persistence import SqlPersistence
 from timeoutmgr.testing.signals import eventually
 from timeoutmgr.transport.kombu_transport import KombuTransport

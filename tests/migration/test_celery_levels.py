@@ -14,7 +14,7 @@ from timeoutmgr.message import headers
 from timeoutmgr.message.instants import from_micros, to_wire
 from timeoutmgr.message.validation import Limits
 from timeoutmgr.migration import BatchState
-from timeoutmgr.migration.levels.sinks import LevelsSink, StoreSink
+from timeoutmgr.migration.levels.target import LevelsSink, StoreSink
 from timeoutmgr.native.levels import routing_key
 from timeoutmgr.testing.signals import eventually
 

@@ -10,9 +10,8 @@ from sqlalchemy import select
 from tests.migration.conftest import Move, names, pending, some
 from timeoutmgr.errors import MigrationFailed, MigrationRefused
 from timeoutmgr.migration import Batch, BatchState, MigrationRun, Participants
-from timeoutmgr.migration.batch_claim import claim_batch, claim_next_batch
-from timeoutmgr.migration.batch_step import hide, move, send
-from timeoutmgr.migration.states import MigrationRunState
+from timeoutmgr.migration.batch_step import claim_batch, claim_next_batch, hide, move, send
+from timeoutmgr.migration.runs import MigrationRunState
 
 
 class Scene:

@@ -29,10 +29,10 @@ from timeoutmgr.migration.clocks import OriginClock
 from timeoutmgr.migration.levels.drain import DrainParticipants
 from timeoutmgr.migration.places import MigrationContext, MigrationRequest
 from timeoutmgr.migration.run import give_up, move_all
+from timeoutmgr.native.infrastructure import delay_topology
 from timeoutmgr.native.levels import read_routing_key
 from timeoutmgr.native.names import CELERY, NameSet
-from timeoutmgr.native.topology import delay_topology
-from timeoutmgr.pipeline.migration_task import Ends, opened, pull
+from timeoutmgr.pipeline.jobs.migrate import Ends, opened, pull
 from timeoutmgr.settings.file import configuration_from
 
 AHEAD: Final = 20 * SECOND

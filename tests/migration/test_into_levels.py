@@ -27,8 +27,8 @@ from timeoutmgr.migration import (
 )
 from timeoutmgr.migration.batch_step import hide
 from timeoutmgr.migration.levels.target import LevelsTarget
+from timeoutmgr.native.infrastructure import delay_topology
 from timeoutmgr.native.levels import MAX_DELAY
-from timeoutmgr.native.topology import delay_topology
 from timeoutmgr.testing.signals import eventually
 from timeoutmgr.transport.amqp import dispatch
 from timeoutmgr.transport.kombu_transport import KombuTransport

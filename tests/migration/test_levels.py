@@ -17,8 +17,8 @@ from timeoutmgr.message import headers
 from timeoutmgr.message.instants import Micros, to_wire
 from timeoutmgr.message.validation import Limits
 from timeoutmgr.migration import Batch, BatchState, Item, Window
-from timeoutmgr.migration.levels.origin import LevelsOrigin
-from timeoutmgr.migration.levels.sinks import StoreSink, part
+from timeoutmgr.migration.levels.drain import LevelsOrigin
+from timeoutmgr.migration.levels.target import StoreSink, part
 from timeoutmgr.native.levels import routing_key
 from timeoutmgr.testing.signals import eventually
 from timeoutmgr.transport.amqp.relay import Relay, Relayed

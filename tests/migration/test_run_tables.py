@@ -12,8 +12,7 @@ from sqlalchemy import delete, insert, select, text, update
 from tests.migration.conftest import SETTINGS, Move, names, pending, some
 from timeoutmgr.errors import MigrationFailed, MigrationRefused
 from timeoutmgr.migration import BatchState, MigrationRunState
-from timeoutmgr.migration.batch_claim import claim_next_batch
-from timeoutmgr.migration.batch_step import hide, send
+from timeoutmgr.migration.batch_step import claim_next_batch, hide, send
 from timeoutmgr.persistence import SqlPersistence
 from timeoutmgr.persistence.sql.tables import TimeoutTables, tables
 

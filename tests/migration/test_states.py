@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from timeoutmgr.migration.states import (
+from timeoutmgr.migration.runs import (
     BatchState,
     MigrationRunState,
     batch_may_become,

@@ -8,7 +8,7 @@ from tests.migration.conftest import HOUR, Move, names, pending
 from tests.persistence.making import NOW, timeout
 from timeoutmgr.errors import ConfigurationError, MigrationFailed
 from timeoutmgr.migration import Window
-from timeoutmgr.migration.window import SAFETY
+from timeoutmgr.migration.runs import SAFETY
 
 
 def test_a_timeout_due_before_the_cutoff_or_after_the_end_stays(moves: Move) -> None:

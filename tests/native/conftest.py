@@ -9,8 +9,8 @@ import pytest
 
 import tests.support.properties  # noqa: F401 - read before the tests are
 from tests.native.fleet import Fleet
+from timeoutmgr.native.infrastructure import delay_topology, unroutable_topology
 from timeoutmgr.native.names import OURS
-from timeoutmgr.native.topology import delay_topology, unroutable_topology
 from timeoutmgr.transport.amqp.session import RabbitMQSession
 from timeoutmgr.transport.kombu_transport import KombuTransport
 

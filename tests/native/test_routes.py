@@ -17,10 +17,17 @@ from timeoutmgr.message import headers
 from timeoutmgr.message.headers import DELIVER_AT
 from timeoutmgr.message.instants import Micros, to_wire
 from timeoutmgr.message.message import Outgoing
+from timeoutmgr.native.infrastructure import delay_topology
 from timeoutmgr.native.levels import MAX_SECONDS, held_by, read_routing_key, routing_key
-from timeoutmgr.native.names import CELERY, NSERVICEBUS_V1, NSERVICEBUS_V2, OURS, NameSet
-from timeoutmgr.native.routes import NativeRoute, to_levels
-from timeoutmgr.native.topology import delay_topology
+from timeoutmgr.native.names import (
+    CELERY,
+    NSERVICEBUS_V1,
+    NSERVICEBUS_V2,
+    OURS,
+    NameSet,
+    NativeRoute,
+    to_levels,
+)
 from timeoutmgr.sender.composer import Composer
 
 

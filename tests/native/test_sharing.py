@@ -12,9 +12,8 @@ import pytest
 from kombu.transport import native_delayed_delivery as kombus_helper
 
 from tests.native.fleet import Fleet
-from timeoutmgr.native.infrastructure import DelayLevels
+from timeoutmgr.native.infrastructure import DelayLevels, delay_topology
 from timeoutmgr.native.names import CELERY, NSERVICEBUS_V1, NSERVICEBUS_V2, NameSet
-from timeoutmgr.native.topology import delay_topology
 from timeoutmgr.transport.amqp.session import RabbitMQSession
 
 kombu: Any = kombu_package  # its annotations are too few to check against

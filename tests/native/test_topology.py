@@ -12,9 +12,9 @@ import pytest
 from timeoutmgr.contracts import SendResult, Topology
 from timeoutmgr.errors import ConfigurationError, QueueMissing, TopologyMismatch
 from timeoutmgr.message.message import Message, Outgoing
+from timeoutmgr.native.infrastructure import delay_topology, unroutable_topology
 from timeoutmgr.native.levels import binding_key, routing_key
 from timeoutmgr.native.names import CELERY, NAME_SETS, OURS, NameSet, name_set
-from timeoutmgr.native.topology import delay_topology, unroutable_topology
 from timeoutmgr.transport.amqp.session import RabbitMQSession
 
 GOLDEN = Path(__file__).parent / "golden.json"

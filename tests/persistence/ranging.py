@@ -10,8 +10,7 @@ from tests.persistence.making import NOW, SetClock, timeout
 from timeoutmgr.contracts import TimeoutStore
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.persistence import SqlPersistence, SqlTimeoutStore
-from timeoutmgr.persistence.sql.partitions.catalog import Ranged, Whole, read_ranges
-from timeoutmgr.persistence.sql.partitions.ranges import DAY, DueRange
+from timeoutmgr.persistence.sql.partitions.catalog import DAY, DueRange, Ranged, Whole, read_ranges
 from timeoutmgr.persistence.sql.partitions.upkeep import lay_out
 from timeoutmgr.persistence.sql.tables import tables
 

@@ -21,7 +21,7 @@ from timeoutmgr.contracts import (
     TransactionMode,
 )
 from timeoutmgr.message.validation import Limits
-from timeoutmgr.persistence.sql.dispatch import bodies
+from timeoutmgr.persistence.sql.dispatch import lock
 from timeoutmgr.satellites.timeout_manager.dispatcher import DispatchTimeouts
 from timeoutmgr.telemetry import Counters
 from timeoutmgr.transport.sql import SqlTransport
@@ -54,14 +54,14 @@ def test_large_bodies_are_locked_in_sub_batches(sql: Stores) -> None:
 
     sizes = [sum(len(body) for _, body in sub_batch) for sub_batch in found]
     assert dict(one for sub_batch in found for one in sub_batch) == stored
-    assert max(sizes) <= bodies.TOGETHER
+    assert max(sizes) <= lock.TOGETHER
     assert (store.count(TimeoutFilter()), store.statistics().claimed) == (0, 0)
 
 
 def test_a_body_above_the_limit_is_locked_alone(
     sql: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bodies, "TOGETHER", MIB)
+    monkeypatch.setattr(lock, "TOGETHER", MIB)
     store = sql()
     store.store_many([timeout("a", body=b"a" * (2 * MIB)), timeout("b"), timeout("c")])
     chunk = store.claim(NOW, 10, "o")
@@ -108,8 +108,8 @@ def test_the_rest_of_a_dispatcher_that_died_is_claimed_again(sql: Stores) -> Non
 def test_all_rows_are_locked_once_in_order_and_never_more_than_fits(
     sqlite: Stores, monkeypatch: pytest.MonkeyPatch, sizes: list[int], data: st.DataObject
 ) -> None:
-    monkeypatch.setattr(bodies, "ALONG", data.draw(st.integers(0, 20)))
-    monkeypatch.setattr(bodies, "TOGETHER", most := 50)
+    monkeypatch.setattr(lock, "ALONG", data.draw(st.integers(0, 20)))
+    monkeypatch.setattr(lock, "TOGETHER", most := 50)
     store = sqlite(endpoint=f"{sqlite.endpoint} {next(NUMBERS)}")
     stored = [(f"{number:02}", b"x" * size) for number, size in enumerate(sizes)]
     store.store_many([timeout(name, body=body) for name, body in stored])
@@ -120,7 +120,7 @@ def test_all_rows_are_locked_once_in_order_and_never_more_than_fits(
     assert [one for sub_batch in found for one in sub_batch] == stored
     for sub_batch in found:
         together = sum(len(body) for _, body in sub_batch)
-        assert together <= most or all(len(body) <= bodies.ALONG for _, body in sub_batch)
+        assert together <= most or all(len(body) <= lock.ALONG for _, body in sub_batch)
 
 
 @pytest.mark.parametrize("mode", list(TransactionMode)[:-1])

@@ -7,8 +7,7 @@ import pytest
 from tests.persistence.conftest import Stores
 from tests.persistence.making import NOW, SECOND, dispatch, ids, timeout
 from timeoutmgr.persistence.sql.claim.claimer import Claimer
-from timeoutmgr.persistence.sql.claim.gaps import Gaps
-from timeoutmgr.persistence.sql.claim.hints import Burst, KeyCursor, NextDue
+from timeoutmgr.persistence.sql.claim.hints import Burst, Gaps, KeyCursor, NextDue
 from timeoutmgr.persistence.sql.store import SqlTimeoutStore
 
 HINTS = (KeyCursor, Burst, Gaps, NextDue)

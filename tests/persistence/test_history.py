@@ -9,7 +9,7 @@ import pytest
 from tests.persistence.conftest import Stores
 from tests.persistence.making import NOW, SECOND, outcomes, rolled_back, timeout
 from timeoutmgr.contracts import HistoryEntry, KeepsHistory, OutcomeKind, TimeoutStore
-from timeoutmgr.message.channels import EARLY_CANCEL
+from timeoutmgr.message.routes import EARLY_CANCEL
 from timeoutmgr.persistence import SqlPersistence
 
 

@@ -9,7 +9,7 @@ from tests.persistence.installations import Make
 from tests.persistence.making import NOW, timeout
 from tests.persistence.ranging import Installation, fill, tend
 from timeoutmgr.contracts import TimeoutFilter
-from timeoutmgr.persistence.sql.partitions.ranges import ALL, DAY, fresh
+from timeoutmgr.persistence.sql.partitions.catalog import ALL, DAY, fresh
 
 
 @pytest.mark.parametrize("steps", range(1, 7))

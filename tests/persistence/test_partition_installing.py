@@ -12,7 +12,7 @@ from tests.persistence.ranging import Installation, fill, tend
 from timeoutmgr.contracts import TimeoutFilter
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.persistence import SqlPersistence, SqlSettings
-from timeoutmgr.persistence.sql.partitions.ranges import ALL, DAY, fresh
+from timeoutmgr.persistence.sql.partitions.catalog import ALL, DAY, fresh
 
 
 def test_a_new_installation_has_its_ranges_at_once(make: Make) -> None:

@@ -14,7 +14,7 @@ from tests.persistence.explaining import explained
 from tests.persistence.making import NOW, SECOND, dispatch, timeout
 from tests.persistence.ranging import Installation, fill, tend
 from timeoutmgr.persistence import SqlPersistence, SqlSettings
-from timeoutmgr.persistence.sql.partitions.ranges import DAY
+from timeoutmgr.persistence.sql.partitions.catalog import DAY
 
 Ran = list[tuple[str, Any]]
 

@@ -15,7 +15,7 @@ from tests.persistence.ranging import Installation, fill, tend
 from timeoutmgr.contracts import CancelResult, ChangeResult, TimeoutFilter
 from timeoutmgr.errors import StorageConflict
 from timeoutmgr.persistence.sql.partitions import conversion as replacing
-from timeoutmgr.persistence.sql.partitions.ranges import ALL, DAY, Change, fresh
+from timeoutmgr.persistence.sql.partitions.catalog import ALL, DAY, Change, fresh
 
 
 def test_everybody_goes_on_while_ranges_are_copied(old: Installation, make: Make) -> None:

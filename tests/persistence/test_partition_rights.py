@@ -15,7 +15,7 @@ from tests.persistence.making import NOW, SECOND, timeout
 from tests.persistence.ranging import Installation, fill, tend
 from timeoutmgr.contracts import CancelResult, TimeoutFilter
 from timeoutmgr.persistence import SqlPersistence, SqlSettings
-from timeoutmgr.persistence.sql.partitions.ranges import ALL, DAY
+from timeoutmgr.persistence.sql.partitions.catalog import ALL, DAY
 
 
 def test_foreign_partitions_are_left_alone(old: Installation) -> None:

@@ -9,7 +9,7 @@ from tests.persistence.making import NOW, SECOND, dispatch, ids, timeout
 from tests.persistence.ranging import TODAY, Installation, fill, tend
 from timeoutmgr.contracts import TimeoutFilter, TimeoutState
 from timeoutmgr.message.instants import EARLIEST, LATEST
-from timeoutmgr.persistence.sql.partitions.ranges import DAY, DueRange
+from timeoutmgr.persistence.sql.partitions.catalog import DAY, DueRange
 
 
 def test_days_are_made_a_week_ahead_as_time_goes_on(new: Installation) -> None:

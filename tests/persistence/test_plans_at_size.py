@@ -20,7 +20,7 @@ from tests.persistence.making import NOW, SECOND, dispatch, rolled_back, timeout
 from tests.persistence.ranging import Installation
 from tests.services.private import PrivateServer
 from timeoutmgr.persistence import SqlPersistence, SqlSettings
-from timeoutmgr.persistence.sql.partitions.ranges import DAY
+from timeoutmgr.persistence.sql.partitions.catalog import DAY
 from timeoutmgr.persistence.sql.store import SqlTimeoutStore
 from timeoutmgr.transport.sql import SqlTransport
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timeoutmgr.message.instants import EARLIEST, LATEST, Micros, to_micros
-from timeoutmgr.persistence.sql.partitions.ranges import (
+from timeoutmgr.persistence.sql.partitions.catalog import (
     ALL,
     DAY,
     DueRange,

@@ -21,8 +21,8 @@ from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import Wakeups
 from timeoutmgr.database import Database
 from timeoutmgr.persistence import SqlPersistence
+from timeoutmgr.persistence.sql.maintenance import DuePeek
 from timeoutmgr.persistence.sql.store import SqlTimeoutStore
-from timeoutmgr.persistence.sql.wakeups import DuePeek
 from timeoutmgr.satellites.poller import Poller, PollTimeouts
 from timeoutmgr.sender.sender import SessionPool
 

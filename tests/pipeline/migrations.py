@@ -10,7 +10,7 @@ from tests.persistence.making import SECOND, timeout
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import Timeout, TimeoutFilter, TimeoutStore
 from timeoutmgr.migration.places import LocationSpec
-from timeoutmgr.pipeline.migration_task import Ends, Mover, Outcome
+from timeoutmgr.pipeline.jobs.migrate import Ends, Mover, Outcome
 from timeoutmgr.pipeline.stores import Store
 
 ENDPOINT = "sales"
@@ -54,7 +54,7 @@ def dying(mover: Mover, point: str, marker: Path | None) -> Callable[[int], Outc
         import os
         import signal
 
-        from timeoutmgr.migration import batch_claim as claiming
+        from timeoutmgr.migration import batch_step as claiming
         from timeoutmgr.migration import batch_step as moving
 
         def reach(name: str) -> None:

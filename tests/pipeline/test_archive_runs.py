@@ -17,11 +17,10 @@ from timeoutmgr.clock import SystemClock
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.instants import to_micros
 from timeoutmgr.pipeline.errors import RunConflict
-from timeoutmgr.pipeline.jobs.archive import archive
-from timeoutmgr.pipeline.jobs.archive_runs import KIND, ArchiveRuns, RemovedRows
+from timeoutmgr.pipeline.jobs.archive import KIND, ArchiveRuns, RemovedRows, archive
 from timeoutmgr.pipeline.jobs.archived import Archive
 from timeoutmgr.pipeline.jobs.run_context import silent
-from timeoutmgr.pipeline.jobs.stream_runs import StreamRuns
+from timeoutmgr.pipeline.jobs.stream import StreamRuns
 from timeoutmgr.pipeline.ledger import JobLedger, JobRun, JobRunState
 from timeoutmgr.pipeline.options import ArchiveOptions
 from timeoutmgr.pipeline.stores import Store, identity

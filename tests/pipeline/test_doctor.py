@@ -4,7 +4,7 @@ from importlib.metadata import PackageNotFoundError
 
 import pytest
 
-from timeoutmgr.contracts.findings import Level
+from timeoutmgr.contracts.reports import Level
 from timeoutmgr.pipeline import doctor
 from timeoutmgr.pipeline.spark.session import SessionOptions
 

@@ -23,14 +23,15 @@ from timeoutmgr.migration import (
     begin,
 )
 from timeoutmgr.migration.places import LocationSpec
-from timeoutmgr.pipeline.jobs.migrate import MigrateOptions, refuse_errors
-from timeoutmgr.pipeline.migration_task import (
+from timeoutmgr.pipeline.jobs.migrate import (
     Ends,
+    MigrateOptions,
     MovedBatches,
     Mover,
     TaskMigration,
     opened,
     pull,
+    refuse_errors,
 )
 from timeoutmgr.pipeline.stores import Store
 

@@ -15,8 +15,7 @@ from sqlalchemy import delete
 from tests.pipeline.archives import publish, rows_of, write_events
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.message.instants import Micros
-from timeoutmgr.pipeline.jobs.archived import ROW, Archive
-from timeoutmgr.pipeline.jobs.moments import Moments, moments
+from timeoutmgr.pipeline.jobs.archived import ROW, Archive, Moments, moments
 from timeoutmgr.pipeline.snapshots import CopiedSnapshot
 from timeoutmgr.pipeline.stores import Store, identity
 

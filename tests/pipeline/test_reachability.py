@@ -8,7 +8,7 @@ import pytest
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.pipeline import SessionOptions, spark_session
 from timeoutmgr.pipeline.errors import PipelineUnavailable
-from timeoutmgr.pipeline.spark.reachability import addresses, require_answer
+from timeoutmgr.pipeline.spark.startup import addresses, require_answer
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from timeoutmgr.errors import ConfigurationError
-from timeoutmgr.pipeline.jobs.folders import require_own_rejects
+from timeoutmgr.pipeline.jobs.schedule import require_own_rejects
 
 REJECT = '{"reasons":["due has passed"],"input":"{}"}\n'
 PARTS = {

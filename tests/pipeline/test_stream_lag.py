@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from sqlalchemy import Connection, create_engine, text
 
 from tests.support.clock import FakeClock
-from timeoutmgr.pipeline.jobs.stream_runs import Lag, LagReporter, lag_of
+from timeoutmgr.pipeline.jobs.stream import Lag, LagReporter, lag_of
 from timeoutmgr.pipeline.stores import Store
 from timeoutmgr.testing.signals import eventually
 

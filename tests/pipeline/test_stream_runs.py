@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from timeoutmgr.pipeline.errors import RunConflict
-from timeoutmgr.pipeline.jobs.stream_runs import StreamPosition, StreamRuns
+from timeoutmgr.pipeline.jobs.stream import StreamPosition, StreamRuns
 from timeoutmgr.pipeline.ledger import JobLedger
 from timeoutmgr.pipeline.stores import Store
 

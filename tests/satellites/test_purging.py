@@ -8,7 +8,7 @@ from tests.support.clock import FakeClock
 from tests.support.store import ScriptedStore
 from timeoutmgr.errors import StorageUnavailable
 from timeoutmgr.message.instants import Micros
-from timeoutmgr.satellites.purge import UNPURGED, Purger
+from timeoutmgr.satellites.housekeeping import UNPURGED, Purger
 from timeoutmgr.telemetry import Counters
 
 SECOND = 1_000_000

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from timeoutmgr.satellites.timeout_manager.wake_limit import EVERY, WakeLimit
+from timeoutmgr.satellites.timeout_manager.wakeups import EVERY, WakeLimit
 
 NOW = 1_000_000
 

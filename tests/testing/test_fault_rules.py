@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
-from timeoutmgr.testing.fault_rules import Way
+from timeoutmgr.testing.fault_link import Way
 
 
 def test_one_seed_makes_the_same_jitter_again() -> None:

@@ -16,8 +16,8 @@ from tests.services.rabbitmq import PrivateRabbitMQ
 from timeoutmgr.contracts import InspectsQueues, QueueReport, TransportSession
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.transport.amqp import queue_inspection
+from timeoutmgr.transport.amqp.management import QueueProperties
 from timeoutmgr.transport.amqp.queue_inspection import UnreadableProperties, probe
-from timeoutmgr.transport.amqp.queue_properties import QueueProperties
 from timeoutmgr.transport.kombu_transport import KombuTransport
 
 QUORUM = {"x-queue-type": "quorum"}

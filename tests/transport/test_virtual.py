@@ -30,7 +30,7 @@ from timeoutmgr.message.message import Message, Outgoing, Received
 from timeoutmgr.transport.kombu_transport import KombuTransport
 from timeoutmgr.transport.settings import KombuSettings
 from timeoutmgr.transport.virtual import redis_channel
-from timeoutmgr.transport.virtual.raw_message import RawMessage
+from timeoutmgr.transport.virtual.redis_channel import RawMessage
 
 
 @pytest.fixture(params=["memory", "redis"])

@@ -9,7 +9,7 @@ from timeoutmgr.cli import output
 from timeoutmgr.cli.exits import Exit
 from timeoutmgr.cli.options import Command, common, delay_and_at
 from timeoutmgr.cli.shared import Shared, opened
-from timeoutmgr.message.channels import CLI
+from timeoutmgr.message.routes import CLI
 
 if TYPE_CHECKING:
     from timeoutmgr.contracts import ChangeResult

@@ -34,10 +34,12 @@ if TYPE_CHECKING:
     from timeoutmgr.message.message import Message, Received
     from timeoutmgr.transport.error_queue_retry import (
         EndpointErrorQueue,
+        FailureFilter,
+        FailureGroup,
+        FailureRecord,
         RetriedMessage,
         RetryRequest,
     )
-    from timeoutmgr.transport.failure_records import FailureFilter, FailureGroup, FailureRecord
 
 _HELP = """
     Look after the messages of the error queue: list, show, retry, delete or export them.
@@ -72,7 +74,7 @@ class FailureSelection:
     @property
     def filter(self) -> "FailureFilter":
         """The filter that the options describe."""
-        from timeoutmgr.transport.failure_records import FailureFilter
+        from timeoutmgr.transport.error_queue_retry import FailureFilter
 
         return FailureFilter(
             ids=frozenset(self.ids),
@@ -120,7 +122,7 @@ def list_errors(shared: Shared, selection: FailureSelection, only_groups: bool, 
       timeoutmgr errors list --groups
       timeoutmgr errors list --exception KeyError --since 2030-01-01T00:00Z --limit 10
     """
-    from timeoutmgr.transport.failure_records import failure_groups, failure_record
+    from timeoutmgr.transport.error_queue_retry import failure_groups, failure_record
 
     with _browsed(shared, selection) as (_queue, messages):
         failures = [failure_record(received) for received in messages]
@@ -287,7 +289,7 @@ def _browsed(
     shared: Shared, selection: FailureSelection
 ) -> "Iterator[tuple[EndpointErrorQueue, Iterator[Received]]]":
     """Lend the error queue and its selected messages, which go back at the end."""
-    from timeoutmgr.transport.failure_records import browse
+    from timeoutmgr.transport.error_queue_retry import browse
 
     with (
         _opened(shared) as (transport, queue),
@@ -374,7 +376,7 @@ def _group_document(group: "FailureGroup") -> dict[str, Any]:
 
 def _whole_document(received: "Received") -> dict[str, Any]:
     from timeoutmgr.message.headers import EXCEPTION_STACK
-    from timeoutmgr.transport.failure_records import failure_record
+    from timeoutmgr.transport.error_queue_retry import failure_record
 
     given = dict(received.message.headers)
     return {

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 
 from timeoutmgr.cli import output
+from timeoutmgr.cli.doctor.alerts import Thresholds, thresholds
 from timeoutmgr.cli.doctor.dead_letter_node import node_document
 from timeoutmgr.cli.doctor.delay_levels import native_status
-from timeoutmgr.cli.doctor.thresholds import Thresholds, thresholds
 from timeoutmgr.cli.exits import Exit, exit_of
 from timeoutmgr.cli.options import Command, Duration, common, option
 from timeoutmgr.cli.shared import Shared, assembled, require_installed
@@ -21,7 +21,7 @@ from timeoutmgr.message.redaction import masked
 from timeoutmgr.message.routes import TIMEOUTS
 
 if TYPE_CHECKING:
-    from timeoutmgr.contracts.findings import Finding
+    from timeoutmgr.contracts.reports import Finding
     from timeoutmgr.endpoint.assembly import AssembledEndpoint
     from timeoutmgr.features.delayed_delivery import StoreStart
 
@@ -89,7 +89,7 @@ def _show(shared: Shared, report: _Report) -> None:
 def _report(parts: "AssembledEndpoint", limits: Thresholds) -> _Report:
     from timeoutmgr.cli.doctor.alerts import alerts
     from timeoutmgr.cli.doctor.vitals import queue_vitals, store_vitals
-    from timeoutmgr.contracts.findings import Level
+    from timeoutmgr.contracts.reports import Level
 
     problems: dict[str, Exit] = {}
 

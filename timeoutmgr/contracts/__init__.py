@@ -5,7 +5,7 @@ the crash model and the simulator run the same code. An instant is UTC microseco
 (:data:`timeoutmgr.message.instants.Micros`), a wait is seconds of a monotonic clock.
 """
 
-from timeoutmgr.contracts.clocks import Clock
+from timeoutmgr.clock import Clock
 from timeoutmgr.contracts.dead_letters import DeadLetterResult, DeadLetters
 from timeoutmgr.contracts.delayed import (
     Closes,
@@ -20,20 +20,20 @@ from timeoutmgr.contracts.delayed import (
     RemovesInBatches,
     StoresInBatches,
 )
-from timeoutmgr.contracts.histories import HistoryEntry, KeepsHistory
-from timeoutmgr.contracts.markers import BearsMarkers, KeepsMarkers, StoreMarker
-from timeoutmgr.contracts.outcomes import CancelResult, ChangeResult, Outcome, OutcomeKind
 from timeoutmgr.contracts.persistences import (
+    BearsMarkers,
     CanUninstall,
     HasLayout,
+    HistoryEntry,
+    KeepsHistory,
+    KeepsMarkers,
     KeepsTimeouts,
     Layout,
     Persistence,
     ReportsEndpoints,
     StoreCapabilities,
+    StoreMarker,
 )
-from timeoutmgr.contracts.queue_reports import InspectsQueues, QueueReport
-from timeoutmgr.contracts.repeats import ExaminesIds, Repeat, RepeatKind
 from timeoutmgr.contracts.reports import Count, EndpointReport, ProcessRecord, StoreStatistics
 from timeoutmgr.contracts.sessions import (
     Answered,
@@ -46,12 +46,19 @@ from timeoutmgr.contracts.sessions import (
     TransportSession,
 )
 from timeoutmgr.contracts.stores import (
+    CancelResult,
+    ChangeResult,
     ChoosesClock,
     CountsInBounds,
+    ExaminesIds,
     LeavesKeys,
     ListsInBounds,
     LockedTimeouts,
     MeasuresPurge,
+    Outcome,
+    OutcomeKind,
+    Repeat,
+    RepeatKind,
     TimeoutStore,
     WakePoller,
     WakesProcesses,
@@ -67,11 +74,17 @@ from timeoutmgr.contracts.timeouts import (
     TimeoutFilter,
     TimeoutState,
 )
-from timeoutmgr.contracts.topologies import Binding, Exchange, Queue, Topology, TopologySession
 from timeoutmgr.contracts.transactions import ModeName, SharedDatabase, Transaction, TransactionMode
 from timeoutmgr.contracts.transports import (
+    Binding,
+    Exchange,
     HasLink,
+    InspectsQueues,
     LinkSecurity,
+    Queue,
+    QueueReport,
+    Topology,
+    TopologySession,
     Transport,
     TransportCapabilities,
 )

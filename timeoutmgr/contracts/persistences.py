@@ -2,14 +2,118 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from timeoutmgr.contracts.clocks import Clock
+from timeoutmgr.clock import Clock
 from timeoutmgr.contracts.reports import EndpointReport
-from timeoutmgr.contracts.stores import TimeoutStore
-from timeoutmgr.contracts.transactions import SharedDatabase
+from timeoutmgr.contracts.stores import CancelResult, TimeoutStore
+from timeoutmgr.contracts.transactions import SharedDatabase, Transaction
+from timeoutmgr.message.instants import Micros
+
+# --- the history of a timeout: its events, each with the channel of its order -----------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HistoryEntry:
+    """An event of the timeout *id*.
+
+    *node* is the host that wrote it. *channel* is the way by which an order to cancel came (see
+    :mod:`timeoutmgr.message.routes`); None for other events, and for events of earlier versions.
+    """
+
+    id: str
+    event: str
+    at: Micros
+    due: Micros
+    destination: str
+    attempt: int
+    node: str | None
+    channel: str | None = None
+
+
+@runtime_checkable
+class KeepsHistory(TimeoutStore, Protocol):
+    """A store with a history, which names the channel of a cancel; no store needs a history."""
+
+    def history(self, timeout_id: str, *, limit: int = 100) -> Sequence[HistoryEntry]:
+        """Return the newest *limit* events of *timeout_id*, oldest first."""
+        ...
+
+    def cancel(self, timeout_id: str, *, channel: str | None = None) -> CancelResult:
+        """Cancel a timeout, as any store does; the history names *channel*."""
+        ...
+
+    def cancel_saga(
+        self,
+        saga_id: str,
+        *,
+        sent_until: Micros | None = None,
+        keeping: Collection[str] = (),
+        transaction: Transaction | None = None,
+        channel: str | None = None,
+    ) -> int:
+        """Cancel the timeouts of a saga, as any store does; the history names *channel*."""
+        ...
+
+
+# --- markers: a random word in a broker and in a store, by which an endpoint knows its own pair ---
+# Names of hosts and aliases change, and two brokers may have one name; a marker stays.
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoreMarker:
+    """The marker beside an endpoint in its store."""
+
+    word: str
+    broker: str
+    """Description of the broker that was marked, for people."""
+    confirmed: bool
+    """Whether the broker is known to bear the marker."""
+
+
+@runtime_checkable
+class KeepsMarkers(Protocol):
+    """A persistence that remembers which broker belongs to an endpoint; no persistence needs to."""
+
+    def marker(self, endpoint: str) -> StoreMarker | None:
+        """Return the marker of *endpoint*, None if it has none."""
+        ...
+
+    def propose_marker(self, endpoint: str, word: str, broker: str) -> StoreMarker:
+        """Keep *word*, unconfirmed, unless a marker is kept; return the marker that is kept then.
+
+        Of several processes at once exactly one succeeds.
+        """
+        ...
+
+    def confirm_marker(self, endpoint: str, word: str, broker: str) -> None:
+        """Keep *word* as the marker that *broker* bears, in place of any other."""
+        ...
+
+
+@runtime_checkable
+class BearsMarkers(Protocol):
+    """A session with a broker that can bear markers. Every method raises TransportUnavailable."""
+
+    def borne_marker(self, endpoint: str, expected: str | None) -> str | None:
+        """Return the marker of *endpoint* that the broker bears, None if it bears none.
+
+        *expected* is recognised with fewer rights than any other.
+        """
+        ...
+
+    def bear_marker(self, endpoint: str, word: str, store: str) -> None:
+        """Have the broker bear *word* for *endpoint* in place of any other; twice is fine.
+
+        *store* describes the store, for people. Raises ConfigurationError without the right.
+        """
+        ...
+
+    def drop_marker(self, endpoint: str, expected: str | None) -> None:
+        """Remove the marker of *endpoint*; a missing marker is fine."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,9 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Final
 
 from timeoutmgr.message.instants import Micros
+from timeoutmgr.message.redaction import masked
+
+# --- A finding: the result of one check, as a line of a doctor's report -----------------------
+
+
+class Level(StrEnum):
+    """Severity of a finding."""
+
+    OK = "ok"
+    WARN = "warn"
+    FAIL = "fail"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Finding:
+    """One line of a doctor's report."""
+
+    level: Level
+    check: str
+    text: str
+    remedy: str = ""
+
+    def line(self) -> str:
+        """Return it for people, secrets masked."""
+        remedy = f" -> {self.remedy}" if self.remedy else ""
+        return masked(f"{self.level.value:<4}  {self.check}: {self.text}{remedy}")
+
+    def document(self) -> dict[str, str]:
+        """Return it for JSON, secrets masked."""
+        found = {"level": self.level.value, "check": self.check, "text": masked(self.text)}
+        return {**found, "remedy": masked(self.remedy)} if self.remedy else found
+
 
 LIVE: Final[Micros] = 3 * 60 * 1_000_000
 """Maximum age of the heartbeat of a live process: a process writes a heartbeat every 75 seconds."""

@@ -2,23 +2,132 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from enum import StrEnum
 from typing import Protocol, runtime_checkable
 
-from timeoutmgr.contracts.outcomes import CancelResult, ChangeResult, Outcome
-from timeoutmgr.contracts.repeats import Repeat
 from timeoutmgr.contracts.reports import Count, ProcessRecord, StoreStatistics
 from timeoutmgr.contracts.timeouts import (
     Chunk,
     Key,
+    OnConflict,
     Page,
     Timeout,
     TimeoutFilter,
     TimeoutState,
 )
 from timeoutmgr.contracts.transactions import Transaction
+from timeoutmgr.errors import IdInUse
 from timeoutmgr.message.instants import Micros
+
+# --- A second message under an id that was used before: the outcome ---------------------------
+
+
+class RepeatKind(StrEnum):
+    """Effect of a message whose id was used before."""
+
+    DUPLICATE = "duplicate"
+    """The same content again, or the content of the first is not known: nothing changed."""
+    CANCELLED = "cancelled"
+    """The id was cancelled before the message arrived; the history says so from now on."""
+    REPLACED = "replaced"
+    """It took the place of the pending timeout."""
+    SUPERSEDED = "superseded"
+    """A replacement that was sent no later than the last one applied: nothing changed."""
+    CONFLICT = "conflict"
+    """Other content, and nothing to be replaced: nothing changed, the message is not stored."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repeat:
+    """A timeout whose id was used before, and its effect."""
+
+    timeout: Timeout
+    kind: RepeatKind
+
+
+@runtime_checkable
+class ExaminesIds(Protocol):
+    """A store that foretells the repeats among timeouts, and stores nothing."""
+
+    def examine(self, timeouts: Sequence[Timeout], *, transaction: Transaction) -> Sequence[Repeat]:
+        """Return the *timeouts* whose id was used before, as *transaction* sees it.
+
+        A replacement that would be applied counts as REPLACED. Nothing is locked: the answer may
+        differ when the timeout is stored.
+        """
+        ...
+
+
+# --- refusal of a conflict whose message asks for an error: it must not be dropped in silence ---
+
+
+def refuse(repeats: Iterable[Repeat]) -> None:
+    """Raise IdInUse for the first conflict of a timeout whose ``on_conflict`` is ``error``."""
+    for repeat in repeats:
+        timeout = repeat.timeout
+        if repeat.kind is RepeatKind.CONFLICT and timeout.on_conflict is OnConflict.ERROR:
+            raise IdInUse(timeout.message.id, timeout.id)
+
+
+# --- outcomes of a dispatch, a cancel or a change ---------------------------------------------
+
+
+class OutcomeKind(StrEnum):
+    """How the dispatch of one timeout ended."""
+
+    DISPATCHED = "dispatched"
+    FAILED = "failed"
+    """Its whole message is in the error queue."""
+    RETRY = "retry"
+    """It stays, with one more attempt, and is not tried before ``next_try``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """How the dispatch of one timeout ended, to be recorded by ``LockedTimeouts.close``.
+
+    *next_try* is an instant of the store's clock; *at* is too, where the dispatcher knew it.
+    *maybe_sent* goes with RETRY: no confirm came, so that a later cancel must not promise.
+    """
+
+    key: Key
+    kind: OutcomeKind
+    at: Micros
+    next_try: Micros = 0
+    reason: str = ""
+    maybe_sent: bool = False
+
+
+class CancelResult(StrEnum):
+    """Effect of a cancel or a change; every answer is true when it is given."""
+
+    CANCELLED = "cancelled"
+    """It will not be delivered."""
+    TOO_LATE = "too_late"
+    """It was dispatched, or is being dispatched now; it will be delivered. So it will when it was
+    moved to another place, or is on its way there: cancel it there, once it has arrived.
+
+    Without row locks, also: it was stored amid timeouts that are being dispatched now.
+    """
+    MAYBE_SENT = "maybe_sent"
+    """It will not be sent again, but a claim on it ended without saying whether it was sent."""
+    WILL_BE_CANCELLED = "will_be_cancelled"
+    """No such timeout is stored. If its message arrives, it is dropped and the history says so."""
+    UNKNOWN = "unknown"
+    """No such timeout is stored, and the store cannot remember a cancel."""
+
+
+class ChangeResult(StrEnum):
+    """Effect of a reschedule or send-now."""
+
+    CHANGED = "changed"
+    TOO_LATE = "too_late"
+    MAYBE_SENT = "maybe_sent"
+    """It is rescheduled, but an earlier claim may have sent it already."""
+    UNKNOWN = "unknown"
 
 
 class LockedTimeouts(Protocol):

@@ -7,8 +7,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypeAlias
 
+from timeoutmgr.clock import Clock
 from timeoutmgr.contracts.answers import Answers
-from timeoutmgr.contracts.clocks import Clock
 from timeoutmgr.message.instants import Micros
 
 

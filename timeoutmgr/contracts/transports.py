@@ -2,11 +2,132 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Protocol, runtime_checkable
 
 from timeoutmgr.contracts.sessions import TransportSession
 from timeoutmgr.contracts.transactions import SharedDatabase, TransactionMode
+
+# --- exchanges, queues and bindings of a broker -----------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A durable exchange."""
+
+    name: str
+    kind: str = "topic"
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """A durable queue; *arguments* None takes it as it is, or creates it as any other of ours."""
+
+    name: str
+    arguments: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """From an exchange to a queue, or with *to_exchange* to another exchange."""
+
+    source: str
+    target: str
+    key: str
+    to_exchange: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """Exchanges, queues and bindings that belong together, in the order of their declaration."""
+
+    exchanges: tuple[Exchange, ...] = ()
+    queues: tuple[Queue, ...] = ()
+    bindings: tuple[Binding, ...] = ()
+
+    def __add__(self, other: Topology) -> Topology:
+        """Return both topologies as a single topology, this topology first."""
+        return Topology(
+            self.exchanges + other.exchanges,
+            self.queues + other.queues,
+            self.bindings + other.bindings,
+        )
+
+
+class TopologySession(TransportSession, Protocol):
+    """A session with a broker that has exchanges."""
+
+    @property
+    def server_version(self) -> tuple[int, ...]:
+        """The broker's version; empty when it is no RabbitMQ."""
+        ...
+
+    def declare(self, topology: Topology) -> None:
+        """Declare all of *topology*; twice and concurrently is fine.
+
+        Raises TopologyMismatch where something of that name has other arguments, and
+        ConfigurationError where the broker's user may not declare.
+        """
+        ...
+
+    def missing(self, topology: Topology) -> list[str]:
+        """Return the exchanges and queues of *topology* that do not exist; bindings go unseen."""
+        ...
+
+    def remove(self, topology: Topology) -> None:
+        """Delete the exchanges and queues of *topology* with their messages; missing is fine."""
+        ...
+
+    def is_routed(self, exchange: str, key: str) -> bool:
+        """Return whether *exchange* knows a queue for *key*.
+
+        A probe finds out: an empty message with the header PROBE, which lives a second.
+        """
+        ...
+
+    def bind_queues(
+        self, queues: Collection[str], exchange: str, key_of: Callable[[str], str]
+    ) -> list[str]:
+        """Bind each of *queues* to *exchange*; return the queues that do not exist.
+
+        Raises QueueMissing where the exchange does not exist.
+        """
+        ...
+
+
+# --- reports on existing queues: whether they keep their messages -----------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class QueueReport:
+    """A broker's answers about an existing queue."""
+
+    queue: str
+    losses: tuple[str, ...] = ()
+    """A sentence for each property by which the queue drops messages that it accepted."""
+    doubts: tuple[str, ...] = ()
+    """A sentence for each property that weakens the queue and drops nothing by itself."""
+    unchecked: str = ""
+    """Why the queue's own properties could not be read; empty where they were."""
+    policies_unread: str = ""
+    """Why the broker's policies for the queue could not be read; empty where they were."""
+
+
+@runtime_checkable
+class InspectsQueues(Protocol):
+    """A session with a broker whose queues may have been declared by a stranger."""
+
+    def inspect_queues(
+        self, names: Collection[str], *, error_queue: str | None = None
+    ) -> list[QueueReport]:
+        """Report on each of *names* that exists; change and create nothing.
+
+        With *error_queue* a queue that ``create_queues`` made is recognised at once; any other
+        queue takes more questions. Raises TransportUnavailable.
+        """
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

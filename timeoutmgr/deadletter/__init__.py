@@ -1,7 +1,11 @@
 """Dead-letter queues: undeliverable messages, with the reason and the node."""
 
-from timeoutmgr.contracts.delivery_options import DeliveryOptions
-from timeoutmgr.contracts.message_classes import AcknowledgeLevel, JournalLevel, MessageClass
+from timeoutmgr.contracts.dead_letters import (
+    AcknowledgeLevel,
+    DeliveryOptions,
+    JournalLevel,
+    MessageClass,
+)
 from timeoutmgr.deadletter.failures import Rejected
 from timeoutmgr.deadletter.feature import DeadLetterQueues
 from timeoutmgr.deadletter.levels import AcceptedMessages

@@ -5,14 +5,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from timeoutmgr.contracts.message_classes import is_well_formed
+from timeoutmgr.contracts.dead_letters import is_well_formed
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.deadletter import delivery_headers as names
 from timeoutmgr.deadletter.delivery_headers import DeliveryHeaders
 from timeoutmgr.deadletter.manager import QueueManager
 from timeoutmgr.deadletter.stored_copy import Placement
 from timeoutmgr.errors import MessageRejected
-from timeoutmgr.message import channels, headers
+from timeoutmgr.message import headers, routes
 from timeoutmgr.message.instants import Micros, to_wire
 from timeoutmgr.message.message import Message, Outgoing, Received
 from timeoutmgr.message.validation import Limits, check_destination
@@ -103,7 +103,7 @@ class SettleStoredCopies:
                 key,
                 message_class,
                 reason=reason,
-                channel=channels.of_message(received),
+                channel=routes.of_message(received),
                 transaction=transaction,
             )
             reach("deadletters.acknowledged")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 from typing import Final
 
-from timeoutmgr.contracts.message_classes import AcknowledgeLevel, JournalLevel
+from timeoutmgr.contracts.dead_letters import AcknowledgeLevel, JournalLevel
 from timeoutmgr.deadletter.timers import REACH_QUEUE_DEFAULT, Timers
 from timeoutmgr.message import headers
 from timeoutmgr.message.instants import Micros, from_timespan, from_wire, to_timespan

@@ -1,6 +1,6 @@
 """Message classes of errors that prevent a delivery."""
 
-from timeoutmgr.contracts.message_classes import MessageClass, is_negative, is_well_formed
+from timeoutmgr.contracts.dead_letters import MessageClass, is_negative, is_well_formed
 from timeoutmgr.errors import (
     DeliveryFailed,
     DeliveryUnknown,

@@ -23,7 +23,7 @@ from timeoutmgr.deadletter.sweeper import Sweeper
 from timeoutmgr.errors import ConfigurationError, SchemaMissing
 from timeoutmgr.features.feature import FIRST, FeatureContext, FeatureSettings, Prerequisite
 from timeoutmgr.features.parts import FeatureParts, Satellite
-from timeoutmgr.message.expiry import Expiry
+from timeoutmgr.message.message import Expiry
 from timeoutmgr.message.validation import names_of
 from timeoutmgr.transport.delivery_policy import DeliveryPolicies
 from timeoutmgr.transport.pump import Consumption, Outage

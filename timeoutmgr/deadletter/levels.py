@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from timeoutmgr.contracts.message_classes import JournalLevel, MessageClass
+from timeoutmgr.contracts.dead_letters import JournalLevel, MessageClass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

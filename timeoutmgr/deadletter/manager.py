@@ -13,7 +13,7 @@ from typing import Any, Final, TypeVar
 from sqlalchemy import Connection, Table, and_, delete, select, update
 
 from timeoutmgr.contracts import Transaction
-from timeoutmgr.contracts.message_classes import JournalLevel, MessageClass, is_negative
+from timeoutmgr.contracts.dead_letters import JournalLevel, MessageClass, is_negative
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database import as_connection
 from timeoutmgr.deadletter.quotas import Quotas, QuotaUsage

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from timeoutmgr.contracts import SendResult
-from timeoutmgr.contracts.message_classes import JournalLevel, MessageClass
+from timeoutmgr.contracts.dead_letters import JournalLevel, MessageClass
 from timeoutmgr.deadletter.acknowledgements import final_acknowledgement
 from timeoutmgr.deadletter.delivery_headers import DeliveryHeaders, read_headers
 from timeoutmgr.deadletter.manager import QueueManager

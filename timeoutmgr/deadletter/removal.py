@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from timeoutmgr.contracts import DeadLetters, Receiver, SendResult, Transport, TransportSession
-from timeoutmgr.contracts.message_classes import MessageClass
+from timeoutmgr.contracts.dead_letters import MessageClass
 from timeoutmgr.deadletter.failures import Rejected
 from timeoutmgr.errors import TransportUnavailable
 from timeoutmgr.message.message import Received

@@ -5,7 +5,7 @@ from typing import Any, Final
 
 from sqlalchemy import Row
 
-from timeoutmgr.contracts.message_classes import JournalLevel
+from timeoutmgr.contracts.dead_letters import JournalLevel
 from timeoutmgr.deadletter.stored_copy import StoredCopy
 from timeoutmgr.deadletter.tables import ID_LENGTH, NAME_LENGTH, REASON_LENGTH
 from timeoutmgr.errors import MessageRejected

@@ -6,9 +6,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from timeoutmgr.contracts import Clock, Transaction
-from timeoutmgr.contracts.dead_letters import DeadLetterResult
-from timeoutmgr.contracts.delivery_options import DeliveryOptions
-from timeoutmgr.contracts.message_classes import JournalLevel, MessageClass
+from timeoutmgr.contracts.dead_letters import (
+    DeadLetterResult,
+    DeliveryOptions,
+    JournalLevel,
+    MessageClass,
+)
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.deadletter.acknowledgements import final_acknowledgement, requested_acks
 from timeoutmgr.deadletter.addresses import destination as queue_of

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from timeoutmgr.contracts import DeadLetters, SendResult, Transaction, TransportSession
-from timeoutmgr.contracts.delivery_options import DeliveryOptions
+from timeoutmgr.contracts.dead_letters import DeliveryOptions
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import StorageUnavailable, TransportUnavailable
 from timeoutmgr.message.message import Outgoing

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import StrEnum
 
-from timeoutmgr.contracts.message_classes import JournalLevel, MessageClass
+from timeoutmgr.contracts.dead_letters import JournalLevel, MessageClass
 from timeoutmgr.deadletter.delivery_headers import DeliveryHeaders
 from timeoutmgr.message.instants import Micros, duration_micros
 from timeoutmgr.message.message import Message
@@ -17,7 +17,7 @@ class StoredCopy:
     that sent it, if known; *destination* is the queue that failed or received it. *kept* is the
     instant of its storage. The timers have their values at the sending, in microseconds. *late*: a
     receiver acknowledged it after it became a dead letter. *channel* is the path of the final
-    acknowledgement that settled it (see :mod:`timeoutmgr.message.channels`), or None.
+    acknowledgement that settled it (see :mod:`timeoutmgr.message.routes`), or None.
     """
 
     message: Message

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Final
 
-from timeoutmgr.contracts.message_classes import MessageClass
+from timeoutmgr.contracts.dead_letters import MessageClass
 from timeoutmgr.errors import InvalidMessage
 from timeoutmgr.message.instants import duration_micros
 

@@ -16,7 +16,7 @@ from timeoutmgr.features.breakers import Breakers
 from timeoutmgr.features.feature import Feature, FeatureContext, check_prerequisites
 from timeoutmgr.features.parts import FeatureParts, ManagerRoute, Satellite, merged
 from timeoutmgr.features.schema import missing_schema
-from timeoutmgr.message.expiry import Expiry
+from timeoutmgr.message.message import Expiry
 from timeoutmgr.message.routes import Clearing, manager_endpoint, timeout_id, to_timeout_manager
 from timeoutmgr.resilience.breakers import OutageBreaker
 from timeoutmgr.resilience.critical import CriticalErrors

@@ -20,10 +20,9 @@ from timeoutmgr.errors import (
     ReceivedTooLate,
 )
 from timeoutmgr.message import headers
-from timeoutmgr.message.expiry import Expiry
 from timeoutmgr.message.ids import RepeatableIds
 from timeoutmgr.message.instants import duration_micros, from_timespan, from_wire, to_wire
-from timeoutmgr.message.message import Message, Outgoing, Received, enclosed_types
+from timeoutmgr.message.message import Expiry, Message, Outgoing, Received, enclosed_types
 from timeoutmgr.message.routes import ClearOrder, DelayRoute
 from timeoutmgr.message.validation import decode_body
 from timeoutmgr.resilience.recovery import RecoverabilitySettings, delayed_retries, retry_delay
@@ -35,7 +34,7 @@ from timeoutmgr.transport.work import Work
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-    from timeoutmgr.contracts.delivery_options import DeliveryOptions
+    from timeoutmgr.contracts.dead_letters import DeliveryOptions
 
 logger = logging.getLogger(__name__)
 

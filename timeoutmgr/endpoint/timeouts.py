@@ -21,7 +21,7 @@ from timeoutmgr.contracts import (
     TimeoutStore,
 )
 from timeoutmgr.errors import InvalidMessage
-from timeoutmgr.message import channels
+from timeoutmgr.message import routes
 from timeoutmgr.message.instants import Micros, from_micros, to_micros
 from timeoutmgr.message.message import enclosed_types
 from timeoutmgr.message.validation import due_of
@@ -84,17 +84,17 @@ class Timeouts:
         """Return the time that due times are compared with: the store's own."""
         return self._store.now()
 
-    def cancel(self, timeout_id: str, *, channel: str = channels.API) -> CancelResult:
+    def cancel(self, timeout_id: str, *, channel: str = routes.API) -> CancelResult:
         """Cancel a timeout; CancelResult explains the promise of each answer.
 
         *channel* names the origin of the order in the history, cut to 400 characters.
         """
         with self._schema_expected():
             if isinstance(self._store, KeepsHistory):
-                return self._store.cancel(timeout_id, channel=channels.bounded(channel))
+                return self._store.cancel(timeout_id, channel=routes.bounded(channel))
             return self._store.cancel(timeout_id)
 
-    def cancel_saga(self, saga_id: str, *, channel: str = channels.API) -> int:
+    def cancel_saga(self, saga_id: str, *, channel: str = routes.API) -> int:
         """Cancel all timeouts stored for a saga; return how many.
 
         *channel* names the origin of the order in the history, cut to 400 characters.
@@ -105,7 +105,7 @@ class Timeouts:
             )
         with self._schema_expected():
             if isinstance(self._store, KeepsHistory):
-                return self._store.cancel_saga(saga_id, channel=channels.bounded(channel))
+                return self._store.cancel_saga(saga_id, channel=routes.bounded(channel))
             return self._store.cancel_saga(saga_id)
 
     def reschedule(

@@ -12,12 +12,11 @@ from timeoutmgr.contracts import (
     TransportSession,
 )
 from timeoutmgr.errors import ConfigurationError
-from timeoutmgr.message.expiry import Expiry
 from timeoutmgr.message.instants import Micros
-from timeoutmgr.message.message import Outgoing
+from timeoutmgr.message.message import Expiry, Outgoing
 from timeoutmgr.message.routes import DelayRoute
+from timeoutmgr.transport.capabilities import DirectStorage
 from timeoutmgr.transport.delivery_policy import PLAIN, DeliveryPolicies
-from timeoutmgr.transport.direct_storage import DirectStorage
 from timeoutmgr.transport.pump import Consumption
 
 if TYPE_CHECKING:

@@ -2,9 +2,28 @@
 
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Protocol
 
+from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message import headers
+
+# --- messages with a time to be received, after which an endpoint does not handle them --------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Expiry:
+    """Whether messages that are received too late are not handled; *allowance* is for clocks."""
+
+    discard: bool = True
+    allowance: timedelta = timedelta(0)
+
+    def __post_init__(self) -> None:
+        """Check the allowance."""
+        if self.allowance < timedelta(0):
+            raise ConfigurationError(
+                f"the allowance for clocks must not be negative, got {self.allowance}"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,21 +5,21 @@ of batches in a ledger; each process that reaches source, target and ledger may 
 """
 
 from timeoutmgr.migration.loops import Participants
-from timeoutmgr.migration.plan import Preview, begin, preview
 from timeoutmgr.migration.ports import MigrationLedger, MigrationPlaces, Source, Target
-from timeoutmgr.migration.report import Report, report
+from timeoutmgr.migration.run import Preview, Report, begin, preview, report
 from timeoutmgr.migration.runs import (
     Batch,
+    BatchState,
     Delivered,
     Item,
     KeyRange,
     MigrationRun,
+    MigrationRunState,
     Problem,
     Survey,
     Terms,
+    Window,
 )
-from timeoutmgr.migration.states import BatchState, MigrationRunState
-from timeoutmgr.migration.window import Window
 
 __all__ = [
     "Batch",

@@ -3,13 +3,45 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Final
 
 from timeoutmgr.contracts import Transaction
 from timeoutmgr.crashpoints import reach
-from timeoutmgr.errors import MigrationFailed
+from timeoutmgr.errors import MigrationFailed, MigrationRefused
 from timeoutmgr.migration.ports import StepInputs
-from timeoutmgr.migration.runs import Batch, MigrationRun
-from timeoutmgr.migration.states import BatchState
+from timeoutmgr.migration.runs import Batch, BatchState, MigrationRun
+
+# --- claim a batch before it is moved: two processes never move a batch at the same time ------
+# A store would insert each id once nevertheless; a queue would get the batch twice.
+
+_RETRY_EVERY: Final = 0.25
+_MOST_TRIES: Final = 240
+
+
+def claim_batch(parts: StepInputs, run: MigrationRun, batch: Batch) -> Batch:
+    """Return *batch* as it is now, claimed; wait for its owner while that is alive.
+
+    The owner is a worker whose runner has died: it ends its batch and gets no other. Raises
+    MigrationRefused if the worker does not end its batch.
+    """
+    for _attempt in range(_MOST_TRIES):
+        found = parts.ledger.claim(run, batch.no, parts.runner)
+        if found is not None:
+            reach("migration.claimed")
+            return found
+        parts.pause(_RETRY_EVERY)
+    raise MigrationRefused(
+        f"batch {batch.no} of run {run.id} is in the hands of another process",
+        ["a worker that was not ended with its runner; wait for it, or end it, then run again"],
+    )
+
+
+def claim_next_batch(parts: StepInputs, run: MigrationRun) -> Batch | None:
+    """Return the first batch that is left to be done, claimed; None where there is none."""
+    found = parts.ledger.claim_next(run, parts.runner)
+    if found is not None:
+        reach("migration.claimed")
+    return found
 
 
 def move(parts: StepInputs, run: MigrationRun, batch: Batch) -> Batch:
@@ -71,3 +103,48 @@ def _agree(run: MigrationRun, batch: Batch, one: str, first: int, other: str, se
             "nothing was removed from the source. Find the other process that changes them, then "
             "run again, or abort"
         )
+
+
+# --- the step of an abort: an open batch is put where each of its timeouts is to be from now on ---
+
+
+def finish_sending(parts: StepInputs, run: MigrationRun, batch: Batch) -> Batch:
+    """Send *batch* to its end, for a target that cannot list its messages.
+
+    A message cannot be recalled from a queue. Restored in the source, it would be in both places.
+    Sent once more, the whole batch is at the target, a part of it perhaps twice under one id.
+    """
+    done = send(parts, run, batch)
+    reach("migration.finished")
+    return done
+
+
+def known_as_hidden(parts: StepInputs, run: MigrationRun, batch: Batch) -> Batch:
+    """Return *batch*, written down as hidden where a crash came before that."""
+    if batch.state is not BatchState.PENDING or parts.source.hides_atomically:
+        return batch
+    items = parts.source.read(run.id, batch)
+    if not items:
+        return batch
+    hidden = replace(batch, state=BatchState.HIDDEN, collected=len(items))
+    parts.ledger.move_batch(run.id, hidden)
+    reach("migration.found_hidden")
+    return hidden
+
+
+def put_back(parts: StepInputs, run: MigrationRun, batch: Batch) -> Batch:
+    """Unhide the timeouts that the target lacks, and remove the others; the run is shut there."""
+    items = parts.source.read(run.id, batch)
+    there: set[str] = set()
+    if batch.state is BatchState.SENDING and parts.target.knows_what_it_has:
+        there = parts.target.present([item.timeout.id for item in items])
+    # Counted from the batch: a foreign source may have got a part back before a crash.
+    back = batch.collected - len(there)
+    returned = replace(batch, state=BatchState.RETURNED, new=len(there), returned=back)
+
+    def write(transaction: Transaction | None, _count: int) -> None:
+        parts.ledger.move_batch(run.id, returned, transaction)
+
+    parts.source.restore(run.id, batch, items, there, write)
+    reach("migration.returned")
+    return returned

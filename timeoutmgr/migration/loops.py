@@ -10,13 +10,16 @@ from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import Clock
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import MigrationFailed
-from timeoutmgr.migration.abort_step import finish_sending, known_as_hidden, put_back
-from timeoutmgr.migration.batch_claim import claim_batch
-from timeoutmgr.migration.batch_step import move
+from timeoutmgr.migration.batch_step import (
+    claim_batch,
+    finish_sending,
+    known_as_hidden,
+    move,
+    put_back,
+)
 from timeoutmgr.migration.ports import MigrationLedger, Source, Target
-from timeoutmgr.migration.report import Report, report
-from timeoutmgr.migration.runs import Batch, MigrationRun
-from timeoutmgr.migration.states import BatchState, MigrationRunState
+from timeoutmgr.migration.run import Report, report
+from timeoutmgr.migration.runs import Batch, BatchState, MigrationRun, MigrationRunState
 
 OnBatch = Callable[[Batch], None]
 

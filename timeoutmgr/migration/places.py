@@ -21,14 +21,11 @@ from timeoutmgr.migration.clocks import OriginClock
 from timeoutmgr.migration.foreign.rows import layout_called
 from timeoutmgr.migration.foreign.spool import ExportFile
 from timeoutmgr.migration.foreign.table import ForeignTable
-from timeoutmgr.migration.levels.drain import DrainParticipants
-from timeoutmgr.migration.levels.origin import LevelsOrigin
-from timeoutmgr.migration.levels.sinks import LevelsSink, Sink, StoreSink
-from timeoutmgr.migration.levels.target import LevelsTarget
+from timeoutmgr.migration.levels.drain import DrainParticipants, LevelsOrigin
+from timeoutmgr.migration.levels.target import LevelsSink, LevelsTarget, Sink, StoreSink
 from timeoutmgr.migration.loops import Participants
 from timeoutmgr.migration.ports import MigrationLedger, MigrationPlaces, Source, Target
-from timeoutmgr.migration.runs import Terms
-from timeoutmgr.migration.window import Window
+from timeoutmgr.migration.runs import Terms, Window
 from timeoutmgr.native.names import NameSet, name_set
 from timeoutmgr.settings.file import configuration_from
 from timeoutmgr.transport.kombu_transport import KombuTransport

@@ -17,12 +17,12 @@ from timeoutmgr.migration.runs import (
     Item,
     KeyRange,
     MigrationRun,
+    MigrationRunState,
     Problem,
     Survey,
     Terms,
+    Window,
 )
-from timeoutmgr.migration.states import MigrationRunState
-from timeoutmgr.migration.window import Window
 
 LedgerWrite: TypeAlias = Callable[[Transaction | None, int], None]
 """Writes to the ledger within the source's transaction, or after it (None) where they are apart.

@@ -2,16 +2,194 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from types import MappingProxyType
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
+from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import MigrationRefused
-from timeoutmgr.migration.plan import begin, preview
-from timeoutmgr.migration.ports import PlanInputs
-from timeoutmgr.migration.report import Report
-from timeoutmgr.migration.runs import Batch, MigrationRun, Terms
+from timeoutmgr.migration.clocks import offsets
+from timeoutmgr.migration.ports import MigrationLedger, PlanInputs
+from timeoutmgr.migration.runs import (
+    SOON,
+    Batch,
+    BatchState,
+    MigrationRun,
+    MigrationRunState,
+    Problem,
+    Survey,
+    Terms,
+)
+
+logger = logging.getLogger(__name__)
+
+# --- before the first batch: look, judge, write the plan down, or find the run to go on with ---
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Preview:
+    """Preview of a run. With *problems* it would not start; with *warnings* it would."""
+
+    terms: Terms
+    survey: Survey
+    problems: tuple[Problem, ...]
+    warnings: tuple[str, ...]
+
+
+def preview(parts: PlanInputs, terms: Terms) -> Preview:
+    """Look at source and target; change nothing."""
+    survey = parts.source.survey(terms.window)
+    warnings = []
+    if survey.earliest is not None and survey.earliest - parts.source.now() < SOON:
+        warnings.append(
+            "the nearest timeout is due in less than 4 hours; a run that is interrupted that long "
+            "delivers it late"
+        )
+    apart = offsets(parts)
+    warnings += [one.warning() for one in apart if not one.is_refused]
+    return Preview(
+        terms=terms,
+        survey=survey,
+        problems=(
+            *(one.problem() for one in apart if one.is_refused),
+            *survey.problems,
+            *parts.target.problems(survey),
+        ),
+        warnings=tuple(warnings),
+    )
+
+
+def refuse_problems(found: Preview) -> None:
+    """Raise MigrationRefused where *found* names a problem."""
+    if found.problems:
+        raise MigrationRefused(
+            f"endpoint {found.terms.endpoint!r}: nothing was moved",
+            [str(problem) for problem in found.problems],
+        )
+
+
+def refuse_clocks(parts: PlanInputs, endpoint: str) -> None:
+    """Raise MigrationRefused if clocks are further apart than is accepted; log smaller offsets."""
+    apart = offsets(parts)
+    refused = [str(one.problem()) for one in apart if one.is_refused]
+    if refused:
+        raise MigrationRefused(f"endpoint {endpoint!r}: nothing was moved", refused)
+    for one in apart:
+        logger.warning(
+            "migration of endpoint %s: %s",
+            endpoint,
+            one.warning(),
+            extra={"event": "clock_offset", "endpoint": endpoint},
+        )
+
+
+def begin(parts: PlanInputs, terms: Terms, new_id: Callable[[], str]) -> MigrationRun:
+    """Return the run of this runner: a new run, or the run left open.
+
+    Raises MigrationRefused for any problem, for clocks that are too far apart, for terms that
+    differ from an open run, and while another process works at the run.
+    """
+    refuse_clocks(parts, terms.endpoint)
+    found = parts.ledger.open_run()
+    if found is None:
+        refuse_problems(preview(parts, terms))
+        ranges = parts.source.ranges(terms.window, terms.batch)
+        run = parts.ledger.create(new_id(), terms, ranges, parts.runner)
+        reach("migration.planned")
+    else:
+        _refuse_others(found, terms)
+        run = parts.ledger.acquire(found.id, parts.runner)
+        reach("migration.taken_over")
+    if run.state is not MigrationRunState.PLANNED:
+        return run
+    parts.source.prepare(run.id)
+    reach("migration.prepared")
+    parts.target.open(run.id)
+    reach("migration.opened")
+    if parts.source.is_same_store_as_target(run.id):
+        parts.target.shut(run.id)
+        parts.ledger.move_run(run.id, MigrationRunState.ABORTED)
+        raise MigrationRefused(
+            "source and target are the same tables",
+            ["name another --from or --to; nothing was moved"],
+        )
+    parts.ledger.move_run(run.id, MigrationRunState.RUNNING)
+    return run
+
+
+def _refuse_others(run: MigrationRun, terms: Terms) -> None:
+    if run.state is MigrationRunState.ABORTING:
+        raise MigrationRefused(
+            f"run {run.id} is being aborted", ["finish that first: `timeoutmgr migrate abort`"]
+        )
+    differences = run.terms.differences(terms)
+    if differences:
+        raise MigrationRefused(
+            f"run {run.id} is open and has other terms; go on with the same, or abort it",
+            differences,
+        )
+
+
+# --- the report of a run, added up from its batches -------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """Counts of a whole run; see :class:`timeoutmgr.migration.Batch` for their meaning.
+
+    *planned* may be more than *collected* (some were due, or cancelled, before their batch came) or
+    less (some were stored into a range meanwhile).
+    """
+
+    run: str
+    endpoint: str
+    source: str
+    target: str
+    state: MigrationRunState
+    batches: int
+    batches_done: int
+    planned: int
+    collected: int
+    new: int
+    known: int
+    returned: int
+    repeated: int
+
+    @property
+    def verified(self) -> bool:
+        """Whether each timeout that was taken is answered for, in one place."""
+        return self.new + self.known + self.returned == self.collected
+
+    def document(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        values = {
+            "taken" if name == "collected" else name: value for name, value in asdict(self).items()
+        }
+        return {**values, "state": self.state.value, "verified": self.verified}
+
+
+def report(ledger: MigrationLedger, run: MigrationRun, state: MigrationRunState) -> Report:
+    """Return the report of *run*, which is (about to be) in *state*."""
+    totals = ledger.totals(run.id)
+    return Report(
+        run=run.id,
+        endpoint=run.terms.endpoint,
+        source=run.terms.source,
+        target=run.terms.target,
+        state=state,
+        batches=sum(totals.get(f"batches_{one.value}", 0) for one in BatchState),
+        batches_done=totals.get(f"batches_{BatchState.DONE.value}", 0),
+        planned=totals["planned"],
+        collected=totals["taken"],
+        new=totals["new"],
+        known=totals["known"],
+        returned=totals["returned"],
+        repeated=totals["repeated"],
+    )
+
 
 _NOTHING: Final[Mapping[str, str]] = MappingProxyType({})
 

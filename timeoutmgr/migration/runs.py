@@ -5,12 +5,135 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
 from typing import Any, Final
 
 from timeoutmgr.contracts import Key, Timeout
-from timeoutmgr.message.instants import Micros
-from timeoutmgr.migration.states import BatchState, MigrationRunState
-from timeoutmgr.migration.window import Window
+from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.message.instants import EARLIEST, LATEST, Micros
+
+# --- where a run and each of its batches stand, and which steps lead on. Pure -----------------
+# ::
+#
+# run planned → running → completed ├────────┴─────► aborting → aborted
+# └──────────────────────────────┘ (nothing was hidden yet)
+#
+# batch pending → hidden → sending → done └────────┴────► returned
+#
+# ``hidden`` means that the source's poller does not see the batch any more and that surely nothing
+# of it was sent. ``sending`` is committed before the first is sent: the target may have any of it.
+
+
+class MigrationRunState(StrEnum):
+    """Where a run stands."""
+
+    PLANNED = "planned"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    ABORTING = "aborting"
+    ABORTED = "aborted"
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left to do."""
+        return self in (MigrationRunState.COMPLETED, MigrationRunState.ABORTED)
+
+
+class BatchState(StrEnum):
+    """Where a batch stands."""
+
+    PENDING = "pending"
+    HIDDEN = "hidden"
+    SENDING = "sending"
+    DONE = "done"
+    RETURNED = "returned"
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the batch is neither here nor there."""
+        return self in (BatchState.HIDDEN, BatchState.SENDING)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing is left to do."""
+        return self in (BatchState.DONE, BatchState.RETURNED)
+
+
+_RUN: Final = MappingProxyType(
+    {
+        MigrationRunState.PLANNED: {
+            MigrationRunState.RUNNING,
+            MigrationRunState.ABORTING,
+            MigrationRunState.ABORTED,
+        },
+        MigrationRunState.RUNNING: {MigrationRunState.COMPLETED, MigrationRunState.ABORTING},
+        MigrationRunState.ABORTING: {MigrationRunState.ABORTED},
+        MigrationRunState.COMPLETED: set[MigrationRunState](),
+        MigrationRunState.ABORTED: set[MigrationRunState](),
+    }
+)
+_BATCH: Final = MappingProxyType(
+    {
+        BatchState.PENDING: {BatchState.HIDDEN},
+        BatchState.HIDDEN: {BatchState.SENDING, BatchState.RETURNED},
+        BatchState.SENDING: {BatchState.DONE, BatchState.RETURNED},
+        BatchState.DONE: set[BatchState](),
+        BatchState.RETURNED: set[BatchState](),
+    }
+)
+
+
+def run_may_become(now: MigrationRunState, then: MigrationRunState) -> bool:
+    """Return whether a run may go from *now* to *then*; to stay is to have been there already."""
+    return then is now or then in _RUN[now]
+
+
+def batch_may_become(now: BatchState, then: BatchState) -> bool:
+    """Return whether a batch may go from *now* to *then*; to stay is to have been there already."""
+    return then is now or then in _BATCH[now]
+
+
+# --- which timeouts a run takes, by their due times. Pure -------------------------------------
+
+MINUTE: Final = 60_000_000
+SAFETY: Final = 15 * MINUTE
+SOON: Final = 4 * 60 * MINUTE
+"""A preview warns where the nearest timeout is due sooner than this."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Window:
+    """Due from *cutoff* on and before *until* (None: any), and not within *safety* from now.
+
+    A timeout due that soon stays with the source, whose own poller delivers it on time. So a run
+    needs no pause of its endpoint, and nothing gets late by being moved. With *overdue* even
+    timeouts that are due already are moved, for a source without a poller.
+    """
+
+    cutoff: Micros | None = None
+    until: Micros | None = None
+    safety: Micros = SAFETY
+    overdue: bool = False
+
+    def __post_init__(self) -> None:
+        """Check the values."""
+        if self.safety < 0:
+            raise ConfigurationError(f"safety window must not be negative, got {self.safety} µs")
+        if self.cutoff is not None and self.until is not None and self.until <= self.cutoff:
+            raise ConfigurationError(
+                "the cutoff must be before the end of the window; swap the two, or leave one out"
+            )
+
+    def first(self, now: Micros) -> Micros:
+        """Return the earliest due instant that is taken at *now*."""
+        cutoff = EARLIEST if self.cutoff is None else self.cutoff
+        return cutoff if self.overdue else max(cutoff, now + self.safety)
+
+    @property
+    def end(self) -> Micros:
+        """The instant before which a timeout must be due to be taken."""
+        return LATEST + 1 if self.until is None else self.until
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -5,15 +5,13 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from timeoutmgr import plugins
-from timeoutmgr.errors import ConfigurationError, InvalidMessage
+from timeoutmgr.errors import ConfigurationError, FeatureRefused, InvalidMessage
 from timeoutmgr.features.feature import LAST, FeatureContext, FeatureSettings, Prerequisite
-from timeoutmgr.features.leftovers import refuse_leftovers
+from timeoutmgr.features.leftovers import KEEP_OR_FORCE, Uninstalled, refuse_leftovers
 from timeoutmgr.features.parts import FeatureParts, Satellite
-from timeoutmgr.native.infrastructure import DelayLevels, with_exchanges
+from timeoutmgr.native.infrastructure import DelayLevels, delay_topology, with_exchanges
 from timeoutmgr.native.levels import binding_key, check_destination
-from timeoutmgr.native.names import UNROUTABLE, NameSet, name_set
-from timeoutmgr.native.routes import NativeRoute
-from timeoutmgr.native.topology import delay_topology
+from timeoutmgr.native.names import UNROUTABLE, NameSet, NativeRoute, name_set
 from timeoutmgr.transport.pump import Consumption
 from timeoutmgr.transport.settings import QueueType
 
@@ -168,3 +166,27 @@ def native_feature(settings: FeatureSettings) -> NativeDelayedDelivery:
         f"endpoint {settings.name!r} has no native delayed delivery; enable "
         "NativeDelayedDelivery from timeoutmgr.native"
     )
+
+
+# --- removal of the delay levels that no endpoint on a broker uses any more -------------------
+
+
+def uninstall_delay_levels(
+    settings: FeatureSettings, *, force: bool = False, dry_run: bool = False
+) -> Uninstalled:
+    """Remove the delay levels, which all endpoints on the broker share that use these names.
+
+    The queue of unroutable messages stays: levels of other names may send there. Raises
+    FeatureRefused while anything is in the levels, unless *force*.
+    """
+    levels = native_feature(settings).levels(settings)
+    counts = levels.counts()
+    held = ", ".join(f"{count} in {name}" for name, count in counts.items() if count)
+    if held and not force:
+        raise FeatureRefused(
+            f"the delay levels {levels.names.name!r} hold messages ({held}), perhaps of other "
+            f"endpoints too; {KEEP_OR_FORCE}"
+        )
+    if not dry_run:
+        levels.remove()
+    return Uninstalled(queues=counts, tables="")

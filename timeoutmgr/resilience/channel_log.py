@@ -10,7 +10,7 @@ import logging
 from threading import Lock
 from typing import Final
 
-from timeoutmgr.message import channels
+from timeoutmgr.message import routes
 from timeoutmgr.message.message import Received
 
 logger = logging.getLogger(__name__)
@@ -36,7 +36,7 @@ class ChannelLog:
                 return
             self._next = now + EVERY
             count, self._unlogged = self._unlogged, 0
-        channel = channels.of_message(newest)
+        channel = routes.of_message(newest)
         fields = {"event": "control_messages_received", "message_id": newest.message.id[:80]}
         logger.info(
             "satellite received %d %s; the newest by %s", count, self._what, channel, extra=fields

@@ -7,8 +7,8 @@ from timeoutmgr.contracts import Clock, Transport
 from timeoutmgr.errors import SchemaMissing
 from timeoutmgr.sender.composer import Composer
 from timeoutmgr.sender.sender import Sender
+from timeoutmgr.transport.capabilities import DirectStorage
 from timeoutmgr.transport.delivery_policy import PLAIN_SENDING, SendingPolicy
-from timeoutmgr.transport.direct_storage import DirectStorage
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,8 +26,7 @@ from types import TracebackType
 from typing import Final, Self
 from urllib.parse import urlsplit
 
-from timeoutmgr.testing.fault_link import Link
-from timeoutmgr.testing.fault_rules import BOTH, Cut, Direction, LostReply, Rules
+from timeoutmgr.testing.fault_link import BOTH, Cut, Direction, Link, LostReply, Rules
 from timeoutmgr.testing.signals import PATIENCE, Signal
 
 __all__ = ["BOTH", "Direction", "FaultProxy"]

@@ -1,16 +1,49 @@
 """A handler that keeps its messages, so that a test can wait for them and read them."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from timeoutmgr.clock import SystemClock
-from timeoutmgr.contracts import Clock
-from timeoutmgr.endpoint.handlers import HandlerContext
+from timeoutmgr.contracts import Clock, Persistence, Transport
+from timeoutmgr.endpoint.configuration import EndpointConfiguration
+from timeoutmgr.endpoint.handlers import ANY, Handler, HandlerContext
+from timeoutmgr.features.feature import Feature
 from timeoutmgr.message import headers
 from timeoutmgr.message.instants import Micros, from_wire
 from timeoutmgr.message.message import Message
+from timeoutmgr.telemetry import Telemetry
 from timeoutmgr.testing.signals import PATIENCE, Signal
+
+# --- the configuration of an endpoint for a test, in one call ---------------------------------
+
+
+def configure(
+    name: str,
+    *,
+    transport: str | Transport = "memory://",
+    persistence: str | Persistence | None = "memory",
+    features: Iterable[Feature] = (),
+    telemetry: Telemetry | None = None,
+    handler: Handler | None = None,
+) -> EndpointConfiguration:
+    """Return a configuration that may lose messages: in memory, unless said otherwise.
+
+    *handler* gets every message that no other handler is for. Failed messages go to
+    ``<name>.error``, so that tests do not find each other's.
+    """
+    config = EndpointConfiguration(name)
+    config.error_queue = f"{name}.error"
+    config.use_transport(transport, accept_loss=True)
+    if persistence is not None:
+        config.use_persistence(persistence, accept_loss=True)
+    for feature in features:
+        config.enable_feature(feature)
+    if telemetry is not None:
+        config.telemetry = telemetry
+    if handler is not None:
+        config.add_handler(ANY, handler)
+    return config
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -18,8 +18,7 @@ from timeoutmgr.contracts import (
 from timeoutmgr.contracts.answers import Answers
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.message.redaction import redact
-from timeoutmgr.transport.amqp.connection import AmqpConnection, kombu_connection
-from timeoutmgr.transport.amqp.heartbeats import Heartbeats
+from timeoutmgr.transport.amqp.connection import AmqpConnection, Heartbeats, kombu_connection
 from timeoutmgr.transport.amqp.management import management_api
 from timeoutmgr.transport.amqp.relay import Relay
 from timeoutmgr.transport.amqp.session import RabbitMQSession
@@ -27,7 +26,7 @@ from timeoutmgr.transport.byte_budget import ByteBudget
 from timeoutmgr.transport.refusals import Family, family_of
 from timeoutmgr.transport.settings import KombuSettings, QueueType
 from timeoutmgr.transport.tls import BrokerLink, broker_link
-from timeoutmgr.transport.virtual.registry import BindingRegistry, DeclaredRegistry, Registry
+from timeoutmgr.transport.virtual.link import BindingRegistry, DeclaredRegistry, Registry
 from timeoutmgr.transport.virtual.session import RedisSession, VirtualSession
 
 if TYPE_CHECKING:

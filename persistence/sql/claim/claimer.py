@@ -18,13 +18,20 @@ from timeoutmgr.crashpoints import reach
 from timeoutmgr.database import as_connection
 from timeoutmgr.database.commits import after_commit
 from timeoutmgr.message.instants import Micros
-from timeoutmgr.persistence.sql.context import StoreContext
-from timeoutmgr.persistence.sql.locks import ClaimLock, lock_endpoint
+from timeoutmgr.persistence.sql.context import ClaimLock, StoreContext, lock_endpoint
 
-from .due_keys import DueKeys, go_by_key
-from .gaps import Gaps, behind, gaps_between
-from .hints import FROM_THE_BEGINNING, Burst, KeyCursor, NextDue
-from .rows import Claim, NewClaim, add_claims, claims_of, flag_free_rows, forget, may_have_sent
+from .hints import FROM_THE_BEGINNING, Burst, Gaps, KeyCursor, NextDue, behind, gaps_between
+from .rows import (
+    Claim,
+    DueKeys,
+    NewClaim,
+    add_claims,
+    claims_of,
+    flag_free_rows,
+    forget,
+    go_by_key,
+    may_have_sent,
+)
 
 OWN_AGAIN: Final = 50_000
 """Microseconds until the next poll while a claim of this owner covers due keys."""

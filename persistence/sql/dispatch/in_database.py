@@ -18,11 +18,11 @@ from timeoutmgr.database import as_connection
 from timeoutmgr.database.row_moves import MessageRows
 from timeoutmgr.message.headers import DISPATCHED_AT, RELATED_TO_TIMEOUT
 from timeoutmgr.message.instants import Micros, to_wire
-from timeoutmgr.persistence.sql.conditions import OnKeys
 from timeoutmgr.persistence.sql.context import StoreContext
+from timeoutmgr.persistence.sql.rows import OnKeys
 
-from .bulk_close import closing
 from .lock import is_free
+from .outcomes import closing
 
 
 class InDatabaseDispatch:

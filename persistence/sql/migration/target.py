@@ -14,7 +14,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, Subquery, bindparam, func, select, true, update
 
 from timeoutmgr.contracts import Key, TimeoutState
-from timeoutmgr.contracts.content import content_of
+from timeoutmgr.contracts.timeouts import content_of
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database.arrays import TextArray
 from timeoutmgr.database.engine import execute_many
@@ -22,9 +22,8 @@ from timeoutmgr.errors import MessageRejected, MigrationFailed, StorageConflict
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.migration import Batch, Delivered, Item, Problem, Survey
 from timeoutmgr.persistence.sql.batch_writes import insert_missing
-from timeoutmgr.persistence.sql.conditions import among
 from timeoutmgr.persistence.sql.context import StoreContext
-from timeoutmgr.persistence.sql.rows import entry, record, to_row
+from timeoutmgr.persistence.sql.rows import among, entry, record, to_row
 
 from .ledger import SqlMigrationLedger
 

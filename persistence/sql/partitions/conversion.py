@@ -26,8 +26,7 @@ from sqlalchemy import BigInteger, Connection, bindparam, exc, func, select, tex
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import StorageConflict
 
-from .catalog import Ranged, Whole, bounds, condition, read_ranges
-from .ranges import Change, DueRange
+from .catalog import Change, DueRange, Ranged, Whole, bounds, condition, read_ranges
 
 FEW: Final = 1_000
 """Up to so many rows are moved with the whole table locked."""

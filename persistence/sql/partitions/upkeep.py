@@ -18,13 +18,11 @@ from timeoutmgr.database.failures import is_right_missing
 from timeoutmgr.errors import StorageConflict, StorageUnavailable
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.redaction import on_one_line
-from timeoutmgr.persistence.sql.context import StoreContext
-from timeoutmgr.persistence.sql.settings import SqlSettings
+from timeoutmgr.persistence.sql.context import SqlSettings, StoreContext
 
 from . import conversion as replacing
-from .catalog import Ranged, Whole
+from .catalog import ALL, Change, Ranged, Whole, fresh, joined, over, split
 from .conversion import CopiesLost, Copying, TooLong
-from .ranges import ALL, Change, fresh, joined, over, split
 
 logger = logging.getLogger(__name__)
 

@@ -146,7 +146,7 @@ MUTANTS = (
     ),
     breaks(
         104,
-        "timeoutmgr/contracts/message_classes.py",
+        "timeoutmgr/contracts/dead_letters.py",
         ("    NACK_PURGED = 0x8001\n", "    NACK_PURGED = 0x8101\n"),
         "tests/deadletter/test_classes.py::test_the_22_message_classes_have_msmqs_numbers",
         name="a class has a number of its own",

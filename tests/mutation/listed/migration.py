@@ -7,7 +7,7 @@ from tests.mutation.mutant import Mutant
 _LEAVING = "persistence/sql/migration/source.py"
 _ARRIVING = "persistence/sql/migration/target.py"
 _MOVING = "timeoutmgr/migration/batch_step.py"
-_RETURNING = "timeoutmgr/migration/abort_step.py"
+_RETURNING = "timeoutmgr/migration/batch_step.py"
 _LEDGER = "persistence/sql/migration/ledger.py"
 _CLAIMING = "tests/migration/test_claiming.py"
 _STORES = "tests/migration/test_store_to_store.py"
@@ -56,7 +56,7 @@ MUTANTS = (
     Mutant(
         name="what left PostgreSQL leaves a key that says pending",
         promise="A redelivered store message does not bring back what was moved.",
-        file="persistence/sql/migration/bulk_removal.py",
+        file="persistence/sql/migration/source.py",
         before=".values(state=_STATE, closed_at=at)",
         after=".values(closed_at=at)",
         tests=(
@@ -67,7 +67,7 @@ MUTANTS = (
     Mutant(
         name="what is due soon is moved as well",
         promise="Nothing is late by being moved.",
-        file="timeoutmgr/migration/window.py",
+        file="timeoutmgr/migration/runs.py",
         before="max(cutoff, now + self.safety)",
         after="max(cutoff, now)",
         tests=(
@@ -112,7 +112,7 @@ MUTANTS = (
     Mutant(
         name="one store under two names is not noticed",
         promise="A store that is moved into itself loses nothing.",
-        file="timeoutmgr/migration/plan.py",
+        file="timeoutmgr/migration/run.py",
         before="    if parts.source.is_same_store_as_target(run.id):\n",
         after="    if False:\n",
         tests=(
@@ -137,7 +137,7 @@ MUTANTS = (
     Mutant(
         name="a batch is written by who has lost it",
         promise="A process that lost its life and does not know gets no further.",
-        file="persistence/sql/migration/claims.py",
+        file="persistence/sql/migration/ledger.py",
         before="        if name != batch.claim:\n",
         after="        if False:\n",
         tests=(
@@ -165,7 +165,7 @@ MUTANTS = (
     Mutant(
         name="what a task failed at is tried by the next",
         promise="What failed is not sent once more at once.",
-        file="timeoutmgr/pipeline/migration_task.py",
+        file="timeoutmgr/pipeline/jobs/migrate.py",
         before="            parts.ledger.set_aside(run, batch)\n",
         after="            pass\n",
         tests=(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.mutation.mutant import Mutant
 
 _MOVING = "persistence/sql/dispatch/in_database.py"
-_ROWS = "timeoutmgr/transport/sql/row_moves.py"
+_ROWS = "timeoutmgr/transport/sql/queues.py"
 _TESTS = "tests/persistence/test_moving.py"
 
 MUTANTS = (

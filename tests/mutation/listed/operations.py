@@ -42,7 +42,7 @@ MUTANTS = (
     ),
     breaks(
         130,
-        "timeoutmgr/migration/plan.py",
+        "timeoutmgr/migration/run.py",
         (
             "    survey = parts.source.survey(terms.window)\n",
             "    survey = parts.source.survey(terms.window)\n"

@@ -235,7 +235,7 @@ MUTANTS = (
     ),
     breaks(
         126,
-        "persistence/sql/claim/due_keys.py",
+        "persistence/sql/claim/rows.py",
         (
             "(timeouts.c.endpoint == context.endpoint, timeouts.c.hidden_by.is_(None))",
             "(timeouts.c.hidden_by.is_(None),)",

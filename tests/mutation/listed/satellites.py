@@ -91,7 +91,7 @@ MUTANTS = (
     Mutant(
         name="a chunk is closed whole though others hold some of it",
         promise="Whoever found rows in other hands does not end the claim on them.",
-        file="persistence/sql/dispatch/bulk_close.py",
+        file="persistence/sql/dispatch/outcomes.py",
         before="        and not passed_by\n",
         after="",
         tests=(

@@ -14,7 +14,7 @@ _CHANGING = "persistence/sql/commands.py"
 _CHANGING_TESTS = f"{_TESTS}/test_changing.py"
 _STORING = "persistence/sql/insert.py"
 _STORING_TESTS = f"{_TESTS}/test_storing.py"
-_CONDITIONS = "persistence/sql/conditions.py"
+_CONDITIONS = "persistence/sql/rows.py"
 
 MUTANTS = (
     # --- storing
@@ -178,7 +178,7 @@ MUTANTS = (
         name="behind a claim the rest of its last instant is not seen",
         behaviour=45,
         promise="More rows of one instant than a chunk holds all go out.",
-        file="persistence/sql/claim/gaps.py",
+        file="persistence/sql/claim/hints.py",
         before='    return Key(key.due, key.id + "\\x01")\n',
         after='    return Key(key.due + 1, "")\n',
         tests=(
@@ -237,7 +237,7 @@ MUTANTS = (
     Mutant(
         name="all bodies of a chunk are in hand together",
         promise="What a process has in memory has a bound, whatever it is given.",
-        file="persistence/sql/dispatch/bodies.py",
+        file="persistence/sql/dispatch/lock.py",
         before="if number and total > TOGETHER:",
         after="if number and total > TOGETHER and not rows:",
         tests=(f"{_TESTS}/test_bodies.py::test_large_bodies_are_locked_in_sub_batches[sqlite]",),
@@ -352,7 +352,7 @@ MUTANTS = (
     Mutant(
         name="clearing a saga takes what was sent after the order",
         promise="A saga's later timeouts outlive a clear that comes late.",
-        file="persistence/sql/saga_commands.py",
+        file="persistence/sql/commands.py",
         before='            timeouts.c.created <= bindparam("until"),\n',
         after='            bindparam("until") >= 0,\n',
         tests=(

@@ -4,7 +4,7 @@ import pytest
 
 from tests.persistence.delayed.conftest import SECOND, Shelf
 from tests.persistence.making import NOW, timeout
-from timeoutmgr.persistence.delayed.fencing_token import CLAIM_TIME
+from timeoutmgr.persistence.delayed.store import CLAIM_TIME
 
 
 @pytest.fixture

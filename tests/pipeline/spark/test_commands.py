@@ -21,7 +21,7 @@ from timeoutmgr.cli.exits import Exit
 from timeoutmgr.cli.main import cli
 from timeoutmgr.migration import begin
 from timeoutmgr.migration.batch_step import hide
-from timeoutmgr.pipeline.migration_task import opened
+from timeoutmgr.pipeline.jobs.migrate import opened
 from timeoutmgr.pipeline.stores import Store
 
 if TYPE_CHECKING:

@@ -19,10 +19,9 @@ from tests.pipeline.migrations import BATCH, ENDPOINT, due_tomorrow, dying, ends
 from timeoutmgr.errors import MigrationRefused
 from timeoutmgr.migration import MigrationRunState, begin
 from timeoutmgr.migration.places import LocationSpec
+from timeoutmgr.native.infrastructure import delay_topology
 from timeoutmgr.native.names import CELERY
-from timeoutmgr.native.topology import delay_topology
-from timeoutmgr.pipeline.jobs.migrate import MigrateOptions, in_tasks, migrate
-from timeoutmgr.pipeline.migration_task import Ends, Mover, opened
+from timeoutmgr.pipeline.jobs.migrate import Ends, MigrateOptions, Mover, in_tasks, migrate, opened
 from timeoutmgr.pipeline.stores import Store
 from timeoutmgr.testing.signals import eventually
 from timeoutmgr.transport.kombu_transport import KombuTransport

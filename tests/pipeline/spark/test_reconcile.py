@@ -25,8 +25,8 @@ from timeoutmgr.migration.run import move_all
 from timeoutmgr.pipeline.errors import WrongColumns
 from timeoutmgr.pipeline.jobs.archive import archive
 from timeoutmgr.pipeline.jobs.archived import Archive
+from timeoutmgr.pipeline.jobs.migrate import opened
 from timeoutmgr.pipeline.jobs.reconcile import ReconcileReport, reconcile
-from timeoutmgr.pipeline.migration_task import opened
 from timeoutmgr.pipeline.options import ArchiveOptions, ReconcileOptions
 from timeoutmgr.pipeline.stores import Store
 from timeoutmgr.pipeline.transforms.verdicts import (

@@ -14,11 +14,10 @@ from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.pipeline import register
 from timeoutmgr.pipeline.jobs.archive import archive
 from timeoutmgr.pipeline.jobs.lateness import lateness
-from timeoutmgr.pipeline.jobs.migrate import MigrateOptions, migrate
+from timeoutmgr.pipeline.jobs.migrate import Ends, MigrateOptions, migrate
 from timeoutmgr.pipeline.jobs.reconcile import reconcile
 from timeoutmgr.pipeline.jobs.schedule import schedule
 from timeoutmgr.pipeline.jobs.stream import stream
-from timeoutmgr.pipeline.migration_task import Ends
 from timeoutmgr.pipeline.options import (
     ArchiveOptions,
     LatenessOptions,

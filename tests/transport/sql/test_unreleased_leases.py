@@ -18,9 +18,8 @@ from timeoutmgr.errors import StorageUnavailable, TransportUnavailable
 from timeoutmgr.message.message import Outgoing, Received
 from timeoutmgr.testing.faultproxy import FaultProxy
 from timeoutmgr.transport.sql import SqlQueueSettings, SqlTransport
-from timeoutmgr.transport.sql.envelopes import LeaseTag
-from timeoutmgr.transport.sql.lease_renewal import UnreleasedLeases
-from timeoutmgr.transport.sql.leases import Leases
+from timeoutmgr.transport.sql.leases import Leases, UnreleasedLeases
+from timeoutmgr.transport.sql.tables import LeaseTag
 from timeoutmgr.transport.sql.wakeups import QueueWakeups
 
 Make = Callable[..., list[Outgoing]]

@@ -137,7 +137,7 @@ def _group_document(group: "StoredCopyGroup") -> dict[str, Any]:
 
 
 def _class_name(number: int) -> str:
-    from timeoutmgr.contracts.message_classes import MessageClass
+    from timeoutmgr.contracts.dead_letters import MessageClass
 
     known = {each.value: each.name for each in MessageClass}
     return known.get(number, f"{number:#06x}")

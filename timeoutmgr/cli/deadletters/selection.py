@@ -185,7 +185,7 @@ def _queue(service: "DeadLetterService", name: str, journal: bool) -> "StoredCop
 
 
 def _class_number(text: str | None) -> int | None:
-    from timeoutmgr.contracts.message_classes import MessageClass
+    from timeoutmgr.contracts.dead_letters import MessageClass
 
     if text is None:
         return None

@@ -10,12 +10,16 @@ from typing import Final
 
 from sqlalchemy import text
 
-from timeoutmgr.cli.doctor.alerts import alerts
-from timeoutmgr.cli.doctor.database_findings import no_file, ok, server_settings
+from timeoutmgr.cli.doctor.alerts import Thresholds, alerts
 from timeoutmgr.cli.doctor.dead_letter_node import node_findings
 from timeoutmgr.cli.doctor.delay_levels import native_findings
-from timeoutmgr.cli.doctor.queue_findings import foreign_queue_findings, own_queue_findings
-from timeoutmgr.cli.doctor.thresholds import Thresholds
+from timeoutmgr.cli.doctor.queue_findings import (
+    foreign_queue_findings,
+    no_file,
+    ok,
+    own_queue_findings,
+    server_settings,
+)
 from timeoutmgr.cli.doctor.vitals import queue_vitals, store_vitals
 from timeoutmgr.contracts import (
     CountsDestinations,
@@ -27,7 +31,7 @@ from timeoutmgr.contracts import (
     TimeoutStore,
     TransactionMode,
 )
-from timeoutmgr.contracts.findings import Finding, Level
+from timeoutmgr.contracts.reports import Finding, Level
 from timeoutmgr.database import Database, as_database
 from timeoutmgr.database.durability import durability_doubts
 from timeoutmgr.endpoint.assembly import AssembledEndpoint

@@ -3,7 +3,7 @@
 import click
 
 from timeoutmgr.cli import output
-from timeoutmgr.cli.doctor.thresholds import Thresholds, thresholds
+from timeoutmgr.cli.doctor.alerts import Thresholds, thresholds
 from timeoutmgr.cli.exits import Exit
 from timeoutmgr.cli.options import Command, common
 from timeoutmgr.cli.shared import Shared, assembled
@@ -27,7 +27,7 @@ def doctor(shared: Shared, limits: Thresholds) -> Exit:
       timeoutmgr --json doctor
     """
     from timeoutmgr.cli.doctor.checks import examine
-    from timeoutmgr.contracts.findings import Level
+    from timeoutmgr.contracts.reports import Level
 
     with assembled(shared) as parts:
         # Two parts in one database yield the same findings about the database.

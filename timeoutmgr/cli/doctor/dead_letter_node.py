@@ -4,8 +4,8 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from timeoutmgr.cli import output
-from timeoutmgr.cli.doctor.database_findings import no_file, ok
-from timeoutmgr.contracts.findings import Finding, Level
+from timeoutmgr.cli.doctor.queue_findings import no_file, ok
+from timeoutmgr.contracts.reports import Finding, Level
 
 if TYPE_CHECKING:
     from timeoutmgr.deadletter.manager import QueueManager

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
-from timeoutmgr.contracts.findings import Finding, Level
+from timeoutmgr.contracts.reports import Finding, Level
 
 if TYPE_CHECKING:
     from timeoutmgr.endpoint.assembly import AssembledEndpoint

@@ -20,7 +20,7 @@ from timeoutmgr.cli.shared import Shared
 from timeoutmgr.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from timeoutmgr.pipeline.migration_task import Ends
+    from timeoutmgr.pipeline.jobs.migrate import Ends
 
 _PLACE = "A settings file, or NAME with the URL in TIMEOUTMGR_STORE_NAME."
 _OWN = "Without it, the endpoint's own store."
@@ -90,7 +90,7 @@ def migrate(
 
 def _preview(shared: Shared, ends: "Ends", endpoints: Sequence[str]) -> Exit:
     from timeoutmgr.migration import preview
-    from timeoutmgr.pipeline.migration_task import opened
+    from timeoutmgr.pipeline.jobs.migrate import opened
 
     with opened(ends, endpoints) as found:
         made = [preview_document(preview(one.parts, one.terms)) for one in found]
@@ -100,7 +100,7 @@ def _preview(shared: Shared, ends: "Ends", endpoints: Sequence[str]) -> Exit:
 
 def _abort(shared: Shared, ends: "Ends", endpoints: Sequence[str]) -> Exit:
     from timeoutmgr.migration.run import give_up
-    from timeoutmgr.pipeline.migration_task import opened
+    from timeoutmgr.pipeline.jobs.migrate import opened
 
     with opened(ends, endpoints) as found:
         reports = [give_up(one.parts) for one in found]
@@ -111,7 +111,7 @@ def _abort(shared: Shared, ends: "Ends", endpoints: Sequence[str]) -> Exit:
 
 def _ends(shared: Shared, options: dict[str, Any]) -> "Ends":
     from timeoutmgr.migration.places import LocationSpec
-    from timeoutmgr.pipeline.migration_task import Ends
+    from timeoutmgr.pipeline.jobs.migrate import Ends
 
     if shared.app is not None:
         raise ConfigurationError(

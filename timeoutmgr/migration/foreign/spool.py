@@ -32,8 +32,7 @@ from timeoutmgr.migration.foreign.rows import (
     translated,
 )
 from timeoutmgr.migration.ports import LedgerWrite
-from timeoutmgr.migration.runs import Batch, Item, KeyRange, Problem, Survey, in_ranges
-from timeoutmgr.migration.window import Window
+from timeoutmgr.migration.runs import Batch, Item, KeyRange, Problem, Survey, Window, in_ranges
 
 
 class ExportFile:

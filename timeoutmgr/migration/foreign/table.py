@@ -47,8 +47,7 @@ from timeoutmgr.migration.foreign.rows import (
     translated,
 )
 from timeoutmgr.migration.ports import LedgerWrite
-from timeoutmgr.migration.runs import Batch, Item, KeyRange, Survey, in_ranges
-from timeoutmgr.migration.window import Window
+from timeoutmgr.migration.runs import Batch, Item, KeyRange, Survey, Window, in_ranges
 
 logger = logging.getLogger(__name__)
 

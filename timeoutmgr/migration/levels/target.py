@@ -2,23 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
-from typing import Final, cast
+from dataclasses import dataclass, replace
+from typing import Any, Final, Protocol, cast
 
 from timeoutmgr.contracts import Clock, SendResult, TopologySession, TransportSession
 from timeoutmgr.errors import DelayTooLong, InvalidMessage, MigrationFailed
-from timeoutmgr.message.instants import from_micros
+from timeoutmgr.message import headers as names
+from timeoutmgr.message.instants import Micros, from_micros, to_wire
 from timeoutmgr.message.message import Outgoing
+from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.message.validation import Limits, check_destination
+from timeoutmgr.migration.levels.waiting_message import Unreadable, Waiting, as_timeout, waiting
+from timeoutmgr.migration.ports import Target
 from timeoutmgr.migration.runs import Batch, Delivered, Item, Problem, Survey
+from timeoutmgr.native.infrastructure import delay_topology
 from timeoutmgr.native.levels import binding_key, seconds_until
 from timeoutmgr.native.levels import check_destination as check_bindable
-from timeoutmgr.native.names import NameSet
-from timeoutmgr.native.routes import to_levels
-from timeoutmgr.native.topology import delay_topology
+from timeoutmgr.native.names import NameSet, ThroughLevels, to_levels
+from timeoutmgr.transport.amqp.dispatch import EncodedMessage
+from timeoutmgr.transport.amqp.relay import Relay, Relayed
 from timeoutmgr.transport.kombu_transport import KombuTransport
+
+logger = logging.getLogger(__name__)
 
 _MOST_AT_ONCE: Final = 5_000
 """Messages that are written before their confirms are waited for: a batch, as it is by default."""
@@ -150,3 +158,176 @@ def refuse_unconfirmed(run_id: str, batch: Batch, results: Sequence[SendResult])
             f"run {run_id}, batch {batch.no}: {len(others)} of {len(results)} messages were not "
             f"confirmed ({', '.join(sorted(set(others)))}); run again to send the batch once more"
         )
+
+
+# --- sinks for messages from delay levels: rows of a store, or messages in other levels -------
+
+
+@dataclass(frozen=True, slots=True)
+class LevelMessage:
+    """A message out of a level, with its destination and due time."""
+
+    relayed: Relayed
+    waiting: Waiting
+
+
+def read(relayed: Relayed, renames: Mapping[str, str]) -> LevelMessage:
+    """Return the message with its destination and due time; raise Unreadable."""
+    found = waiting(relayed.headers, relayed.received.routing_key)
+    destination = renames.get(found.destination, found.destination)
+    return LevelMessage(relayed, replace(found, destination=destination))
+
+
+class Sink(Protocol):
+    """Accepts messages that were read from a level."""
+
+    @property
+    def target(self) -> Target:
+        """Where it puts them."""
+        ...
+
+    def unfit(self, messages: Sequence[LevelMessage]) -> dict[int, str]:
+        """Return why some of *messages* cannot be taken, by their place."""
+        ...
+
+    def accept(
+        self, run_id: str, batch: Batch, relay: Relay, messages: Sequence[LevelMessage]
+    ) -> Delivered:
+        """Take all of *messages* durably; they are acknowledged after that."""
+        ...
+
+    def has(self, messages: Sequence[LevelMessage]) -> list[LevelMessage]:
+        """Return the *messages* that the target has already, if it can list them."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class StoreSink:
+    """Into the store of one endpoint; *wake* asks its poller to poll at a due time."""
+
+    target: Target
+    endpoint: str
+    limits: Limits
+    clock: Clock
+    wake: Callable[[Micros], None] = lambda _due: None
+
+    def unfit(self, messages: Sequence[LevelMessage]) -> dict[int, str]:
+        """Return the messages with a forbidden destination or a value that a store cannot keep."""
+        found = {place: self._unfit(one) for place, one in enumerate(messages)}
+        return {place: defect for place, defect in found.items() if defect is not None}
+
+    def accept(
+        self, run_id: str, batch: Batch, relay: Relay, messages: Sequence[LevelMessage]
+    ) -> Delivered:
+        """Store them in one transaction; two messages of one id are one timeout."""
+        items = {item.timeout.id: item for item in map(self._item, messages)}
+        delivered = self.target.deliver(run_id, batch, [*items.values()])
+        # A level also has messages due within a second, and a poller polls once a minute.
+        self.wake(min(item.timeout.due for item in items.values()))
+        return replace(delivered, known=delivered.known + len(messages) - len(items))
+
+    def has(self, messages: Sequence[LevelMessage]) -> list[LevelMessage]:
+        """Return the messages whose ids are or were stored."""
+        ids = [self._item(one).timeout.id for one in messages]
+        there = self.target.present(ids)
+        return [one for one, timeout_id in zip(messages, ids, strict=True) if timeout_id in there]
+
+    def _unfit(self, one: LevelMessage) -> str | None:
+        try:
+            check_destination(one.waiting.destination, self.limits)
+        except InvalidMessage as error:
+            return str(error)
+        return _defect(one)
+
+    def _item(self, one: LevelMessage) -> Item:
+        message = one.relayed.received.message
+        return Item(timeout=as_timeout(message, one.waiting, self.endpoint, self.clock.now()))
+
+
+def _defect(one: LevelMessage) -> str | None:
+    received = one.relayed.received
+    message = received.message
+    texts = (message.id, message.content_type, message.content_encoding, one.waiting.destination)
+    if any("\0" in text for text in texts):
+        return "it has a NUL where no database takes one"
+    return received.defect
+
+
+@dataclass(frozen=True, slots=True)
+class LevelsSink:
+    """Into levels of other names on the same broker, each message whole."""
+
+    target: LevelsTarget
+
+    def unfit(self, messages: Sequence[LevelMessage]) -> dict[int, str]:
+        """Return which have a destination that does not exist, or lie beyond the levels."""
+        found = {}
+        for place, one in enumerate(messages):
+            try:
+                self.target.check(one.waiting.destination)
+                self._way(one).address()
+            except (InvalidMessage, DelayTooLong) as error:
+                found[place] = str(error)
+        destinations = {
+            one.waiting.destination for place, one in enumerate(messages) if place not in found
+        }
+        with closing(self.target.transport.session()) as session:
+            missing = cast(TopologySession, session).bind_queues(
+                sorted(destinations), self.target.names.delivery, binding_key
+            )
+        for place, one in enumerate(messages):
+            if one.waiting.destination in missing:
+                found[place] = f"there is no queue {one.waiting.destination!r}"
+        return found
+
+    def accept(
+        self, run_id: str, batch: Batch, relay: Relay, messages: Sequence[LevelMessage]
+    ) -> Delivered:
+        """Publish them with the delay that is left now, and wait for all confirms."""
+        refuse_unconfirmed(
+            run_id, batch, relay.publish([self._publishing(one) for one in messages])
+        )
+        return Delivered(len(messages))
+
+    def has(self, messages: Sequence[LevelMessage]) -> list[LevelMessage]:
+        """Return none: no queue can tell."""
+        return []
+
+    def _publishing(self, one: LevelMessage) -> EncodedMessage:
+        exchange, key = self._way(one).address()
+        more: dict[str, Any] = {names.DELIVER_AT: to_wire(one.waiting.due)}
+        return one.relayed.publishing(exchange, key, more)
+
+    def _way(self, one: LevelMessage) -> ThroughLevels:
+        target = self.target
+        return ThroughLevels(target.names, one.waiting.destination, one.waiting.due, target.clock)
+
+
+def part(
+    relayed: Sequence[Relayed], renames: Mapping[str, str], sink: Sink, sender: str | None
+) -> tuple[list[LevelMessage], int]:
+    """Return the messages that *sink* can accept, and the count of unfit messages of *sender*."""
+    messages, unfit = [], 0
+    for one in relayed:
+        if sender is not None and one.headers.get(names.ORIGINATING_ENDPOINT) != sender:
+            continue
+        try:
+            messages.append(read(one, renames))
+        except Unreadable as error:
+            unfit += 1
+            _log_refusal(one, str(error))
+    reasons = sink.unfit(messages)
+    for place, reason in reasons.items():
+        _log_refusal(messages[place].relayed, reason)
+    fit = [one for place, one in enumerate(messages) if place not in reasons]
+    return fit, unfit + len(reasons)
+
+
+def _log_refusal(one: Relayed, reason: str) -> None:
+    logger.warning(
+        "message %.80r stays in %s: %s",
+        one.received.message.id,
+        one.received.queue,
+        on_one_line(reason),
+        extra={"event": "message_not_moved", "message_id": one.received.message.id},
+    )

@@ -15,8 +15,13 @@ from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.pipeline.errors import PipelineUnavailable
 from timeoutmgr.pipeline.options import check_declared, option, positive
 from timeoutmgr.pipeline.spark.java import Java, find_java
-from timeoutmgr.pipeline.spark.reachability import require_answer, shown
-from timeoutmgr.pipeline.spark.startup import first_jars, held_back, unpacked_home
+from timeoutmgr.pipeline.spark.startup import (
+    first_jars,
+    held_back,
+    require_answer,
+    shown,
+    unpacked_home,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

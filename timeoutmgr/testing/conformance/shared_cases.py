@@ -20,7 +20,6 @@ from timeoutmgr.contracts import Clock, Timeout, Transaction
 from timeoutmgr.errors import MessageRejected
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.testing.conformance.plugin import needs
-from timeoutmgr.testing.conformance.race import race
 from timeoutmgr.testing.conformance.samples import (
     HOUR,
     INSTANTS,
@@ -29,6 +28,7 @@ from timeoutmgr.testing.conformance.samples import (
     SECOND,
     UNSTORABLE,
     SetClock,
+    race,
     timeout,
 )
 

@@ -19,8 +19,7 @@ from typing import Any, Final
 from amqp.exceptions import AccessRefused, PreconditionFailed, ResourceLocked
 
 from timeoutmgr.contracts import QueueReport
-from timeoutmgr.transport.amqp.management import ManagementApi, Unanswered
-from timeoutmgr.transport.amqp.queue_properties import QueueProperties
+from timeoutmgr.transport.amqp.management import ManagementApi, QueueProperties, Unanswered
 
 OLDEST: Final = (3, 9)
 """The first RabbitMQ that refuses a new queue with the probe's argument."""

@@ -21,7 +21,7 @@ from timeoutmgr.contracts import (
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import ConfigurationError, MessageTooLarge, QueueMissing
 from timeoutmgr.message.message import Outgoing, Received
-from timeoutmgr.transport.amqp import marker_exchanges
+from timeoutmgr.transport.amqp import topology
 from timeoutmgr.transport.amqp import topology as topologies
 from timeoutmgr.transport.amqp.connection import AmqpConnection, broker_errors
 from timeoutmgr.transport.amqp.dispatch import ConfirmWindow, EncodedMessage, Started
@@ -192,17 +192,17 @@ class RabbitMQSession:
     def borne_marker(self, endpoint: str, expected: str | None) -> str | None:
         """Return the marker of *endpoint*, None if it has none."""
         with self._channel("reading a marker") as channel:
-            return marker_exchanges.read(channel, endpoint, expected)
+            return topology.read(channel, endpoint, expected)
 
     def bear_marker(self, endpoint: str, word: str, store: str) -> None:
         """Mark *endpoint*; another marker is taken away."""
         with self._channel("writing a marker") as channel:
-            marker_exchanges.write(channel, endpoint, word, store)
+            topology.write(channel, endpoint, word, store)
 
     def drop_marker(self, endpoint: str, expected: str | None) -> None:
         """Remove the marker of *endpoint*."""
         with self._channel("removing a marker") as channel:
-            marker_exchanges.erase(channel, endpoint, expected)
+            topology.erase(channel, endpoint, expected)
 
     def receiver(self, queue: str, *, prefetch: int) -> Receiver:
         """Return a consumer of *queue* on a connection of its own."""

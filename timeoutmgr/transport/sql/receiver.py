@@ -14,12 +14,10 @@ from timeoutmgr.database.commits import after_commit
 from timeoutmgr.errors import LeaseLost
 from timeoutmgr.message.message import Received
 from timeoutmgr.transport.byte_budget import ByteBudget, Held
-from timeoutmgr.transport.sql.envelopes import LeasedRow, LeaseTag, from_row
-from timeoutmgr.transport.sql.failures import as_transport
-from timeoutmgr.transport.sql.lease_renewal import LeaseRenewer
-from timeoutmgr.transport.sql.leases import LARGEST_LEASE, Leases
-from timeoutmgr.transport.sql.wakeups import Wakeup
-from timeoutmgr.transport.sql.watch import Watch
+from timeoutmgr.transport.sql.leases import LARGEST_LEASE, LeaseRenewer, Leases
+from timeoutmgr.transport.sql.statements import as_transport
+from timeoutmgr.transport.sql.tables import LeasedRow, LeaseTag, from_row
+from timeoutmgr.transport.sql.wakeups import Wakeup, Watch
 
 
 class SqlReceiver:

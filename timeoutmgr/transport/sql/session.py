@@ -15,12 +15,16 @@ from timeoutmgr.errors import QueueMissing
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.message import Outgoing, Received
 from timeoutmgr.transport.batch import BATCH_BYTES, sub_batches
-from timeoutmgr.transport.sql.envelopes import LeasedRow, checked_queue_name, from_row, to_row
-from timeoutmgr.transport.sql.failures import as_transport
 from timeoutmgr.transport.sql.queues import SqlQueues
 from timeoutmgr.transport.sql.receiver import SqlReceiver
-from timeoutmgr.transport.sql.statements import QueueStatements
-from timeoutmgr.transport.sql.tables import QueueTables
+from timeoutmgr.transport.sql.statements import QueueStatements, as_transport
+from timeoutmgr.transport.sql.tables import (
+    LeasedRow,
+    QueueTables,
+    checked_queue_name,
+    from_row,
+    to_row,
+)
 
 
 class QueueMarkers:

@@ -1,5 +1,7 @@
 """Every SQL statement of the queue, made once per table set; SQLAlchemy caches the texts."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 from sqlalchemy import (
@@ -8,6 +10,7 @@ from sqlalchemy import (
     bindparam,
     case,
     delete,
+    exc,
     func,
     insert,
     literal_column,
@@ -17,8 +20,28 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.sql.expression import BindParameter, ColumnElement, Executable, Insert
 
+from timeoutmgr.database import Database
 from timeoutmgr.database.dialects import Dialect
+from timeoutmgr.database.failures import Failure, classify, unavailable
+from timeoutmgr.errors import StorageUnavailable, TransportUnavailable
 from timeoutmgr.transport.sql.tables import QueueTables
+
+# --- the database's failures as a transport tells them ----------------------------------------
+
+
+@contextmanager
+def as_transport(database: Database) -> Iterator[None]:
+    """Raise TransportUnavailable for an error by which the queues cannot be reached now."""
+    try:
+        yield
+    except StorageUnavailable as error:
+        raise TransportUnavailable(str(error)) from error
+    except exc.SQLAlchemyError as error:
+        # In a caller's transaction the error is not classified yet.
+        if classify(error) is Failure.STATEMENT:
+            raise
+        raise TransportUnavailable(str(unavailable(error, database.describe()))) from error
+
 
 HEAD: Final = 1000
 """How many rows from the front are searched for leases of the dead: leases are at the front."""

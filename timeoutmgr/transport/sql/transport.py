@@ -12,18 +12,14 @@ from timeoutmgr.database import upgrade as upgrades
 from timeoutmgr.database.notifications import channel_of
 from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.transport.byte_budget import ByteBudget
-from timeoutmgr.transport.sql.failures import as_transport
-from timeoutmgr.transport.sql.lease_renewal import LeaseRenewer
-from timeoutmgr.transport.sql.leases import Leases
-from timeoutmgr.transport.sql.queues import SqlQueues
+from timeoutmgr.transport.sql.leases import LeaseRenewer, Leases
+from timeoutmgr.transport.sql.queues import PostgreSQLMessageRows, SqlQueues
 from timeoutmgr.transport.sql.receiver import SqlReceiver
-from timeoutmgr.transport.sql.row_moves import PostgreSQLMessageRows
 from timeoutmgr.transport.sql.session import QueueMarkers, SqlSession
 from timeoutmgr.transport.sql.settings import SqlQueueSettings
-from timeoutmgr.transport.sql.statements import LeaseStatements, QueueStatements
+from timeoutmgr.transport.sql.statements import LeaseStatements, QueueStatements, as_transport
 from timeoutmgr.transport.sql.tables import QueueTables, tables
-from timeoutmgr.transport.sql.wakeups import Listener, QueueWakeups
-from timeoutmgr.transport.sql.watch import FileVersion, Watch
+from timeoutmgr.transport.sql.wakeups import FileVersion, Listener, QueueWakeups, Watch
 
 MIGRATIONS: Final = "timeoutmgr.transport.sql:migrations"
 _LONGEST_OWNER: Final = 64

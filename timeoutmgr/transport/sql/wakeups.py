@@ -1,16 +1,22 @@
 """Wakeups of waiting receivers: in this process, and in other processes by NOTIFY."""
 
+import contextlib
 import json
 import logging
+import sqlite3
 import threading
+import time
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Any, Final
 from weakref import WeakValueDictionary
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, exc
 
 from timeoutmgr.database import Database
+from timeoutmgr.database.failures import unavailable
 from timeoutmgr.database.notifications import NOTIFY, NotificationListener
+
+logger = logging.getLogger(__name__)
 
 
 class Wakeup:
@@ -81,8 +87,6 @@ class QueueWakeups:
             wakeup.notify()
 
 
-logger = logging.getLogger(__name__)
-
 _LONGEST_PAYLOAD: Final = 7900
 _ALL: Final = "*"
 
@@ -123,3 +127,110 @@ class Listener(NotificationListener):
             )
             return
         self._wakeups.notify(queues)
+
+
+# --- time of an idle receiver's next query: a wakeup, a change of the file, or the clock ------
+
+
+class FileVersion:
+    """The version of a SQLite database, which changes whenever anyone commits to it.
+
+    Asking for it reads no table and takes no lock. It is valid on one connection only, so a
+    connection is held outside the pool. Safe for many threads.
+    """
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._lock = threading.Lock()
+        self._connection: Any = None
+
+    def read(self) -> int:
+        """Return the version. Raises StorageUnavailable."""
+        with self._lock:
+            try:
+                if self._connection is None:
+                    held = self._database.apart.raw_connection()
+                    self._connection = held.driver_connection
+                    held.detach()
+                row = self._connection.execute("PRAGMA data_version").fetchone()
+                return int(row[0])
+            except exc.SQLAlchemyError as error:
+                raise unavailable(error, self._database.describe()) from error
+            except sqlite3.Error as error:
+                self._drop()
+                wrapped = exc.OperationalError("PRAGMA data_version", None, error)
+                raise unavailable(wrapped, self._database.describe()) from error
+
+    def close(self) -> None:
+        """Let go of the connection; it comes back when asked again."""
+        with self._lock:
+            self._drop()
+
+    def _drop(self) -> None:
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            with contextlib.suppress(sqlite3.Error):
+                connection.close()
+
+
+class Watch:
+    """A receiver's knowledge of its queue since the last query. Used by one thread."""
+
+    def __init__(
+        self,
+        wakeup: Wakeup,
+        version: FileVersion | None,
+        polling: tuple[float, float],
+        owner_check: float,
+    ) -> None:
+        self._wakeup = wakeup
+        self._version = version
+        self._shortest, self._longest = polling
+        self._owner_check: Final = owner_check
+        self._pause = self._shortest
+        self._count = -1
+        self._file: int | None = None
+        self._next_query = 0.0
+
+    def before_query(self) -> None:
+        """Note the state before a query, so that no message in between is missed."""
+        self._count = self._wakeup.count
+        if self._version is not None:
+            self._file = self._version.read()
+
+    def found(self) -> None:
+        """Note that the look found something: more may be there."""
+        self._pause = self._shortest
+        self._next_query = 0.0
+
+    def found_nothing(self, left: bool) -> None:
+        """Note an empty look; *left* says that other consumers hold rows."""
+        if self._version is None:
+            # The table must be asked again; ever more seldom.
+            self._next_query = time.monotonic() + self._pause
+            self._slow_down()
+        else:
+            # A death or a lapse changes no file.
+            self._next_query = time.monotonic() + self._owner_check if left else float("inf")
+
+    def is_known_empty(self) -> bool:
+        """Return whether the queue held no row at the last look and nothing came since."""
+        return self._next_query == float("inf") and not self.may_have_messages()
+
+    def may_have_messages(self) -> bool:
+        """Return whether anything may have come since the last look."""
+        if self._wakeup.count != self._count or time.monotonic() >= self._next_query:
+            return True
+        return self._version is not None and self._version.read() != self._file
+
+    def rest(self, until: float) -> None:
+        """Wait for the wakeup, or for the next query; at most *until* (monotonic)."""
+        now = time.monotonic()
+        pause = min(until - now, self._next_query - now)
+        if self._version is not None:
+            pause = min(pause, self._pause)
+        if pause > 0 and not self._wakeup.wait(self._count, pause) and self._version is not None:
+            self._slow_down()
+
+    def _slow_down(self) -> None:
+        self._pause = min(self._pause * 2, self._longest)

@@ -3,16 +3,117 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
-from typing import Any, NoReturn, Protocol, runtime_checkable
+import time
+from collections.abc import Callable, Iterable
+from typing import Any, Final, NoReturn, Protocol, runtime_checkable
 
-from kombu.exceptions import OperationalError
+from kombu.exceptions import ChannelError, OperationalError
 
 from timeoutmgr.errors import TransportUnavailable
 from timeoutmgr.message.redaction import on_one_line
-from timeoutmgr.transport.virtual.registry import Registry
 
 logger = logging.getLogger(__name__)
+
+# --- which queues exist on a broker that would take a message for any name --------------------
+
+EXCHANGE: Final = "timeoutmgr.queues"
+
+_TRUSTED_FOR = 1.0
+
+
+class Registry(Protocol):
+    """The queues that were created, as seen by one channel."""
+
+    def add(self, names: Iterable[str]) -> None:
+        """Create queues; existing queues are left as they are."""
+        ...
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Delete queues, and forget them."""
+        ...
+
+    def has(self, name: str) -> bool:
+        """Return whether *name* exists; a yes may be a second old, a no as old as ``refresh``."""
+        ...
+
+    def refresh(self) -> None:
+        """Look again."""
+        ...
+
+
+class BindingRegistry:
+    """Keeps the names as bindings of an exchange, which kombu stores beside the queues.
+
+    An empty Redis list is no list: nothing else distinguishes an empty queue from a missing queue.
+    Nothing is ever published to that exchange.
+    """
+
+    def __init__(self, channel: Any) -> None:
+        self._channel = channel
+        self._names: frozenset[str] = frozenset()
+        self._read_at = float("-inf")
+        channel.exchange_declare(exchange=EXCHANGE, type="direct", durable=True)
+
+    def add(self, names: Iterable[str]) -> None:
+        """Bind each queue under its own name."""
+        self.refresh()
+        for name in names:
+            if name in self._names:
+                continue
+            self._channel.queue_declare(queue=name, durable=True)
+            # This process may remember a binding that another process has deleted since.
+            self._channel.state.binding_delete(name, EXCHANGE, name)
+            self._channel.queue_bind(name, EXCHANGE, name)
+        self.refresh()
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Delete each queue with its binding."""
+        for name in names:
+            # kombu deletes bindings of this process only, so record the binding as such.
+            self._channel.state.binding_delete(name, EXCHANGE, name)
+            self._channel.state.binding_declare(name, EXCHANGE, name, None)
+            self._channel.queue_delete(name)
+            self._channel.queue_unbind(name, EXCHANGE, name)
+        self.refresh()
+
+    def has(self, name: str) -> bool:
+        """Return whether *name* is bound."""
+        if time.monotonic() - self._read_at > _TRUSTED_FOR:
+            self.refresh()
+        return name in self._names
+
+    def refresh(self) -> None:
+        """Read the bindings."""
+        self._names = frozenset(queue for _, _, queue in self._channel.get_table(EXCHANGE))
+        self._read_at = time.monotonic()
+
+
+class DeclaredRegistry:
+    """Asks the broker by passive declarations, for transports that share no bindings."""
+
+    def __init__(self, channel: Any) -> None:
+        self._channel = channel
+
+    def add(self, names: Iterable[str]) -> None:
+        """Declare each queue."""
+        for name in names:
+            self._channel.queue_declare(queue=name, durable=True)
+
+    def remove(self, names: Iterable[str]) -> None:
+        """Delete each queue."""
+        for name in names:
+            self._channel.queue_delete(name)
+
+    def has(self, name: str) -> bool:
+        """Return whether the broker knows *name*."""
+        try:
+            self._channel.queue_declare(queue=name, passive=True)
+        except ChannelError:
+            return False
+        return True
+
+    def refresh(self) -> None:
+        """Do nothing: ``has`` asks every time."""
 
 
 @runtime_checkable

@@ -20,9 +20,8 @@ from timeoutmgr.transport.envelope import Envelope, check_direct, check_short, s
 from timeoutmgr.transport.queue_view import held
 from timeoutmgr.transport.refusals import check_queue_names, refuse_transaction
 from timeoutmgr.transport.settings import KombuSettings
-from timeoutmgr.transport.virtual.link import VirtualLink, unavailable
+from timeoutmgr.transport.virtual.link import Registry, VirtualLink, unavailable
 from timeoutmgr.transport.virtual.receiver import VirtualReceiver
-from timeoutmgr.transport.virtual.registry import Registry
 
 logger = logging.getLogger(__name__)
 

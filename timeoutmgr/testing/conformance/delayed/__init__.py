@@ -1,7 +1,6 @@
 """The suite of the delayed message stores: subclass it, give it a store, state its facts."""
 
-from timeoutmgr.testing.conformance.delayed.attempts import DelayedAttempts
-from timeoutmgr.testing.conformance.delayed.fetch import DelayedFetch
+from timeoutmgr.testing.conformance.delayed.fetch import DelayedAttempts, DelayedFetch
 from timeoutmgr.testing.conformance.delayed.insertion import DelayedInsertion
 from timeoutmgr.testing.conformance.delayed.races import DelayedRaces
 from timeoutmgr.testing.conformance.delayed.removal import DelayedRemoval

@@ -24,9 +24,9 @@ from timeoutmgr.testing.conformance.delayed.suite import (
     put,
 )
 from timeoutmgr.testing.conformance.plugin import needs
-from timeoutmgr.testing.conformance.race import race
 from timeoutmgr.testing.conformance.samples import (
     SECOND,
+    race,
     timeout,
 )
 

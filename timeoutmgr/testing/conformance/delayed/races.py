@@ -15,8 +15,7 @@ from timeoutmgr.testing.conformance.delayed.suite import (
     fetched,
     put,
 )
-from timeoutmgr.testing.conformance.race import Track
-from timeoutmgr.testing.conformance.samples import HOUR, SECOND, timeout
+from timeoutmgr.testing.conformance.samples import HOUR, SECOND, Track, timeout
 
 
 class DelayedRaces(DelayedSuite):

@@ -5,12 +5,11 @@ from timeoutmgr.testing.conformance.shared_cases import SharedCases
 from timeoutmgr.testing.conformance.stores.claims import TimeoutClaims
 from timeoutmgr.testing.conformance.stores.commands import CommandCases
 from timeoutmgr.testing.conformance.stores.dispatch_lock import TimeoutDispatchLock
-from timeoutmgr.testing.conformance.stores.insertion import TimeoutInsertion
+from timeoutmgr.testing.conformance.stores.insertion import TimeoutInsertion, TimeoutTransactions
 from timeoutmgr.testing.conformance.stores.queries import QueryCases
 from timeoutmgr.testing.conformance.stores.races import TimeoutRaces
 from timeoutmgr.testing.conformance.stores.repeats import TimeoutRepeats
 from timeoutmgr.testing.conformance.stores.suite import Stores
-from timeoutmgr.testing.conformance.stores.transactions import TimeoutTransactions
 
 __all__ = ["SetClock", "StoreConformance", "Stores"]
 

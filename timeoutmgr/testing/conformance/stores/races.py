@@ -16,9 +16,10 @@ from timeoutmgr.contracts import (
     TimeoutStore,
 )
 from timeoutmgr.message.instants import Micros
-from timeoutmgr.testing.conformance.race import Track, race
 from timeoutmgr.testing.conformance.samples import (
     HOUR,
+    Track,
+    race,
     timeout,
 )
 from timeoutmgr.testing.conformance.stores.repeats import replacement

@@ -1,11 +1,12 @@
 """The suite of the transports: subclass it, give it a transport, state its facts."""
 
-from timeoutmgr.testing.conformance.transports.concurrency import TransportConcurrency
-from timeoutmgr.testing.conformance.transports.contents import TransportContents
+from timeoutmgr.testing.conformance.transports.concurrency import (
+    TransportConcurrency,
+    TransportTransactions,
+)
 from timeoutmgr.testing.conformance.transports.queues import TransportQueues
 from timeoutmgr.testing.conformance.transports.receiver import TransportReceiver
-from timeoutmgr.testing.conformance.transports.sender import TransportSender
-from timeoutmgr.testing.conformance.transports.transactions import TransportTransactions
+from timeoutmgr.testing.conformance.transports.sender import TransportContents, TransportSender
 
 __all__ = ["TransportConformance"]
 

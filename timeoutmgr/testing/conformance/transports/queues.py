@@ -11,7 +11,7 @@ import pytest
 
 from timeoutmgr.contracts import TransactionMode, Transport, TransportSession
 from timeoutmgr.errors import ConfigurationError, QueueMissing
-from timeoutmgr.testing.conformance.race import race
+from timeoutmgr.testing.conformance.samples import race
 from timeoutmgr.testing.conformance.transports.suite import TransportSuite, put
 
 
