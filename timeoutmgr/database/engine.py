@@ -177,7 +177,11 @@ class Database:
                 if failure is Failure.AWAY or attempt == _CONFLICT_TRIES:
                     raise unavailable(error, self.describe()) from error
                 logger.debug(
-                    "conflict in %s, attempt %d: %s", self.describe(), attempt, on_one_line(error)
+                    "database %s undid a transaction in attempt %d: %s",
+                    self.describe(),
+                    attempt,
+                    on_one_line(error),
+                    extra={"event": "transaction_conflict", "attempt": attempt},
                 )
                 time.sleep(random.uniform(0.001, 0.005) * attempt)
         raise AssertionError("unreachable: the last attempt returns or raises")

@@ -81,7 +81,11 @@ class NotificationListener:
                 level = logging.DEBUG if self._is_failing else logging.WARNING
                 where = self._database.describe()
                 logger.log(
-                    level, "listener receives no NOTIFY from %s and polls instead: %s", where, error
+                    level,
+                    "listener receives no NOTIFY from %s and polls instead: %s",
+                    where,
+                    error,
+                    extra={"event": "listener_failed"},
                 )
                 self._is_failing = True
             self._stop.wait(_RECONNECT_PAUSE)
@@ -92,7 +96,11 @@ class NotificationListener:
         held.detach()
         try:
             if not callable(getattr(connection, "notifies", None)):
-                logger.info("the driver of %s cannot listen", self._database.describe())
+                logger.info(
+                    "listener polls instead: the driver of %s cannot LISTEN",
+                    self._database.describe(),
+                    extra={"event": "listener_unsupported"},
+                )
                 self._stop.wait()
                 return
             connection.autocommit = True

@@ -90,7 +90,10 @@ def _prove_rows(database: Database, version_table: Table) -> None:
             if not is_right_missing(error):
                 raise
             logger.info(
-                "proof could not test the row locks of %s: %s", database.describe(), error.orig
+                "proof could not test the row locks of %s: %s",
+                database.describe(),
+                error.orig,
+                extra={"event": "row_locks_unproved"},
             )
             return
     database.proved.rows = True

@@ -364,7 +364,11 @@ class Liveness:
     def _renew(self, owner: str) -> None:
         name = self._names.get(owner)
         if name is not None and not self._locks.is_unbroken(name):
-            logger.warning("owner %s lost its session lock and acquires a new lock", name)
+            logger.warning(
+                "owner %s lost its session lock and acquires a new lock",
+                name,
+                extra={"event": "session_lock_lost"},
+            )
             self._locks.release(name)
             del self._names[owner]
 

@@ -104,7 +104,11 @@ def _until_others_let_go(database: Database, work: Callable[[], None]) -> None:
         except StorageConflict:
             if time.monotonic() > deadline:
                 raise
-            logger.info("upgrade of %s waits for the locks of other sessions", database.describe())
+            logger.info(
+                "upgrade of %s waits for the locks of other sessions",
+                database.describe(),
+                extra={"event": "upgrade_waits"},
+            )
             time.sleep(random.uniform(0.1, 0.5))
 
 
