@@ -236,12 +236,16 @@ class QueueManager:
 
     def _report_discarded(self, copy: StoredCopy) -> None:
         logger.error(
-            "the dead-letter queue of node %s is full: message %.80r for %.80r, dead (%s), is "
-            "discarded",
+            "node %s discards dead message %.80r for %.80r (%s), its dead-letter queue is full",
             self.node,
             copy.message.id,
             copy.destination,
             copy.class_name,
+            extra={
+                "event": "dead_letter_discarded",
+                "message_id": copy.message.id[:80],
+                "destination": copy.destination[:80],
+            },
         )
         if self.telemetry is not None:
             self.telemetry.count("dead_letters_over_quota")

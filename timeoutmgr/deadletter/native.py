@@ -101,5 +101,10 @@ class CollectDead:
                 "node could not notify the source of message %.80r: %s",
                 copy.message.id,
                 on_one_line(error),
+                extra={
+                    "event": "final_acknowledgement_refused",
+                    "message_id": copy.message.id[:80],
+                    "destination": copy.destination[:80],
+                },
             )
             return False

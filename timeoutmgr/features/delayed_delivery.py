@@ -203,6 +203,7 @@ class StoreStart:
                 logger.info(
                     "endpoint compares store and broker later, the broker is away: %s",
                     on_one_line(error),
+                    extra={"event": "pair_unchecked", "endpoint": self._endpoint},
                 )
                 return
             self._compared = True

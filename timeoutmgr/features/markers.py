@@ -40,7 +40,10 @@ def check_pair(settings: FeatureSettings) -> None:
     except ConfigurationError as error:
         # The queues are there, so that this user may do all that a worker needs.
         logger.warning(
-            "endpoint %s could not mark store and broker: %s", settings.name, on_one_line(error)
+            "endpoint %s could not mark store and broker: %s",
+            settings.name,
+            on_one_line(error),
+            extra={"event": "pair_not_marked", "endpoint": settings.name},
         )
 
 
@@ -131,10 +134,11 @@ class _Pair:
             return True
         if self._forgets:
             logger.warning(
-                "broker %s of endpoint %s bears no marker any more; it keeps nothing over a "
-                "restart, and is marked again",
+                "broker %s keeps nothing over a restart and lost the marker of endpoint %s; "
+                "the endpoint marks the broker again",
                 self._broker_place,
                 self._endpoint,
+                extra={"event": "marker_lost", "endpoint": self._endpoint},
             )
         return self._forgets
 

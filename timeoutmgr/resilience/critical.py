@@ -98,8 +98,12 @@ class CriticalErrors:
         thread.start()
 
     def _run(self, context: CriticalErrorContext) -> None:
-        error, exception = on_one_line(context.error), on_one_line(context.exception)
-        logger.critical("%s (%s)", error, exception, extra={"event": "critical_error"})
+        logger.critical(
+            "%s (%s)",
+            on_one_line(context.error),
+            on_one_line(context.exception),
+            extra={"event": "critical_error"},
+        )
         for hook in self._hooks:
             try:
                 left = unrun(hook(context))

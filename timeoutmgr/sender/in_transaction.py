@@ -127,4 +127,5 @@ def wake_or_wait(outlet: Outlet, due: Micros) -> None:
         logger.warning(
             "sender could not notify the poller, the timeout waits for the next poll: %s",
             on_one_line(error),
+            extra={"event": "wake_not_sent", "endpoint": outlet.endpoint},
         )
