@@ -295,6 +295,7 @@ class DispatchDue:
             logger.warning(
                 "dispatcher could not send a batch and tries each message alone: %s",
                 on_one_line(error),
+                extra={"event": "batch_failed", "endpoint": self.endpoint},
             )
             self.alone = len(batch)
             return DrainStep(0, full=True)
@@ -355,7 +356,9 @@ class DispatchDue:
     def _broker_is_away(self, error: TimeoutManagerError) -> float:
         self.telemetry.count("transport_failures")
         logger.warning(
-            "dispatcher leaves due messages stored, the broker is away: %s", on_one_line(error)
+            "dispatcher leaves due messages stored, the broker is away: %s",
+            on_one_line(error),
+            extra={"event": "broker_away", "endpoint": self.endpoint},
         )
         return max(self.dispatch.failure(error), _LEAST_PAUSE)
 

@@ -197,6 +197,26 @@ def test_each_attempt_logs_class_and_message_and_the_last_attempt_its_traceback(
     assert trace[-1] == "  | KeyError: 'customer'"
 
 
+def test_the_log_line_of_a_failed_attempt_carries_bounded_fields(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    mill = Mill()
+    mill.put("a" * 100)
+
+    def fail(batch: Sequence[Received], work: Work) -> None:
+        raise KeyError("customer")
+
+    mill.before_step = fail
+    with caplog.at_level("INFO", "timeoutmgr.transport.pump"):
+        mill.pump_once()
+
+    lines = [vars(one) for one in caplog.records]
+    assert {(line["message_id"], line["destination"]) for line in lines} == {("a" * 80, "sales")}
+    attempts = [line["attempt"] for line in lines if line["event"] == "attempt_failed"]
+    assert attempts == [1, 2, 3, 4, 5]
+    assert [line["event"] for line in lines if "attempt" not in line] == ["message_moved"]
+
+
 def test_a_senders_text_in_an_error_begins_no_line_of_the_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:

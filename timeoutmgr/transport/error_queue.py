@@ -63,6 +63,12 @@ class ErrorQueue:
                 self.name,
                 one.message.id,
                 on_one_line(refusal),
+                extra={
+                    "event": "error_copy_cut",
+                    "endpoint": self.endpoint,
+                    "message_id": one.message.id[:80],
+                    "destination": self.name[:80],
+                },
             )
         return answer
 

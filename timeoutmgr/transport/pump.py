@@ -120,7 +120,11 @@ class Pump:
                 self._around.telemetry.count("transport_failures")
                 self._around.stop.wait(self._broker.failure(error))
             except Exception as error:
-                logger.exception("pump of %s failed and starts again", self._what.queue)
+                logger.exception(
+                    "pump of %s failed and starts again",
+                    self._what.queue,
+                    extra={"event": "pump_failed", "endpoint": self._around.endpoint},
+                )
                 self._around.telemetry.count("pump_failures")
                 self._around.stop.wait(max(1.0, self._broker.failure(error)))
 
@@ -206,6 +210,7 @@ class Pump:
                     "pump of %s cannot reach the storage: %s",
                     self._what.queue,
                     on_one_line(still_away),
+                    extra={"event": "storage_away", "endpoint": self._around.endpoint},
                 )
                 away = still_away
             else:
@@ -288,18 +293,22 @@ class Pump:
                         received.queue,
                         received.message.id,
                         on_one_line(refusal),
+                        extra=self._fields("message_not_delayed", received, attempt=attempt),
                     )
                 else:
                     logger.warning(
-                        "pump retries message %.80r later: %s", received.message.id, shown
+                        "pump retries message %.80r later: %s",
+                        received.message.id,
+                        shown,
+                        extra=self._fields("retried_later", received, attempt=attempt),
                     )
-                _log_attempt(received, attempt, shown)
+                self._log_attempt(received, attempt, shown)
                 return
             if action is not Recovery.RETRY_NOW:
                 self._move_to_error(received, error, session, receiver)
-                _log_attempt(received, attempt, shown)
+                self._log_attempt(received, attempt, shown)
                 return
-            _log_attempt(received, attempt, shown)
+            self._log_attempt(received, attempt, shown)
             self._around.telemetry.count("immediate_retries")
             attempt += 1
             try:
@@ -336,7 +345,7 @@ class Pump:
             received, error, lambda: Work(session, receiver, self._around.mode)
         )
         if place is not None:
-            _log_end(received, error, place)
+            self._log_end(received, error, place)
             return
         error_queue = ErrorQueue(
             self._around.error_queue, self._around.endpoint, self._around.clock.now()
@@ -351,7 +360,7 @@ class Pump:
             raise Refused(f"the broker refused {received.message.id!r:.80}")
         self._around.telemetry.count("moved_to_error")
         # Logged last: a line that takes long, or fails, must not bring the message back.
-        _log_end(received, error, "the error queue")
+        self._log_end(received, error, "the error queue")
 
     def _send_copy(
         self,
@@ -393,19 +402,29 @@ class Pump:
                 work.ack([received])
                 reach("pump.replaced")
 
+    def _log_attempt(self, received: Received, attempt: int, shown: str) -> None:
+        logger.info(
+            "message %.80r failed in attempt %d: %s",
+            received.message.id,
+            attempt,
+            shown,
+            extra=self._fields("attempt_failed", received, attempt=attempt),
+        )
 
-def _log_attempt(received: Received, attempt: int, shown: str) -> None:
-    logger.info("message %.80r failed in attempt %d: %s", received.message.id, attempt, shown)
+    def _log_end(self, received: Received, error: Exception, place: str) -> None:
+        logger.error(
+            "pump moves message %.80r from %s to %s: %s",
+            received.message.id,
+            received.queue,
+            place,
+            with_traceback(error),
+            extra=self._fields("message_moved", received),
+        )
 
-
-def _log_end(received: Received, error: Exception, place: str) -> None:
-    logger.error(
-        "pump moves message %.80r from %s to %s: %s",
-        received.message.id,
-        received.queue,
-        place,
-        with_traceback(error),
-    )
+    def _fields(self, event: str, received: Received, **more: int) -> dict[str, object]:
+        """Return the log fields of *event*, bounded: other programs choose ids."""
+        named = {"message_id": received.message.id[:80], "destination": received.queue[:80]}
+        return {"event": event, "endpoint": self._around.endpoint, **named, **more}
 
 
 class Refused(TransportUnavailable):

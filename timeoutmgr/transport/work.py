@@ -232,7 +232,11 @@ def notify_best_effort(
     try:
         results = send(outgoing)
     except InvalidMessage as error:
-        logger.warning("pump could not send an acknowledgement: %s", on_one_line(error))
+        logger.warning(
+            "pump could not send an acknowledgement: %s",
+            on_one_line(error),
+            extra={"event": "acknowledgement_refused"},
+        )
         return
     for sent, result in zip(outgoing, results, strict=True):
         if result is not SendResult.CONFIRMED:
@@ -241,6 +245,11 @@ def notify_best_effort(
                 sent.destination,
                 result.value,
                 sent.message.id,
+                extra={
+                    "event": "acknowledgement_not_accepted",
+                    "message_id": sent.message.id[:80],
+                    "destination": sent.destination[:80],
+                },
             )
 
 
@@ -249,7 +258,10 @@ def _run(action: Callable[[], None]) -> None:
     try:
         action()
     except Exception:
-        logger.exception("after-commit callback failed (transaction is committed)")
+        logger.exception(
+            "after-commit callback failed (transaction is committed)",
+            extra={"event": "after_commit_failed"},
+        )
 
 
 def require_confirmed(outgoing: Sequence[Outgoing], results: Sequence[SendResult]) -> None:
