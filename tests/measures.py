@@ -196,6 +196,7 @@ NOT_A_PORT: Final = {
     "a module": ("core", "socket", "import_module(", "importlib.import_module("),
     "a part of Spark or pytest": ("spark.sparkContext._jvm", "pytest.mark", "item", "suite"),
     "a callable of a user, for its name": ("given",),
+    "an object of a user, for the methods that a refusal names": ("stranger",),
 }
 """Objects that are asked by name, as the source spells them, and why they are no port of ours."""
 

@@ -14,10 +14,12 @@ from timeoutmgr.contracts.delayed import (
     DelayedMessageStore,
     DelayedMessageStoreWithInfrastructure,
     FetchesInBatches,
+    HasDatabase,
     HasDdl,
     HasStoreClock,
     HearsOfStored,
     RemovesInBatches,
+    StatesCapabilities,
     StoresInBatches,
 )
 from timeoutmgr.contracts.persistences import (
@@ -114,6 +116,7 @@ __all__ = [
     "ExaminesIds",
     "Exchange",
     "FetchesInBatches",
+    "HasDatabase",
     "HasDdl",
     "HasLayout",
     "HasLink",
@@ -149,6 +152,7 @@ __all__ = [
     "Sending",
     "SharedDatabase",
     "StartsSending",
+    "StatesCapabilities",
     "StoreCapabilities",
     "StoreMarker",
     "StoreStatistics",

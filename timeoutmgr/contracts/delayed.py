@@ -10,8 +10,9 @@ from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import Any, Protocol, runtime_checkable
 
+from timeoutmgr.contracts.persistences import StoreCapabilities
 from timeoutmgr.contracts.timeouts import Timeout
-from timeoutmgr.contracts.transactions import TransactionMode
+from timeoutmgr.contracts.transactions import SharedDatabase, TransactionMode
 from timeoutmgr.message.instants import Micros
 
 
@@ -156,6 +157,26 @@ class CountsDestinations(Protocol):
 
     def destinations(self, most: int) -> Mapping[str, int]:
         """Return the number of messages for each queue, among the *most* that are due first."""
+        ...
+
+
+@runtime_checkable
+class HasDatabase(Protocol):
+    """A store in a SQL database, which a SQL queue must share for a common transaction."""
+
+    @property
+    def database(self) -> SharedDatabase:
+        """The SQL database of the store."""
+        ...
+
+
+@runtime_checkable
+class StatesCapabilities(Protocol):
+    """A store that states what its storage keeps and locks."""
+
+    @property
+    def capabilities(self) -> StoreCapabilities:
+        """The promises of the storage."""
         ...
 
 

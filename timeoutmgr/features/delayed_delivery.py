@@ -12,6 +12,8 @@ from timeoutmgr.contracts import (
     Closes,
     DelayedMessageStore,
     DelayedMessageStoreWithInfrastructure,
+    HasDatabase,
+    StatesCapabilities,
     StoreCapabilities,
     TransactionMode,
 )
@@ -62,7 +64,7 @@ class DelayedDeliverySettings:
 
     def __post_init__(self) -> None:
         """Check every value."""
-        missing = [name for name in _METHODS if not callable(getattr(self.store, name, None))]
+        missing = _missing_methods(self.store)
         if missing:
             raise ConfigurationError(
                 f"{self.store!r:.80} is no delayed message store: it has no {', '.join(missing)}; "
@@ -104,9 +106,10 @@ class DelayedDeliverySettings:
     @property
     def capabilities(self) -> StoreCapabilities:
         """The promises of the store; a store without a statement counts as durable."""
-        found = getattr(self.store, "capabilities", None)
-        if isinstance(found, StoreCapabilities):
-            return found
+        if isinstance(self.store, StatesCapabilities):
+            found: object = self.store.capabilities
+            if isinstance(found, StoreCapabilities):
+                return found
         name = type(self.store).__name__
         return StoreCapabilities(name=name, durable=True, row_locks=True)
 
@@ -139,9 +142,14 @@ def delayed_delivery(
     )
 
 
+def _missing_methods(stranger: object) -> list[str]:
+    """Return the names of the methods that a delayed message store needs and *stranger* lacks."""
+    return [name for name in _METHODS if not callable(getattr(stranger, name, None))]
+
+
 def database_of(store: DelayedMessageStore) -> Database | None:
     """Return the SQL database that *store* is in, if it says so."""
-    found = getattr(store, "database", None)
+    found = store.database if isinstance(store, HasDatabase) else None
     return found if isinstance(found, Database) else None
 
 
