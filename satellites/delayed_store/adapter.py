@@ -60,8 +60,8 @@ _POINTS: Final = StepPoints(
 )
 _SCOPE: Final = TransactionMode.TRANSACTION_SCOPE
 _LEAST_PAUSE: Final = 0.2
-_LOOK_AGAIN: Final = 1_000_000
-"""Microseconds after which to look again at due messages that another process has locked."""
+_EMPTY_POLL_DELAY: Final = 1_000_000
+"""Microseconds until the next poll for due messages that another process has locked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,8 +192,9 @@ class DispatchDue:
     In ``transaction_scope`` all of it is a single transaction. In the other modes fetch and
     removal share a transaction of the store, and the send is outside of it: if the removal fails,
     the message goes out again under the same id. A failed attempt is counted in a transaction of
-    its own; an attempt that broker or storage made impossible, being away, is not. *turn* is held
-    during a fetch, and while failures are counted of messages that the next fetch may lock.
+    its own; an attempt that broker or storage made impossible, being away, is not.
+    *fetch_lock* is held during a fetch, and while failures are counted of messages that the next
+    fetch may lock.
     """
 
     batches: Batches
@@ -206,7 +207,7 @@ class DispatchDue:
     telemetry: Telemetry
     dispatch: OutageBreaker
     recovery: RateBreaker
-    turn: AbstractContextManager[Any]
+    fetch_lock: AbstractContextManager[Any]
     policy: ForwardingPolicy = PLAIN_FORWARDING
     alone: int = 0
     """Number of messages to fetch singly: a message among them made a batch fail."""
@@ -214,7 +215,7 @@ class DispatchDue:
     def __call__(self, session: TransportSession) -> DrainStep:
         """Deal with one batch; raises StorageUnavailable where it cannot be fetched or removed."""
         with ExitStack() as stack:
-            stack.enter_context(self.turn)
+            stack.enter_context(self.fetch_lock)
             limit = 1 if self.alone else self.batches.size
             self.alone = max(0, self.alone - 1)
             batch: Sequence[Timeout] = []
@@ -225,7 +226,7 @@ class DispatchDue:
                     result = self._dispatch(batch, session, transaction)
                     if result.retries:
                         # The next fetch must find them deferred.
-                        stack.enter_context(self.turn)
+                        stack.enter_context(self.fetch_lock)
             except StorageUnavailable:
                 raise
             except TransportUnavailable as error:
@@ -442,7 +443,7 @@ class DrainLoop:
             if drain.pause:
                 return self.now() + round(drain.pause * 1_000_000)
             if not drain.processed:
-                return self.now() + _LOOK_AGAIN
+                return self.now() + _EMPTY_POLL_DELAY
         return None
 
     def _drained(self, session: TransportSession) -> DrainProgress:

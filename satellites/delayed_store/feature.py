@@ -128,7 +128,7 @@ class DelayedDelivery:
             recovery=context.breakers.over_rates(
                 "DelayedRecovery", ours.maximum_recovery_failures_per_second, RECOVERY_SENTENCE
             ),
-            turn=Lock(),
+            fetch_lock=Lock(),
             policy=context.delivery.forwarding,
         )
         # With a shared transaction and a single writer at a time a second lane would only wait.

@@ -106,10 +106,10 @@ class BatchDispatch:
         moved, kept = self.move_to_error_queue(sent.failed, at, work)
         result = BatchResult(
             at=at,
-            dispatched=sent.taken,
+            dispatched=sent.confirmed,
             failed=[*sent.settled, *moved],
             retries=[
-                *(_not_taken(one, answer) for one, answer in sent.again),
+                *(_unconfirmed(one, answer) for one, answer in sent.again),
                 *kept,
                 *(_without_place(one) for one in sent.postponed),
             ],
@@ -173,7 +173,7 @@ def _without_place(one: Undeliverable) -> RetryLater:
     return RetryLater(timeout=one.timeout, error=error, is_undeliverable=True)
 
 
-def _not_taken(timeout: Timeout, answer: SendAnswer) -> RetryLater:
+def _unconfirmed(timeout: Timeout, answer: SendAnswer) -> RetryLater:
     if answer is SendResult.REFUSED:
         error = DeliveryFailed(
             f"queue {timeout.destination!r:.80} refused the message; is it full?"

@@ -1,4 +1,4 @@
-"""The results of a sent batch: taken, undeliverable, or to be tried again."""
+"""The results of a sent batch: confirmed, undeliverable, or to be tried again."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -18,7 +18,7 @@ class SendOutcome:
     undeliverable too, and stay stored until there is a place for them.
     """
 
-    taken: list[Timeout] = field(default_factory=list)
+    confirmed: list[Timeout] = field(default_factory=list)
     failed: list[Undeliverable] = field(default_factory=list)
     again: list[tuple[Timeout, SendAnswer]] = field(default_factory=list)
     settled: list[Undeliverable] = field(default_factory=list)
@@ -40,7 +40,7 @@ def classify_results(
     found = SendOutcome()
     for timeout, sent, result in zip(timeouts, outgoing, results, strict=True):
         if result is SendResult.CONFIRMED:
-            found.taken.append(timeout)
+            found.confirmed.append(timeout)
         elif isinstance(result, InvalidMessage):
             found.failed.append(Undeliverable(timeout, sent.message, result))
         elif result is SendResult.UNROUTABLE:

@@ -60,7 +60,7 @@ class SettleUnroutable:
         arrived, failed = self._parted(batch, at)
         outgoing = [Outgoing(one.destination, one.message) for one in arrived]
         found = classify_results(arrived, outgoing, send_each(outgoing, work), attempts=1)
-        self.telemetry.count("unroutable_delivered", len(found.taken))
+        self.telemetry.count("unroutable_delivered", len(found.confirmed))
         reach("unroutable.sent_on")
         if found.again:
             raise TransportUnavailable(

@@ -117,13 +117,13 @@ class DispatchTimeouts:
         ahead = self.ahead if work.scope is None else 0
         with self.store.lock_for_dispatch(
             token, keys, ahead=ahead, transaction=work.scope
-        ) as taken:
-            left = taken.left if isinstance(taken, LeavesKeys) else ()
+        ) as locked:
+            left = locked.left if isinstance(locked, LeavesKeys) else ()
             # Cancelled, rescheduled, or sent by another dispatcher: nothing is left to do.
-            self.telemetry.count("timeouts_gone", len(keys) - len(taken.timeouts) - len(left))
+            self.telemetry.count("timeouts_gone", len(keys) - len(locked.timeouts) - len(left))
             yield
-            self._wait_until_due(taken)
-            yield from self._send_and_close(taken, work)
+            self._wait_until_due(locked)
+            yield from self._send_and_close(locked, work)
         return left
 
     def _moved(self, token: str, keys: Sequence[Key], work: Work) -> Collection[Key]:
@@ -138,12 +138,12 @@ class DispatchTimeouts:
             self._meter.late(at, min(key.due for key in moved))
         return set(moved)
 
-    def _send_and_close(self, taken: LockedTimeouts, work: Work) -> DispatchSteps:
-        result = yield from self._dispatch(_LockedRows(taken, self, work.scope), work)
+    def _send_and_close(self, locked: LockedTimeouts, work: Work) -> DispatchSteps:
+        result = yield from self._dispatch(_LockedRows(locked, self, work.scope), work)
         self._meter.count(result)
         self._meter.add("retry", len(result.retries))
-        if taken.timeouts:
-            self._meter.late(result.at, min(timeout.due for timeout in taken.timeouts))
+        if locked.timeouts:
+            self._meter.late(result.at, min(timeout.due for timeout in locked.timeouts))
 
     @property
     def _dispatch(self) -> BatchDispatch:
@@ -158,11 +158,11 @@ class DispatchTimeouts:
     def _meter(self) -> DispatchMeter:
         return DispatchMeter(self.telemetry, "timeouts")
 
-    def _wait_until_due(self, taken: LockedTimeouts) -> None:
-        """Let the time pass until all of *taken* is due."""
-        now = _now_of(taken)
-        if now is not None and taken.timeouts:
-            early = max(timeout.key.due for timeout in taken.timeouts) - now
+    def _wait_until_due(self, locked: LockedTimeouts) -> None:
+        """Let the time pass until all of *locked* is due."""
+        now = _now_of(locked)
+        if now is not None and locked.timeouts:
+            early = max(timeout.key.due for timeout in locked.timeouts) - now
             if early > 0:
                 # No longer than was asked for, should the clock have been set back meanwhile.
                 self.rest(min(early, self.ahead) / 1_000_000)

@@ -36,29 +36,29 @@ from .world import Row, World
 
 
 class DeleteBeforePublish(DispatchTimeouts):
-    def _send_and_close(self, taken: LockedTimeouts, work: Work) -> DispatchSteps:
+    def _send_and_close(self, locked: LockedTimeouts, work: Work) -> DispatchSteps:
         at = self.clock.now()
-        ended = [Outcome(key=t.key, kind=OutcomeKind.DISPATCHED, at=at) for t in taken.timeouts]
-        taken.close(ended)
+        ended = [Outcome(key=t.key, kind=OutcomeKind.DISPATCHED, at=at) for t in locked.timeouts]
+        locked.close(ended)
         yield
         stamp = to_wire(at)
-        work.send_isolated([Outgoing(t.destination, delivered(t, stamp)) for t in taken.timeouts])
+        work.send_isolated([Outgoing(t.destination, delivered(t, stamp)) for t in locked.timeouts])
 
 
 class ConfirmNotAwaited(DispatchTimeouts):
-    def _send_and_close(self, taken: LockedTimeouts, work: Work) -> DispatchSteps:
-        yield from super()._send_and_close(taken, _Trusting(work))
+    def _send_and_close(self, locked: LockedTimeouts, work: Work) -> DispatchSteps:
+        yield from super()._send_and_close(locked, _Trusting(work))
 
 
 class NewIdPerDispatch(DispatchTimeouts):
-    def _send_and_close(self, taken: LockedTimeouts, work: Work) -> DispatchSteps:
-        yield from super()._send_and_close(taken, _Renaming(work))
+    def _send_and_close(self, locked: LockedTimeouts, work: Work) -> DispatchSteps:
+        yield from super()._send_and_close(locked, _Renaming(work))
 
 
 class ErrorQueueAfterRemoval(DispatchTimeouts):
-    def _send_and_close(self, taken: LockedTimeouts, work: Work) -> DispatchSteps:
+    def _send_and_close(self, locked: LockedTimeouts, work: Work) -> DispatchSteps:
         late = _Late(work, self.error_queue)
-        yield from super()._send_and_close(taken, late)
+        yield from super()._send_and_close(locked, late)
         work.send_isolated(late.kept)
 
 
@@ -238,14 +238,14 @@ class EndedClaimLeavesNoFlag(RowLockStore):
 class UnknownLeavesNoFlag(DispatchTimeouts):
     """Retries unconfirmed timeouts, and does not flag them as maybe sent."""
 
-    def _send_and_close(self, taken: LockedTimeouts, work: Work) -> DispatchSteps:
-        yield from super()._send_and_close(_Forgetful(taken), work)
+    def _send_and_close(self, locked: LockedTimeouts, work: Work) -> DispatchSteps:
+        yield from super()._send_and_close(_Forgetful(locked), work)
 
 
 class _Forgetful:
-    def __init__(self, taken: LockedTimeouts) -> None:
-        self._locked = taken
-        self.timeouts = taken.timeouts
+    def __init__(self, locked: LockedTimeouts) -> None:
+        self._locked = locked
+        self.timeouts = locked.timeouts
 
     def close(self, outcomes: Sequence[Outcome]) -> None:
         self._locked.close([replace(one, maybe_sent=False) for one in outcomes])

@@ -58,7 +58,7 @@ class DispatchHarness:
             recovery=RateBreaker(
                 "recovery", per_second=1, on_trigger=lambda _error: None, clock=self.clock
             ),
-            turn=threading.Lock(),
+            fetch_lock=threading.Lock(),
             policy=DeadLetterForwarding(self.graveyard.service),
         )
         self.arriving = StoreDelayed(

@@ -59,7 +59,7 @@ class DispatchHarness:
             telemetry=self.telemetry,
             dispatch=self.breaker,
             recovery=self.recovery,
-            turn=threading.Lock(),
+            fetch_lock=threading.Lock(),
         )
         self.rounds = DrainLoop(self.step, sessions=SessionPool(self.transport), lanes=lanes)
 

@@ -2,7 +2,7 @@
 
 The caller's iterable is drawn only as far as messages are sent, so a million messages take the
 memory of a window; the broker works on its beginning while the rest is drawn. After an error the
-messages that were drawn and not taken come back under fixed ids, and the rest still lies in the
+messages that were drawn and not confirmed come back under fixed ids, and the rest still lies in the
 caller's iterator: ``chain(error.unsent, iterator)`` goes on from there.
 """
 
@@ -46,11 +46,11 @@ class ToSend:
 class BulkInterrupted(TimeoutManagerError):
     """A bulk stopped half-way.
 
-    *sent* messages were taken for sure. *unsent* were drawn and were not, or perhaps not, taken;
-    they carry the ids they were sent under, so sending them again makes no second message. The
-    cause (``__cause__``) is first of all the error that ended the drawing: InvalidMessage for the
-    message that was drawn last, which is then the last of *unsent*; or an error of the iterable
-    itself, which may have no more to give, or of ``on_sent``.
+    *sent* messages were confirmed. *unsent* messages were drawn and were not, or perhaps not,
+    sent; they carry the ids they were sent under, so sending them again makes no second message.
+    The cause (``__cause__``) is first of all the error that ended the drawing: InvalidMessage for
+    the message that was drawn last, which is then the last of *unsent*; or an error of the
+    iterable itself, which may have no more to give, or of ``on_sent``.
     """
 
     def __init__(self, sent: int, unsent: Sequence[ToSend], cause: Exception) -> None:
@@ -98,16 +98,16 @@ class _Window:
         if self.error is None:
             self.error = error
 
-    def taken(self) -> list[Sent]:
+    def confirmed(self) -> list[Sent]:
         """Return the messages that were confirmed."""
         both = zip(self.composed, self.results, strict=False)
         return [one.sent for one, result in both if result is SendResult.CONFIRMED]
 
     def left(self) -> list[ToSend]:
         """Return the other items, so that sending them again is sending the same messages."""
-        is_taken = [result is SendResult.CONFIRMED for result in self.results]
-        is_taken += [False] * (len(self.items) - len(is_taken))
-        again = [self._under_its_id(place) for place, taken in enumerate(is_taken) if not taken]
+        is_confirmed = [result is SendResult.CONFIRMED for result in self.results]
+        is_confirmed += [False] * (len(self.items) - len(is_confirmed))
+        again = [self._under_its_id(place) for place, sure in enumerate(is_confirmed) if not sure]
         return again + self.refused
 
     def _under_its_id(self, place: int) -> ToSend:
@@ -124,7 +124,7 @@ class _Window:
 
 @dataclass(slots=True)
 class _Bulk:
-    """One call: its source, its outlet, and the number of messages taken so far."""
+    """One call: its source, its outlet, and the number of messages confirmed so far."""
 
     outlet: Outlet
     drawn: Iterator[ToSend]
@@ -190,12 +190,12 @@ class _Bulk:
         return sorted({one.sent.destination for one in composed if one.due is not None})
 
     def settle(self, window: _Window) -> None:
-        """Count and report taken messages; raise for the rest, and for the end of *window*.
+        """Count and report confirmed messages; raise for the rest, and for the end of *window*.
 
         The messages before a wrong message, or before an error of the iterable, are sent: they
         were drawn, and the caller has them no more.
         """
-        done, left = window.taken(), window.left()
+        done, left = window.confirmed(), window.left()
         self.sent += len(done)
         if done and self.on_sent is not None:
             try:
@@ -243,7 +243,7 @@ def store_many(outlet: Outlet, messages: Iterable[ToSend], on_sent: OnSent | Non
     """Store *messages*, all delayed, past their queue; return how many.
 
     Each window is one transaction. The manager is woken through its queue, since it may run in
-    another process, after a window that holds something earlier than it was told of.
+    another process, after a window that holds a message due earlier than the last wake.
     """
     if outlet.direct is None:
         raise ConfigurationError(
@@ -251,7 +251,7 @@ def store_many(outlet: Outlet, messages: Iterable[ToSend], on_sent: OnSent | Non
             "the queue; enable TimeoutManager here, or use send_many"
         )
     bulk = _Bulk(outlet, iter(messages), on_sent, delayed_only=True)
-    told: Micros | None = None
+    woken_for: Micros | None = None
     is_more = True
     while is_more:
         window = bulk.window()
@@ -268,9 +268,9 @@ def store_many(outlet: Outlet, messages: Iterable[ToSend], on_sent: OnSent | Non
                 window.end(error)
         if window.results:
             earliest = min(one.due for one in composed if one.due is not None)
-            if told is None or earliest < told:
+            if woken_for is None or earliest < woken_for:
                 wake_or_wait(outlet, earliest)
-                told = earliest
+                woken_for = earliest
         bulk.settle(window)
         is_more = not window.is_last
     return bulk.sent

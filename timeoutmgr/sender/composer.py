@@ -147,7 +147,9 @@ class Composer:
         check_no_expiry(message.headers)
         routed = delays(outgoing, due)
         if routed.via is None and self.remembering_delays is not None:
-            routed = _told(routed, on_conflict, due_given=options.deliver_at is not None)
+            routed = _with_conflict_headers(
+                routed, on_conflict, due_given=options.deliver_at is not None
+            )
         sent = Sent(
             message_id=message.id,
             destination=destination,
@@ -295,17 +297,19 @@ def _checked_on_conflict(options: SendOptions, due: Micros | None) -> OnConflict
     return asked
 
 
-def _told(routed: Outgoing, on_conflict: OnConflict | None, *, due_given: bool) -> Outgoing:
+def _with_conflict_headers(
+    routed: Outgoing, on_conflict: OnConflict | None, *, due_given: bool
+) -> Outgoing:
     """Return *routed* with the headers for a used id; the default needs no header."""
-    told: dict[str, str] = {}
+    added: dict[str, str] = {}
     if on_conflict not in (None, OnConflict.KEEP):
-        told[headers.ON_CONFLICT] = str(on_conflict)
+        added[headers.ON_CONFLICT] = str(on_conflict)
     if due_given:
-        told[headers.DELIVER_AT_GIVEN] = "True"
-    if not told:
+        added[headers.DELIVER_AT_GIVEN] = "True"
+    if not added:
         return routed
     message = routed.message
-    return Outgoing(routed.destination, with_headers(message, {**message.headers, **told}))
+    return Outgoing(routed.destination, with_headers(message, {**message.headers, **added}))
 
 
 def _related(cause: Message) -> dict[str, str]:

@@ -41,7 +41,7 @@ MUTANTS = (
         behaviour=87,
         promise="What is due and in other hands makes no hot loop.",
         file="satellites/delayed_store/adapter.py",
-        before="return self.now() + _LOOK_AGAIN",
+        before="return self.now() + _EMPTY_POLL_DELAY",
         after="return self.now()",
         tests=(
             f"{_DUE_TESTS}::test_a_due_message_locked_by_another_process_is_tried_again_a_second_later",

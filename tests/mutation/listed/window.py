@@ -122,8 +122,8 @@ MUTANTS = (
         name="of a bulk the last that was not begun is forgotten",
         promise="Nothing that a bulk has drawn is forgotten.",
         file=_BULK,
-        before="is_taken += [False] * (len(self.items) - len(is_taken))",
-        after="is_taken += [False] * (len(self.items) - len(is_taken) - 1) + [True]",
+        before="is_confirmed += [False] * (len(self.items) - len(is_confirmed))",
+        after="is_confirmed += [False] * (len(self.items) - len(is_confirmed) - 1) + [True]",
         tests=(f"{_BURSTS}::test_a_lost_broker_reports_the_sent_messages_and_returns_the_rest",),
     ),
     Mutant(
