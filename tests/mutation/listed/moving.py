@@ -41,7 +41,7 @@ MUTANTS = (
         promise="Within a chunk messages are queued in the order in which they are due.",
         file=_ROWS,
         before=".order_by(*order)",
-        after=".order_by(told.message_id.desc())",
+        after=".order_by(source.message_id.desc())",
         tests=(f"{_TESTS}::test_messages_are_queued_in_the_order_in_which_they_are_due",),
     ),
     Mutant(
