@@ -52,7 +52,7 @@ def test_the_endpoint_asks_for_dead_letters_and_the_messages_own_level_wins(
     assert rules.level(own, expires=expires, transactional=transactional) is level
 
 
-def test_a_message_built_by_hand_has_level_none() -> None:
+def test_a_message_built_without_the_options_has_level_none() -> None:
     assert read_headers({}) == DeliveryHeaders()
     assert read_headers({}).journal is NONE
 

@@ -100,7 +100,7 @@ def test_a_message_dropped_by_the_broker_is_collected_with_its_reason(
     assert found["late"].message.body == b"late"
 
 
-def test_a_message_sent_by_hand_to_the_collecting_queue_is_no_dead_letter(
+def test_a_message_sent_directly_to_the_collecting_queue_is_not_a_dead_letter(
     collecting: QueueManager, channel: Any, unique: str
 ) -> None:
     channel.basic_publish(amqp.Message(b"x", message_id="m1"), routing_key=f"{unique}.deadletter")

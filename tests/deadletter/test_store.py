@@ -101,7 +101,7 @@ def test_each_node_has_its_own_queues(nodes: Nodes) -> None:
     assert (queues(one)[0].count(), queues(other)[0].count()) == (0, 1)
 
 
-def test_received_is_the_oldest_and_gone_only_if_all_goes_well(nodes: Nodes) -> None:
+def test_receive_returns_the_oldest_copy_and_removes_it_only_on_success(nodes: Nodes) -> None:
     manager = nodes.manager()
     dead = queues(manager)[0]
     for number in (2, 1, 3):
@@ -279,7 +279,7 @@ def test_text_that_no_database_stores_is_refused(nodes: Nodes) -> None:
     assert queues(manager)[0].peek()[0].reason == "\\ud800 \\0"
 
 
-def test_a_node_that_was_not_installed_is_told_so(nodes: Nodes) -> None:
+def test_a_node_that_was_not_installed_is_refused_with_its_name(nodes: Nodes) -> None:
     manager = nodes.manager()
     stranger = type(manager)(store=nodes.store, node="stranger-" + manager.node)
 

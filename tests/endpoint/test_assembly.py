@@ -137,7 +137,7 @@ def test_a_transaction_scope_over_two_places_is_refused() -> None:
     ("schema", "mode"),
     [("a", TransactionMode.TRANSACTION_SCOPE), ("b", TransactionMode.RECEIVE_ONLY)],
 )
-def test_queue_and_store_that_look_into_other_schemas_share_no_connection(
+def test_queue_and_store_in_different_schemas_share_no_connection(
     schema: str, mode: TransactionMode
 ) -> None:
     config = EndpointConfiguration("sales")

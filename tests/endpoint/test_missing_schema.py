@@ -73,7 +73,7 @@ ASKS: list[Callable[[Timeouts], object]] = [
 
 
 @pytest.mark.parametrize("ask", ASKS)
-def test_a_look_at_timeouts_before_the_installer_names_the_command(
+def test_a_query_of_timeouts_before_the_installer_names_the_command(
     url: str, unique: str, ask: Callable[[Timeouts], object]
 ) -> None:
     endpoint = Endpoint(sales(url, unique))
@@ -134,7 +134,7 @@ def test_a_table_that_is_missing_from_a_full_schema_stays_an_outage(url: str, un
 
 
 @pytest.mark.parametrize("wrong", ["SELECT no_such_column FROM {0}", "SELECT 1 FROM no_such_{0}"])
-def test_a_missing_table_or_column_is_told_from_other_errors(
+def test_a_missing_table_or_column_is_distinguished_from_other_errors(
     engine: Engine, unique: str, wrong: str
 ) -> None:
     with engine.begin() as connection:

@@ -35,7 +35,7 @@ def book() -> Book:
 
 
 @pytest.mark.behaviour(138)
-def test_a_cancelled_timeout_is_gone_and_remembered(book: Book) -> None:
+def test_a_cancelled_timeout_is_removed_and_remembered(book: Book) -> None:
     one = book.put()
 
     assert book.timeouts.cancel(one) is CancelResult.CANCELLED

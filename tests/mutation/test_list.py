@@ -51,7 +51,7 @@ def test_every_behaviour_that_is_built_has_a_mutant() -> None:
     assert broken == set(BEHAVIOURS) - WITHOUT_TEST
 
 
-def test_a_mutant_of_a_behaviour_names_only_tests_that_carry_its_mark() -> None:
+def test_a_mutant_of_a_behaviour_names_only_tests_that_bear_its_marker() -> None:
     held = marks()
     strangers = [
         (mutant.name, mutant.behaviour, test)

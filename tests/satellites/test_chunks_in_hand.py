@@ -52,7 +52,7 @@ def two_chunks(harness: DispatchHarness, journal: list[str]) -> None:
         harness.step([a_received(order) for order in orders], work)
 
 
-def test_the_next_chunk_is_in_hand_when_the_answers_to_the_first_are_asked_for() -> None:
+def test_the_next_chunk_is_locked_when_the_answers_to_the_first_are_awaited() -> None:
     harness, journal = DispatchHarness(), list[str]()
 
     two_chunks(harness, journal)
@@ -61,7 +61,7 @@ def test_the_next_chunk_is_in_hand_when_the_answers_to_the_first_are_asked_for()
     assert harness.state("m1") is harness.state("m2") is TimeoutState.DISPATCHED
 
 
-def test_in_transaction_scope_one_chunk_is_in_hand_at_a_time(
+def test_in_transaction_scope_one_chunk_is_locked_at_a_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     harness, journal = DispatchHarness(SCOPE), list[str]()

@@ -265,14 +265,14 @@ def test_an_order_to_clear_is_refused_with_a_sentence() -> None:
         harness.take(order)
 
 
-def test_a_wish_for_a_used_id_is_refused_with_a_sentence() -> None:
+def test_a_conflict_policy_for_a_used_id_is_refused_with_a_sentence() -> None:
     harness = DispatchHarness()
 
     with pytest.raises(MessageRejected, match="does not remember which ids were used"):
         harness.take(a_delayed("m1", on_conflict="replace"))
 
 
-def test_an_order_to_look_again_wakes_the_poller() -> None:
+def test_a_wake_request_wakes_the_poller() -> None:
     harness = DispatchHarness()
 
     harness.take(wake_manager("sales.timeouts", START + SECOND, "m1").message)

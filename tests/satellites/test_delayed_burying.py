@@ -157,7 +157,9 @@ def test_a_message_that_asks_for_none_goes_to_the_error_queue(
 
 
 @MODES
-def test_the_letter_lies_there_before_the_row_is_removed(make: Make, mode: TransactionMode) -> None:
+def test_the_dead_letter_is_stored_before_the_row_is_removed(
+    make: Make, mode: TransactionMode
+) -> None:
     harness = make(mode)
     seen: list[dict[str, int]] = []
     harness.store.after["remove"] = lambda: seen.append(harness.lie_dead())
@@ -235,7 +237,9 @@ def test_while_the_dead_letter_store_is_away_it_rests_and_neighbours_are_sent_on
     assert (harness.stored, harness.transport.ids("error")) == ([], [])
 
 
-def test_in_one_transaction_a_dead_letter_store_that_is_away_undoes_the_round(make: Make) -> None:
+def test_in_one_transaction_an_unavailable_dead_letter_store_rolls_back_the_batch(
+    make: Make,
+) -> None:
     harness = make(SCOPE)
 
     with harness.graveyard.away(), pytest.raises(StorageUnavailable):

@@ -70,7 +70,7 @@ def test_in_transaction_scope_a_failed_removal_takes_the_send_back() -> None:
 
 
 @pytest.mark.behaviour(63)
-def test_in_transaction_scope_look_up_and_send_share_the_transaction() -> None:
+def test_in_transaction_scope_query_and_send_share_the_transaction() -> None:
     harness = DispatchHarness(SCOPE)
     harness.put(a_timeout())
 
@@ -85,7 +85,7 @@ def test_in_transaction_scope_look_up_and_send_share_the_transaction() -> None:
 
 
 @pytest.mark.behaviour(58, 66)
-def test_a_timeout_that_is_gone_is_a_counted_benign_outcome() -> None:
+def test_a_missing_timeout_is_a_counted_benign_outcome() -> None:
     harness = DispatchHarness()
 
     harness.order(chunk_message("token", [Key(START, "nobody")], "c1"))

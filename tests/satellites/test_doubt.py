@@ -44,7 +44,7 @@ def store(sqlite_url: str) -> Iterator[TimeoutStore]:
         yield persistence.timeouts("sales", FakeClock())
 
 
-def test_ids_that_the_dispatcher_may_have_are_not_handed_on_again_under_its_hands(
+def test_ids_that_the_dispatcher_may_have_are_not_claimed_again_meanwhile(
     store: TimeoutStore,
 ) -> None:
     store.store_many([a_timeout("m1"), a_timeout("m2")])

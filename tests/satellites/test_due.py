@@ -207,7 +207,7 @@ def test_the_error_queue_has_the_copy_before_the_row_is_removed() -> None:
 
 @BOTH
 @pytest.mark.behaviour(91)
-def test_where_the_error_queue_does_not_take_it_nothing_is_removed(mode: TransactionMode) -> None:
+def test_without_an_error_queue_each_row_stays(mode: TransactionMode) -> None:
     harness = DispatchHarness(mode)
     harness.put(a_timeout("lost", destination="nowhere"))
     del harness.transport.queues["error"]
@@ -369,7 +369,7 @@ def test_a_due_message_locked_by_another_process_is_tried_again_a_second_later()
 
 
 @pytest.mark.behaviour(36)
-def test_an_idle_look_fetches_nothing() -> None:
+def test_an_idle_poll_fetches_nothing() -> None:
     harness = DispatchHarness()
 
     assert harness.poll() is None
@@ -459,7 +459,7 @@ def test_a_hundred_thousand_rounds_leave_nothing_behind() -> None:
     assert after - before < 64 * 1024
 
 
-def test_lateness_is_told() -> None:
+def test_lateness_is_measured() -> None:
     harness = DispatchHarness()
     harness.put(a_timeout(due=START - 3 * SECOND))
 

@@ -224,7 +224,7 @@ def test_each_breaker_has_a_sentence_of_its_own(name: str, sentence: str) -> Non
 
 @pytest.mark.behaviour(70)
 @pytest.mark.parametrize("first", ["TimeoutStorageConnectivity", "TimeoutStorage"])
-def test_one_outage_of_the_storage_is_told_once_though_two_breakers_see_it(first: str) -> None:
+def test_a_storage_outage_is_reported_once_though_two_breakers_see_it(first: str) -> None:
     hooked = Hooked()
     names = sorted(["TimeoutStorageConnectivity", "TimeoutStorage"], key=lambda name: name != first)
     for name in names:

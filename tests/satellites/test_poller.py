@@ -25,7 +25,7 @@ def test_without_timeouts_nothing_is_sent_and_nothing_is_next(mode: TransactionM
 
 @pytest.mark.behaviour(26, 37)
 @pytest.mark.parametrize("mode", [RECEIVE, SCOPE])
-def test_a_later_timeout_is_not_handed_on_and_sets_the_next_poll(mode: TransactionMode) -> None:
+def test_a_later_timeout_is_not_claimed_and_sets_the_next_poll(mode: TransactionMode) -> None:
     one = Round(mode)
     one.put(1, START + 1)
 
@@ -33,7 +33,7 @@ def test_a_later_timeout_is_not_handed_on_and_sets_the_next_poll(mode: Transacti
     assert one.handed_on() == []
 
 
-def test_a_timeout_due_in_a_moment_is_handed_on_and_nothing_behind_it() -> None:
+def test_a_timeout_due_in_a_moment_is_claimed_and_a_later_timeout_is_not() -> None:
     one = Round()
     one.step.ahead = LEAD
     keys = one.put(1, START + LEAD)
@@ -47,7 +47,7 @@ def test_a_timeout_due_in_a_moment_is_handed_on_and_nothing_behind_it() -> None:
 @pytest.mark.parametrize(
     ("after", "looks_after"), [(2_999, 5_999), (3_000, 3_000), (20_000, 20_000), (60_000, 50_000)]
 )
-def test_the_next_look_is_for_the_next_that_is_due_but_not_for_each_of_many(
+def test_the_next_poll_is_for_the_next_due_timeout_but_not_for_each_of_many(
     after: Micros, looks_after: Micros
 ) -> None:
     one = Round()
@@ -71,7 +71,7 @@ def test_nothing_is_claimed_ahead_if_the_commit_sends() -> None:
 @pytest.mark.behaviour(42, 49)
 @pytest.mark.parametrize("mode", [RECEIVE, SCOPE])
 @pytest.mark.parametrize("due", [START, START - 20 * 365 * DAY])
-def test_a_due_timeout_of_any_age_is_handed_on_once(mode: TransactionMode, due: Micros) -> None:
+def test_a_due_timeout_of_any_age_is_claimed_once(mode: TransactionMode, due: Micros) -> None:
     one = Round(mode)
     keys = one.put(1, due)
 
@@ -83,7 +83,7 @@ def test_a_due_timeout_of_any_age_is_handed_on_once(mode: TransactionMode, due: 
 
 @pytest.mark.behaviour(45, 50)
 @pytest.mark.parametrize("mode", [RECEIVE, SCOPE])
-def test_more_timeouts_of_one_instant_than_a_chunk_holds_are_all_handed_on_once(
+def test_more_timeouts_of_one_instant_than_a_chunk_holds_are_each_claimed_once(
     mode: TransactionMode,
 ) -> None:
     one = Round(mode, chunk=10)
@@ -112,7 +112,7 @@ def test_in_transaction_scope_claim_and_control_message_are_one_transaction() ->
     ]
 
 
-def test_in_transaction_scope_an_idle_poll_takes_nobodys_turn_to_write() -> None:
+def test_in_transaction_scope_an_idle_poll_does_not_block_writers() -> None:
     one = Round(SCOPE)
     one.put(1, START + SECOND)
 
@@ -123,7 +123,7 @@ def test_in_transaction_scope_an_idle_poll_takes_nobodys_turn_to_write() -> None
 
 
 @pytest.mark.behaviour(51)
-def test_a_stop_ends_the_poll_after_the_chunk_in_hand() -> None:
+def test_a_stop_ends_the_poll_after_the_present_chunk() -> None:
     one = Round(chunk=1)
     keys = one.put(3 + AT_ONCE)
     one.step.stopping = lambda: one.store.calls["claim"] >= 2
@@ -151,7 +151,7 @@ def test_while_there_is_more_than_one_chunk_due_several_are_claimed_and_sent_tog
     assert one.store.calls["claim"] == 3  # the first alone, five, and the four that are left
 
 
-def test_a_poll_soon_follows_a_handed_on_timeout_since_its_dispatch_may_postpone_it() -> None:
+def test_a_poll_soon_follows_a_claim_since_its_dispatch_may_postpone_the_timeout() -> None:
     one = Round()
     one.put(1)
     assert one.poll() == START + 50_000
@@ -161,7 +161,7 @@ def test_a_poll_soon_follows_a_handed_on_timeout_since_its_dispatch_may_postpone
 
 
 @pytest.mark.behaviour(47)
-def test_two_pollers_never_hand_on_the_same_timeout() -> None:
+def test_two_pollers_never_claim_the_same_timeout() -> None:
     one, other = Round(chunk=3), Round(chunk=3)
     other.step.store = one.store
     keys = one.put(20)

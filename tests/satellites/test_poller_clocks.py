@@ -63,7 +63,7 @@ def test_the_watchdog_forces_no_poll_while_they_come_as_they_should(loop: Loop) 
     ("offset", "warned", "critical"),
     [(0.2, False, 0), (5, True, 0), (300, False, 1), (-300, False, 1)],
 )
-def test_the_clocks_offset_is_measured_and_told(
+def test_the_clocks_offset_is_measured_and_reported(
     caplog: pytest.LogCaptureFixture, offset: float, warned: bool, critical: int
 ) -> None:
     loop = Loop(offset=round(offset * SECOND))
@@ -76,7 +76,7 @@ def test_the_clocks_offset_is_measured_and_told(
 
 
 @pytest.mark.behaviour(55)
-def test_an_offset_that_another_answer_told_is_not_asked_for_again() -> None:
+def test_an_offset_known_from_another_answer_is_not_queried_again() -> None:
     loop = Loop(offset=0)
 
     loop.poller.measure_offset(lambda: 5 * SECOND)

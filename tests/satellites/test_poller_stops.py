@@ -79,7 +79,7 @@ def test_a_stop_and_a_poll_that_ends_do_not_wait_for_each_other(loop: Loop) -> N
     over.set()
 
 
-def test_wakes_from_all_sides_and_stops_never_hold_each_other_up() -> None:
+def test_concurrent_wakes_and_stops_never_block_each_other() -> None:
     # Short polls end while APScheduler still submits them, with its lock in hand.
     loop = Loop()
     over = threading.Event()

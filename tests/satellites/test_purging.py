@@ -66,7 +66,7 @@ class House:
         return len(self.rests) >= self.stops_after
 
 
-def test_a_round_removes_all_that_is_old() -> None:
+def test_a_purge_removes_all_old_rows() -> None:
     house = House(old=100_500)
 
     house.run()
@@ -109,7 +109,7 @@ def test_removals_keep_up_with_rows_that_age_faster_than_the_gentle_pace() -> No
     assert max(house.rests) == pytest.approx(3 * TOOK)
 
 
-def test_the_lag_is_told_while_rows_are_removed() -> None:
+def test_the_lag_is_measured_while_rows_are_removed() -> None:
     house = House(old=50_000_000, arriving=10)
     house.run()
 
@@ -119,7 +119,7 @@ def test_the_lag_is_told_while_rows_are_removed() -> None:
     assert told > 4_000_000
 
 
-def test_a_round_ends_when_the_next_heartbeat_is_due() -> None:
+def test_a_purge_ends_when_the_next_heartbeat_is_due() -> None:
     house = House(old=10**9)
 
     house.run(75)
@@ -127,7 +127,7 @@ def test_a_round_ends_when_the_next_heartbeat_is_due() -> None:
     assert 75 <= house.clock.monotonic() - house.store._since < 76
 
 
-def test_the_next_round_goes_on_at_once_where_rows_were_removed() -> None:
+def test_the_next_purge_follows_at_once_if_rows_were_removed() -> None:
     house = House(old=10**9)
     house.run(1)
     calls = house.store.calls["purge"]
@@ -137,7 +137,7 @@ def test_the_next_round_goes_on_at_once_where_rows_were_removed() -> None:
     assert house.store.calls["purge"] > calls
 
 
-def test_a_round_that_finds_nothing_old_is_the_last_for_half_an_hour() -> None:
+def test_a_purge_that_finds_nothing_old_is_the_last_for_half_an_hour() -> None:
     house = House()
     house.run()
     house.clock.advance(UNPURGED - 1)
@@ -149,7 +149,7 @@ def test_a_round_that_finds_nothing_old_is_the_last_for_half_an_hour() -> None:
     assert house.store.calls["purge"] == 2
 
 
-def test_an_outage_does_not_put_the_next_look_off() -> None:
+def test_an_outage_does_not_postpone_the_next_purge() -> None:
     house = House(old=1)
     house.store.fail("purge", StorageUnavailable("away"))
     with pytest.raises(StorageUnavailable):
@@ -160,7 +160,7 @@ def test_an_outage_does_not_put_the_next_look_off() -> None:
     assert house.store.left == 0
 
 
-def test_a_round_ends_when_it_is_told_to_stop() -> None:
+def test_a_purge_ends_at_a_stop_request() -> None:
     house = House(old=10**9)
     house.stops_after = 3
 

@@ -35,7 +35,7 @@ def test_a_failing_send_releases_the_claim(answer: SendResult | Exception) -> No
 
 
 @pytest.mark.behaviour(43)
-def test_after_a_failing_send_the_chunks_before_it_are_not_handed_on_again() -> None:
+def test_after_a_failing_send_the_earlier_chunks_are_not_claimed_again() -> None:
     one = Round(chunk=2)
     keys = one.put(6)
     one.transport.script(CONTROL, SendResult.CONFIRMED, SendResult.UNKNOWN)

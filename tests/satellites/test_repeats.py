@@ -40,7 +40,7 @@ def rejected(counter: Counter, *messages: Message) -> list[tuple[Received, Messa
 
 
 @pytest.mark.parametrize("mode", [TransactionMode.RECEIVE_ONLY, SCOPE])
-def test_a_duplicate_is_counted_and_told(
+def test_a_duplicate_is_counted_and_logged(
     mode: TransactionMode, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "timeoutmgr")
@@ -59,7 +59,7 @@ def test_a_duplicate_is_counted_and_told(
     )
 
 
-def test_a_repeat_is_not_told_if_the_transaction_is_rolled_back() -> None:
+def test_a_repeat_is_not_logged_if_the_transaction_is_rolled_back() -> None:
     counter = Counter(SCOPE)
     counter.take(a_delayed("m1", LATER))
     counter.store.fail("now", StorageUnavailable("away"))  # asked after the message is stored
@@ -110,7 +110,7 @@ def test_a_replacement_says_when_it_was_sent() -> None:
         Counter().take(a_delayed("m1", LATER, on_conflict="replace"))
 
 
-def test_an_unknown_wish_for_a_conflict_is_rejected() -> None:
+def test_an_unknown_conflict_policy_is_rejected() -> None:
     with pytest.raises(MessageRejected, match="keep, replace, error"):
         Counter().take(a_delayed("m1", LATER, on_conflict="maybe"))
 
@@ -148,7 +148,7 @@ def test_two_given_due_times_under_one_id_are_a_conflict() -> None:
     assert counter.telemetry.snapshot()["duplicates"] == 2
 
 
-def test_a_cancelled_message_that_arrives_is_told() -> None:
+def test_a_cancelled_message_that_arrives_is_logged() -> None:
     counter = Counter()
     assert counter.store.cancel(timeout_id("sales", "m1")) is CancelResult.WILL_BE_CANCELLED
 

@@ -79,7 +79,7 @@ def test_a_timeout_is_stored_with_all_that_it_came_with() -> None:
 
 
 @pytest.mark.behaviour(20)
-def test_the_routing_headers_are_taken_off_and_deliver_at_is_kept() -> None:
+def test_the_routing_headers_are_removed_and_deliver_at_is_kept() -> None:
     stored = read_timeout(a_delayed("m1", LATER), "sales", Limits(), START)
 
     assert headers.EXPIRE not in stored.message.headers

@@ -61,7 +61,7 @@ def refuse_to_send(
 
 
 @pytest.mark.behaviour(64)
-def test_a_copy_that_the_error_queue_may_have_taken_leaves_a_mark() -> None:
+def test_a_copy_that_the_error_queue_may_have_accepted_sets_maybe_sent() -> None:
     harness = DispatchHarness()
     harness.put(a_timeout("m1", destination="nobody's"))
     harness.transport.script("error", SendResult.UNKNOWN)
@@ -115,7 +115,7 @@ def test_the_error_queue_takes_the_message_before_the_row_is_closed() -> None:
 
 @pytest.mark.behaviour(91)
 @pytest.mark.parametrize("answer", [SendResult.UNKNOWN, SendResult.REFUSED, SendResult.UNROUTABLE])
-def test_a_timeout_stays_while_the_error_queue_does_not_take_it(answer: SendResult) -> None:
+def test_a_timeout_stays_without_a_confirmed_copy_in_the_error_queue(answer: SendResult) -> None:
     harness = DispatchHarness()
     harness.put(a_timeout(destination="nowhere"))
     harness.transport.script("error", *[answer] * 5)

@@ -90,7 +90,7 @@ def test_a_message_that_left_its_level_early_is_never_sent_on() -> None:
 
 
 @pytest.mark.parametrize("key", ["", "billing", "1.0.billing"])
-def test_a_key_that_names_no_destination_is_told(key: str) -> None:
+def test_a_key_that_names_no_destination_is_logged(key: str) -> None:
     bench = Bench()
 
     bench.settle(out_of_the_levels(a_message("m1"), key=key))

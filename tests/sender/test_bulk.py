@@ -80,7 +80,7 @@ def test_none_at_all_is_fine(bulk: Bulk) -> None:
     assert (bulk.send(orders(0)), bulk.told) == (0, [])
 
 
-def test_a_bulk_is_drawn_and_told_of_window_by_window(bulk: Bulk) -> None:
+def test_a_bulk_is_drawn_and_reported_window_by_window(bulk: Bulk) -> None:
     drawn_when_told: list[int] = []
     drawn = 0
 

@@ -96,7 +96,7 @@ def test_an_error_about_a_missing_destination_reports_the_messages_sent_before(b
     assert unsent(error) == ids(BURST, BURST + 1, BURST + 2)
 
 
-def test_of_a_window_whose_end_is_not_taken_the_answers_to_its_beginning_count(bulk: Bulk) -> None:
+def test_a_window_with_an_unsent_end_counts_the_answers_to_its_beginning(bulk: Bulk) -> None:
     doubt = SendResult.UNKNOWN
     bulk.transport.script(QUEUE, *[SendResult.CONFIRMED] * BURST, doubt, SendResult.CONFIRMED)
 
@@ -127,7 +127,7 @@ def test_a_wrong_message_is_the_cause_where_the_broker_is_away_too(bulk: Bulk) -
     assert (error.sent, unsent(error)) == (0, ["m0", None])
 
 
-def test_an_error_of_the_iterable_is_the_cause_where_some_are_not_taken(bulk: Bulk) -> None:
+def test_an_error_of_the_iterable_is_the_cause_if_messages_remain_unsent(bulk: Bulk) -> None:
     bulk.transport.script(QUEUE, SendResult.UNKNOWN)
 
     def broken() -> Iterator[ToSend]:

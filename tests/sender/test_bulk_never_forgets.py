@@ -36,7 +36,7 @@ def noted(messages: Iterable[ToSend], drawn: list[str | None]) -> Iterator[ToSen
     answers=st.lists(st.sampled_from(ANSWERS), max_size=300),
     away=st.sets(st.integers(0, 20), max_size=5),
 )
-def test_each_message_that_is_drawn_is_told_of_or_comes_back_in_order(
+def test_each_drawn_message_is_reported_or_comes_back_in_order(
     starts: bool, count: int, answers: list[SendResult], away: set[int]
 ) -> None:
     bulk = Bulk(starts=starts)

@@ -79,14 +79,14 @@ def test_an_instant_is_written_as_given(composer: Composer) -> None:
 
 
 @pytest.mark.behaviour(10)
-def test_the_sender_is_told_the_instant_that_it_gave(composer: Composer) -> None:
+def test_send_returns_the_given_instant(composer: Composer) -> None:
     given = datetime(2031, 1, 2, 3, 4, 5, 6, UTC)
 
     assert composer.compose("billing", "Bill", {}, SendOptions(deliver_at=given)).sent.due == given
 
 
 @pytest.mark.behaviour(10)
-def test_the_sender_is_told_id_and_due_of_a_delayed_message(composer: Composer) -> None:
+def test_send_returns_id_and_due_of_a_delayed_message(composer: Composer) -> None:
     sent = composer.compose("billing", "Bill", {}, SendOptions(delay=60, message_id="m9")).sent
 
     assert sent.id == timeout_id("sales", "m9")
@@ -218,7 +218,7 @@ def test_a_message_accepted_by_the_sender_is_accepted_by_the_manager_too() -> No
     assert isinstance(stored, Timeout)
 
 
-def test_the_id_told_to_the_sender_is_the_id_that_is_stored(composer: Composer) -> None:
+def test_the_id_returned_to_the_sender_is_the_stored_id(composer: Composer) -> None:
     composed = composer.compose("billing", "Bill", {}, SendOptions(delay=60))
 
     stored = read_timeout(composed.outgoing.message, "sales", Limits(), START)
@@ -260,7 +260,7 @@ def test_only_a_given_due_time_is_marked_as_given(composer: Composer) -> None:
     assert headers.DELIVER_AT_GIVEN not in headers_of(composer, delay=7)
 
 
-def test_an_unknown_wish_for_a_used_id_is_refused_at_the_door(composer: Composer) -> None:
+def test_an_unknown_conflict_policy_is_refused_by_the_sender(composer: Composer) -> None:
     with pytest.raises(InvalidMessage, match="keep, replace, error, got 'maybe'"):
         headers_of(composer, delay=7, on_conflict="maybe")
 

@@ -100,7 +100,7 @@ def test_a_closed_pool_stays_usable(transport: FakeTransport) -> None:
         (SendResult.UNKNOWN, DeliveryUnknown),
     ],
 )
-def test_a_message_that_was_not_taken_raises(
+def test_an_unconfirmed_message_raises(
     transport: FakeTransport, sender: Sender, result: SendResult, error: type[Exception]
 ) -> None:
     transport.script("billing", result)

@@ -17,7 +17,7 @@ MUTANTS = (
         file=_STEP,
         before="        if answer is SendResult.CONFIRMED:\n",
         after="        if answer:\n",
-        tests=(f"{_DUE_TESTS}::test_where_the_error_queue_does_not_take_it_nothing_is_removed",),
+        tests=(f"{_DUE_TESTS}::test_without_an_error_queue_each_row_stays",),
     ),
     Mutant(
         name="an outage costs an attempt",

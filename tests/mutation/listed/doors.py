@@ -89,7 +89,7 @@ MUTANTS = (
         10,
         _COMPOSER,
         ("due=from_micros(due),", "due=from_micros(begin),"),
-        f"{_COMPOSER_TESTS}::test_the_sender_is_told_id_and_due_of_a_delayed_message",
+        f"{_COMPOSER_TESTS}::test_send_returns_id_and_due_of_a_delayed_message",
         name="the sender is told another due time",
     ),
     breaks(
@@ -163,7 +163,7 @@ MUTANTS = (
         20,
         _STORING,
         ("        del kept[name]\n", "        pass\n"),
-        f"{_STORING_TESTS}::test_the_routing_headers_are_taken_off_and_deliver_at_is_kept",
+        f"{_STORING_TESTS}::test_the_routing_headers_are_removed_and_deliver_at_is_kept",
         name="routing headers are delivered",
     ),
     breaks(

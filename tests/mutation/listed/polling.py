@@ -82,7 +82,7 @@ MUTANTS = (
             "        while not self.stopping():\n            chunk",
             "        while True:\n            chunk",
         ),
-        "tests/satellites/test_poller.py::test_a_stop_ends_the_poll_after_the_chunk_in_hand",
+        "tests/satellites/test_poller.py::test_a_stop_ends_the_poll_after_the_present_chunk",
         name="a poll goes on after a stop",
     ),
     breaks(
@@ -247,7 +247,7 @@ MUTANTS = (
         139,
         _POLLER,
         ('"clock_offset_seconds", seconds)', '"clock_offset_seconds", offset)'),
-        "tests/satellites/test_poller_clocks.py::test_the_clocks_offset_is_measured_and_told",
+        "tests/satellites/test_poller_clocks.py::test_the_clocks_offset_is_measured_and_reported",
         name="the offset of the clocks is exported in microseconds",
     ),
 )

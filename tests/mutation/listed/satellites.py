@@ -85,7 +85,7 @@ MUTANTS = (
         after="OverlappedDispatch(overlaps=True)",
         tests=(
             "tests/satellites/test_chunks_in_hand.py::"
-            "test_in_transaction_scope_one_chunk_is_in_hand_at_a_time",
+            "test_in_transaction_scope_one_chunk_is_locked_at_a_time",
         ),
     ),
     Mutant(
@@ -148,7 +148,7 @@ MUTANTS = (
         after="        if answer is not SendResult.UNKNOWN:\n",
         tests=(
             "tests/satellites/test_undeliverable.py::"
-            "test_a_timeout_stays_while_the_error_queue_does_not_take_it",
+            "test_a_timeout_stays_without_a_confirmed_copy_in_the_error_queue",
         ),
     ),
     Mutant(
@@ -224,7 +224,7 @@ return Message(
         after="{token: False for",
         tests=(
             "tests/satellites/test_doubt.py::"
-            "test_ids_that_the_dispatcher_may_have_are_not_handed_on_again_under_its_hands",
+            "test_ids_that_the_dispatcher_may_have_are_not_claimed_again_meanwhile",
         ),
     ),
     Mutant(
