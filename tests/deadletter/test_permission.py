@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.clock import FakeClock
-from tests.support.graveyard import Graveyard, an_asking
+from tests.support.dead_letter_node import Graveyard, an_asking
 from timeoutmgr.deadletter.service import DeadLetterService
 from timeoutmgr.errors import MessageRejected
 from timeoutmgr.message.message import Message

@@ -7,7 +7,7 @@ from tests.mutation.mutant import Mutant
 _DUE = "satellites/delayed_store/adapter.py"
 _STEP = "satellites/delivery/dispatch.py"
 _DUE_TESTS = "tests/satellites/test_due.py"
-_BURYING_TESTS = "tests/satellites/test_delayed_burying.py"
+_BURYING_TESTS = "tests/satellites/test_delayed_dead_letters.py"
 
 MUTANTS = (
     Mutant(

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.clock import FakeClock
-from tests.support.graveyard import Graveyard, an_asking
+from tests.support.dead_letter_node import Graveyard, an_asking
 from tests.support.makers import a_received, a_timeout
 from tests.support.ports import FakeReceiver, FakeTransport
 from tests.support.store import ScriptedStore

@@ -11,8 +11,8 @@ import pytest
 from sqlalchemy import select
 
 from tests.support.clock import START, FakeClock
+from tests.support.dead_letter_node import Graveyard, an_asking
 from tests.support.delayed import BatchStore
-from tests.support.graveyard import Graveyard, an_asking
 from tests.support.makers import SECOND, a_breaker, a_received, a_timeout
 from tests.support.ports import FakeReceiver, FakeTransport
 from timeoutmgr.contracts import SendResult, Timeout, TransactionMode
