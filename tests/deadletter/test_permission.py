@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.clock import FakeClock
-from tests.support.dead_letter_node import Graveyard, an_asking
+from tests.support.dead_letter_node import DeadLetterNode, an_asking
 from timeoutmgr.deadletter.service import DeadLetterService
 from timeoutmgr.errors import MessageRejected
 from timeoutmgr.message.message import Message
@@ -19,10 +19,10 @@ from timeoutmgr.message.validation import Limits
 @pytest.fixture
 def service(tmp_path: Path) -> Iterator[DeadLetterService]:
     """The service of node n1, whose endpoint sends to billing and itself alone."""
-    graveyard = Graveyard(f"sqlite:///{tmp_path / 'letters.db'}", FakeClock())
+    node = DeadLetterNode(f"sqlite:///{tmp_path / 'letters.db'}", FakeClock())
     limits = Limits(allowed_destinations=("billing",)).of_endpoint("sales", "error")
-    yield replace(graveyard.service, limits=limits)
-    graveyard.close()
+    yield replace(node.service, limits=limits)
+    node.close()
 
 
 def of_source(queue: str) -> Message:
@@ -44,8 +44,8 @@ def test_a_source_that_may_not_be_sent_to_is_not_acknowledged(
 
 def test_an_allowed_source_is_acknowledged(service: DeadLetterService) -> None:
     [final] = service.received(of_source("billing"), "sales")
-    burial = service.dead_letter(of_source("billing"), MessageRejected("no"), queue="sales")
+    request = service.dead_letter(of_source("billing"), MessageRejected("no"), queue="sales")
 
-    assert burial is not None
-    [needed] = burial.needed
+    assert request is not None
+    [needed] = request.needed
     assert final.destination == needed.destination == "billing.Acknowledgements"

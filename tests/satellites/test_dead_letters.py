@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.clock import FakeClock
-from tests.support.dead_letter_node import Graveyard, an_asking
+from tests.support.dead_letter_node import DeadLetterNode, an_asking
 from tests.support.makers import a_received, a_timeout
 from tests.support.ports import FakeReceiver, FakeTransport
 from tests.support.store import ScriptedStore
@@ -30,14 +30,14 @@ class DispatchHarness:
         self.clock = FakeClock()
         self.store = ScriptedStore(self.clock)
         self.transport = FakeTransport("billing")
-        self.graveyard = Graveyard(url, self.clock, quotas)
+        self.node = DeadLetterNode(url, self.clock, quotas)
         self.step = DispatchTimeouts(
             store=self.store,
             error_queue="error",
             limits=Limits(),
             clock=self.clock,
             telemetry=Counters(),
-            policy=DeadLetterForwarding(self.graveyard.service),
+            policy=DeadLetterForwarding(self.node.service),
         )
 
     def put(self, message_id: str, destination: str, **given: str) -> None:
@@ -51,7 +51,7 @@ class DispatchHarness:
             self.step([a_received(chunk_message(chunk.token, chunk.keys, "c1"))], work)
 
     def dead(self) -> list[StoredCopy]:
-        return self.graveyard.dead()
+        return self.node.dead()
 
     def state(self, message_id: str) -> TimeoutState | None:
         found = self.store.find(a_timeout(message_id).id)
@@ -62,7 +62,7 @@ class DispatchHarness:
 def harness(sqlite_url: str) -> Iterator[DispatchHarness]:
     made = DispatchHarness(sqlite_url, Quotas())
     yield made
-    made.graveyard.close()
+    made.node.close()
 
 
 def test_a_message_refused_five_times_by_its_queue_was_over_the_quota(
@@ -120,7 +120,7 @@ def test_while_the_dead_letter_store_is_away_it_stays_and_neighbours_are_sent_on
 ) -> None:
     harness.put("m1", "nowhere")
     harness.put("m2", "billing")
-    with harness.graveyard.away():
+    with harness.node.away():
         harness.order_due()
 
         assert harness.transport.ids("billing") == ["m2"]
@@ -142,7 +142,7 @@ def test_a_full_node_delays_only_timeouts_that_become_dead_letters(sqlite_url: s
     assert harness.transport.ids("billing") == ["m2"]
     assert harness.state("m1") is TimeoutState.PENDING
     assert harness.transport.ids("error") == []
-    harness.graveyard.close()
+    harness.node.close()
 
 
 def test_the_hop_is_counted_on_the_delivered_message(harness: DispatchHarness) -> None:

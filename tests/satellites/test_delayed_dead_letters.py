@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import select
 
 from tests.support.clock import START, FakeClock
-from tests.support.dead_letter_node import Graveyard, an_asking
+from tests.support.dead_letter_node import DeadLetterNode, an_asking
 from tests.support.delayed import BatchStore
 from tests.support.makers import SECOND, a_breaker, a_received, a_timeout
 from tests.support.ports import FakeReceiver, FakeTransport
@@ -43,7 +43,7 @@ class DispatchHarness:
         self.transport = FakeTransport("billing")
         self.telemetry = Counters()
         self.mode = mode
-        self.graveyard = Graveyard(url, self.clock, quotas)
+        self.node = DeadLetterNode(url, self.clock, quotas)
         batches = Batches(self.store, self.clock, 10)
         self.due = DispatchDue(
             batches=batches,
@@ -59,7 +59,7 @@ class DispatchHarness:
                 "recovery", per_second=1, on_trigger=lambda _error: None, clock=self.clock
             ),
             fetch_lock=threading.Lock(),
-            policy=DeadLetterForwarding(self.graveyard.service),
+            policy=DeadLetterForwarding(self.node.service),
         )
         self.arriving = StoreDelayed(
             batches=batches,
@@ -71,7 +71,7 @@ class DispatchHarness:
             telemetry=self.telemetry,
             ready=lambda: None,
             wake=lambda _due: None,
-            policy=DeadLetterForwarding(self.graveyard.service),
+            policy=DeadLetterForwarding(self.node.service),
         )
 
     def dispatch(self, *timeouts: Timeout) -> None:
@@ -93,7 +93,7 @@ class DispatchHarness:
             self.arriving([a_received(one.message) for one in routed], work)
 
     def lie_dead(self, box: NodeQueue = NodeQueue.DEADLETTER) -> dict[str, int]:
-        return {one.message.id: one.message_class for one in self.graveyard.dead(box)}
+        return {one.message.id: one.message_class for one in self.node.dead(box)}
 
     @property
     def stored(self) -> list[str]:
@@ -118,7 +118,7 @@ def make(tmp_path: Path) -> Iterator[Make]:
     yield harness
 
     for one in made:
-        one.graveyard.close()
+        one.node.close()
 
 
 WAYS = pytest.mark.parametrize("way", [DispatchHarness.dispatch, DispatchHarness.arrive])
@@ -183,7 +183,7 @@ def test_a_message_refused_by_its_queue_becomes_a_dead_letter_after_all_attempts
         harness.clock.advance(60)
         harness.dispatch()
 
-    [letter] = harness.graveyard.dead()
+    [letter] = harness.node.dead()
     assert (letter.message_class, letter.attempts) == (
         MessageClass.NACK_Q_EXCEED_QUOTA,
         1 + retries,
@@ -223,7 +223,7 @@ def test_while_the_dead_letter_store_is_away_it_rests_and_neighbours_are_sent_on
     make: Make,
 ) -> None:
     harness = make()
-    with harness.graveyard.away():
+    with harness.node.away():
         harness.dispatch(an_asking("lost", "nowhere"), an_asking("fine", "billing"))
 
         assert harness.stored == ["lost"]
@@ -242,7 +242,7 @@ def test_in_one_transaction_an_unavailable_dead_letter_store_rolls_back_the_batc
 ) -> None:
     harness = make(SCOPE)
 
-    with harness.graveyard.away(), pytest.raises(StorageUnavailable):
+    with harness.node.away(), pytest.raises(StorageUnavailable):
         harness.dispatch(an_asking("lost", "nowhere"), an_asking("fine", "billing"))
 
     assert sorted(harness.stored) == ["fine", "lost"]
@@ -282,16 +282,16 @@ def test_a_kept_message_has_arrived_where_it_is_finally_for(
     harness = make(mode)
     kept = {"transactional": "True", "source_node": "n1", "source_queue": "sales"}
     fine, lost = an_asking("fine", "billing", **kept), an_asking("lost", "nowhere", **kept)
-    manager = harness.graveyard.manager
+    manager = harness.node.manager
     for one in (fine, lost):
         sent = to_delayed_store(Outgoing(one.destination, one.message), one.due, "sales.timeouts")
-        harness.graveyard.service.before_sending([sent])
+        harness.node.service.before_sending([sent])
 
     way(harness, fine, lost)
 
     assert harness.lie_dead(NodeQueue.DEADXACT) == {"lost": MessageClass.NACK_BAD_DST_Q}
     awaiting = manager.store.tables.awaiting.c
-    with harness.graveyard.database.read() as connection:
+    with harness.node.database.read() as connection:
         rows = connection.execute(select(awaiting.destination, awaiting["class"])).all()
     assert [tuple(row) for row in rows] == [("billing", MessageClass.ACK_REACH_QUEUE)]
 
@@ -319,7 +319,7 @@ def test_a_message_kept_by_a_former_installation_of_its_source_becomes_a_dead_le
 
 
 def test_a_transactional_message_says_which_installation_keeps_it(make: Make) -> None:
-    harness = make().graveyard.service
+    harness = make().node.service
 
     kept = harness.delivery_headers(DeliveryOptions(transactional=True), {}, "billing")
     plain = harness.delivery_headers(None, {}, "billing")

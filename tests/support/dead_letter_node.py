@@ -1,4 +1,4 @@
-"""A node's dead-letter queues in one file, and the service that a step hands its dead to."""
+"""A node's dead-letter queues in one database file, and the service that stores dead letters."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from timeoutmgr.message.validation import Limits
 from timeoutmgr.telemetry import Counters
 
 
-class Graveyard:
+class DeadLetterNode:
     """Node ``n1`` in a database of its own, which no simulated transaction spans."""
 
     def __init__(self, url: str, clock: Clock, quotas: Quotas | None = None) -> None:
         self.database: Final = Database(url)
-        letters = DeadLetterStore(self.database, clock=clock)
-        letters.install()
-        letters.add_node("n1", "g1")
-        self.manager: Final = QueueManager(store=letters, node="n1", quotas=quotas or Quotas())
+        store = DeadLetterStore(self.database, clock=clock)
+        store.install()
+        store.add_node("n1", "g1")
+        self.manager: Final = QueueManager(store=store, node="n1", quotas=quotas or Quotas())
         self.service: Final = DeadLetterService(
             manager=self.manager,
             endpoint="sales",
@@ -40,12 +40,12 @@ class Graveyard:
         )
 
     def dead(self, box: NodeQueue = NodeQueue.DEADLETTER) -> list[StoredCopy]:
-        """Return the letters that lie there."""
+        """Return the stored dead letters."""
         return StoredCopyQueue(self.manager, box).peek()
 
     @contextmanager
     def away(self) -> Iterator[None]:
-        """Take the table of the letters away meanwhile."""
+        """Rename the table of dead letters meanwhile, so that the store is unavailable."""
         with self.database.begin() as connection:
             connection.exec_driver_sql("ALTER TABLE timeoutmgr_dead_letters RENAME TO away")
         yield
@@ -53,7 +53,7 @@ class Graveyard:
             connection.exec_driver_sql("ALTER TABLE away RENAME TO timeoutmgr_dead_letters")
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the connections to the file."""
         self.database.dispose()
 
 

@@ -7,7 +7,7 @@ from tests.mutation.mutant import Mutant
 _DUE = "satellites/delayed_store/adapter.py"
 _STEP = "satellites/delivery/dispatch.py"
 _DUE_TESTS = "tests/satellites/test_due.py"
-_BURYING_TESTS = "tests/satellites/test_delayed_dead_letters.py"
+_DEAD_LETTER_TESTS = "tests/satellites/test_delayed_dead_letters.py"
 
 MUTANTS = (
     Mutant(
@@ -88,7 +88,7 @@ MUTANTS = (
 """,
         after="            settled=[*settlement.settled, *settlement.postponed],\n",
         tests=(
-            f"{_BURYING_TESTS}::"
+            f"{_DEAD_LETTER_TESTS}::"
             "test_while_the_dead_letter_store_is_away_it_rests_and_neighbours_are_sent_once",
         ),
     ),
@@ -99,7 +99,7 @@ MUTANTS = (
         before="work.scope is not None and not isinstance(error, NodeFull)",
         after="work.scope is not None",
         tests=(
-            f"{_BURYING_TESTS}::test_a_full_node_delays_only_messages_that_become_dead_letters",
+            f"{_DEAD_LETTER_TESTS}::test_a_full_node_delays_only_messages_that_become_dead_letters",
         ),
     ),
     Mutant(
@@ -108,6 +108,6 @@ MUTANTS = (
         file="timeoutmgr/message/routes.py",
         before="    return named or outgoing.destination\n",
         after="    return outgoing.destination\n",
-        tests=(f"{_BURYING_TESTS}::test_a_kept_message_has_arrived_where_it_is_finally_for",),
+        tests=(f"{_DEAD_LETTER_TESTS}::test_a_kept_message_has_arrived_where_it_is_finally_for",),
     ),
 )
