@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.cli.programs import Folder
-from tests.deadletter.making import a_letter
+from tests.deadletter.making import a_stored_copy
 from tests.support.makers import a_message
 from timeoutmgr.cli.deadletters.selection import CopySelection
 from timeoutmgr.contracts import TransportSession
@@ -69,9 +69,11 @@ def shop(folder: Folder) -> Iterator[Shop]:
 
 def test_dead_letters_are_listed_and_selected_by_class_and_reason(shop: Shop) -> None:
     for number in range(3):
-        shop.manager.place(a_letter(f"m{number}", "billing", kept=OLD + number, reason="no queue"))
+        shop.manager.place(
+            a_stored_copy(f"m{number}", "billing", kept=OLD + number, reason="no queue")
+        )
     purged = MessageClass.NACK_Q_PURGED
-    shop.manager.place(a_letter("m3", "shipping", message_class=purged, transactional=True))
+    shop.manager.place(a_stored_copy("m3", "shipping", message_class=purged, transactional=True))
 
     both = shop.folder.run("--json", "deadletters", "list").json()
     _, text = shop.dead("list")
@@ -94,7 +96,7 @@ def test_dead_letters_are_listed_and_selected_by_class_and_reason(shop: Shop) ->
     "name", ["deadxact", "DIRECT=OS:n1\\SYSTEM$;DEADXACT", ".\\XactDeadletter$", "MACHINE"]
 )
 def test_a_command_accepts_each_spelling_of_a_queue(shop: Shop, name: str) -> None:
-    shop.manager.place(a_letter("m1", transactional=True))
+    shop.manager.place(a_stored_copy("m1", transactional=True))
     if name == "MACHINE":
         name = f"MACHINE={shop.manager.store.guid_of('n1')};DEADXACT"
 
@@ -112,8 +114,8 @@ def test_a_wrong_queue_name_is_a_usage_error_that_shows_the_mistake(shop: Shop) 
 
 
 def test_a_dead_letter_is_shown_whole(shop: Shop) -> None:
-    shop.manager.place(a_letter("m1", body="größe\x1b[2J".encode(), reason="because"))
-    shop.manager.place(a_letter("m2", body=b"\xff"))
+    shop.manager.place(a_stored_copy("m1", body="größe\x1b[2J".encode(), reason="because"))
+    shop.manager.place(a_stored_copy("m2", body=b"\xff"))
 
     shown = shop.folder.run("--json", "deadletters", "show", "m1", "--body").json()
     code, text = shop.dead("show", "m1", "--body")
@@ -135,7 +137,7 @@ def test_a_retried_dead_letter_keeps_its_id_and_leaves_the_queue(
 ) -> None:
     queue = ["--queue", "deadxact"] if transactional else []
     for number, destination in enumerate(("there", "nowhere")):
-        dead_letter = a_letter(f"m{number}", destination, transactional=transactional)
+        dead_letter = a_stored_copy(f"m{number}", destination, transactional=transactional)
         shop.manager.place(dead_letter)
     shop.session.create_queues(["there"])
 
@@ -163,18 +165,18 @@ def test_dead_letters_are_read_page_by_page_without_later_arrivals(
     monkeypatch.setattr("timeoutmgr.deadletter.queues.AT_ONCE", 1)
     queue = StoredCopyQueue(shop.manager, NodeQueue.DEADLETTER)
     for number in range(3):
-        shop.manager.place(a_letter(f"m{number}", kept=OLD + number))
+        shop.manager.place(a_stored_copy(f"m{number}", kept=OLD + number))
     letters = CopySelection().copies(queue, None)
 
     first = next(letters)
-    shop.manager.place(a_letter("m0", kept=OLD + 3))  # retried, and dead again
+    shop.manager.place(a_stored_copy("m0", kept=OLD + 3))  # retried, and dead again
     queue.delete(queue.peek(StoredCopyFilter(message_id="m1")))
 
     assert [first.message.id, *(dead_letter.message.id for dead_letter in letters)] == ["m0", "m2"]
 
 
 def test_an_export_that_cannot_begin_leaves_the_last_export_unchanged(shop: Shop) -> None:
-    shop.manager.place(a_letter("m1"))
+    shop.manager.place(a_stored_copy("m1"))
     shop.dead("export", "--output", "dead.jsonl")
     (shop.folder.path / "timeoutmgr.db").rename(shop.folder.path / "elsewhere.db")
 
@@ -187,7 +189,7 @@ def test_an_export_that_cannot_begin_leaves_the_last_export_unchanged(shop: Shop
 def test_a_dead_letter_that_cannot_be_sent_does_not_block_other_dead_letters(shop: Shop) -> None:
     shop.session.create_queues(["there"])
     for name in ("", "m1"):
-        shop.manager.place(a_letter(name, "there"))
+        shop.manager.place(a_stored_copy(name, "there"))
 
     done = shop.folder.run("--json", "deadletters", "retry", "--all")
 
@@ -197,7 +199,7 @@ def test_a_dead_letter_that_cannot_be_sent_does_not_block_other_dead_letters(sho
 
 
 def test_a_change_without_a_selection_is_refused(shop: Shop) -> None:
-    shop.manager.place(a_letter("m1"))
+    shop.manager.place(a_stored_copy("m1"))
 
     for command in ("retry", "delete"):
         assert shop.dead(command)[0] == 2
@@ -207,8 +209,8 @@ def test_a_change_without_a_selection_is_refused(shop: Shop) -> None:
 
 
 def test_selected_dead_letters_are_deleted_after_a_dry_run(shop: Shop) -> None:
-    shop.manager.place(a_letter("old", kept=OLD))
-    shop.manager.place(a_letter("new"))
+    shop.manager.place(a_stored_copy("old", kept=OLD))
+    shop.manager.place(a_stored_copy("new"))
 
     looked = shop.folder.run(
         "--json", "deadletters", "delete", "--older-than", "30d", "--dry-run"
@@ -224,7 +226,7 @@ def test_selected_dead_letters_are_deleted_after_a_dry_run(shop: Shop) -> None:
 
 def test_exported_dead_letters_are_json_lines_and_stay_stored(shop: Shop) -> None:
     for number in range(3):
-        shop.manager.place(a_letter(f"m{number}", body=bytes([number])))
+        shop.manager.place(a_stored_copy(f"m{number}", body=bytes([number])))
 
     code, text = shop.dead("export", "--limit", "2")
     shop.dead("export", "--output", "dead.jsonl")
@@ -258,7 +260,7 @@ def test_a_queue_that_is_purged_leaves_dead_letters(shop: Shop) -> None:
 
 
 def test_journals_are_listed_and_deleted(shop: Shop) -> None:
-    copy = a_letter("m1", "billing", journal=JournalLevel.JOURNAL, message_class=0x4000)
+    copy = a_stored_copy("m1", "billing", journal=JournalLevel.JOURNAL, message_class=0x4000)
     shop.manager.journal(copy, target=False)
     shop.manager.journal(copy, target=True)
 
@@ -290,11 +292,11 @@ def test_without_the_feature_the_remedy_is_named(folder: Folder) -> None:
 
 def test_status_and_doctor_report_the_status_of_the_node(shop: Shop) -> None:
     before = shop.folder.run("--json", "doctor")
-    shop.manager.place(a_letter("m1", kept=OLD, reason="no queue"))
-    shop.manager.place(a_letter("m2", kept=OLD + 1, transactional=True))
-    own = a_letter("m3", kept=OLD - 1, transactional=True, application_queue="sales.dead")
+    shop.manager.place(a_stored_copy("m1", kept=OLD, reason="no queue"))
+    shop.manager.place(a_stored_copy("m2", kept=OLD + 1, transactional=True))
+    own = a_stored_copy("m3", kept=OLD - 1, transactional=True, application_queue="sales.dead")
     shop.manager.place(own)
-    shop.manager.journal(a_letter("m4", journal=JournalLevel.JOURNAL), target=False)
+    shop.manager.journal(a_stored_copy("m4", journal=JournalLevel.JOURNAL), target=False)
 
     status = shop.folder.run("--json", "status").json()["dead_letters"]
     text = shop.folder.run("status").stdout
@@ -337,7 +339,7 @@ def _found(ended: Any, check: str) -> dict[str, str]:
 
 def test_a_dead_letter_is_not_retried_into_a_forbidden_queue(shop: Shop) -> None:
     shop.session.create_queues(["victim.Timeouts"])
-    shop.manager.place(a_letter("m1", "victim.Timeouts"))
+    shop.manager.place(a_stored_copy("m1", "victim.Timeouts"))
 
     done = shop.folder.run("--json", "deadletters", "retry", "--all")
 

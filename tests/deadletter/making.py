@@ -17,8 +17,8 @@ from timeoutmgr.deadletter.stored_copy import NodeQueue, StoredCopy
 from timeoutmgr.message.message import Message
 
 
-def a_letter(message_id: str = "m1", destination: str = "billing", **given: Any) -> StoredCopy:
-    """Return a letter that asks for its place; *body* goes to its message."""
+def a_stored_copy(message_id: str = "m1", destination: str = "billing", **given: Any) -> StoredCopy:
+    """Return a stored copy whose sender asks for dead letters; *body* goes to its message."""
     body = given.pop("body", b"{}")
     plain = StoredCopy(
         message=Message(id=message_id, headers={"name": message_id}, body=body),
@@ -32,7 +32,7 @@ def a_letter(message_id: str = "m1", destination: str = "billing", **given: Any)
 
 
 class Nodes:
-    """One store and a clock; nodes by a letter of their name."""
+    """One store and a clock; nodes by the last character of their name."""
 
     def __init__(self, store: DeadLetterStore, unique: str) -> None:
         self.clock = FakeClock()
@@ -56,4 +56,4 @@ def queues(manager: QueueManager) -> tuple[StoredCopyQueue, StoredCopyQueue, Sto
 
 
 def ids(queue: StoredCopyQueue) -> list[str]:
-    return [letter.message.id for letter in queue.peek(limit=1000)]
+    return [copy.message.id for copy in queue.peek(limit=1000)]

@@ -32,10 +32,10 @@ def test_a_missing_destination_leaves_a_dead_letter_and_no_error_copy(
 
     sent = sales.send("nowhere", "Hello", {"n": 1}, delay=delay)
 
-    [letter] = scene.until_dead("n1")
-    assert (letter.message.id, letter.message.body) == (sent.message_id, b'{"n": 1}')
-    assert (letter.destination, letter.source) == ("nowhere", "sales")
-    assert letter.message_class == MessageClass.NACK_BAD_DST_Q
+    [copy] = scene.until_dead("n1")
+    assert (copy.message.id, copy.message.body) == (sent.message_id, b'{"n": 1}')
+    assert (copy.destination, copy.source) == ("nowhere", "sales")
+    assert copy.message_class == MessageClass.NACK_BAD_DST_Q
     assert scene.session.count("error") == 0
 
 
@@ -57,8 +57,8 @@ def test_a_delayed_message_in_a_store_always_uses_the_dead_letter_queue(scene: S
 
     scene.put("sales.timeouts", a_message("m1", expire="soon", destination="billing"))
 
-    [letter] = scene.until_dead("n1")
-    assert (letter.destination, letter.message.id) == ("sales.timeouts", "m1")
+    [copy] = scene.until_dead("n1")
+    assert (copy.destination, copy.message.id) == ("sales.timeouts", "m1")
     assert scene.session.count("error") == 0
 
 
@@ -71,7 +71,7 @@ def test_a_transactional_message_is_kept_until_it_is_received(scene: Scene) -> N
         "nowhere", "Hello", 1, delay=0.3, delivery=DeliveryOptions(transactional=True)
     )
 
-    [letter] = scene.until_dead("n1", NodeQueue.DEADXACT)
+    [copy] = scene.until_dead("n1", NodeQueue.DEADXACT)
     eventually(lambda: scene.awaiting("n1") == [], "the other is received", PATIENCE)
-    assert letter.message.id == lost.message_id
-    assert letter.message_class == MessageClass.NACK_BAD_DST_Q
+    assert copy.message.id == lost.message_id
+    assert copy.message_class == MessageClass.NACK_BAD_DST_Q

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import make_url, text
 from sqlalchemy.exc import DBAPIError
 
-from tests.deadletter.making import Nodes, a_letter, queues
+from tests.deadletter.making import Nodes, a_stored_copy, queues
 from timeoutmgr.database import Database
 from timeoutmgr.deadletter.manager import QueueManager
 from timeoutmgr.deadletter.store import DeadLetterStore
@@ -59,21 +59,21 @@ def _grants(is_postgres: bool) -> list[str]:
 
 def test_an_operator_looks_receives_and_deletes(nodes: Nodes, operators: QueueManager) -> None:
     for name in ("m1", "m2", "m3"):
-        nodes.manager().place(a_letter(name))
+        nodes.manager().place(a_stored_copy(name))
     dead = queues(operators)[0]
     operators.store.check()
 
-    with dead.receive() as letter:
-        assert letter is not None
-    deleted = dead.delete([a_letter("m2")])
+    with dead.receive() as copy:
+        assert copy is not None
+    deleted = dead.delete([a_stored_copy("m2")])
 
-    assert (letter.message.id, deleted) == ("m1", 1)
+    assert (copy.message.id, deleted) == ("m1", 1)
     assert [each.message.id for each in dead.peek()] == ["m3"]
 
 
 def test_an_operator_places_nothing(nodes: Nodes, operators: QueueManager) -> None:
     with pytest.raises(Exception, match="denied") as refused:
-        operators.place(a_letter())
+        operators.place(a_stored_copy())
 
     assert any(isinstance(each, DBAPIError) for each in (refused.value, refused.value.__cause__))
     assert queues(nodes.manager())[0].count() == 0

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from tests.deadletter.making import Nodes, a_letter, queues
+from tests.deadletter.making import Nodes, a_stored_copy, queues
 from timeoutmgr.contracts.dead_letters import JournalLevel, MessageClass
 from timeoutmgr.deadletter.store import DeadLetterStore
 from timeoutmgr.deadletter.stored_copy import Placement, StoredCopy
@@ -30,7 +30,7 @@ SIZES: Final = st.sampled_from([1, 50, 150])
 class Kept:
     """The state of a copy in the model."""
 
-    letter: StoredCopy
+    copy: StoredCopy
     size: int
     deadline: int | None = None
     received_by: int | None = None
@@ -56,31 +56,31 @@ class Node(RuleBasedStateMachine):
     def a_message_fails_here(
         self, name: str, level: JournalLevel, ended: MessageClass, xact: bool, size: int
     ) -> None:
-        letter = self._letter(name, level, ended, xact, size)
+        copy = self._copy(name, level, ended, xact, size)
 
-        placed = self.manager.place(letter)
+        placed = self.manager.place(copy)
 
         if JournalLevel.DEADLETTER not in level:
             assert placed is Placement.NOT_ASKED
             self.awaiting.pop(name, None)
-        elif not self._fits(letter):
+        elif not self._fits(copy):
             assert placed is Placement.OVER_QUOTA  # I7: the new copy is discarded
         else:
             assert placed is Placement.PLACED
             self.awaiting.pop(name, None)
-            self.dead[name] = Kept(letter, _size(letter))
+            self.dead[name] = Kept(copy, _size(copy))
 
     @rule(name=IDS, level=LEVELS.filter(bool), after=st.integers(0, 5), size=SIZES)
     def a_transactional_message_is_sent(
         self, name: str, level: JournalLevel, after: int, size: int
     ) -> None:
-        letter = self._letter(name, level, MessageClass.NORMAL, True, size)
+        copy = self._copy(name, level, MessageClass.NORMAL, True, size)
         deadline, received_by = self.now + after, self.now + 2 * after
 
-        self.manager.keep([letter], deadline, received_by)
+        self.manager.keep([copy], deadline, received_by)
 
         self.dead.pop(name, None)
-        self.awaiting[name] = Kept(letter, _size(letter), deadline, received_by)
+        self.awaiting[name] = Kept(copy, _size(copy), deadline, received_by)
 
     @rule(name=IDS)
     def it_arrives(self, name: str) -> None:
@@ -96,10 +96,10 @@ class Node(RuleBasedStateMachine):
 
         if name in self.awaiting:
             assert answer is self._settle(name, ended)
-        elif name in self.dead and self.dead[name].letter.transactional:
+        elif name in self.dead and self.dead[name].copy.transactional:
             assert answer is Placement.PLACED  # I8: marked, and never sent again
             if ended.is_negative:
-                self.dead[name].letter = _as(self.dead[name].letter, ended)
+                self.dead[name].copy = _as(self.dead[name].copy, ended)
             else:
                 self.dead[name].late = True
         else:
@@ -128,9 +128,9 @@ class Node(RuleBasedStateMachine):
     @rule()
     def an_application_receives_the_oldest(self) -> None:
         for box in queues(self.manager)[:2]:
-            with box.receive() as letter:
-                if letter is not None:
-                    del self.dead[letter.message.id]
+            with box.receive() as copy:
+                if copy is not None:
+                    del self.dead[copy.message.id]
 
     # --- invariants
 
@@ -148,8 +148,8 @@ class Node(RuleBasedStateMachine):
         assert {one.message.id for one in journal.peek()} == self.journal.keys()
         for name, kept in self.dead.items():
             one = found[name]
-            assert one.message_class == kept.letter.message_class
-            assert one.transactional is kept.letter.transactional
+            assert one.message_class == kept.copy.message_class
+            assert one.transactional is kept.copy.transactional
             assert one.late is kept.late
             assert JournalLevel.DEADLETTER in one.journal  # I6
 
@@ -179,10 +179,10 @@ class Node(RuleBasedStateMachine):
 
     # --- the model
 
-    def _letter(
+    def _copy(
         self, name: str, level: JournalLevel, ended: MessageClass, xact: bool, size: int
     ) -> StoredCopy:
-        return a_letter(
+        return a_stored_copy(
             name,
             journal=level,
             message_class=ended,
@@ -191,24 +191,24 @@ class Node(RuleBasedStateMachine):
             kept=self.now,
         )
 
-    def _fits(self, letter: StoredCopy) -> bool:
+    def _fits(self, copy: StoredCopy) -> bool:
         others = sum(kept.size for kept in self.dead.values())
-        before = self.dead[letter.message.id].size if letter.message.id in self.dead else 0
-        return others - before + _size(letter) <= _QUOTA
+        before = self.dead[copy.message.id].size if copy.message.id in self.dead else 0
+        return others - before + _size(copy) <= _QUOTA
 
     def _settle(self, name: str, ended: MessageClass) -> Placement:
         kept = self.awaiting.pop(name)
-        letter = _as(kept.letter, ended)
+        copy = _as(kept.copy, ended)
         if not ended.is_negative:
-            if JournalLevel.JOURNAL not in letter.journal:
+            if JournalLevel.JOURNAL not in copy.journal:
                 return Placement.NOT_ASKED
             self.journal[name] = kept.size
             return Placement.PLACED
-        if JournalLevel.DEADLETTER not in letter.journal:
+        if JournalLevel.DEADLETTER not in copy.journal:
             return Placement.NOT_ASKED
-        if not self._fits(letter):
+        if not self._fits(copy):
             return Placement.OVER_QUOTA
-        self.dead[name] = Kept(letter, kept.size)
+        self.dead[name] = Kept(copy, kept.size)
         return Placement.PLACED
 
     def _awaiting(self) -> set[str]:
@@ -218,19 +218,19 @@ class Node(RuleBasedStateMachine):
         return {row.message_id for row in rows}
 
 
-def _as(letter: StoredCopy, ended: MessageClass) -> StoredCopy:
-    return a_letter(
-        letter.message.id,
-        journal=letter.journal,
+def _as(copy: StoredCopy, ended: MessageClass) -> StoredCopy:
+    return a_stored_copy(
+        copy.message.id,
+        journal=copy.journal,
         message_class=ended,
-        transactional=letter.transactional,
-        body=letter.message.body,
-        kept=letter.kept,
+        transactional=copy.transactional,
+        body=copy.message.body,
+        kept=copy.kept,
     )
 
 
-def _size(letter: StoredCopy) -> int:
-    message = letter.message
+def _size(copy: StoredCopy) -> int:
+    message = copy.message
     return len(message.body) + len('{"name":"a"}') + (5 if message.id == "ä" else 0)
 
 

@@ -93,10 +93,10 @@ def test_a_message_dropped_by_the_broker_is_collected_with_its_reason(
 
     dead = queues(collecting)[0]
     eventually(lambda: dead.count() == 2, "both are collected", 15)
-    found = {letter.message.id: letter for letter in dead.peek()}
+    found = {copy.message.id: copy for copy in dead.peek()}
     assert found["full"].message_class == MessageClass.NACK_Q_EXCEED_QUOTA
     assert found["late"].message_class == MessageClass.NACK_RECEIVE_TIMEOUT
-    assert {letter.destination for letter in found.values()} == {doomed}
+    assert {copy.destination for copy in found.values()} == {doomed}
     assert found["late"].message.body == b"late"
 
 
@@ -128,14 +128,14 @@ def test_a_rejected_delivery_is_of_the_receive_stage(
     channel.basic_publish(amqp.Message(b"x", message_id="m1"), routing_key=doomed)
     got = threading.Event()
 
-    def taken() -> bool:
+    def rejected() -> bool:
         message = channel.basic_get(doomed)
         if message is not None:
             channel.basic_reject(message.delivery_tag, requeue=False)
             got.set()
         return got.is_set()
 
-    eventually(taken, "it is rejected", 15)
+    eventually(rejected, "it is rejected", 15)
 
     dead = queues(collecting)[0]
     eventually(lambda: dead.count() == 1, "it is collected", 15)
@@ -154,13 +154,13 @@ def test_collecting_is_for_rabbitmq(sqlite_url: str) -> None:
 def test_a_transactional_message_of_another_node_dies_where_its_source_is(
     collecting: QueueManager, channel: Any, unique: str
 ) -> None:
-    doomed, told = f"{unique}.doomed", f"{unique}.src{ACKNOWLEDGEMENTS}"
+    doomed, acknowledgement_queue = f"{unique}.doomed", f"{unique}.src{ACKNOWLEDGEMENTS}"
     to_collect = {
         "x-dead-letter-exchange": "",
         "x-dead-letter-routing-key": f"{unique}.deadletter",
     }
     channel.queue_declare(doomed, durable=True, auto_delete=False, arguments=to_collect)
-    channel.queue_declare(told, durable=True, auto_delete=False)
+    channel.queue_declare(acknowledgement_queue, durable=True, auto_delete=False)
     marks = DeliveryHeaders(
         journal=JournalLevel.DEADLETTER,
         transactional=True,
@@ -173,12 +173,12 @@ def test_a_transactional_message_of_another_node_dies_where_its_source_is(
 
     channel.basic_publish(late, routing_key=doomed)
 
-    def heard() -> bool:
-        return int(channel.queue_declare(told, passive=True).message_count) == 1
+    def acknowledged() -> bool:
+        return int(channel.queue_declare(acknowledgement_queue, passive=True).message_count) == 1
 
-    eventually(heard, "its source is told", 15)
-    acknowledgement = channel.basic_get(told, no_ack=True)
-    channel.queue_delete(told)
+    eventually(acknowledged, "its source is notified", 15)
+    acknowledgement = channel.basic_get(acknowledgement_queue, no_ack=True)
+    channel.queue_delete(acknowledgement_queue)
     assert acknowledgement.headers[CLASS] == str(int(MessageClass.NACK_RECEIVE_TIMEOUT))
     assert acknowledgement.headers[TARGET_QUEUE] == doomed
     assert [queue.count() for queue in queues(collecting)] == [0, 0, 0]

@@ -27,8 +27,8 @@ def service(tmp_path: Path) -> Iterator[DeadLetterService]:
 
 def of_source(queue: str) -> Message:
     """Return a message whose copy is kept at another node, for the endpoint *queue*."""
-    told = {"transactional": "True", "source_node": "n2", "source_queue": queue}
-    return an_asking("m1", "sales", **told).message
+    asked = {"transactional": "True", "source_node": "n2", "source_queue": queue}
+    return an_asking("m1", "sales", **asked).message
 
 
 @pytest.mark.parametrize("queue", ["victim", "billing.Timeouts", "error", "amq.direct"])

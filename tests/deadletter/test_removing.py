@@ -44,8 +44,8 @@ def test_messages_of_a_removed_queue_become_dead_letters_with_its_class(
 
     assert (done.messages, done.dead, seen) == (3, 2, [3])
     assert ids(scene.box("n1", NodeQueue.DEADLETTER)) == ["plain"]
-    [letter] = scene.box("n1", NodeQueue.DEADXACT).peek()
-    assert (letter.message.id, letter.message_class) == ("xact", ended)
+    [copy] = scene.box("n1", NodeQueue.DEADXACT).peek()
+    assert (copy.message.id, copy.message_class) == ("xact", ended)
     assert scene.awaiting("n1") == []
     assert scene.session.missing_queues(["asleep"]) == (["asleep"] if delete else [])
 

@@ -65,13 +65,13 @@ def test_a_missing_destination_leaves_a_dead_letter_and_no_error_copy(scene: Sce
 
     sent = sales.send("nowhere", "Hello", {"n": 1}, delay=0)
 
-    [letter] = scene.until_dead("n1")
-    assert letter.message.id == sent.message_id
-    assert letter.message.body == b'{"n": 1}'
-    assert (letter.destination, letter.source) == ("nowhere", "sales")
-    assert letter.message_class == MessageClass.NACK_BAD_DST_Q
-    assert "no queue 'nowhere'" in letter.reason
-    assert letter.attempts == 1
+    [copy] = scene.until_dead("n1")
+    assert copy.message.id == sent.message_id
+    assert copy.message.body == b'{"n": 1}'
+    assert (copy.destination, copy.source) == ("nowhere", "sales")
+    assert copy.message_class == MessageClass.NACK_BAD_DST_Q
+    assert "no queue 'nowhere'" in copy.reason
+    assert copy.attempts == 1
     eventually(lambda: sales.timeouts.count() == 0, "the timeout is closed", PATIENCE)
     assert scene.session.count("error") == 0
 
@@ -93,9 +93,9 @@ def test_a_handler_that_rejects_leaves_it_dead_on_its_own_node(scene: Scene) -> 
 
     sales.send("billing", "Hello", 1)
 
-    [letter] = scene.until_dead("n2")
-    assert letter.message_class == MessageClass.NACK_RECEIVE_REJECTED
-    assert letter.reason == "not for me"
+    [copy] = scene.until_dead("n2")
+    assert copy.message_class == MessageClass.NACK_RECEIVE_REJECTED
+    assert copy.reason == "not for me"
     assert scene.nothing_is_dead("n1")
     eventually(lambda: scene.session.count("billing") == 0, "it has left its queue", PATIENCE)
     assert scene.session.count("error") == 0
@@ -144,10 +144,10 @@ def test_a_message_received_too_late_leaves_a_dead_letter_if_its_sender_asked(
     one_scene.put("sales", type(wants)(id="wants", headers={**wants.headers, **WANTED}, body=b"2"))
     sales.send_local("Hello", 3)
 
-    [letter] = one_scene.until_dead("n1")
+    [copy] = one_scene.until_dead("n1")
     eventually(lambda: handled == [3], "what is in time is handled", PATIENCE)
-    assert letter.message.id == "wants"
-    assert letter.message_class == MessageClass.NACK_RECEIVE_TIMEOUT
+    assert copy.message.id == "wants"
+    assert copy.message_class == MessageClass.NACK_RECEIVE_TIMEOUT
     assert sales.snapshot()["expired_on_receipt"] == 1
 
 
@@ -224,20 +224,20 @@ def test_a_message_of_the_wrong_kind_becomes_a_dead_letter_and_the_right_kind_is
     sent = sales.send("billing", "Hello", 1, delivery=DeliveryOptions(transactional=transactional))
     sales.send("billing", "Hello", 2, delivery=DeliveryOptions(transactional=not transactional))
 
-    [letter] = one_scene.until_dead(node, box)
+    [copy] = one_scene.until_dead(node, box)
     eventually(lambda: handled == [2], "the other is handled", PATIENCE)
-    assert (letter.message.id, letter.message_class) == (sent.message_id, dies_of)
+    assert (copy.message.id, copy.message_class) == (sent.message_id, dies_of)
 
 
 @pytest.mark.behaviour(104)
 def test_every_setting_of_a_queue_accepts_a_format_name(one_scene: Scene) -> None:
-    told: list[str] = []
+    received: list[str] = []
 
     def delay(_body: Any, context: HandlerContext) -> None:
         context.send("DIRECT=OS:n1\\private$\\billing", "Bad", 1, delay=0.1, delivery=asks)
 
     def note(_body: Any, context: HandlerContext) -> None:
-        told.append(context.headers[headers.CORRELATION_ID])
+        received.append(context.headers[headers.CORRELATION_ID])
 
     asks = DeliveryOptions(
         transactional=True,
@@ -255,10 +255,10 @@ def test_every_setting_of_a_queue_accepts_a_format_name(one_scene: Scene) -> Non
 
     own = one_scene.box("n1", NodeQueue.DEADXACT, "sales.dead")
     eventually(lambda: own.count() == 2, "both are in the application's queue", PATIENCE)
-    eventually(lambda: len(told) == 2, "both are told of", PATIENCE)
-    assert at_once in told
-    assert sorted(told) == sorted(ids(own))
-    assert {letter.destination for letter in own.peek()} == {"billing"}
+    eventually(lambda: len(received) == 2, "both are acknowledged", PATIENCE)
+    assert at_once in received
+    assert sorted(received) == sorted(ids(own))
+    assert {copy.destination for copy in own.peek()} == {"billing"}
 
 
 @pytest.mark.behaviour(101)
@@ -268,9 +268,9 @@ def test_a_delayed_message_always_uses_the_dead_letter_queue(one_scene: Scene) -
     one_scene.put("sales.Timeouts", a_message("stranger"))
     one_scene.put("sales.Timeouts", a_message("m1", expire="soon", destination="billing"))
 
-    [letter] = one_scene.until_dead("n1")
+    [copy] = one_scene.until_dead("n1")
     one_scene.until_failed()
-    assert (letter.destination, letter.message.id) == ("sales.Timeouts", "m1")
+    assert (copy.destination, copy.message.id) == ("sales.Timeouts", "m1")
     assert one_scene.session.count("error") == 1  # a message that was not delayed at all
 
 
@@ -313,10 +313,10 @@ def test_a_message_that_goes_in_circles_dies_after_fifteen_hops(scene: Scene) ->
         given = {**message.headers, **WANTED, marks.HOPS: str(hops)}
         scene.put("sales.Timeouts", type(message)(id=message.id, headers=given, body=b"1"))
 
-    [letter] = scene.until_dead("n1")
+    [copy] = scene.until_dead("n1")
     eventually(lambda: handled == ["15"], "the other is handled", PATIENCE)
-    assert letter.message.id == "m16"
-    assert letter.message_class == MessageClass.NACK_HOP_COUNT_EXCEEDED
+    assert copy.message.id == "m16"
+    assert copy.message_class == MessageClass.NACK_HOP_COUNT_EXCEEDED
 
 
 def test_a_full_dead_letter_queue_leaves_the_message_to_the_error_queue(scene: Scene) -> None:
@@ -358,11 +358,11 @@ def test_a_transactional_message_that_is_rejected_dies_at_its_source_alone(scene
 
     sent = sales.send("billing", "Hello", {"n": 1}, delivery=DeliveryOptions(transactional=True))
 
-    [letter] = scene.until_dead("n1", NodeQueue.DEADXACT)
-    assert letter.message.id == sent.message_id
-    assert letter.message.body == b'{"n": 1}'
-    assert letter.message_class == MessageClass.NACK_RECEIVE_REJECTED
-    assert letter.reason == "not for me"
+    [copy] = scene.until_dead("n1", NodeQueue.DEADXACT)
+    assert copy.message.id == sent.message_id
+    assert copy.message.body == b'{"n": 1}'
+    assert copy.message_class == MessageClass.NACK_RECEIVE_REJECTED
+    assert copy.reason == "not for me"
     assert scene.nothing_is_dead("n2")
     assert scene.awaiting("n1") == []
     assert scene.session.count("error") == 0
@@ -383,9 +383,9 @@ def test_an_unreceived_transactional_message_becomes_a_dead_letter_at_the_sweep_
         delivery=DeliveryOptions(transactional=True, journal=DEAD),
     )
 
-    [letter] = one_scene.until_dead("n1", NodeQueue.DEADXACT)
-    assert letter.message.id == sent.message_id
-    assert letter.message_class == MessageClass.NACK_RECEIVE_TIMEOUT
+    [copy] = one_scene.until_dead("n1", NodeQueue.DEADXACT)
+    assert copy.message.id == sent.message_id
+    assert copy.message_class == MessageClass.NACK_RECEIVE_TIMEOUT
     assert one_scene.session.count("asleep") == 1
 
 
@@ -409,9 +409,9 @@ def test_a_delayed_transactional_message_without_a_destination_dies_at_its_sourc
 
     sent = sales.send("nowhere", "Hello", 1, delay=0, delivery=DeliveryOptions(transactional=True))
 
-    [letter] = scene.until_dead("n1", NodeQueue.DEADXACT)
-    assert letter.message.id == sent.message_id
-    assert letter.message_class == MessageClass.NACK_BAD_DST_Q
+    [copy] = scene.until_dead("n1", NodeQueue.DEADXACT)
+    assert copy.message.id == sent.message_id
+    assert copy.message_class == MessageClass.NACK_BAD_DST_Q
     assert scene.awaiting("n1") == []
 
 
@@ -428,11 +428,11 @@ def test_an_application_has_a_dead_letter_queue_of_its_own(one_scene: Scene) -> 
 
 
 def test_a_sender_that_asks_learns_how_each_message_ended(scene: Scene) -> None:
-    told: list[tuple[str, int]] = []
+    received: list[tuple[str, int]] = []
 
     def note(_body: Any, context: HandlerContext) -> None:
         about = context.headers[headers.CORRELATION_ID]
-        told.append((about, int(context.headers[marks.CLASS])))
+        received.append((about, int(context.headers[marks.CLASS])))
 
     scene.endpoint("billing", "n2", {"Good": accept, "Bad": reject})
     scene.endpoint("admin", "n1", {"*": note})
@@ -451,8 +451,8 @@ def test_a_sender_that_asks_learns_how_each_message_ended(scene: Scene) -> None:
         (bad, MessageClass.NACK_RECEIVE_REJECTED),
         (none, MessageClass.NACK_BAD_DST_Q),
     }
-    eventually(lambda: expected <= set(told), "all is told", PATIENCE)
-    assert set(told) == expected
+    eventually(lambda: expected <= set(received), "each result is acknowledged", PATIENCE)
+    assert set(received) == expected
 
 
 def test_a_missing_admin_queue_stops_no_message(scene: Scene) -> None:

@@ -11,7 +11,7 @@ import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 
-from tests.deadletter.making import Nodes, a_letter, ids, queues
+from tests.deadletter.making import Nodes, a_stored_copy, ids, queues
 from tests.support.clock import START
 from timeoutmgr.contracts.dead_letters import JournalLevel, MessageClass
 from timeoutmgr.deadletter.feature import InstalledNode
@@ -30,7 +30,7 @@ SECOND = 1_000_000
 def test_a_placed_dead_letter_is_found_unchanged(nodes: Nodes) -> None:
     manager = nodes.manager()
     dead, xact, journal = queues(manager)
-    letter = a_letter(
+    copy = a_stored_copy(
         "m ä '; DROP",
         "billing ✓",
         body=b"\x00\xff" * 1000,
@@ -42,9 +42,9 @@ def test_a_placed_dead_letter_is_found_unchanged(nodes: Nodes) -> None:
         reason="no queue 'billing ✓'\n\\N",
     )
 
-    assert manager.place(letter) is Placement.PLACED
+    assert manager.place(copy) is Placement.PLACED
 
-    assert dead.peek() == [letter]
+    assert dead.peek() == [copy]
     assert (dead.count(), dead.oldest(), xact.count(), journal.count()) == (1, START, 0, 0)
 
 
@@ -54,9 +54,9 @@ def test_a_message_dies_in_the_queue_of_its_kind(nodes: Nodes) -> None:
     dead, xact, _ = queues(manager)
     own = StoredCopyQueue(manager, NodeQueue.DEADXACT, "sales.dead")
 
-    manager.place(a_letter("plain"))
-    manager.place(a_letter("xact", transactional=True))
-    manager.place(a_letter("own", transactional=True, application_queue="sales.dead"))
+    manager.place(a_stored_copy("plain"))
+    manager.place(a_stored_copy("xact", transactional=True))
+    manager.place(a_stored_copy("own", transactional=True, application_queue="sales.dead"))
 
     assert (ids(dead), ids(xact), ids(own)) == (["plain"], ["xact"], ["own"])
 
@@ -65,7 +65,7 @@ def test_without_the_level_nothing_is_left(nodes: Nodes) -> None:
     manager = nodes.manager()
 
     for level in (JournalLevel.NONE, JournalLevel.JOURNAL):
-        assert manager.place(a_letter(journal=level)) is Placement.NOT_ASKED
+        assert manager.place(a_stored_copy(journal=level)) is Placement.NOT_ASKED
 
     assert [queue.count() for queue in queues(manager)] == [0, 0, 0]
 
@@ -74,8 +74,8 @@ def test_placed_twice_it_lies_there_once_with_its_last_known_status(nodes: Nodes
     manager = nodes.manager()
     dead, xact, _ = queues(manager)
 
-    manager.place(a_letter())
-    manager.place(a_letter(transactional=True, message_class=MessageClass.NACK_Q_PURGED))
+    manager.place(a_stored_copy())
+    manager.place(a_stored_copy(transactional=True, message_class=MessageClass.NACK_Q_PURGED))
 
     assert dead.peek() == []
     assert [one.message_class for one in xact.peek()] == [MessageClass.NACK_Q_PURGED]
@@ -84,8 +84,8 @@ def test_placed_twice_it_lies_there_once_with_its_last_known_status(nodes: Nodes
 def test_one_id_for_two_destinations_is_two_letters(nodes: Nodes) -> None:
     manager = nodes.manager()
 
-    manager.place(a_letter("m", "billing"))
-    manager.place(a_letter("m", "Billing"))
+    manager.place(a_stored_copy("m", "billing"))
+    manager.place(a_stored_copy("m", "Billing"))
 
     assert [one.destination for one in queues(manager)[0].peek()] == ["Billing", "billing"]
 
@@ -93,10 +93,10 @@ def test_one_id_for_two_destinations_is_two_letters(nodes: Nodes) -> None:
 def test_each_node_has_its_own_queues(nodes: Nodes) -> None:
     one, other = nodes.manager("a"), nodes.manager("b")
 
-    one.place(a_letter("m1"))
-    other.place(a_letter("m1"))
-    with queues(one)[0].receive() as taken:
-        assert taken is not None
+    one.place(a_stored_copy("m1"))
+    other.place(a_stored_copy("m1"))
+    with queues(one)[0].receive() as copy:
+        assert copy is not None
 
     assert (queues(one)[0].count(), queues(other)[0].count()) == (0, 1)
 
@@ -105,36 +105,36 @@ def test_receive_returns_the_oldest_copy_and_removes_it_only_on_success(nodes: N
     manager = nodes.manager()
     dead = queues(manager)[0]
     for number in (2, 1, 3):
-        manager.place(a_letter(f"m{number}", kept=START + number))
+        manager.place(a_stored_copy(f"m{number}", kept=START + number))
 
-    with suppress(RuntimeError), dead.receive() as letter:
-        assert letter is not None
-        raise RuntimeError(letter.message.id)
-    with dead.receive() as letter:
-        assert letter is not None
-        first = letter.message.id
+    with suppress(RuntimeError), dead.receive() as copy:
+        assert copy is not None
+        raise RuntimeError(copy.message.id)
+    with dead.receive() as copy:
+        assert copy is not None
+        first = copy.message.id
 
     assert first == "m1"
     assert ids(dead) == ["m2", "m3"]
 
 
 def test_of_an_empty_queue_nothing_is_received(nodes: Nodes) -> None:
-    with queues(nodes.manager())[0].receive() as letter:
-        assert letter is None
+    with queues(nodes.manager())[0].receive() as copy:
+        assert copy is None
 
 
 def test_two_concurrent_receives_get_different_dead_letters(nodes: Nodes) -> None:
     manager = nodes.manager()
     dead = queues(manager)[0]
     for number in range(20):
-        manager.place(a_letter(f"m{number}"))
+        manager.place(a_stored_copy(f"m{number}"))
     got: list[str] = []
 
     def receive_ten() -> None:
         for _ in range(10):
-            with dead.receive() as letter:
-                assert letter is not None
-                got.append(letter.message.id)
+            with dead.receive() as copy:
+                assert copy is not None
+                got.append(copy.message.id)
 
     threads = [threading.Thread(target=receive_ten) for _ in range(2)]
     for thread in threads:
@@ -151,10 +151,10 @@ def test_placing_in_a_transaction_ends_with_it(nodes: Nodes) -> None:
     dead = queues(manager)[0]
 
     with suppress(RuntimeError), nodes.database.begin() as connection:
-        manager.place(a_letter("undone"), transaction=connection)
+        manager.place(a_stored_copy("undone"), transaction=connection)
         raise RuntimeError
     with nodes.database.begin() as connection:
-        manager.place(a_letter("done"), transaction=connection)
+        manager.place(a_stored_copy("done"), transaction=connection)
 
     assert ids(dead) == ["done"]
     assert _usage(nodes, manager.node)["letters_count"] == 1
@@ -163,7 +163,7 @@ def test_placing_in_a_transaction_ends_with_it(nodes: Nodes) -> None:
 def test_many_letters_are_walked_through_in_order_page_by_page(nodes: Nodes) -> None:
     manager = nodes.manager()
     for number in range(7):
-        manager.place(a_letter(f"m{number}", kept=START + number // 3))
+        manager.place(a_stored_copy(f"m{number}", kept=START + number // 3))
     dead = queues(manager)[0]
     first = dead.peek(limit=3)
 
@@ -176,14 +176,16 @@ def test_many_letters_are_walked_through_in_order_page_by_page(nodes: Nodes) -> 
 def test_letters_are_chosen_by_class_age_destination_and_id(nodes: Nodes) -> None:
     manager = nodes.manager()
     dead = queues(manager)[0]
-    manager.place(a_letter("m1", "a", kept=START))
-    manager.place(a_letter("m2", "b", kept=START + 1, message_class=MessageClass.NACK_Q_PURGED))
-    manager.place(a_letter("m3", "b", kept=START + 2))
+    manager.place(a_stored_copy("m1", "a", kept=START))
+    manager.place(
+        a_stored_copy("m2", "b", kept=START + 1, message_class=MessageClass.NACK_Q_PURGED)
+    )
+    manager.place(a_stored_copy("m3", "b", kept=START + 2))
 
     def chosen(**which: object) -> list[str]:
         found = StoredCopyFilter(**which)  # type: ignore[arg-type]  # one of each kind
         assert dead.count(found) == len(dead.peek(found))
-        return [letter.message.id for letter in dead.peek(found)]
+        return [copy.message.id for copy in dead.peek(found)]
 
     assert chosen(destination="b") == ["m2", "m3"]
     assert chosen(message_class=MessageClass.NACK_BAD_DST_Q) == ["m1", "m3"]
@@ -194,8 +196,10 @@ def test_letters_are_chosen_by_class_age_destination_and_id(nodes: Nodes) -> Non
 def test_groups_count_by_class_and_reason(nodes: Nodes) -> None:
     manager = nodes.manager()
     for number in range(3):
-        manager.place(a_letter(f"m{number}", reason="no queue", kept=START + number))
-    manager.place(a_letter("m3", reason="full", message_class=MessageClass.NACK_Q_EXCEED_QUOTA))
+        manager.place(a_stored_copy(f"m{number}", reason="no queue", kept=START + number))
+    manager.place(
+        a_stored_copy("m3", reason="full", message_class=MessageClass.NACK_Q_EXCEED_QUOTA)
+    )
 
     found = queues(manager)[0].groups()
 
@@ -209,8 +213,8 @@ def test_a_dead_letter_queue_over_its_quota_discards_the_new_copy(nodes: Nodes) 
     manager = nodes.manager(dead_letters=3000)
     dead = queues(manager)[0]
 
-    placed = [manager.place(a_letter(f"m{n}", body=b"x" * 1400)) for n in range(3)]
-    again = manager.place(a_letter("m0", body=b"y" * 1400))
+    placed = [manager.place(a_stored_copy(f"m{n}", body=b"x" * 1400)) for n in range(3)]
+    again = manager.place(a_stored_copy("m0", body=b"y" * 1400))
 
     assert placed == [Placement.PLACED, Placement.PLACED, Placement.OVER_QUOTA]
     assert again is Placement.PLACED
@@ -220,7 +224,9 @@ def test_a_dead_letter_queue_over_its_quota_discards_the_new_copy(nodes: Nodes) 
 def test_over_its_quota_the_journal_takes_no_copy(nodes: Nodes) -> None:
     manager = nodes.manager(journal=1000)
 
-    copied = [manager.journal(a_letter(f"m{n}", body=b"x" * 600), target=False) for n in range(2)]
+    copied = [
+        manager.journal(a_stored_copy(f"m{n}", body=b"x" * 600), target=False) for n in range(2)
+    ]
 
     assert copied == [Placement.PLACED, Placement.OVER_QUOTA]
     assert ids(queues(manager)[2]) == ["m0"]
@@ -228,25 +234,27 @@ def test_over_its_quota_the_journal_takes_no_copy(nodes: Nodes) -> None:
 
 def test_a_full_node_refuses_every_copy_and_names_the_remedy(nodes: Nodes) -> None:
     manager = nodes.manager(node=2000)
-    manager.place(a_letter("m1", body=b"x" * 1500))
+    manager.place(a_stored_copy("m1", body=b"x" * 1500))
 
     with pytest.raises(NodeFull, match="timeoutmgr deadletters delete"):
-        manager.place(a_letter("m2", body=b"x" * 1500))
+        manager.place(a_stored_copy("m2", body=b"x" * 1500))
     with pytest.raises(NodeFull):
-        manager.keep([a_letter("m3", transactional=True, body=b"x" * 1500)], None, None)
+        manager.keep([a_stored_copy("m3", transactional=True, body=b"x" * 1500)], None, None)
 
-    assert manager.journal(a_letter("m4", body=b"x" * 1500), target=False) is Placement.OVER_QUOTA
-    assert queues(manager)[0].delete([a_letter("m1")]) == 1
-    assert manager.place(a_letter("m2", body=b"x" * 1500)) is Placement.PLACED
+    assert (
+        manager.journal(a_stored_copy("m4", body=b"x" * 1500), target=False) is Placement.OVER_QUOTA
+    )
+    assert queues(manager)[0].delete([a_stored_copy("m1")]) == 1
+    assert manager.place(a_stored_copy("m2", body=b"x" * 1500)) is Placement.PLACED
 
 
 def test_the_journals_of_queues_are_apart_from_the_nodes_own(nodes: Nodes) -> None:
     manager = nodes.manager()
-    letter = a_letter("m1", "billing", message_class=MessageClass.ACK_RECEIVE)
+    copy = a_stored_copy("m1", "billing", message_class=MessageClass.ACK_RECEIVE)
 
-    manager.journal(letter, target=False)
-    manager.journal(letter, target=True)
-    manager.journal(letter, target=True)
+    manager.journal(copy, target=False)
+    manager.journal(copy, target=True)
+    manager.journal(copy, target=True)
 
     target = StoredCopyQueue(manager, NodeQueue.JOURNAL, "billing")
     assert ids(target) == ["m1"]
@@ -258,9 +266,9 @@ def test_the_journals_of_queues_are_apart_from_the_nodes_own(nodes: Nodes) -> No
 def test_deleting_counts_its_copies_and_spares_moved_copies(nodes: Nodes) -> None:
     manager = nodes.manager()
     dead, xact, _ = queues(manager)
-    manager.place(a_letter("m1"))
+    manager.place(a_stored_copy("m1"))
     seen = dead.peek()
-    manager.place(a_letter("m1", transactional=True))
+    manager.place(a_stored_copy("m1", transactional=True))
 
     assert dead.delete(seen) == 0
     assert xact.delete(xact.peek()) == 1
@@ -269,9 +277,9 @@ def test_deleting_counts_its_copies_and_spares_moved_copies(nodes: Nodes) -> Non
 
 def test_text_that_no_database_stores_is_refused(nodes: Nodes) -> None:
     manager = nodes.manager()
-    lone = a_letter("m1", reason="\ud800 \0")
+    lone = a_stored_copy("m1", reason="\ud800 \0")
 
-    for wrong in (a_letter("m\0"), a_letter("m", "\ud800"), a_letter("m" * 256)):
+    for wrong in (a_stored_copy("m\0"), a_stored_copy("m", "\ud800"), a_stored_copy("m" * 256)):
         with pytest.raises(MessageRejected):
             manager.place(wrong)
 
@@ -284,7 +292,7 @@ def test_a_node_that_was_not_installed_is_refused_with_its_name(nodes: Nodes) ->
     stranger = type(manager)(store=nodes.store, node="stranger-" + manager.node)
 
     with pytest.raises(SchemaMissing, match="timeoutmgr install"):
-        stranger.place(a_letter())
+        stranger.place(a_stored_copy())
 
 
 def test_a_node_keeps_the_guid_it_was_given_first(nodes: Nodes) -> None:
@@ -372,8 +380,8 @@ def _usage(nodes: Nodes, node: str) -> dict[str, int]:
 
 def test_an_empty_message_counts_too(nodes: Nodes) -> None:
     manager = nodes.manager()
-    letter = a_letter("empty")
-    bare = type(letter)(
+    copy = a_stored_copy("empty")
+    bare = type(copy)(
         message=Message(id="bare"),
         destination="q",
         message_class=MessageClass.NACK_PURGED,
@@ -398,15 +406,15 @@ def test_the_printed_statements_install_a_node(nodes: Nodes, unique: str) -> Non
                 connection.exec_driver_sql(statement)
 
     node.check()
-    assert node.manager.place(a_letter()) is Placement.PLACED
+    assert node.manager.place(a_stored_copy()) is Placement.PLACED
 
 
 def test_deleting_an_old_dead_letter_spares_its_new_copy(nodes: Nodes) -> None:
     manager = nodes.manager()
     dead, _, _ = queues(manager)
-    manager.place(a_letter())
+    manager.place(a_stored_copy())
     [seen] = dead.peek()
-    manager.place(a_letter(kept=START + 1))
+    manager.place(a_stored_copy(kept=START + 1))
 
     deleted = dead.delete([seen])
 
@@ -416,7 +424,7 @@ def test_deleting_an_old_dead_letter_spares_its_new_copy(nodes: Nodes) -> None:
 def test_reasons_that_differ_by_the_message_alone_are_one_group(nodes: Nodes) -> None:
     manager = nodes.manager()
     for name in ("one", "two"):
-        manager.place(a_letter(name, reason=f"message {name!r} goes in circles"))
+        manager.place(a_stored_copy(name, reason=f"message {name!r} goes in circles"))
 
     [group] = queues(manager)[0].groups()
 

@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from tests.deadletter.making import Nodes, a_letter, ids, queues
+from tests.deadletter.making import Nodes, a_stored_copy, ids, queues
 from tests.support.clock import START
 from tests.support.makers import a_received
 from timeoutmgr.contracts.dead_letters import JournalLevel, MessageClass
@@ -28,7 +28,7 @@ DAY = 86_400_000_000
 def sent(
     message_id: str = "m1", level: JournalLevel = JournalLevel.DEADLETTER, **given: Any
 ) -> StoredCopy:
-    return a_letter(message_id, transactional=True, journal=level, message_class=0, **given)
+    return a_stored_copy(message_id, transactional=True, journal=level, message_class=0, **given)
 
 
 def everywhere(manager: QueueManager) -> list[list[str]]:
@@ -63,8 +63,8 @@ def test_a_negative_acknowledgement_moves_the_copy_at_once(nodes: Nodes) -> None
 
     manager.acknowledge(sent().key, MessageClass.NACK_Q_PURGED, reason="purged by hand")
 
-    [letter] = queues(manager)[1].peek()
-    assert (letter.message_class, letter.reason) == (MessageClass.NACK_Q_PURGED, "purged by hand")
+    [copy] = queues(manager)[1].peek()
+    assert (copy.message_class, copy.reason) == (MessageClass.NACK_Q_PURGED, "purged by hand")
     assert manager.sweep(START + 9 * DAY) == 0
 
 
@@ -97,9 +97,9 @@ def test_an_unacknowledged_message_becomes_a_dead_letter_at_the_sweep_after_its_
     assert manager.sweep(deadline - 1) == 0
     assert manager.sweep(deadline) == 1
 
-    [letter] = queues(manager)[1].peek()
-    assert letter.message_class == ended
-    assert letter.kept == deadline
+    [copy] = queues(manager)[1].peek()
+    assert copy.message_class == ended
+    assert copy.kept == deadline
 
 
 def test_a_message_that_never_arrived_in_time_becomes_a_dead_letter_of_its_sender(
@@ -134,9 +134,9 @@ def test_a_late_acknowledgement_is_marked_and_sends_nothing(nodes: Nodes) -> Non
 
     assert manager.acknowledge(sent().key, MessageClass.ACK_RECEIVE) is Placement.PLACED
 
-    [letter] = queues(manager)[1].peek()
-    assert letter.late
-    assert letter.message_class == MessageClass.NACK_REACH_QUEUE_TIMEOUT
+    [copy] = queues(manager)[1].peek()
+    assert copy.late
+    assert copy.message_class == MessageClass.NACK_REACH_QUEUE_TIMEOUT
 
 
 def test_a_late_refusal_is_the_last_known_status(nodes: Nodes) -> None:
@@ -146,14 +146,14 @@ def test_a_late_refusal_is_the_last_known_status(nodes: Nodes) -> None:
 
     manager.acknowledge(sent().key, MessageClass.NACK_RECEIVE_REJECTED)
 
-    [letter] = queues(manager)[1].peek()
-    assert not letter.late
-    assert letter.message_class == MessageClass.NACK_RECEIVE_REJECTED
+    [copy] = queues(manager)[1].peek()
+    assert not copy.late
+    assert copy.message_class == MessageClass.NACK_RECEIVE_REJECTED
 
 
 def test_an_acknowledgement_of_nothing_that_is_known_changes_nothing(nodes: Nodes) -> None:
     manager = nodes.manager()
-    manager.place(a_letter("m1"))
+    manager.place(a_stored_copy("m1"))
 
     assert manager.acknowledge(("m1", "billing"), MessageClass.ACK_RECEIVE) is None
     assert manager.acknowledge(("m2", "billing"), MessageClass.NACK_PURGED) is None
@@ -176,8 +176,8 @@ def test_a_dead_letter_sent_again_awaits_its_acknowledgement_again(nodes: Nodes)
 def test_an_application_has_its_own_queue_for_its_transactional_messages(nodes: Nodes) -> None:
     manager = nodes.manager()
     own = StoredCopyQueue(manager, NodeQueue.DEADXACT, "sales.dead")
-    letter = a_letter("m1", transactional=True, application_queue="sales.dead")
-    manager.keep([letter], START, None)
+    copy = a_stored_copy("m1", transactional=True, application_queue="sales.dead")
+    manager.keep([copy], START, None)
 
     manager.sweep(START)
 
@@ -257,8 +257,8 @@ def test_a_copy_names_the_acknowledgement_that_settled_it(
 
     step([acknowledging(message_class)], cast(Work, None))
 
-    [letter] = queues(manager)[box].peek()
-    assert letter.channel == CHANNEL
+    [copy] = queues(manager)[box].peek()
+    assert copy.channel == CHANNEL
 
 
 def test_a_dead_letter_names_the_acknowledgement_that_came_too_late(nodes: Nodes) -> None:
@@ -301,8 +301,8 @@ def test_acknowledgements_that_leave_no_row_are_logged_with_their_channel_once_a
     nodes.clock.advance(60)
     step(arrived[2:], cast(Work, None))
 
-    told = [each.getMessage() for each in caplog.records if "satellite" in each.getMessage()]
-    assert told == [
+    logged = [each.getMessage() for each in caplog.records if "satellite" in each.getMessage()]
+    assert logged == [
         f"satellite received 1 acknowledgements without a copy; the newest by {CHANNEL}",
         "satellite received 2 acknowledgements without a copy; the newest by "
         "queue 'sales.Acknowledgements', message 'a3'",

@@ -109,7 +109,7 @@ def test_an_empty_saga_id_is_refused_where_the_handler_gives_it() -> None:
 
 
 @pytest.mark.parametrize(
-    ("clearing", "error", "told"),
+    ("clearing", "error", "sentence"),
     [
         (Clearing(endpoint="sales", is_native=True), Unsupported, "native delayed delivery"),
         (Clearing(endpoint="sales"), ConfigurationError, "nothing to clear"),
@@ -121,7 +121,7 @@ def test_an_empty_saga_id_is_refused_where_the_handler_gives_it() -> None:
     ],
 )
 def test_an_order_that_no_manager_takes_is_refused(
-    clearing: Clearing, error: type[Exception], told: str
+    clearing: Clearing, error: type[Exception], sentence: str
 ) -> None:
-    with pytest.raises(error, match=told):
+    with pytest.raises(error, match=sentence):
         clearing.order("order-7", START, "m1")

@@ -117,11 +117,11 @@ def test_a_store_of_another_broker_is_refused_by_install_and_start(scene: Scene)
     scene.forget_broker(broker)
 
     for refused in (install, prepare):
-        with pytest.raises(WrongPair, match="install --new-marker") as told:
+        with pytest.raises(WrongPair, match="install --new-marker") as refusal:
             refused(scene.parts(broker))
 
-    assert "bears none" in str(told.value)
-    assert str(scene.url("one").removeprefix("sqlite:///")) in str(told.value)
+    assert "bears none" in str(refusal.value)
+    assert str(scene.url("one").removeprefix("sqlite:///")) in str(refusal.value)
 
 
 def test_a_broker_of_another_store_is_refused(scene: Scene) -> None:

@@ -85,8 +85,8 @@ def a_task_fails(stage: Stage) -> None:
 
 def the_broker_goes_away(stage: Stage) -> None:
     # After the checks, before the start lists the queues to drain.
-    gone = TransportUnavailable("gone")
-    stage.second.next = lambda: stage.transport.fail("missing_queues", gone)
+    unavailable = TransportUnavailable("gone")
+    stage.second.next = lambda: stage.transport.fail("missing_queues", unavailable)
 
 
 @pytest.mark.parametrize("trouble", [a_task_fails, the_broker_goes_away])

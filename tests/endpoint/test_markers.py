@@ -107,12 +107,12 @@ def test_a_store_of_another_broker_is_refused_by_install_and_start(scene: Scene)
     scene.forget_broker(broker)
 
     for refused in (install, prepare):
-        with pytest.raises(WrongPair, match="install --new-marker") as told:
+        with pytest.raises(WrongPair, match="install --new-marker") as refusal:
             refused(scene.parts(broker))
 
-    assert scene.name in str(told.value)
-    assert "bears none" in str(told.value)
-    assert broker.describe() in str(told.value)
+    assert scene.name in str(refusal.value)
+    assert "bears none" in str(refusal.value)
+    assert broker.describe() in str(refusal.value)
 
 
 @pytest.mark.parametrize("scene", ["redis"], indirect=True)
@@ -133,11 +133,11 @@ def test_a_broker_of_another_store_is_refused(scene: Scene) -> None:
     install(scene.parts(broker, "one"))
     marker = compare_markers(scene.settings(broker, "one"), write=False)
 
-    with pytest.raises(WrongPair, match="another store") as told:
+    with pytest.raises(WrongPair, match="another store") as refusal:
         install(scene.parts(broker, "two"))
 
-    assert str(marker) in str(told.value)
-    assert "two.db" in str(told.value)
+    assert str(marker) in str(refusal.value)
+    assert "two.db" in str(refusal.value)
 
 
 def test_two_pairs_that_are_crossed_are_refused_with_both_markers(scene: Scene) -> None:
@@ -147,12 +147,12 @@ def test_two_pairs_that_are_crossed_are_refused_with_both_markers(scene: Scene) 
     install(scene.parts(broker, "two"), new_marker=True)
     mine = compare_markers(scene.settings(broker, "two"), write=False)
 
-    with pytest.raises(WrongPair) as told:
+    with pytest.raises(WrongPair) as refusal:
         prepare(scene.parts(broker, "one"))
 
     assert mine != theirs
-    assert str(mine) in str(told.value)
-    assert str(theirs) in str(told.value)
+    assert str(mine) in str(refusal.value)
+    assert str(theirs) in str(refusal.value)
 
 
 def test_a_new_marker_admits_another_broker_on_purpose(scene: Scene) -> None:

@@ -43,12 +43,12 @@ class Stage:
     def __init__(self) -> None:
         self.transport = FakeTransport("sales.Leaving")
         self.transport.on_idle = self._idle
-        self.told: list[CriticalErrorContext] = []
+        self.errors: list[CriticalErrorContext] = []
         self._cycles = threading.Semaphore(0)
         config = EndpointConfiguration("sales")
         config.use_transport(self.transport, accept_loss=True)
         config.enable_feature(Leaving())
-        config.define_critical_error_action(self.told.append)
+        config.define_critical_error_action(self.errors.append)
         self.endpoint = Endpoint(config)
         self.endpoint.on_watch(self._cycles.release)
 
@@ -74,13 +74,15 @@ def test_a_pump_that_ends_before_it_is_stopped_is_a_critical_error_once(stage: S
     stage.transport.put("sales.Leaving", a_message())
 
     stage.endpoint.start()
-    while not stage.told:
+    while not stage.errors:
         stage.wait_for_cycles(1)
     stage.wait_for_cycles(5)
 
-    [told] = stage.told
-    assert told.error == "The pump of 'sales.Leaving' ended by itself, endpoint will be terminated."
-    assert isinstance(told.exception, SystemExit)
+    [errors] = stage.errors
+    assert (
+        errors.error == "The pump of 'sales.Leaving' ended by itself, endpoint will be terminated."
+    )
+    assert isinstance(errors.exception, SystemExit)
 
 
 def test_a_pump_that_runs_or_was_stopped_is_no_error(stage: Stage) -> None:

@@ -13,7 +13,7 @@ from typing import Final
 from .copies import copy_to, environment, mutate
 from .inside import RESULTS
 from .mutant import Mutant
-from .verdicts import Judged, Told, Verdict, judge
+from .verdicts import Judged, ReportedTest, Verdict, judge
 
 _LONGEST_TEST: Final = 30
 _LONGEST_RUN: Final = 600
@@ -22,7 +22,7 @@ _PYTEST: Final = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "tests.m
 
 def run_tests(
     folder: Path, tests: Sequence[str], servers: Mapping[str, str], *options: str
-) -> tuple[int, list[Told], str]:
+) -> tuple[int, list[ReportedTest], str]:
     """Run *tests* in the copy in *folder*; return exit code, test outcomes and output."""
     results = folder / "results.jsonl"
     results.touch()
@@ -36,8 +36,8 @@ def run_tests(
         timeout=_LONGEST_RUN,
         check=False,
     )
-    told = [Told(**json.loads(line)) for line in results.read_text().splitlines()]
-    return ran.returncode, told, ran.stdout
+    outcomes = [ReportedTest(**json.loads(line)) for line in results.read_text().splitlines()]
+    return ran.returncode, outcomes, ran.stdout
 
 
 def try_out(mutant: Mutant, clean: Path, folder: Path, servers: Mapping[str, str]) -> Judged:
@@ -46,8 +46,8 @@ def try_out(mutant: Mutant, clean: Path, folder: Path, servers: Mapping[str, str
     copy_to(folder, clean)
     mutate(folder, mutant)
     try:
-        code, told, _ = run_tests(folder, mutant.tests, servers, "-x")
-        verdict, by = judge(code, told)
+        code, outcomes, _ = run_tests(folder, mutant.tests, servers, "-x")
+        verdict, by = judge(code, outcomes)
     except subprocess.TimeoutExpired:
         verdict, by = Verdict.BROKEN, f"its tests did not end within {_LONGEST_RUN} s"
     return Judged(mutant=mutant.name, verdict=verdict, by=by, seconds=time.monotonic() - began)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.mutation.verdicts import Told, Verdict, judge
+from tests.mutation.verdicts import ReportedTest, Verdict, judge
 
 
-def ended(outcome: str, when: str = "call", *, asserted: bool = False) -> Told:
-    return Told(test="t", when=when, outcome=outcome, asserted=asserted, error="why")
+def ended(outcome: str, when: str = "call", *, asserted: bool = False) -> ReportedTest:
+    return ReportedTest(test="t", when=when, outcome=outcome, asserted=asserted, error="why")
 
 
 @pytest.mark.parametrize(
@@ -25,5 +25,7 @@ def ended(outcome: str, when: str = "call", *, asserted: bool = False) -> Told:
         (4, [], Verdict.BROKEN, "pytest ended with 4 before any test failed"),
     ],
 )
-def test_the_verdict_of_a_run(code: int, results: list[Told], verdict: Verdict, by: str) -> None:
+def test_the_verdict_of_a_run(
+    code: int, results: list[ReportedTest], verdict: Verdict, by: str
+) -> None:
     assert judge(code, results) == (verdict, by)

@@ -21,8 +21,8 @@ class Verdict(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """Outcome of a test, as the plugin inside wrote it."""
+class ReportedTest:
+    """Outcome of a test, as the plugin of that run wrote it."""
 
     test: str
     when: str
@@ -41,15 +41,15 @@ class Judged:
     seconds: float
 
 
-def judge(code: int, told: Sequence[Told]) -> tuple[Verdict, str]:
+def judge(code: int, outcomes: Sequence[ReportedTest]) -> tuple[Verdict, str]:
     """Return the verdict of a run that ended with *code*, and the test or the reason."""
-    failed = next((one for one in told if one.outcome == "failed"), None)
+    failed = next((one for one in outcomes if one.outcome == "failed"), None)
     if code == _FAILED and failed is not None:
         if failed.when == "call" and failed.asserted:
             return Verdict.KILLED, failed.test
         return Verdict.BROKEN, f"{failed.test} ({failed.when}): {failed.error}"
     if code != 0:
         return Verdict.BROKEN, f"pytest ended with {code} before any test failed"
-    if not any(one.outcome == "passed" for one in told):
-        return Verdict.NOT_RUN, "; ".join(dict.fromkeys(one.error for one in told))
+    if not any(one.outcome == "passed" for one in outcomes):
+        return Verdict.NOT_RUN, "; ".join(dict.fromkeys(one.error for one in outcomes))
     return Verdict.SURVIVED, ""

@@ -144,23 +144,23 @@ def test_a_process_does_not_ask_itself(
     url, prefix = request.getfixturevalue(f"{kind}_url"), f"{unique}_"
     persistence = SqlPersistence(url, prefix=prefix)
     persistence.install()
-    heard = Watching()
+    watching = Watching()
     one, other = (persistence.timeouts("e", SystemClock()) for _ in range(2))
-    mine = one.wakeups(lambda _due=None: heard.count("mine"))
-    theirs = other.wakeups(lambda _due=None: heard.count("theirs"))
+    mine = one.wakeups(lambda _due=None: watching.count("mine"))
+    theirs = other.wakeups(lambda _due=None: watching.count("theirs"))
     for owner, store in (("other", other), ("one", one), ("other", other)):
         store.heartbeat(owner, {})
     for wakeups in (mine, theirs):
         wakeups.check()
     first = 1 if kind == "postgres" else 0  # the first check: notifications before LISTEN were lost
-    assert heard.reaches("mine", first)
-    assert heard.reaches("theirs", first)
+    assert watching.reaches("mine", first)
+    assert watching.reaches("theirs", first)
 
     mine.notify()
-    assert _reaches(heard, "theirs", first + 1, theirs)
+    assert _reaches(watching, "theirs", first + 1, theirs)
     theirs.notify()  # heard after any notification that this process sent itself
-    assert _reaches(heard, "mine", first + 1, mine)
-    assert heard.snapshot() == {"mine": first + 1, "theirs": first + 1}
+    assert _reaches(watching, "mine", first + 1, mine)
+    assert watching.snapshot() == {"mine": first + 1, "theirs": first + 1}
     for wakeups in (mine, theirs):
         wakeups.close()
     persistence.close()
@@ -195,22 +195,22 @@ def test_a_peek_tells_the_first_due_time_that_has_not_passed(
     persistence = SqlPersistence(request.getfixturevalue(f"{kind}_url"), prefix=f"{unique}_")
     persistence.install()
     store = persistence.timeouts("e", SystemClock())
-    heard, told = Watching(), set()
+    watching, woken = Watching(), set()
 
-    def tell(due: int | None = None) -> None:
-        told.add(due)
-        heard.count("told")
+    def wake(due: int | None = None) -> None:
+        woken.add(due)
+        watching.count("woken")
 
-    peek = DuePeek(store.context, tell, lambda: True)
+    peek = DuePeek(store.context, wake, lambda: True)
     now = store.now()
     dues = [now - 3600 * SECOND, now + 3600 * SECOND, now + 7200 * SECOND]
     store.store_many([timeout(f"t{due}", due) for due in dues])
 
     peek.check()
-    assert heard.reaches("told", 1)
+    assert watching.reaches("woken", 1)
     peek.close()
 
-    assert told == {dues[1]}
+    assert woken == {dues[1]}
     persistence.close()
 
 

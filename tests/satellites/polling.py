@@ -28,7 +28,7 @@ SOON = 10.0
 """Seconds that a busy machine may take; nothing waits this long when all is well."""
 
 
-class Round:
+class PollHarness:
     """The step over a real store and a simulated broker."""
 
     def __init__(
@@ -57,7 +57,7 @@ class Round:
     def poll(self) -> Micros | None:
         return self.step(self.transport.session())
 
-    def handed_on(self) -> list[list[Key]]:
+    def claimed(self) -> list[list[Key]]:
         orders = [read_control(message) for message in self.transport.messages(CONTROL)]
         return [list(order.keys) for order in orders if isinstance(order, ChunkOrder)]
 
@@ -100,16 +100,16 @@ class Loop:
 
     def __init__(self, interval: float = 60.0, offset: Micros = 0) -> None:
         self.clock = ShiftedClock()
-        self.round = Round(clock=self.clock)
-        self.store = self.round.store
+        self.harness = PollHarness(clock=self.clock)
+        self.store = self.harness.store
         self.store._offset = offset
-        self.transport = self.round.transport
+        self.transport = self.harness.transport
         self.telemetry = Watching()
         self.fetch = a_breaker(FakeClock(), 0.02)
         self.offsets: list[float] = []
         self.ready: Callable[[], None] = lambda: None
         self.poller = Poller(
-            self.round.step,
+            self.harness.step,
             interval=timedelta(seconds=interval),
             sessions=SessionPool(self.transport),
             fetch=self.fetch,

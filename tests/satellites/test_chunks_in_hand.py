@@ -24,7 +24,7 @@ class _LateSession(FakeSession):
 
     def __init__(self, harness: DispatchHarness, journal: list[str]) -> None:
         super().__init__(harness.transport)
-        self._desk = harness
+        self._harness = harness
         self._journal = journal
 
     def send(
@@ -39,7 +39,7 @@ class _LateSession(FakeSession):
         return self
 
     def results(self) -> list[SendResult]:
-        self._journal.append(f"{len(self._desk.store._in.held)} in hand")
+        self._journal.append(f"{len(self._harness.store._in.held)} locked")
         return self._answers
 
 
@@ -57,7 +57,7 @@ def test_the_next_chunk_is_locked_when_the_answers_to_the_first_are_awaited() ->
 
     two_chunks(harness, journal)
 
-    assert journal == ["sent m1", "2 in hand", "sent m2", "1 in hand"]
+    assert journal == ["sent m1", "2 locked", "sent m2", "1 locked"]
     assert harness.state("m1") is harness.state("m2") is TimeoutState.DISPATCHED
 
 
@@ -69,15 +69,15 @@ def test_in_transaction_scope_one_chunk_is_locked_at_a_time(
 
     @contextmanager
     def noted(*given: Any, **named: Any) -> Iterator[LockedTimeouts]:
-        with lock_for_dispatch(*given, **named) as taken:
-            journal.append("taken")
-            yield taken
+        with lock_for_dispatch(*given, **named) as locked:
+            journal.append("locked")
+            yield locked
         journal.append("closed")
 
     monkeypatch.setattr(harness.store, "lock_for_dispatch", noted)
     two_chunks(harness, journal)
 
-    assert journal == ["taken", "sent", "closed"] * 2
+    assert journal == ["locked", "sent", "closed"] * 2
     assert harness.transport.ids("billing") == ["m1", "m2"]
 
 

@@ -75,9 +75,9 @@ def test_a_message_refused_five_times_by_its_queue_was_over_the_quota(
         harness.order_due()
         harness.clock.advance(120)
 
-    [letter] = harness.dead()
-    assert letter.message_class == MessageClass.NACK_Q_EXCEED_QUOTA
-    assert letter.attempts == ATTEMPTS
+    [copy] = harness.dead()
+    assert copy.message_class == MessageClass.NACK_Q_EXCEED_QUOTA
+    assert copy.attempts == ATTEMPTS
     assert harness.state("m1") is TimeoutState.FAILED
     assert harness.transport.ids("error") == []
 
@@ -96,8 +96,8 @@ def test_its_time_to_reach_the_queue_begins_with_the_first_attempt(
     harness.clock.advance(120)
     harness.order_due()
 
-    [letter] = harness.dead()
-    assert letter.message_class == MessageClass.NACK_REACH_QUEUE_TIMEOUT
+    [copy] = harness.dead()
+    assert copy.message_class == MessageClass.NACK_REACH_QUEUE_TIMEOUT
     assert harness.transport.ids("billing") == []
 
 
@@ -107,7 +107,7 @@ def test_neighbours_of_a_dead_letter_are_delivered(harness: DispatchHarness) -> 
 
     harness.order_due()
 
-    assert [letter.message.id for letter in harness.dead()] == ["m1"]
+    assert [copy.message.id for copy in harness.dead()] == ["m1"]
     assert harness.transport.ids("billing") == ["m2"]
     assert [harness.state(one) for one in ("m1", "m2")] == [
         TimeoutState.FAILED,
@@ -128,7 +128,7 @@ def test_while_the_dead_letter_store_is_away_it_stays_and_neighbours_are_sent_on
         assert harness.state("m2") is TimeoutState.DISPATCHED
     harness.clock.advance(120)
     harness.order_due()
-    assert [letter.message.id for letter in harness.dead()] == ["m1"]
+    assert [copy.message.id for copy in harness.dead()] == ["m1"]
     assert harness.transport.ids("billing") == ["m2"]
 
 

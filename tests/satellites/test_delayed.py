@@ -61,7 +61,7 @@ class DispatchHarness:
             wake=self.woken.append,
         )
 
-    def take(self, *messages: Message) -> None:
+    def receive(self, *messages: Message) -> None:
         session = self.transport.session()
         with Work(session, FakeReceiver(self.transport, "sales.timeouts"), self.mode) as work:
             self.step([a_received(message) for message in messages], work)
@@ -102,7 +102,7 @@ def test_a_later_message_is_stored_whole_and_wakes_the_poller(
     harness = DispatchHarness(mode, form)
     due = START + 60 * SECOND
 
-    harness.take(a_delayed("m1", due), a_delayed("m2", due + SECOND))
+    harness.receive(a_delayed("m1", due), a_delayed("m2", due + SECOND))
 
     assert {one.message.id: one.due for one in harness.store.rows.values()} == {
         "m1": due,
@@ -118,7 +118,7 @@ def test_a_rollback_wakes_no_poller_and_stores_nothing() -> None:
     harness.transport.fail("commit", StorageUnavailable("away"))
 
     with pytest.raises(StorageUnavailable):
-        harness.take(a_delayed())
+        harness.receive(a_delayed())
 
     assert harness.store.rows == {}
 
@@ -128,7 +128,7 @@ def test_a_rollback_wakes_no_poller_and_stores_nothing() -> None:
 def test_a_message_due_already_goes_straight_on_and_is_never_stored(mode: TransactionMode) -> None:
     harness = DispatchHarness(mode)
 
-    harness.take(a_delayed("now", START), a_delayed("later"))
+    harness.receive(a_delayed("now", START), a_delayed("later"))
 
     assert harness.transport.ids("billing") == ["now"]
     assert [one.message.id for one in harness.store.rows.values()] == ["later"]
@@ -141,7 +141,7 @@ def test_a_message_that_is_not_due_by_the_stores_clock_is_stored() -> None:
     harness = DispatchHarness()
     harness.store.now = lambda: START - SECOND  # type: ignore[attr-defined]  # a store may have it
 
-    harness.take(a_delayed("now", START))
+    harness.receive(a_delayed("now", START))
 
     assert harness.transport.ids("billing") == []
     assert len(harness.store.rows) == 1
@@ -154,7 +154,7 @@ def test_due_already_and_without_a_destination_queue_it_goes_to_the_error_queue(
 ) -> None:
     harness = DispatchHarness(mode)
 
-    harness.take(a_delayed("lost", START, "nowhere"), a_delayed("fine", START))
+    harness.receive(a_delayed("lost", START, "nowhere"), a_delayed("fine", START))
 
     assert harness.transport.ids("error") == ["lost"]
     assert harness.transport.ids("billing") == ["fine"]
@@ -165,7 +165,7 @@ def test_a_message_refused_by_its_queue_is_stored_with_an_attempt_counted() -> N
     harness = DispatchHarness(retries=1)
     harness.transport.script("billing", SendResult.REFUSED)
 
-    harness.take(a_delayed("now", START))
+    harness.receive(a_delayed("now", START))
 
     [row] = harness.store.rows.values()
     assert row.attempts == 1
@@ -176,7 +176,7 @@ def test_without_an_answer_it_is_stored_and_no_attempt_counted() -> None:
     harness = DispatchHarness()
     harness.transport.script("billing", SendResult.UNKNOWN)
 
-    harness.take(a_delayed("now", START))
+    harness.receive(a_delayed("now", START))
 
     [row] = harness.store.rows.values()
     assert row.attempts == 0
@@ -186,7 +186,7 @@ def test_a_message_refused_by_both_queues_is_stored() -> None:
     harness = DispatchHarness()
     del harness.transport.queues["error"]
 
-    harness.take(a_delayed("lost", START, "nowhere"))
+    harness.receive(a_delayed("lost", START, "nowhere"))
 
     assert len(harness.store.rows) == 1
 
@@ -199,11 +199,11 @@ def test_the_headers_of_either_way_are_understood_and_never_delivered(route: obj
     message = a_message("m1", b"body", time_sent=to_wire(START))
     routed = route(Outgoing("billing", message), START, "sales.timeouts").message
 
-    harness.take(routed)
+    harness.receive(routed)
 
     [delivered] = harness.transport.messages("billing")
-    taken_off = {headers.EXPIRE, headers.DESTINATION, headers.DELAYED_DESTINATION}
-    assert not taken_off & set(delivered.headers)
+    removed = {headers.EXPIRE, headers.DESTINATION, headers.DELAYED_DESTINATION}
+    assert not removed & set(delivered.headers)
     assert delivered.headers[headers.DELIVER_AT] == to_wire(START)
     assert delivered.headers[headers.TIME_SENT] == to_wire(START)
 
@@ -214,7 +214,7 @@ def test_properties_in_transit_are_never_visible_to_the_receiver() -> None:
     foreign = a_delayed("m1", START)
     prefixed = {f"{headers.PROPERTY_PREFIX}MSMQ.UseJournalQueue": "True"}
 
-    harness.take(Message(id="m1", headers={**foreign.headers, **prefixed}, body=b"x"))
+    harness.receive(Message(id="m1", headers={**foreign.headers, **prefixed}, body=b"x"))
 
     [delivered] = harness.transport.messages("billing")
     assert not [name for name in delivered.headers if name.startswith(headers.PROPERTY_PREFIX)]
@@ -262,20 +262,20 @@ def test_an_order_to_clear_is_refused_with_a_sentence() -> None:
     order = clear_timeouts("saga", "sales.timeouts", "m1", START).message
 
     with pytest.raises(MessageRejected, match="cannot clear timeouts"):
-        harness.take(order)
+        harness.receive(order)
 
 
 def test_a_conflict_policy_for_a_used_id_is_refused_with_a_sentence() -> None:
     harness = DispatchHarness()
 
     with pytest.raises(MessageRejected, match="does not remember which ids were used"):
-        harness.take(a_delayed("m1", on_conflict="replace"))
+        harness.receive(a_delayed("m1", on_conflict="replace"))
 
 
 def test_a_wake_request_wakes_the_poller() -> None:
     harness = DispatchHarness()
 
-    harness.take(wake_manager("sales.timeouts", START + SECOND, "m1").message)
+    harness.receive(wake_manager("sales.timeouts", START + SECOND, "m1").message)
 
     assert harness.woken == [START + SECOND]
 

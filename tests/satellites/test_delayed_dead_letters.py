@@ -183,8 +183,8 @@ def test_a_message_refused_by_its_queue_becomes_a_dead_letter_after_all_attempts
         harness.clock.advance(60)
         harness.dispatch()
 
-    [letter] = harness.node.dead()
-    assert (letter.message_class, letter.attempts) == (
+    [copy] = harness.node.dead()
+    assert (copy.message_class, copy.attempts) == (
         MessageClass.NACK_Q_EXCEED_QUOTA,
         1 + retries,
     )

@@ -63,13 +63,13 @@ def test_ids_that_the_dispatcher_may_have_are_not_claimed_again_meanwhile(
     with ExitStack() as dispatcher:
         answer = transport.answer
 
-        def take_and_lose_the_answer(outgoing: Outgoing) -> SendResult:
+        def lock_and_lose_the_answer(outgoing: Outgoing) -> SendResult:
             order = read_control(outgoing.message)
             assert isinstance(order, ChunkOrder)
             dispatcher.enter_context(store.lock_for_dispatch(order.token, order.keys))
             return SendResult.UNKNOWN
 
-        transport.answer = take_and_lose_the_answer  # type: ignore[method-assign]  # a script
+        transport.answer = lock_and_lose_the_answer  # type: ignore[method-assign]  # a script
         with pytest.raises(TransportUnavailable):
             poll(transport.session())
         transport.answer = answer  # type: ignore[method-assign]  # as it was

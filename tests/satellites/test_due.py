@@ -67,7 +67,7 @@ class DispatchHarness:
         for one in timeouts:
             self.store.put(one)
 
-    def round(self) -> DrainStep:
+    def drain_step(self) -> DrainStep:
         try:
             with closing(self.transport.session()) as session:
                 return self.step(session)
@@ -108,7 +108,7 @@ def test_a_message_is_confirmed_before_its_row_is_removed() -> None:
     harness.put(a_timeout())
     harness.store.after["remove"] = lambda: harness.store.journal.append(f"sent {harness.sent()}")
 
-    harness.round()
+    harness.drain_step()
 
     assert harness.store.journal == ["transaction", "fetch", "remove", "sent ['m1']", "commit"]
 
@@ -120,8 +120,8 @@ def test_where_the_removal_fails_the_message_goes_out_again_under_the_same_id() 
     harness.store.fail("remove", StorageUnavailable("away"))
 
     with pytest.raises(StorageUnavailable):
-        harness.round()
-    harness.round()
+        harness.drain_step()
+    harness.drain_step()
 
     assert harness.sent() == ["m1", "m1"]
     assert harness.store.rows == {}
@@ -135,10 +135,10 @@ def test_in_transaction_scope_a_failed_removal_takes_the_send_back() -> None:
     harness.store.fail("remove", StorageUnavailable("away"))
 
     with pytest.raises(StorageUnavailable):
-        harness.round()
+        harness.drain_step()
 
     assert harness.sent() == []
-    harness.round()
+    harness.drain_step()
     assert harness.sent() == ["m1"]
 
 
@@ -150,7 +150,7 @@ def test_a_removal_that_comes_second_is_benign_and_counted() -> None:
         remove=lambda: harness.store.drop(a_timeout().id)
     )
 
-    harness.round()
+    harness.drain_step()
 
     assert harness.sent() == ["m1"]
     assert harness.sent("error") == []
@@ -166,7 +166,7 @@ def test_in_transaction_scope_a_second_removal_takes_the_send_back(
     harness.put(a_timeout())
     harness.store.after["remove"] = lambda: harness.store.drop(a_timeout().id)
 
-    harness.round()
+    harness.drain_step()
 
     assert harness.transport.journal[-1] == "rollback"
     assert harness.sent() == []
@@ -200,7 +200,7 @@ def test_the_error_queue_has_the_copy_before_the_row_is_removed() -> None:
         f"copied {harness.sent('error')}"
     )
 
-    harness.round()
+    harness.drain_step()
 
     assert "copied ['lost']" in harness.store.journal
 
@@ -241,7 +241,7 @@ def test_a_failure_is_counted_after_the_transaction_of_the_fetch() -> None:
     harness.put(a_timeout())
     harness.transport.script("billing", SendResult.REFUSED)
 
-    harness.round()
+    harness.drain_step()
 
     assert harness.store.journal.index("commit") < harness.store.journal.index("increment")
 
@@ -253,11 +253,11 @@ def test_an_error_without_a_name_is_an_attempt_too(mode: TransactionMode) -> Non
     harness.put(a_timeout("bad"))
     harness.transport.script("billing", RuntimeError("one"), RuntimeError("two"))
 
-    harness.round()
+    harness.drain_step()
     [row] = harness.store.rows.values()
     assert row.attempts == 1
     harness.clock.advance(60)
-    harness.round()
+    harness.drain_step()
 
     assert harness.store.rows == {}
     [copy] = harness.transport.messages("error")
@@ -347,7 +347,7 @@ def test_error_handling_that_fails_and_fails_trips_the_recovery_breaker(
     harness.store.fail("increment", *[RuntimeError("no count")] * 1000)
 
     for _ in range(25):
-        harness.round()
+        harness.drain_step()
         harness.clock.advance(1)
 
     assert "recovery" in harness.triggered

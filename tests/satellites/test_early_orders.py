@@ -15,7 +15,7 @@ from timeoutmgr.message.instants import Micros, to_wire
 from timeoutmgr.satellites.control import chunk_message
 
 
-class EarlyDesk(DispatchHarness):
+class EarlyDispatchHarness(DispatchHarness):
     """A harness whose orders come before their time; *rests* has the seconds that it waited."""
 
     def __init__(self, mode: TransactionMode = RECEIVE) -> None:
@@ -37,7 +37,7 @@ class EarlyDesk(DispatchHarness):
 
 
 def test_a_timeout_ordered_early_is_sent_when_it_is_due() -> None:
-    harness = EarlyDesk()
+    harness = EarlyDispatchHarness()
     harness.resting = lambda: _assert_nothing_was_sent(harness)
 
     harness.order_early(START + 2_000)
@@ -53,7 +53,7 @@ def _assert_nothing_was_sent(harness: DispatchHarness) -> None:
 
 
 def test_the_stores_clock_decides_when_and_not_the_hosts() -> None:
-    harness = EarlyDesk()
+    harness = EarlyDispatchHarness()
     harness.step = replace(harness.step, clock=FakeClock(START + SECOND))
 
     harness.order_early(START + 2_000)
@@ -62,7 +62,7 @@ def test_the_stores_clock_decides_when_and_not_the_hosts() -> None:
 
 
 def test_a_dispatcher_waits_for_a_due_time_only_after_recording_earlier_sends() -> None:
-    harness = EarlyDesk()
+    harness = EarlyDispatchHarness()
     recorded: list[TimeoutState | None] = []
     harness.resting = lambda: recorded.append(harness.state("m1"))
 
@@ -73,7 +73,7 @@ def test_a_dispatcher_waits_for_a_due_time_only_after_recording_earlier_sends() 
 
 
 def test_transaction_scope_leaves_a_later_timeout_in_the_store() -> None:
-    harness = EarlyDesk(SCOPE)
+    harness = EarlyDispatchHarness(SCOPE)
 
     harness.order_early(START + 1)
 
@@ -83,7 +83,7 @@ def test_transaction_scope_leaves_a_later_timeout_in_the_store() -> None:
 
 
 def test_a_clock_that_is_set_back_makes_no_wait_longer_than_orders_are_ahead() -> None:
-    harness = EarlyDesk()
+    harness = EarlyDispatchHarness()
     harness.store.after["lock_for_dispatch"] = lambda: harness.clock.step_wall(-timedelta(hours=1))
 
     harness.order_early(START + 2_000)

@@ -172,7 +172,7 @@ class Hooked:
     def __init__(self, config: EndpointConfiguration | None = None) -> None:
         self.errors: list[str] = []
         config = config or a_config()
-        config.define_critical_error_action(self._told)
+        config.define_critical_error_action(self._critical_error)
         self.parts: AssembledEndpoint = assemble(config.settings())
         self.parts.critical.started(lambda: None)
         self.clock = cast(FakeClock, self.parts.settings.clock)
@@ -182,11 +182,11 @@ class Hooked:
         assert isinstance(found, OutageBreaker)
         return found
 
-    def told(self) -> list[str]:
+    def critical_errors(self) -> list[str]:
         self.parts.critical.join(10.0)
         return self.errors
 
-    def _told(self, context: CriticalErrorContext) -> None:
+    def _critical_error(self, context: CriticalErrorContext) -> None:
         self.errors.append(context.error)
 
 
@@ -219,7 +219,7 @@ def test_each_breaker_has_a_sentence_of_its_own(name: str, sentence: str) -> Non
     hooked.clock.advance(120)
     hooked.breaker(name).check()
 
-    assert hooked.told() == [sentence]
+    assert hooked.critical_errors() == [sentence]
 
 
 @pytest.mark.behaviour(70)
@@ -234,7 +234,7 @@ def test_a_storage_outage_is_reported_once_though_two_breakers_see_it(first: str
     for name in names:
         hooked.breaker(name).check()
 
-    assert len(hooked.told()) == 1
+    assert len(hooked.critical_errors()) == 1
 
 
 _URL = "postgresql+psycopg://sales@database/sales"
@@ -266,7 +266,7 @@ def test_an_outage_of_a_database_is_reported_once_by_any_number_of_breakers(
         breaker.check()
 
     assert len(breakers) == 6
-    assert len(hooked.told()) == times
+    assert len(hooked.critical_errors()) == times
 
 
 @pytest.mark.behaviour(70, 72)
@@ -281,7 +281,7 @@ def test_two_breakers_that_trigger_at_the_same_moment_do_not_silence_each_other(
     with _between("timeoutmgr.resilience.breakers", storing.check):
         fetch.check()
 
-    assert len(hooked.told()) == 1
+    assert len(hooked.critical_errors()) == 1
 
 
 class _between(logging.Handler):
@@ -416,5 +416,5 @@ def test_a_clock_that_is_far_off_is_a_critical_error() -> None:
 
     cast(Any, poller)._on_clock_offset(42.0)
 
-    [error] = hooked.told()
+    [error] = hooked.critical_errors()
     assert "differs from this host's by 42 s" in error

@@ -35,8 +35,8 @@ class House:
             monotonic=self.clock.monotonic,
         )
 
-    def measure(self, tell: Callable[[], Micros | None]) -> None:
-        tell()
+    def measure(self, read_offset: Callable[[], Micros | None]) -> None:
+        read_offset()
         self.measured.set()
 
 

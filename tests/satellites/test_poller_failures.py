@@ -19,12 +19,12 @@ from timeoutmgr.resilience.breakers import BreakerState
 )
 def test_the_loop_outlives_every_error(loop: Loop, error: Exception) -> None:
     loop.store.fail("claim", error, error)
-    keys = loop.round.put(1, START - 10 * 365 * DAY)
+    keys = loop.harness.put(1, START - 10 * 365 * DAY)
 
     loop.started()
 
     assert loop.telemetry.snapshot()["polls_failed"] == 2
-    assert loop.round.handed_on() == [keys]
+    assert loop.harness.claimed() == [keys]
 
 
 @pytest.mark.behaviour(56, 76)

@@ -12,11 +12,11 @@ from timeoutmgr.message.instants import EARLIEST, Micros
 
 @pytest.mark.behaviour(49)
 def test_a_started_poller_polls_at_once(loop: Loop) -> None:
-    keys = loop.round.put(3, START - 30 * 365 * DAY)
+    keys = loop.harness.put(3, START - 30 * 365 * DAY)
 
     loop.started()
 
-    assert loop.round.handed_on() == [keys]
+    assert loop.harness.claimed() == [keys]
 
 
 @pytest.mark.behaviour(38)
@@ -52,14 +52,14 @@ def test_a_poll_that_is_run_before_its_instant_waits_for_it(loop: Loop) -> None:
     loop.started()
     begun: list[Micros] = []
     loop.ready = lambda: begun.append(loop.clock.now())
-    keys = loop.round.put(1, loop.clock.now() + SECOND // 5)
+    keys = loop.harness.put(1, loop.clock.now() + SECOND // 5)
     due = keys[0].due
 
     loop.poller.wake(due)
 
     assert loop.telemetry.reaches("polls", 2)
     assert begun[0] >= due
-    assert loop.round.handed_on() == [keys]
+    assert loop.harness.claimed() == [keys]
 
 
 def test_a_wake_for_later_than_the_next_poll_causes_no_query(loop: Loop) -> None:
@@ -71,12 +71,12 @@ def test_a_wake_for_later_than_the_next_poll_causes_no_query(loop: Loop) -> None
 
 @pytest.mark.behaviour(37)
 def test_the_next_due_time_pulls_the_poll_forward(loop: Loop) -> None:
-    keys = loop.round.put(1, loop.clock.now() + SECOND // 5)
+    keys = loop.harness.put(1, loop.clock.now() + SECOND // 5)
 
     loop.started()
 
     assert loop.telemetry.reaches("polls", 2)
-    assert loop.round.handed_on() == [keys]
+    assert loop.harness.claimed() == [keys]
 
 
 @pytest.mark.behaviour(25, 54)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.satellites.polling import AWAY, CONTROL, SCOPE, Round
+from tests.satellites.polling import AWAY, CONTROL, SCOPE, PollHarness
 from timeoutmgr.contracts import SendResult
 from timeoutmgr.errors import QueueMissing, StorageUnavailable, TransportUnavailable
 from timeoutmgr.satellites.poller import AT_ONCE
@@ -23,7 +23,7 @@ from timeoutmgr.satellites.poller import AT_ONCE
     ],
 )
 def test_a_failing_send_releases_the_claim(answer: SendResult | Exception) -> None:
-    one = Round(chunk=10)
+    one = PollHarness(chunk=10)
     keys = one.put(3)
     one.transport.script(CONTROL, answer)
     with pytest.raises((TransportUnavailable, QueueMissing, RuntimeError)):
@@ -31,12 +31,12 @@ def test_a_failing_send_releases_the_claim(answer: SendResult | Exception) -> No
 
     one.poll()
 
-    assert one.handed_on() == [keys]
+    assert one.claimed() == [keys]
 
 
 @pytest.mark.behaviour(43)
 def test_after_a_failing_send_the_earlier_chunks_are_not_claimed_again() -> None:
-    one = Round(chunk=2)
+    one = PollHarness(chunk=2)
     keys = one.put(6)
     one.transport.script(CONTROL, SendResult.CONFIRMED, SendResult.UNKNOWN)
     with pytest.raises(TransportUnavailable):
@@ -44,29 +44,29 @@ def test_after_a_failing_send_the_earlier_chunks_are_not_claimed_again() -> None
 
     one.poll()
 
-    assert sorted(key for chunk in one.handed_on() for key in chunk) == keys
+    assert sorted(key for chunk in one.claimed() for key in chunk) == keys
 
 
 @pytest.mark.behaviour(48)
 def test_a_claim_whose_release_fails_too_lapses_by_itself() -> None:
-    one = Round()
+    one = PollHarness()
     keys = one.put(1)
     one.transport.script(CONTROL, TransportUnavailable("gone"))
     one.store.fail("release", AWAY)
     with pytest.raises((StorageUnavailable, TransportUnavailable)):
         one.poll()
     one.poll()
-    assert one.handed_on() == []
+    assert one.claimed() == []
 
     one.fake.advance(61)
     one.poll()
 
-    assert one.handed_on() == [keys]
+    assert one.claimed() == [keys]
 
 
 @pytest.mark.behaviour(63)
 def test_in_transaction_scope_a_failing_send_rolls_back() -> None:
-    one = Round(SCOPE)
+    one = PollHarness(SCOPE)
     one.put(1)
     one.transport.script(CONTROL, SendResult.REFUSED)
 
@@ -77,7 +77,7 @@ def test_in_transaction_scope_a_failing_send_rolls_back() -> None:
 
 
 def test_refused_chunks_of_a_joint_send_are_released() -> None:
-    one = Round(chunk=1)
+    one = PollHarness(chunk=1)
     keys = one.put(1 + AT_ONCE)
     answers = [SendResult.REFUSED, SendResult.CONFIRMED, SendResult.UNKNOWN]
     one.transport.script(CONTROL, *[SendResult.CONFIRMED] * 2, *answers)
@@ -88,5 +88,5 @@ def test_refused_chunks_of_a_joint_send_are_released() -> None:
 
     given_back = sorted(keys[place] for place in (2, 4))
     assert len(one.store.released) == 2
-    handed_on = [key for chunk in one.handed_on() for key in chunk]
-    assert handed_on == [*(key for key in keys if key not in given_back), *given_back]
+    claimed = [key for chunk in one.claimed() for key in chunk]
+    assert claimed == [*(key for key in keys if key not in given_back), *given_back]

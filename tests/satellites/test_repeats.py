@@ -1,4 +1,4 @@
-"""A further message under a used id: counted, told, replaced, or moved to the error queue."""
+"""A further message under a used id: counted, logged, replaced, or moved to the error queue."""
 
 from __future__ import annotations
 
@@ -45,15 +45,15 @@ def test_a_duplicate_is_counted_and_logged(
 ) -> None:
     caplog.set_level(logging.INFO, "timeoutmgr")
     counter = Counter(mode)
-    counter.take(a_delayed("m1", LATER))
+    counter.receive(a_delayed("m1", LATER))
 
-    counter.take(a_delayed("m1", LATER), a_delayed("m2", LATER))
+    counter.receive(a_delayed("m1", LATER), a_delayed("m2", LATER))
 
     counted = counter.telemetry.snapshot()
     assert (counted["duplicates"], counted["timeouts_stored"]) == (1, 2)
-    [told] = [one for one in caplog.records if "duplicate" in one.getMessage()]
-    assert told.levelno == logging.INFO
-    assert told.getMessage() == (
+    [logged] = [one for one in caplog.records if "duplicate" in one.getMessage()]
+    assert logged.levelno == logging.INFO
+    assert logged.getMessage() == (
         "timeout manager of sales drops a duplicate: message 'm1', timeout "
         + timeout_id("sales", "m1")
     )
@@ -61,18 +61,18 @@ def test_a_duplicate_is_counted_and_logged(
 
 def test_a_repeat_is_not_logged_if_the_transaction_is_rolled_back() -> None:
     counter = Counter(SCOPE)
-    counter.take(a_delayed("m1", LATER))
+    counter.receive(a_delayed("m1", LATER))
     counter.store.fail("now", StorageUnavailable("away"))  # asked after the message is stored
 
     with pytest.raises(StorageUnavailable):
-        counter.take(a_delayed("m1", LATER))
+        counter.receive(a_delayed("m1", LATER))
 
     assert "duplicates" not in counter.telemetry.snapshot()
 
 
 def test_other_content_is_rejected_and_its_neighbours_are_stored() -> None:
     counter = Counter()
-    counter.take(a_delayed("m1", LATER))
+    counter.receive(a_delayed("m1", LATER))
 
     [(received, error)] = rejected(counter, a_delayed("m2", LATER), OTHER, a_delayed("m3", LATER))
 
@@ -86,7 +86,7 @@ def test_other_content_is_rejected_and_its_neighbours_are_stored() -> None:
 
 def test_from_a_queue_an_error_is_met_as_a_keep() -> None:
     counter = Counter()
-    counter.take(a_delayed("m1", LATER))
+    counter.receive(a_delayed("m1", LATER))
 
     [(_, error)] = rejected(counter, a_delayed("m1", LATER, "stock", on_conflict="error"))
 
@@ -95,7 +95,7 @@ def test_from_a_queue_an_error_is_met_as_a_keep() -> None:
 
 def test_a_replacement_that_was_sent_later_takes_the_place() -> None:
     counter = Counter()
-    counter.take(a_delayed("m1", LATER, time_sent=to_wire(START)))
+    counter.receive(a_delayed("m1", LATER, time_sent=to_wire(START)))
 
     found = rejected(counter, replacing("m1", 2), replacing("m1", 1, "late"))
 
@@ -107,18 +107,18 @@ def test_a_replacement_that_was_sent_later_takes_the_place() -> None:
 
 def test_a_replacement_says_when_it_was_sent() -> None:
     with pytest.raises(MessageRejected, match=headers.TIME_SENT):
-        Counter().take(a_delayed("m1", LATER, on_conflict="replace"))
+        Counter().receive(a_delayed("m1", LATER, on_conflict="replace"))
 
 
 def test_an_unknown_conflict_policy_is_rejected() -> None:
     with pytest.raises(MessageRejected, match="keep, replace, error"):
-        Counter().take(a_delayed("m1", LATER, on_conflict="maybe"))
+        Counter().receive(a_delayed("m1", LATER, on_conflict="maybe"))
 
 
 def test_the_choice_for_used_ids_is_not_passed_on() -> None:
     counter = Counter()
 
-    counter.take(
+    counter.receive(
         a_delayed(
             "m1",
             LATER,
@@ -135,7 +135,7 @@ def test_the_choice_for_used_ids_is_not_passed_on() -> None:
 
 def test_two_given_due_times_under_one_id_are_a_conflict() -> None:
     counter = Counter()
-    counter.take(a_delayed("m1", LATER, deliver_at_given="True"))
+    counter.receive(a_delayed("m1", LATER, deliver_at_given="True"))
 
     found = rejected(
         counter,
@@ -152,7 +152,7 @@ def test_a_cancelled_message_that_arrives_is_logged() -> None:
     counter = Counter()
     assert counter.store.cancel(timeout_id("sales", "m1")) is CancelResult.WILL_BE_CANCELLED
 
-    counter.take(a_delayed("m1", LATER))
+    counter.receive(a_delayed("m1", LATER))
 
     assert counter.telemetry.snapshot()["cancelled_on_arrival"] == 1
     assert counter.store.statistics().outcomes == {"cancelled": 1}

@@ -49,7 +49,7 @@ class Counter:
             dispatch_now=self._dispatch,
         )
 
-    def take(self, *messages: Message) -> None:
+    def receive(self, *messages: Message) -> None:
         session = self.transport.session()
         with Work(session, FakeReceiver(self.transport, "sales"), self.mode) as work:
             self.step([a_received(message) for message in messages], work)
@@ -70,7 +70,9 @@ class Counter:
 def test_a_timeout_is_stored_with_all_that_it_came_with() -> None:
     counter = Counter()
 
-    counter.take(a_delayed("m1", LATER, "billing", saga_id="s1", time_sent=to_wire(START - SECOND)))
+    counter.receive(
+        a_delayed("m1", LATER, "billing", saga_id="s1", time_sent=to_wire(START - SECOND))
+    )
 
     [stored] = counter.stored()
     assert stored.id == timeout_id("sales", "m1")
@@ -243,8 +245,8 @@ def test_headers_that_cannot_be_encoded_do_no_more_than_be_rejected(
 def test_a_redelivered_store_message_makes_no_second_row() -> None:
     counter = Counter()
 
-    counter.take(a_delayed("m1", LATER))
-    counter.take(a_delayed("m1", LATER))
+    counter.receive(a_delayed("m1", LATER))
+    counter.receive(a_delayed("m1", LATER))
 
     assert len(counter.stored()) == 1
 
@@ -252,10 +254,10 @@ def test_a_redelivered_store_message_makes_no_second_row() -> None:
 @pytest.mark.behaviour(34)
 def test_a_redelivered_store_message_does_not_bring_a_dispatched_timeout_back() -> None:
     counter = Counter()
-    counter.take(a_delayed("m1", LATER))
+    counter.receive(a_delayed("m1", LATER))
     counter.store.cancel(timeout_id("sales", "m1"))
 
-    counter.take(a_delayed("m1", LATER))
+    counter.receive(a_delayed("m1", LATER))
 
     assert counter.stored() == []
 
@@ -265,7 +267,7 @@ def test_one_bad_message_of_a_batch_leaves_nothing_half_done() -> None:
     counter = Counter()
 
     with pytest.raises(MessageRejected):
-        counter.take(a_delayed("m1", LATER), a_delayed("m2", saga_id="a\nb"))
+        counter.receive(a_delayed("m1", LATER), a_delayed("m2", saga_id="a\nb"))
 
     assert counter.stored() == []
 
@@ -274,7 +276,7 @@ def test_one_bad_message_of_a_batch_leaves_nothing_half_done() -> None:
 def test_the_poller_is_woken_with_the_earliest_due_time_of_a_batch() -> None:
     counter = Counter()
 
-    counter.take(a_delayed("m1", LATER), a_delayed("m2", LATER - SECOND), a_delayed("m3", LATER))
+    counter.receive(a_delayed("m1", LATER), a_delayed("m2", LATER - SECOND), a_delayed("m3", LATER))
 
     assert counter.woken == [LATER - SECOND]
 
@@ -283,7 +285,7 @@ def test_the_poller_is_woken_with_the_earliest_due_time_of_a_batch() -> None:
 def test_the_poller_is_woken_after_the_commit() -> None:
     counter = Counter(SCOPE)
 
-    counter.take(a_delayed("m1", LATER))
+    counter.receive(a_delayed("m1", LATER))
 
     assert counter.transport.journal == ["begin", "commit", "woken"]
 
@@ -294,7 +296,7 @@ def test_the_poller_is_not_woken_when_nothing_was_stored() -> None:
     counter.store.fail("store_many", StorageUnavailable("away"))
 
     with pytest.raises(StorageUnavailable):
-        counter.take(a_delayed("m1", LATER))
+        counter.receive(a_delayed("m1", LATER))
 
     assert counter.woken == []
 
@@ -302,7 +304,7 @@ def test_the_poller_is_not_woken_when_nothing_was_stored() -> None:
 def test_in_transaction_scope_the_store_takes_part_in_the_transaction() -> None:
     counter = Counter(SCOPE)
 
-    counter.take(a_delayed("m1", LATER))
+    counter.receive(a_delayed("m1", LATER))
 
     [transaction] = {joined for method, joined in counter.store.joined if method == "store_many"}
     assert transaction is not None
@@ -311,7 +313,7 @@ def test_in_transaction_scope_the_store_takes_part_in_the_transaction() -> None:
 def test_in_other_modes_the_store_commits_by_itself() -> None:
     counter = Counter(RECEIVE)
 
-    counter.take(a_delayed("m1", LATER))
+    counter.receive(a_delayed("m1", LATER))
 
     assert ("store_many", None) in counter.store.joined
 
@@ -323,7 +325,7 @@ def test_transaction_scope_sends_a_due_message_straight_on_and_never_early(
 ) -> None:
     counter = Counter(SCOPE)
 
-    counter.take(a_delayed("m1", due))
+    counter.receive(a_delayed("m1", due))
 
     assert len(counter.straight_on) == straight
     assert len(counter.woken) == 1 - straight
@@ -333,7 +335,7 @@ def test_transaction_scope_sends_a_due_message_straight_on_and_never_early(
 def test_other_modes_store_a_due_message_and_wake_the_poller_at_once() -> None:
     counter = Counter(RECEIVE)
 
-    counter.take(a_delayed("m1", START - SECOND))
+    counter.receive(a_delayed("m1", START - SECOND))
 
     assert len(counter.stored()) == 1
     assert (counter.straight_on, counter.woken) == ([], [START - SECOND])
@@ -344,7 +346,7 @@ def test_other_modes_store_a_due_message_and_wake_the_poller_at_once() -> None:
 def test_due_is_judged_by_the_databases_clock(offset: Micros, straight: int) -> None:
     counter = Counter(SCOPE, offset)
 
-    counter.take(a_delayed("m1", START + SECOND if straight else START - SECOND))
+    counter.receive(a_delayed("m1", START + SECOND if straight else START - SECOND))
 
     assert len(counter.straight_on) == straight
 
@@ -352,9 +354,9 @@ def test_due_is_judged_by_the_databases_clock(offset: Micros, straight: int) -> 
 @pytest.mark.behaviour(30)
 def test_clear_forgets_that_saga_and_no_other() -> None:
     counter = Counter()
-    counter.take(a_delayed("m1", saga_id="s1"), a_delayed("m2", saga_id="s2"), a_delayed("m3"))
+    counter.receive(a_delayed("m1", saga_id="s1"), a_delayed("m2", saga_id="s2"), a_delayed("m3"))
 
-    counter.take(clear_timeouts("s1", "sales.Timeouts", "c1", LATER).message)
+    counter.receive(clear_timeouts("s1", "sales.Timeouts", "c1", LATER).message)
 
     assert sorted(stored.message.id for stored in counter.stored()) == ["m2", "m3"]
 
@@ -362,12 +364,12 @@ def test_clear_forgets_that_saga_and_no_other() -> None:
 @pytest.mark.behaviour(30)
 def test_a_clear_leaves_a_delayed_retry_of_a_message_of_the_saga() -> None:
     counter = Counter()
-    counter.take(
+    counter.receive(
         a_delayed("m1", saga_id="s1"),
         a_delayed("m2", saga_id="s1", retries="1", retries_timestamp=to_wire(START)),
     )
 
-    counter.take(clear_timeouts("s1", "sales.Timeouts", "c1", LATER).message)
+    counter.receive(clear_timeouts("s1", "sales.Timeouts", "c1", LATER).message)
 
     [retry] = counter.stored()
     assert retry.message.id == "m2"
@@ -376,12 +378,12 @@ def test_a_clear_leaves_a_delayed_retry_of_a_message_of_the_saga() -> None:
 
 def test_a_clear_names_its_queue_message_and_sender_in_the_history() -> None:
     counter = Counter()
-    counter.take(a_delayed("m1", saga_id="s1"))
+    counter.receive(a_delayed("m1", saga_id="s1"))
     order = a_message(
         "forged", clear_timeouts="True", saga_id="s1", originating_endpoint="crm\n" + "x" * 99
     )
 
-    counter.take(order)
+    counter.receive(order)
 
     [entry] = counter.store.history(timeout_id("sales", "m1"))
     assert entry.event == "cancelled"
@@ -396,7 +398,7 @@ def test_clear_without_a_saga_is_rejected_with_the_documented_sentence(saga: str
     given_headers = {"clear_timeouts": "True"} | ({} if saga is None else {"saga_id": saga})
 
     with pytest.raises(MessageRejected) as rejected:
-        Counter().take(a_message("c1", **given_headers))
+        Counter().receive(a_message("c1", **given_headers))
 
     assert str(rejected.value) == (
         "Invalid saga id specified, clear timeouts is only supported for saga instances"
@@ -407,7 +409,7 @@ def test_clear_without_a_saga_is_rejected_with_the_documented_sentence(saga: str
 def test_a_clear_that_came_in_the_same_batch_before_the_timeout_holds() -> None:
     counter = Counter()
 
-    counter.take(
+    counter.receive(
         clear_timeouts("s1", "sales.Timeouts", "c1", LATER).message, a_delayed("m1", saga_id="s1")
     )
 
@@ -420,8 +422,8 @@ def test_a_clear_leaves_later_timeouts_of_the_saga_in_the_same_batch() -> None:
     order = clear_timeouts("s1", "sales.Timeouts", "c1", START).message
     later = a_delayed("m2", saga_id="s1", time_sent=to_wire(START + 1))
 
-    counter.take(a_delayed("m1", saga_id="s1", time_sent=to_wire(START)), order, later)
-    counter.take(order)
+    counter.receive(a_delayed("m1", saga_id="s1", time_sent=to_wire(START)), order, later)
+    counter.receive(order)
 
     assert [stored.message.id for stored in counter.stored()] == ["m2"]
 
@@ -430,9 +432,9 @@ def test_a_clear_leaves_later_timeouts_of_the_saga_in_the_same_batch() -> None:
 def test_a_clear_leaves_the_timeouts_that_it_names_whenever_they_were_sent() -> None:
     counter = Counter()
     kept = timeout_id("sales", "m2")
-    counter.take(a_delayed("m1", saga_id="s1"), a_delayed("m2", saga_id="s1"))
+    counter.receive(a_delayed("m1", saga_id="s1"), a_delayed("m2", saga_id="s1"))
 
-    counter.take(clear_timeouts("s1", "sales.Timeouts", "c1", LATER, [kept]).message)
+    counter.receive(clear_timeouts("s1", "sales.Timeouts", "c1", LATER, [kept]).message)
 
     assert [stored.message.id for stored in counter.stored()] == ["m2"]
 
@@ -442,14 +444,14 @@ def test_a_clear_whose_body_lists_no_ids_is_rejected(body: bytes) -> None:
     order = a_message("c1", body, clear_timeouts="True", saga_id="s1", keeps_timeouts="True")
 
     with pytest.raises(MessageRejected, match="not a list of the ids to keep"):
-        Counter().take(order)
+        Counter().receive(order)
 
 
 def test_a_clear_of_another_program_may_have_a_body_of_its_own() -> None:
     counter = Counter()
-    counter.take(a_delayed("m1", saga_id="s1"))
+    counter.receive(a_delayed("m1", saga_id="s1"))
 
-    counter.take(a_message("c1", b"order#1", clear_timeouts="True", saga_id="s1"))
+    counter.receive(a_message("c1", b"order#1", clear_timeouts="True", saga_id="s1"))
 
     assert counter.stored() == []
 
@@ -457,7 +459,7 @@ def test_a_clear_of_another_program_may_have_a_body_of_its_own() -> None:
 def test_a_wake_message_wakes_the_poller_and_stores_nothing() -> None:
     counter = Counter()
 
-    counter.take(wake_manager("sales.Timeouts", LATER, "w1").message)
+    counter.receive(wake_manager("sales.Timeouts", LATER, "w1").message)
 
     assert (counter.woken, counter.stored()) == ([LATER], [])
 
@@ -469,10 +471,10 @@ def test_wakes_are_logged_with_their_channel_once_a_minute(
     counter = Counter()
     wakes = [wake_manager("sales.Timeouts", LATER, f"w{n}").message for n in range(4)]
 
-    counter.take(*wakes[:2])
-    counter.take(wakes[2])
+    counter.receive(*wakes[:2])
+    counter.receive(wakes[2])
     counter.clock.advance(60)
-    counter.take(wakes[3])
+    counter.receive(wakes[3])
 
     assert [record.getMessage() for record in caplog.records] == [
         "satellite received 2 wakes; the newest by queue 'sales', message 'w1'",
@@ -482,13 +484,13 @@ def test_wakes_are_logged_with_their_channel_once_a_minute(
 
 def test_a_malformed_wake_is_rejected() -> None:
     with pytest.raises(MessageRejected, match=r"TimeoutManager\.Wake"):
-        Counter().take(a_message("w1", wake="soon"))
+        Counter().receive(a_message("w1", wake="soon"))
 
 
 def test_stored_timeouts_are_counted() -> None:
     counter = Counter()
 
-    counter.take(a_delayed("m1"), a_delayed("m2"))
+    counter.receive(a_delayed("m1"), a_delayed("m2"))
 
     assert counter.telemetry.snapshot()["timeouts_stored"] == 2
 

@@ -37,13 +37,13 @@ class Bulk:
         else:
             config.use_external_timeout_manager(QUEUE)
         self.endpoint = Endpoint(config)
-        self.told: list[Sequence[Sent]] = []
+        self.reported: list[Sequence[Sent]] = []
 
     def send(self, messages: Iterator[ToSend]) -> int:
-        return self.endpoint.send_many(messages, on_sent=self.told.append)
+        return self.endpoint.send_many(messages, on_sent=self.reported.append)
 
     def store(self, messages: Iterator[ToSend]) -> int:
-        return self.endpoint.store_many(messages, on_sent=self.told.append)
+        return self.endpoint.store_many(messages, on_sent=self.reported.append)
 
     def interrupted(self, messages: Iterator[ToSend]) -> BulkInterrupted:
         with pytest.raises(BulkInterrupted) as caught:
@@ -65,9 +65,9 @@ def bulk() -> Iterator[Bulk]:
 def test_all_are_sent_to_the_timeout_manager_and_counted(bulk: Bulk) -> None:
     assert bulk.send(orders(3)) == 3
 
-    sent = [one.message_id for one in bulk.told[0]]
+    sent = [one.message_id for one in bulk.reported[0]]
     assert bulk.transport.ids(QUEUE) == sent
-    assert all(one.id is not None and one.due is not None for one in bulk.told[0])
+    assert all(one.id is not None and one.due is not None for one in bulk.reported[0])
 
 
 def test_a_message_without_a_delay_goes_straight_to_its_queue(bulk: Bulk) -> None:
@@ -77,11 +77,11 @@ def test_a_message_without_a_delay_goes_straight_to_its_queue(bulk: Bulk) -> Non
 
 
 def test_none_at_all_is_fine(bulk: Bulk) -> None:
-    assert (bulk.send(orders(0)), bulk.told) == (0, [])
+    assert (bulk.send(orders(0)), bulk.reported) == (0, [])
 
 
 def test_a_bulk_is_drawn_and_reported_window_by_window(bulk: Bulk) -> None:
-    drawn_when_told: list[int] = []
+    drawn_when_reported: list[int] = []
     drawn = 0
 
     def draw() -> Iterator[ToSend]:
@@ -90,16 +90,16 @@ def test_a_bulk_is_drawn_and_reported_window_by_window(bulk: Bulk) -> None:
             drawn += 1
             yield order
 
-    count = bulk.endpoint.send_many(draw(), on_sent=lambda _sent: drawn_when_told.append(drawn))
+    count = bulk.endpoint.send_many(draw(), on_sent=lambda _sent: drawn_when_reported.append(drawn))
 
     assert count == 2 * WINDOW + 1
-    assert drawn_when_told == [WINDOW, 2 * WINDOW, 2 * WINDOW + 1]
+    assert drawn_when_reported == [WINDOW, 2 * WINDOW, 2 * WINDOW + 1]
 
 
 def test_a_window_of_large_bodies_is_smaller(bulk: Bulk) -> None:
     bulk.send(orders(3, body=bytes(WINDOW_BYTES // 2)))
 
-    assert [len(sent) for sent in bulk.told] == [2, 1]
+    assert [len(sent) for sent in bulk.reported] == [2, 1]
 
 
 def test_an_interrupted_bulk_goes_on_where_it_stopped_under_the_same_ids(bulk: Bulk) -> None:
@@ -132,9 +132,9 @@ def test_a_refused_message_is_reported_apart_from_its_window(
     assert isinstance(error.__cause__, cause)
     assert error.sent == 2
     [unsure] = error.unsent
-    taken = {sent.message_id for sent in bulk.told[0]}
-    assert len(taken) == 2
-    assert unsure.options.message_id not in taken
+    confirmed = {sent.message_id for sent in bulk.reported[0]}
+    assert len(confirmed) == 2
+    assert unsure.options.message_id not in confirmed
     assert unsure.options.delay == LATER.delay
 
 
@@ -158,7 +158,7 @@ def test_messages_before_an_error_of_the_iterable_are_sent(bulk: Bulk) -> None:
     with pytest.raises(OSError, match="ends here"):
         bulk.send(broken())
 
-    assert len(bulk.transport.ids(QUEUE)) == len(bulk.told[0]) == 2
+    assert len(bulk.transport.ids(QUEUE)) == len(bulk.reported[0]) == 2
 
 
 def test_an_item_that_is_not_a_message_is_refused_at_the_door(bulk: Bulk) -> None:
@@ -180,7 +180,7 @@ def test_a_missing_destination_of_a_delayed_message_is_found_before_anything_is_
 def test_storing_passes_the_queue_by_under_the_same_ids(bulk: Bulk) -> None:
     options = SendOptions(delay=3600.0, message_id="order-7")
     bulk.store(iter([ToSend("billing", "Bill", 1, options)]))
-    [[stored]] = bulk.told
+    [[stored]] = bulk.reported
 
     assert stored.id is not None
     found = bulk.endpoint.timeouts.show(stored.id)

@@ -1,4 +1,4 @@
-"""A bulk on a session that sends without waiting: what is on its way is finished and told of."""
+"""A bulk on a session that sends without waiting: messages on their way are reported."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_burst_is_sent_while_the_next_is_drawn(bulk: Bulk) -> None:
     bulk.send(draw())
 
     assert sent_when_drawn == [0] * BURST + [BURST] * BURST + [2 * BURST]
-    assert [len(sent) for sent in bulk.told] == [2 * BURST + 1]
+    assert [len(sent) for sent in bulk.reported] == [2 * BURST + 1]
 
 
 def test_a_burst_of_large_bodies_is_smaller(bulk: Bulk) -> None:
@@ -66,7 +66,9 @@ def test_the_answers_are_asked_for_once_a_window(bulk: Bulk) -> None:
     steps = [step.split()[0] for step in bulk.transport.journal if step[0] in "sa"]
     turns = [step for step, before in zip(steps[1:], steps, strict=False) if step != before]
     assert turns.count("asked") == 2
-    assert bulk.transport.ids(QUEUE) == [one.message_id for told in bulk.told for one in told]
+    assert bulk.transport.ids(QUEUE) == [
+        one.message_id for reported in bulk.reported for one in reported
+    ]
 
 
 def test_a_lost_broker_reports_the_sent_messages_and_returns_the_rest(bulk: Bulk) -> None:
@@ -80,7 +82,7 @@ def test_a_lost_broker_reports_the_sent_messages_and_returns_the_rest(bulk: Bulk
     error = bulk.interrupted(messages)
 
     assert isinstance(error.__cause__, TransportUnavailable)
-    assert error.sent == len(bulk.told[0]) == BURST
+    assert error.sent == len(bulk.reported[0]) == BURST
     assert unsent(error) == ids(*range(BURST, 2 * BURST))
     assert bulk.send(chain(error.unsent, messages)) == 2 * BURST
     assert bulk.transport.ids(QUEUE) == ids(*range(3 * BURST))
@@ -92,7 +94,7 @@ def test_an_error_about_a_missing_destination_reports_the_messages_sent_before(b
     error = bulk.interrupted(chain(numbered(*range(BURST + 1)), wrong, numbered(BURST + 2)))
 
     assert isinstance(error.__cause__, Unroutable)
-    assert error.sent == len(bulk.told[0]) == BURST
+    assert error.sent == len(bulk.reported[0]) == BURST
     assert unsent(error) == ids(BURST, BURST + 1, BURST + 2)
 
 

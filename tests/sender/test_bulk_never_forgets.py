@@ -55,7 +55,7 @@ def test_each_drawn_message_is_reported_or_comes_back_in_order(
     with closing(bulk.endpoint):
         while not is_over:
             drawn: list[str | None] = []
-            bulk.told.clear()
+            bulk.reported.clear()
             error: BulkInterrupted | None = None
             try:
                 sent = bulk.send(noted(messages, drawn))
@@ -64,10 +64,10 @@ def test_each_drawn_message_is_reported_or_comes_back_in_order(
                 error, sent = interrupted, interrupted.sent
                 messages = chain(error.unsent, messages)
 
-            told = [one.message_id for window in bulk.told for one in window]
+            reported = [one.message_id for window in bulk.reported for one in window]
             unsent = [one.options.message_id for one in error.unsent] if error else []
-            assert sent == len(told)
-            assert unsent == [one for one in drawn if one not in set(told)]
-            assert told == [one for one in drawn if one in set(told)]
+            assert sent == len(reported)
+            assert unsent == [one for one in drawn if one not in set(reported)]
+            assert reported == [one for one in drawn if one in set(reported)]
 
     assert set(bulk.transport.ids(QUEUE)) == set(list(NUMBERED)[:count])
