@@ -42,7 +42,7 @@ from timeoutmgr.message.instants import MICROSECOND, Micros
 from timeoutmgr.message.message import Outgoing
 from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.resilience.breakers import OutageBreaker
-from timeoutmgr.resilience.conflicts import Conflicts
+from timeoutmgr.resilience.recovery import Conflicts
 from timeoutmgr.sender.sender import SessionPool
 from timeoutmgr.telemetry import Telemetry
 

@@ -26,9 +26,8 @@ from sqlalchemy.sql.dml import Insert
 
 from timeoutmgr.contracts import Key, TimeoutState
 from timeoutmgr.database.arrays import BytesArray, NumberArray, TextArray
-from timeoutmgr.database.binary_copy import FEW, copy_rows
+from timeoutmgr.database.binary_copy import FEW, copy_rows, in_statements, misfit
 from timeoutmgr.database.engine import execute_many
-from timeoutmgr.database.packets import in_statements, misfit
 from timeoutmgr.errors import MessageRejected
 from timeoutmgr.message.instants import Micros
 

@@ -8,7 +8,7 @@ from timeoutmgr.contracts import Clock, EndpointReport, Layout, StoreCapabilitie
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database import Database
 from timeoutmgr.database import upgrade as migrations
-from timeoutmgr.database.bulk_tables import BulkTables
+from timeoutmgr.database.row_moves import BulkTables
 from timeoutmgr.database.session_locks import Liveness
 from timeoutmgr.errors import CombinationRefused
 

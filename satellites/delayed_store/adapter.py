@@ -41,10 +41,9 @@ from timeoutmgr.satellites.delivery.dispatch import (
     RetryLater,
     StepPoints,
     fields_of,
+    finish,
 )
-from timeoutmgr.satellites.delivery.forwarder import Forwarder
-from timeoutmgr.satellites.delivery.message import back_off, delivered
-from timeoutmgr.satellites.delivery.overlap import finish
+from timeoutmgr.satellites.delivery.forwarder import Forwarder, back_off, delivered
 from timeoutmgr.sender.sender import SessionPool
 from timeoutmgr.telemetry import Telemetry
 from timeoutmgr.transport.delivery_policy import PLAIN_FORWARDING, ForwardingPolicy, Undeliverable

@@ -31,9 +31,9 @@ from timeoutmgr.satellites.delivery.dispatch import (
     DispatchMeter,
     RetryLater,
     StepPoints,
+    finish,
 )
 from timeoutmgr.satellites.delivery.forwarder import Forwarder
-from timeoutmgr.satellites.delivery.overlap import finish
 from timeoutmgr.satellites.timeout_manager.sender_clocks import SenderClocks
 from timeoutmgr.satellites.timeout_manager.timeouts import Wake, read_timeout, read_wake
 from timeoutmgr.satellites.timeout_manager.wakeups import WakeLimit

@@ -1,23 +1,92 @@
 """Due messages before and after their sends, by the endpoint's forwarding policy."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from typing import Final
 
-from timeoutmgr.contracts import Timeout
-from timeoutmgr.errors import InvalidMessage, TimeoutManagerError
+from timeoutmgr.contracts import SendResult, Timeout
+from timeoutmgr.errors import DeliveryFailed, InvalidMessage, TimeoutManagerError, Unroutable
+from timeoutmgr.message import headers
 from timeoutmgr.message.instants import Micros, to_wire
-from timeoutmgr.message.message import Outgoing
+from timeoutmgr.message.message import Message, Outgoing, with_headers
 from timeoutmgr.message.validation import Limits, check_destination
-from timeoutmgr.transport.delivery_policy import (
-    PLAIN_FORWARDING,
-    ForwardingPolicy,
-    Undeliverable,
-)
+from timeoutmgr.transport.delivery_policy import PLAIN_FORWARDING, ForwardingPolicy, Undeliverable
 from timeoutmgr.transport.error_queue import SendAnswer
 from timeoutmgr.transport.work import IsolatedSends
 
-from .message import delivered, waited
-from .results import SendOutcome, classify_results
+# --- A due message as its destination gets it, and how long it rests between attempts. Pure ---
+
+_FIRST_BACK_OFF: Final = 1_000_000
+_LONGEST_BACK_OFF: Final = 60_000_000
+
+
+def delivered(timeout: Timeout, at: str) -> Message:
+    """Return the message as its destination gets it: its own id, TimeSent and body kept.
+
+    *at* is the instant of the dispatch as a header spells it.
+    """
+    added = {headers.RELATED_TO_TIMEOUT: timeout.id, headers.DISPATCHED_AT: at}
+    return with_headers(timeout.message, {**timeout.message.headers, **added})
+
+
+def back_off(attempts: int) -> Micros:
+    """Return how long a message waits after *attempts* failures: 1, 2, 4 … 60 seconds."""
+    return min(_FIRST_BACK_OFF << min(attempts, 10), _LONGEST_BACK_OFF)
+
+
+def waited(attempts: int) -> Micros:
+    """Return how long a timeout has waited at least between its *attempts*; 0 before the first."""
+    return sum(back_off(attempt) for attempt in range(attempts))
+
+
+# --- the results of a sent batch: confirmed, undeliverable, or to be tried again --------------
+
+
+@dataclass(frozen=True, slots=True)
+class SendOutcome:
+    """A batch by the results of its sends, in its order.
+
+    *settled* messages are undeliverable and need nothing more; *postponed* messages are
+    undeliverable too, and stay stored until there is a place for them.
+    """
+
+    confirmed: list[Timeout] = field(default_factory=list)
+    failed: list[Undeliverable] = field(default_factory=list)
+    again: list[tuple[Timeout, SendAnswer]] = field(default_factory=list)
+    settled: list[Undeliverable] = field(default_factory=list)
+    postponed: list[Undeliverable] = field(default_factory=list)
+
+
+def classify_results(
+    timeouts: Sequence[Timeout],
+    outgoing: Sequence[Outgoing],
+    results: Sequence[SendAnswer],
+    attempts: int,
+) -> SendOutcome:
+    """Sort *timeouts*, sent as *outgoing*, by their *results*.
+
+    A message without a destination, or that no transport can carry, is undeliverable at once; a
+    refused message is at the last of *attempts*. A message without an answer may have arrived: it
+    is tried again, however often.
+    """
+    found = SendOutcome()
+    for timeout, sent, result in zip(timeouts, outgoing, results, strict=True):
+        if result is SendResult.CONFIRMED:
+            found.confirmed.append(timeout)
+        elif isinstance(result, InvalidMessage):
+            found.failed.append(Undeliverable(timeout, sent.message, result))
+        elif result is SendResult.UNROUTABLE:
+            error = Unroutable(timeout.destination)
+            found.failed.append(Undeliverable(timeout, sent.message, error))
+        elif result is SendResult.REFUSED and timeout.attempts + 1 >= attempts:
+            refused = DeliveryFailed(
+                f"queue {timeout.destination!r:.80} did not take the message in {attempts} "
+                "attempts, and refused the last; is it full?"
+            )
+            found.failed.append(Undeliverable(timeout, sent.message, refused))
+        else:
+            found.again.append((timeout, result))
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from timeoutmgr.transport.error_queue import ErrorQueue
 from timeoutmgr.transport.work import Work, send_each
 
 from .dispatch import move_to_error_queue
-from .results import classify_results
+from .forwarder import classify_results
 
 logger = logging.getLogger(__name__)
 

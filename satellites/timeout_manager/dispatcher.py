@@ -28,12 +28,13 @@ from timeoutmgr.satellites.delivery.dispatch import (
     BatchDispatch,
     BatchResult,
     DispatchMeter,
+    DispatchSteps,
+    OverlappedDispatch,
     RetryLater,
     StepPoints,
+    finish,
 )
-from timeoutmgr.satellites.delivery.forwarder import Forwarder
-from timeoutmgr.satellites.delivery.message import back_off
-from timeoutmgr.satellites.delivery.overlap import DispatchSteps, OverlappedDispatch, finish
+from timeoutmgr.satellites.delivery.forwarder import Forwarder, back_off
 from timeoutmgr.telemetry import Telemetry
 from timeoutmgr.transport.delivery_policy import PLAIN_FORWARDING, ForwardingPolicy, Undeliverable
 from timeoutmgr.transport.work import Work

@@ -13,7 +13,7 @@ from timeoutmgr.contracts import (
     TransactionMode,
     WakesProcesses,
 )
-from timeoutmgr.database.durability import require_durable
+from timeoutmgr.database.proof import require_durable
 from timeoutmgr.database.row_moves import KeepsRows, Move, MovesRows
 from timeoutmgr.errors import (
     ConfigurationError,

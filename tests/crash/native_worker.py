@@ -9,7 +9,7 @@ from typing import Any
 
 from chaos.crash_command import arm_from_environment
 from timeoutmgr import Endpoint, EndpointConfiguration
-from timeoutmgr.endpoint.removal import uninstall_timeout_manager
+from timeoutmgr.endpoint.installation import uninstall_timeout_manager
 from timeoutmgr.native import NativeDelayedDelivery
 from timeoutmgr.native.infrastructure import DelayLevels
 from timeoutmgr.native.names import OURS, NameSet

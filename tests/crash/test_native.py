@@ -23,7 +23,7 @@ from timeoutmgr.clock import SystemClock
 from timeoutmgr.contracts import SendResult, TransportSession
 from timeoutmgr.crashpoints import POINTS
 from timeoutmgr.endpoint.configuration import persistence_from_url
-from timeoutmgr.endpoint.removal import uninstall_timeout_manager
+from timeoutmgr.endpoint.installation import uninstall_timeout_manager
 from timeoutmgr.errors import SchemaMissing
 from timeoutmgr.features.leftovers import find_leftovers
 from timeoutmgr.message.message import Outgoing

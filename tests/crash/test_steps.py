@@ -44,7 +44,7 @@ STEPS: Final = (
     "persistence/delayed/store.py",
     "timeoutmgr/features/delayed_delivery.py",
     "timeoutmgr/endpoint/installation.py",
-    "timeoutmgr/endpoint/removal.py",
+    "timeoutmgr/endpoint/installation.py",
     "timeoutmgr/database/upgrade.py",
 )
 
@@ -64,16 +64,16 @@ _IN_PROCESS = "what it notifies is in this process, and dies with it"
 _PARTS = "parts of one insert, in one transaction: a crash undoes all of them"
 
 _PUMP = "timeoutmgr/transport/pump.py"
-_PUMP_POLICY = "timeoutmgr/deadletter/pump_policy.py"
+_PUMP_POLICY = "timeoutmgr/deadletter/policies.py"
 _RECEIVER = "timeoutmgr/transport/sql/receiver.py"
 _STORE = "persistence/sql"
 
 ALLOWED: Final = {
     ("satellites/delayed_store/receiver.py:_put", "put", "put"): _IN_STEP,
     ("satellites/delivery/dispatch.py:__call__", "move", "close"): _REFUSED,
-    ("timeoutmgr/deadletter/dispatch_policy.py:_place", "dead_letter", "dead_letter"): _NOT_BURIED,
-    ("timeoutmgr/deadletter/dispatch_policy.py:_place", "send_each", "dead_letter"): _NOT_BURIED,
-    ("timeoutmgr/deadletter/dispatch_policy.py:_place", "notify", "dead_letter"): _ALONE,
+    ("timeoutmgr/deadletter/policies.py:_place", "dead_letter", "dead_letter"): _NOT_BURIED,
+    ("timeoutmgr/deadletter/policies.py:_place", "send_each", "dead_letter"): _NOT_BURIED,
+    ("timeoutmgr/deadletter/policies.py:_place", "notify", "dead_letter"): _ALONE,
     (f"{_PUMP_POLICY}:send", "send", "after_sending"): _CALLED,
     (f"{_PUMP_POLICY}:divert", "dead_letter", "ack"): _NOT_BURIED,
     (f"{_PUMP_POLICY}:divert", "try_send", "ack"): _NOT_BURIED,

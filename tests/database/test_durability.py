@@ -12,7 +12,7 @@ from tests.services.private import PrivateServer
 from timeoutmgr import Endpoint, EndpointConfiguration
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.database import Database
-from timeoutmgr.database.durability import durability_doubts, require_durable
+from timeoutmgr.database.proof import durability_doubts, require_durable
 from timeoutmgr.errors import CombinationRefused
 from timeoutmgr.features.delayed_delivery import DelayedDeliverySettings
 from timeoutmgr.persistence import SqlDelayedMessageStore, SqlPersistence

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from timeoutmgr.database import Database
-from timeoutmgr.database.files import make_private, refuse_network_file_system
+from timeoutmgr.database.places import make_private, refuse_network_file_system
 from timeoutmgr.database.session_locks import SessionLocks
 from timeoutmgr.errors import CombinationRefused
 

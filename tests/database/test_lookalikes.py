@@ -9,7 +9,7 @@ import pytest
 from sqlalchemy import create_engine
 
 from timeoutmgr.database import Database
-from timeoutmgr.database.lookalikes import greeting_of, lookalike, refuse_lookalikes
+from timeoutmgr.database.dialects import greeting_of, lookalike, refuse_lookalikes
 from timeoutmgr.errors import CombinationRefused
 
 

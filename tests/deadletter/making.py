@@ -9,9 +9,8 @@ from typing import Any
 from tests.support.clock import START, FakeClock
 from timeoutmgr.contracts.dead_letters import JournalLevel, MessageClass
 from timeoutmgr.database import Database
-from timeoutmgr.deadletter.manager import QueueManager
+from timeoutmgr.deadletter.manager import QueueManager, Quotas
 from timeoutmgr.deadletter.queues import StoredCopyQueue
-from timeoutmgr.deadletter.quotas import Quotas
 from timeoutmgr.deadletter.store import DeadLetterStore
 from timeoutmgr.deadletter.stored_copy import NodeQueue, StoredCopy
 from timeoutmgr.message.message import Message

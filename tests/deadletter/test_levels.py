@@ -15,7 +15,7 @@ from timeoutmgr.deadletter.delivery_headers import (
     one_hop_more,
     read_headers,
 )
-from timeoutmgr.deadletter.levels import AcceptedMessages, JournalingRules
+from timeoutmgr.deadletter.service import AcceptedMessages, JournalingRules
 from timeoutmgr.message import headers
 from timeoutmgr.message.instants import to_timespan
 

@@ -15,9 +15,8 @@ from tests.deadletter.making import Nodes, a_stored_copy, ids, queues
 from tests.support.clock import START
 from timeoutmgr.contracts.dead_letters import JournalLevel, MessageClass
 from timeoutmgr.deadletter.feature import InstalledNode
-from timeoutmgr.deadletter.manager import QueueManager
+from timeoutmgr.deadletter.manager import QueueManager, Quotas
 from timeoutmgr.deadletter.queues import StoredCopyFilter, StoredCopyQueue
-from timeoutmgr.deadletter.quotas import Quotas
 from timeoutmgr.deadletter.store import DeadLetterStore, checked_node
 from timeoutmgr.deadletter.stored_copy import NodeQueue, Placement
 from timeoutmgr.errors import ConfigurationError, MessageRejected, NodeFull, SchemaMissing

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from timeoutmgr.contracts.dead_letters import MessageClass
-from timeoutmgr.deadletter.timers import REACH_QUEUE_DEFAULT, Timers
+from timeoutmgr.deadletter.delivery_headers import REACH_QUEUE_DEFAULT, Timers
 from timeoutmgr.errors import InvalidMessage
 
 S = timedelta(seconds=1)

@@ -16,8 +16,7 @@ from timeoutmgr import Endpoint, EndpointConfiguration
 from timeoutmgr.contracts import BearsMarkers
 from timeoutmgr.endpoint.assembly import AssembledEndpoint, assemble
 from timeoutmgr.endpoint.configuration import EndpointSettings
-from timeoutmgr.endpoint.installation import install, prepare
-from timeoutmgr.endpoint.removal import uninstall_timeout_manager
+from timeoutmgr.endpoint.installation import install, prepare, uninstall_timeout_manager
 from timeoutmgr.errors import StorageUnavailable, WrongPair
 from timeoutmgr.features.markers import check_pair, compare_markers
 from timeoutmgr.persistence.sql import SqlPersistence

@@ -11,7 +11,7 @@ from tests.support.ports import FakeTransport
 from timeoutmgr import Endpoint, EndpointConfiguration
 from timeoutmgr.contracts import Transport
 from timeoutmgr.endpoint.configuration import DATA, embedded_path, transport_from_url
-from timeoutmgr.endpoint.host_files import host_file_beside_broker
+from timeoutmgr.endpoint.installation import host_file_beside_broker
 from timeoutmgr.errors import CombinationRefused, FeatureRefused
 from timeoutmgr.features.delayed_delivery import DelayedDeliverySettings
 from timeoutmgr.native import NativeDelayedDelivery

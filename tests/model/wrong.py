@@ -22,8 +22,8 @@ from timeoutmgr.contracts import (
 )
 from timeoutmgr.message.instants import Micros, to_wire
 from timeoutmgr.message.message import Outgoing
-from timeoutmgr.satellites.delivery.message import delivered
-from timeoutmgr.satellites.delivery.overlap import DispatchSteps
+from timeoutmgr.satellites.delivery.dispatch import DispatchSteps
+from timeoutmgr.satellites.delivery.forwarder import delivered
 from timeoutmgr.satellites.timeout_manager.dispatcher import DispatchTimeouts
 from timeoutmgr.transport.work import Work
 

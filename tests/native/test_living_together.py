@@ -11,7 +11,7 @@ from tests.native.fleet import Fleet
 from timeoutmgr import Endpoint, EndpointConfiguration
 from timeoutmgr.contracts import CanUninstall
 from timeoutmgr.endpoint.configuration import persistence_from_url
-from timeoutmgr.endpoint.removal import uninstall_timeout_manager
+from timeoutmgr.endpoint.installation import uninstall_timeout_manager
 from timeoutmgr.errors import ConfigurationError, FeatureRefused, SchemaMissing
 from timeoutmgr.features.leftovers import advice, find_leftovers, stored_of
 from timeoutmgr.satellites import TimeoutManager

@@ -21,7 +21,7 @@ from timeoutmgr.message.instants import to_wire
 from timeoutmgr.message.message import Message, Outgoing
 from timeoutmgr.persistence import SqlPersistence, SqlSettings
 from timeoutmgr.persistence.sql.store import SqlTimeoutStore
-from timeoutmgr.satellites.delivery.message import delivered
+from timeoutmgr.satellites.delivery.forwarder import delivered
 from timeoutmgr.transport.sql import SqlTransport
 
 AT = NOW + SECOND

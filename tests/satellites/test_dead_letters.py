@@ -14,8 +14,8 @@ from tests.support.store import ScriptedStore
 from timeoutmgr.contracts import SendResult, TimeoutState, TransactionMode
 from timeoutmgr.deadletter import MessageClass, StoredCopy
 from timeoutmgr.deadletter import delivery_headers as marks
-from timeoutmgr.deadletter.dispatch_policy import DeadLetterForwarding
-from timeoutmgr.deadletter.quotas import Quotas
+from timeoutmgr.deadletter.manager import Quotas
+from timeoutmgr.deadletter.policies import DeadLetterForwarding
 from timeoutmgr.message.validation import Limits
 from timeoutmgr.satellites.control import chunk_message
 from timeoutmgr.satellites.timeout_manager.dispatcher import ATTEMPTS, DispatchTimeouts

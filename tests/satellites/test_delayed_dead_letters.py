@@ -18,8 +18,8 @@ from tests.support.ports import FakeReceiver, FakeTransport
 from timeoutmgr.contracts import SendResult, Timeout, TransactionMode
 from timeoutmgr.deadletter import DeliveryOptions, MessageClass, NodeQueue
 from timeoutmgr.deadletter import delivery_headers as marks
-from timeoutmgr.deadletter.dispatch_policy import DeadLetterForwarding
-from timeoutmgr.deadletter.quotas import Quotas
+from timeoutmgr.deadletter.manager import Quotas
+from timeoutmgr.deadletter.policies import DeadLetterForwarding
 from timeoutmgr.errors import NodeFull, StorageUnavailable
 from timeoutmgr.message.message import Outgoing
 from timeoutmgr.message.routes import to_delayed_store

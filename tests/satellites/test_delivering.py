@@ -11,7 +11,7 @@ from tests.support.makers import a_timeout
 from timeoutmgr.message import headers
 from timeoutmgr.message.instants import to_wire
 from timeoutmgr.message.message import with_headers
-from timeoutmgr.satellites.delivery.message import delivered
+from timeoutmgr.satellites.delivery.forwarder import delivered
 
 
 @pytest.mark.behaviour(22, 23)

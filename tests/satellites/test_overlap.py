@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from timeoutmgr.satellites.delivery.overlap import DispatchSteps, OverlappedDispatch
+from timeoutmgr.satellites.delivery.dispatch import DispatchSteps, OverlappedDispatch
 
 
 class Journal(list[str]):

@@ -11,7 +11,7 @@ from tests.support.clock import START, FakeClock
 from tests.support.makers import SECOND, a_timeout
 from timeoutmgr.contracts import SendResult, TimeoutState
 from timeoutmgr.errors import TransportUnavailable
-from timeoutmgr.satellites.delivery.message import back_off
+from timeoutmgr.satellites.delivery.forwarder import back_off
 from timeoutmgr.satellites.timeout_manager.dispatcher import ATTEMPTS
 
 

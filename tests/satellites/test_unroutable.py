@@ -11,7 +11,7 @@ from tests.support.clock import START, FakeClock
 from tests.support.makers import SECOND, a_message, a_received
 from tests.support.ports import FakeReceiver, FakeTransport
 from timeoutmgr.contracts import DeadLetterResult, SendResult, TransactionMode
-from timeoutmgr.deadletter.dispatch_policy import DeadLetterForwarding
+from timeoutmgr.deadletter.policies import DeadLetterForwarding
 from timeoutmgr.errors import StorageUnavailable, TransportUnavailable
 from timeoutmgr.message.headers import PROBE
 from timeoutmgr.message.instants import to_wire

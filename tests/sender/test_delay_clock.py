@@ -12,8 +12,8 @@ from timeoutmgr.errors import InvalidMessage
 from timeoutmgr.message.instants import Micros, from_micros
 from timeoutmgr.message.message import Outgoing
 from timeoutmgr.message.routes import to_timeout_manager
+from timeoutmgr.sender.bulk import WindowClock
 from timeoutmgr.sender.composer import SendOptions
-from timeoutmgr.sender.delay_clock import WindowClock
 
 
 def to_sales(outgoing: Outgoing, due: Micros) -> Outgoing:

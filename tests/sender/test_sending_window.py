@@ -8,7 +8,7 @@ from tests.support.clock import FakeClock
 from tests.support.makers import a_message
 from tests.support.ports import FakeTransport
 from timeoutmgr.contracts import DeadLetters, SendResult, Transaction
-from timeoutmgr.deadletter.session_policy import DeadLetterSending
+from timeoutmgr.deadletter.policies import DeadLetterSending
 from timeoutmgr.errors import TransportUnavailable, Unroutable
 from timeoutmgr.message.message import Outgoing
 from timeoutmgr.sender.sender import Sender, SessionPool

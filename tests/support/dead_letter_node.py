@@ -12,10 +12,8 @@ from timeoutmgr.contracts import Clock, Timeout
 from timeoutmgr.database import Database
 from timeoutmgr.deadletter import DeadLetterStore, NodeQueue, StoredCopy, StoredCopyQueue
 from timeoutmgr.deadletter import delivery_headers as marks
-from timeoutmgr.deadletter.levels import JournalingRules
-from timeoutmgr.deadletter.manager import QueueManager
-from timeoutmgr.deadletter.quotas import Quotas
-from timeoutmgr.deadletter.service import DeadLetterService
+from timeoutmgr.deadletter.manager import QueueManager, Quotas
+from timeoutmgr.deadletter.service import DeadLetterService, JournalingRules
 from timeoutmgr.message.validation import Limits
 from timeoutmgr.telemetry import Counters
 

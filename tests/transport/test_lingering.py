@@ -10,9 +10,9 @@ import pytest
 from tests.transport.traffic import ids, send
 from timeoutmgr.contracts import TransportSession
 from timeoutmgr.transport.amqp import receiver as rabbitmq_receiver
-from timeoutmgr.transport.batch import FEW
 from timeoutmgr.transport.kombu_transport import KombuTransport
 from timeoutmgr.transport.virtual import receiver as virtual_receiver
+from timeoutmgr.transport.work import FEW
 
 
 @pytest.fixture(params=["rabbitmq_url", "redis_url"])

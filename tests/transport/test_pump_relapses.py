@@ -10,7 +10,7 @@ from tests.transport.pumping import AWAY, Mill
 from timeoutmgr.errors import StorageConflict
 from timeoutmgr.message.message import Received
 from timeoutmgr.resilience.breakers import BreakerState
-from timeoutmgr.resilience.conflicts import IN_A_ROW
+from timeoutmgr.resilience.recovery import IN_A_ROW
 from timeoutmgr.transport.work import Work
 
 LOST = StorageConflict("a deadlock")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tests.support.makers import a_message, a_received
 from timeoutmgr.message.message import Received
-from timeoutmgr.transport.batch import in_sub_batches
+from timeoutmgr.transport.work import in_sub_batches
 
 MOST = 100
 sizes = st.lists(st.integers(0, 150), max_size=30)

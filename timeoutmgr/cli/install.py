@@ -93,7 +93,7 @@ def uninstall(shared: Shared, part: str, force: bool, dry_run: bool) -> None:
       timeoutmgr uninstall timeout-manager --dry-run
       timeoutmgr uninstall timeout-manager
     """
-    from timeoutmgr.endpoint.removal import uninstall_timeout_manager
+    from timeoutmgr.endpoint.installation import uninstall_timeout_manager
     from timeoutmgr.native.feature import uninstall_delay_levels
 
     remove = uninstall_timeout_manager if part == _PARTS[0] else uninstall_delay_levels

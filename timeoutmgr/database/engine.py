@@ -19,10 +19,9 @@ from sqlalchemy.pool import NullPool
 from timeoutmgr.contracts import Clock, SharedDatabase, Transaction
 from timeoutmgr.contracts.answers import Answers
 from timeoutmgr.database.deadlines import bound_answers
-from timeoutmgr.database.dialects import MARIADB, Dialect, dialect_of
+from timeoutmgr.database.dialects import MARIADB, Dialect, dialect_of, refuse_lookalikes
 from timeoutmgr.database.failures import Failure, classify, conflict, unavailable
-from timeoutmgr.database.files import make_private, refuse_network_file_system
-from timeoutmgr.database.lookalikes import refuse_lookalikes
+from timeoutmgr.database.places import make_private, refuse_network_file_system
 from timeoutmgr.errors import CombinationRefused, ConfigurationError, StorageUnavailable
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.redaction import on_one_line, redact

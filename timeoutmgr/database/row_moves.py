@@ -7,7 +7,8 @@ need not travel to a process and back.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias, runtime_checkable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from sqlalchemy import ColumnElement, Insert
 from sqlalchemy.sql import FromClause
@@ -15,6 +16,37 @@ from sqlalchemy.sql import FromClause
 from timeoutmgr.contracts.timeouts import Key
 from timeoutmgr.contracts.transactions import Transaction
 from timeoutmgr.message.instants import Micros
+
+if TYPE_CHECKING:
+    from sqlalchemy import Table
+
+# --- the tables of a persistence, for programs that read and write rows by the million --------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BulkTables:
+    """The tables of a persistence, for programs that read and write rows by the million.
+
+    *history_kept* is its ``history`` setting: which events there are to be read.
+    """
+
+    timeouts: Table
+    keys: Table
+    history: Table
+    runs: Table
+    batches: Table
+    history_kept: str
+
+
+@runtime_checkable
+class HasBulkTables(Protocol):
+    """A persistence that the data pipeline can read and fill; no persistence needs to."""
+
+    @property
+    def bulk_tables(self) -> BulkTables:
+        """Its tables: keys are inserted before, and in one transaction with, their timeouts."""
+        ...
+
 
 Move: TypeAlias = Callable[[str, Sequence[Key], Micros, Transaction], Sequence[Key]]
 """Moves every movable row of some keys, in a transaction, and returns the moved keys.

@@ -6,11 +6,10 @@ from timeoutmgr.contracts.dead_letters import (
     JournalLevel,
     MessageClass,
 )
-from timeoutmgr.deadletter.failures import Rejected
 from timeoutmgr.deadletter.feature import DeadLetterQueues
-from timeoutmgr.deadletter.levels import AcceptedMessages
 from timeoutmgr.deadletter.name_parser import parse_format_name, parse_path_name
 from timeoutmgr.deadletter.queues import StoredCopyFilter, StoredCopyQueue
+from timeoutmgr.deadletter.service import AcceptedMessages, Rejected
 from timeoutmgr.deadletter.store import DeadLetterStore
 from timeoutmgr.deadletter.stored_copy import NodeQueue, StoredCopy
 

@@ -2,31 +2,106 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from typing import Final
 
+from timeoutmgr.contracts import Clock
 from timeoutmgr.database import as_database, one_connection_serves
 from timeoutmgr.deadletter.acknowledgements import ACKNOWLEDGEMENTS, SettleStoredCopies
-from timeoutmgr.deadletter.dispatch_policy import DeadLetterForwarding
-from timeoutmgr.deadletter.levels import AcceptedMessages, JournalingRules
-from timeoutmgr.deadletter.manager import QueueManager
+from timeoutmgr.deadletter.manager import NODE_BYTES, SWEEP, QueueManager, Quotas
 from timeoutmgr.deadletter.native import CollectDead
-from timeoutmgr.deadletter.pump_policy import DeadLetterFailures, DeadLetterHandling
-from timeoutmgr.deadletter.quotas import NODE_BYTES, Quotas
-from timeoutmgr.deadletter.service import DeadLetterService
-from timeoutmgr.deadletter.session_policy import DeadLetterSending
+from timeoutmgr.deadletter.policies import (
+    DeadLetterFailures,
+    DeadLetterForwarding,
+    DeadLetterHandling,
+    DeadLetterSending,
+)
+from timeoutmgr.deadletter.service import AcceptedMessages, DeadLetterService, JournalingRules
 from timeoutmgr.deadletter.store import DeadLetterStore, checked_node
-from timeoutmgr.deadletter.sweeper import Sweeper
-from timeoutmgr.errors import ConfigurationError, SchemaMissing
+from timeoutmgr.errors import ConfigurationError, SchemaMissing, StorageUnavailable
 from timeoutmgr.features.feature import FIRST, FeatureContext, FeatureSettings, Prerequisite
 from timeoutmgr.features.parts import FeatureParts, Satellite
 from timeoutmgr.message.message import Expiry
+from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.message.validation import names_of
+from timeoutmgr.telemetry import Telemetry
 from timeoutmgr.transport.delivery_policy import DeliveryPolicies
 from timeoutmgr.transport.pump import Consumption, Outage
+
+logger = logging.getLogger(__name__)
+
+# --- the sweep: once a minute, overdue copies move to their dead-letter queue -----------------
+
+
+class Sweeper:
+    """The loop of the sweep, in a thread; ``sweep`` is the step."""
+
+    def __init__(
+        self, manager: QueueManager, interval: timedelta, clock: Clock, telemetry: Telemetry
+    ) -> None:
+        self._manager = manager
+        self._interval = interval.total_seconds()
+        self._clock = clock
+        self._telemetry = telemetry
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start; the first sweep is at once."""
+        self._stop.clear()
+        self._thread = threading.Thread(target=self._run, name="timeoutmgr-sweep", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop; returns when the thread has ended."""
+        self._stop.set()
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.join()
+
+    def watch(self) -> None:
+        """No-op."""
+
+    def sweep(self) -> int:
+        """Move all overdue copies; return their number. Raises StorageUnavailable."""
+        moved = 0
+        while not self._stop.is_set():
+            now = self._manager.sweep(self._clock.now())
+            moved += now
+            self._telemetry.count("kept_messages_expired", now)
+            if now < SWEEP:
+                break
+        return moved
+
+    def _run(self) -> None:
+        while True:
+            try:
+                moved = self.sweep()
+                if moved:
+                    logger.warning(
+                        "sweeper moved %d messages without a final acknowledgement in time to the "
+                        "transactional dead-letter queue of node %s",
+                        moved,
+                        self._manager.node,
+                        extra={"event": "final_acknowledgements_overdue"},
+                    )
+            except StorageUnavailable as error:
+                logger.info(
+                    "sweeper skips a sweep, it cannot reach the dead-letter store: %s",
+                    on_one_line(error),
+                    extra={"event": "sweep_skipped"},
+                )
+            except Exception:
+                logger.exception("sweeper failed and goes on", extra={"event": "sweep_failed"})
+                self._telemetry.count("sweep_failures")
+            if self._stop.wait(self._interval):
+                return
+
 
 SENTENCE: Final = (
     "Repeated failures when settling kept messages in the dead-letter store, endpoint will be "

@@ -23,9 +23,8 @@ from sqlalchemy import (
 from timeoutmgr.contracts import Transaction
 from timeoutmgr.database import as_connection
 from timeoutmgr.deadletter.manager import QueueManager
-from timeoutmgr.deadletter.rows import from_row
 from timeoutmgr.deadletter.stored_copy import NodeQueue, StoredCopy
-from timeoutmgr.deadletter.tables import ID_LENGTH
+from timeoutmgr.deadletter.tables import ID_LENGTH, from_row
 from timeoutmgr.message.instants import Micros
 
 AT_ONCE: Final = 500

@@ -11,7 +11,7 @@ from typing import Final
 
 from timeoutmgr.contracts import DeadLetters, Receiver, SendResult, Transport, TransportSession
 from timeoutmgr.contracts.dead_letters import MessageClass
-from timeoutmgr.deadletter.failures import Rejected
+from timeoutmgr.deadletter.service import Rejected
 from timeoutmgr.errors import TransportUnavailable
 from timeoutmgr.message.message import Received
 from timeoutmgr.message.validation import Limits, check_destination

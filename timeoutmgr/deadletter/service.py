@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from enum import StrEnum
 from typing import Any
 
 from timeoutmgr.contracts import Clock, Transaction
@@ -11,6 +12,8 @@ from timeoutmgr.contracts.dead_letters import (
     DeliveryOptions,
     JournalLevel,
     MessageClass,
+    is_negative,
+    is_well_formed,
 )
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.deadletter.acknowledgements import final_acknowledgement, requested_acks
@@ -21,11 +24,21 @@ from timeoutmgr.deadletter.delivery_headers import (
     one_hop_more,
     read_headers,
 )
-from timeoutmgr.deadletter.failures import Rejected, class_of
-from timeoutmgr.deadletter.levels import AcceptedMessages, JournalingRules
 from timeoutmgr.deadletter.manager import QueueManager
 from timeoutmgr.deadletter.stored_copy import Placement, StoredCopy, stored_copy_of
-from timeoutmgr.errors import InvalidMessage, StorageUnavailable, TimeoutManagerError
+from timeoutmgr.errors import (
+    DeliveryFailed,
+    DeliveryUnknown,
+    DestinationNotAllowed,
+    InvalidMessage,
+    MessageRejected,
+    MessageTooLarge,
+    QueueMissing,
+    ReceivedTooLate,
+    StorageUnavailable,
+    TimeoutManagerError,
+    Unroutable,
+)
 from timeoutmgr.message import headers as names
 from timeoutmgr.message.instants import Micros, duration_micros, from_wire
 from timeoutmgr.message.message import Message, Outgoing
@@ -35,6 +48,104 @@ from timeoutmgr.message.validation import Limits, check_destination
 from timeoutmgr.telemetry import Telemetry
 
 logger = logging.getLogger(__name__)
+
+# --- message classes of errors that prevent a delivery ----------------------------------------
+
+
+class Rejected(MessageRejected):
+    """A message that becomes a dead letter of *message_class*; no retry can mend it.
+
+    Handlers and hooks raise it too: NACK_BAD_SIGNATURE if a signature does not match,
+    NACK_BAD_ENCRYPTION if a body cannot be decrypted.
+    """
+
+    def __init__(self, message_class: int, reason: str) -> None:
+        if not (is_well_formed(message_class) and is_negative(message_class)):
+            raise ValueError(f"the class of a dead letter is negative, got {message_class!r}")
+        super().__init__(reason)
+        self.message_class = message_class
+
+
+def class_of(error: BaseException | None) -> int | None:
+    """Return the class of a message that failed with *error*, or None.
+
+    None: the error (a bug in a handler, say) is not about delivery, and belongs to the error queue.
+    """
+    seen = 0
+    fallback: int | None = None
+    while error is not None and seen < 10:
+        match error:
+            case Rejected():
+                return error.message_class
+            case Unroutable() | QueueMissing():
+                return MessageClass.NACK_BAD_DST_Q
+            case ReceivedTooLate():
+                return MessageClass.NACK_RECEIVE_TIMEOUT
+            case DestinationNotAllowed():
+                return MessageClass.NACK_ACCESS_DENIED
+            case MessageTooLarge():
+                return MessageClass.NACK_Q_EXCEED_QUOTA
+            case DeliveryUnknown():
+                return None
+            case DeliveryFailed():
+                return MessageClass.NACK_Q_EXCEED_QUOTA
+            case MessageRejected():
+                # The cause of the error may have a more exact class.
+                fallback = MessageClass.NACK_RECEIVE_REJECTED
+        error = error.__cause__
+        seen += 1
+    return fallback
+
+
+# --- rules of an endpoint: copies of a message, and messages that its queue accepts. Pure -----
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JournalingRules:
+    """Copies that an endpoint requests for its messages.
+
+    *dead_letter_when_expiring* is for messages with a time to be received, *dead_letter* for all
+    other messages. *journal* adds a copy of delivered messages. *all_transactional* is MSMQ 1.0's
+    rule: every transactional message has a dead letter, even if its level says otherwise.
+    """
+
+    dead_letter: bool = True
+    dead_letter_when_expiring: bool = False
+    journal: bool = False
+    all_transactional: bool = False
+
+    def level(
+        self, own: JournalLevel | None, *, expires: bool, transactional: bool
+    ) -> JournalLevel:
+        """Return the level of a message of this endpoint: its *own*, if it has any.
+
+        *expires*: the message has a time to be received.
+        """
+        level = own
+        if level is None:
+            dead_letter = self.dead_letter_when_expiring if expires else self.dead_letter
+            level = JournalLevel.DEADLETTER if dead_letter else JournalLevel.NONE
+            if self.journal:
+                level |= JournalLevel.JOURNAL
+        if transactional and self.all_transactional:
+            level |= JournalLevel.DEADLETTER
+        return level
+
+
+class AcceptedMessages(StrEnum):
+    """Messages that an endpoint's queue accepts; in MSMQ, its creation settles that."""
+
+    BOTH = "both"
+    TRANSACTIONAL = "transactional"
+    NONTRANSACTIONAL = "nontransactional"
+
+    def refuses(self, *, transactional: bool) -> MessageClass | None:
+        """Return the class of the dead letter, or None if the queue accepts the message."""
+        if self is AcceptedMessages.TRANSACTIONAL and not transactional:
+            return MessageClass.NACK_NOT_TRANSACTIONAL_MSG
+        if self is AcceptedMessages.NONTRANSACTIONAL and transactional:
+            return MessageClass.NACK_NOT_TRANSACTIONAL_Q
+        return None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

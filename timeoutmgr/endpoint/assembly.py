@@ -14,16 +14,14 @@ from timeoutmgr.endpoint.handlers import HandlerStep, retry_later
 from timeoutmgr.errors import ConfigurationError, SchemaMissing
 from timeoutmgr.features.breakers import Breakers
 from timeoutmgr.features.feature import Feature, FeatureContext, check_prerequisites
-from timeoutmgr.features.parts import FeatureParts, ManagerRoute, Satellite, merged
-from timeoutmgr.features.schema import missing_schema
+from timeoutmgr.features.parts import FeatureParts, ManagerRoute, Satellite, merged, missing_schema
 from timeoutmgr.message.message import Expiry
 from timeoutmgr.message.routes import Clearing, manager_endpoint, timeout_id, to_timeout_manager
 from timeoutmgr.resilience.breakers import OutageBreaker
 from timeoutmgr.resilience.critical import CriticalErrors
 from timeoutmgr.resilience.recovery import RecoverabilitySettings
 from timeoutmgr.sender.composer import Composer
-from timeoutmgr.sender.outlet import Outlet
-from timeoutmgr.sender.sender import Sender, SessionPool
+from timeoutmgr.sender.sender import Outlet, Sender, SessionPool
 from timeoutmgr.transport.capabilities import check_combination, default_mode
 from timeoutmgr.transport.pump import Consumption
 

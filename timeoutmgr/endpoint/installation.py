@@ -2,26 +2,194 @@
 
 import logging
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 from sqlalchemy.exc import DBAPIError
 
+from timeoutmgr.contracts import CanUninstall, InspectsQueues, QueueReport
+from timeoutmgr.contracts.reports import LIVE
 from timeoutmgr.crashpoints import reach
-from timeoutmgr.database.durability import require_durable
+from timeoutmgr.database.proof import require_durable
 from timeoutmgr.endpoint.assembly import AssembledEndpoint
 from timeoutmgr.endpoint.configuration import EndpointSettings
-from timeoutmgr.endpoint.host_files import REMEDY, host_file_beside_broker
-from timeoutmgr.endpoint.own_queues import refuse_lossy_queues
 from timeoutmgr.errors import (
+    FeatureRefused,
+    LossyQueue,
     QueueMissing,
+    SchemaMissing,
     StorageUnavailable,
     TransportUnavailable,
 )
-from timeoutmgr.features.markers import check_pair, compare_markers, renew_marker
+from timeoutmgr.features.leftovers import (
+    KEEP_OR_FORCE,
+    NAME_IT,
+    Uninstalled,
+    find_leftovers,
+    stored_of,
+)
+from timeoutmgr.features.markers import check_pair, compare_markers, renew_marker, unmark_broker
 from timeoutmgr.features.parts import Satellite
 from timeoutmgr.message.redaction import on_one_line
 
 logger = logging.getLogger(__name__)
+
+# --- timeouts in a file of one host, while the queues are reached from every host -------------
+
+REMEDY = (
+    "run all processes of this endpoint on this host, or name a database server as the persistence"
+)
+
+
+def host_file_beside_broker(settings: EndpointSettings) -> str | None:
+    """Return which timeouts other hosts cannot see; None if hosts reach queues and timeouts alike.
+
+    A process on another host stores in a file of its own, and each lists, cancels and dispatches
+    only the timeouts in its file.
+    """
+    storage = settings.delayed_delivery or settings.installed_persistence
+    kept_in, transport = None if storage is None else storage.database, settings.transport
+    if kept_in is None or kept_in.path is None or transport.capabilities.name == "memory":
+        return None
+    if transport.database is not None and transport.database.is_sqlite:
+        return None
+    return (
+        f"the timeouts rest in the file {kept_in.path} of this host, the queues at "
+        f"{transport.describe()}: a process on another host would have a file of its own"
+    )
+
+
+# --- inspection of an endpoint's own queues: existing queues must keep their messages ---------
+
+
+def refuse_lossy_queues(parts: AssembledEndpoint) -> None:
+    """Raise LossyQueue if a queue of the endpoint drops messages, unless loss is accepted."""
+    reports = list(inspect(parts))
+    lossy = {report.queue: report.losses for report in reports if report.losses}
+    if lossy and not parts.settings.accept_loss:
+        raise LossyQueue(lossy)
+    for report in reports:
+        _log(report, parts.settings.name)
+
+
+def inspect(parts: AssembledEndpoint) -> Iterator[QueueReport]:
+    """Yield a report on each existing queue of the endpoint, if the transport can inspect."""
+    error_queue = parts.settings.error_queue
+    if not parts.queues:
+        return
+    consumed = [satellite.consumption.queue for satellite in parts.satellites]
+    rest = [name for name in dict.fromkeys([*parts.queues, *consumed]) if name != error_queue]
+    with closing(parts.settings.transport.session()) as session:
+        if isinstance(session, InspectsQueues):
+            yield from session.inspect_queues([error_queue])
+            yield from session.inspect_queues(rest, error_queue=error_queue)
+
+
+def _log(report: QueueReport, endpoint: str) -> None:
+    found = [("queue_may_lose", "may lose accepted messages", each) for each in report.losses]
+    found += [("queue_is_weak", "is weaker than it could be", each) for each in report.doubts]
+    if report.unchecked:
+        found.append(("queue_unchecked", "was not checked", report.unchecked))
+    for event, finding, detail in found:
+        fields = {"event": event, "endpoint": endpoint}
+        logger.warning("queue %.80r %s: %s", report.queue, finding, detail, extra=fields)
+
+
+# --- removal of a timeout manager that an endpoint no longer uses; never with messages in it ---
+
+
+def uninstall_timeout_manager(
+    settings: EndpointSettings, *, force: bool = False, dry_run: bool = False
+) -> Uninstalled:
+    """Remove the queues and tables of the endpoint's timeout manager.
+
+    A second call after a crash continues the removal. Raises FeatureRefused while a timeout is
+    pending, the feature is enabled, or a process with it runs, unless *force*.
+    """
+    if not force and any(feature.name == "timeout-manager" for feature in settings.features):
+        raise FeatureRefused(
+            f"TimeoutManager is enabled for {settings.name!r}, and its processes would miss their "
+            "queues. Take it out of the configuration and restart every process first"
+        )
+    if not force:
+        _refuse_running(settings)
+    found = find_leftovers(settings)
+    if found.pending and not force:
+        raise FeatureRefused(
+            f"the timeout manager of {settings.name!r} still has messages ({found}); "
+            f"{KEEP_OR_FORCE}"
+        )
+    if found.is_hidden and not force:
+        raise FeatureRefused(
+            f"the store of the timeout manager of {settings.name!r} is not known: "
+            f"{NAME_IT}; or use --force, which leaves its tables as they are"
+        )
+    if dry_run:
+        return Uninstalled(queues=found.queues, tables=_tables_then(settings))
+    with closing(settings.transport.session()) as session:
+        session.delete_queues(list(found.queues))
+    reach("uninstall.queues_deleted")
+    _remove_marker(settings)
+    return Uninstalled(queues=found.queues, tables=_remove_tables(settings, force))
+
+
+def _refuse_running(settings: EndpointSettings) -> None:
+    """Raise FeatureRefused while a process with the timeout manager lives.
+
+    No count includes the messages that the process handles now, and after the removal it would
+    fail to store them.
+    """
+    store = stored_of(settings)
+    if store is None:
+        return
+    oldest = store.now() - LIVE
+    running = [f"{one.host} {one.pid}" for one in store.processes() if one.heartbeat >= oldest]
+    if running:
+        raise FeatureRefused(
+            f"processes with the timeout manager of {settings.name!r} run ({', '.join(running)}); "
+            "restart them without it first. A killed process counts for three more minutes"
+        )
+
+
+def _tables_then(settings: EndpointSettings) -> str:
+    if not isinstance(settings.persistence, CanUninstall):
+        return "no persistence is configured, so that tables would be left as they are"
+    return f"the rows of {settings.name!r}, and the tables if no other endpoint is in them"
+
+
+def _remove_marker(settings: EndpointSettings) -> None:
+    try:
+        settings.transport.check()
+        if settings.persistence is not None:
+            settings.persistence.check()
+    except SchemaMissing as error:
+        logger.debug(
+            "uninstall of endpoint %s found no marker: %s",
+            settings.name,
+            on_one_line(error),
+            extra={"event": "marker_missing", "endpoint": settings.name},
+        )
+        return
+    unmark_broker(settings)
+    reach("uninstall.broker_unmarked")
+
+
+def _remove_tables(settings: EndpointSettings, force: bool) -> str:
+    persistence = settings.persistence
+    if persistence is None or not isinstance(persistence, CanUninstall):
+        return "no persistence is configured: tables are left as they are"
+    try:
+        persistence.check()
+    except SchemaMissing as error:
+        logger.debug(
+            "uninstall of endpoint %s found no tables: %s",
+            settings.name,
+            on_one_line(error),
+            extra={"event": "tables_missing", "endpoint": settings.name},
+        )
+        return "there were no tables"
+    if persistence.uninstall(settings.name, force=force):
+        return "the tables are removed"
+    return f"the rows of {settings.name!r} are removed; other endpoints use the tables"
 
 
 def install(parts: AssembledEndpoint, *, new_marker: bool = False) -> list[str]:

@@ -19,7 +19,7 @@ from timeoutmgr.contracts import (
 )
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database import Database
-from timeoutmgr.database.durability import require_durable
+from timeoutmgr.database.proof import require_durable
 from timeoutmgr.errors import (
     ConfigurationError,
     SchemaMissing,

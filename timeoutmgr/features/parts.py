@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from timeoutmgr.contracts import (
-    DeadLetters,
-    TimeoutStore,
-    TransportSession,
-)
-from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.contracts import DeadLetters, Persistence, TimeoutStore, Transport, TransportSession
+from timeoutmgr.database.failures import tells_of_absence
+from timeoutmgr.errors import ConfigurationError, SchemaMissing, TimeoutManagerError
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.message import Expiry, Outgoing
 from timeoutmgr.message.routes import DelayRoute
@@ -184,3 +181,30 @@ def _clash(name: str, one: Any, other: Any, first: str, second: str) -> Configur
         f"features {first!r} and {second!r} both bring {name}, which an endpoint has once; "
         "disable one of them"
     )
+
+
+# --- the schema that an endpoint needs: whether an error tells that tables are missing --------
+
+
+def missing_schema(
+    error: Exception,
+    transport: Transport,
+    persistence: Persistence | None,
+    installed: Iterable[Installed],
+) -> SchemaMissing | None:
+    """Return which tables *error* is about, if they are missing or too old; None otherwise."""
+    if not tells_of_absence(error):
+        return None
+    try:
+        if transport.database is not None:
+            transport.check()
+        if persistence is not None:
+            persistence.check()
+        for part in installed:
+            part.check()
+    except SchemaMissing as missing:
+        return missing
+    except TimeoutManagerError:
+        # On SQLite the caller's own transaction keeps a check of a new file out.
+        return SchemaMissing(f"{error}; run `timeoutmgr install`")
+    return None

@@ -13,8 +13,8 @@ from sqlalchemy.engine import make_url
 from timeoutmgr import plugins
 from timeoutmgr.contracts import Persistence
 from timeoutmgr.database import Database, as_database
-from timeoutmgr.database.bulk_tables import BulkTables, HasBulkTables
 from timeoutmgr.database.places import server_of
+from timeoutmgr.database.row_moves import BulkTables, HasBulkTables
 from timeoutmgr.errors import CombinationRefused, ConfigurationError, SchemaMissing
 from timeoutmgr.settings.schema import STORE_PREFIX
 

@@ -10,16 +10,42 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
-from timeoutmgr.contracts import RepeatKind, SendResult
+from timeoutmgr.contracts import Clock, RepeatKind, SendResult
 from timeoutmgr.database import as_database
 from timeoutmgr.errors import ConfigurationError, InvalidMessage, TimeoutManagerError
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.sender.composer import Composed, DelayClock, SendOptions, Sent
-from timeoutmgr.sender.delay_clock import WindowClock
 from timeoutmgr.sender.in_transaction import wake_or_wait
-from timeoutmgr.sender.outlet import Outlet
+from timeoutmgr.sender.sender import Outlet
 from timeoutmgr.sender.window import SendingWindow
 from timeoutmgr.transport.work import require_confirmed
+
+# --- the clock by which a relative delay becomes a due time -----------------------------------
+
+
+@dataclass(slots=True)
+class WindowClock:
+    """A database's clock for the messages of one window: asked once, at the first delay.
+
+    From then on the monotonic clock counts, because a caller may take long to draw the next
+    message. *ask* returns None if the host's clock is the only clock.
+    """
+
+    ask: Callable[[], Micros | None]
+    clock: Clock
+    _asked: tuple[Micros | None, float] | None = field(default=None, init=False)
+
+    def __call__(self) -> Micros | None:
+        """Return the database's time now; None if only the host's clock counts."""
+        if self._asked is None:
+            # Read before the answer comes: the error makes a message late, never early.
+            before = self.clock.monotonic()
+            self._asked = (self.ask(), before)
+        theirs, since = self._asked
+        if theirs is None:
+            return None
+        return theirs + round((self.clock.monotonic() - since) * 1_000_000)
+
 
 WINDOW: Final = 500
 """Messages that are sent before the confirms of all of them are awaited."""

@@ -13,7 +13,7 @@ from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.message.routes import wake_manager
 from timeoutmgr.sender.composer import Composed, Sent
-from timeoutmgr.sender.outlet import Outlet
+from timeoutmgr.sender.sender import Outlet
 from timeoutmgr.transport.sql.statements import as_transport
 from timeoutmgr.transport.work import require_confirmed
 

@@ -3,6 +3,7 @@
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from timeoutmgr.contracts import (
     Clock,
@@ -12,11 +13,13 @@ from timeoutmgr.contracts import (
     Transport,
     TransportSession,
 )
-from timeoutmgr.errors import Unroutable
+from timeoutmgr.errors import SchemaMissing, Unroutable
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.message import Outgoing
 from timeoutmgr.resilience.after_fork import begin_anew_after_fork
+from timeoutmgr.sender.composer import Composer
 from timeoutmgr.sender.window import SendingWindow
+from timeoutmgr.transport.capabilities import DirectStorage
 from timeoutmgr.transport.delivery_policy import PLAIN_SENDING, SendingPolicy
 from timeoutmgr.transport.work import require_confirmed
 
@@ -165,3 +168,27 @@ class Sender:
     def _unseen(self, queues: Sequence[str]) -> set[str]:
         now = self._clock.monotonic()
         return {queue for queue in queues if self._seen.get(queue, 0.0) <= now}
+
+
+# --- the outlet of an endpoint: the parts with which a program sends messages -----------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlet:
+    """The parts of one endpoint that take part in sending.
+
+    *manager_address* is the queue of the timeout manager; *direct* stores past that queue.
+    *missing_schema* returns which tables an error is about, if they are missing or too old.
+    """
+
+    endpoint: str
+    transport: Transport
+    clock: Clock
+    new_id: Callable[[], str]
+    check_destinations: bool
+    composer: Composer
+    sender: Sender
+    missing_schema: Callable[[Exception], SchemaMissing | None]
+    manager_address: str | None = None
+    direct: DirectStorage | None = None
+    policy: SendingPolicy = PLAIN_SENDING

@@ -34,19 +34,18 @@ from timeoutmgr.errors import (
 from timeoutmgr.message.message import Message, Outgoing, Received
 from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.resilience.breakers import BreakerState, OutageBreaker
-from timeoutmgr.resilience.conflicts import Conflicts
 from timeoutmgr.resilience.error_copy import class_and_message, with_traceback
 from timeoutmgr.resilience.recovery import (
     SATELLITE_POLICY,
+    Conflicts,
     RecoverabilitySettings,
     Recovery,
     decide,
 )
 from timeoutmgr.telemetry import Telemetry
-from timeoutmgr.transport.batch import BATCH_BYTES, in_sub_batches
 from timeoutmgr.transport.delivery_policy import PLAIN_FAILURES, FailurePolicy
 from timeoutmgr.transport.error_queue import ErrorQueue, FailedMessage, SendAnswer
-from timeoutmgr.transport.work import Step, Work
+from timeoutmgr.transport.work import BATCH_BYTES, Step, Work, in_sub_batches
 
 logger = logging.getLogger(__name__)
 

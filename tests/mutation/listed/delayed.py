@@ -95,7 +95,7 @@ MUTANTS = (
     Mutant(
         name="a full node holds up its neighbours",
         promise="A full node holds up only what is to be buried.",
-        file="timeoutmgr/deadletter/dispatch_policy.py",
+        file="timeoutmgr/deadletter/policies.py",
         before="work.scope is not None and not isinstance(error, NodeFull)",
         after="work.scope is not None",
         tests=(

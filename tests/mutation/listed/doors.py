@@ -178,7 +178,7 @@ MUTANTS = (
     ),
     breaks(
         23,
-        "satellites/delivery/message.py",
+        "satellites/delivery/forwarder.py",
         ("headers.DISPATCHED_AT: at", "headers.TIME_SENT: at"),
         "tests/satellites/test_delivering.py::test_a_delivered_message_keeps_id_body_and_headers",
         name="a message is sent when it is dispatched",

@@ -117,7 +117,7 @@ MUTANTS = (
     ),
     breaks(
         100,
-        "timeoutmgr/deadletter/levels.py",
+        "timeoutmgr/deadletter/service.py",
         ("    dead_letter: bool = True\n", "    dead_letter: bool = False\n"),
         "tests/deadletter/test_levels.py::"
         "test_the_endpoint_asks_for_dead_letters_and_the_messages_own_level_wins",

@@ -157,7 +157,7 @@ MUTANTS = (
     ),
     breaks(
         62,
-        "satellites/delivery/message.py",
+        "satellites/delivery/forwarder.py",
         (
             "return with_headers(timeout.message, {**timeout.message.headers, **added})",
             "return Message(\n"
@@ -172,7 +172,7 @@ MUTANTS = (
     ),
     breaks(
         64,
-        "satellites/delivery/results.py",
+        "satellites/delivery/forwarder.py",
         ("result is SendResult.UNROUTABLE", "result is None"),
         "tests/satellites/test_due.py::test_a_missing_destination_goes_to_the_error_queue_whole",
         name="a message for a missing destination stays stored",

@@ -58,7 +58,7 @@ MUTANTS = (
     Mutant(
         name="a chunk is sent before the one ahead of it is closed",
         promise="A crash repeats no more than one chunk of a dispatcher.",
-        file="satellites/delivery/overlap.py",
+        file="satellites/delivery/dispatch.py",
         before="            self._close_last()\n            next(chunk)\n",
         after="            next(chunk)\n            self._close_last()\n",
         tests=(
@@ -69,7 +69,7 @@ MUTANTS = (
     Mutant(
         name="what was sent stays open where the next chunk fails",
         promise="What was sent is recorded, whatever becomes of what follows.",
-        file="satellites/delivery/overlap.py",
+        file="satellites/delivery/dispatch.py",
         before="must be recorded.\n        self._close_last()\n",
         after="must be recorded.\n        if kind is None:\n            self._close_last()\n",
         tests=(
@@ -124,7 +124,7 @@ MUTANTS = (
     Mutant(
         name="an unknown confirm closes as dispatched",
         promise="What no confirm came for stays, and is sent again.",
-        file="satellites/delivery/results.py",
+        file="satellites/delivery/forwarder.py",
         before="        if result is SendResult.CONFIRMED:\n",
         after="        if result in (SendResult.CONFIRMED, SendResult.UNKNOWN):\n",
         tests=(
@@ -155,7 +155,7 @@ MUTANTS = (
         name="one attempt too many at a full queue",
         behaviour=59,
         promise="A message that is refused five times goes to the error queue.",
-        file="satellites/delivery/results.py",
+        file="satellites/delivery/forwarder.py",
         before="timeout.attempts + 1 >= attempts",
         after="timeout.attempts >= attempts",
         tests=(
@@ -167,7 +167,7 @@ MUTANTS = (
         name="a message id per dispatch",
         behaviour=22,
         promise="A repeat has the message id of the first.",
-        file="satellites/delivery/message.py",
+        file="satellites/delivery/forwarder.py",
         before="return with_headers(timeout.message, {**timeout.message.headers, **added})",
         after="""\
 return Message(

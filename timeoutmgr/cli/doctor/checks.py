@@ -33,9 +33,9 @@ from timeoutmgr.contracts import (
 )
 from timeoutmgr.contracts.reports import Finding, Level
 from timeoutmgr.database import Database, as_database
-from timeoutmgr.database.durability import durability_doubts
+from timeoutmgr.database.proof import durability_doubts
 from timeoutmgr.endpoint.assembly import AssembledEndpoint
-from timeoutmgr.endpoint.host_files import REMEDY, host_file_beside_broker
+from timeoutmgr.endpoint.installation import REMEDY, host_file_beside_broker
 from timeoutmgr.endpoint.timeouts import Timeouts
 from timeoutmgr.errors import ConfigurationError, TimeoutManagerError
 from timeoutmgr.features.delayed_delivery import StoreStart

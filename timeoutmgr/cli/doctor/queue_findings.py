@@ -9,7 +9,7 @@ from timeoutmgr.contracts import InspectsQueues, QueueReport, SharedDatabase, Tr
 from timeoutmgr.contracts.reports import Finding, Level
 from timeoutmgr.database import Database
 from timeoutmgr.endpoint.assembly import AssembledEndpoint
-from timeoutmgr.endpoint.own_queues import inspect
+from timeoutmgr.endpoint.installation import inspect
 from timeoutmgr.errors import LOSSY_REMEDY
 
 # --- findings that several checks of the doctor report ----------------------------------------

@@ -9,7 +9,7 @@ import pyarrow as pa
 from sqlalchemy import ColumnElement, MetaData, Select, Table, func, literal_column, select, text
 from sqlalchemy.engine import Dialect
 
-from timeoutmgr.database.bulk_tables import BulkTables
+from timeoutmgr.database.row_moves import BulkTables
 from timeoutmgr.pipeline.load import load_of
 from timeoutmgr.pipeline.stores import Store
 from timeoutmgr.pipeline.views import Selection

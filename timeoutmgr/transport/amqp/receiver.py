@@ -19,10 +19,10 @@ from timeoutmgr.errors import LeaseLost, QueueMissing, TransportUnavailable
 from timeoutmgr.message.message import Death, Received
 from timeoutmgr.transport.amqp.connection import AmqpConnection, WakePipe, broker_errors
 from timeoutmgr.transport.amqp.frames import RawContent, delivered_key, settle_frame
-from timeoutmgr.transport.batch import FEW, LINGER
 from timeoutmgr.transport.byte_budget import ByteBudget, Held, PrefetchWindow
 from timeoutmgr.transport.envelope import unseal
 from timeoutmgr.transport.refusals import refuse_transaction
+from timeoutmgr.transport.work import FEW, LINGER
 
 logger = logging.getLogger(__name__)
 

@@ -20,11 +20,11 @@ from timeoutmgr.database import Database
 from timeoutmgr.database.session_locks import SessionLocks
 from timeoutmgr.errors import LeaseLost, TimeoutManagerError
 from timeoutmgr.message.instants import duration_micros
-from timeoutmgr.transport.batch import BATCH_BYTES, sub_batches
 from timeoutmgr.transport.sql.settings import SqlQueueSettings
 from timeoutmgr.transport.sql.statements import LeaseStatements
 from timeoutmgr.transport.sql.tables import LeasedRow, LeaseTag
 from timeoutmgr.transport.sql.wakeups import QueueWakeups, notify
+from timeoutmgr.transport.work import BATCH_BYTES, sub_batches
 
 logger = logging.getLogger(__name__)
 

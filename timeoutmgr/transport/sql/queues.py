@@ -27,10 +27,9 @@ from sqlalchemy.sql import FromClause
 from timeoutmgr.contracts import Clock, Transaction
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database import Database, as_connection
-from timeoutmgr.database.binary_copy import FEW, can_copy, copy_rows
+from timeoutmgr.database.binary_copy import FEW, can_copy, copy_rows, in_statements, misfit
 from timeoutmgr.database.commits import after_commit
 from timeoutmgr.database.engine import execute_many
-from timeoutmgr.database.packets import in_statements, misfit
 from timeoutmgr.database.soundness import refusals
 from timeoutmgr.errors import InvalidMessage
 from timeoutmgr.message import headers

@@ -14,7 +14,6 @@ from timeoutmgr.database import Database, as_connection
 from timeoutmgr.errors import QueueMissing
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.message import Outgoing, Received
-from timeoutmgr.transport.batch import BATCH_BYTES, sub_batches
 from timeoutmgr.transport.sql.queues import SqlQueues
 from timeoutmgr.transport.sql.receiver import SqlReceiver
 from timeoutmgr.transport.sql.statements import QueueStatements, as_transport
@@ -25,6 +24,7 @@ from timeoutmgr.transport.sql.tables import (
     from_row,
     to_row,
 )
+from timeoutmgr.transport.work import BATCH_BYTES, sub_batches
 
 
 class QueueMarkers:

@@ -15,12 +15,12 @@ from timeoutmgr.contracts import Transaction
 from timeoutmgr.errors import LeaseLost, QueueMissing, TransportUnavailable
 from timeoutmgr.message.message import Received
 from timeoutmgr.message.redaction import on_one_line
-from timeoutmgr.transport.batch import FEW, LINGER
 from timeoutmgr.transport.byte_budget import ByteBudget, Held
 from timeoutmgr.transport.envelope import unseal
 from timeoutmgr.transport.refusals import refuse_transaction
 from timeoutmgr.transport.virtual.link import VirtualLink
 from timeoutmgr.transport.virtual.redis_channel import RawMessage
+from timeoutmgr.transport.work import FEW, LINGER
 
 logger = logging.getLogger(__name__)
 

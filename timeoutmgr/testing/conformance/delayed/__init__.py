@@ -1,9 +1,11 @@
 """The suite of the delayed message stores: subclass it, give it a store, state its facts."""
 
 from timeoutmgr.testing.conformance.delayed.fetch import DelayedAttempts, DelayedFetch
-from timeoutmgr.testing.conformance.delayed.insertion import DelayedInsertion
-from timeoutmgr.testing.conformance.delayed.races import DelayedRaces
-from timeoutmgr.testing.conformance.delayed.removal import DelayedRemoval
+from timeoutmgr.testing.conformance.delayed.insertion import (
+    DelayedInsertion,
+    DelayedRaces,
+    DelayedRemoval,
+)
 from timeoutmgr.testing.conformance.delayed.suite import DelayedStores
 from timeoutmgr.testing.conformance.samples import SetClock
 from timeoutmgr.testing.conformance.shared_cases import SharedCases

@@ -1,8 +1,8 @@
 """A message is stored once while it is there, and comes back as it went in."""
 
-# ruff: noqa: D102 - the name of a case is its claim
-
 from __future__ import annotations
+
+from functools import partial
 
 import pytest
 
@@ -10,6 +10,7 @@ from timeoutmgr.contracts import (
     Clock,
     DelayedMessageStore,
     DelayedMessageStoreWithInfrastructure,
+    RemovesInBatches,
     StatesCapabilities,
     TransactionMode,
 )
@@ -19,17 +20,169 @@ from timeoutmgr.message.instants import Micros
 from timeoutmgr.testing.conformance.delayed.suite import (
     DelayedStores,
     DelayedSuite,
+    drain,
+    failing,
+    fetch,
     fetched,
     forms,
     ids,
     put,
 )
 from timeoutmgr.testing.conformance.plugin import needs
-from timeoutmgr.testing.conformance.samples import (
-    SECOND,
-    race,
-    timeout,
-)
+from timeoutmgr.testing.conformance.samples import HOUR, SECOND, Track, race, timeout
+
+# --- concurrent calls: every removal, failure and insert counts exactly once ------------------
+
+# ruff: noqa: D102 - the name of a case is its claim
+
+
+class DelayedRaces(DelayedSuite):
+    """The races that the docstrings of the contract name."""
+
+    def test_two_processes_store_a_shared_id_once(
+        self,
+        stores: DelayedStores,
+        store: DelayedMessageStore,
+        now: Micros,
+        clock: Clock,
+        rounds: int,
+    ) -> None:
+        other = stores()
+        count = max(5, rounds // 5)
+        with Track(2) as track:
+            for n in range(count):
+                one = timeout(f"{n:04}", now - HOUR + n)
+                track.race(partial(store.store, one), partial(other.store, one))
+
+        assert drain(store, clock) == [f"{n:04}" for n in range(count)]
+
+    def test_exactly_one_of_two_removals_returns_true(
+        self, stores: DelayedStores, store: DelayedMessageStore, now: Micros, rounds: int
+    ) -> None:
+        other = stores()
+        with Track(2) as track:
+            for n in range(max(5, rounds // 5)):
+                one = timeout(f"{n}", now + HOUR)
+                put(store, one)
+                answers = track.race(partial(store.remove, one), partial(other.remove, one))
+                assert sorted(answers) == [False, True]
+
+    def test_two_concurrent_failures_count_twice(
+        self,
+        stores: DelayedStores,
+        store: DelayedMessageStore,
+        now: Micros,
+        clock: Clock,
+        rounds: int,
+    ) -> None:
+        other, one = stores(), timeout("a", now - SECOND)
+        put(store, one)
+        count = max(5, rounds // 5)
+        with Track(2) as track:
+            for _ in range(count):
+                track.race(
+                    partial(store.increment_failure_count, one, now - SECOND),
+                    partial(other.increment_failure_count, one, now - SECOND),
+                )
+
+        assert [each.attempts for each in fetched(store, clock)] == [2 * count]
+
+    def test_concurrent_inserts_counts_and_removals_lose_no_message(
+        self,
+        stores: DelayedStores,
+        store: DelayedMessageStore,
+        now: Micros,
+        clock: Clock,
+        rounds: int,
+    ) -> None:
+        other = stores()
+        kept: list[str] = []
+        with Track(3) as track:
+            for n in range(max(5, rounds // 5)):
+                failing, removed, new = (timeout(f"{n:03}{what}", now - SECOND) for what in "fgn")
+                put(store, failing, removed)
+                track.race(
+                    partial(store.increment_failure_count, failing, now - SECOND),
+                    partial(other.remove, removed),
+                    partial(other.store, new),
+                )
+                kept += [failing.id, new.id]
+
+        assert sorted(drain(store, clock)) == sorted(kept)
+
+
+# --- A removal tells whether the message was there, and it is gone with the transaction's end ---
+
+# ruff: noqa: D102 - the name of a case is its claim
+
+
+class DelayedRemoval(DelayedSuite):
+    """``remove`` and ``remove_many``."""
+
+    def test_a_removal_returns_whether_the_store_had_the_message(
+        self, store: DelayedMessageStore, now: Micros, clock: Clock
+    ) -> None:
+        one = timeout("a", now - 1)
+        put(store, one)
+
+        with store.transaction() as transaction:
+            fetch(store, clock, transaction)
+            answers = [store.remove(one, transaction=transaction) for _ in range(2)]
+
+        assert answers == [True, False]
+        assert store.next() is None
+
+    def test_a_message_can_be_removed_before_it_is_due(
+        self, store: DelayedMessageStore, now: Micros
+    ) -> None:
+        one = timeout("a", now + HOUR)
+        put(store, one)
+
+        assert [store.remove(one), store.remove(one)] == [True, False]
+        assert store.next() is None
+
+    def test_a_removed_message_is_removed_for_every_process(
+        self, stores: DelayedStores, store: DelayedMessageStore, now: Micros, clock: Clock
+    ) -> None:
+        put(store, timeout("a", now - 2), timeout("b", now - 1))
+
+        with store.transaction() as transaction:
+            [first, *_] = fetch(store, clock, transaction, 1)
+            store.remove(first, transaction=transaction)
+
+        assert ids(fetched(stores(), clock)) == ["b"]
+        assert not stores().remove(first)
+
+    @needs(row_locks=True)
+    def test_a_failed_transaction_undoes_a_removal(
+        self, store: DelayedMessageStore, now: Micros, clock: Clock
+    ) -> None:
+        put(store, timeout("a", now - 1))
+
+        with failing(store) as transaction:
+            [one] = fetch(store, clock, transaction)
+            assert store.remove(one, transaction=transaction)
+
+        assert drain(store, clock) == ["a"]
+
+    @needs(removes_in_batches=True)
+    def test_a_batch_removal_returns_how_many_messages_it_removed(
+        self, store: DelayedMessageStore, now: Micros, clock: Clock
+    ) -> None:
+        assert isinstance(store, RemovesInBatches)
+        there = [timeout(name, now - 1) for name in "abc"]
+        put(store, *there)
+
+        with store.transaction() as transaction:
+            fetch(store, clock, transaction)
+            some = store.remove_many([*there[:2], timeout("never", now)], transaction=transaction)
+            none = store.remove_many([], transaction=transaction)
+        rest = store.remove_many(there)
+
+        assert (some, none, rest) == (2, 0, 1)
+
+
+# ruff: noqa: D102 - the name of a case is its claim
 
 
 class DelayedInsertion(DelayedSuite):

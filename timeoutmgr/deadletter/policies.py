@@ -1,0 +1,292 @@
+"""The policies of an endpoint with dead letters: of sends, of the pump, and of a dispatch."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+from timeoutmgr.contracts import DeadLetters, SendResult, Transaction, TransportSession
+from timeoutmgr.contracts.dead_letters import DeadLetterResult, DeliveryOptions
+from timeoutmgr.crashpoints import reach
+from timeoutmgr.errors import (
+    InvalidMessage,
+    MessageRejected,
+    NodeFull,
+    StorageUnavailable,
+    TimeoutManagerError,
+    TransportUnavailable,
+)
+from timeoutmgr.message.instants import Micros
+from timeoutmgr.message.message import Message, Outgoing, Received
+from timeoutmgr.message.redaction import on_one_line
+from timeoutmgr.telemetry import Telemetry
+from timeoutmgr.transport.delivery_policy import (
+    FailurePolicy,
+    ForwardingPolicy,
+    HandlingPolicy,
+    SendingPolicy,
+    Settlement,
+    Undeliverable,
+)
+from timeoutmgr.transport.work import IsolatedSends, Work, send_each
+
+logger = logging.getLogger(__name__)
+
+# --- dead letters around the sends of a program: copies are kept before, arrivals are noted after ---
+
+
+@dataclass(frozen=True, slots=True)
+class KeepingSession:
+    """A wrapper of the sends of a transport session."""
+
+    session: TransportSession
+    dead_letters: DeadLetters
+
+    def send(
+        self, outgoing: Sequence[Outgoing], *, transaction: Transaction | None = None
+    ) -> list[SendResult]:
+        """Keep copies, send, and note the arrivals; raise as a session does."""
+        # The copy comes first: a crash in between leaves a copy that expires in time, and not a
+        # message without a copy.
+        self.dead_letters.before_sending(outgoing, transaction)
+        reach("sending.source_keeps")
+        results = self.session.send(outgoing, transaction=transaction)
+        reach("sending.sent")
+        arrived = confirmed(outgoing, results)
+        try:
+            acknowledgements = self.dead_letters.after_sending(arrived, transaction)
+            reach("sending.arrivals_noted")
+            self.session.send(acknowledgements, transaction=transaction)
+        except (StorageUnavailable, TransportUnavailable) as error:
+            if transaction is not None:
+                raise
+            # The messages are sent: do not raise, or the caller would send twice.
+            logger.warning(
+                "sender could not record the arrival of %d messages: %s",
+                len(arrived),
+                on_one_line(error),
+                extra={"event": "arrivals_not_noted"},
+            )
+        return results
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterSending(SendingPolicy):
+    """The sending policy of an endpoint with dead-letter queues."""
+
+    dead_letters: DeadLetters
+    sends_at_once: ClassVar[bool] = False
+
+    def queue_of(self, destination: str) -> str:
+        """Return the queue of *destination*, which may be a format name."""
+        return self.dead_letters.queue_of(destination)
+
+    def delivery_headers(
+        self, options: DeliveryOptions | None, headers: Mapping[str, str], destination: str
+    ) -> Mapping[str, str]:
+        """Return the delivery headers of a new message with *headers*."""
+        return self.dead_letters.delivery_headers(options, headers, destination)
+
+    def before_storing(self, outgoing: Sequence[Outgoing], transaction: Transaction | None) -> None:
+        """Keep copies of transactional messages."""
+        self.dead_letters.before_sending(outgoing, transaction)
+
+    def wrap(self, session: TransportSession) -> KeepingSession:
+        """Return *session* with copies kept and arrivals noted."""
+        return KeepingSession(session, self.dead_letters)
+
+
+def confirmed(outgoing: Sequence[Outgoing], results: Sequence[object]) -> list[Outgoing]:
+    """Return the messages that their queues have."""
+    both = zip(outgoing, results, strict=True)
+    return [sent for sent, result in both if result is SendResult.CONFIRMED]
+
+
+# --- dead letters around the steps of a pump: handled messages, and messages that failed for good ---
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterHandling(HandlingPolicy):
+    """The handling policy of an endpoint with dead-letter queues."""
+
+    dead_letters: DeadLetters
+
+    def traces_expired(self, message: Message) -> bool:
+        """Return whether *message*, received too late, asks for a dead letter."""
+        return self.dead_letters.expires_with_trace(message)
+
+    def refusal(self, message: Message, queue: str) -> TimeoutManagerError | None:
+        """Return why *message* does not fit *queue*, by the rule of the queue."""
+        return self.dead_letters.misfit(message, queue)
+
+    def send(self, outgoing: Sequence[Outgoing], work: Work) -> None:
+        """Keep copies, send with the receive, note the arrivals."""
+        self.dead_letters.before_sending(outgoing, work.transaction)
+        reach("handler.source_keeps")
+        work.send(outgoing)
+        acknowledgements = self.dead_letters.after_sending(outgoing, work.transaction)
+        reach("handler.arrivals_noted")
+        work.notify(acknowledgements)
+
+    def handled(self, message: Message, queue: str, work: Work) -> None:
+        """Journal the handled message; send its acknowledgements."""
+        reach("handler.finished")
+        work.notify(self.dead_letters.received(message, queue, work.transaction))
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterFailures(FailurePolicy):
+    """The failure policy of an endpoint with dead-letter queues."""
+
+    dead_letters: DeadLetters
+    telemetry: Telemetry
+
+    def divert(
+        self, received: Received, error: Exception, open_work: Callable[[], Work]
+    ) -> str | None:
+        """Place the message in a dead-letter queue first, settle it second."""
+        try:
+            with open_work() as work:
+                placed = self._place(received, error, work)
+                if placed is None:
+                    return None
+                if not work.is_settled:
+                    work.ack([received])
+                    reach("pump.replaced")
+        except (MessageRejected, InvalidMessage) as refusal:
+            logger.warning(
+                "pump keeps no dead letter of message %.80r: %s",
+                received.message.id,
+                on_one_line(refusal),
+                extra=_received_fields("dead_letter_rejected", received),
+            )
+            return None
+        if placed.report:
+            logger.error("%s", placed.report, extra=_received_fields("dead_letter", received))
+        self.telemetry.count("moved_to_dead_letters")
+        return "a dead-letter queue"
+
+    def _place(self, received: Received, error: Exception, work: Work) -> DeadLetterResult | None:
+        placed = self.dead_letters.dead_letter(
+            received.message,
+            error,
+            queue=received.queue,
+            attempts=received.delivery_count + 1,
+            transaction=work.transaction,
+        )
+        if placed is None:
+            return None
+        reach("pump.buried")
+        if set(work.try_send(placed.needed)) - {SendResult.CONFIRMED}:
+            return None
+        reach("pump.source_told")
+        work.notify(placed.notifications)
+        reach("pump.told")
+        return placed
+
+
+def _received_fields(event: str, received: Received) -> dict[str, object]:
+    return {
+        "event": event,
+        "message_id": received.message.id,
+        "destination": received.queue,
+        "attempt": received.delivery_count + 1,
+    }
+
+
+# --- dead letters in the dispatch step: arrivals are noted, undeliverable messages are placed ---
+# Neither may raise for messages that are sent and not yet closed: they would be sent again.
+
+
+@dataclass(frozen=True, slots=True)
+class DeadLetterForwarding(ForwardingPolicy):
+    """The forwarding policy of an endpoint with dead-letter queues."""
+
+    dead_letters: DeadLetters
+    sees_each_message: ClassVar[bool] = True
+
+    def refusal(self, message: Message, waited: Micros) -> TimeoutManagerError | None:
+        """Return why *message* must not be passed on: too many hops, too late, source lost."""
+        return self.dead_letters.refusal(message, waited)
+
+    def forwarded(self, message: Message) -> Message:
+        """Return *message* with one hop more."""
+        return self.dead_letters.passed_on(message)
+
+    def sent(
+        self, outgoing: Sequence[Outgoing], results: Sequence[object], work: IsolatedSends
+    ) -> None:
+        """Note the messages that reached their queues; send the acknowledgements."""
+        arrived = confirmed(outgoing, results)
+        try:
+            acknowledgements = self.dead_letters.after_sending(arrived, work.scope)
+            reach("dispatch.arrivals_noted")
+            work.notify(acknowledgements, isolated=True)
+        except (StorageUnavailable, TransportUnavailable) as error:
+            if work.scope is not None:
+                raise  # all of it is undone together
+            logger.warning(
+                "dispatcher could not record the arrival of %d messages: %s",
+                len(arrived),
+                on_one_line(error),
+                extra={"event": "arrivals_not_noted"},
+            )
+
+    def settle(self, failed: Sequence[Undeliverable], work: IsolatedSends) -> Settlement:
+        """Place each message that leaves a dead letter."""
+        found = Settlement()
+        for one in failed:
+            try:
+                is_placed = self._place(one, work)
+            except MessageRejected as error:
+                logger.warning(
+                    "dispatcher keeps no dead letter of timeout %.80r: %s",
+                    one.timeout.id,
+                    on_one_line(error),
+                    extra=_timeout_fields("dead_letter_rejected", one),
+                )
+                found.others.append(one)
+            except (StorageUnavailable, TransportUnavailable) as error:
+                # A full node has changed nothing, and must not hold up other messages.
+                if work.scope is not None and not isinstance(error, NodeFull):
+                    raise
+                logger.error(
+                    "timeout %.80r stays stored, the node has no room for its dead letter: %s",
+                    one.timeout.id,
+                    on_one_line(error),
+                    extra=_timeout_fields("dead_letter_postponed", one),
+                )
+                found.postponed.append(one)
+            else:
+                (found.settled if is_placed else found.others).append(one)
+                reach("dispatch.buried")
+        return found
+
+    def _place(self, one: Undeliverable, work: IsolatedSends) -> bool:
+        placed = self.dead_letters.dead_letter(
+            one.message,
+            one.error,
+            queue=one.timeout.destination,
+            attempts=one.timeout.attempts + 1,
+            transaction=work.scope,
+        )
+        if placed is None:
+            return False
+        reach("dispatch.dead_letter_placed")
+        if set(send_each(placed.needed, work)) - {SendResult.CONFIRMED}:
+            return False
+        reach("dispatch.source_told")
+        work.notify(placed.notifications, isolated=True)
+        if placed.report:
+            logger.error("%s", placed.report, extra=_timeout_fields("dead_letter", one))
+        return True
+
+
+def _timeout_fields(event: str, one: Undeliverable) -> dict[str, object]:
+    return {
+        "event": event,
+        "message_id": one.message.id,
+        "timeout_id": one.timeout.id,
+        "destination": one.timeout.destination,
+        "attempt": one.timeout.attempts + 1,
+    }
