@@ -6,7 +6,7 @@ the crash model and the simulator run the same code. An instant is UTC microseco
 """
 
 from timeoutmgr.clock import Clock
-from timeoutmgr.contracts.dead_letters import DeadLetterResult, DeadLetters
+from timeoutmgr.contracts.dead_letters import DeadLetterResult, DeadLetters, DeliveryOptions
 from timeoutmgr.contracts.delayed import (
     Closes,
     CountsDelayed,
@@ -112,6 +112,7 @@ __all__ = [
     "DeadLetters",
     "DelayedMessageStore",
     "DelayedMessageStoreWithInfrastructure",
+    "DeliveryOptions",
     "EndpointReport",
     "ExaminesIds",
     "Exchange",

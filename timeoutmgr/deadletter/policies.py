@@ -32,7 +32,7 @@ from timeoutmgr.transport.work import IsolatedSends, Work, send_each
 
 logger = logging.getLogger(__name__)
 
-# --- dead letters around the sends of a program: copies are kept before, arrivals are noted after ---
+# --- around the sends of a program: copies are kept before, arrivals are noted after ----------
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +102,7 @@ def confirmed(outgoing: Sequence[Outgoing], results: Sequence[object]) -> list[O
     return [sent for sent, result in both if result is SendResult.CONFIRMED]
 
 
-# --- dead letters around the steps of a pump: handled messages, and messages that failed for good ---
+# --- around the steps of a pump: handled messages, and messages that failed for good ----------
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
     from sqlalchemy.orm import Session
 
-    from timeoutmgr.contracts.dead_letters import DeliveryOptions
+    from timeoutmgr.contracts import DeliveryOptions
 
 logger = logging.getLogger(__name__)
 

@@ -34,7 +34,7 @@ from timeoutmgr.transport.work import Work
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
-    from timeoutmgr.contracts.dead_letters import DeliveryOptions
+    from timeoutmgr.contracts import DeliveryOptions
 
 logger = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ from timeoutmgr.message.validation import (
 from timeoutmgr.transport.delivery_policy import PLAIN_SENDING, SendingPolicy
 
 if TYPE_CHECKING:
-    from timeoutmgr.contracts.dead_letters import DeliveryOptions
+    from timeoutmgr.contracts import DeliveryOptions
 
 DelayClock: TypeAlias = Callable[[], Micros | None]
 """Returns a database's time; None where only the host's clock counts."""

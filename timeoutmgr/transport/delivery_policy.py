@@ -17,7 +17,7 @@ from timeoutmgr.transport.error_queue import FailedMessage
 from timeoutmgr.transport.work import IsolatedSends, Work
 
 if TYPE_CHECKING:
-    from timeoutmgr.contracts.dead_letters import DeliveryOptions
+    from timeoutmgr.contracts import DeliveryOptions
 
 
 class SendsMessages(Protocol):
