@@ -6,8 +6,8 @@ from tests.mutation.mutant import breaks
 
 _ROWS = "persistence/delayed/rows.py"
 _STORE_TESTS = "tests/persistence/delayed/test_store.py"
-_DUE = "satellites/delayed_store/due.py"
-_LOOP = "satellites/delayed_store/rounds.py"
+_DUE = "satellites/delayed_store/adapter.py"
+_LOOP = "satellites/delayed_store/adapter.py"
 _DUE_TESTS = "tests/satellites/test_due.py"
 _SETTINGS_TESTS = "tests/features/test_delayed_delivery.py"
 _SOURCES_TESTS = "tests/deadletter/test_sources.py"
@@ -17,7 +17,7 @@ MUTANTS = (
         85,
         _ROWS,
         ("[] if database.dialect.row_locks else [free]", "[]"),
-        f"{_STORE_TESTS}::test_what_another_has_fetched_is_passed_by[sqlite]",
+        f"{_STORE_TESTS}::test_a_fetch_passes_by_messages_that_another_has_fetched[sqlite]",
         name="what another process has fetched is fetched again",
     ),
     breaks(
@@ -76,7 +76,7 @@ MUTANTS = (
             "            check_destination(self.error_queue, Limits())\n",
             "            check_destination(self.error_queue or 'error', Limits())\n",
         ),
-        f"{_SETTINGS_TESTS}::test_without_an_error_queue_it_does_not_start",
+        f"{_SETTINGS_TESTS}::test_a_delayed_store_without_an_error_queue_does_not_start",
         name="an endpoint starts without an error queue",
     ),
     breaks(

@@ -53,7 +53,7 @@ MUTANTS = (
             "features.missing_destinations or _missing_queues,",
             "_missing_queues,",
         ),
-        f"{_DELIVERY_TESTS}::test_a_destination_that_nobody_bound_is_bound_when_sent",
+        f"{_DELIVERY_TESTS}::test_an_unbound_destination_is_bound_when_sent",
         name="a send binds no destination",
     ),
     breaks(

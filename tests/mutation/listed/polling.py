@@ -62,7 +62,7 @@ MUTANTS = (
         46,
         _CLAIMER,
         ("        active.sort(key=lambda claim: claim.interval.first)\n", "        active = []\n"),
-        f"{_CLAIM_TESTS}::test_pollers_that_compete_with_writers_hand_nothing_out_twice[sqlite]",
+        f"{_CLAIM_TESTS}::test_pollers_that_compete_with_writers_claim_nothing_twice[sqlite]",
         name="a poller claims what another poller has",
     ),
     breaks(
@@ -142,7 +142,7 @@ MUTANTS = (
     ),
     breaks(
         60,
-        "satellites/delayed_store/due.py",
+        "satellites/delayed_store/adapter.py",
         ('self.telemetry.count("delayed_gone", gone)', "pass"),
         "tests/satellites/test_due.py::test_a_removal_that_comes_second_is_benign_and_counted",
         name="a removal that comes second is not counted",
@@ -209,7 +209,7 @@ MUTANTS = (
         120,
         _CLAIMER,
         ("if row.due <= locked.until]", "if row.due < locked.until]"),
-        f"{_CLAIM_TESTS}::test_a_timeout_is_handed_out_from_its_microsecond_on[sqlite]",
+        f"{_CLAIM_TESTS}::test_a_timeout_is_claimed_from_its_microsecond_on[sqlite]",
         name="what is due now is not due",
     ),
     breaks(

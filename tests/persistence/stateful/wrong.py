@@ -28,6 +28,7 @@ from timeoutmgr.message.instants import Micros
 from timeoutmgr.persistence.memory_store import MemoryContents, MemoryTimeoutStore
 from timeoutmgr.persistence.sql.batch_writes import BatchWrites
 from timeoutmgr.persistence.sql.claim import claimer as claiming
+from timeoutmgr.persistence.sql.insert import TimeoutInsert
 
 
 class Wrong(MemoryTimeoutStore):
@@ -229,7 +230,7 @@ def claims_are_not_looked_at(patch: pytest.MonkeyPatch) -> None:
 
 
 def a_batch_with_an_old_id_is_dropped(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(BatchWrites, "insert_keys", lambda *_: 0)
+    patch.setattr(TimeoutInsert, "_one_by_one", lambda *_: ())
 
 
 IN_SQL: Final[tuple[Patch, ...]] = (
