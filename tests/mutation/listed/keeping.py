@@ -16,7 +16,7 @@ MUTANTS = (
     breaks(
         85,
         _ROWS,
-        ("[] if database.dialect.row_locks else [free]", "[]"),
+        ("if not database.dialect.row_locks:", "if False:"),
         f"{_STORE_TESTS}::test_a_fetch_passes_by_messages_that_another_has_fetched[sqlite]",
         name="what another process has fetched is fetched again",
     ),
@@ -24,8 +24,8 @@ MUTANTS = (
         86,
         _ROWS,
         (
-            "        return connection.execute(self._remove_held, held).rowcount\n",
-            "        connection.execute(self._remove_held, held)\n        return len(held)\n",
+            "        return connection.execute(self._remove_claimed, held).rowcount\n",
+            "        connection.execute(self._remove_claimed, held)\n        return len(held)\n",
         ),
         f"{_STORE_TESTS}::test_remove_tells_whether_the_row_was_there[sqlite]",
         name="a removal answers for rows that were not there",
@@ -62,10 +62,7 @@ MUTANTS = (
     breaks(
         94,
         _DUE,
-        (
-            "_Sending(session, transaction if self.mode is _SCOPE else None)",
-            "_Sending(session, None)",
-        ),
+        ("scope = transaction if self.mode is _SCOPE else None", "scope = None"),
         f"{_DUE_TESTS}::test_in_transaction_scope_a_failed_removal_takes_the_send_back",
         name="a due message is sent outside of the one transaction",
     ),

@@ -17,9 +17,9 @@ MUTANTS = (
         122,
         _INSTALLATION,
         (
-            "        session.create_queues(rest, dead_letter_to=settings.error_queue)\n",
+            "        session.create_queues(rest, error_queue=settings.error_queue)\n",
             "        session.delete_queues(rest)\n"
-            "        session.create_queues(rest, dead_letter_to=settings.error_queue)\n",
+            "        session.create_queues(rest, error_queue=settings.error_queue)\n",
         ),
         "tests/acceptance/test_installers.py::"
         "test_installing_twice_changes_nothing[sql_sqlite+sqlite]",

@@ -40,20 +40,8 @@ MUTANTS = (
         73,
         _BREAKERS,
         (
-            """\
-            self._on_trigger(error)
-        except Exception:
-            logger.critical("the action of breaker %s failed", self.name, exc_info=True)
-
-
-class RateBreaker""",
-            """\
-            self._on_trigger(error)
-        except Exception:
-            pass
-
-
-class RateBreaker""",
+            'logger.critical("the action of breaker %s failed", name, exc_info=True, extra=extra)',
+            "pass",
         ),
         f"{_BREAKERS_TESTS}::"
         "test_an_action_that_raises_is_logged_and_the_breaker_counts_as_triggered",

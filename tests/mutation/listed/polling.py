@@ -143,7 +143,7 @@ MUTANTS = (
     breaks(
         60,
         "satellites/delayed_store/adapter.py",
-        ('self.telemetry.count("delayed_gone", gone)', "pass"),
+        ('self.telemetry.count("delayed_gone", missing)', "pass"),
         "tests/satellites/test_due.py::test_a_removal_that_comes_second_is_benign_and_counted",
         name="a removal that comes second is not counted",
     ),
