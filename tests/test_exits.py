@@ -30,7 +30,7 @@ OWN = {
     "timeoutmgr.message.routes.clear_timeouts": "a control message to an own satellite",
     "timeoutmgr.message.routes.wake_manager": "a control message to an own satellite",
     "timeoutmgr.native.names.to_levels": "wraps what was asked about",
-    "timeoutmgr.sender.composer._told": "adds headers to what was asked about",
+    "timeoutmgr.sender.composer._with_conflict_headers": "adds headers to what was asked about",
     "timeoutmgr.endpoint.handlers.retry_later": "back to the own queue of the endpoint",
     "timeoutmgr.transport.error_queue.ErrorQueue._outgoing": "to the own error queue",
     "satellites.poller.PollTimeouts._send": "a control message to an own satellite",
