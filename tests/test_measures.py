@@ -12,7 +12,7 @@ MOST_FILES_ENTERED = 66
 MOST_FUNCTIONS_ENTERED = 400
 """Of one delayed message; a few more or fewer, since the poller may look once more."""
 MOST_LINES = 61230
-MOST_FILES = 351
+MOST_FILES = 352
 MOST_ROOMS = 26
 MOST_LOOSE_FILES = 8
 LONGEST_FUNCTION = 60

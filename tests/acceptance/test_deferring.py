@@ -170,7 +170,6 @@ def test_a_destination_that_does_not_exist_is_refused_when_it_is_sent(party: Par
         {"delay": 1, "headers": {"big": "x" * 70_000}},
         {"delay": 1, "saga_id": ""},
         {"delay": 1, "message_id": ""},
-        {"dealy": 1},
     ],
     ids=str,
 )
@@ -179,6 +178,17 @@ def test_an_unsendable_message_is_refused_at_the_door(
 ) -> None:
     with pytest.raises(InvalidMessage):
         party.endpoint.send_local("Ping", {}, **options)
+
+    assert party.place.session.count(f"{party.name}.Timeouts") == 0
+    assert party.endpoint.timeouts.count() == 0
+
+
+@matrix(pairs=REPRESENTATIVE)
+def test_a_misspelt_option_is_refused_at_the_door(party: Party) -> None:
+    given: dict[str, Any] = {"dealy": 1}  # a type checker refuses the keyword itself
+
+    with pytest.raises(TypeError, match="dealy"):
+        party.endpoint.send_local("Ping", {}, **given)
 
     assert party.place.session.count(f"{party.name}.Timeouts") == 0
     assert party.endpoint.timeouts.count() == 0

@@ -17,8 +17,10 @@ STEPS: Final = (
     *(f"satellites/timeout_manager/{name}.py" for name in ("timeouts", "dispatcher")),
     *(f"satellites/delayed_store/{name}.py" for name in ("receiver", "adapter")),
     *(f"satellites/delivery/{name}.py" for name in ("dispatch", "unroutable")),
-    *(f"timeoutmgr/deadletter/{name}_policy.py" for name in ("session", "dispatch", "pump")),
-    *(f"timeoutmgr/deadletter/{name}.py" for name in ("manager", "service", "acknowledgements")),
+    *(
+        f"timeoutmgr/deadletter/{name}.py"
+        for name in ("policies", "manager", "service", "acknowledgements")
+    ),
     *(f"timeoutmgr/sender/{name}.py" for name in ("sender", "window")),
     "timeoutmgr/endpoint/handlers.py",
     *(f"timeoutmgr/transport/{name}.py" for name in ("pump", "work", "error_queue")),
@@ -30,20 +32,18 @@ STEPS: Final = (
     *(
         f"persistence/sql/{name}.py"
         for name in (
-            *("insert", "repeats", "batch_writes", "claim/claimer", "claim/rows"),
-            *("dispatch/lock", "dispatch/outcomes", "commands", "saga_commands", "rows"),
-            *("maintenance", "locks", "partitions/conversion", "partitions/upkeep"),
-            *("migration/ledger", "migration/source"),
-            "migration/target",
+            *("insert", "batch_writes", "claim/claimer", "claim/rows", "context"),
+            *("dispatch/lock", "dispatch/outcomes", "commands", "rows"),
+            *("maintenance", "partitions/conversion", "partitions/upkeep"),
+            *("migration/ledger", "migration/source", "migration/target"),
         )
     ),
     *(
         f"timeoutmgr/migration/{name}.py"
-        for name in ("plan", "batch_step", "abort_step", "loops", "levels/drain", "foreign/table")
+        for name in ("run", "batch_step", "loops", "levels/drain", "foreign/table")
     ),
     "persistence/delayed/store.py",
     "timeoutmgr/features/delayed_delivery.py",
-    "timeoutmgr/endpoint/installation.py",
     "timeoutmgr/endpoint/installation.py",
     "timeoutmgr/database/upgrade.py",
 )
@@ -61,6 +61,7 @@ _REFUSED_AGAIN = "nothing was moved, and whoever takes the run over refuses it f
 _ALONE = "as between two messages of one batch: what was sent is repeated, the rest is sent"
 _GIVEN_BACK = "a crash gives back what is in hand just the same"
 _IN_PROCESS = "what it notifies is in this process, and dies with it"
+_WITH_THE_RUN = "in the transaction that ends the run: a crash undoes all of them"
 _PARTS = "parts of one insert, in one transaction: a crash undoes all of them"
 
 _PUMP = "timeoutmgr/transport/pump.py"
@@ -71,9 +72,9 @@ _STORE = "persistence/sql"
 ALLOWED: Final = {
     ("satellites/delayed_store/receiver.py:_put", "put", "put"): _IN_STEP,
     ("satellites/delivery/dispatch.py:__call__", "move", "close"): _REFUSED,
-    ("timeoutmgr/deadletter/policies.py:_place", "dead_letter", "dead_letter"): _NOT_BURIED,
-    ("timeoutmgr/deadletter/policies.py:_place", "send_each", "dead_letter"): _NOT_BURIED,
-    ("timeoutmgr/deadletter/policies.py:_place", "notify", "dead_letter"): _ALONE,
+    ("timeoutmgr/deadletter/policies.py:_place_timeout", "dead_letter", "dead_letter"): _NOT_BURIED,
+    ("timeoutmgr/deadletter/policies.py:_place_timeout", "send_each", "dead_letter"): _NOT_BURIED,
+    ("timeoutmgr/deadletter/policies.py:_place_timeout", "notify", "dead_letter"): _ALONE,
     (f"{_PUMP_POLICY}:send", "send", "after_sending"): _CALLED,
     (f"{_PUMP_POLICY}:divert", "dead_letter", "ack"): _NOT_BURIED,
     (f"{_PUMP_POLICY}:divert", "try_send", "ack"): _NOT_BURIED,
@@ -111,6 +112,11 @@ ALLOWED: Final = {
     (f"{_STORE}/claim/claimer.py:_drop_ended", "flag_free_rows", "forget"): _NOTHING,
     (f"{_STORE}/claim/claimer.py:work", "flag_free_rows", "forget"): _NOTHING,
     ("timeoutmgr/migration/run.py:begin", "shut", "move_run"): _REFUSED_AGAIN,
+    ("timeoutmgr/migration/batch_step.py:claim_batch", "claim", "claim"): _NOTHING,
+    (f"{_STORE}/migration/ledger.py:put", "execute", "execute"): _NOTHING,
+    (f"{_STORE}/migration/ledger.py:drop", "execute", "execute"): _WITH_THE_RUN,
+    ("timeoutmgr/transport/sql/leases.py:_give_back", "release", "notify"): _IN_PROCESS,
+    ("timeoutmgr/transport/sql/leases.py:_give_back", "notify", "release"): _GIVEN_BACK,
     (f"{_STORE}/commands.py:_cancel", "insert_missing", "execute"): _NOTHING,
     (f"{_STORE}/maintenance.py:_write_heartbeat", "execute", "insert_missing"): _NOTHING,
     (f"{_STORE}/maintenance.py:_remove", "execute", "execute_many"): _LOCKED,

@@ -49,4 +49,4 @@ def test_spark_keeps_its_home_and_logs_it_if_a_folder_cannot_be_created(
     with caplog.at_level(logging.INFO, "timeoutmgr.pipeline.spark.startup"):
         assert unpacked_home(tmp_path) is None
 
-    assert "are read from Spark's archives" in caplog.text
+    assert "from Spark's archives" in caplog.text

@@ -177,7 +177,7 @@ def test_the_action_log_says_that_the_endpoint_is_not_terminated(
     critical.join(SOON)
 
     assert not stopped.is_set()
-    lines = [record.message for record in caplog.records if record.levelno == logging.CRITICAL]
+    lines = [record.getMessage() for record in caplog.records if record.levelno == logging.CRITICAL]
     assert lines[0].startswith(SENTENCE)
     assert "NOT terminated" in lines[1]
 

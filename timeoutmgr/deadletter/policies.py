@@ -147,7 +147,7 @@ class DeadLetterFailures(FailurePolicy):
         """Place the message in a dead-letter queue first, settle it second."""
         try:
             with open_work() as work:
-                placed = self._place(received, error, work)
+                placed = self._place_received(received, error, work)
                 if placed is None:
                     return None
                 if not work.is_settled:
@@ -166,7 +166,9 @@ class DeadLetterFailures(FailurePolicy):
         self.telemetry.count("moved_to_dead_letters")
         return "a dead-letter queue"
 
-    def _place(self, received: Received, error: Exception, work: Work) -> DeadLetterResult | None:
+    def _place_received(
+        self, received: Received, error: Exception, work: Work
+    ) -> DeadLetterResult | None:
         placed = self.dead_letters.dead_letter(
             received.message,
             error,
@@ -237,7 +239,7 @@ class DeadLetterForwarding(ForwardingPolicy):
         found = Settlement()
         for one in failed:
             try:
-                is_placed = self._place(one, work)
+                is_placed = self._place_timeout(one, work)
             except MessageRejected as error:
                 logger.warning(
                     "dispatcher keeps no dead letter of timeout %.80r: %s",
@@ -262,7 +264,7 @@ class DeadLetterForwarding(ForwardingPolicy):
                 reach("dispatch.buried")
         return found
 
-    def _place(self, one: Undeliverable, work: IsolatedSends) -> bool:
+    def _place_timeout(self, one: Undeliverable, work: IsolatedSends) -> bool:
         placed = self.dead_letters.dead_letter(
             one.message,
             one.error,

@@ -21,7 +21,7 @@ from timeoutmgr.pipeline.errors import (
     TooManyRejects,
     WrongColumns,
 )
-from timeoutmgr.pipeline.source import register, spark_session
+from timeoutmgr.pipeline.registration import register, spark_session
 from timeoutmgr.pipeline.spark.session import SessionOptions, require_spark
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from timeoutmgr.errors import TimeoutManagerError
 from timeoutmgr.pipeline.errors import PipelineUnavailable
 from timeoutmgr.pipeline.frames import read_timeouts
 from timeoutmgr.pipeline.jobs.run_context import worker_errors
-from timeoutmgr.pipeline.source import spark_session
+from timeoutmgr.pipeline.registration import spark_session
 from timeoutmgr.pipeline.spark.java import REMEDY, find_java
 from timeoutmgr.pipeline.spark.session import SessionOptions
 from timeoutmgr.pipeline.stores import open_store

@@ -9,9 +9,8 @@ Options of a write: ``store``, ``run_id``, ``on_conflict``, ``chunk_rows``. Opti
 """
 
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import (
@@ -29,77 +28,10 @@ from timeoutmgr.message.instants import Micros, to_micros
 from timeoutmgr.pipeline.ledger import JobLedger
 from timeoutmgr.pipeline.readers.arrow_batches import fetch
 from timeoutmgr.pipeline.readers.statements import PARTITIONS, Part, from_option, parts_of
-from timeoutmgr.pipeline.spark.session import SessionOptions, bare_session, in_utc
 from timeoutmgr.pipeline.stores import NamedStore
 from timeoutmgr.pipeline.views import Selection, ddl, projected
 from timeoutmgr.pipeline.writers.conflicts import KnownIdRule
 from timeoutmgr.pipeline.writers.loader import CHUNK_ROWS, Loader, LoadResult
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-    from pyspark.sql.datasource import DataSource
-
-# --- registration of data sources in Spark sessions, whichever session of the process is active ---
-
-_SESSIONS: Final = "org.apache.spark.sql.classic.SparkSession"
-
-
-@contextmanager
-def spark_session(options: SessionOptions | None = None) -> Iterator["SparkSession"]:
-    """Lend a session in which the data source ``timeouts`` is registered; stop it in the end.
-
-    Where this process has one already, that is lent as it is, and not stopped.
-
-    Raises PipelineUnavailable where Spark, Java or the server is missing.
-    """
-    with bare_session(options or SessionOptions()) as spark:
-        register(spark)
-        yield spark
-
-
-def register(spark: "SparkSession") -> None:
-    """Make ``spark.read.format("timeouts")`` and its likes known to *spark*; twice is fine.
-
-    Each session of a process is registered by itself.
-
-    Raises ConfigurationError where the time zone of *spark* is not UTC.
-    """
-    from timeoutmgr.pipeline.source import TimeoutsDataSource
-
-    register_source(in_utc(spark), TimeoutsDataSource)
-
-
-def register_source(spark: "SparkSession", source: type["DataSource"]) -> None:
-    """Make *source* known to *spark*; twice is fine.
-
-    Spark asks the session that is active in this thread whether the name is taken. If another
-    session of the process is active, and knows the source, Spark would refuse the name.
-    """
-    with _active(spark):
-        spark.dataSource.register(source)
-
-
-@contextmanager
-def _active(spark: "SparkSession") -> Iterator[None]:
-    """Have *spark* be the active session of this thread meanwhile."""
-    from pyspark.sql import SparkSession
-
-    if not isinstance(
-        spark, SparkSession
-    ):  # of Spark Connect; its server has a session for each client
-        yield
-        return
-    sessions = getattr(spark.sparkContext._jvm, _SESSIONS)
-    before = sessions.getActiveSession()
-    sessions.setActiveSession(spark._jsparkSession)
-    try:
-        yield
-    finally:
-        if before.isDefined():
-            sessions.setActiveSession(before.get())
-        else:
-            sessions.clearActiveSession()
-
 
 _INSTANTS: Final = ("due_from", "due_before", "at_from", "at_before")
 _KNOWN: Final = (

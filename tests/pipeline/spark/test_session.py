@@ -21,7 +21,7 @@ from timeoutmgr.errors import ConfigurationError
 from timeoutmgr.pipeline import read_timeouts, register
 from timeoutmgr.pipeline.doctor import examine
 from timeoutmgr.pipeline.errors import PipelineUnavailable
-from timeoutmgr.pipeline.source import spark_session
+from timeoutmgr.pipeline.registration import spark_session
 from timeoutmgr.pipeline.spark.java import find_java
 from timeoutmgr.pipeline.spark.session import SessionOptions, settings_of
 from timeoutmgr.pipeline.spark.startup import first_jars, held_back

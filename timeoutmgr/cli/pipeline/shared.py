@@ -181,7 +181,7 @@ def spark(
 
     Raises the problems of a store before Spark is started, which takes some seconds.
     """
-    from timeoutmgr.pipeline.source import spark_session
+    from timeoutmgr.pipeline.registration import spark_session
 
     chosen = session_options(shared, options)
     for name in stores:

@@ -32,8 +32,8 @@ from timeoutmgr.pipeline.jobs.run_context import Progress, new_run_id, silent, w
 from timeoutmgr.pipeline.jobs.stream import StreamPosition, StreamRuns
 from timeoutmgr.pipeline.ledger import JobLedger, JobRun, JobRunState, exclusive_lock
 from timeoutmgr.pipeline.options import ArchiveOptions
+from timeoutmgr.pipeline.registration import register_source
 from timeoutmgr.pipeline.snapshots import snapshot
-from timeoutmgr.pipeline.source import register_source
 from timeoutmgr.pipeline.spark.session import in_utc
 from timeoutmgr.pipeline.stores import Store, identity, names_of_store, open_store
 from timeoutmgr.pipeline.views import HISTORY, Selection
