@@ -19,6 +19,12 @@ import json, sys
 import timeoutmgr.contracts
 print(json.dumps(sorted(sys.modules)))
 """
+ERRORS = """
+import json, sys
+import timeoutmgr
+timeoutmgr.errors.InvalidMessage
+print(json.dumps(sorted(sys.modules)))
+"""
 
 
 def test_a_worker_on_rabbitmq_and_postgresql_loads_no_module_of_other_stands() -> None:
@@ -33,6 +39,10 @@ def test_the_contracts_load_neither_sqlalchemy_nor_the_database_room() -> None:
 
     assert "timeoutmgr.contracts.stores" in loaded
     assert loaded.isdisjoint({"sqlalchemy", "timeoutmgr.database", "timeoutmgr.endpoint"})
+
+
+def test_a_program_names_an_error_without_an_import_of_the_errors() -> None:
+    assert "timeoutmgr.errors" in _loaded(ERRORS)
 
 
 def _loaded(program: str) -> set[str]:

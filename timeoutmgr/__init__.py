@@ -79,6 +79,8 @@ _MODULE_OF = {name: module for module, names in _MODULES.items() for name in nam
 
 def __getattr__(name: str) -> Any:
     # On demand: a program that imports the contracts loads no SQLAlchemy.
+    if name == "errors":  # "except timeoutmgr.errors.InvalidMessage" needs no import of its own
+        return _import_module(f"{__name__}.errors")
     if name not in _MODULE_OF:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = vars(_import_module(f"{__name__}.{_MODULE_OF[name]}"))[name]
