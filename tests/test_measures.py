@@ -9,7 +9,7 @@ import pytest
 from tests import house, measures
 
 MOST_FILES_ENTERED = 66
-MOST_FUNCTIONS_ENTERED = 400
+MOST_FUNCTIONS_ENTERED = 410
 """Of one delayed message; a few more or fewer, since the poller may look once more."""
 MOST_LINES = 61230
 MOST_FILES = 352
