@@ -158,7 +158,7 @@ def test_an_endpoint_changes_over_from_a_timeout_manager_and_back(scene: Scene) 
 @pytest.mark.parametrize("scene", ["sqlite"], indirect=True)
 def test_a_store_of_the_users_own_needs_no_marker(scene: Scene) -> None:
     class Own(SqlDelayedMessageStore):
-        marker = None  # type: ignore[assignment]
+        marker = None  # type: ignore[assignment]  # a store without this ability
 
     parts = scene.parts(scene.broker(), Own(scene.url("one")))
 

@@ -147,6 +147,7 @@ class _QoS(redis.QoS):
     def append(self, message: RawMessage, delivery_tag: str) -> None:
         """Note in Redis, as kombu does, that *message* is not acknowledged yet."""
         with self.pipe_or_acquire() as pipe:
+            # The wall clock: kombu in any process compares the score with its own time.time().
             pipe.zadd(self.unacked_index_key, {delivery_tag: time.time()})
             pipe.hset(self.unacked_key, delivery_tag, _unacked(message))
             pipe.execute()
