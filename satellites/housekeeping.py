@@ -23,7 +23,7 @@ UNPURGED: Final = 1800.0
 """Seconds between a purge that found no old rows and the next purge."""
 _MEASURED: Final = 1.0
 """Seconds between two measurements of the lag."""
-_GENTLE: Final = 3.0
+_GENTLE: Final = 6.0
 """Rest after a removal, as a multiple of its duration, while the lag falls."""
 _URGENT: Final = 0.5
 """The rest while the lag grows: more rows become old than the purge removes."""
