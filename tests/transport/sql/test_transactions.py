@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 import pytest
-from sqlalchemy import Connection, create_engine
+from sqlalchemy import Connection, create_engine, text
 
 from tests.transport.sql.conftest import Maker
 from timeoutmgr.contracts import SendResult
@@ -166,3 +166,29 @@ def test_a_waiting_receiver_gets_a_message_sent_in_a_transaction(
     threading.Timer(0.1, send).start()
 
     assert [one.message.id for one in receiver.receive(1, 30)] == ["0"]
+
+
+@pytest.mark.parametrize("url", ["postgres", "mysql"], indirect=True)
+def test_acknowledgements_of_two_transactions_do_not_wait_for_each_other(
+    transport: SqlTransport, messages: Make
+) -> None:
+    """A wait in one order is a deadlock in the other, and both batches' handlers run again."""
+    session = transport.session()
+    session.send(messages(10))
+    receiver = session.receiver("q", prefetch=0)
+    first, second = receiver.receive(5, 0), receiver.receive(5, 0)
+
+    with session.transaction() as inner_first:
+        receiver.ack(first[:1], transaction=inner_first)
+        with session.transaction() as inner_second:
+            _fail_at_a_wait(inner_second)
+            receiver.ack(second, transaction=inner_second)
+            _fail_at_a_wait(inner_first)
+            receiver.ack(first[1:], transaction=inner_first)
+
+    assert session.count("q") == 0
+
+
+def _fail_at_a_wait(connection: Connection) -> None:
+    setting = "innodb_lock_wait_timeout" if "mysql" in connection.dialect.name else "lock_timeout"
+    connection.execute(text(f"SET {setting} = 1"))

@@ -2,11 +2,13 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from sqlalchemy import (
+    Delete,
     LargeBinary,
     Select,
+    Update,
     bindparam,
     case,
     delete,
@@ -17,7 +19,7 @@ from sqlalchemy import (
     select,
     update,
 )
-from sqlalchemy.dialects import postgresql
+from sqlalchemy.dialects import mysql, postgresql
 from sqlalchemy.sql.expression import BindParameter, ColumnElement, Executable, Insert
 
 from timeoutmgr.database import Database
@@ -52,6 +54,7 @@ class _Terms:
 
     def __init__(self, tables: QueueTables, dialect: Dialect) -> None:
         messages = tables.messages.c
+        self.dialect: Final = dialect
         # In a subquery PostgreSQL reads the clock once, not for every row.
         self.now: Final[ColumnElement[int]] = (
             bindparam("now") if dialect.now is None else literal_column(f"(SELECT {dialect.now})")
@@ -131,8 +134,9 @@ class DeadOwnerStatements:
             .limit(HEAD)
             .with_for_update(skip_locked=True)
         )
-        self.free_chosen: Final = (
-            update(tables.messages).where(terms.chosen).values(lease_owner=None, lease_until=0)
+        self.free_chosen: Final = _by_key(
+            update(tables.messages).where(terms.chosen).values(lease_owner=None, lease_until=0),
+            terms.dialect,
         )
 
 
@@ -175,7 +179,9 @@ class LeaseStatements(DeadOwnerStatements):
             .with_for_update(skip_locked=True)
         )
         lease_until = terms.now + bindparam("lease")
-        self.renew: Final = update(tables.messages).where(chosen).values(lease_until=lease_until)
+        self.renew: Final = _by_key(
+            update(tables.messages).where(chosen).values(lease_until=lease_until), dialect
+        )
         self.lease: Final = self.renew.values(
             lease_owner=bindparam("me"), delivery_count=messages.delivery_count + 1
         )
@@ -192,10 +198,30 @@ class LeaseStatements(DeadOwnerStatements):
         # --- settlement: me, delivery, sequences. The delivery count is the fencing token between
         # two leases of one owner.
         this_delivery = chosen & mine & (messages.delivery_count == bindparam("delivery"))
-        self.ack: Final = delete(tables.messages).where(this_delivery)
-        self.release: Final = (
-            update(tables.messages).where(this_delivery).values(lease_owner=None, lease_until=0)
+        self.ack: Final = _by_key(delete(tables.messages).where(this_delivery), dialect)
+        self.release: Final = _by_key(
+            update(tables.messages).where(this_delivery).values(lease_owner=None, lease_until=0),
+            dialect,
         )
+
+
+_Statement = TypeVar("_Statement", Update, Delete)
+
+
+def _by_key(statement: _Statement, dialect: Dialect) -> _Statement:
+    """Return *statement*, which names rows by their primary key, so that it reads no others.
+
+    MariaDB reads a small table whole, whatever keys are asked for, and waits for each row that
+    another transaction has locked: acknowledgements of different messages would deadlock.
+    """
+    if dialect.name not in ("mysql", "mariadb"):
+        return statement
+    hinted = statement.with_hint("FORCE INDEX (PRIMARY)")
+    if isinstance(hinted, Delete):
+        # DELETE takes a hint only if the table is named twice.
+        table = mysql.dialect().identifier_preparer.format_table(hinted.table)
+        return hinted.prefix_with(table)
+    return hinted
 
 
 def _insert_missing(statement: Insert, dialect: Dialect) -> Executable:
