@@ -9,10 +9,10 @@ import pytest
 from tests import house, measures
 
 MOST_FILES_ENTERED = 66
-MOST_FUNCTIONS_ENTERED = 410
+MOST_FUNCTIONS_ENTERED = 420
 """Of one delayed message; a few more or fewer, since the poller may look once more."""
-MOST_LINES = 61230
-MOST_FILES = 352
+MOST_LINES = 61950
+MOST_FILES = 356
 MOST_ROOMS = 26
 MOST_LOOSE_FILES = 8
 LONGEST_FUNCTION = 60

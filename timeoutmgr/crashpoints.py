@@ -26,6 +26,7 @@ POINTS: Final[Mapping[str, str]] = {
     "pump.replaced": "Retry or copy is sent and the message acknowledged; an atomic mode has not "
     "committed that yet.",
     "work.committed": "A batch is acknowledged and committed; the poller was not woken.",
+    "handler.kept": "A handler's effects stand in the transaction of its batch; nothing is sent.",
     "handler.returned": "A handler has returned; its messages are not sent, its own is unsettled.",
     "handler.sent": "A handler's messages are sent; its own message is not acknowledged.",
     # --- the satellite that stores

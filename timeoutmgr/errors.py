@@ -33,6 +33,7 @@
     ├── DeliveryFailed              the broker did not take responsibility
     │   ├── Unroutable              there is no such destination queue
     │   └── DeliveryUnknown         the confirm did not come; it may have been taken
+    ├── TransactionLost             the transaction of a message ended inside its handler
     ├── StorageUnavailable          the store is out of reach now; try again later
     │   ├── NodeFull                a node of dead letters has reached its quota
     │   └── StorageConflict         a transaction lost against another; try it again
@@ -286,6 +287,16 @@ class Unroutable(DeliveryFailed):
 
 class DeliveryUnknown(DeliveryFailed):
     """The broker did not answer in time: the message may or may not have been taken."""
+
+
+class TransactionLost(TimeoutManagerError):
+    """The transaction of a message ended inside its handler: by a deadlock, DDL or COMMIT."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(
+            f"the transaction in which the message was handled is gone: {reason}; a handler must "
+            "not end it (COMMIT, DDL on MySQL), nor go on after a deadlock"
+        )
 
 
 class StorageUnavailable(TimeoutManagerError):

@@ -179,7 +179,7 @@ class StoreTimeouts:
             if repeat.kind is RepeatKind.CONFLICT:
                 timeout = repeat.timeout
                 error = ContentConflict(timeout.message.id, timeout.id)
-                work.reject(sources[id(timeout)], error)
+                work.fail(sources[id(timeout)], error)
         work.after_commit(lambda: self._report(repeats))
 
     def _report(self, repeats: Sequence[Repeat]) -> None:

@@ -266,3 +266,19 @@ def test_delayed_retries_beyond_max_delay_are_refused() -> None:
 
     config.limits = Limits(max_delay=timedelta(seconds=60))
     assert config.settings().limits.max_delay == timedelta(seconds=60)
+
+
+@pytest.mark.parametrize("value", [0, 501])
+def test_a_handler_batch_out_of_its_range_is_refused(value: int) -> None:
+    config = EndpointConfiguration("sales")
+    config.handler_batch = value
+
+    with pytest.raises(ConfigurationError, match=f"from 1 to 500, got {value}"):
+        config.settings()
+
+
+def test_a_batch_of_a_handler_is_one_message_or_left_out() -> None:
+    config = EndpointConfiguration("sales")
+
+    with pytest.raises(ConfigurationError, match="batch of a handler is 1"):
+        config.add_handler("X", lambda _body, _context: None, batch=2)  # type: ignore[arg-type]

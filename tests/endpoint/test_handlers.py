@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -387,3 +388,13 @@ def test_a_context_shows_the_headers_of_its_message() -> None:
 
     [context] = seen
     assert (context.message_id, context.saga_id, context.reply_to) == ("m1", "s1", "billing")
+
+
+def test_messages_that_are_handled_alone_split_a_batch_in_its_order() -> None:
+    harness = Harness(A=[lambda _body, _context: None], B=[lambda _body, _context: None])
+    step = replace(harness.step, alone=frozenset({"B"}))
+    batch = [a_received(a_message(kind, enclosed_message_types=kind)) for kind in "AABAAB"]
+
+    parts = [[received.message.id for received in part] for part in step.split(batch)]
+
+    assert parts == [["A", "A"], ["B"], ["A", "A"], ["B"]]

@@ -32,11 +32,11 @@ def replacing(message_id: str, sent: int, destination: str = "stock") -> Message
     )
 
 
-def rejected(counter: Counter, *messages: Message) -> list[tuple[Received, MessageRejected]]:
+def rejected(counter: Counter, *messages: Message) -> list[tuple[Received, Exception]]:
     session = counter.transport.session()
     with Work(session, FakeReceiver(counter.transport, "sales"), counter.mode) as work:
         counter.step([a_received(message) for message in messages], work)
-    return work.rejected
+    return work.failed
 
 
 @pytest.mark.parametrize("mode", [TransactionMode.RECEIVE_ONLY, SCOPE])

@@ -13,7 +13,7 @@ from timeoutmgr.message.message import Message, Outgoing, Received
 from timeoutmgr.resilience.recovery import SATELLITE_POLICY, RecoverabilitySettings
 from timeoutmgr.telemetry import Counters
 from timeoutmgr.transport.pump import Consumption, Outage, Pump, PumpSurroundings
-from timeoutmgr.transport.work import Work
+from timeoutmgr.transport.work import Work, require_confirmed
 
 NONE = TransactionMode.NONE
 RECEIVE = TransactionMode.RECEIVE_ONLY
@@ -21,6 +21,11 @@ SCOPE = TransactionMode.TRANSACTION_SCOPE
 SAFE = [RECEIVE, TransactionMode.SENDS_ATOMIC_WITH_RECEIVE, SCOPE]
 AWAY = StorageUnavailable("storage is away")
 BROKER_AWAY = TransportUnavailable("broker is gone")
+
+
+def send_all(work: Work, outgoing: Sequence[Outgoing]) -> None:
+    """Send *outgoing* with the receive, as a step does; raise if a message is not accepted."""
+    require_confirmed(outgoing, work.try_send(outgoing))
 
 
 class Mill:

@@ -85,7 +85,7 @@ def test_a_rejected_message_is_moved_and_the_rest_is_settled_once(mode: Transact
     mill.put("a", "b", "c")
 
     def reject(batch: Sequence[Received], work: Work) -> None:
-        work.reject(batch[1], MessageRejected("other content"))
+        work.fail(batch[1], MessageRejected("other content"))
 
     mill.before_step = reject
 
@@ -103,7 +103,7 @@ def test_a_rejected_message_stays_until_the_error_queue_confirms_its_copy(
 ) -> None:
     mill = Mill(mode, batch=2)
     mill.put("a", "b")
-    mill.before_step = lambda batch, work: work.reject(batch[0], MessageRejected("no"))
+    mill.before_step = lambda batch, work: work.fail(batch[0], MessageRejected("no"))
     mill.transport.script("error", BROKER_AWAY)
 
     with pytest.raises(TransportUnavailable):
@@ -121,7 +121,7 @@ def test_a_message_that_is_rejected_when_it_is_tried_again_is_moved() -> None:
     def reject_at_last(batch: Sequence[Received], work: Work) -> None:
         if next(turns) == 1:
             mill.failures.clear()
-            work.reject(batch[0], MessageRejected("other content"))
+            work.fail(batch[0], MessageRejected("other content"))
 
     mill.before_step = reject_at_last
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from tests.support.makers import a_message
-from tests.transport.pumping import AWAY, BROKER_AWAY, NONE, SAFE, SCOPE, Mill
+from tests.transport.pumping import AWAY, BROKER_AWAY, NONE, SAFE, SCOPE, Mill, send_all
 from timeoutmgr.contracts import TransactionMode
 from timeoutmgr.errors import DeliveryUnknown, MessageRejected
 from timeoutmgr.message import headers
@@ -115,7 +115,9 @@ def test_the_sends_of_a_failing_step_are_rolled_back() -> None:
     mill = Mill(SCOPE)
     mill.put("a")
     mill.always_fails("a")
-    mill.before_step = lambda batch, work: work.send([Outgoing("billing", a_message("partial"))])
+    mill.before_step = lambda batch, work: send_all(
+        work, [Outgoing("billing", a_message("partial"))]
+    )
 
     mill.pump_once()
 

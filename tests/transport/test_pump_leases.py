@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.makers import a_message
-from tests.transport.pumping import RECEIVE, SAFE, Mill
+from tests.transport.pumping import RECEIVE, SAFE, Mill, send_all
 from timeoutmgr.contracts import TransactionMode
 from timeoutmgr.errors import LeaseLost
 from timeoutmgr.message.message import Outgoing
@@ -18,7 +18,7 @@ def test_a_lost_lease_undoes_the_step_and_leaves_the_message_to_its_new_owner(
     mill = Mill(mode)
     mill.put("a")
     mill.receiver.lost.add("a")
-    mill.before_step = lambda batch, work: work.send([Outgoing("billing", a_message("out"))])
+    mill.before_step = lambda batch, work: send_all(work, [Outgoing("billing", a_message("out"))])
 
     mill.pump_once()
 

@@ -4,6 +4,7 @@ import pytest
 
 from tests.support.makers import a_message, a_received
 from tests.support.ports import FakeReceiver, FakeTransport
+from tests.transport.pumping import send_all
 from timeoutmgr.contracts import SendResult, TransactionMode
 from timeoutmgr.errors import DeliveryUnknown, StorageUnavailable, TransportUnavailable, Unroutable
 from timeoutmgr.message.message import Outgoing
@@ -54,7 +55,7 @@ def test_only_transaction_scope_lends_its_transaction_to_the_store(
 @pytest.mark.parametrize("mode", ATOMIC)
 def test_a_failure_rolls_back_the_sends(transport: FakeTransport, mode: TransactionMode) -> None:
     def step(work: Work) -> None:
-        work.send(TO_BILLING)
+        send_all(work, TO_BILLING)
         raise RuntimeError("the step")
 
     with pytest.raises(RuntimeError, match="the step"), a_work(transport, mode) as work:
@@ -78,7 +79,7 @@ def test_a_send_that_is_not_confirmed_raises(
     transport.script("billing", result)
 
     with pytest.raises(error), a_work(transport, TransactionMode.RECEIVE_ONLY) as work:
-        work.send(TO_BILLING)
+        send_all(work, TO_BILLING)
 
 
 def test_an_isolated_send_stands_alone_outside_transaction_scope(transport: FakeTransport) -> None:
@@ -100,7 +101,7 @@ def test_an_isolated_send_joins_the_one_transaction_of_transaction_scope(
 
 def test_sending_nothing_opens_no_transaction(transport: FakeTransport) -> None:
     with a_work(transport, TransactionMode.TRANSACTION_SCOPE) as work:
-        work.send([])
+        send_all(work, [])
         work.send_isolated([])
 
     assert transport.journal == []
@@ -112,7 +113,7 @@ def test_an_after_commit_callback_runs_after_the_commit(
     transport: FakeTransport, mode: TransactionMode
 ) -> None:
     with a_work(transport, mode) as work:
-        work.send(TO_BILLING)
+        send_all(work, TO_BILLING)
         work.after_commit(lambda: transport.journal.append("woken"))
 
     assert transport.journal[-1] == "woken"
@@ -138,7 +139,7 @@ def test_an_after_commit_callback_runs_also_if_the_answer_of_the_commit_is_lost(
     transport.fail("commit", StorageUnavailable("away at commit"))
 
     def step(work: Work) -> None:
-        work.send(TO_BILLING)
+        send_all(work, TO_BILLING)
         work.after_commit(lambda: transport.journal.append("woken"))
 
     with (

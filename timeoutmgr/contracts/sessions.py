@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Sequence
+from collections.abc import Callable, Collection, Generator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from enum import Enum
@@ -118,6 +118,30 @@ class Receiver(Protocol):
 
     def close(self) -> None:
         """Stop consuming; unacknowledged messages go back. Closing twice is fine."""
+        ...
+
+
+@runtime_checkable
+class ResizesPrefetch(Protocol):
+    """A receiver to which a broker sends ahead; the pump knows better how much is fit."""
+
+    def resize(self, prefetch: int) -> None:
+        """Have at most *prefetch* unacknowledged messages from now on."""
+        ...
+
+
+@runtime_checkable
+class StandsBack(Protocol):
+    """A receiver to which a broker sends ahead, and which can let others have these messages."""
+
+    def stand_back(
+        self, received: Sequence[Received], may_return: Callable[[Received], bool]
+    ) -> int:
+        """Release *received* and messages that were sent ahead; return how many.
+
+        Until the next ``receive`` no more come. A message of those ahead is kept if *may_return*
+        is false for it. Called while a handler takes long, from another thread.
+        """
         ...
 
 

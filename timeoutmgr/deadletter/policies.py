@@ -119,14 +119,16 @@ class DeadLetterHandling(HandlingPolicy):
         """Return why *message* does not fit *queue*, by the rule of the queue."""
         return self.dead_letters.misfit(message, queue)
 
-    def send(self, outgoing: Sequence[Outgoing], work: Work) -> None:
+    def send(self, outgoing: Sequence[Outgoing], work: Work) -> list[SendResult]:
         """Keep copies, send with the receive, note the arrivals."""
         self.dead_letters.before_sending(outgoing, work.transaction)
         reach("handler.source_keeps")
-        work.send(outgoing)
-        acknowledgements = self.dead_letters.after_sending(outgoing, work.transaction)
+        results = work.send(outgoing)
+        arrived = confirmed(outgoing, results)
+        acknowledgements = self.dead_letters.after_sending(arrived, work.transaction)
         reach("handler.arrivals_noted")
         work.notify(acknowledgements)
+        return results
 
     def handled(self, message: Message, queue: str, work: Work) -> None:
         """Journal the handled message; send its acknowledgements."""

@@ -138,7 +138,7 @@ def assemble(settings: EndpointSettings) -> AssembledEndpoint:
     )
     satellites = features.satellites
     if not settings.send_only and settings.handlers:
-        satellites = (*satellites, _handlers(settings, features, composer, sender))
+        satellites = (*satellites, _handlers(settings, mode, features, composer, sender))
     queues = settings.transport.database
     broker = breakers.over_outages(
         "Broker", _BROKER_WAIT, BROKER_SENTENCE, breakers.outage_in(queues)
@@ -234,7 +234,11 @@ def _composer(settings: EndpointSettings, features: FeatureParts) -> Composer:
 
 
 def _handlers(
-    settings: EndpointSettings, features: FeatureParts, composer: Composer, sender: Sender
+    settings: EndpointSettings,
+    mode: TransactionMode,
+    features: FeatureParts,
+    composer: Composer,
+    sender: Sender,
 ) -> Satellite:
     delays = features.delays
     policy = settings.recoverability or RecoverabilitySettings()
@@ -244,22 +248,28 @@ def _handlers(
             "enable TimeoutManager, or on RabbitMQ NativeDelayedDelivery, or set "
             "recoverability.delayed to 0"
         )
+    step = HandlerStep(
+        queue=settings.input_queue,
+        handlers=settings.handlers,
+        composer=composer,
+        clock=settings.clock,
+        telemetry=settings.telemetry,
+        require_queues=sender.require_queues
+        if settings.check_destinations
+        else lambda _queues: None,
+        policy=features.policies.handling,
+        expiry=features.expiry or Expiry(),
+        alone=settings.handled_alone,
+    )
     return Satellite(
         consumption=Consumption(
             name="Handlers",
             queue=settings.input_queue,
-            step=HandlerStep(
-                queue=settings.input_queue,
-                handlers=settings.handlers,
-                composer=composer,
-                clock=settings.clock,
-                telemetry=settings.telemetry,
-                require_queues=sender.require_queues
-                if settings.check_destinations
-                else lambda _queues: None,
-                policy=features.policies.handling,
-                expiry=features.expiry or Expiry(),
-            ),
+            step=step,
+            # Without a transaction a crash loses what it received: one message at most.
+            batch=1 if mode is TransactionMode.NONE else settings.handler_batch,
+            is_paced=True,
+            split=step.split,
             policy=policy,
             retry_later=None
             if delays is None

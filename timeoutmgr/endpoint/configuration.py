@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
 
 from timeoutmgr import plugins
 from timeoutmgr.clock import SystemClock
@@ -31,6 +31,8 @@ from timeoutmgr.telemetry import Counters, Telemetry
 DATA: Final = "TIMEOUTMGR_DATA"
 """Environment variable that names the embedded file, which holds queues and stores by default."""
 
+MOST_HANDLER_BATCH: Final = 500
+
 AnyHandler = TypeVar("AnyHandler", bound=Handler)
 
 
@@ -43,6 +45,8 @@ class EndpointSettings:
     persistence: Persistence | None
     features: tuple[Feature, ...]
     handlers: dict[str, tuple[Handler, ...]]
+    handled_alone: frozenset[str]
+    """Message types of which each message is settled alone."""
     hooks: tuple[CriticalErrorHook, ...]
     critical_action: CriticalAction
     transaction_mode: TransactionMode | None
@@ -53,6 +57,7 @@ class EndpointSettings:
     recoverability: RecoverabilitySettings | None
     limits: Limits
     concurrency: int
+    handler_batch: int
     check_destinations: bool
     install: bool
     clock: Clock
@@ -71,6 +76,10 @@ class EndpointSettings:
         self._check_retries()
         if self.concurrency < 1:
             raise ConfigurationError(f"concurrency must be at least 1, got {self.concurrency}")
+        if not 1 <= self.handler_batch <= MOST_HANDLER_BATCH:
+            raise ConfigurationError(
+                f"handler_batch must be from 1 to {MOST_HANDLER_BATCH}, got {self.handler_batch}"
+            )
         if self.send_only and self.handlers:
             raise ConfigurationError(
                 f"endpoint {self.name!r} is send-only and has handlers for "
@@ -127,6 +136,8 @@ class EndpointConfiguration:
         """None takes the default, without delayed retries where nothing can delay them."""
         self.limits = Limits()
         self.concurrency = max(2, os.cpu_count() or 1)
+        self.handler_batch = 100
+        """Messages that a thread handles at most with one commit; a crash repeats no more."""
         self.check_destinations = True
         """Whether the destination of a delayed message must exist when it is sent."""
         self.install = True
@@ -141,6 +152,7 @@ class EndpointConfiguration:
         self._persistence: Persistence | None = None
         self._features: dict[str, Feature] = {}
         self._handlers: dict[str, list[Handler]] = {}
+        self._handled_alone: set[str] = set()
         self._hooks: list[CriticalErrorHook] = []
         self._external: str | None = None
         self._manager_disabled = ManagerDisabled.NOT_SAID
@@ -254,19 +266,24 @@ class EndpointConfiguration:
         check_callable(hook, "a critical error hook", ("context",))
         self._hooks.append(hook)
 
-    def handler(self, message_type: str = ANY) -> Callable[[AnyHandler], AnyHandler]:
+    def handler(
+        self, message_type: str = ANY, *, batch: Literal[1] | None = None
+    ) -> Callable[[AnyHandler], AnyHandler]:
         """Return a decorator that registers a function as a handler of *message_type*.
 
-        The function gets the decoded body and a HandlerContext.
+        The function gets the decoded body and a HandlerContext. With *batch* 1 each message of the
+        type is settled alone, for a handler that ends its transaction itself, by DDL on MySQL say.
         """
 
         def register(handler: AnyHandler) -> AnyHandler:
-            self.add_handler(message_type, handler)
+            self.add_handler(message_type, handler, batch=batch)
             return handler
 
         return register
 
-    def add_handler(self, message_type: str, handler: Handler) -> None:
+    def add_handler(
+        self, message_type: str, handler: Handler, *, batch: Literal[1] | None = None
+    ) -> None:
         """Call *handler* with each message of *message_type*, after the handlers added before it.
 
         Raises ConfigurationError for a coroutine function, a generator function, and a function
@@ -275,8 +292,14 @@ class EndpointConfiguration:
         self._check_open()
         if not isinstance(message_type, str) or not message_type:
             raise ConfigurationError(f"a message type is a name, got {message_type!r}")
+        if batch is not None and batch != 1:
+            raise ConfigurationError(
+                f"batch of a handler is 1, or left out for handler_batch; got {batch!r:.80}"
+            )
         check_callable(handler, f"a handler of {message_type!r:.80}", ("message", "context"))
         self._handlers.setdefault(message_type, []).append(handler)
+        if batch == 1:
+            self._handled_alone.add(message_type)
 
     def settings(self) -> EndpointSettings:
         """Return the collected settings, frozen; raise ConfigurationError for a wrong value."""
@@ -288,6 +311,7 @@ class EndpointConfiguration:
             persistence=self._persistence or self._default_persistence(),
             features=(*self._features.values(), *self._enabled_otherwise()),
             handlers={kind: tuple(found) for kind, found in self._handlers.items()},
+            handled_alone=frozenset(self._handled_alone),
             hooks=tuple(self._hooks),
             critical_action=_member(
                 CriticalAction, self.critical_error_action, "critical_error_action"
@@ -302,6 +326,7 @@ class EndpointConfiguration:
             recoverability=self.recoverability,
             limits=self.limits.of_endpoint(self.name, self.error_queue),
             concurrency=self.concurrency,
+            handler_batch=self.handler_batch,
             check_destinations=self.check_destinations,
             install=self.install,
             clock=self.clock,

@@ -11,13 +11,16 @@ from sqlalchemy.exc import SQLAlchemyError
 
 from timeoutmgr.contracts import Clock, ConflictName, OnConflict
 from timeoutmgr.contracts.callables import unrun
-from timeoutmgr.database import as_connection
+from timeoutmgr.crashpoints import reach
 from timeoutmgr.database.failures import fails_again
+from timeoutmgr.endpoint.handler_session import HandlerSession
 from timeoutmgr.errors import (
     HandlerFailed,
     InvalidMessage,
     MessageRejected,
     ReceivedTooLate,
+    TimeoutManagerError,
+    TransactionLost,
 )
 from timeoutmgr.message import headers
 from timeoutmgr.message.ids import RepeatableIds
@@ -29,7 +32,8 @@ from timeoutmgr.resilience.recovery import RecoverabilitySettings, delayed_retri
 from timeoutmgr.sender.composer import Composer, DelayClock, SendOptions, Sent
 from timeoutmgr.telemetry import Telemetry
 from timeoutmgr.transport.delivery_policy import PLAIN_HANDLING, HandlingPolicy
-from timeoutmgr.transport.work import Work
+from timeoutmgr.transport.error_queue import SendAnswer
+from timeoutmgr.transport.work import OUTAGES, Work, require_confirmed
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -86,7 +90,7 @@ class HandlerContext:
         self._policy = policy
         self._outgoing: list[Outgoing | ClearOrder] = []
         self._delayed_for: list[str] = []
-        self._session: Session | None = None
+        self._session = HandlerSession(work)
         self._ids = None if work.is_atomic else _repeatable_ids(composer.endpoint, self.message)
 
     @property
@@ -113,21 +117,11 @@ class HandlerContext:
     def session(self) -> "Session":
         """An SQLAlchemy session inside the transaction that also settles this message.
 
-        The endpoint commits or rolls back. Raises RuntimeError in modes without a transaction.
+        The endpoint commits. A rollback or commit of the session ends at a savepoint: the message
+        and its neighbours in the batch are settled in the transaction around it. Raises
+        RuntimeError in modes without a transaction.
         """
-        if self._session is None:
-            from sqlalchemy.orm import Session
-
-            connection = self._work.transaction
-            if connection is None:
-                raise RuntimeError(
-                    "context.session needs a transaction mode that has a transaction: use the SQL "
-                    "queue with 'transaction_scope' or 'sends_atomic_with_receive'"
-                )
-            self._session = Session(
-                bind=as_connection(connection), join_transaction_mode="rollback_only"
-            )
-        return self._session
+        return self._session.open()
 
     def send(
         self,
@@ -221,17 +215,21 @@ class HandlerContext:
         """
         self._outgoing.append(self._composer.clear(saga_id, ids=self._ids))
 
-    def finish(self) -> None:
-        """Send the collected messages; the endpoint calls this after the last handler."""
-        if self._session is not None:
-            with _as_a_failure_of_its_message(self._work):
-                self._session.flush()
-                self._session.close()
+    def keep(self) -> Sequence[Outgoing]:
+        """Keep the effects, and return the collected messages; called after the last handler.
+
+        Effects are kept last: once they are, ``undo`` cannot take them back.
+        """
         self._require_queues(self._delayed_for)
         outgoing = [
             each.outgoing() if isinstance(each, ClearOrder) else each for each in self._outgoing
         ]
-        self._policy.send(outgoing, self._work)
+        self._session.keep()
+        return outgoing
+
+    def undo(self) -> None:
+        """Undo the effects on the transaction, and no others. Raises TransactionLost."""
+        self._session.undo()
 
     def _keep(self, timeout_id: str, saga_id: str | None) -> None:
         """Exempt *timeout_id* from this handler's earlier orders to clear *saga_id*."""
@@ -262,7 +260,7 @@ def chosen_options(options: SendOptions | None, arguments: Mapping[str, Any]) ->
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HandlerStep:
-    """Handles one message of the endpoint's own queue."""
+    """Handles the messages of the endpoint's own queue."""
 
     queue: str
     handlers: Mapping[str, Sequence[Handler]]
@@ -272,13 +270,78 @@ class HandlerStep:
     require_queues: RequireQueues = lambda _queues: None
     policy: HandlingPolicy = PLAIN_HANDLING
     expiry: Expiry = field(default_factory=Expiry)
+    alone: frozenset[str] = frozenset()
+    """Message types of which each message has a transaction to itself."""
+
+    def split(self, batch: Sequence[Received]) -> Iterator[Sequence[Received]]:
+        """Yield *batch* in its order, in parts that are settled together."""
+        together: list[Received] = []
+        for received in batch:
+            if self._type(received.message) not in self.alone:
+                together.append(received)
+                continue
+            if together:
+                yield together
+                together = []
+            yield [received]
+        if together:
+            yield together
 
     def __call__(self, batch: Sequence[Received], work: Work) -> None:
-        """Handle each message of *batch*; the pump gives batches of a single message."""
-        for received in batch:
-            self._handle(received, work)
+        """Handle the messages of *batch* in their order, then send all that their handlers sent.
 
-    def _handle(self, received: Received, work: Work) -> None:
+        A message that fails is undone and recovered alone. Where it cannot be undone alone this
+        raises, and the whole batch is undone.
+        """
+        alone = len(batch) == 1
+        handled: list[_Handled] = []
+        for received in work.in_order(batch):
+            try:
+                done = self._handle(received, work, alone=alone)
+            except Exception as error:
+                if alone or (work.is_atomic and isinstance(error, _UNDOING_ALL)):
+                    raise
+                work.fail(received, error)
+                if isinstance(error, OUTAGES):
+                    break  # the messages behind would fail alike
+            else:
+                if done is not None:
+                    handled.append(done)
+        self._finish(handled, work, alone=alone)
+
+    def _finish(self, handled: Sequence["_Handled"], work: Work, *, alone: bool) -> None:
+        """Send the messages of all handlers at once; fail a message if its own are not taken."""
+        answers = iter(self._answers([each for each in handled if each.outgoing], work))
+        for each in handled:
+            own = [next(answers) for _ in each.outgoing]
+            try:
+                _require_accepted(each.outgoing, own)
+            except TimeoutManagerError as error:
+                if alone or work.is_atomic:
+                    raise
+                work.fail(each.received, error)
+            else:
+                self.policy.handled(each.received.message, self.queue, work)
+                self.telemetry.count("handled")
+
+    def _answers(self, sending: Sequence["_Handled"], work: Work) -> Sequence[SendAnswer]:
+        if not sending:
+            return []
+        try:
+            answers: Sequence[SendAnswer] = self.policy.send(
+                [one for each in sending for one in each.outgoing], work
+            )
+        except InvalidMessage as error:
+            # Raised before any send; it does not name a message.
+            if work.is_atomic:
+                raise
+            if len(sending) == 1:
+                return [error for _ in sending[0].outgoing]
+            return [answer for each in sending for answer in self._answers([each], work)]
+        return answers
+
+    def _handle(self, received: Received, work: Work, *, alone: bool) -> "_Handled | None":
+        """Return the handled message; None if it was discarded. Its effects go if this raises."""
         if self._expired(received.message):
             if self.policy.traces_expired(received.message):
                 raise ReceivedTooLate(
@@ -296,7 +359,7 @@ class HandlerStep:
                 },
             )
             self.telemetry.count("expired_on_receipt")
-            return
+            return None
         refusal = self.policy.refusal(received.message, self.queue)
         if refusal is not None:
             raise refusal
@@ -314,12 +377,21 @@ class HandlerStep:
             self.require_queues,
             self.policy,
         )
-        with _as_a_failure_of_its_message(work):
-            for handler in found:
-                _call(handler, body, context)
-        context.finish()
-        self.policy.handled(received.message, self.queue, work)
-        self.telemetry.count("handled")
+        try:
+            with _as_a_failure_of_its_message(work):
+                for handler in found:
+                    _call(handler, body, context)
+                outgoing = context.keep()
+                reach("handler.kept")
+        except Exception as error:
+            if not alone and not isinstance(error, _UNDOING_ALL):
+                context.undo()
+            raise
+        return _Handled(received, outgoing)
+
+    def _type(self, message: Message) -> str:
+        """Return the registered type by which *message* is handled."""
+        return next((name for name in enclosed_types(message) if name in self.handlers), ANY)
 
     def _find(self, message: Message) -> tuple[str, Sequence[Handler]]:
         names = enclosed_types(message)
@@ -347,6 +419,26 @@ class HandlerStep:
             return from_wire(sent) + lifetime < self.clock.now()
         except ValueError:
             return False  # an unreadable limit must not discard a message
+
+
+@dataclass(frozen=True, slots=True)
+class _Handled:
+    """A handled message, and the messages that its handlers sent."""
+
+    received: Received
+    outgoing: Sequence[Outgoing]
+
+
+_UNDOING_ALL: Final = (*OUTAGES, TransactionLost, SQLAlchemyError)
+"""Errors after which nothing can be said of the transaction: its owner undoes all of it."""
+
+
+def _require_accepted(outgoing: Sequence[Outgoing], answers: Sequence[SendAnswer]) -> None:
+    """Raise for the first of *outgoing* that its queue did not take."""
+    for sent, answer in zip(outgoing, answers, strict=True):
+        if isinstance(answer, InvalidMessage):
+            raise answer
+        require_confirmed([sent], [answer])
 
 
 def _call(handler: Handler, body: object, context: HandlerContext) -> None:

@@ -8,6 +8,7 @@ from typing import Final
 from timeoutmgr.endpoint.assembly import AssembledEndpoint
 from timeoutmgr.endpoint.installation import existing_satellites
 from timeoutmgr.errors import TimeoutManagerError
+from timeoutmgr.transport.batch_progress import LONG_HANDLING
 from timeoutmgr.transport.pump import Pump, PumpSurroundings
 
 logger = logging.getLogger(__name__)
@@ -51,6 +52,10 @@ class Runner:
                 thread = _PumpThread(pump, satellite.consumption.queue, number)
                 self._spawn(thread)
                 self._pumps.append(thread)
+        if any(pump.pump.gives_back for pump in self._pumps):
+            self._spawn(
+                threading.Thread(target=self._relieve, name="timeoutmgr-relief", daemon=True)
+            )
         self._spawn(threading.Thread(target=self._watch, name="timeoutmgr-watchdog", daemon=True))
 
     def stop(self) -> None:
@@ -99,6 +104,19 @@ class Runner:
                     extra=self._fields("watchdog_failed"),
                 )
                 self._parts.settings.telemetry.count("watchdog_failures")
+
+    def _relieve(self) -> None:
+        # Not the watchdog: a database that hangs must not keep it from its work.
+        while not self._stop.wait(LONG_HANDLING):
+            for each in list(self._pumps):
+                try:
+                    each.pump.give_back()
+                except Exception:
+                    logger.exception(
+                        "endpoint %s could not give back messages behind a slow handler",
+                        self._parts.settings.name,
+                        extra=self._fields("messages_not_given_back"),
+                    )
 
     def _fields(self, event: str) -> dict[str, str]:
         return {"event": event, "endpoint": self._parts.settings.name}

@@ -85,6 +85,7 @@ _SIMPLE: Final = (
     "error_queue",
     "transaction_mode",
     "concurrency",
+    "handler_batch",
     "install",
     "check_destinations",
     "critical_error_action",

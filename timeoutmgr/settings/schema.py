@@ -43,6 +43,7 @@ TOP: Final[Mapping[str, Any]] = MappingProxyType(
         "accept_loss": bool,
         "send_only": bool,
         "concurrency": int,
+        "handler_batch": int,
         "install": bool,
         "check_destinations": bool,
         "critical_error_action": CriticalAction,

@@ -132,6 +132,10 @@ class PrefetchWindow:
             return self._most
         return min(self._most, max(1, int(self._limit / (self._held.largest + 1))))
 
+    def resize(self, most: int) -> None:
+        """Let the broker send at most *most* ahead from now on."""
+        self._most = most
+
     def beside(self, unsettled: int) -> int:
         """Return the size for a new consumer, which the broker counts apart from *in_hand*."""
         return max(1, self.fitting - unsettled)

@@ -97,9 +97,9 @@ class HandlingPolicy:
         """Return why *message* does not belong into *queue*; None if it does."""
         return None
 
-    def send(self, outgoing: Sequence[Outgoing], work: Work) -> None:
-        """Send the messages of a handler, undone with the receive if the mode can."""
-        work.send(outgoing)
+    def send(self, outgoing: Sequence[Outgoing], work: Work) -> list[SendResult]:
+        """Send the messages of handlers, undone with the receive if the mode can."""
+        return work.send(outgoing)
 
     def handled(self, message: Message, queue: str, work: Work) -> None:
         """Settle a message that the handlers have handled."""

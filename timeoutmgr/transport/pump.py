@@ -7,7 +7,8 @@ Until then it is the queue's. While the storage or the broker is away the pump s
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Final
@@ -15,7 +16,9 @@ from typing import Final
 from timeoutmgr.contracts import (
     Clock,
     Receiver,
+    ResizesPrefetch,
     SendResult,
+    StandsBack,
     TransactionMode,
     TransportSession,
 )
@@ -43,9 +46,10 @@ from timeoutmgr.resilience.recovery import (
     decide,
 )
 from timeoutmgr.telemetry import Telemetry
+from timeoutmgr.transport.batch_progress import BatchPace, BatchProgress, may_return
 from timeoutmgr.transport.delivery_policy import PLAIN_FAILURES, FailurePolicy
 from timeoutmgr.transport.error_queue import ErrorQueue, FailedMessage, SendAnswer
-from timeoutmgr.transport.work import BATCH_BYTES, Step, Work, in_sub_batches
+from timeoutmgr.transport.work import BATCH_BYTES, OUTAGES, Step, Work, in_sub_batches
 
 logger = logging.getLogger(__name__)
 
@@ -72,6 +76,10 @@ class Consumption:
     queue: str
     step: Step
     batch: int = 1
+    is_paced: bool = False
+    """Whether a batch takes BATCH_SECONDS at most; the step handles its messages one by one."""
+    split: Callable[[Sequence[Received]], Iterable[Sequence[Received]]] = lambda batch: [batch]
+    """Splits a batch, in its order, into parts that are settled together."""
     policy: RecoverabilitySettings = SATELLITE_POLICY
     storage: Outage | None = None
     broker: OutageBreaker | None = None
@@ -92,6 +100,7 @@ class PumpSurroundings:
     telemetry: Telemetry
     broker: OutageBreaker
     failures: FailurePolicy = PLAIN_FAILURES
+    monotonic: Callable[[], float] = time.monotonic
     stop: threading.Event = field(default_factory=threading.Event)
 
 
@@ -103,6 +112,8 @@ class Pump:
         self._around = surroundings
         self._broker = consumption.broker or surroundings.broker
         self._receiver: Receiver | None = None
+        self._pace = BatchPace(consumption.batch)
+        self._progress: tuple[BatchProgress, Receiver] | None = None
         self._conflicts = Conflicts()
         self._relapses = 0
 
@@ -133,16 +144,37 @@ class Pump:
         if receiver is not None:
             receiver.interrupt()
 
+    @property
+    def gives_back(self) -> bool:
+        """Whether messages can wait behind one that takes long."""
+        return self._what.is_paced
+
+    def give_back(self) -> None:
+        """Give back the messages behind one that takes long; from another thread."""
+        current = self._progress
+        if current is not None:
+            progress, receiver = current
+
+            def release(waiting: Sequence[Received]) -> int:
+                if isinstance(receiver, StandsBack):
+                    return receiver.stand_back(waiting, may_return)
+                receiver.release(waiting)
+                return len(waiting)
+
+            given = progress.give_back(release)
+            self._around.telemetry.count("messages_given_back", given)
+
     def pump_once(self, session: TransportSession, receiver: Receiver, wait: float) -> int:
         """Take one batch and deal with it; return how many messages it had."""
-        batch = receiver.receive(self._what.batch, wait)
+        batch = receiver.receive(self._limit, wait)
         sound = [received for received in batch if received.defect is None]
         if batch:
             reach("pump.received")
         if batch and self._around.mode is TransactionMode.NONE:
             receiver.ack(batch)
         for sub_batch in in_sub_batches(sound, BATCH_BYTES):
-            self._handle(sub_batch, session, receiver)
+            for part in self._what.split(sub_batch):
+                self._handle_in_order(part, session, receiver)
         for received in batch:
             if received.defect is not None:
                 self._move_to_error(received, MessageRejected(received.defect), session, receiver)
@@ -154,14 +186,24 @@ class Pump:
     def _consume(self) -> None:
         with (
             closing(self._around.transport.session()) as session,
-            closing(session.receiver(self._what.queue, prefetch=2 * self._what.batch)) as receiver,
+            closing(session.receiver(self._what.queue, prefetch=self._prefetch)) as receiver,
         ):
             self._receiver = receiver
             try:
                 while not self._around.stop.is_set():
                     self.pump_once(session, receiver, IDLE_WAIT)
+                    if isinstance(receiver, ResizesPrefetch):
+                        receiver.resize(self._prefetch)
             finally:
                 self._receiver = None
+
+    @property
+    def _limit(self) -> int:
+        return self._pace.limit if self._what.is_paced else self._what.batch
+
+    @property
+    def _prefetch(self) -> int:
+        return self._pace.prefetch if self._what.is_paced else 2 * self._what.batch
 
     def _storage_works(self, *, proved: bool) -> None:
         """Disarm the breaker of the storage: a batch proves that it works, else a probe must.
@@ -218,48 +260,89 @@ class Pump:
                 self._relapses += 1
                 return
 
-    def _handle(
+    def _handle_in_order(
         self, batch: Sequence[Received], session: TransportSession, receiver: Receiver
     ) -> None:
+        """Handle *batch*; messages that were not begun are the next batch."""
+        waiting = batch
+        while waiting:
+            began = self._around.monotonic()
+            progress = BatchProgress(waiting, self._around.monotonic)
+            self._progress = (progress, receiver)
+            try:
+                self._handle(progress, session, receiver)
+            finally:
+                self._progress = None
+                progress.close()
+            waiting = progress.waiting
+            self._pace.note(len(progress.begun), self._around.monotonic() - began)
+            if self._around.stop.is_set():
+                return  # messages without a turn go back with the end of the receiver
+
+    def _handle(
+        self, progress: BatchProgress, session: TransportSession, receiver: Receiver
+    ) -> None:
         try:
-            rejected = self._attempt(batch, session, receiver)
+            failed = self._attempt(progress, session, receiver)
         except LeaseLost:
-            self._leave(batch, receiver)
+            self._leave(progress.begun, receiver)
+        except StorageConflict:
+            if len(progress.begun) == 1:
+                raise
+            self._handle_alone(progress, session, receiver)
         except (StorageUnavailable, TransportUnavailable, DeliveryUnknown) as error:
             if self._around.mode is not TransactionMode.NONE:
                 raise
             # They are gone from the queue: the error queue is all that can keep them.
-            for received in batch:
+            for received in progress.begun:
                 self._move_to_error(received, error, session, receiver)
         except Exception as error:
-            if len(batch) == 1:
-                self._recover(batch[0], error, session, receiver)
+            if len(progress.begun) == 1:
+                self._recover(progress.begun[0], error, session, receiver)
                 return
-            # One bad message must not sink its neighbours: each on its own.
-            for received in batch:
-                self._handle([received], session, receiver)
+            self._handle_alone(progress, session, receiver)
         else:
-            self._reject(rejected, session, receiver)
+            self._recover_failed(failed, session, receiver)
+
+    def _handle_alone(
+        self, progress: BatchProgress, session: TransportSession, receiver: Receiver
+    ) -> None:
+        """Handle each message of an undone batch alone: one must not sink its neighbours."""
+        progress.close()
+        for received in progress.begun:
+            self._handle(BatchProgress([received]), session, receiver)
 
     def _attempt(
-        self, batch: Sequence[Received], session: TransportSession, receiver: Receiver
-    ) -> Sequence[tuple[Received, MessageRejected]]:
-        with Work(session, receiver, self._around.mode) as work:
-            self._what.step(batch, work)
+        self, progress: BatchProgress, session: TransportSession, receiver: Receiver
+    ) -> Sequence[tuple[Received, Exception]]:
+        with Work(session, receiver, self._around.mode, progress) as work:
+            try:
+                self._what.step(progress.batch, work)
+            finally:
+                progress.close()
             reach("pump.handled")
             if self._around.mode is not TransactionMode.NONE:
-                work.ack(batch)
+                work.ack(progress.begun)
                 reach("pump.acked")
-        return work.rejected
+        return work.failed
 
-    def _reject(
+    def _recover_failed(
         self,
-        rejected: Sequence[tuple[Received, MessageRejected]],
+        failed: Sequence[tuple[Received, Exception]],
         session: TransportSession,
         receiver: Receiver,
     ) -> None:
-        for received, error in rejected:
-            self._move_to_error(received, error, session, receiver)
+        """Recover the failed messages of a batch that is settled; an outage is raised last."""
+        outage: Exception | None = None
+        for received, error in failed:
+            if isinstance(error, OUTAGES):
+                outage = error  # the message stays in the queue
+            elif isinstance(error, MessageRejected):
+                self._move_to_error(received, error, session, receiver)
+            else:
+                self._recover(received, error, session, receiver)
+        if outage is not None:
+            raise outage
 
     def _leave(self, batch: Sequence[Received], receiver: Receiver) -> None:
         """Release *batch*, which was undone: its lost leases are another consumer's.
@@ -311,7 +394,7 @@ class Pump:
             self._around.telemetry.count("immediate_retries")
             attempt += 1
             try:
-                rejected = self._attempt([received], session, receiver)
+                failed = self._attempt(BatchProgress([received]), session, receiver)
             except LeaseLost:
                 self._leave([received], receiver)
                 return
@@ -320,7 +403,7 @@ class Pump:
             except Exception as again:
                 error = again
             else:
-                self._reject(rejected, session, receiver)
+                self._recover_failed(failed, session, receiver)
                 return
 
     def _decide(self, received: Received, error: Exception, attempt: int) -> Recovery:

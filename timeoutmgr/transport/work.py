@@ -1,7 +1,7 @@
 """The unit of work of a step: its sends and acknowledgements, undone together if the step fails."""
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from types import TracebackType
 from typing import Final, Protocol, Self, TypeVar
@@ -21,7 +21,6 @@ from timeoutmgr.crashpoints import reach
 from timeoutmgr.errors import (
     DeliveryUnknown,
     InvalidMessage,
-    MessageRejected,
     StorageUnavailable,
     TransportUnavailable,
     Unroutable,
@@ -29,6 +28,7 @@ from timeoutmgr.errors import (
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.message import Outgoing, Received
 from timeoutmgr.message.redaction import on_one_line
+from timeoutmgr.transport.batch_progress import BatchProgress
 from timeoutmgr.transport.error_queue import SendAnswer
 
 logger = logging.getLogger(__name__)
@@ -72,6 +72,8 @@ def sub_batches(
         yield sub_batch
 
 
+OUTAGES: Final = (StorageUnavailable, TransportUnavailable, DeliveryUnknown)
+"""Errors that say nothing of the message: it stays in its queue until the outage is over."""
 ATOMIC = frozenset({TransactionMode.SENDS_ATOMIC_WITH_RECEIVE, TransactionMode.TRANSACTION_SCOPE})
 
 
@@ -111,15 +113,22 @@ class Work:
     on SQLite it holds the only writer's turn, and a handler may take its time.
     """
 
-    def __init__(self, session: TransportSession, receiver: Receiver, mode: TransactionMode):
+    def __init__(
+        self,
+        session: TransportSession,
+        receiver: Receiver,
+        mode: TransactionMode,
+        progress: BatchProgress | None = None,
+    ) -> None:
         self._session = session
+        self._progress = progress
         self._receiver = receiver
         self._mode = mode
         self._stack = ExitStack()
         self._transaction: Transaction | None = None
         self._after_commit: list[Callable[[], None]] = []
-        self.rejected: list[tuple[Received, MessageRejected]] = []
-        """Messages that go to the error queue once the rest is settled."""
+        self.failed: list[tuple[Received, Exception]] = []
+        """Messages that are recovered, each by its error, once the rest is settled."""
 
     def __enter__(self) -> Self:
         self._stack.__enter__()
@@ -169,16 +178,14 @@ class Work:
             return None
         return self._session.now(transaction=self._transaction)
 
-    def send(self, outgoing: Sequence[Outgoing]) -> None:
-        """Send all, undone with the receive where the mode can; raise if a message is not accepted.
-
-        Raises Unroutable, DeliveryUnknown or TransportUnavailable for the first that failed.
-        """
+    def send(self, outgoing: Sequence[Outgoing]) -> list[SendResult]:
+        """Send the messages of handlers, undone with the receive if the mode can."""
         if outgoing:
             reach("handler.returned")
-            results = self._session.send(outgoing, transaction=self.transaction)
+        results = self.try_send(outgoing)
+        if outgoing:
             reach("handler.sent")
-            require_confirmed(outgoing, results)
+        return results
 
     def send_isolated(self, outgoing: Sequence[Outgoing]) -> list[SendResult]:
         """Send now and return the results; join only ``transaction_scope``.
@@ -210,16 +217,24 @@ class Work:
         """
         notify_best_effort(self.send_isolated if isolated else self.try_send, outgoing)
 
-    def reject(self, received: Received, error: MessageRejected) -> None:
-        """Have *received* moved to the error queue once the rest of the batch is settled.
+    def in_order(self, batch: Sequence[Received]) -> Iterable[Received]:
+        """Return the messages of *batch* for a step that deals with each message by itself.
 
-        For a step that has dealt with the rest: to raise would have all of it done again.
+        They may end early. Messages not yielded are not settled.
         """
-        self.rejected.append((received, error))
+        return batch if self._progress is None else self._progress
+
+    def fail(self, received: Received, error: Exception) -> None:
+        """Have *received* recovered, retried or moved, once the rest of the batch is settled.
+
+        For a step that has dealt with the rest, and has left no effect of *received*: to raise
+        would have all of it done again.
+        """
+        self.failed.append((received, error))
 
     def ack(self, batch: Sequence[Received]) -> None:
-        """Settle the messages of *batch* that are not rejected; the pump calls this last."""
-        tags = {received.tag for received, _ in self.rejected}
+        """Settle the messages of *batch* that have not failed; the pump calls this last."""
+        tags = {received.tag for received, _ in self.failed}
         settled = [received for received in batch if received.tag not in tags] if tags else batch
         if settled:
             self._receiver.ack(settled, transaction=self.transaction)

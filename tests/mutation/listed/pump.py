@@ -6,6 +6,7 @@ from tests.mutation.mutant import Mutant
 
 _PUMP = "timeoutmgr/transport/pump.py"
 _WORK = "timeoutmgr/transport/work.py"
+_HANDLERS = "timeoutmgr/endpoint/handlers.py"
 _TESTS = "tests/transport/test_pump.py"
 _WORK_TESTS = "tests/transport/test_work.py"
 
@@ -15,15 +16,21 @@ MUTANTS = (
         promise="A message is acknowledged only when its step has committed.",
         file=_PUMP,
         before="""\
-            self._what.step(batch, work)
+            try:
+                self._what.step(progress.batch, work)
+            finally:
+                progress.close()
             reach("pump.handled")
             if self._around.mode is not TransactionMode.NONE:
-                work.ack(batch)
+                work.ack(progress.begun)
 """,
         after="""\
-            if self._around.mode is not TransactionMode.NONE:
-                work.ack(batch)
-            self._what.step(batch, work)
+            try:
+                if self._around.mode is not TransactionMode.NONE:
+                    work.ack(progress.begun)
+                self._what.step(progress.batch, work)
+            finally:
+                progress.close()
             reach("pump.handled")
             if self._around.mode is not TransactionMode.NONE:
 """,
@@ -124,8 +131,8 @@ MUTANTS = (
         name="one bad message sinks its batch",
         promise="A message that fails costs its neighbours nothing.",
         file=_PUMP,
-        before="self._handle([received], session, receiver)",
-        after="self._recover(received, error, session, receiver)",
+        before="self._handle(BatchProgress([received]), session, receiver)",
+        after="self._recover(received, ValueError(), session, receiver)",
         tests=(
             "tests/transport/test_pump_failures.py::"
             "test_the_neighbours_of_a_rejected_message_are_not_rejected_with_it",
@@ -163,10 +170,13 @@ MUTANTS = (
     Mutant(
         name="a send that was not taken goes unnoticed",
         promise="What a handler sends is taken, or its message is handled again.",
-        file=_WORK,
-        before="            require_confirmed(outgoing, results)\n",
+        file=_HANDLERS,
+        before="        require_confirmed([sent], [answer])\n",
         after="",
-        tests=(f"{_WORK_TESTS}::test_a_send_that_is_not_confirmed_raises",),
+        tests=(
+            "tests/transport/sql/test_handler_batches.py::"
+            "test_a_failed_message_leaves_no_effect_and_takes_none_from_its_neighbours",
+        ),
     ),
     Mutant(
         name="a dispatch is undone with the receive, its closing not",

@@ -26,6 +26,9 @@ from timeoutmgr.transport.work import FEW, LINGER
 
 logger = logging.getLogger(__name__)
 
+_LONGEST_ANSWER = 1.0
+"""Seconds that the broker's answer is waited for, where the next ``receive`` can wait for it."""
+
 
 class AmqpTag(NamedTuple):
     """A delivery: the broker's number for it, on which of this receiver's connections."""
@@ -89,6 +92,8 @@ class RabbitMQReceiver:
     def receive(self, limit: int, wait: float) -> list[Received]:
         """Return the messages at hand, or the first within *wait* and its followers."""
         with self._used("receiving", reopen=True) as connection:
+            if self._change is _Change.ENDED:
+                self._consume_again(connection)
             if not self._has(limit):
                 self._fill(connection, limit, wait)
             return [self._buffer.popleft() for _ in range(min(limit, len(self._buffer)))]
@@ -116,13 +121,30 @@ class RabbitMQReceiver:
         if not live:
             return
         with self._used("releasing") as connection:
-            numbers = self._own(live)
-            connection.write(
-                b"".join(
-                    self._settle(spec.Basic.Reject, number, True) for number in sorted(numbers)
-                )
-            )
-            self._forget(live)
+            self._return(live, connection)
+
+    def stand_back(
+        self, received: Sequence[Received], may_return: Callable[[Received], bool]
+    ) -> int:
+        """Release *received* and the messages of the buffer; consume no more until ``receive``."""
+        with self._used("standing back") as connection:
+            if not received and not self._buffer and self._window.size <= len(self._unacked):
+                return 0  # the broker sends none ahead
+            if self._change is _Change.NONE:
+                self._ask_to_end()
+            # Messages that the broker has sent before it answers would stay here.
+            while self._change is _Change.ASKED and connection.pump(_LONGEST_ANSWER):
+                pass
+            ahead = [one for one in self._buffer if may_return(one)]
+            self._buffer = deque(one for one in self._buffer if not may_return(one))
+            given = [*(one for one in received if self._is_live(one)), *ahead]
+            self._return(given, connection)
+            return len(given)
+
+    def resize(self, prefetch: int) -> None:
+        """Have the broker send at most *prefetch* ahead; it takes effect when a read finds time."""
+        self._prefetch = prefetch
+        self._window.resize(prefetch)
 
     def interrupt(self) -> None:
         """End the wait of ``receive``, at once."""
@@ -167,15 +189,21 @@ class RabbitMQReceiver:
         if self._held.is_full or not connection.pump(seconds):
             return False
         if self._change is _Change.ENDED:
-            # No delivery is under way any more: to wait for these answers reads no body.
-            self._window.size = self._window.beside(len(self._unacked))
-            with connection.asking():
-                self._consume()
+            self._consume_again(connection)
         elif self._change is _Change.NONE and self._window.misfits(self._older()):
-            # Not waited for: the answer stands behind frames that the broker has sent already.
-            self._change = _Change.ASKED
-            self._channel.send_method(spec.Basic.Cancel, "sb", (self._consumer, False))
+            self._ask_to_end()
         return True
+
+    def _ask_to_end(self) -> None:
+        # Not waited for: the answer stands behind frames that the broker has sent already.
+        self._change = _Change.ASKED
+        self._channel.send_method(spec.Basic.Cancel, "sb", (self._consumer, False))
+
+    def _consume_again(self, connection: AmqpConnection) -> None:
+        # No delivery is under way any more: to wait for these answers reads no body.
+        self._window.size = self._window.beside(len(self._unacked))
+        with connection.asking():
+            self._consume()
 
     def _consume(self) -> None:
         self._change = _Change.NONE
@@ -319,6 +347,12 @@ class RabbitMQReceiver:
 
     def _settle(self, method: tuple[int, int], number: int, bit: bool) -> bytes:
         return settle_frame(self._channel_id, method, number, bit)
+
+    def _return(self, received: Sequence[Received], connection: AmqpConnection) -> None:
+        numbers = sorted(self._own(received))
+        frames = (self._settle(spec.Basic.Reject, number, True) for number in numbers)
+        connection.write(b"".join(frames))
+        self._forget(received)
 
     def _forget(self, received: Sequence[Received]) -> None:
         for one in received:

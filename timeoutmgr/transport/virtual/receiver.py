@@ -90,6 +90,12 @@ class VirtualReceiver:
         with self._used("releasing") as link:
             self._put_back(link, self._own(live))
 
+    def resize(self, prefetch: int) -> None:
+        """Have at most *prefetch* unacknowledged messages from now on."""
+        self._prefetch = prefetch
+        if self._link is not None:
+            self._link.channel.basic_qos(prefetch_count=prefetch)
+
     def interrupt(self) -> None:
         """End the wait of ``receive`` within a tenth of a second."""
         self._interrupted.set()

@@ -1,0 +1,87 @@
+"""The SQLAlchemy session of a handler, in the transaction that also settles the message.
+
+The transaction is that of a whole batch: a savepoint undoes a failed message alone, and proves
+that the transaction still lives. A deadlock (MySQL 1213), a full disk (SQLite), a DDL statement
+(MySQL) or a COMMIT end a transaction at the server without the driver's knowledge, and its
+savepoints with it. Then no message of the batch may be acknowledged.
+"""
+
+from typing import TYPE_CHECKING
+
+from sqlalchemy.exc import SQLAlchemyError
+
+from timeoutmgr.database import as_connection
+from timeoutmgr.errors import TransactionLost
+from timeoutmgr.transport.work import Work
+
+if TYPE_CHECKING:
+    from sqlalchemy import NestedTransaction
+    from sqlalchemy.orm import Session
+
+
+class HandlerSession:
+    """Opens the session, and the transaction, at the first use."""
+
+    def __init__(self, work: Work) -> None:
+        self._work = work
+        self._session: Session | None = None
+        self._savepoint: NestedTransaction | None = None
+
+    def open(self) -> "Session":
+        """Return the session; its commit and rollback end at the savepoint.
+
+        Raises RuntimeError in modes without a transaction.
+        """
+        if self._session is None:
+            from sqlalchemy.orm import Session
+
+            transaction = self._work.transaction
+            if transaction is None:
+                raise RuntimeError(
+                    "context.session needs a transaction mode that has a transaction: use the SQL "
+                    "queue with 'transaction_scope' or 'sends_atomic_with_receive'"
+                )
+            connection = as_connection(transaction)
+            self._savepoint = connection.begin_nested()
+            self._session = Session(bind=connection, join_transaction_mode="create_savepoint")
+        return self._session
+
+    def keep(self) -> None:
+        """Keep the effects, for the commit of the batch. Raises TransactionLost."""
+        if self._session is None:
+            return
+        self._session.commit()
+        self._session.close()
+        self._end(undo=False)
+
+    def undo(self) -> None:
+        """Undo the effects, and nothing else in the transaction. Raises TransactionLost."""
+        if self._session is None:
+            return
+        try:
+            self._session.close()
+        except SQLAlchemyError as error:
+            raise _lost(error) from error
+        self._end(undo=True)
+
+    def _end(self, *, undo: bool) -> None:
+        savepoint = self._savepoint
+        if savepoint is None:
+            return
+        self._savepoint = None
+        if not savepoint.is_active:
+            raise TransactionLost("a handler ended it through the connection of its session")
+        try:
+            if undo:
+                savepoint.rollback()
+            else:
+                savepoint.commit()
+        except SQLAlchemyError as error:
+            raise _lost(error) from error
+
+
+def _lost(error: SQLAlchemyError) -> Exception:
+    """Return *error* if the connection broke, which is an outage; else TransactionLost."""
+    if getattr(error, "connection_invalidated", False):
+        return error
+    return TransactionLost(str(error))
