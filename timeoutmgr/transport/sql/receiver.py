@@ -128,6 +128,10 @@ class SqlReceiver:
         self._forget(tags)
         self._wakeup.notify()
 
+    def resize(self, prefetch: int) -> None:
+        """Have at most *prefetch* unacknowledged messages from now on."""
+        self._prefetch = prefetch
+
     def interrupt(self) -> None:
         """Make a waiting ``receive`` return; may be called from any thread."""
         self._interrupted.set()

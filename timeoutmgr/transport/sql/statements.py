@@ -9,6 +9,7 @@ from sqlalchemy import (
     LargeBinary,
     Select,
     Update,
+    any_,
     bindparam,
     case,
     delete,
@@ -23,6 +24,7 @@ from sqlalchemy.dialects import mysql, postgresql
 from sqlalchemy.sql.expression import BindParameter, ColumnElement, Executable, Insert
 
 from timeoutmgr.database import Database
+from timeoutmgr.database.arrays import NumberArray
 from timeoutmgr.database.dialects import Dialect
 from timeoutmgr.database.failures import Failure, classify, unavailable
 from timeoutmgr.errors import StorageUnavailable, TransportUnavailable
@@ -67,7 +69,13 @@ class _Terms:
             self.front = messages.queue.between(bindparam("queue"), bindparam("queue"))
             self.order = [messages.queue, messages.sequence]
         self.free: Final = (messages.available_at <= self.now) & (messages.lease_until <= self.now)
-        self.chosen: Final = messages.sequence.in_(bindparam("sequences", expanding=True))
+        self.chosen: ColumnElement[bool] = messages.sequence.in_(
+            bindparam("sequences", expanding=True)
+        )
+        if dialect.name == "postgresql":
+            # A text with as many parameters as messages would be planned anew for each batch.
+            numbers: BindParameter[Any] = bindparam("sequences", type_=NumberArray)
+            self.chosen = messages.sequence == any_(numbers)
 
 
 class QueueStatements:

@@ -11,7 +11,7 @@ from contextlib import closing, suppress
 
 import pytest
 
-from timeoutmgr.contracts import Receiver, TransportSession
+from timeoutmgr.contracts import Receiver, ResizesPrefetch, TransportSession
 from timeoutmgr.errors import LeaseLost, TransportUnavailable
 from timeoutmgr.message.message import Received
 from timeoutmgr.testing.conformance.plugin import needs
@@ -69,6 +69,20 @@ class TransportReceiver(TransportSuite):
         assert ids(first) == numbers(prefetch)
         assert full == []
         assert ids(second) == [numbers(8)[prefetch]]
+
+    def test_a_resized_receiver_leases_as_many_as_its_new_prefetch(
+        self, session: TransportSession, queue: str
+    ) -> None:
+        put(session, queue, *numbers(8))
+
+        with closing(session.receiver(queue, prefetch=2)) as receiver:
+            if not isinstance(receiver, ResizesPrefetch):
+                return  # an optional ability
+            first = receive(receiver, 2)
+            receiver.resize(8)
+            rest = receive(receiver, 6)
+
+        assert ids([*first, *rest]) == numbers(8)
 
     def test_an_acknowledged_message_never_returns(
         self, session: TransportSession, queue: str, receiver: Receiver
