@@ -81,10 +81,21 @@ def main() -> None:
 
 def run(peer: Peer, count: int) -> Sample:
     """Have *peer* accept *count* jobs and execute them; return how fast it did from the instant."""
+    due = time.time() + count / peer.pace + SETTLE + (5 if peer.worker_first else 0)
+    accepted, found = executed(peer, count, due)
+    if accepted > due - 1:
+        say(f"{peer.module} accepted too slowly; once more with more time")
+        return run(replace(peer, pace=peer.pace // 2), count)
+    if (early := due - min(found)) > 0:
+        say(f"{peer.module}: the first job ran {early:.3f} s early")
+    return Sample(count, max(found) - due)
+
+
+def executed(peer: Peer, count: int, due: float) -> tuple[float, list[float]]:
+    """Have *peer* execute *count* jobs; return when they were accepted, and what they noted."""
     with tempfile.TemporaryDirectory(prefix="tmbench-") as folder, own(peer, folder) as place:
         tally = Path(folder, "tally")
         tally.touch()
-        due = time.time() + count / peer.pace + SETTLE + (5 if peer.worker_first else 0)
         asked = [place, str(count), str(due), str(tally)]
         environment = {**os.environ, job.TALLY: str(tally)}
         if peer.batch is not None:
@@ -101,12 +112,7 @@ def run(peer: Peer, count: int) -> Sample:
                 if time.time() > due + 60 + count / 50:
                     raise TimeoutError(f"{peer.module} executed {len(found)} of {count}")
                 time.sleep(0.1)
-    if accepted > due - 1:
-        say(f"{peer.module} accepted too slowly; once more with more time")
-        return run(replace(peer, pace=peer.pace // 2), count)
-    if (early := due - min(found)) > 0:
-        say(f"{peer.module}: the first job ran {early:.3f} s early")
-    return Sample(count, max(found) - due)
+    return accepted, found
 
 
 class Program:

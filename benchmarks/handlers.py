@@ -1,17 +1,21 @@
 """What a user feels: seconds from the due instant until the own function has run, beside peers.
 
-Each case executes one function that notes the time, in one worker process: jobs due at one instant.
-The rate counts from that instant until the function has run for the last job.
+Each case executes one function that notes the time, in one worker process. The rate is of jobs due
+at one instant, and counts from that instant until the function has run for the last job. Lateness
+is of 1,000 jobs over 20 seconds, from each due time until the function runs.
 """
 
 import os
+import time
+from argparse import Namespace
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from importlib import metadata
+from statistics import median
 
-from beside_peers import PACKAGES, PEERS, Peer, run
+from beside_peers import PACKAGES, PEERS, SETTLE, Peer, executed, run
 from harness.figures import Sample, interleave
 from harness.report import Report, options, parsed
 from harness.servers import servers
@@ -27,15 +31,19 @@ class Claim:
     bar: float
     store: str | None = None
     """The server of the timeouts, if it is not that of the queues."""
+    lateness: float = 0.0
+    """Milliseconds of lateness that 99 of 100 jobs keep within."""
     share: int = 1
     """The part of ``--count`` that suffices: a slow peer needs minutes for all."""
     pace: int = 2000
 
 
 CLAIMS = {
-    "one PostgreSQL": Claim("postgres", "pgqueuer, batch 200", 0.7),
-    "one SQLite file": Claim("sqlite", "huey, SQLite", 1.5, share=3, pace=1000),
-    "RabbitMQ + PostgreSQL": Claim("rabbitmq", "Celery ETA, RabbitMQ", 5, store="postgres"),
+    "one PostgreSQL": Claim("postgres", "pgqueuer, batch 200", 0.7, lateness=20),
+    "one SQLite file": Claim("sqlite", "huey, SQLite", 1.5, lateness=30, share=3, pace=1000),
+    "RabbitMQ + PostgreSQL": Claim(
+        "rabbitmq", "Celery ETA, RabbitMQ", 5, store="postgres", lateness=12
+    ),
 }
 
 
@@ -45,6 +53,7 @@ def main() -> None:
     parser.add_argument("--alone", action="store_true", help="without the peers, for a look")
     parser.add_argument("--threads", type=int, help="threads of handlers (the default of users)")
     parser.add_argument("--mode", help="transaction mode (the default of users)")
+    parser.add_argument("--question", choices=["rate", "lateness"], help="one question")
     given = parsed(parser, count=20_000, quick=1_000)
     claims = {name: CLAIMS[name] for name in given.only or CLAIMS}
     versions = {} if given.alone else {name: metadata.version(name) for name in PACKAGES}
@@ -52,25 +61,62 @@ def main() -> None:
     report = Report("Until the own function has run", settings)
     with environment({ours.THREADS: given.threads, ours.MODE: given.mode}):
         for name, claim in claims.items():
-            count = given.count // claim.share
-            cases = {f"ours, {name}": partial(handled, claim, count)}
-            if not given.alone:
-                cases[claim.peer] = partial(run, PEERS[claim.peer], count)
-            samples = interleave(cases, given.rounds, warm_up=False)
-            report.runs(samples)
-            if not given.alone:
-                both = samples.values()
-                report.faster(f"handler executed, {name} ÷ {claim.peer}", *both, claim.bar)
+            if given.question != "lateness":
+                measure_rate(name, claim, given, report)
+            if given.question != "rate":
+                measure_lateness(name, claim, given, report)
     report.give(given)
+
+
+def measure_rate(name: str, claim: Claim, given: Namespace, report: Report) -> None:
+    count = given.count // claim.share
+    cases = {f"ours, {name}": partial(handled, claim, count)}
+    if not given.alone:
+        cases[claim.peer] = partial(run, PEERS[claim.peer], count)
+    samples = interleave(cases, given.rounds, warm_up=False)
+    report.runs(samples)
+    if not given.alone:
+        both = samples.values()
+        report.faster(f"handler executed, {name} ÷ {claim.peer}", *both, claim.bar)
+
+
+def measure_lateness(name: str, claim: Claim, given: Namespace, report: Report) -> None:
+    runs = [lateness(claim, 200 if given.quick else 1_000) for _ in range(given.rounds)]
+    early = min(each[0] for each in runs)
+    p50, p99 = (median(each[len(each) * part // 100] for each in runs) for part in (50, 99))
+    beside = f"p50 {p50:.1f} ms, earliest {early:.1f} ms, {len(runs)} rounds of {len(runs[0]):,}"
+    report.bar(
+        f"lateness until the function runs, p99, {name}",
+        p99,
+        claim.lateness,
+        at_most=True,
+        unit=" ms",
+        beside=beside,
+    )
+
+
+def lateness(claim: Claim, count: int) -> list[float]:
+    """Return the sorted lateness of *count* handlers, in milliseconds; one is due each 20 ms."""
+    with environment({ours.SPACING: 0.02}), stand(claim) as peer:
+        _, found = executed(peer, count, time.time() + 5 + SETTLE)
+    return sorted(1_000 * each for each in found)
 
 
 def handled(claim: Claim, count: int) -> Sample:
     """Return how fast *count* handlers ran from the due instant."""
+    with stand(claim) as peer:
+        return run(peer, count)
+
+
+@contextmanager
+def stand(claim: Claim) -> Iterator[Peer]:
+    """Yield our program, as a peer of the others, with a store where the claim has its own."""
     peer = Peer("timeoutmgr_handler", claim.server, pace=claim.pace)
     if claim.store is None:
-        return run(peer, count)
+        yield peer
+        return
     with servers(claim.store) as running, environment({ours.STORE: running[claim.store]}):
-        return run(peer, count)
+        yield peer
 
 
 @contextmanager

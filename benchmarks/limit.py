@@ -3,13 +3,16 @@
 The store path takes messages from ``<endpoint>.Timeouts`` into PostgreSQL; the dispatch path takes
 due timeouts through both satellites to their destination, confirmed, with tombstones and history.
 Each run has empty tables and a fresh process, and is measured from its first batch to its last.
+A drain is a dispatch beside a consumer of the destination, measured at that consumer.
 """
 
+from collections.abc import Callable
 from functools import partial
 
 from harness import bare, pending
+from harness.destination import Destination
 from harness.figures import Sample, interleave
-from harness.messages import DAY, delayed, fill, micros
+from harness.messages import DAY, SECOND, delayed, fill, micros
 from harness.report import Report, options, parsed
 from harness.runs import dispatched, load_due
 from harness.servers import servers
@@ -21,7 +24,7 @@ LARGE = 500
 
 def main() -> None:
     parser = options(__doc__)
-    parser.add_argument("--only", choices=["store", "dispatch"], help="one path")
+    parser.add_argument("--only", choices=["store", "dispatch", "drain"], help="one path")
     parser.add_argument("--skip-portable", action="store_true", help="PostgreSQL's own path only")
     given = parsed(parser, count=20_000, quick=4_000)
     with servers("postgres", "rabbitmq") as running:
@@ -30,7 +33,7 @@ def main() -> None:
         make = partial(installed, running["rabbitmq"], running["postgres"], profile=given.profile)
 
         batches = {usual("store_batch")} if given.quick else {usual("store_batch"), LARGE}
-        for batch in sorted(batches) if given.only != "dispatch" else ():
+        for batch in sorted(batches) if given.only in (None, "store") else ():
             with make(store_batch=batch) as ours, make(store_batch=batch, portable=True) as plain:
                 cases = {
                     f"store, batch {batch}: bare": partial(bare_store, ours, given.count, batch),
@@ -47,7 +50,7 @@ def main() -> None:
                 report.faster(f"portable store path ÷ bare, batch {batch}", stored[1], limit, 0.65)
 
         chunks = {usual("chunk"): 0.75} if given.quick else {usual("chunk"): 0.75, LARGE: 0.85}
-        for chunk, bar in chunks.items() if given.only != "store" else ():
+        for chunk, bar in chunks.items() if given.only in (None, "dispatch") else ():
             with make(chunk=chunk) as ours:
                 samples = interleave(
                     {
@@ -61,7 +64,33 @@ def main() -> None:
             report.runs(samples)
             limit, sent = samples.values()
             report.faster(f"dispatch path ÷ bare, chunk {chunk}", sent, limit, bar)
+
+        if given.only in (None, "drain"):
+            chunk = usual("chunk")
+            with make() as ours:
+                samples = interleave(
+                    {
+                        f"drain, chunk {chunk}: bare": partial(
+                            consumed, ours, given.count, partial(bare_dispatch, chunk=chunk)
+                        ),
+                        f"drain, chunk {chunk}: ours": partial(
+                            consumed, ours, given.count, dispatched
+                        ),
+                    },
+                    given.rounds,
+                )
+            report.runs(samples)
+            limit, sent = samples.values()
+            report.faster(f"drain to a consumer ÷ bare, chunk {chunk}", sent, limit, 0.85)
     report.give(given)
+
+
+def consumed(spec: Spec, count: int, drain: Callable[[Spec, int], Sample]) -> Sample:
+    """Measure *drain* by the messages that reach a consumer, from the first to the last."""
+    with Destination(spec.transport, spec.destination, count) as destination:
+        cpu = drain(spec, count).cpu
+        stamps = destination.arrivals().stamps
+    return Sample(count, (max(stamps) - min(stamps)) / SECOND, cpu)
 
 
 def store(spec: Spec, count: int) -> Sample:

@@ -16,11 +16,16 @@ TALLY = "BENCH_TALLY"
 
 def note(text: str, headers: dict[str, str]) -> None:
     """Note that a job ran, and when; this is the job itself. Many processes may run it."""
-    os.write(_tally(), struct.pack("d", time.time()))
+    record(time.time())
+
+
+def record(value: float) -> None:
+    """Append *value* to the tally."""
+    os.write(_tally(), struct.pack("d", value))
 
 
 def noted(tally: Path) -> list[float]:
-    """Return when jobs ran."""
+    """Return when jobs ran, or what they recorded."""
     return [at for (at,) in struct.iter_unpack("d", tally.read_bytes())]
 
 

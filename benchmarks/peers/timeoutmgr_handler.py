@@ -1,20 +1,25 @@
 """The product itself: a handler of the endpoint that stored the message executes the job.
 
-``BENCH_STORE`` names the database of the timeouts if it is not that of the queues.
+``BENCH_STORE`` names the database of the timeouts if it is not that of the queues. With
+``BENCH_SPACING`` each job is due so many seconds after its predecessor, and records its lateness.
 """
 
 import os
 import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
+from peers import job
 from timeoutmgr import Endpoint, EndpointConfiguration, HandlerContext, SendOptions, ToSend
 from timeoutmgr.endpoint.configuration import persistence_from_url
 from timeoutmgr.satellites import TimeoutManager
 
-from peers import job
-
 STORE = "BENCH_STORE"
 MODE = "BENCH_MODE"
 THREADS = "BENCH_THREADS"
+SPACING = "BENCH_SPACING"
 _NAME = "bench"
 
 
@@ -31,19 +36,29 @@ def configuration(given: job.Given) -> EndpointConfiguration:
 
 
 def accept(given: job.Given) -> None:
-    body = {"text": job.TEXT, "headers": job.HEADERS}
-    options = SendOptions(deliver_at=given.at)
     endpoint = Endpoint(configuration(given))  # not started: it sends, and the worker stores
-    endpoint.send_many(ToSend(_NAME, "note", body, options) for _ in range(given.count))
+    endpoint.send_many(_messages(given))
     endpoint.close()
+
+
+def _messages(given: job.Given) -> Iterator[ToSend]:
+    spacing = float(os.environ.get(SPACING, 0))
+    body: dict[str, object] = {"text": job.TEXT, "headers": job.HEADERS}
+    for number in range(given.count):
+        each = replace(given, due=given.due + number * spacing)
+        more = {"due": each.due} if spacing else {}
+        yield ToSend(_NAME, "note", {**body, **more}, SendOptions(deliver_at=each.at))
 
 
 def work(given: job.Given) -> None:
     config = configuration(given)
 
     @config.handler("note")
-    def note(body: dict[str, object], _context: HandlerContext) -> None:
-        job.note(**body)
+    def note(body: dict[str, Any], _context: HandlerContext) -> None:
+        if "due" in body:
+            job.record(time.time() - body["due"])
+        else:
+            job.note(**body)
 
     with Endpoint(config):
         threading.Event().wait()
