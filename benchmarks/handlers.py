@@ -2,7 +2,8 @@
 
 Each case executes one function that notes the time, in one worker process. The rate is of jobs due
 at one instant, and counts from that instant until the function has run for the last job. Lateness
-is of 1,000 jobs over 20 seconds, from each due time until the function runs.
+is of 1,000 jobs over 20 seconds, from each due time until the function runs. Jobs that wait for a
+tenth of a second run beside each other, as many as there are threads.
 """
 
 import os
@@ -16,7 +17,7 @@ from importlib import metadata
 from statistics import median
 
 from beside_peers import PACKAGES, PEERS, SETTLE, Peer, executed, run
-from harness.figures import Sample, interleave
+from harness.figures import Sample, apart, interleave
 from harness.report import Report, options, parsed
 from harness.servers import servers
 from peers import timeoutmgr_handler as ours
@@ -47,13 +48,16 @@ CLAIMS = {
 }
 
 
+WAIT, THREADS = 0.1, 32
+
+
 def main() -> None:
     parser = options(__doc__)
     parser.add_argument("--only", choices=[*CLAIMS], action="append", help="these; repeatable")
     parser.add_argument("--alone", action="store_true", help="without the peers, for a look")
     parser.add_argument("--threads", type=int, help="threads of handlers (the default of users)")
     parser.add_argument("--mode", help="transaction mode (the default of users)")
-    parser.add_argument("--question", choices=["rate", "lateness"], help="one question")
+    parser.add_argument("--question", choices=[*QUESTIONS], help="one question")
     given = parsed(parser, count=20_000, quick=1_000)
     claims = {name: CLAIMS[name] for name in given.only or CLAIMS}
     versions = {} if given.alone else {name: metadata.version(name) for name in PACKAGES}
@@ -61,10 +65,8 @@ def main() -> None:
     report = Report("Until the own function has run", settings)
     with environment({ours.THREADS: given.threads, ours.MODE: given.mode}):
         for name, claim in claims.items():
-            if given.question != "lateness":
-                measure_rate(name, claim, given, report)
-            if given.question != "rate":
-                measure_lateness(name, claim, given, report)
+            for question in [given.question] if given.question else QUESTIONS:
+                QUESTIONS[question](name, claim, given, report)
     report.give(given)
 
 
@@ -93,6 +95,16 @@ def measure_lateness(name: str, claim: Claim, given: Namespace, report: Report) 
         unit=" ms",
         beside=beside,
     )
+
+
+def measure_waiting(name: str, claim: Claim, given: Namespace, report: Report) -> None:
+    settings = {ours.WAIT: WAIT, ours.THREADS: THREADS, ours.MODE: "receive_only"}
+    allowed = THREADS / WAIT
+    with environment(settings):
+        runs = [handled(claim, 320 if given.quick else 3_200) for _ in range(given.rounds)]
+    share = [each.rate / allowed for each in runs]
+    beside = f"of {allowed:,.0f}/s; spread {apart(share):.0%}"
+    report.bar(f"{THREADS} threads that wait, {name}", median(share), 0.8, beside=beside)
 
 
 def lateness(claim: Claim, count: int) -> list[float]:
@@ -129,6 +141,9 @@ def environment(given: Mapping[str, object]) -> Iterator[None]:
     finally:
         os.environ.clear()
         os.environ.update(before)
+
+
+QUESTIONS = {"rate": measure_rate, "lateness": measure_lateness, "waiting": measure_waiting}
 
 
 if __name__ == "__main__":

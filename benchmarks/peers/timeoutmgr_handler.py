@@ -1,7 +1,8 @@
 """The product itself: a handler of the endpoint that stored the message executes the job.
 
 ``BENCH_STORE`` names the database of the timeouts if it is not that of the queues. With
-``BENCH_SPACING`` each job is due so many seconds after its predecessor, and records its lateness.
+``BENCH_SPACING`` each job is due so many seconds after its predecessor, and records its lateness;
+with ``BENCH_WAIT`` it waits so many seconds before it is done.
 """
 
 import os
@@ -20,6 +21,7 @@ STORE = "BENCH_STORE"
 MODE = "BENCH_MODE"
 THREADS = "BENCH_THREADS"
 SPACING = "BENCH_SPACING"
+WAIT = "BENCH_WAIT"
 _NAME = "bench"
 
 
@@ -52,9 +54,12 @@ def _messages(given: job.Given) -> Iterator[ToSend]:
 
 def work(given: job.Given) -> None:
     config = configuration(given)
+    wait = float(os.environ.get(WAIT, 0))
 
     @config.handler("note")
     def note(body: dict[str, Any], _context: HandlerContext) -> None:
+        if wait:
+            time.sleep(wait)
         if "due" in body:
             job.record(time.time() - body["due"])
         else:
