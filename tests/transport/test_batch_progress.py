@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.makers import a_message, a_received
-from timeoutmgr.errors import StorageUnavailable
+from timeoutmgr.errors import StorageConflict, StorageUnavailable
 from timeoutmgr.message.message import Received
 from timeoutmgr.transport.batch_progress import (
     BATCH_SECONDS,
@@ -157,6 +157,20 @@ def test_messages_that_could_not_be_given_back_stay_in_their_order() -> None:
 
     assert progress.give_back(fail) == 0
     assert ids(progress.waiting) == ["1", "2"]
+
+
+def test_messages_are_given_back_later_if_the_database_has_another_writer() -> None:
+    hands, given_back = Hands(), list[Received]()
+    progress = BatchProgress(a_batch(3), hands)
+    next(iter(progress))
+    hands.now = LONG_HANDLING
+
+    def refuse(_batch: Sequence[Received]) -> int:
+        raise StorageConflict("another writer")
+
+    assert progress.give_back(refuse) == 0
+    assert progress.give_back(keeping(given_back)) == 2
+    assert ids(given_back) == ["1", "2"]
 
 
 def test_nothing_is_given_back_after_the_end_of_the_batch() -> None:

@@ -132,7 +132,7 @@ class ResizesPrefetch(Protocol):
 
 @runtime_checkable
 class StandsBack(Protocol):
-    """A receiver to which a broker sends ahead, and which can let others have these messages."""
+    """A receiver that lets other consumers have its messages while a handler takes long."""
 
     def stand_back(
         self, received: Sequence[Received], may_return: Callable[[Received], bool]
@@ -140,7 +140,9 @@ class StandsBack(Protocol):
         """Release *received* and messages that were sent ahead; return how many.
 
         Until the next ``receive`` no more come. A message of those ahead is kept if *may_return*
-        is false for it. Called while a handler takes long, from another thread.
+        is false for it. Called while a handler takes long, from another thread, for which the end
+        of the batch waits: it must not wait for the handler's transaction. Raises StorageConflict
+        if it would; then *received* is kept.
         """
         ...
 

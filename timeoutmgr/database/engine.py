@@ -22,7 +22,12 @@ from timeoutmgr.database.deadlines import bound_answers
 from timeoutmgr.database.dialects import MARIADB, Dialect, dialect_of, refuse_lookalikes
 from timeoutmgr.database.failures import Failure, classify, conflict, unavailable
 from timeoutmgr.database.places import make_private, refuse_network_file_system
-from timeoutmgr.errors import CombinationRefused, ConfigurationError, StorageUnavailable
+from timeoutmgr.errors import (
+    CombinationRefused,
+    ConfigurationError,
+    StorageConflict,
+    StorageUnavailable,
+)
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.redaction import on_one_line, redact
 
@@ -144,9 +149,9 @@ class Database:
         """
         with (
             self._translated(),
-            self._exclusive_write(),
+            self._exclusive_write(self.settings.write_wait),
             self._writer.connect() as connection,
-            self._begun(connection),
+            self._begun(connection, self.settings.write_wait),
         ):
             yield connection
 
@@ -156,23 +161,27 @@ class Database:
         with self._translated(), self.engine.connect() as connection, connection.begin():
             yield connection
 
-    def run(self, work: Callable[[Connection], Result]) -> Result:
+    def run(self, work: Callable[[Connection], Result], *, patient: bool = True) -> Result:
         """Run *work* in a write transaction and return its result; try again after a conflict.
 
-        *work* must be repeatable: its effects are the transaction's alone.
+        *work* must be repeatable: its effects are the transaction's alone. If not *patient*, raise
+        StorageConflict at once while SQLite has another writer, who may wait for this very thread.
         """
+        wait = self.settings.write_wait if patient else 0.0
         for attempt in range(1, _CONFLICT_TRIES + 1):
             try:
                 with (
-                    self._exclusive_write(),
+                    self._exclusive_write(wait),
                     self._writer.connect() as connection,
-                    self._begun(connection),
+                    self._begun(connection, wait),
                 ):
                     return work(connection)
             except exc.SQLAlchemyError as error:
                 failure = classify(error)
                 if failure is Failure.STATEMENT:
                     raise
+                if failure is Failure.CONFLICT and not patient:
+                    raise conflict(error, self.describe()) from error
                 if failure is Failure.AWAY or attempt == _CONFLICT_TRIES:
                     raise unavailable(error, self.describe()) from error
                 logger.debug(
@@ -252,13 +261,15 @@ class Database:
                     raise unavailable(error, self.describe()) from error
 
     @contextmanager
-    def _exclusive_write(self) -> Iterator[None]:
+    def _exclusive_write(self, wait: float) -> Iterator[None]:
         if self._write_lock is None:
             yield
             return
-        if not self._write_lock.acquire(timeout=self.settings.write_wait):
+        if not self._write_lock.acquire(timeout=wait):
+            if not wait:
+                raise StorageConflict(f"{self.describe()} has another writer")
             raise StorageUnavailable(
-                f"{self.describe()} had no turn to write for {self.settings.write_wait:g} s; "
+                f"{self.describe()} had no turn to write for {wait:g} s; "
                 "a transaction of this process is held open that long (does a handler send "
                 "through the endpoint instead of its context?)"
             )
@@ -268,12 +279,12 @@ class Database:
             self._write_lock.release()
 
     @contextmanager
-    def _begun(self, connection: Connection) -> Iterator[None]:
+    def _begun(self, connection: Connection, wait: float) -> Iterator[None]:
         if not self.is_sqlite:
             with connection.begin():
                 yield
             return
-        deadline = time.monotonic() + self.settings.write_wait
+        deadline = time.monotonic() + wait
         while True:
             # Writers of other processes: short waits with jitter, since SQLite's own back-off
             # grows to 100 ms and would be seen as lateness.

@@ -12,7 +12,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
-from timeoutmgr.errors import LeaseLost, StorageUnavailable, TransportUnavailable
+from timeoutmgr.errors import LeaseLost, StorageConflict, StorageUnavailable, TransportUnavailable
 from timeoutmgr.message.message import Received
 from timeoutmgr.message.redaction import on_one_line
 
@@ -109,7 +109,8 @@ class BatchProgress:
     def give_back(self, release: Callable[[Sequence[Received]], int]) -> int:
         """Call *release* with the messages behind a slow one, once for each; return its answer.
 
-        A failure of the server leaves the messages with the batch.
+        A failure of the server leaves the messages with the batch. After a StorageConflict the next
+        call tries again.
         """
         with self._giving:
             given = self._behind_a_long_handling()
@@ -120,6 +121,9 @@ class BatchProgress:
             except (StorageUnavailable, TransportUnavailable, LeaseLost) as error:
                 with self._lock:
                     self._waiting.extendleft(reversed(given))
+                    self._is_relieved = not isinstance(error, StorageConflict)
+                if not self._is_relieved:
+                    return 0
                 logger.warning(
                     "pump could not give back %d messages behind a slow handler: %s",
                     len(given),

@@ -6,6 +6,7 @@ messages that were acknowledged, each once, and the error queue has the others.
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, suppress
@@ -23,6 +24,7 @@ from timeoutmgr.errors import Unroutable
 from timeoutmgr.message.message import Outgoing
 from timeoutmgr.resilience.recovery import RecoverabilitySettings
 from timeoutmgr.telemetry import Counters
+from timeoutmgr.transport.batch_progress import LONG_HANDLING
 from timeoutmgr.transport.pump import Consumption, Pump, PumpSurroundings
 from timeoutmgr.transport.sql import SqlTransport
 
@@ -86,13 +88,14 @@ class Stand:
         self.session = transport.session()
         self.receiver = self.session.receiver("q", prefetch=2 * COUNT)
         self.calls: Counter[str] = Counter()
+        self.monotonic = 0.0
         clock, self.telemetry = FakeClock(), Counters()
 
         def handle(_body: object, context: HandlerContext) -> None:
             self.calls[context.message_id] += 1
             doings.get(context.message_id, Ledger.note)(ledger, context)
 
-        self._pump = Pump(
+        self.pump = Pump(
             Consumption(
                 name="Handlers",
                 queue="q",
@@ -116,14 +119,14 @@ class Stand:
                 clock=clock,
                 telemetry=self.telemetry,
                 broker=a_breaker(clock),
-                monotonic=lambda: 0.0,
+                monotonic=lambda: self.monotonic,
             ),
         )
 
     def handle(self, count: int = COUNT) -> None:
         """Send *count* messages, named by their number, and handle them as one batch."""
         self.session.send([Outgoing("q", a_message(str(number))) for number in range(count)])
-        self._pump.pump_once(self.session, self.receiver, 0)
+        self.pump.pump_once(self.session, self.receiver, 0)
 
     def left(self) -> tuple[int, list[str]]:
         """Return how many messages wait, and the ids in the error queue."""
@@ -264,6 +267,30 @@ def test_a_batch_is_one_transaction(transport: SqlTransport, ledger: Ledger) -> 
         assert seen == [0], "the effects of the neighbours are committed with the last message"
         assert len(ledger.ids()) == COUNT
         assert stand.telemetry.snapshot()["handled"] == COUNT
+
+
+def test_a_slow_handler_that_writes_keeps_no_thread_waiting_for_its_commit(
+    transport: SqlTransport, ledger: Ledger
+) -> None:
+    """SQLite has one writer: a release that waited for it would be waited for by its batch."""
+
+    def be_slow(ledger: Ledger, context: HandlerContext) -> None:
+        ledger.note(context)
+        stand.monotonic += LONG_HANDLING
+        relief = threading.Thread(target=stand.pump.give_back, daemon=True)
+        relief.start()
+        relief.join(10)
+        assert not relief.is_alive()
+
+    stand = Stand(transport, ledger, {"3": be_slow})
+    with closing(stand.receiver):
+        stand.handle()
+        for _ in range(COUNT):  # the messages that were given back, in small batches
+            stand.handle(0)
+
+        assert stand.left() == (0, [])
+        assert ledger.ids() == [str(number) for number in range(COUNT)]
+        assert set(stand.calls.values()) == {1}
 
 
 @pytest.mark.parametrize("url", ["sqlite", "postgres"], indirect=True)

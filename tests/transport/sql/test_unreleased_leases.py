@@ -225,7 +225,7 @@ class StandIn(Leases):
             raise StorageUnavailable("away")
         return self.ours & set(tags)
 
-    def release(self, queue: str, tags: Any) -> None:
+    def release(self, queue: str, tags: Any, *, patient: bool = True) -> None:
         self.released.append((queue, set(tags)))
 
 

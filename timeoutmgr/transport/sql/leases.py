@@ -211,14 +211,17 @@ class Leases:
                 found.update((row.sequence, row.delivery_count) for row in rows)
         return found.intersection(tags)
 
-    def release(self, queue: str, tags: Collection[LeaseTag]) -> None:
-        """Give the rows of *tags* back; leases that are not ours any more are left alone."""
+    def release(self, queue: str, tags: Collection[LeaseTag], *, patient: bool = True) -> None:
+        """Give the rows of *tags* back; leases that are not ours any more are left alone.
+
+        If not *patient*, raise StorageConflict at once while SQLite has another writer.
+        """
 
         def give_back(connection: Connection) -> None:
             if self._on_each(self._statements.release, tags, connection) and self._channel:
                 notify(connection, self._channel, [queue])
 
-        self._database.run(give_back)
+        self._database.run(give_back, patient=patient)
 
     def free_dead_owners(self, queue: str) -> bool:
         """Free dead owners' leases of *queue*; return whether it holds any row at all."""

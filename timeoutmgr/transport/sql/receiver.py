@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from sqlalchemy import Connection
@@ -11,7 +11,7 @@ from timeoutmgr.contracts import Transaction
 from timeoutmgr.crashpoints import reach
 from timeoutmgr.database import Database, as_connection
 from timeoutmgr.database.commits import after_commit
-from timeoutmgr.errors import LeaseLost
+from timeoutmgr.errors import LeaseLost, StorageConflict
 from timeoutmgr.message.message import Received
 from timeoutmgr.transport.byte_budget import ByteBudget, Held
 from timeoutmgr.transport.sql.leases import LARGEST_LEASE, LeaseRenewer, Leases
@@ -125,8 +125,28 @@ class SqlReceiver:
             return
         with as_transport(self._database):
             self._leases.release(self.queue, tags)
-        self._forget(tags)
-        self._wakeup.notify()
+        self._forget_released(tags)
+
+    def stand_back(
+        self, received: Sequence[Received], _may_return: Callable[[Received], bool]
+    ) -> int:
+        """Release *received*; nothing is sent ahead. Raises StorageConflict as the contract says.
+
+        On SQLite the slow handler may be the writer, and its batch ends after this call.
+        """
+        tags = _tags(received)
+        if not tags:
+            return 0
+        is_busy = False
+        with as_transport(self._database):
+            try:
+                self._leases.release(self.queue, tags, patient=False)
+            except StorageConflict:
+                is_busy = True
+        if is_busy:
+            raise StorageConflict(f"{self._database.describe()} has another writer")
+        self._forget_released(tags)
+        return len(tags)
 
     def resize(self, prefetch: int) -> None:
         """Have at most *prefetch* unacknowledged messages from now on."""
@@ -216,6 +236,10 @@ class SqlReceiver:
             if not self._prefetch:
                 return LARGEST_LEASE
             return self._prefetch - len(self._held) + len(self._settling)
+
+    def _forget_released(self, tags: list[LeaseTag]) -> None:
+        self._forget(tags)
+        self._wakeup.notify()
 
     def _forget(self, tags: list[LeaseTag]) -> None:
         with self._lock:
