@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from tests.support.clock import FakeClock
 from tests.support.makers import Pauses, a_breaker, a_message
@@ -39,6 +39,7 @@ class Mill:
         retry_later: Callable[[Message], Outgoing] | None = None,
         storage: bool = True,
         wait: float = 120.0,
+        split: Callable[[Sequence[Received]], Iterable[Sequence[Received]]] = lambda batch: [batch],
     ) -> None:
         self.clock = FakeClock()
         self.telemetry = Counters()
@@ -60,6 +61,7 @@ class Mill:
                 queue="sales",
                 step=self.step,
                 batch=batch,
+                split=split,
                 policy=policy,
                 storage=Outage(breaker=self.storage, probe=self.probe) if storage else None,
                 retry_later=retry_later,

@@ -101,6 +101,19 @@ def test_messages_behind_a_slow_one_are_given_back_and_never_begun() -> None:
     assert progress.waiting == []
 
 
+def test_messages_of_later_batches_are_given_back_too() -> None:
+    hands, given_back = Hands(), list[Received]()
+    first, second, third = a_batch(3)
+    progress = BatchProgress([first], hands, [second, third])
+    next(iter(progress))
+    assert ids(progress.waiting) == ["1", "2"]
+    hands.now = LONG_HANDLING
+
+    assert progress.give_back(keeping(given_back)) == 2
+    assert ids(given_back) == ["1", "2"]
+    assert progress.waiting == []
+
+
 def test_nothing_is_given_back_behind_a_quick_one() -> None:
     hands = Hands()
     progress = BatchProgress(a_batch(2), hands)

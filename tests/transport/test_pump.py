@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.support.makers import a_message
-from tests.transport.pumping import BROKER_AWAY, NONE, SAFE, SCOPE, Mill
+from tests.transport.pumping import BROKER_AWAY, NONE, RECEIVE, SAFE, SCOPE, Mill
 from timeoutmgr.contracts import TransactionMode
 from timeoutmgr.errors import MessageRejected
 
@@ -115,3 +115,16 @@ def test_interrupt_reaches_the_receiver_that_waits() -> None:
 
 def test_interrupt_before_the_first_run_is_fine() -> None:
     Mill().pump.interrupt()
+
+
+@pytest.mark.parametrize(("mode", "handled"), [(NONE, 3), (RECEIVE, 1), (SCOPE, 1)])
+def test_a_stopped_pump_begins_no_further_part_unless_its_messages_are_acknowledged(
+    mode: TransactionMode, handled: int
+) -> None:
+    mill = Mill(mode, batch=3, split=lambda batch: [[received] for received in batch])
+    mill.put("a", "b", "c")
+    mill.before_step = lambda _batch, _work: mill.stop.set()
+
+    mill.pump_once()
+
+    assert mill.batches == [["a"], ["b"], ["c"]][:handled]

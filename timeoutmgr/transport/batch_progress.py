@@ -69,17 +69,22 @@ class BatchPace:
 class BatchProgress:
     """Iteration over *batch* by one thread; ``give_back`` is for another thread.
 
-    Until ``close``, the receiver of the batch may be in use by that other thread.
+    The messages *behind* were received too, and belong into later batches. Until ``close``, the
+    receiver of the batch may be in use by that other thread.
     """
 
     def __init__(
-        self, batch: Sequence[Received], monotonic: Callable[[], float] = time.monotonic
+        self,
+        batch: Sequence[Received],
+        monotonic: Callable[[], float] = time.monotonic,
+        behind: Sequence[Received] = (),
     ) -> None:
         self._monotonic = monotonic
         self._lock = threading.Lock()
         self._giving = threading.Lock()
         self.batch: Final = batch
         self._waiting: deque[Received] = deque()
+        self._behind: Sequence[Received] = behind
         self._begun: list[Received] | None = None
         self._handling_began = 0.0
         self._is_relieved = False
@@ -104,7 +109,7 @@ class BatchProgress:
     def waiting(self) -> Sequence[Received]:
         """The messages that were not begun, and not given back."""
         with self._lock:
-            return list(self._waiting)
+            return [*self._waiting, *self._behind]
 
     def give_back(self, release: Callable[[Sequence[Received]], int]) -> int:
         """Call *release* with the messages behind a slow one, once for each; return its answer.
@@ -120,7 +125,7 @@ class BatchProgress:
                 return release(given)
             except (StorageUnavailable, TransportUnavailable, LeaseLost) as error:
                 with self._lock:
-                    self._waiting.extendleft(reversed(given))
+                    self._behind = [*given, *self._behind]
                     self._is_relieved = not isinstance(error, StorageConflict)
                 if not self._is_relieved:
                     return 0
@@ -154,6 +159,7 @@ class BatchProgress:
             if self._monotonic() - self._handling_began < LONG_HANDLING:
                 return None
             self._is_relieved = True
-            given = [one for one in self._waiting if may_return(one)]
-            self._waiting = deque(one for one in self._waiting if not may_return(one))
-            return given
+            behind = [*self._waiting, *self._behind]
+            self._waiting.clear()
+            self._behind = [one for one in behind if not may_return(one)]
+            return [one for one in behind if may_return(one)]

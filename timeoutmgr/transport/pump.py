@@ -172,9 +172,7 @@ class Pump:
             reach("pump.received")
         if batch and self._around.mode is TransactionMode.NONE:
             receiver.ack(batch)
-        for sub_batch in in_sub_batches(sound, BATCH_BYTES):
-            for part in self._what.split(sub_batch):
-                self._handle_in_order(part, session, receiver)
+        self._handle_in_order(sound, session, receiver)
         for received in batch:
             if received.defect is not None:
                 self._move_to_error(received, MessageRejected(received.defect), session, receiver)
@@ -261,13 +259,15 @@ class Pump:
                 return
 
     def _handle_in_order(
-        self, batch: Sequence[Received], session: TransportSession, receiver: Receiver
+        self, received: Sequence[Received], session: TransportSession, receiver: Receiver
     ) -> None:
-        """Handle *batch*; messages that were not begun are the next batch."""
-        waiting = batch
+        """Handle *received* in batches; messages that were not begun are in the next batch."""
+        waiting = received
         while waiting:
             began = self._around.monotonic()
-            progress = BatchProgress(waiting, self._around.monotonic)
+            batch = self._first_batch(waiting)
+            behind = waiting[len(batch) :]
+            progress = BatchProgress(batch, self._around.monotonic, behind)
             self._progress = (progress, receiver)
             try:
                 self._handle(progress, session, receiver)
@@ -276,8 +276,13 @@ class Pump:
                 progress.close()
             waiting = progress.waiting
             self._pace.note(len(progress.begun), self._around.monotonic() - began)
-            if self._around.stop.is_set():
-                return  # messages without a turn go back with the end of the receiver
+            if self._around.stop.is_set() and self._around.mode is not TransactionMode.NONE:
+                return  # the receiver gives the other messages back when it closes
+
+    def _first_batch(self, waiting: Sequence[Received]) -> Sequence[Received]:
+        """Return the first messages of *waiting* that are settled together, at least one."""
+        sub_batch = next(in_sub_batches(waiting, BATCH_BYTES))
+        return next(iter(self._what.split(sub_batch)))
 
     def _handle(
         self, progress: BatchProgress, session: TransportSession, receiver: Receiver
