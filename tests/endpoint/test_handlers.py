@@ -398,3 +398,16 @@ def test_messages_that_are_handled_alone_split_a_batch_in_its_order() -> None:
     parts = [[received.message.id for received in part] for part in step.split(batch)]
 
     assert parts == [["A", "A"], ["B"], ["A", "A"], ["B"]]
+
+
+def test_a_message_that_was_delivered_before_is_settled_alone() -> None:
+    """It may have killed its process, and its neighbours' commit with it."""
+    step = Harness(A=[lambda _body, _context: None]).step
+    batch = [
+        replace(a_received(a_message(str(number), enclosed_message_types="A")), delivery_count=n)
+        for number, n in enumerate([0, 0, 1, 2, 0])
+    ]
+
+    parts = [[received.message.id for received in part] for part in step.split(batch)]
+
+    assert parts == [["0", "1"], ["2"], ["3"], ["4"]]

@@ -274,10 +274,14 @@ class HandlerStep:
     """Message types of which each message has a transaction to itself."""
 
     def split(self, batch: Sequence[Received]) -> Iterator[Sequence[Received]]:
-        """Yield *batch* in its order, in parts that are settled together."""
+        """Yield *batch* in its order, in parts that are settled together.
+
+        A message that was delivered before is a part: a message that kills the process, each time
+        it is handled, would otherwise keep the same neighbours from their commit each time.
+        """
         together: list[Received] = []
         for received in batch:
-            if self._type(received.message) not in self.alone:
+            if not received.delivery_count and self._type(received.message) not in self.alone:
                 together.append(received)
                 continue
             if together:
