@@ -132,7 +132,7 @@ MUTANTS = (
         promise="A message that fails costs its neighbours nothing.",
         file=_PUMP,
         before="self._handle(BatchProgress([received]), session, receiver)",
-        after="self._recover(received, ValueError(), session, receiver)",
+        after="self._move_to_error(received, ValueError(), session, receiver)",
         tests=(
             "tests/transport/test_pump_failures.py::"
             "test_the_neighbours_of_a_rejected_message_are_not_rejected_with_it",
