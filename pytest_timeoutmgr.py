@@ -1,14 +1,22 @@
-"""The pytest plugin's door: options and a marker, without an import of the package.
+"""The pytest plugin's door: options, markers and fixtures, without an import of the package.
 
 pytest loads this module in each of its runs, wherever the package is installed. The rest of the
-plugin, ``timeoutmgr.testing.conformance.plugin``, is imported where a suite is in use.
+plugin, ``timeoutmgr.testing.conformance.plugin``, is imported where a suite is in use, and the
+testing kit where a test uses the fixture ``timeouts``.
 """
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 import pytest
+
+if TYPE_CHECKING:
+    from timeoutmgr import EndpointConfiguration
+    from timeoutmgr.testing import TimeoutKit
+    from timeoutmgr.testing.kit.database import KitStorage
 
 _SUITES = "timeoutmgr.testing.conformance"
 _PARTS = ("persistence", "delayed-store", "transport")
@@ -35,9 +43,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Register the marker, and find the parts that the options name."""
+    """Register the markers, and find the parts that the options name."""
     config.addinivalue_line(
         "markers", "timeoutmgr_needs(**facts): run only if the suite's class has these facts"
+    )
+    config.addinivalue_line(
+        "markers",
+        "timeoutmgr(**options): options of the TimeoutKit that the fixture timeouts gives",
     )
     options = {part: config.getoption(f"--timeoutmgr-{part}", None) for part in _PARTS}
     named = {part: name for part, name in options.items() if name}
@@ -54,3 +66,39 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     from timeoutmgr.testing.conformance.plugin import deselect
 
     deselect(config, items)
+
+
+@pytest.fixture
+def timeouts(
+    request: pytest.FixtureRequest,
+    timeoutmgr_config: EndpointConfiguration,
+    timeoutmgr_database: KitStorage,
+) -> Iterator[TimeoutKit]:
+    """Return a testing kit of ``timeoutmgr_config``: its messages and its clock.
+
+    The marker ``timeoutmgr`` gives its options: ``@pytest.mark.timeoutmgr(raises=False)``.
+    """
+    from timeoutmgr.testing import TimeoutKit
+
+    marker = request.node.get_closest_marker("timeoutmgr")
+    options = {} if marker is None else marker.kwargs
+    with TimeoutKit(timeoutmgr_config, **{"database": timeoutmgr_database, **options}) as kit:
+        yield kit
+
+
+@pytest.fixture
+def timeoutmgr_config() -> EndpointConfiguration:
+    """Return the configuration of the endpoint under test: a project defines this fixture."""
+    raise pytest.UsageError(
+        "the fixture timeouts needs your configuration: define a fixture timeoutmgr_config in "
+        "conftest.py, which returns the EndpointConfiguration of your program"
+    )
+
+
+@pytest.fixture
+def timeoutmgr_database() -> KitStorage:
+    """Return the database of ``context.session``: an engine, a connection, or metadata.
+
+    A project may define this fixture. None stands for a SQLite in memory, without tables.
+    """
+    return None

@@ -40,6 +40,7 @@ BUILT_IN: Final = MappingProxyType(
         (DELAYED_STORES, "mssql"): "timeoutmgr.persistence:SqlDelayedMessageStore",
         (PARTS, "delayed-delivery"): "timeoutmgr.satellites:DelayedDelivery",
         (PARTS, "unroutable"): "timeoutmgr.satellites:SettleUnroutable",
+        (PARTS, "poll"): "timeoutmgr.satellites.poller:PollTimeouts",
     }
 )
 """Group and name to ``module:attribute``. Kombu's own transports are not listed: kombu gets

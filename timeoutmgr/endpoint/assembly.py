@@ -109,7 +109,7 @@ def assemble(settings: EndpointSettings) -> AssembledEndpoint:
 
     Raises ConfigurationError for settings that cannot work or keep the promises.
     """
-    mode = _mode(settings)
+    mode = mode_of(settings)
     check_prerequisites(settings.features, settings)
     critical = CriticalErrors(settings.hooks, settings.critical_action)
     breakers = Breakers(critical, settings.clock)
@@ -187,7 +187,8 @@ def _missing_queues(session: TransportSession, queues: Sequence[str]) -> list[st
     return session.missing_queues(queues)
 
 
-def _mode(settings: EndpointSettings) -> TransactionMode:
+def mode_of(settings: EndpointSettings) -> TransactionMode:
+    """Return the transaction mode; raise CombinationRefused for parts that cannot keep it."""
     # Where delayed messages are stored; a persistence beside it takes no part then.
     store = settings.delayed_delivery or settings.persistence
     queue = settings.transport

@@ -1,0 +1,51 @@
+"""The clock of a testing kit: it stands still until it is moved."""
+
+from collections.abc import Callable
+from datetime import datetime
+
+from timeoutmgr.clock import Clock, SystemClock
+from timeoutmgr.message.instants import Micros, from_micros, to_micros
+
+Moved = Callable[[datetime], object]
+"""Is called with each new instant, to move a clock of the user's along."""
+
+
+class KitClock:
+    """A clock that stands still, at *start* or at the present instant of the host."""
+
+    def __init__(self, start: datetime | None = None, moved: Moved | None = None) -> None:
+        self._host: Clock = SystemClock()
+        self._began = self._host.now()
+        self._is_fixed = start is not None
+        self._instant: Micros = self._began if start is None else to_micros(start)
+        self._first = self._instant
+        self._moved = moved
+
+    def now(self) -> Micros:
+        """Return the instant at which the clock stands."""
+        return self._instant
+
+    def monotonic(self) -> float:
+        """Return the seconds by which the clock was moved."""
+        return (self._instant - self._first) / 1_000_000
+
+    @property
+    def instant(self) -> datetime:
+        """The instant as an aware datetime in UTC."""
+        return from_micros(self._instant)
+
+    def move_to(self, instant: Micros) -> None:
+        """Move the clock forward; an earlier instant leaves it where it stands."""
+        if instant > self._instant:
+            self._instant = instant
+            if self._moved is not None:
+                self._moved(self.instant)
+
+    def catch_up(self) -> None:
+        """Move the clock by the time that has passed for the host, unless the start was given.
+
+        A ``deliver_at`` that a program computes from the host's clock is a moment later than the
+        kit's own clock says: without this, an advance of 14 days ends just before it.
+        """
+        if not self._is_fixed:
+            self.move_to(self._first + self._host.now() - self._began)

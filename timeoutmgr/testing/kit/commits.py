@@ -1,0 +1,61 @@
+"""Messages that wait for the commit of a session of the user's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Connection, event
+
+from timeoutmgr.database.commits import after_commit
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session, SessionTransaction
+
+
+def on_commit(session: Session | Connection, action: Callable[[], None]) -> None:
+    """Call *action* once *session* has committed, and never if it rolls back.
+
+    A session counts by itself: many tests keep it inside a transaction that they roll back.
+    """
+    if isinstance(session, Connection):
+        after_commit(session, action)
+        return
+    waiting = session.info.get(_KEY)
+    if waiting is None:
+        waiting = session.info[_KEY] = _WaitingActions()
+        event.listen(session, "after_commit", waiting.committed)
+        event.listen(session, "after_soft_rollback", waiting.rolled_back)
+    session.connection()  # begins the transaction
+    waiting.actions.append((session.get_nested_transaction() or session.get_transaction(), action))
+
+
+_KEY = "timeoutmgr_kit"
+
+
+class _WaitingActions:
+    """The actions that wait on one session, each with the transaction that it belongs to."""
+
+    def __init__(self) -> None:
+        self.actions: list[tuple[SessionTransaction | None, Callable[[], None]]] = []
+
+    def committed(self, session: Session) -> None:
+        if session.in_nested_transaction():
+            return  # a savepoint is released; the transaction around it may still roll back
+        actions, self.actions = self.actions, []
+        for _owner, action in actions:
+            action()
+
+    def rolled_back(self, _session: Session, ended: SessionTransaction) -> None:
+        self.actions = [
+            (owner, action) for owner, action in self.actions if not _is_inside(owner, ended)
+        ]
+
+
+def _is_inside(owner: SessionTransaction | None, ended: SessionTransaction) -> bool:
+    walked: Any = owner
+    while walked is not None:
+        if walked is ended:
+            return True
+        walked = walked.parent
+    return False

@@ -1,0 +1,113 @@
+"""The endpoint of a testing kit: a program sends with it as with any other."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from timeoutmgr.endpoint.endpoint import Endpoint
+from timeoutmgr.endpoint.timeouts import Timeouts
+from timeoutmgr.errors import CombinationRefused, InvalidMessage, Unsupported
+from timeoutmgr.sender.composer import SendOptions, Sent
+from timeoutmgr.testing.kit.clock import KitClock
+from timeoutmgr.testing.kit.commits import on_commit
+from timeoutmgr.testing.kit.configuration import KitConfiguration
+from timeoutmgr.testing.kit.transport import KitTransport
+from timeoutmgr.testing.kit.worker import KitWorker
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+    from sqlalchemy.orm import Session
+
+
+class KitEndpoint(Endpoint):
+    """An endpoint whose messages rest in its kit until the kit handles them.
+
+    To start, stop, run or close it does nothing. With ``session=`` a message is sent with the
+    commit of any session; which database it is in, is not compared with the settings.
+    """
+
+    def __init__(self, config: KitConfiguration, transport: KitTransport, clock: KitClock) -> None:
+        super().__init__(config)
+        self._config = config
+        self._transport = transport
+        self._clock = clock
+        self.worker = KitWorker(self._parts, transport, clock)
+        self.sent_now: Callable[[], None] = lambda: None
+        """Is called after each message that waits for no commit."""
+
+    @property
+    def timeouts(self) -> Timeouts:
+        """The pending timeouts, as a test of this endpoint alone finds them."""
+        if self._config.stores_elsewhere and self._parts.features.store is not None:
+            raise Unsupported(
+                "listing, cancelling or rescheduling here",
+                "no timeout manager of this endpoint stores its delayed messages",
+                "In a test use scheduled and assert_scheduled of the kit",
+            )
+        self.worker.store()
+        return super().timeouts
+
+    def start(self) -> None:
+        """Do nothing: the kit handles messages in the thread of the test."""
+
+    def stop(self) -> None:
+        """Do nothing."""
+
+    def close(self) -> None:
+        """Do nothing: a test asks the kit after its program has ended."""
+
+    def run(self) -> None:
+        """Return at once."""
+
+    def wait(self, timeout: float | None = None) -> bool:
+        """Return at once; no thread runs."""
+        return True
+
+    def install(self, *, new_marker: bool = False) -> list[str]:
+        """Create nothing; return the endpoint's queues."""
+        return self._parts.queues
+
+    def _send(
+        self,
+        destination: str,
+        message_type: str,
+        body: object,
+        options: SendOptions,
+        session: "Session | Connection | None",
+    ) -> Sent:
+        if self._config.given.send_only and destination == self.name:
+            raise InvalidMessage(f"endpoint {self.name!r} is send-only: it has no queue of its own")
+        if options.deliver_at is not None:
+            self._clock.catch_up()
+        if session is not None:
+            return self._send_on_commit(destination, message_type, body, options, session)
+        sent = super()._send(destination, message_type, body, options, None)
+        self.worker.store()
+        self.sent_now()
+        return sent
+
+    def _send_on_commit(
+        self,
+        destination: str,
+        message_type: str,
+        body: object,
+        options: SendOptions,
+        session: "Session | Connection",
+    ) -> Sent:
+        composed = self._parts.composer.compose(
+            destination, message_type, body, options, stored=True
+        )
+        self._require_database(is_delayed=composed.due is not None)
+        on_commit(session, lambda: self._transport.put(composed.outgoing))
+        return composed.sent
+
+    def _require_database(self, *, is_delayed: bool) -> None:
+        """Raise CombinationRefused if the user's own parts have no database for ``session=``."""
+        given = self._config.given
+        stored = given.persistence.database if is_delayed and given.persistence else None
+        if given.transport.database is None and stored is None:
+            raise CombinationRefused(
+                "session=",
+                "neither the queues nor the timeouts of this endpoint live in a database",
+                "Use the session's database for the SQL queue or the persistence, or send without "
+                "session.",
+            )

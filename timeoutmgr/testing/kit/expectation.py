@@ -1,0 +1,62 @@
+"""The expectation that a timeout is scheduled, and the text of an assertion that failed. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from timeoutmgr.message.instants import to_micros
+from timeoutmgr.testing.kit.messages import ObservedMessage
+
+
+@dataclass(frozen=True, slots=True)
+class Expectation:
+    """Properties of a timeout; None stands for any value."""
+
+    type: str | None
+    saga: str | None
+    due: datetime | None
+    tolerance: timedelta
+
+    def matches(self, one: ObservedMessage) -> bool:
+        """Return whether *one* has the properties."""
+        return (
+            self.type in (None, one.type)
+            and self.saga in (None, one.saga_id)
+            and (self.due is None or self._is_near(one.due))
+        )
+
+    def missing(self, scheduled: Sequence[ObservedMessage]) -> str:
+        """Return the text for an expected timeout that is not in *scheduled*."""
+        return f"expected a timeout{self}, and none is scheduled; {listing(scheduled)}"
+
+    def unexpected(self, found: ObservedMessage, scheduled: Sequence[ObservedMessage]) -> str:
+        """Return the text for *found*, which was not to be in *scheduled*."""
+        return f"expected no timeout{self}, and {found} is scheduled; {listing(scheduled)}"
+
+    def _is_near(self, due: datetime | None) -> bool:
+        return due is not None and self.due is not None and abs(due - self.due) <= self.tolerance
+
+    def __str__(self) -> str:
+        """Return the properties, to follow the word timeout."""
+        kind = "" if self.type is None else f" of type {self.type!r}"
+        saga = "" if self.saga is None else f" of saga {self.saga!r}"
+        due = "" if self.due is None else f" due {self.due} (± {self.tolerance})"
+        return f"{kind}{saga}{due}"
+
+
+def listing(scheduled: Sequence[ObservedMessage]) -> str:
+    """Return all of *scheduled*, a line for each."""
+    if not scheduled:
+        return "nothing is scheduled"
+    return "\n".join(["scheduled are:", *(f"  {one}" for one in scheduled)])
+
+
+def instant_of(due: datetime | timedelta, now: datetime) -> datetime:
+    """Return *due*, counted from *now* if it is a time span; raise InvalidMessage without a zone.
+
+    The kit's own clock is in UTC, and so is the text of an assertion.
+    """
+    if isinstance(due, timedelta):
+        return now + due
+    to_micros(due)  # raises for a naive datetime
+    return due

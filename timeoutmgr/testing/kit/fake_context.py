@@ -1,0 +1,148 @@
+"""A handler's context without an endpoint: for a test that calls the handler itself."""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
+
+from timeoutmgr.contracts import TransactionMode
+from timeoutmgr.endpoint.handlers import HandlerContext
+from timeoutmgr.message import headers
+from timeoutmgr.message.ids import random_id
+from timeoutmgr.message.instants import Micros
+from timeoutmgr.message.message import Message, Outgoing, Received
+from timeoutmgr.message.routes import (
+    TIMEOUTS,
+    Clearing,
+    ClearOrder,
+    timeout_id,
+    to_timeout_manager,
+)
+from timeoutmgr.message.validation import Limits, decode_body, encode_body
+from timeoutmgr.sender.composer import Composer
+from timeoutmgr.testing.kit.clock import KitClock
+from timeoutmgr.testing.kit.database import KitDatabase
+from timeoutmgr.testing.kit.messages import ObservedMessage, observed
+from timeoutmgr.testing.kit.transport import KitTransport
+from timeoutmgr.transport.work import Work
+
+if TYPE_CHECKING:
+    from sqlalchemy.orm import Session
+
+ENDPOINT: Final = "testing"
+"""The endpoint to which a fake context belongs."""
+
+
+class FakeMessage(TypedDict, total=False):
+    """Properties of the message that a fake context is about."""
+
+    saga_id: str
+    reply_to: str
+    message_id: str
+    headers: Mapping[str, str]
+    delivery_count: int
+
+
+class FakeContext(HandlerContext):
+    """The context of a message of *message_type* with *body*, which collects what a handler does.
+
+    ::
+
+        context = FakeContext("OrderPlaced", {"order": 7}, saga_id="order-7")
+        remind(context.body, context)
+        assert [message.type for message in context.sent] == ["PaymentOverdue"]
+
+    Sends are checked as an endpoint checks them, and go nowhere. *session* is what the handler
+    finds as ``context.session``; without it that is a session on an empty SQLite in memory.
+    """
+
+    def __init__(
+        self,
+        message_type: str,
+        body: object = None,
+        *,
+        session: "Session | None" = None,
+        **message: Unpack[FakeMessage],
+    ) -> None:
+        clock = KitClock()
+        transport = KitTransport(clock, KitDatabase())
+        transport_session = transport.session()
+        receiver = transport_session.receiver(ENDPOINT, prefetch=1)
+        mode = TransactionMode.SENDS_ATOMIC_WITH_RECEIVE
+        super().__init__(
+            _received(message_type, body, message),
+            message_type,
+            _composer(clock),
+            ENDPOINT,
+            Work(transport_session, receiver, mode),
+            lambda _queues: None,
+        )
+        self._given_session = session
+
+    @property
+    def body(self) -> Any:
+        """The body as the handler gets it: a JSON body was written and read."""
+        return decode_body(self.message.body, self.message.content_type)
+
+    @property
+    def session(self) -> "Session":
+        """The session that was given, otherwise a session on SQLite in memory."""
+        return super().session if self._given_session is None else self._given_session
+
+    @property
+    def sent(self) -> list[ObservedMessage]:
+        """The messages that the handler sent, in their order."""
+        return [
+            observed(one.message, one.destination)
+            for one in self._outgoing
+            if isinstance(one, Outgoing)
+        ]
+
+    @property
+    def cleared(self) -> list[str]:
+        """The sagas whose timeouts the handler cleared, in their order."""
+        return [one.saga_id for one in self._outgoing if isinstance(one, ClearOrder)]
+
+
+def _received(message_type: str, body: object, given: FakeMessage) -> Received:
+    content, content_type = encode_body(body)
+    message_id = given.get("message_id") or random_id()
+    named = {
+        headers.SAGA_ID: given.get("saga_id"),
+        headers.REPLY_TO: given.get("reply_to"),
+    }
+    message = Message(
+        id=message_id,
+        headers={
+            headers.MESSAGE_ID: message_id,
+            headers.ENCLOSED_MESSAGE_TYPES: message_type,
+            **{name: value for name, value in named.items() if value is not None},
+            **given.get("headers", {}),
+        },
+        body=content,
+        content_type=content_type,
+    )
+    return Received(
+        message=message,
+        queue=ENDPOINT,
+        tag=message_id,
+        delivery_count=given.get("delivery_count", 0),
+    )
+
+
+def _composer(clock: KitClock) -> Composer:
+    address = ENDPOINT + TIMEOUTS
+
+    def delays(outgoing: Outgoing, due: Micros) -> Outgoing:
+        return to_timeout_manager(outgoing, due, address)
+
+    return Composer(
+        endpoint=ENDPOINT,
+        clearing=Clearing(endpoint=ENDPOINT, address=address),
+        reply_to=ENDPOINT,
+        limits=Limits(),
+        clock=clock,
+        new_id=random_id,
+        timeout_id_of=lambda message_id: timeout_id(ENDPOINT, message_id),
+        delays=delays,
+        cancellable_delays=delays,
+        remembering_delays=delays,
+    )

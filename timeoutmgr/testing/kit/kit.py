@@ -1,0 +1,234 @@
+"""The testing kit: time and messages of one endpoint, in the thread of the test."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from types import TracebackType
+from typing import Final, Self, TypedDict, Unpack
+
+from sqlalchemy import Engine
+
+from timeoutmgr.contracts import TimeoutFilter
+from timeoutmgr.endpoint.configuration import EndpointConfiguration
+from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.message.instants import Micros, duration_micros, from_micros, to_micros
+from timeoutmgr.message.message import Outgoing
+from timeoutmgr.message.routes import DELAYED, DISPATCHER, TIMEOUTS
+from timeoutmgr.testing.kit.clock import KitClock, Moved
+from timeoutmgr.testing.kit.configuration import KitConfiguration
+from timeoutmgr.testing.kit.database import KitDatabase, KitStorage
+from timeoutmgr.testing.kit.endpoint import KitEndpoint
+from timeoutmgr.testing.kit.expectation import Expectation, instant_of
+from timeoutmgr.testing.kit.messages import (
+    ObservedFailure,
+    ObservedMessage,
+    observed,
+    observed_timeout,
+)
+from timeoutmgr.testing.kit.transport import KitTransport
+
+_PAGE: Final = 1_000_000
+_SECOND: Final = timedelta(seconds=1)
+
+
+class TimeSpan(TypedDict, total=False):
+    """The parts of a time span, as a timedelta takes them."""
+
+    weeks: float
+    days: float
+    hours: float
+    minutes: float
+    seconds: float
+    milliseconds: float
+    microseconds: float
+
+
+class TimeoutKit:
+    """An endpoint of *config* on memory, for tests; *config* stays as it is.
+
+    The handlers, limits, retries and transaction mode are those of *config*. No server is
+    connected to, no file is opened and no thread is started.
+
+    The error of a handler is raised by the call that handles the message, which is in the error
+    queue then. With *raises* False retries happen as configured, and ``errors`` has the rest.
+    *inline* handles each message that is sent without a delay before the send returns. *database*
+    is that of ``context.session``: an engine, a connection, or the metadata of tables to create in
+    memory. The clock begins at *start*, or at the host's time. *moved* is called with each new
+    instant, to move a clock that the handlers read.
+    """
+
+    def __init__(
+        self,
+        config: EndpointConfiguration,
+        *,
+        raises: bool = True,
+        inline: bool = False,
+        database: KitStorage = None,
+        start: datetime | None = None,
+        moved: Moved | None = None,
+    ) -> None:
+        if not isinstance(config, EndpointConfiguration):
+            raise ConfigurationError(
+                f"a testing kit is made of an EndpointConfiguration, got {config!r:.80}; give the "
+                "configuration of which the program makes its endpoint"
+            )
+        self._clock = KitClock(start, moved)
+        self._database = KitDatabase(database)
+        self._transport = KitTransport(self._clock, self._database)
+        own = KitConfiguration(config, self._transport, self._clock, raises=raises)
+        self.endpoint: Final = KitEndpoint(own, self._transport, self._clock)
+        """The endpoint: give it to the code under test."""
+        self.endpoint.sent_now = self._handle_inline
+        self.send: Final = self.endpoint.send
+        """``endpoint.send``."""
+        self.send_local: Final = self.endpoint.send_local
+        """``endpoint.send_local``."""
+        self._worker = self.endpoint.worker
+        self._raises = raises
+        self._is_inline = inline
+        name, error_queue = own.name, own.error_queue
+        self._inner = {name, error_queue, name + TIMEOUTS, name + DISPATCHER, name + DELAYED}
+
+    @property
+    def now(self) -> datetime:
+        """The instant at which the kit's clock stands, in UTC."""
+        return self._clock.instant
+
+    @property
+    def engine(self) -> Engine:
+        """The engine of the database behind ``context.session``."""
+        return self._database.engine
+
+    @property
+    def errors(self) -> list[ObservedFailure]:
+        """The messages in the error queue, each with its exception, in their order."""
+        return self._worker.failures
+
+    def advance(self, span: timedelta = timedelta(0), **parts: Unpack[TimeSpan]) -> None:
+        """Move the clock by a time span, such as ``days=14``, and handle all that becomes due.
+
+        Messages are handled in the order of their due times, messages of one instant in the order
+        of sending. While a message is handled, the clock stands at its due time. Messages that
+        handlers send are handled too, if they are due within the span.
+        """
+        self._advance(self._clock.now() + duration_micros(span + timedelta(**parts)))
+
+    def advance_to(self, instant: datetime) -> None:
+        """Move the clock to *instant*, otherwise as ``advance``."""
+        self._advance(to_micros(instant))
+
+    def drain(self) -> None:
+        """Handle all that is there or due now, and the messages that handlers send meanwhile."""
+        self._worker.work(self._on_failure)
+
+    @contextmanager
+    def inline(self) -> Iterator[None]:
+        """Handle messages without a delay before their send returns, within the block."""
+        before, self._is_inline = self._is_inline, True
+        try:
+            yield
+        finally:
+            self._is_inline = before
+
+    def scheduled(self) -> list[ObservedMessage]:
+        """Return the timeouts that are pending, by due time."""
+        self._worker.store()
+        store = self._worker.timeouts
+        if store is None:
+            return []
+        found = store.list(TimeoutFilter(), limit=_PAGE)
+        found = sorted(found, key=lambda timeout: (timeout.due, timeout.created))
+        return [observed_timeout(timeout) for timeout in found]
+
+    def sent(self, *, destination: str | None = None) -> list[ObservedMessage]:
+        """Return the messages that reached queues of other endpoints, or *destination*'s, in order.
+
+        A delayed message counts from its due time on.
+        """
+        return [
+            observed(one.message, one.destination)
+            for one in self._transport.accepted
+            if self._is_asked_for(one, destination)
+        ]
+
+    def assert_scheduled(
+        self,
+        type: str | None = None,
+        *,
+        saga: str | None = None,
+        due: datetime | timedelta | None = None,
+        tolerance: timedelta = _SECOND,
+    ) -> ObservedMessage:
+        """Return the earliest timeout with these properties; AssertionError if there is none.
+
+        *due* is an instant, or a time span from now; a due time up to *tolerance* away fits.
+        """
+        expected, scheduled = self._expected(type, saga, due, tolerance), self.scheduled()
+        for one in scheduled:
+            if expected.matches(one):
+                return one
+        raise AssertionError(expected.missing(scheduled))
+
+    def assert_not_scheduled(
+        self,
+        type: str | None = None,
+        *,
+        saga: str | None = None,
+        due: datetime | timedelta | None = None,
+        tolerance: timedelta = _SECOND,
+    ) -> None:
+        """Raise AssertionError if a timeout with these properties is pending."""
+        expected, scheduled = self._expected(type, saga, due, tolerance), self.scheduled()
+        for one in scheduled:
+            if expected.matches(one):
+                raise AssertionError(expected.unexpected(one, scheduled))
+
+    def close(self) -> None:
+        """Close the database in memory, if there is one; twice is fine."""
+        self._database.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _advance(self, target: Micros) -> None:
+        if target < self._clock.now():
+            raise ConfigurationError(
+                f"the clock of a testing kit stands at {self.now}, and moves only forward; got "
+                f"{from_micros(target)}"
+            )
+        self.drain()
+        while (due := self._worker.next_due()) is not None and due <= target:
+            self._clock.move_to(due)
+            self.drain()
+        self._clock.move_to(target)
+
+    def _handle_inline(self) -> None:
+        if self._is_inline and not self._worker.is_busy:
+            self.drain()
+
+    def _on_failure(self, failure: ObservedFailure) -> None:
+        if self._raises:
+            raise failure.exception
+
+    def _is_asked_for(self, one: Outgoing, destination: str | None) -> bool:
+        if destination is None:
+            return one.destination not in self._inner
+        return one.destination == destination
+
+    def _expected(
+        self,
+        type: str | None,
+        saga: str | None,
+        due: datetime | timedelta | None,
+        tolerance: timedelta,
+    ) -> Expectation:
+        instant = None if due is None else instant_of(due, self.now)
+        return Expectation(type, saga, instant, tolerance)

@@ -1,0 +1,221 @@
+"""The work of an endpoint in the calling thread: its own steps, one message at a time."""
+
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from typing import Any, Final
+
+from timeoutmgr import plugins
+from timeoutmgr.contracts import Chunk, Clock, TimeoutStore, TransactionMode
+from timeoutmgr.endpoint.assembly import AssembledEndpoint
+from timeoutmgr.errors import ConfigurationError, DeliveryFailed
+from timeoutmgr.message import headers
+from timeoutmgr.message.instants import Micros
+from timeoutmgr.message.message import Received
+from timeoutmgr.message.routes import DISPATCHER, TIMEOUTS
+from timeoutmgr.testing.kit.clock import KitClock
+from timeoutmgr.testing.kit.messages import ObservedFailure, observed
+from timeoutmgr.testing.kit.transport import KitTransport
+from timeoutmgr.transport.delivery_policy import FailurePolicy
+from timeoutmgr.transport.pump import Pump, PumpSurroundings
+from timeoutmgr.transport.work import Work
+
+MOST_AT_ONE_INSTANT: Final = 100_000
+"""Messages that are handled while the clock stands; more are taken for an endless loop."""
+_CLAIMED_TOGETHER: Final = 1_000_000
+
+
+class KitWorker:
+    """Stores, polls, dispatches and handles; the next message only when the last is settled."""
+
+    def __init__(self, parts: AssembledEndpoint, transport: KitTransport, clock: KitClock) -> None:
+        self._name = parts.settings.name
+        self._error_queue = parts.settings.error_queue
+        self._transport = transport
+        self._clock = clock
+        self._store = parts.features.store
+        self._failed = _RecordedFailures(parts.features.policies.failures)
+        self._pumps = {
+            one.consumption.queue: Pump(one.consumption, _surroundings(parts, self._failed))
+            for one in parts.satellites
+        }
+        self._poll = None if self._store is None else _poll_step(parts, self._store, clock)
+        self._lock = threading.RLock()
+        self._is_busy = False
+        self._handled = self._reported = 0
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a message is being handled now."""
+        return self._is_busy
+
+    @property
+    def timeouts(self) -> TimeoutStore | None:
+        """The store; None if the endpoint delays no messages."""
+        return self._store
+
+    @property
+    def failures(self) -> list[ObservedFailure]:
+        """The messages in the error queue, in their order."""
+        return [
+            ObservedFailure(
+                observed(one.message, self._failed_queue(one)), self._failed.error_of(one)
+            )
+            for one in self._transport.queues.get(self._error_queue, ())
+        ]
+
+    def next_due(self) -> Micros | None:
+        """Return the earliest due time that is stored."""
+        self.store()
+        return None if self._store is None else self._store.next_due()
+
+    def store(self) -> None:
+        """Store all messages that wait for the timeout manager.
+
+        While another thread works this does nothing: that thread stores them.
+        """
+        if self._lock.acquire(blocking=False):
+            try:
+                self._empty(self._name + TIMEOUTS)
+            finally:
+                self._lock.release()
+
+    def work(self, failed: Callable[[ObservedFailure], None]) -> None:
+        """Handle all messages that are there or due; call *failed* with each failure at once."""
+        if self._is_busy:
+            raise ConfigurationError(
+                "a handler called advance or drain of the testing kit that handles its message; "
+                "the call in the test handles also the messages that handlers send"
+            )
+        with self._lock:
+            self._is_busy, self._handled = True, 0
+            try:
+                while self._next(failed):
+                    self._count()
+            finally:
+                self._is_busy = False
+
+    def _next(self, failed: Callable[[ObservedFailure], None]) -> bool:
+        """Dispatch what is due, then handle one message; return whether there was a message."""
+        for queue in self._pumps:
+            if queue != self._name:
+                self._empty(queue)
+        self._dispatch_due()
+        handled = self._pump(self._name) if self._name in self._pumps else False
+        self._report(failed)
+        return handled
+
+    def _count(self) -> None:
+        self._handled += 1
+        if self._handled > MOST_AT_ONE_INSTANT:
+            raise ConfigurationError(
+                f"more than {MOST_AT_ONE_INSTANT} messages were handled at "
+                f"{self._clock.instant}; does a handler send to itself without a delay?"
+            )
+
+    def _report(self, failed: Callable[[ObservedFailure], None]) -> None:
+        """Call *failed* with each failure once, also with those of messages that were stored."""
+        if len(self._transport.queues.get(self._error_queue, ())) == self._reported:
+            return
+        for failure in self.failures[self._reported :]:
+            self._reported += 1
+            failed(failure)
+
+    def _dispatch_due(self) -> None:
+        due = None if self._store is None else self._store.next_due()
+        if self._poll is None or due is None or due > self._clock.now():
+            return
+        with closing(self._transport.session()) as session:
+            self._poll(session)
+        self._empty(self._name + DISPATCHER)
+
+    def _empty(self, queue: str) -> None:
+        while queue in self._pumps and self._pump(queue):
+            continue
+
+    def _pump(self, queue: str) -> bool:
+        """Handle a batch of *queue*; return whether there was a message. An error leaves it."""
+        if not self._transport.queues.get(queue):
+            return False
+        with (
+            closing(self._transport.session()) as session,
+            closing(session.receiver(queue, prefetch=1)) as receiver,
+        ):
+            return self._pumps[queue].pump_once(session, receiver, 0) > 0
+
+    def _failed_queue(self, failed: Received) -> str:
+        return failed.message.headers.get(headers.FAILED_QUEUE, self._name)
+
+
+class _RecordedFailures(FailurePolicy):
+    """Keeps the exception of each message on its way to the error queue."""
+
+    def __init__(self, given: FailurePolicy) -> None:
+        self._given = given
+        self._errors: dict[str, Exception] = {}
+
+    def divert(
+        self, received: Received, error: Exception, open_work: Callable[[], Work]
+    ) -> str | None:
+        self._errors[received.message.id] = error
+        return self._given.divert(received, error, open_work)
+
+    def error_of(self, failed: Received) -> Exception:
+        """Return the exception of *failed*; a dispatcher leaves only its text."""
+        text = failed.message.headers.get(headers.EXCEPTION_MESSAGE, "")
+        return self._errors.get(failed.message.id) or DeliveryFailed(text)
+
+
+def _surroundings(parts: AssembledEndpoint, failures: FailurePolicy) -> PumpSurroundings:
+    settings = parts.settings
+    return PumpSurroundings(
+        endpoint=settings.name,
+        transport=settings.transport,
+        mode=parts.mode,
+        error_queue=settings.error_queue,
+        clock=settings.clock,
+        telemetry=settings.telemetry,
+        broker=parts.broker,
+        failures=failures,
+    )
+
+
+def _poll_step(parts: AssembledEndpoint, store: TimeoutStore, clock: Clock) -> Any:
+    poll = plugins.load(plugins.PARTS, "poll")
+    return poll(
+        store=_OrderOfSending(store),
+        queue=parts.settings.name + DISPATCHER,
+        owner=parts.owner,
+        mode=TransactionMode.RECEIVE_ONLY,
+        chunk=1,
+        clock=clock,
+        new_id=parts.settings.new_id,
+        telemetry=parts.settings.telemetry,
+    )
+
+
+class _OrderOfSending:
+    """Claims timeouts one by one, so that timeouts of one instant leave in order of sending.
+
+    A store orders them by their ids, which are random.
+    """
+
+    def __init__(self, store: TimeoutStore) -> None:
+        self._store = store
+        self.next_due = store.next_due
+        self.now = store.now
+        self.release = store.release
+
+    def claim(self, now: Micros, limit: int, owner: str, **options: Any) -> Chunk:
+        """Claim due timeouts, each under a claim of its own."""
+        options["chunks"] = _CLAIMED_TOGETHER
+        chunk = self._store.claim(now, 1, owner, **options)
+        first, *others = sorted(chunk.all, key=self._order) or [chunk]
+        return replace(first, others=tuple(others), next_due=chunk.next_due)
+
+    def _order(self, chunk: Chunk) -> tuple[Micros, Micros]:
+        [key] = chunk.keys
+        found = self._store.find(key.id)
+        timeout = None if found is None else found[1]
+        return key.due, 0 if timeout is None else timeout.created
