@@ -15,7 +15,7 @@ CHAOS_ARGS ?=
 
 # A look is at rates and lateness: what the others measure takes its time, or volume.
 LOOK = limit accept drain lateness confirms
-BENCHMARKS = $(if $(findstring --quick,$(BENCH_ARGS)),$(LOOK),$(LOOK) crash processes startup backlog memory purge waiting delayed_store native migrate)
+BENCHMARKS = $(if $(findstring --quick,$(BENCH_ARGS)),$(LOOK),$(LOOK) crash processes startup testing_kit backlog memory purge waiting delayed_store native migrate)
 SOURCES = $(wildcard timeoutmgr persistence satellites chaos tests benchmarks examples *.py)
 BIN = .venv/bin
 # What is used is compiled then; to compile all of Spark ahead takes longer than to install it.

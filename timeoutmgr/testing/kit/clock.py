@@ -13,13 +13,13 @@ Moved = Callable[[datetime], object]
 class KitClock:
     """A clock that stands still, at *start* or at the present instant of the host."""
 
-    def __init__(self, start: datetime | None = None, moved: Moved | None = None) -> None:
+    def __init__(self, start: datetime | None = None) -> None:
         self._host: Clock = SystemClock()
         self._began = self._host.now()
         self._is_fixed = start is not None
         self._instant: Micros = self._began if start is None else to_micros(start)
         self._first = self._instant
-        self._moved = moved
+        self._moved: list[Moved] = []
 
     def now(self) -> Micros:
         """Return the instant at which the clock stands."""
@@ -38,8 +38,12 @@ class KitClock:
         """Move the clock forward; an earlier instant leaves it where it stands."""
         if instant > self._instant:
             self._instant = instant
-            if self._moved is not None:
-                self._moved(self.instant)
+            for call in self._moved:
+                call(self.instant)
+
+    def on_move(self, call: Moved) -> None:
+        """Call *call* with each new instant."""
+        self._moved.append(call)
 
     def catch_up(self) -> None:
         """Move the clock by the time that has passed for the host, unless the start was given.

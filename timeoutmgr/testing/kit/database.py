@@ -53,6 +53,9 @@ class KitDatabase:
     def begin(self) -> Iterator[Connection]:
         """Open a transaction; commit at the end, roll back on any error."""
         if isinstance(self._given, Connection):
+            if self._given.dialect.name == "sqlite":
+                # Else its driver begins after the savepoint, whose release is then a commit.
+                _begin(self._given)
             with self._given.begin_nested():
                 yield self._given
             return

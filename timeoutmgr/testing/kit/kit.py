@@ -53,8 +53,7 @@ class TimeoutKit:
     queue then. With *raises* False retries happen as configured, and ``errors`` has the rest.
     *inline* handles each message that is sent without a delay before the send returns. *database*
     is that of ``context.session``: an engine, a connection, or the metadata of tables to create in
-    memory. The clock begins at *start*, or at the host's time. *moved* is called with each new
-    instant, to move a clock that the handlers read.
+    memory. The clock begins at *start*, or at the host's time, and stands still.
     """
 
     def __init__(
@@ -65,14 +64,13 @@ class TimeoutKit:
         inline: bool = False,
         database: KitStorage = None,
         start: datetime | None = None,
-        moved: Moved | None = None,
     ) -> None:
         if not isinstance(config, EndpointConfiguration):
             raise ConfigurationError(
                 f"a testing kit is made of an EndpointConfiguration, got {config!r:.80}; give the "
                 "configuration of which the program makes its endpoint"
             )
-        self._clock = KitClock(start, moved)
+        self._clock = KitClock(start)
         self._database = KitDatabase(database)
         self._transport = KitTransport(self._clock, self._database)
         own = KitConfiguration(config, self._transport, self._clock, raises=raises)
@@ -120,6 +118,13 @@ class TimeoutKit:
     def drain(self) -> None:
         """Handle all that is there or due now, and the messages that handlers send meanwhile."""
         self._worker.work(self._on_failure)
+
+    def on_move(self, call: Moved) -> None:
+        """Call *call* with each new instant, to move a clock that the handlers read.
+
+        With freezegun: ``kit.on_move(frozen.move_to)``.
+        """
+        self._clock.on_move(call)
 
     @contextmanager
     def inline(self) -> Iterator[None]:

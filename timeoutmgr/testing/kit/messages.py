@@ -46,7 +46,7 @@ def observed(message: Message, destination: str) -> ObservedMessage:
     types = enclosed_types(message)
     deliver_at = given.get(headers.DELIVER_AT)
     return ObservedMessage(
-        destination=given.get(headers.DESTINATION, destination),
+        destination=given.get(headers.DESTINATION) or given.get(headers.FAILED_QUEUE, destination),
         type=types[0] if types else None,
         body=_body(message),
         message_id=message.id,

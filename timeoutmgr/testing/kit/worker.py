@@ -59,9 +59,7 @@ class KitWorker:
     def failures(self) -> list[ObservedFailure]:
         """The messages in the error queue, in their order."""
         return [
-            ObservedFailure(
-                observed(one.message, self._failed_queue(one)), self._failed.error_of(one)
-            )
+            ObservedFailure(observed(one.message, self._name), self._failed.error_of(one))
             for one in self._transport.queues.get(self._error_queue, ())
         ]
 
@@ -143,9 +141,6 @@ class KitWorker:
             closing(session.receiver(queue, prefetch=1)) as receiver,
         ):
             return self._pumps[queue].pump_once(session, receiver, 0) > 0
-
-    def _failed_queue(self, failed: Received) -> str:
-        return failed.message.headers.get(headers.FAILED_QUEUE, self._name)
 
 
 class _RecordedFailures(FailurePolicy):
