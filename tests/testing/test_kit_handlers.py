@@ -5,7 +5,19 @@ from __future__ import annotations
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import Column, Engine, MetaData, String, Table, create_engine, func, insert, select
+from sqlalchemy import (
+    Column,
+    Connection,
+    Engine,
+    MetaData,
+    String,
+    Table,
+    create_engine,
+    event,
+    func,
+    insert,
+    select,
+)
 from sqlalchemy.orm import Session
 from sqlalchemy.pool import StaticPool
 
@@ -50,6 +62,32 @@ def test_an_error_of_a_handler_is_raised_and_its_effects_are_undone() -> None:
     assert isinstance(failure.exception, LookupError)
     kit.advance(minutes=2)
     assert shop.bodies == ["A7", "behind"]
+
+
+def test_a_commit_that_fails_undoes_the_sends_and_the_receipt() -> None:
+    engine = create_engine("sqlite://", poolclass=StaticPool)
+    commits: list[bool] = []
+
+    def fail_the_first(_connection: Connection) -> None:
+        commits.append(not commits)
+        if commits[-1]:
+            raise LookupError("a deferred constraint does not hold")
+
+    shop = Shop()
+
+    @shop.config.handler("Order")
+    def order(body: str, context: HandlerContext) -> None:
+        context.send("billing", "Bill", body)
+
+    event.listen(engine, "commit", fail_the_first)
+    kit = shop.open(database=engine)
+    kit.send_local("Order", "A7")
+
+    with pytest.raises(LookupError, match="deferred constraint"):
+        kit.drain()
+
+    assert kit.sent() == []
+    assert [failure.message.body for failure in kit.errors] == ["A7"]
 
 
 def test_retries_are_as_configured_and_go_by_the_kits_clock() -> None:

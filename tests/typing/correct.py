@@ -21,6 +21,7 @@ from timeoutmgr import (
 )
 from timeoutmgr.persistence import SqlPersistence
 from timeoutmgr.satellites import TimeoutManager
+from timeoutmgr.testing import FakeContext, TimeoutKit
 
 config = EndpointConfiguration("sales")
 config.use_transport("sqlite:///sales.db", accept_loss=False)
@@ -72,6 +73,16 @@ def remind(endpoint: Endpoint, orders: list[str], session: Session) -> CancelRes
     for pending in endpoint.timeouts.list(due_before=datetime.now(UTC), limit=10):
         endpoint.timeouts.reschedule(pending.id, delay=timedelta(minutes=1))
     return None if first.id is None else endpoint.timeouts.cancel(first.id)
+
+
+def test_reminder(timeouts: TimeoutKit) -> None:
+    """Use the testing kit, as a test does."""
+    timeouts.send_local("Remind", {}, delay=timedelta(days=14), saga_id="A7")
+    timeouts.assert_scheduled("Remind", saga="A7", due=timedelta(days=14))
+    timeouts.advance(days=14, hours=1)
+    assert timeouts.sent(destination="billing")[0].type == "Bill"
+    context = FakeContext("Remind", {"order": "A7"}, saga_id="A7")
+    bill(context.body, context)
 
 
 if __name__ == "__main__":
