@@ -24,7 +24,12 @@ from sqlalchemy.pool import StaticPool
 from tests.testing.kit import START, Shop
 from timeoutmgr import HandlerContext, Limits, RecoverabilitySettings, TransactionMode
 from timeoutmgr.contracts import Timeout
-from timeoutmgr.errors import ConfigurationError, DeliveryFailed, MessageRejected
+from timeoutmgr.errors import (
+    ConfigurationError,
+    DeliveryFailed,
+    MessageRejected,
+    TransportUnavailable,
+)
 from timeoutmgr.message.instants import to_micros
 from timeoutmgr.message.message import Message
 from timeoutmgr.testing.kit import worker
@@ -105,6 +110,27 @@ def test_retries_are_as_configured_and_go_by_the_kits_clock() -> None:
     assert instants == [timedelta(minutes=minutes) for minutes in (0, 0, 0, 1, 1, 1, 3, 3, 3)]
     assert [type(failure.exception) for failure in kit.errors] == [LookupError]
     assert kit.sent() == []
+
+
+def test_an_outage_is_raised_and_leaves_the_message_in_its_queue() -> None:
+    shop = Shop()
+    attempts: list[int] = []
+
+    @shop.config.handler("Call")
+    def call(body: object, context: HandlerContext) -> None:
+        attempts.append(context.delivery_count)
+        if len(attempts) == 1:
+            raise TransportUnavailable("the broker is away")
+
+    kit = shop.open(raises=False)
+    kit.send_local("Call", 1)
+
+    with pytest.raises(TransportUnavailable, match="the broker is away"):
+        kit.drain()
+    kit.drain()
+
+    assert attempts == [0, 1]
+    assert kit.errors == []
 
 
 def test_a_message_that_no_handler_takes_is_an_error() -> None:

@@ -42,13 +42,13 @@ class KitWorker:
         }
         self._poll = None if self._store is None else _poll_step(parts, self._store, clock)
         self._lock = threading.RLock()
-        self._is_busy = False
+        self._busy_thread: int | None = None
         self._handled = self._reported = 0
 
     @property
     def is_busy(self) -> bool:
         """Whether a message is being handled now."""
-        return self._is_busy
+        return self._busy_thread is not None
 
     @property
     def timeouts(self) -> TimeoutStore | None:
@@ -81,18 +81,18 @@ class KitWorker:
 
     def work(self, failed: Callable[[ObservedFailure], None]) -> None:
         """Handle all messages that are there or due; call *failed* with each failure at once."""
-        if self._is_busy:
+        if self._busy_thread == threading.get_ident():
             raise ConfigurationError(
                 "a handler called advance or drain of the testing kit that handles its message; "
                 "the call in the test handles also the messages that handlers send"
             )
         with self._lock:
-            self._is_busy, self._handled = True, 0
+            self._busy_thread, self._handled = threading.get_ident(), 0
             try:
                 while self._next(failed):
                     self._count()
             finally:
-                self._is_busy = False
+                self._busy_thread = None
 
     def _next(self, failed: Callable[[ObservedFailure], None]) -> bool:
         """Dispatch what is due, then handle one message; return whether there was a message."""
