@@ -6,7 +6,7 @@ import inspect
 from datetime import datetime, timedelta
 
 import pytest
-from sqlalchemy import create_engine, select
+from sqlalchemy import Engine, select
 from sqlalchemy.orm import Session
 
 from tests.testing.kit import START, Shop
@@ -102,9 +102,9 @@ def test_a_fake_context_checks_sends_as_an_endpoint_does() -> None:
     assert context.sent == []
 
 
-def test_a_fake_context_has_a_session() -> None:
+def test_a_fake_context_has_a_session(memory: Engine) -> None:
     assert FakeContext("Remind").session.scalar(select(1)) == 1
-    with Session(create_engine("sqlite://")) as mine:
+    with Session(memory) as mine:
         assert FakeContext("Remind", session=mine).session is mine
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
-from sqlalchemy import create_engine
+from sqlalchemy import Engine
 from sqlalchemy.orm import Session
 
 from tests.testing.kit import START, Shop
@@ -239,9 +239,9 @@ def test_send_many_and_store_many_are_handled_too() -> None:
     assert shop.bodies == [0, 1, 2, 3]
 
 
-def test_a_session_sends_with_its_commit_and_not_with_its_rollback() -> None:
+def test_a_session_sends_with_its_commit_and_not_with_its_rollback(memory: Engine) -> None:
     kit = Shop().open()
-    with Session(create_engine("sqlite://")) as session:
+    with Session(memory) as session:
         kit.send_local("Note", "rolled back", delay=60, session=session)
         session.rollback()
         with session.begin_nested() as savepoint:
@@ -258,21 +258,20 @@ def test_a_session_sends_with_its_commit_and_not_with_its_rollback() -> None:
         assert len(kit.scheduled()) == 2
 
 
-def test_a_connection_sends_with_its_commit() -> None:
+def test_a_connection_sends_with_its_commit(memory: Engine) -> None:
     kit = Shop().open()
-    engine = create_engine("sqlite://")
-    with engine.begin() as connection:
+    with memory.begin() as connection:
         kit.send_local("Note", "committed", delay=60, session=connection)
         kit.assert_not_scheduled()
 
     kit.assert_scheduled("Note")
 
 
-def test_a_session_is_refused_where_no_part_of_the_user_is_in_a_database() -> None:
+def test_a_session_is_refused_where_no_part_of_the_user_is_in_a_database(memory: Engine) -> None:
     config = configure("sales", features=[TimeoutManager()])
     kit = TimeoutKit(config)
 
-    with Session(create_engine("sqlite://")) as session, pytest.raises(CombinationRefused):
+    with Session(memory) as session, pytest.raises(CombinationRefused):
         kit.send_local("Note", 1, delay=60, session=session)
 
 

@@ -12,14 +12,12 @@ from sqlalchemy import (
     MetaData,
     String,
     Table,
-    create_engine,
     event,
     func,
     insert,
     select,
 )
 from sqlalchemy.orm import Session
-from sqlalchemy.pool import StaticPool
 
 from tests.testing.kit import START, Shop
 from timeoutmgr import HandlerContext, Limits, RecoverabilitySettings, TransactionMode
@@ -69,8 +67,7 @@ def test_an_error_of_a_handler_is_raised_and_its_effects_are_undone() -> None:
     assert shop.bodies == ["A7", "behind"]
 
 
-def test_a_commit_that_fails_undoes_the_sends_and_the_receipt() -> None:
-    engine = create_engine("sqlite://", poolclass=StaticPool)
+def test_a_commit_that_fails_undoes_the_sends_and_the_receipt(memory: Engine) -> None:
     commits: list[bool] = []
 
     def fail_the_first(_connection: Connection) -> None:
@@ -84,8 +81,8 @@ def test_a_commit_that_fails_undoes_the_sends_and_the_receipt() -> None:
     def order(body: str, context: HandlerContext) -> None:
         context.send("billing", "Bill", body)
 
-    event.listen(engine, "commit", fail_the_first)
-    kit = shop.open(database=engine)
+    event.listen(memory, "commit", fail_the_first)
+    kit = shop.open(database=memory)
     kit.send_local("Order", "A7")
 
     with pytest.raises(LookupError, match="deferred constraint"):
@@ -201,23 +198,22 @@ def test_a_mode_without_a_transaction_has_no_session() -> None:
         kit.drain()
 
 
-def test_on_a_connection_a_test_can_roll_back_all_that_handlers_did() -> None:
+def test_on_a_connection_a_test_can_roll_back_all_that_handlers_did(memory: Engine) -> None:
     shop = Shop()
 
     @shop.config.handler("Write")
     def write(body: str, context: HandlerContext) -> None:
         context.session.execute(insert(NOTES).values(text=body))
 
-    engine = create_engine("sqlite://", poolclass=StaticPool)
-    TABLES.create_all(engine)
-    with engine.connect() as connection:
+    TABLES.create_all(memory)
+    with memory.connect() as connection:
         kit = shop.open(database=connection)
         kit.send_local("Write", "A7")
         kit.drain()
         assert connection.execute(select(func.count()).select_from(NOTES)).scalar_one() == 1
         connection.rollback()
 
-    with engine.connect() as connection:
+    with memory.connect() as connection:
         assert connection.execute(select(func.count()).select_from(NOTES)).scalar_one() == 0
 
 

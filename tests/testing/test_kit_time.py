@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.testing.kit import START, Shop
-from timeoutmgr import HandlerContext
+from timeoutmgr import HandlerContext, TransactionMode
 from timeoutmgr.clock import SystemClock
 from timeoutmgr.errors import ConfigurationError, InvalidMessage
 
@@ -82,8 +82,13 @@ def test_many_messages_of_one_instant_leave_in_order_of_sending() -> None:
     assert shop.bodies == list(range(30))
 
 
-def test_a_handler_sees_the_due_time_and_its_messages_are_handled_within_the_span() -> None:
+@pytest.mark.parametrize("mode", TransactionMode)
+def test_a_handler_sees_the_due_time_and_its_messages_are_handled_within_the_span(
+    mode: TransactionMode,
+) -> None:
     shop = Shop()
+    shop.config.transaction_mode = mode
+    shop.config.accept_loss()
     seen: list[datetime] = []
 
     @shop.config.handler("Chain")
@@ -91,6 +96,7 @@ def test_a_handler_sees_the_due_time_and_its_messages_are_handled_within_the_spa
         seen.append(shop.kit.now)
         if left:
             context.send_local("Chain", left - 1, delay=timedelta(hours=1))
+            context.send("mail", "Letter", "the same each time")
 
     kit = shop.open()
     kit.send_local("Chain", 3, delay=timedelta(days=1))
@@ -101,6 +107,7 @@ def test_a_handler_sees_the_due_time_and_its_messages_are_handled_within_the_spa
     assert kit.now == START + timedelta(days=1, hours=2)
     kit.advance_to(START + timedelta(days=2))
     assert len(seen) == 4
+    assert len(kit.sent(destination="mail")) == 3
 
 
 def test_a_frozen_clock_of_the_host_moves_along_and_handlers_read_it() -> None:

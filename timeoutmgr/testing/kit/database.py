@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -45,6 +46,8 @@ class KitDatabase:
             return self._given.engine
         if self._made is None:
             self._made = _in_memory()
+            # A kit or fake context that is not closed leaves no open connection behind.
+            weakref.finalize(self, self._made.dispose)
             if self._given is not None:
                 self._given.create_all(self._made)
         return self._made
