@@ -8,7 +8,7 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, TypeVar
 from uuid import uuid4
 
 from timeoutmgr.contracts import (
@@ -19,6 +19,7 @@ from timeoutmgr.contracts import (
     Count,
     HistoryEntry,
     Key,
+    LockedSchedule,
     LockedTimeouts,
     OnConflict,
     Outcome,
@@ -26,6 +27,8 @@ from timeoutmgr.contracts import (
     ProcessRecord,
     Repeat,
     RepeatKind,
+    RunState,
+    ScheduleRecord,
     StoreStatistics,
     Timeout,
     TimeoutFilter,
@@ -46,6 +49,7 @@ _CLOSED: Final = {
     OutcomeKind.FAILED: TimeoutState.FAILED,
 }
 _AGAIN: Final = 50_000
+Changed = TypeVar("Changed")
 
 
 @dataclass(slots=True)
@@ -87,6 +91,7 @@ class MemoryContents:
     held: set[Key] = field(default_factory=set)
     history: list[HistoryEntry] = field(default_factory=list)
     processes: dict[str, ProcessRecord] = field(default_factory=dict)
+    schedules: dict[str, ScheduleRecord] = field(default_factory=dict)
 
 
 class MemoryTimeoutStore:
@@ -364,6 +369,16 @@ class MemoryTimeoutStore:
             self._in.rows[moved.key] = _Row(moved, maybe_sent=row.maybe_sent)
             return ChangeResult.MAYBE_SENT if row.maybe_sent else ChangeResult.CHANGED
 
+    def schedules(self) -> Sequence[ScheduleRecord]:
+        """Return the records of the endpoint's recurring timeouts, by name."""
+        with self._in.lock:
+            return [self._in.schedules[name] for name in sorted(self._in.schedules)]
+
+    def change_schedule(self, name: str, change: Callable[[LockedSchedule], Changed]) -> Changed:
+        """Call *change* with the schedule *name*, under the one lock."""
+        with self._in.lock:
+            return change(_MemoryLockedSchedule(self, self._in, name))
+
     def statistics(self) -> StoreStatistics:
         """Return the figures of ``timeoutmgr status``."""
         with self._in.lock:
@@ -537,3 +552,43 @@ def _refuse(transaction: Transaction | None) -> None:
             "memory cannot be rolled back with a database",
             "Use a SQL persistence.",
         )
+
+
+class _MemoryLockedSchedule:
+    """See :class:`timeoutmgr.contracts.LockedSchedule`; its owner has the lock of the contents."""
+
+    def __init__(self, store: MemoryTimeoutStore, contents: MemoryContents, name: str) -> None:
+        self._store = store
+        self._in = contents
+        self._record = contents.schedules.get(name) or ScheduleRecord(name=name)
+
+    @property
+    def record(self) -> ScheduleRecord:
+        """The record of the schedule."""
+        return self._record
+
+    @property
+    def transaction(self) -> None:
+        """No transaction: the lock alone makes the change one."""
+        return None
+
+    def now(self) -> Micros:
+        """Return the time that due times are compared with."""
+        return self._store.now()
+
+    def run_state(self, timeout_id: str) -> RunState | None:
+        """Return the state of a run."""
+        known = self._in.known.get(timeout_id)
+        return None if known is None else RunState(known.state, known.closed_at)
+
+    def cancel(self, timeout_id: str, channel: str) -> CancelResult:
+        """Cancel a run."""
+        return self._store.cancel(timeout_id, channel=channel)
+
+    def write(self, record: ScheduleRecord) -> None:
+        """Keep *record*."""
+        self._in.schedules[record.name] = self._record = record
+
+    def delete(self) -> None:
+        """Forget the schedule."""
+        self._in.schedules.pop(self._record.name, None)

@@ -134,6 +134,14 @@ POINTS: Final[Mapping[str, str]] = {
     "changing.key_moved": "The key of a timeout has the new due time; its row has not.",
     "changing.row_taken_out": "The row of a timeout that is moved is taken out, not put back.",
     "changing.row_put_back": "Key and row of a timeout are moved; the history does not tell of it.",
+    # --- recurring timeouts
+    "recurring.row_inserted": "The row of a new schedule is there; no run is stored.",
+    "recurring.runs_stored": "The runs of a schedule are stored; its row names the run before, and "
+    "the commit is to come.",
+    "recurring.run_cancelled": "The run of a schedule is cancelled; its row still names the run.",
+    "recurring.record_written": "The row of a schedule names its next run; the commit is to come.",
+    "recurring.changed": "All of a change of a schedule is done; the commit is to come.",
+    "recurring.committed": "The next run of a schedule is stored; the poller is not woken.",
     # --- housekeeping
     "heartbeats.written": "The heartbeat is written; nothing old is removed.",
     "purging.rows_removed": "Old rows of one table are removed; rows of the next are not.",

@@ -257,7 +257,7 @@ class TimeoutCommands:
     def cancel(self, timeout_id: str, channel: str | None) -> CancelResult:
         """Cancel a timeout, or leave a tombstone for an id that was never seen."""
         return self._context.database.run(
-            lambda connection: self._cancel(connection, timeout_id, channel)
+            lambda connection: self.cancel_in(connection, timeout_id, channel)
         )
 
     def reschedule(self, timeout_id: str, due: Micros) -> ChangeResult:
@@ -293,7 +293,10 @@ class TimeoutCommands:
         record(connection, self._context, "replaced", [replaced])
         return RepeatKind.REPLACED
 
-    def _cancel(self, connection: Connection, timeout_id: str, channel: str | None) -> CancelResult:
+    def cancel_in(
+        self, connection: Connection, timeout_id: str, channel: str | None
+    ) -> CancelResult:
+        """Cancel a timeout in the transaction of *connection*."""
         if self._is_in_other_hands(connection, timeout_id):
             return CancelResult.TOO_LATE
         key = connection.execute(self._key, {"id": timeout_id}).first()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
-from typing import Final
+from typing import Final, TypeVar
 from uuid import uuid4
 
 from timeoutmgr.contracts import (
@@ -14,8 +14,10 @@ from timeoutmgr.contracts import (
     Chunk,
     Clock,
     Key,
+    LockedSchedule,
     LockedTimeouts,
     Repeat,
+    ScheduleRecord,
     Timeout,
     TimeoutFilter,
     Transaction,
@@ -34,7 +36,10 @@ from .dispatch.outcomes import supports_bulk_close
 from .insert import Repeats, TimeoutInsert
 from .maintenance import StoreMaintenance
 from .queries import TimeoutQueries
+from .schedules import Schedules
 from .tables import TimeoutTables
+
+Changed = TypeVar("Changed")
 
 
 class SqlTimeoutStore(TimeoutQueries, StoreMaintenance):
@@ -73,6 +78,7 @@ class SqlTimeoutStore(TimeoutQueries, StoreMaintenance):
         self._saga_commands = SagaCommands(self.context)
         self._repeats = Repeats(self.context, self._commands)
         self._insert = TimeoutInsert(self.context, self._repeats)
+        self._schedules = Schedules(self.context, self._commands)
 
     @property
     def endpoint(self) -> str:
@@ -185,3 +191,11 @@ class SqlTimeoutStore(TimeoutQueries, StoreMaintenance):
         result = self._commands.reschedule(timeout_id, due)
         self.notify_stored(due)
         return result
+
+    def schedules(self) -> Sequence[ScheduleRecord]:
+        """Return the records of the endpoint's recurring timeouts, by name."""
+        return self._schedules.records()
+
+    def change_schedule(self, name: str, change: Callable[[LockedSchedule], Changed]) -> Changed:
+        """Call *change* with the schedule *name*, locked, in one transaction."""
+        return self._schedules.change(name, change)

@@ -42,6 +42,7 @@ class TimeoutTables:
     batches: Table
     batch_claims: Table
     fencing_tokens: Table
+    recurring: Table
 
 
 def tables(schema: str | None, prefix: str) -> TimeoutTables:
@@ -68,6 +69,7 @@ def tables(schema: str | None, prefix: str) -> TimeoutTables:
         batches=table("batches", _batches()),
         batch_claims=table("batch_claims", _batch_claims()),
         fencing_tokens=table("fencing_tokens", _fencing_tokens()),
+        recurring=table("recurring", _recurring()),
     )
 
 
@@ -205,6 +207,19 @@ def _fencing_tokens() -> Columns:
         _text("endpoint"),
         _text("state"),
         _instant("created"),
+    )
+
+
+def _recurring() -> Columns:
+    return (
+        _text("endpoint", key=True),
+        _text("name", key=True),
+        _long("every"),
+        _instant("configured_at"),
+        _instant("done_until"),
+        _instant("run_due"),
+        _text("run_id"),
+        Column("is_paused", SmallInteger),
     )
 
 

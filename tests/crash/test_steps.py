@@ -42,6 +42,8 @@ STEPS: Final = (
         f"timeoutmgr/migration/{name}.py"
         for name in ("run", "batch_step", "loops", "levels/drain", "foreign/table")
     ),
+    "persistence/sql/schedules.py",
+    *(f"timeoutmgr/recurrence/{name}.py" for name in ("changes", "task")),
     "persistence/delayed/store.py",
     "timeoutmgr/features/delayed_delivery.py",
     "timeoutmgr/endpoint/installation.py",
@@ -117,7 +119,7 @@ ALLOWED: Final = {
     (f"{_STORE}/migration/ledger.py:drop", "execute", "execute"): _WITH_THE_RUN,
     ("timeoutmgr/transport/sql/leases.py:_give_back", "release", "notify"): _IN_PROCESS,
     ("timeoutmgr/transport/sql/leases.py:_give_back", "notify", "release"): _GIVEN_BACK,
-    (f"{_STORE}/commands.py:_cancel", "insert_missing", "execute"): _NOTHING,
+    (f"{_STORE}/commands.py:cancel_in", "insert_missing", "execute"): _NOTHING,
     (f"{_STORE}/maintenance.py:_write_heartbeat", "execute", "insert_missing"): _NOTHING,
     (f"{_STORE}/maintenance.py:_remove", "execute", "execute_many"): _LOCKED,
     (f"{_STORE}/maintenance.py:_remove", "execute", "execute"): _LOCKED,

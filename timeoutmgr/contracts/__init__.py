@@ -37,6 +37,12 @@ from timeoutmgr.contracts.persistences import (
     StoreMarker,
 )
 from timeoutmgr.contracts.reports import Count, EndpointReport, ProcessRecord, StoreStatistics
+from timeoutmgr.contracts.schedules import (
+    KeepsSchedules,
+    LockedSchedule,
+    RunState,
+    ScheduleRecord,
+)
 from timeoutmgr.contracts.sessions import (
     Answered,
     BrowsesQueues,
@@ -129,12 +135,14 @@ __all__ = [
     "InspectsQueues",
     "KeepsHistory",
     "KeepsMarkers",
+    "KeepsSchedules",
     "KeepsTimeouts",
     "Key",
     "Layout",
     "LeavesKeys",
     "LinkSecurity",
     "ListsInBounds",
+    "LockedSchedule",
     "LockedTimeouts",
     "MeasuresPurge",
     "ModeName",
@@ -152,6 +160,8 @@ __all__ = [
     "RepeatKind",
     "ReportsEndpoints",
     "ResizesPrefetch",
+    "RunState",
+    "ScheduleRecord",
     "SendResult",
     "Sending",
     "SharedDatabase",

@@ -45,6 +45,8 @@ DELIVER_AT_GIVEN: Final = "TimeoutManager.DeliverAtGiven"
 RELATED_TO_TIMEOUT: Final = "NServiceBus.RelatedToTimeoutId"
 DELIVER_AT: Final = "NServiceBus.DeliverAt"
 DISPATCHED_AT: Final = "TimeoutManager.DispatchedAt"
+RECURRING: Final = "TimeoutManager.Recurring"
+"""The name of the recurring timeout that the message is a run of."""
 
 # A control message to <endpoint>.TimeoutsDispatcher: a single id in NServiceBus' form, or a
 # chunk of ours, whose body is then of this version.

@@ -26,6 +26,12 @@ def random_id() -> str:
     return uuid_text(int.from_bytes(os.urandom(16), "big"), _RANDOM)
 
 
+def id_of(*parts: str) -> str:
+    """Return the id that the same *parts* give each time, and no other parts."""
+    digest = _digest(*(part.encode("utf-8", "surrogatepass") for part in parts))
+    return uuid_text(int.from_bytes(digest[:16], "big"), _OF_CONTENT)
+
+
 class RepeatableIds:
     """Ids of messages sent while one message is handled: a repeat of the handler gets the same ids.
 

@@ -1,0 +1,130 @@
+"""The schedules of recurring timeouts: a row each, whose lock orders the changes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, Row, delete, select, update
+
+from timeoutmgr.contracts import (
+    CancelResult,
+    LockedSchedule,
+    RunState,
+    ScheduleRecord,
+    TimeoutState,
+)
+from timeoutmgr.crashpoints import reach
+from timeoutmgr.message.instants import Micros
+
+from .batch_writes import insert_missing
+from .commands import TimeoutCommands
+from .context import StoreContext
+
+Changed = TypeVar("Changed")
+
+
+class Schedules:
+    """Reads and changes the schedules of one endpoint."""
+
+    def __init__(self, context: StoreContext, commands: TimeoutCommands) -> None:
+        self._context = context
+        self._commands = commands
+
+    def records(self) -> list[ScheduleRecord]:
+        """Return the records, by name."""
+        table = self._context.tables.recurring
+        own = select(table).where(table.c.endpoint == self._context.endpoint)
+        with self._context.database.read() as connection:
+            return [_record(row) for row in connection.execute(own.order_by(table.c.name))]
+
+    def change(self, name: str, change: Callable[[LockedSchedule], Changed]) -> Changed:
+        """Call *change* with the locked row of *name*; insert a missing row before."""
+        database = self._context.database
+        while True:
+            found = database.run(lambda connection: self._changed(connection, name, change))
+            if found:
+                return found[0]
+            # By itself: on MySQL, several processes whose inserts meet would each keep a shared
+            # lock of the row, and none could lock it for a change.
+            database.run(lambda connection: self._insert(connection, name))
+            reach("recurring.row_inserted")
+
+    def _changed(
+        self, connection: Connection, name: str, change: Callable[[LockedSchedule], Changed]
+    ) -> list[Changed]:
+        """Return the result of *change* as the only element; an empty list without a row."""
+        locked = SqlLockedSchedule(self._context, self._commands, connection, name)
+        if not locked.is_kept:
+            return []
+        result = change(locked)
+        reach("recurring.changed")
+        return [result]
+
+    def _insert(self, connection: Connection, name: str) -> None:
+        values = {**asdict(ScheduleRecord(name=name)), "is_paused": 0}
+        row = {**values, "endpoint": self._context.endpoint}
+        insert_missing(connection, self._context.tables.recurring, [row])
+
+
+class SqlLockedSchedule:
+    """See :class:`timeoutmgr.contracts.LockedSchedule`: its row is locked by a transaction."""
+
+    def __init__(
+        self,
+        context: StoreContext,
+        commands: TimeoutCommands,
+        connection: Connection,
+        name: str,
+    ) -> None:
+        self._context = context
+        self._commands = commands
+        self._connection = connection
+        table = context.tables.recurring
+        self._own = (table.c.endpoint == context.endpoint, table.c.name == name)
+        row = connection.execute(select(table).where(*self._own).with_for_update()).first()
+        self.is_kept = row is not None
+        self._record = ScheduleRecord(name=name) if row is None else _record(row)
+
+    @property
+    def record(self) -> ScheduleRecord:
+        """The record as the locked row keeps it."""
+        return self._record
+
+    @property
+    def transaction(self) -> Connection:
+        """The transaction that locks the row."""
+        return self._connection
+
+    def now(self) -> Micros:
+        """Return the time that due times are compared with."""
+        return self._context.now(self._connection)
+
+    def run_state(self, timeout_id: str) -> RunState | None:
+        """Return the state of a run from its key."""
+        keys = self._context.tables.keys
+        one = (keys.c.endpoint == self._context.endpoint, keys.c.id == timeout_id)
+        row = self._connection.execute(select(keys.c.state, keys.c.closed_at).where(*one)).first()
+        return None if row is None else RunState(TimeoutState(row.state), row.closed_at)
+
+    def cancel(self, timeout_id: str, channel: str) -> CancelResult:
+        """Cancel a run in this transaction."""
+        return self._commands.cancel_in(self._connection, timeout_id, channel)
+
+    def write(self, record: ScheduleRecord) -> None:
+        """Write *record* into the row."""
+        table = self._context.tables.recurring
+        values = {**asdict(record), "is_paused": int(record.is_paused)}
+        self._connection.execute(update(table).where(*self._own).values(values))
+        self._record = record
+        reach("recurring.record_written")
+
+    def delete(self) -> None:
+        """Delete the row."""
+        self._connection.execute(delete(self._context.tables.recurring).where(*self._own))
+
+
+def _record(row: Row[Any]) -> ScheduleRecord:
+    values = {name: value for name, value in row._mapping.items() if name != "endpoint"}
+    return ScheduleRecord(**{**values, "is_paused": bool(row.is_paused)})
