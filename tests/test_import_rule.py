@@ -125,4 +125,8 @@ def test_only_the_transport_speaks_kombu() -> None:
 def test_only_the_satellites_have_a_scheduler() -> None:
     folders = ("timeoutmgr", *PARTS)
 
-    assert _offences(folders, ("apscheduler",), but_in="satellites") == []
+    found = _offences(folders, ("apscheduler",), but_in="satellites")
+    # Recurrence asks the triggers for instants, and runs no scheduler.
+    place = "timeoutmgr/recurrence/occurrences.py imports apscheduler.triggers."
+
+    assert [one for one in found if not one.startswith(place)] == []

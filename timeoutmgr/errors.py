@@ -38,6 +38,7 @@
     │   ├── NodeFull                a node of dead letters has reached its quota
     │   └── StorageConflict         a transaction lost against another; try it again
     ├── TransportUnavailable        the broker is out of reach now; try again later
+    ├── UnknownSchedule             no recurring timeout has this name
     ├── LeaseLost                   another receiver owns the message now
     ├── EndpointClosed              an endpoint was used after ``close``; nothing was sent
     ├── MigrationFailed             a migration stopped; its ledger has the place
@@ -334,6 +335,18 @@ class EndpointClosed(TimeoutManagerError):
 
 class MigrationFailed(TimeoutManagerError):
     """A migration stopped half-way; run it again to go on, or abort it."""
+
+
+class UnknownSchedule(TimeoutManagerError):
+    """No recurring timeout has this name."""
+
+    def __init__(self, name: str, known: Sequence[str]) -> None:
+        expected = f"known: {', '.join(known)}" if known else "there is none"
+        super().__init__(
+            f"no recurring timeout is called {name!r:.80} here; {expected}. A configuration "
+            "defines it with config.recurring(...) or [recurring.<name>]"
+        )
+        self.name = name
 
 
 class LeaseLost(TimeoutManagerError):

@@ -137,9 +137,11 @@ class TimeoutManager:
         others = self._other_pollers(context, store, poller)
         senders = SenderClocks(lambda: poller.offset, context.clock, context.telemetry)
         dispatch = _dispatch_step(context, store)
-        storing = _storing_step(context, store, _wake_all(poller, others), dispatch, senders)
+        wake = _wake_all(poller, others)
+        storing = _storing_step(context, store, wake, dispatch, senders)
         return FeatureParts(
             store=store,
+            wake=wake,
             direct=DirectStorage(
                 database=persistence.database,
                 store=storing.store_directly,

@@ -128,6 +128,10 @@ def assemble(settings: EndpointSettings) -> AssembledEndpoint:
         _external(settings),
     )
     composer = _composer(settings, features)
+    if settings.recurring:
+        from timeoutmgr.endpoint.recurrence import with_recurring
+
+        features = with_recurring(settings, features, composer)
     pool = SessionPool(settings.transport)
     sender = Sender(
         pool,

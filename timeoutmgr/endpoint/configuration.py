@@ -4,6 +4,7 @@ import inspect
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import timedelta
 from difflib import get_close_matches
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, TypeVar, cast
@@ -32,6 +33,9 @@ DATA: Final = "TIMEOUTMGR_DATA"
 """Environment variable that names the embedded file, which holds queues and stores by default."""
 
 MOST_HANDLER_BATCH: Final = 500
+
+if TYPE_CHECKING:
+    from timeoutmgr.recurrence.definition import CatchUp, CatchUpName, RecurringTimeout
 
 AnyHandler = TypeVar("AnyHandler", bound=Handler)
 
@@ -65,6 +69,7 @@ class EndpointSettings:
     new_id: Callable[[], str] = field(repr=False)
     delayed_delivery: DelayedDeliverySettings | None = None
     manager_disabled: ManagerDisabled = ManagerDisabled.NOT_SAID
+    recurring: "tuple[RecurringTimeout, ...]" = ()
 
     def __post_init__(self) -> None:
         """Check every value."""
@@ -154,6 +159,7 @@ class EndpointConfiguration:
         self._handlers: dict[str, list[Handler]] = {}
         self._handled_alone: set[str] = set()
         self._hooks: list[CriticalErrorHook] = []
+        self._recurring: dict[str, RecurringTimeout] = {}
         self._external: str | None = None
         self._manager_disabled = ManagerDisabled.NOT_SAID
 
@@ -301,6 +307,38 @@ class EndpointConfiguration:
         if batch == 1:
             self._handled_alone.add(message_type)
 
+    def recurring(
+        self,
+        name: str,
+        message_type: str,
+        body: object,
+        *,
+        every: str | timedelta,
+        destination: str | None = None,
+        catch_up: "CatchUp | CatchUpName" = "one",
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        """Send a message at each occurrence of *every*, once for all processes of the endpoint.
+
+        *every* is a text, such as ``1 day at 06:00 Europe/Berlin``, or a timedelta; *catch_up*
+        decides about missed occurrences. Without *destination* the message goes to the endpoint
+        itself. Needs TimeoutManager. Raises ConfigurationError for a wrong value or a used *name*.
+        """
+        from timeoutmgr.recurrence.definition import RecurringTimeout
+
+        self._check_open()
+        if name in self._recurring:
+            raise ConfigurationError(f"two recurring timeouts are called {name!r}; rename one")
+        self._recurring[name] = RecurringTimeout(
+            name=name,
+            message_type=message_type,
+            body=body,
+            every=every,
+            destination=destination,
+            catch_up=catch_up,
+            headers=dict(headers or {}),
+        )
+
     def settings(self) -> EndpointSettings:
         """Return the collected settings, frozen; raise ConfigurationError for a wrong value."""
         if self._is_disabled:
@@ -334,6 +372,7 @@ class EndpointConfiguration:
             new_id=self.new_id,
             delayed_delivery=self._delayed_delivery,
             manager_disabled=self._manager_disabled,
+            recurring=tuple(self._recurring.values()),
         )
 
     def _enabled_otherwise(self) -> list[Feature]:

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
     from timeoutmgr.contracts import DeliveryOptions
+    from timeoutmgr.endpoint.recurrence import Recurring
 
 logger = logging.getLogger(__name__)
 
@@ -107,6 +108,22 @@ class Endpoint:
             lambda: count_waiting(transport, queue),
             lambda: installation.schema_expected(self._parts),
         )
+
+    @property
+    def recurring(self) -> "Recurring":
+        """The recurring timeouts of this endpoint, also timeouts that other configurations have.
+
+        Raises CombinationRefused if no store here keeps them.
+        """
+        from timeoutmgr.endpoint.recurrence import RecurringCalls, recurring_of
+
+        calls = RecurringCalls(
+            wake=self._wake,
+            send=lambda queue, kind, body, options: self._send(queue, kind, body, options, None),
+            schema_expected=lambda: installation.schema_expected(self._parts),
+        )
+        parts = self._parts
+        return recurring_of(parts.settings, parts.features, parts.composer, calls)
 
     def install(self, *, new_marker: bool = False) -> list[str]:
         """Create queues and tables that are missing; return the endpoint's queues.

@@ -104,7 +104,8 @@ class FeatureParts:
 
     *native_delays* come before *manager*, even beside a store;
     *missing_destinations* looks for the destinations of delayed messages; *delivery* wraps sends,
-    steps and failures; commands use *dead_letters*.
+    steps and failures; commands use *dead_letters*; *wake* has the pollers hear of a
+    stored timeout.
     """
 
     satellites: tuple[Satellite, ...] = ()
@@ -113,6 +114,7 @@ class FeatureParts:
     store: TimeoutStore | None = None
     delayed: StoreStart | None = None
     direct: DirectStorage | None = None
+    wake: Callable[[Micros], None] | None = None
     manager: ManagerRoute | None = None
     native_delays: NativeDelays | None = None
     missing_destinations: MissingDestinations | None = None

@@ -21,6 +21,7 @@ from timeoutmgr.errors import ConfigurationError, TimeoutManagerError, UnknownSe
 from timeoutmgr.message.redaction import redact
 from timeoutmgr.settings import schema as keys
 from timeoutmgr.settings.conversion import Given, convert
+from timeoutmgr.settings.recurrence import add_recurring
 
 # --- ``${NAME}``: a value of the environment, so that no secret is in the file ----------------
 
@@ -153,13 +154,17 @@ class _ConfiguredParts:
         """Raise UnknownSetting for the first unknown key."""
         tables = keys.table_names()
         for (table, key), given in self._values.items():
+            if table == keys.RECURRING:
+                continue  # its keys are names, and the tables inside check their own
             if table is None:
-                known = [*keys.TOP, *tables]
+                known = [*keys.TOP, *tables, keys.RECURRING]
+                if key == keys.RECURRING:
+                    raise given.wrong("a table for each name, such as [recurring.daily-report]")
                 if key not in keys.TOP:
                     raise UnknownSetting(key, given.source, keys.nearest(key, known), known)
                 continue
             if table not in tables:
-                known = [*tables, *keys.TOP]
+                known = [*tables, keys.RECURRING, *keys.TOP]
                 raise UnknownSetting(table, given.source, keys.nearest(table, known), known)
             known = list(keys.parameters(self.part(table)))
             if key not in known:
@@ -234,6 +239,9 @@ class _Builder:
             self._use(config.use_persistence, "persistence", keys.PERSISTENCE_OPTIONS)
         for feature in self._parts.features:
             config.enable_feature(self._built(feature))
+        for (table, key), given in self._values.items():
+            if table == keys.RECURRING:
+                add_recurring(config, key, given)
         if self._top("disable_timeout_manager"):
             _disable_manager(config, self._parts.features)
         return config
@@ -326,8 +334,8 @@ def _from_mapping(
         if key in keys.TOP or not isinstance(value, Mapping):
             yield (None, key), _given(key, value, source, environ)
             continue
-        if not value and key not in keys.table_names():
-            known = [*keys.table_names(), *keys.TOP]
+        if not value and key not in (*keys.table_names(), keys.RECURRING):
+            known = [*keys.table_names(), keys.RECURRING, *keys.TOP]
             raise UnknownSetting(key, source, keys.nearest(key, known), known)
         for inner, each in value.items():
             yield (key, inner), _given(f"{key}.{inner}", each, source, environ)

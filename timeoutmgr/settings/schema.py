@@ -58,6 +58,9 @@ PERSISTENCE_OPTIONS: Final = "persistence_options"
 
 DELAYED_DELIVERY: Final = "delayed_delivery"
 
+RECURRING: Final = "recurring"
+"""Table of tables: one for each recurring timeout, by its name."""
+
 BUILT: Final[Mapping[str, Callable[..., Any]]] = MappingProxyType(
     {
         "recoverability": RecoverabilitySettings,

@@ -1,0 +1,197 @@
+"""Any number of processes, in any order of their steps, give each occurrence one run."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable
+from contextlib import closing
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.recurrence.fleet import NOON, Fleet, Process
+from timeoutmgr.contracts import Persistence, TimeoutState
+from timeoutmgr.message.instants import to_micros
+from timeoutmgr.persistence import MemoryPersistence, SqlPersistence
+from timeoutmgr.recurrence.occurrences import parse
+
+moves = st.lists(
+    st.one_of(
+        st.tuples(st.just("wait"), st.sampled_from((1, 59, 60, 61, 240, 600))),
+        st.tuples(st.just("step"), st.integers(0, 2)),
+        st.tuples(st.just("dispatch"), st.just(0)),
+        st.tuples(st.sampled_from(("pause", "resume")), st.integers(0, 2)),
+    ),
+    max_size=40,
+)
+
+
+def _in_memory(name: str = "sales") -> Fleet:
+    memory: Persistence = MemoryPersistence(accept_loss=True)
+    return Fleet(name, lambda: memory)
+
+
+class History:
+    """What a fleet has sent, and which occurrences a pause overlaps."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self.fleet = fleet
+        self.processes = [fleet.process("1 minute", catch_up="all") for _ in range(3)]
+        self.sent: list[str] = []
+
+    def do(self, move: tuple[str, int]) -> None:
+        """Do one move of one process."""
+        kind, number = move
+        if kind == "wait":
+            self.fleet.clock.advance(number)
+        elif kind == "dispatch":
+            self.sent += self.fleet.dispatch()
+        elif kind == "step":
+            self.processes[number].step()
+        else:
+            getattr(self.processes[number].recurring, kind)("tick")
+
+
+@settings(max_examples=150)
+@given(moves=moves)
+def test_with_the_policy_all_each_occurrence_runs_once_whatever_happens(
+    moves: list[tuple[str, int]],
+) -> None:
+    """Pauses, resumes, waits, late dispatches: no run twice, none lost, no run early."""
+    fleet = _in_memory()
+    with fleet.closing:
+        history = History(fleet)
+        history.processes[0].step()
+        for move in moves:
+            history.do(move)
+        history.processes[1].recurring.resume("tick")
+        history.processes[2].step()
+        history.sent += fleet.dispatch()
+        end = fleet.clock.now()
+
+    occurrences = parse("1 minute")
+    expected, at = 0, occurrences.after(to_micros(NOON))
+    while at is not None and at <= end:
+        expected, at = expected + 1, occurrences.after(at)
+    assert max(Counter(history.sent).values(), default=1) == 1
+    assert len(history.sent) == expected
+
+
+@pytest.mark.parametrize("policy", ["one", "none"])
+@settings(max_examples=100)
+@given(moves=moves)
+def test_with_the_other_policies_no_occurrence_runs_twice(
+    policy: str, moves: list[tuple[str, int]]
+) -> None:
+    fleet = _in_memory()
+    with fleet.closing:
+        history = History(fleet)
+        history.processes = [fleet.process("1 minute", catch_up=policy) for _ in range(3)]
+        for move in moves:
+            history.do(move)
+
+    assert max(Counter(history.sent).values(), default=1) == 1
+
+
+def test_processes_that_step_at_the_same_time_store_one_run(sql_fleet: Fleet) -> None:
+    """Threads with a store of their own each, as processes have; all steps begin at once."""
+    processes = [sql_fleet.process("1 minute") for _ in range(4)]
+    sent: list[str] = []
+
+    for minute in range(6):
+        sql_fleet.move_to(1, 12, minute)
+        _at_once(processes)
+        assert len(sql_fleet.pending()) == (1 if minute == 0 else 2)
+        sent += sql_fleet.dispatch()
+
+    assert sent == [f"01 12:0{minute}" for minute in range(1, 6)]
+
+
+def test_a_new_schedule_is_begun_by_one_of_many_processes(sql_fleet: Fleet) -> None:
+    processes = [sql_fleet.process("1 hour") for _ in range(4)]
+
+    _at_once(processes)
+
+    assert sql_fleet.pending() == ["01 13:00"]
+    assert [len(one.woken) for one in processes].count(1) == 1
+
+
+def test_pauses_and_steps_at_the_same_time_leave_no_run_of_a_paused_schedule(
+    sql_fleet: Fleet,
+) -> None:
+    one, other = sql_fleet.process("1 minute"), sql_fleet.process("1 minute")
+    one.step()
+    for minute in range(1, 6):
+        sql_fleet.move_to(1, 12, minute)
+
+        _together([one.step, lambda: other.recurring.pause("tick")])
+        runs = [each for each in sql_fleet.pending() if each > f"01 12:0{minute}"]
+        assert runs == []
+
+        _together([one.step, lambda: other.recurring.resume("tick")])
+        one.step()
+        runs = [each for each in sql_fleet.pending() if each > f"01 12:0{minute}"]
+        assert runs == [f"01 12:0{minute + 1}"]
+
+
+def test_a_failure_of_the_change_leaves_all_as_it_was(
+    sql_fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = sql_fleet.process("1 hour")
+
+    def fail(point: str) -> None:
+        if point == "recurring.changed":
+            raise RuntimeError(point)
+
+    monkeypatch.setattr("timeoutmgr.persistence.sql.schedules.reach", fail)
+    with pytest.raises(RuntimeError, match="changed"):
+        process.step()
+    monkeypatch.undo()
+
+    assert sql_fleet.pending() == []
+    assert process.recurring.list()[0].next is None
+    process.step()
+    assert sql_fleet.pending() == ["01 13:00"]
+
+
+def test_a_run_of_another_store_is_the_same_timeout(
+    unique: str, sql_persistence: Callable[[str], SqlPersistence]
+) -> None:
+    """A run that was moved to a new store, with its schedule unknown there, is not stored twice."""
+    with closing(sql_persistence("sqlite")) as persistence:
+        old, new = _in_memory(unique), Fleet(unique, lambda: persistence)
+        with old.closing, new.closing:
+            old.process("1 hour").step()
+            [moved] = old.timeouts()
+            new.store.store_many([moved])
+
+            new.process("1 hour").step()
+
+            assert [run.id for run in new.timeouts()] == [moved.id]
+            found = new.store.find(moved.id)
+            assert found is not None
+            assert found[0] is TimeoutState.PENDING
+
+
+def _at_once(processes: list[Process]) -> None:
+    _together([process.step for process in processes])
+
+
+def _together(calls: list[Callable[[], object]]) -> None:
+    barrier, errors = threading.Barrier(len(calls)), []
+
+    def run(call: Callable[[], object]) -> None:
+        barrier.wait()
+        try:
+            call()
+        except Exception as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=run, args=[call]) for call in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []

@@ -1,0 +1,1 @@
+"""Recurring timeouts: a schedule in the configuration, and the run that is stored ahead."""

@@ -1,0 +1,216 @@
+"""Changes of one locked schedule: store the next run, pause, resume, remove.
+
+A change is one transaction under the lock of the schedule. So of any number of processes one
+process stores a run, each other process sees it, and a crash leaves all of a change or nothing.
+The id of a run is made of endpoint, name and instant: the keys of the store refuse a second run of
+an instant even without the lock.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import count
+from typing import Final, Protocol
+
+from timeoutmgr.contracts import (
+    CancelResult,
+    LockedSchedule,
+    RunState,
+    ScheduleRecord,
+    TimeoutState,
+    Transaction,
+)
+from timeoutmgr.crashpoints import reach
+from timeoutmgr.message.ids import id_of
+from timeoutmgr.message.instants import Micros
+from timeoutmgr.recurrence.definition import MOST_CAUGHT_UP, CatchUp, RecurringTimeout
+from timeoutmgr.recurrence.occurrences import Occurrences, parse
+
+CHANNEL: Final = "recurring"
+"""The channel of a cancel by a changed schedule, in the history."""
+
+
+class StoresRuns(Protocol):
+    """Makes the message of a run, and stores it as a timeout."""
+
+    @property
+    def endpoint(self) -> str:
+        """The endpoint whose timeouts the runs are."""
+        ...
+
+    def timeout_id(self, message_id: str) -> str:
+        """Return the id of the timeout that keeps the message *message_id*."""
+        ...
+
+    def store(
+        self,
+        definition: RecurringTimeout,
+        due: Micros,
+        message_id: str,
+        transaction: Transaction | None,
+    ) -> None:
+        """Store a run of *definition* at *due*. Raises InvalidMessage."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Advance:
+    """Effect of ``advance``: the record now, the instants of stored runs, and the skipped runs.
+
+    *skipped* says that occurrences were missed and get no run of their own.
+    """
+
+    record: ScheduleRecord
+    stored: Sequence[Micros] = ()
+    skipped: bool = False
+
+
+def needs_change(record: ScheduleRecord, definition: RecurringTimeout, now: Micros) -> bool:
+    """Return whether ``advance`` may have to change *record*, as it was read without the lock."""
+    if record.every != definition.occurrences.text:
+        return True
+    return not record.is_paused and (record.run_due is None or record.run_due <= now)
+
+
+def advance(
+    locked: LockedSchedule, definition: RecurringTimeout, runs: StoresRuns, started: Micros
+) -> Advance:
+    """Store the missed runs that the policy asks for, and the next run, unless one is stored.
+
+    *started* is when this process started: of two processes whose ``every`` differs, the text of
+    the process that started later is in force, and the other process follows it.
+    """
+    now = locked.now()
+    record = _configured(locked, definition, started, now)
+    result = Advance(record)
+    if not record.is_paused and (record.run_due is None or record.run_due <= now):
+        result = _next(locked, record, definition, runs, now)
+    if result.record != locked.record:
+        locked.write(result.record)
+    return result
+
+
+def pause(locked: LockedSchedule, channel: str) -> bool:
+    """Cancel the run that is stored ahead, and store none until ``resume``; False if paused."""
+    if locked.record.is_paused:
+        return False
+    locked.write(replace(_without_run(locked, channel), is_paused=True))
+    return True
+
+
+def resume(locked: LockedSchedule) -> bool:
+    """Have ``advance`` store runs again; return False if the schedule is not paused."""
+    if not locked.record.is_paused:
+        return False
+    locked.write(replace(locked.record, is_paused=False))
+    return True
+
+
+def remove(locked: LockedSchedule, channel: str) -> None:
+    """Cancel the run that is stored ahead, and forget the schedule."""
+    _without_run(locked, channel)
+    locked.delete()
+
+
+def _configured(
+    locked: LockedSchedule, definition: RecurringTimeout, started: Micros, now: Micros
+) -> ScheduleRecord:
+    """Return the record with the schedule in force. A new or changed schedule begins now."""
+    record, occurrences = locked.record, definition.occurrences
+    if record.done_until is not None:
+        if record.every == occurrences.text or started <= record.configured_at:
+            return record
+        if record.run_due is not None and record.run_due > now:
+            if record.run_due != occurrences.after(now):
+                record = _without_run(locked, CHANNEL)
+        else:
+            record = replace(record, run_due=None, run_id=None)
+    return replace(record, every=occurrences.text, configured_at=started, done_until=now)
+
+
+def _next(
+    locked: LockedSchedule,
+    record: ScheduleRecord,
+    definition: RecurringTimeout,
+    runs: StoresRuns,
+    now: Micros,
+) -> Advance:
+    occurrences = definition.occurrences
+    if record.every != occurrences.text:
+        occurrences = parse(record.every)
+    done = max(record.done_until or 0, record.run_due or 0)
+    missed, skipped = _missed(locked, record, definition.policy, occurrences, (done, now))
+    next_due = occurrences.after(now)
+    stored = [*missed, *([] if next_due is None else [next_due])]
+    ids = [_stored(locked, definition, runs, due) for due in stored]
+    reach("recurring.runs_stored")
+    record = replace(
+        record, done_until=now, run_due=next_due, run_id=None if next_due is None else ids[-1]
+    )
+    return Advance(record, stored, skipped)
+
+
+def _missed(
+    locked: LockedSchedule,
+    record: ScheduleRecord,
+    policy: CatchUp,
+    occurrences: Occurrences,
+    between: tuple[Micros, Micros],
+) -> tuple[list[Micros], bool]:
+    """Return the missed occurrences to run now, and whether more are skipped."""
+    done, now = between
+    limit = MOST_CAUGHT_UP if policy is CatchUp.ALL else 1
+    missed, more = occurrences.latest(done, now, limit)
+    if not missed or policy is CatchUp.ALL:
+        return missed, more
+    if policy is CatchUp.NONE:
+        return [], True
+    if record.run_id is not None:
+        first = occurrences.after(done)
+        assert first is not None, "it was missed"
+        if _runs_late(locked.run_state(record.run_id), first):
+            return [], True
+    return missed, more
+
+
+def _runs_late(run: RunState | None, until: Micros) -> bool:
+    """Return whether the run that was stored ahead is sent after *until*, or still to be sent."""
+    if run is None or run.state is TimeoutState.CANCELLED:
+        return False
+    return run.closed_at is None or run.closed_at >= until
+
+
+def _stored(
+    locked: LockedSchedule, definition: RecurringTimeout, runs: StoresRuns, due: Micros
+) -> str:
+    """Store the run at *due* unless it is stored, and return the id of its timeout.
+
+    A pause cancels a run, and its id is used then. So the id also counts the cancels before.
+    """
+    for number in count():
+        message_id = id_of(CHANNEL, runs.endpoint, definition.name, str(due), str(number))
+        timeout_id = runs.timeout_id(message_id)
+        found = locked.run_state(timeout_id)
+        if found is None:
+            runs.store(definition, due, message_id, locked.transaction)
+            return timeout_id
+        if found.state is not TimeoutState.CANCELLED:
+            return timeout_id
+    raise AssertionError("unreachable: the count has no end")
+
+
+def _without_run(locked: LockedSchedule, channel: str) -> ScheduleRecord:
+    """Cancel the run that is stored ahead; its occurrence counts as done only if it was sent."""
+    record = locked.record
+    if record.run_id is None:
+        return record
+    run = locked.run_state(record.run_id)
+    is_cancelled = (
+        run is not None
+        and run.state is TimeoutState.PENDING
+        and locked.cancel(record.run_id, channel) is not CancelResult.TOO_LATE
+    )
+    reach("recurring.run_cancelled")
+    done = record.done_until if is_cancelled else record.run_due
+    return replace(record, done_until=done, run_due=None, run_id=None)

@@ -1,0 +1,183 @@
+"""The task of a running endpoint that keeps the next run of each schedule stored."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol, TypeVar
+
+from timeoutmgr.contracts import LockedSchedule, ScheduleRecord
+from timeoutmgr.crashpoints import reach
+from timeoutmgr.errors import StorageUnavailable, TimeoutManagerError
+from timeoutmgr.message.instants import Micros, from_micros
+from timeoutmgr.message.redaction import on_one_line
+from timeoutmgr.recurrence.changes import Advance, StoresRuns, advance, needs_change
+from timeoutmgr.recurrence.definition import RecurringTimeout
+from timeoutmgr.telemetry import Telemetry
+
+logger = logging.getLogger(__name__)
+
+Changed = TypeVar("Changed")
+
+IDLE: Final = 60.0
+"""Seconds between two steps at most: another process may have changed a schedule."""
+WHILE_PAUSED: Final = 10.0
+"""The same while a schedule is paused: a command of another process resumes it."""
+_AFTER_FAILURE: Final = 5.0
+
+
+class ScheduleStore(Protocol):
+    """A store of timeouts, as far as the task needs it."""
+
+    def now(self) -> Micros:
+        """Return the time that due times are compared with."""
+        ...
+
+    def schedules(self) -> Sequence[ScheduleRecord]:
+        """Return the records of the endpoint's schedules."""
+        ...
+
+    def change_schedule(self, name: str, change: Callable[[LockedSchedule], Changed]) -> Changed:
+        """Call *change* with the schedule, locked."""
+        ...
+
+
+class RecurringTask:
+    """Stores the next run of each schedule when the run before it is due.
+
+    Each process of the endpoint has this task. When a run is due the first process that locks the
+    schedule stores the next run, and each other process finds it stored. *wake* hears of stored
+    runs.
+    """
+
+    def __init__(
+        self,
+        definitions: Sequence[RecurringTimeout],
+        store: ScheduleStore,
+        runs: StoresRuns,
+        *,
+        ready: Callable[[], None],
+        wake: Callable[[Micros], None],
+        telemetry: Telemetry,
+    ) -> None:
+        self._definitions = definitions
+        self._store = store
+        self._runs = runs
+        self._ready = ready
+        self._wake = wake
+        self._telemetry = telemetry
+        self._started: Micros | None = None
+        self._is_ready = False
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Start; the first step runs at once."""
+        self._stop.clear()
+        self._started = None
+        self._thread = threading.Thread(target=self._run, name="timeoutmgr-recurring", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Stop; returns when the thread has ended."""
+        self._stop.set()
+        thread, self._thread = self._thread, None
+        if thread is not None:
+            thread.join()
+
+    def watch(self) -> None:
+        """No-op."""
+
+    def step(self) -> float:
+        """Advance all schedules; return the seconds until the next step. Never waits.
+
+        A schedule that fails does not stop the others. Raises StorageUnavailable, and SchemaMissing
+        until the tables are installed.
+        """
+        if not self._is_ready:
+            self._ready()
+            self._is_ready = True
+        now = self._store.now()
+        if self._started is None:
+            self._started = now
+        records = {record.name: record for record in self._store.schedules()}
+        waits = [IDLE]
+        for definition in self._definitions:
+            record = records.get(definition.name, ScheduleRecord(name=definition.name))
+            if needs_change(record, definition, now):
+                record = self._advanced(definition, record)
+            if record.is_paused:
+                waits.append(WHILE_PAUSED)
+            elif record.run_due is not None:
+                waits.append(max(record.run_due - now, 0) / 1_000_000)
+        return min(waits)
+
+    def _advanced(self, definition: RecurringTimeout, record: ScheduleRecord) -> ScheduleRecord:
+        started = self._started or 0
+        try:
+            result = self._store.change_schedule(
+                definition.name, lambda locked: advance(locked, definition, self._runs, started)
+            )
+        except StorageUnavailable:
+            raise
+        except TimeoutManagerError as error:
+            logger.error(
+                "endpoint %s could not store the next run of %.80r: %s",
+                self._runs.endpoint,
+                definition.name,
+                on_one_line(error),
+                extra=self._fields("recurring_run_refused", definition.name),
+            )
+            self._telemetry.count("recurring_runs_refused")
+            return ScheduleRecord(name=record.name)
+        reach("recurring.committed")
+        if result.stored:
+            self._wake(min(result.stored))
+        self._report(definition.name, result)
+        return result.record
+
+    def _report(self, name: str, result: Advance) -> None:
+        if result.skipped:
+            logger.warning(
+                "endpoint %s skipped missed occurrences of %.80r",
+                self._runs.endpoint,
+                name,
+                extra=self._fields("recurring_runs_skipped", name),
+            )
+            self._telemetry.count("recurring_runs_skipped")
+        if result.stored:
+            self._telemetry.count("recurring_runs_stored", len(result.stored))
+            logger.debug(
+                "endpoint %s stored %d runs of %.80r, the last for %s",
+                self._runs.endpoint,
+                len(result.stored),
+                name,
+                from_micros(result.stored[-1]).isoformat(),
+                extra=self._fields("recurring_runs_stored", name),
+            )
+
+    def _run(self) -> None:
+        wait = 0.0
+        while not self._stop.wait(wait):
+            try:
+                wait = self.step()
+            except TimeoutManagerError as error:
+                logger.info(
+                    "endpoint %s stores the next runs later: %s",
+                    self._runs.endpoint,
+                    on_one_line(error),
+                    extra={"event": "recurring_delayed", "endpoint": self._runs.endpoint},
+                )
+                wait = _AFTER_FAILURE
+            except Exception:
+                logger.exception(
+                    "recurring timeouts of endpoint %s failed and continue",
+                    self._runs.endpoint,
+                    extra={"event": "recurring_failed", "endpoint": self._runs.endpoint},
+                )
+                self._telemetry.count("recurring_failures")
+                wait = _AFTER_FAILURE
+
+    def _fields(self, event: str, name: str) -> dict[str, str]:
+        return {"event": event, "endpoint": self._runs.endpoint, "schedule": name}
