@@ -10,6 +10,7 @@ from timeoutmgr.errors import (
     InvalidMessage,
     StorageUnavailable,
     TransportUnavailable,
+    UnknownSchedule,
     Unroutable,
 )
 
@@ -48,7 +49,7 @@ def exit_of(error: Exception) -> Exit:
     match error:
         case InvalidMessage():
             return Exit.USAGE
-        case Unroutable():
+        case Unroutable() | UnknownSchedule():
             return Exit.NOT_FOUND
         case ConfigurationError():
             return Exit.CONFIGURATION

@@ -25,6 +25,7 @@ from timeoutmgr.cli.migrate.command import migrate
 from timeoutmgr.cli.options import ENVIRONMENT, common, with_examples
 from timeoutmgr.cli.output import log_to_stderr
 from timeoutmgr.cli.pipeline.group import pipeline
+from timeoutmgr.cli.recurrence import recurring
 from timeoutmgr.cli.run import run
 from timeoutmgr.cli.send import send
 from timeoutmgr.cli.shared import Shared
@@ -118,6 +119,7 @@ for command in (
     cancel_saga,
     reschedule,
     send_now,
+    recurring,
     retry,
     errors,
     deadletters,
