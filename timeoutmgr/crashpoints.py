@@ -136,8 +136,8 @@ POINTS: Final[Mapping[str, str]] = {
     "changing.row_put_back": "Key and row of a timeout are moved; the history does not tell of it.",
     # --- recurring timeouts
     "recurring.row_inserted": "The row of a new schedule is there; no run is stored.",
-    "recurring.runs_stored": "The runs of a schedule are stored; its row names the run before, and "
-    "the commit is to come.",
+    "recurring.run_stored": "A run of a schedule is stored; others may follow, and its row names "
+    "the run before.",
     "recurring.run_cancelled": "The run of a schedule is cancelled; its row still names the run.",
     "recurring.record_written": "The row of a schedule names its next run; the commit is to come.",
     "recurring.changed": "All of a change of a schedule is done; the commit is to come.",

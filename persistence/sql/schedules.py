@@ -31,13 +31,14 @@ class Schedules:
     def __init__(self, context: StoreContext, commands: TimeoutCommands) -> None:
         self._context = context
         self._commands = commands
+        table = context.tables.recurring
+        own = table.c.endpoint == context.endpoint
+        self._read = select(table).where(own).order_by(table.c.name)
 
     def records(self) -> list[ScheduleRecord]:
         """Return the records, by name."""
-        table = self._context.tables.recurring
-        own = select(table).where(table.c.endpoint == self._context.endpoint)
         with self._context.database.read() as connection:
-            return [_record(row) for row in connection.execute(own.order_by(table.c.name))]
+            return [_record(row) for row in connection.execute(self._read)]
 
     def change(self, name: str, change: Callable[[LockedSchedule], Changed]) -> Changed:
         """Call *change* with the locked row of *name*; insert a missing row before."""

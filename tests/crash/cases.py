@@ -168,7 +168,11 @@ NATIVE: Final = ("topology.", "unroutable.", "forgetting.", "uninstall.")
 """Groups of points that these endpoints do not come by; ``test_native.py`` does."""
 MIGRATIONS: Final = ("migration.", "ledger.", "leaving.", "arriving.", "draining.", "foreign.")
 """Groups of points that no endpoint comes by; ``test_migrations.py`` does."""
-ON_THE_WAY: Final = tuple(point for point in POINTS if not point.startswith((*NATIVE, *MIGRATIONS)))
+RECURRING: Final = ("recurring.",)
+"""Points of recurring timeouts, which these endpoints do not have; ``test_recurring.py`` does."""
+ON_THE_WAY: Final = tuple(
+    point for point in POINTS if not point.startswith((*NATIVE, *MIGRATIONS, *RECURRING))
+)
 SAMPLED: Final = tuple(point for point in ON_THE_WAY if not point.startswith("partitions."))
 
 

@@ -11,7 +11,8 @@ from chaos.crash_command import arm_from_environment
 
 ENTRY: Final = f"{__name__}:main"
 MODULES: Final = (
-    *("tests.crash.worker", "tests.crash.mover", "timeoutmgr.transport.sql.session"),
+    *("tests.crash.worker", "tests.crash.mover", "tests.crash.scheduler"),
+    "timeoutmgr.transport.sql.session",
     *("timeoutmgr.database.notifications", "timeoutmgr.transport.sql.leases", "argparse"),
     *("sqlalchemy.orm", "sqlalchemy.dialects.sqlite", "sqlalchemy.dialects.postgresql", "psycopg"),
     *("alembic.command", "alembic.runtime.environment", "sqlite3", "uuid", "json", "logging"),

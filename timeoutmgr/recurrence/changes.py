@@ -144,7 +144,6 @@ def _next(
     next_due = occurrences.after(now)
     stored = [*missed, *([] if next_due is None else [next_due])]
     ids = [_stored(locked, definition, runs, due) for due in stored]
-    reach("recurring.runs_stored")
     record = replace(
         record, done_until=now, run_due=next_due, run_id=None if next_due is None else ids[-1]
     )
@@ -194,6 +193,7 @@ def _stored(
         found = locked.run_state(timeout_id)
         if found is None:
             runs.store(definition, due, message_id, locked.transaction)
+            reach("recurring.run_stored")
             return timeout_id
         if found.state is not TimeoutState.CANCELLED:
             return timeout_id
