@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import asdict
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
-from sqlalchemy import Connection, Row, delete, select, update
+from sqlalchemy import Connection, Row, delete, func, select, update
 
 from timeoutmgr.contracts import (
     CancelResult,
@@ -20,9 +20,10 @@ from timeoutmgr.message.instants import Micros
 
 from .batch_writes import insert_missing
 from .commands import TimeoutCommands
-from .context import StoreContext
+from .context import PATIENCE, StoreContext
 
 Changed = TypeVar("Changed")
+_IDLE: Final = "idle_in_transaction_session_timeout"
 
 
 class Schedules:
@@ -84,6 +85,9 @@ class SqlLockedSchedule:
         self._connection = connection
         table = context.tables.recurring
         self._own = (table.c.endpoint == context.endpoint, table.c.name == name)
+        if connection.dialect.name == "postgresql":
+            # A process that is stopped now must not keep the lock from every other process.
+            connection.execute(select(func.set_config(_IDLE, PATIENCE, True)))
         row = connection.execute(select(table).where(*self._own).with_for_update()).first()
         self.is_kept = row is not None
         self._record = ScheduleRecord(name=name) if row is None else _record(row)

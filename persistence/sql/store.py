@@ -5,7 +5,8 @@ from __future__ import annotations
 import socket
 from collections.abc import Callable, Collection, Sequence
 from contextlib import AbstractContextManager
-from typing import Final, TypeVar
+from functools import cached_property
+from typing import TYPE_CHECKING, Final, TypeVar
 from uuid import uuid4
 
 from timeoutmgr.contracts import (
@@ -36,8 +37,10 @@ from .dispatch.outcomes import supports_bulk_close
 from .insert import Repeats, TimeoutInsert
 from .maintenance import StoreMaintenance
 from .queries import TimeoutQueries
-from .schedules import Schedules
 from .tables import TimeoutTables
+
+if TYPE_CHECKING:
+    from .schedules import Schedules
 
 Changed = TypeVar("Changed")
 
@@ -78,7 +81,6 @@ class SqlTimeoutStore(TimeoutQueries, StoreMaintenance):
         self._saga_commands = SagaCommands(self.context)
         self._repeats = Repeats(self.context, self._commands)
         self._insert = TimeoutInsert(self.context, self._repeats)
-        self._schedules = Schedules(self.context, self._commands)
 
     @property
     def endpoint(self) -> str:
@@ -194,8 +196,15 @@ class SqlTimeoutStore(TimeoutQueries, StoreMaintenance):
 
     def schedules(self) -> Sequence[ScheduleRecord]:
         """Return the records of the endpoint's recurring timeouts, by name."""
-        return self._schedules.records()
+        return self._recurring.records()
 
     def change_schedule(self, name: str, change: Callable[[LockedSchedule], Changed]) -> Changed:
         """Call *change* with the schedule *name*, locked, in one transaction."""
-        return self._schedules.change(name, change)
+        return self._recurring.change(name, change)
+
+    @cached_property
+    def _recurring(self) -> Schedules:
+        # Loaded late: most endpoints have no schedules.
+        from .schedules import Schedules
+
+        return Schedules(self.context, self._commands)

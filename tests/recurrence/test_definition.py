@@ -187,13 +187,14 @@ def test_an_endpoint_without_schedules_loads_nothing_of_them() -> None:
     program = (
         "import sys, timeoutmgr\n"
         "from timeoutmgr.satellites import TimeoutManager\n"
-        "from timeoutmgr.persistence import MemoryPersistence\n"
+        "from timeoutmgr.persistence import SqlPersistence\n"
         "config = timeoutmgr.EndpointConfiguration('sales')\n"
         "config.use_transport('memory://', accept_loss=True)\n"
-        "config.use_persistence(MemoryPersistence(accept_loss=True))\n"
+        "config.use_persistence(SqlPersistence('sqlite:///sales.db'))\n"
         "config.enable_feature(TimeoutManager())\n"
         "timeoutmgr.Endpoint(config).close()\n"
-        "print([name for name in sys.modules if 'recurrence' in name])\n"
+        "ours = ('timeoutmgr.recurrence', 'endpoint.recurrence', 'sql.schedules')\n"
+        "print([name for name in sys.modules if name.endswith(ours)])\n"
     )
 
     ended = subprocess.run(

@@ -6,13 +6,15 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.recurrence.fleet import NOON, Fleet, Process
-from timeoutmgr.contracts import Persistence, TimeoutState
+from timeoutmgr.contracts import LockedSchedule, Persistence, TimeoutState
+from timeoutmgr.errors import StorageUnavailable
 from timeoutmgr.message.instants import to_micros
 from timeoutmgr.persistence import MemoryPersistence, SqlPersistence
 from timeoutmgr.recurrence.occurrences import parse
@@ -134,6 +136,38 @@ def test_pauses_and_steps_at_the_same_time_leave_no_run_of_a_paused_schedule(
         one.step()
         runs = [each for each in sql_fleet.pending() if each > f"01 12:0{minute}"]
         assert runs == [f"01 12:0{minute + 1}"]
+
+
+def test_a_process_that_stops_inside_a_change_loses_its_lock(
+    unique: str,
+    sql_persistence: Callable[[str], SqlPersistence],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("timeoutmgr.persistence.sql.schedules.PATIENCE", "200ms")
+    fleet = Fleet(unique, lambda: sql_persistence("postgres"))
+    with fleet.closing:
+        stopped, other = fleet.process("1 hour"), fleet.process("1 hour")
+        is_inside, goes_on = threading.Event(), threading.Event()
+
+        def stand_still(locked: LockedSchedule) -> None:
+            is_inside.set()
+            goes_on.wait()
+            locked.write(locked.record)
+
+        def change() -> None:
+            store: Any = stopped.endpoint._parts.features.store
+            with pytest.raises(StorageUnavailable):
+                store.change_schedule("tick", stand_still)
+
+        thread = threading.Thread(target=change)
+        thread.start()
+        is_inside.wait()
+
+        other.step()
+
+        goes_on.set()
+        thread.join()
+        assert fleet.pending() == ["01 13:00"]
 
 
 def test_a_failure_of_the_change_leaves_all_as_it_was(
