@@ -20,7 +20,18 @@ ZONES = (
 )
 """With gaps of half an hour, of two hours, and of a whole day."""
 
-instants = st.datetimes(datetime(2000, 1, 1), datetime(2037, 1, 1)).map(
+CHANGES = (
+    *("2030-03-31T01:00Z", "2030-10-27T01:00Z", "2030-03-10T07:00Z", "2030-11-03T06:00Z"),
+    *("2030-04-06T15:00Z", "2030-10-05T15:30Z", "2011-12-30T10:00Z"),
+)
+"""Instants at which summer time begins or ends in some of the zones; Apia then lost a day."""
+
+near_changes = st.builds(
+    lambda change, minutes: to_micros(datetime.fromisoformat(change) + timedelta(minutes=minutes)),
+    st.sampled_from(CHANGES),
+    st.integers(-200, 200),
+)
+instants = near_changes | st.datetimes(datetime(2000, 1, 1), datetime(2037, 1, 1)).map(
     lambda at: to_micros(at.replace(tzinfo=UTC))
 )
 zones = st.sampled_from(ZONES)
@@ -95,6 +106,15 @@ def test_many_skipped_times_run_once() -> None:
         "2030-03-31T01:45+01:00",
         "2030-03-31T03:00+02:00",
         "2030-03-31T03:15+02:00",
+    ]
+
+
+def test_a_repeated_hour_rests_until_its_end() -> None:
+    in_the_second = _berlin(2030, 10, 27, 2, 10).replace(fold=1)
+
+    assert _runs("cron: */15 * * * * Europe/Berlin", in_the_second, 2) == [
+        "2030-10-27T03:00+01:00",
+        "2030-10-27T03:15+01:00",
     ]
 
 

@@ -57,6 +57,7 @@ def stopped(context: CriticalErrorContext) -> None:
 
 
 config.add_handler("Remind", Reminders().remind)
+config.recurring("report", "Ping", {}, every="1 day at 06:00 Europe/Berlin", catch_up="all")
 config.add_handler("Ping", lambda _message, _context: print("ping"))
 config.define_critical_error_action(stopped)
 

@@ -258,7 +258,8 @@ def _zone(text: str, name: str | None) -> tzinfo:
     try:
         return ZoneInfo(name)
     except (KeyError, ValueError, OSError) as error:
-        raise _unclear(text, f"{name!r:.80} is no time zone of this host") from error
+        reason = f"{name!r:.80} is no time zone here; a host without zones needs the package tzdata"
+        raise _unclear(text, reason) from error
 
 
 def _unclear(every: object, reason: str) -> ConfigurationError:
