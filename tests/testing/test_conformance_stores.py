@@ -49,6 +49,7 @@ def installed_url(
 class TestMemory(StoreConformance):
     durable, row_locks, transactions = False, True, False
     limits_text = False
+    keeps_schedules = True
     races = 10_000
 
     @pytest.fixture
@@ -59,6 +60,7 @@ class TestMemory(StoreConformance):
 
 class Tables(StoreSuite):
     durable, row_locks, transactions = True, True, True
+    keeps_schedules = True
     database: ClassVar[str]
     settings: ClassVar[SqlSettings] = BY_OUR_CLOCK
 

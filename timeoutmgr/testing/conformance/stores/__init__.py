@@ -9,6 +9,7 @@ from timeoutmgr.testing.conformance.stores.insertion import TimeoutInsertion, Ti
 from timeoutmgr.testing.conformance.stores.queries import QueryCases
 from timeoutmgr.testing.conformance.stores.races import TimeoutRaces
 from timeoutmgr.testing.conformance.stores.repeats import TimeoutRepeats
+from timeoutmgr.testing.conformance.stores.schedules import ScheduleCases
 from timeoutmgr.testing.conformance.stores.suite import Stores
 
 __all__ = ["SetClock", "StoreConformance", "Stores"]
@@ -24,6 +25,7 @@ class StoreConformance(
     QueryCases,
     TimeoutRaces,
     TimeoutTransactions,
+    ScheduleCases,
 ):
     """All that :class:`timeoutmgr.contracts.TimeoutStore` promises, as tests.
 

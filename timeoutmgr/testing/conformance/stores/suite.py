@@ -137,6 +137,8 @@ class StoreSuite(SharedSuite):
     settable_clock = True
     stores_in_batches = True
     races = 500
+    keeps_schedules = False
+    """Whether it keeps the schedules of recurring timeouts."""
     claim_time: ClassVar[timedelta] = timedelta(seconds=60)
     """Time after which an open claim expires."""
     tombstone_retention: ClassVar[timedelta] = timedelta(days=30)
