@@ -186,6 +186,29 @@ def test_messages_are_given_back_later_if_the_database_has_another_writer() -> N
     assert ids(given_back) == ["1", "2"]
 
 
+def test_messages_stay_with_the_batch_after_an_unforeseen_failure() -> None:
+    """Else they would be neither handled nor given back until the receiver is closed."""
+    hands = Hands()
+    progress = BatchProgress(a_batch(2), hands)
+    next(iter(progress))
+    hands.now = LONG_HANDLING
+
+    def fail(_batch: Sequence[Received]) -> int:
+        raise ValueError("not thought of")
+
+    with pytest.raises(ValueError, match="not thought of"):
+        progress.give_back(fail)
+    assert ids(progress.waiting) == ["1"]
+
+
+def test_a_batch_that_is_withdrawn_has_no_more_waiting() -> None:
+    progress = BatchProgress(a_batch(2), Hands(), behind=a_batch(3)[2:])
+    next(iter(progress))
+
+    assert ids(progress.withdraw()) == ["0", "1", "2"]
+    assert progress.waiting == []
+
+
 def test_nothing_is_given_back_after_the_end_of_the_batch() -> None:
     hands = Hands()
     progress = BatchProgress(a_batch(2), hands)

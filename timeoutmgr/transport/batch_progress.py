@@ -111,6 +111,14 @@ class BatchProgress:
         with self._lock:
             return [*self._waiting, *self._behind]
 
+    def withdraw(self) -> Sequence[Received]:
+        """Return the messages that were not given back; after ``close``, none of them waits."""
+        with self._lock:
+            rest = [*self.begun, *self._waiting, *self._behind]
+            self._waiting.clear()
+            self._behind = ()
+            return rest
+
     def give_back(self, release: Callable[[Sequence[Received]], int]) -> int:
         """Call *release* with the messages behind a slow one, once for each; return its answer.
 
@@ -121,21 +129,23 @@ class BatchProgress:
             given = self._behind_a_long_handling()
             if given is None:
                 return 0
+            count = None
             try:
-                return release(given)
+                count = release(given)
+            except StorageConflict:
+                self._is_relieved = False  # the next call tries again
             except (StorageUnavailable, TransportUnavailable, LeaseLost) as error:
-                with self._lock:
-                    self._behind = [*given, *self._behind]
-                    self._is_relieved = not isinstance(error, StorageConflict)
-                if not self._is_relieved:
-                    return 0
                 logger.warning(
                     "pump could not give back %d messages behind a slow handler: %s",
                     len(given),
                     on_one_line(error),
                     extra={"event": "messages_not_given_back"},
                 )
-                return 0
+            finally:
+                if count is None:
+                    with self._lock:
+                        self._behind = [*given, *self._behind]
+            return count or 0
 
     def close(self) -> None:
         """Let no more messages be given back; wait for the other thread. Twice is fine."""

@@ -290,7 +290,8 @@ class Pump:
         try:
             failed = self._attempt(progress, session, receiver)
         except LeaseLost:
-            self._leave(progress.begun, receiver)
+            # The leases of messages that wait are no younger; a lost connection loses all of them.
+            self._leave(progress.withdraw(), receiver)
         except StorageConflict:
             if len(progress.begun) == 1:
                 raise

@@ -84,29 +84,34 @@ class Stand:
         ledger: Ledger,
         doings: dict[str, Doing],
         mode: TransactionMode = TransactionMode.TRANSACTION_SCOPE,
+        alone: frozenset[str] = frozenset(),
     ) -> None:
+        self.now = 0.0
+        self.stop = threading.Event()
         self.session = transport.session()
         self.receiver = self.session.receiver("q", prefetch=2 * COUNT)
         self.calls: Counter[str] = Counter()
-        self.monotonic = 0.0
         clock, self.telemetry = FakeClock(), Counters()
 
         def handle(_body: object, context: HandlerContext) -> None:
             self.calls[context.message_id] += 1
             doings.get(context.message_id, Ledger.note)(ledger, context)
 
+        step = HandlerStep(
+            queue="q",
+            handlers={ANY: [handle]},
+            composer=a_composer(clock, delays=lambda outgoing, _due: outgoing),
+            clock=clock,
+            telemetry=self.telemetry,
+            require_queues=require_none,
+            alone=alone,
+        )
         self.pump = Pump(
             Consumption(
                 name="Handlers",
                 queue="q",
-                step=HandlerStep(
-                    queue="q",
-                    handlers={ANY: [handle]},
-                    composer=a_composer(clock, delays=lambda outgoing, _due: outgoing),
-                    clock=clock,
-                    telemetry=self.telemetry,
-                    require_queues=require_none,
-                ),
+                step=step,
+                split=step.split,
                 batch=COUNT,
                 is_paced=True,
                 policy=RecoverabilitySettings(immediate=2, delayed=0),
@@ -119,7 +124,8 @@ class Stand:
                 clock=clock,
                 telemetry=self.telemetry,
                 broker=a_breaker(clock),
-                monotonic=lambda: self.monotonic,
+                monotonic=lambda: self.now,
+                stop=self.stop,
             ),
         )
 
@@ -169,6 +175,31 @@ def ending_the_transaction_by_its_connection(ledger: Ledger, context: HandlerCon
     transaction.rollback()
 
 
+def closing_its_connection(ledger: Ledger, context: HandlerContext) -> None:
+    ledger.note(context)
+    context.session.connection().close()
+
+
+def losing_its_connection(ledger: Ledger, context: HandlerContext) -> None:
+    ledger.note(context)
+    context.session.invalidate()
+
+
+def exiting(ledger: Ledger, context: HandlerContext) -> None:
+    ledger.note(context)
+    raise SystemExit(1)
+
+
+def being_interrupted(ledger: Ledger, context: HandlerContext) -> None:
+    ledger.note(context)
+    raise KeyboardInterrupt
+
+
+def being_closed(ledger: Ledger, context: HandlerContext) -> None:
+    ledger.note(context)
+    raise GeneratorExit
+
+
 def delaying_to_nowhere(ledger: Ledger, context: HandlerContext) -> None:
     ledger.note(context)
     context.send("nowhere", "Lost", {}, delay=60)
@@ -186,6 +217,11 @@ FAILING: list[Doing] = [
     ending_the_transaction,
     ending_the_transaction_and_raising,
     ending_the_transaction_by_its_connection,
+    closing_its_connection,
+    losing_its_connection,
+    exiting,
+    being_interrupted,
+    being_closed,
     delaying_to_nowhere,
     sending_to_nowhere,
 ]
@@ -276,7 +312,7 @@ def test_a_slow_handler_that_writes_keeps_no_thread_waiting_for_its_commit(
 
     def be_slow(ledger: Ledger, context: HandlerContext) -> None:
         ledger.note(context)
-        stand.monotonic += LONG_HANDLING
+        stand.now += LONG_HANDLING
         relief = threading.Thread(target=stand.pump.give_back, daemon=True)
         relief.start()
         relief.join(10)
