@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from .listed import (
+    batches,
     breakers,
     delayed,
     doors,
@@ -32,6 +33,7 @@ MUTANTS: Final[tuple[Mutant, ...]] = (
     *levels.MUTANTS,
     *operations.MUTANTS,
     *pump.MUTANTS,
+    *batches.MUTANTS,
     *window.MUTANTS,
     *breakers.MUTANTS,
     *satellites.MUTANTS,
