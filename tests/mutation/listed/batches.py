@@ -31,22 +31,6 @@ MUTANTS = (
         tests=(_UNDONE_ALONE,),
     ),
     Mutant(
-        name="a savepoint that is gone goes unnoticed",
-        promise="No message is acknowledged whose transaction a handler has ended.",
-        file="timeoutmgr/endpoint/handler_session.py",
-        before="""\
-                savepoint.commit()
-        except SQLAlchemyError as error:
-            raise _lost(error) from error
-""",
-        after="""\
-                savepoint.commit()
-        except SQLAlchemyError:
-            return
-""",
-        tests=(_UNDONE_ALONE,),
-    ),
-    Mutant(
         name="a message that was begun is given back",
         promise="A message is handled here or given back, and never both.",
         file=_PROGRESS,
