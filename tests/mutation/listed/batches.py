@@ -34,8 +34,8 @@ MUTANTS = (
         name="a message that was begun is given back",
         promise="A message is handled here or given back, and never both.",
         file=_PROGRESS,
-        before="            given = [one for one in self._all_waiting() if may_return(one)]\n",
-        after="            given = [*self._begun[-1:], *self._all_waiting()]\n",
+        before="            behind = [*self._waiting, *self._behind]\n",
+        after="            behind = [*self._begun[-1:], *self._waiting, *self._behind]\n",
         tests=(
             f"{_PROGRESS_TESTS}::test_messages_behind_a_slow_one_are_given_back_and_never_begun",
         ),
@@ -52,8 +52,8 @@ MUTANTS = (
         name="giving back waits for the writer that waits for it",
         promise="A slow handler on SQLite ends when it ends, not 20 seconds later.",
         file="timeoutmgr/transport/sql/receiver.py",
-        before="        if not received or self._database.is_written:\n",
-        after="        if not received:\n",
+        before="patient=False)\n",
+        after="patient=True)\n",
         tests=(f"{_GIVING}::test_a_slow_handler_with_the_only_writer_is_not_waited_for",),
     ),
     Mutant(
