@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         TimeoutState,
         TransactionMode,
     )
+    from timeoutmgr.database.borrowed import DriverTransaction
     from timeoutmgr.endpoint.configuration import EndpointConfiguration
     from timeoutmgr.endpoint.endpoint import Endpoint
     from timeoutmgr.endpoint.handlers import HandlerContext
@@ -44,6 +45,7 @@ __all__ = [
     "CriticalAction",
     "CriticalErrorContext",
     "DelayedDeliverySettings",
+    "DriverTransaction",
     "Endpoint",
     "EndpointConfiguration",
     "HandlerContext",
@@ -63,6 +65,7 @@ __all__ = [
 
 _MODULES = {
     "contracts": "CancelResult ChangeResult OnConflict RepeatKind TimeoutState TransactionMode",
+    "database.borrowed": "DriverTransaction",
     "endpoint.configuration": "EndpointConfiguration",
     "endpoint.endpoint": "Endpoint",
     "endpoint.handlers": "HandlerContext",

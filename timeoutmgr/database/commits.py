@@ -7,6 +7,7 @@ from typing import Any, Final
 from sqlalchemy import Connection, ExceptionContext, event
 
 _KEY: Final = "timeoutmgr_after_commit"
+_FOLLOW: Final = "timeoutmgr_follow"
 
 
 @dataclass(slots=True)
@@ -17,15 +18,31 @@ class AfterCommitCalls:
     committed: list[Callable[[], None]] = field(default_factory=list)
 
 
-def after_commit(connection: Connection, call: Callable[[], None]) -> None:
+def follow_by(
+    connection: Connection, register: Callable[[Callable[[], None]], object] | None
+) -> None:
+    """Leave calls after a commit of *connection* to *register*; None if no commit can be seen.
+
+    For a connection whose caller commits on the driver, past SQLAlchemy.
+    """
+    connection.info[_FOLLOW] = register
+
+
+def after_commit(connection: Connection, call: Callable[[], None]) -> bool:
     """Run *call* once the open transaction of *connection* has committed.
 
-    Never if it rolls back, nor where its commit fails or is not answered.
+    Never if it rolls back, nor where its commit fails or is not answered. Return False, with the
+    call dropped, if no commit of *connection* can be seen.
 
     SQLAlchemy tells of a commit just before it happens. The call therefore runs when the
     connection goes back to its pool or begins anew, which in a ``with`` block is the next thing
     to happen. *call* must be quick and must not raise.
     """
+    if _FOLLOW in connection.info:
+        register = connection.info[_FOLLOW]
+        if register is not None:
+            register(call)
+        return register is not None
     pending = connection.info.get(_KEY)
     if pending is None:
         pending = connection.info[_KEY] = AfterCommitCalls()
@@ -39,6 +56,7 @@ def after_commit(connection: Connection, call: Callable[[], None]) -> None:
         if _on_error not in list(dialect.dispatch.handle_error):
             event.listen(dialect, "handle_error", _on_error)
     pending.open.append(call)
+    return True
 
 
 def _on_commit(connection: Connection) -> None:

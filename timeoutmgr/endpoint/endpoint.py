@@ -32,16 +32,16 @@ from timeoutmgr.message.routes import TIMEOUTS, wake_manager
 from timeoutmgr.resilience.silence import hurrying
 from timeoutmgr.sender.bulk import OnSent, ToSend, send_many, store_many
 from timeoutmgr.sender.composer import Composed, SendOptions, Sent
-from timeoutmgr.sender.in_transaction import send_inside, time_in
+from timeoutmgr.sender.in_transaction import callers_connection, send_inside, time_in
 from timeoutmgr.telemetry import HasSnapshot
 from timeoutmgr.transport.queue_view import count_waiting
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
-    from sqlalchemy.orm import Session
 
     from timeoutmgr.contracts import DeliveryOptions
     from timeoutmgr.endpoint.recurrence import Recurring
+    from timeoutmgr.sender.in_transaction import CallerSession
 
 logger = logging.getLogger(__name__)
 
@@ -222,7 +222,7 @@ class Endpoint:
         body: object,
         options: SendOptions | None = None,
         *,
-        session: "Session | Connection | None" = None,
+        session: "CallerSession | None" = None,
         delay: timedelta | float | None = NOT_GIVEN,
         deliver_at: datetime | None = NOT_GIVEN,
         saga_id: str | None = NOT_GIVEN,
@@ -239,7 +239,8 @@ class Endpoint:
         A ``delay`` counts by the clock of the database that holds the queues, or that *session* is
         in, and otherwise by this host's clock. A keyword counts before the same field of
         *options*. When this returns the message is durable; with *session* it becomes durable
-        with the caller's own commit.
+        with the caller's own commit. A *session* is SQLAlchemy's, or a driver's connection
+        (psycopg, PyMySQL, mysqlclient, sqlite3) whose transaction is open.
 
         Raises InvalidMessage (nothing was sent; IdInUse with ``on_conflict="error"``), Unroutable,
         TransportUnavailable, or DeliveryUnknown: then send again with the same ``message_id``.
@@ -255,22 +256,35 @@ class Endpoint:
         message_type: str,
         body: object,
         options: SendOptions,
-        session: "Session | Connection | None",
+        session: "CallerSession | None",
     ) -> Sent:
         self._check_open()
+        if session is None:
+            return self._compose_and_send(destination, message_type, body, options, None)
+        with callers_connection(self._outlet, session) as connection:
+            return self._compose_and_send(destination, message_type, body, options, connection)
+
+    def _compose_and_send(
+        self,
+        destination: str,
+        message_type: str,
+        body: object,
+        options: SendOptions,
+        connection: "Connection | None",
+    ) -> Sent:
         composed = self._parts.composer.compose(
             destination,
             message_type,
             body,
             options,
-            stored=session is not None,
+            stored=connection is not None,
             delay_clock=self._parts.sender.now
-            if session is None
-            else lambda: time_in(self._outlet, session),
+            if connection is None
+            else lambda: time_in(self._outlet, connection),
         )
         with installation.schema_expected(self._parts):
-            if session is not None:
-                return send_inside(self._outlet, composed, session)
+            if connection is not None:
+                return send_inside(self._outlet, composed, connection)
             self._parts.sender.send([composed.outgoing], finally_for=self._to_check([composed]))
         return composed.sent
 
@@ -280,7 +294,7 @@ class Endpoint:
         body: object,
         options: SendOptions | None = None,
         *,
-        session: "Session | Connection | None" = None,
+        session: "CallerSession | None" = None,
         delay: timedelta | float | None = NOT_GIVEN,
         deliver_at: datetime | None = NOT_GIVEN,
         saga_id: str | None = NOT_GIVEN,

@@ -1,14 +1,19 @@
 """Sending inside a caller's own database transaction: the message exists if the commit does."""
 
 import logging
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeAlias, runtime_checkable
 
 from sqlalchemy import Connection
+from sqlalchemy.exc import OperationalError
 
 from timeoutmgr.contracts import RepeatKind, SharedDatabase
-from timeoutmgr.database import as_database, same_database
+from timeoutmgr.database import Database, as_database, same_database
+from timeoutmgr.database.borrowed import DriverTransaction, borrowed
 from timeoutmgr.database.commits import after_commit
-from timeoutmgr.errors import CombinationRefused, TimeoutManagerError
+from timeoutmgr.database.drivers import DriverConnection
+from timeoutmgr.errors import CombinationRefused, TimeoutManagerError, TransportUnavailable
 from timeoutmgr.message.instants import Micros
 from timeoutmgr.message.redaction import on_one_line
 from timeoutmgr.message.routes import wake_manager
@@ -18,19 +23,57 @@ from timeoutmgr.transport.sql.statements import as_transport
 from timeoutmgr.transport.work import require_confirmed
 
 if TYPE_CHECKING:
-    from sqlalchemy.orm import Session
+    from sqlalchemy.orm import Session, scoped_session
+
+    CallerSession: TypeAlias = (
+        Session | scoped_session[Any] | Connection | DriverConnection | DriverTransaction
+    )
 
 logger = logging.getLogger(__name__)
 
 
-def send_inside(outlet: Outlet, composed: Composed, session: "Session | Connection") -> Sent:
-    """Enqueue *composed* in the transaction of *session*; return the answer for its sender.
+@runtime_checkable
+class _OrmSession(Protocol):
+    """A session of SQLAlchemy's ORM."""
+
+    def connection(self) -> Connection:
+        """Return the connection of the session's transaction."""
+        ...
+
+
+@contextmanager
+def callers_connection(outlet: Outlet, session: "CallerSession") -> Iterator[Connection]:
+    """Lend the connection of the caller's *session*, whose transaction stays the caller's.
+
+    Raises CombinationRefused for a driver's connection outside of a transaction, or to another
+    database than that of the queues or timeouts.
+    """
+    if isinstance(session, Connection):
+        yield session
+    elif isinstance(session, DriverTransaction):
+        with borrowed(session, _databases(outlet)) as connection:
+            yield connection
+    elif isinstance(session, DriverConnection) or not isinstance(session, _OrmSession):
+        given = DriverTransaction(connection=session)
+        with borrowed(given, _databases(outlet)) as connection:
+            yield connection
+    else:
+        yield session.connection()
+
+
+def _databases(outlet: Outlet) -> list[Database]:
+    stored_in = None if outlet.direct is None else outlet.direct.database
+    shared = (outlet.transport.database, stored_in)
+    return [as_database(each) for each in shared if each is not None]
+
+
+def send_inside(outlet: Outlet, composed: Composed, connection: Connection) -> Sent:
+    """Enqueue *composed* in the transaction of *connection*; return the answer for its sender.
 
     As the row of its queue where queues live in that database; else, if it is delayed and the
     timeouts live there, as the stored timeout itself, by the satellite's own rules. An id that
     the store knows is answered at once. Raises CombinationRefused where neither does, and IdInUse.
     """
-    connection = session if isinstance(session, Connection) else session.connection()
     if composed.due is not None and outlet.check_destinations:
         outlet.sender.require_queues([composed.sent.destination])
     _begin(connection)
@@ -54,16 +97,13 @@ def send_inside(outlet: Outlet, composed: Composed, session: "Session | Connecti
     )
 
 
-def time_in(outlet: Outlet, session: "Session | Connection") -> Micros | None:
-    """Return the time of the database that *session* is in; None where only the host's counts.
+def time_in(outlet: Outlet, connection: Connection) -> Micros | None:
+    """Return the time of the database of *connection*; None where only the host's counts.
 
     Raises TransportUnavailable.
     """
-    connection = session if isinstance(session, Connection) else session.connection()
-    stored_in = None if outlet.direct is None else outlet.direct.database
-    for shared in (outlet.transport.database, stored_in):
-        if shared is not None and _is_in(shared, connection):
-            database = as_database(shared)
+    for database in _databases(outlet):
+        if _is_in(database, connection):
             if database.dialect.now is None:
                 return None
             with as_transport(database):
@@ -81,16 +121,31 @@ def _examined(outlet: Outlet, composed: Composed, connection: Connection) -> Rep
     return direct.examine(composed.outgoing.message, connection)
 
 
+_WRITE: Final = "PRAGMA incremental_vacuum(1)"
+"""A statement that locks a SQLite file for writing, and changes none of our files."""
+
+
 def _begin(connection: Connection) -> None:
-    """Begin the caller's transaction in SQLite for sure, if it is not yet.
+    """Begin the caller's transaction in SQLite for sure, and lock the file before any read.
 
     The driver's own way begins with the first change, but not with a savepoint: releasing an
-    outermost savepoint would commit, and a rollback of the caller come too late.
+    outermost savepoint would commit, and a rollback of the caller come too late. After a read
+    SQLite refuses the lock at once if another process has committed meanwhile.
     """
-    if connection.dialect.name == "sqlite":
-        driver = connection.connection.dbapi_connection
-        if driver is not None and not getattr(driver, "in_transaction", True):
-            connection.exec_driver_sql("BEGIN IMMEDIATE")
+    if connection.dialect.name != "sqlite":
+        return
+    driver = connection.connection.dbapi_connection
+    if driver is None:
+        return
+    begun = getattr(driver, "in_transaction", True)
+    try:
+        connection.exec_driver_sql(_WRITE if begun else "BEGIN IMMEDIATE").close()
+    except OperationalError as error:
+        raise TransportUnavailable(
+            f"the transaction of session= cannot write to {connection.engine.url.database}: "
+            f"{error.orig}; another connection writes, or has written since this transaction began "
+            "to read. Begin with BEGIN IMMEDIATE, and give the connection a longer timeout"
+        ) from error
 
 
 def _is_in(shared: SharedDatabase | None, connection: Connection) -> bool:
@@ -108,10 +163,14 @@ def _enqueue(outlet: Outlet, composed: Composed, connection: Connection) -> None
 
 
 def _wake_on_commit(outlet: Outlet, composed: Composed, connection: Connection) -> None:
-    """Tell the poller once the caller has committed."""
+    """Wake the poller once the caller has committed; at once if no commit can be seen.
+
+    A wake names the due time, at which the poller polls: it may come before the commit.
+    """
     due = composed.due
     assert due is not None, "only delayed messages are stored"
-    after_commit(connection, lambda: wake_or_wait(outlet, due))
+    if not after_commit(connection, lambda: wake_or_wait(outlet, due)):
+        wake_or_wait(outlet, due)
 
 
 def wake_or_wait(outlet: Outlet, due: Micros) -> None:
