@@ -1,0 +1,1 @@
+"""Orders, and reminders of orders that are not paid."""

@@ -1,0 +1,1 @@
+"""A Django project that reminds of orders that are not paid."""

@@ -1,0 +1,9 @@
+"""The paths of the shop."""
+
+from django.urls import path
+from orders import views
+
+urlpatterns = [
+    path("orders", views.orders),
+    path("reminders", views.reminders),
+]

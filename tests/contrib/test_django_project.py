@@ -1,0 +1,158 @@
+"""Settings, handlers, checks and commands of a Django project."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+from django.db import connections
+from django.test import override_settings
+from sqlalchemy.engine import make_url
+
+from timeoutmgr.contrib.django import configuration, database_url, handler
+from timeoutmgr.contrib.django.management.commands import timeoutmgr as command
+from timeoutmgr.contrib.django.system_checks import check_sqlite_transactions, check_timeoutmgr
+from timeoutmgr.errors import ConfigurationError, UnknownSetting
+
+URLS = [
+    ({"ENGINE": "django.db.backends.sqlite3", "NAME": Path("/srv/a.db")}, "sqlite:////srv/a.db"),
+    (
+        {
+            "ENGINE": "django.db.backends.postgresql",
+            "NAME": "shop",
+            "HOST": "db",
+            "PORT": "5433",
+            "USER": "me",
+            "PASSWORD": "a@b",
+            "OPTIONS": {"sslmode": "require", "pool": {"min_size": 2}},
+        },
+        "postgresql+psycopg://me:a%40b@db:5433/shop?sslmode=require",
+    ),
+    (
+        {"ENGINE": "django.contrib.gis.db.backends.postgis", "NAME": "shop", "HOST": "/run/pg"},
+        "postgresql+psycopg:///shop?host=%2Frun%2Fpg",
+    ),
+    (
+        {"ENGINE": "django.db.backends.mysql", "NAME": "shop", "HOST": "db", "USER": "me"},
+        "mysql+pymysql://me@db/shop?charset=utf8mb4",
+    ),
+    (
+        {"ENGINE": "django.db.backends.mysql", "NAME": "shop", "HOST": "/run/my.sock"},
+        "mysql+pymysql:///shop?charset=utf8mb4&unix_socket=%2Frun%2Fmy.sock",
+    ),
+]
+
+
+@pytest.mark.parametrize(("described", "url"), URLS)
+def test_a_database_of_the_settings_has_a_url(described: dict[str, Any], url: str) -> None:
+    assert make_url(database_url(described)) == make_url(url)
+
+
+def test_a_database_of_another_kind_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="oracle"):
+        database_url({"ENGINE": "django.db.backends.oracle", "NAME": "shop"})
+
+
+def test_queues_and_timeouts_rest_in_djangos_database_unless_they_are_named(
+    database: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def parts() -> tuple[str, str]:
+        made = configuration().settings()
+        assert made.persistence is not None
+        assert made.persistence.database is not None
+        return made.transport.describe(), made.persistence.database.describe()
+
+    own = f"sqlite:///{tmp_path / 'default.sqlite3'}"
+    named = f"sqlite:///{tmp_path / 'named.db'}"
+    assert parts() == (own, own)
+    with override_settings(
+        TIMEOUTMGR={
+            "endpoint": "shop",
+            "features": ["timeout-manager"],
+            "transport": named,
+            "using": "other",
+        }
+    ):
+        assert parts() == (named, f"sqlite:///{tmp_path / 'other.sqlite3'}")
+    monkeypatch.setenv("TIMEOUTMGR_TRANSPORT", named)
+    assert parts() == (named, own)
+
+
+def test_wrong_settings_are_refused_by_the_check(database: Any) -> None:
+    assert check_timeoutmgr() == []
+
+    with override_settings(TIMEOUTMGR={"endpoint": "shop", "featurs": []}):
+        with pytest.raises(UnknownSetting, match="features"):
+            configuration()
+        [error] = check_timeoutmgr()
+    assert error.id == "timeoutmgr.E001"
+    assert "features" in error.msg
+    for wrong in (None, ["shop"]):
+        with override_settings(TIMEOUTMGR=wrong):
+            [error] = check_timeoutmgr()
+            assert "is a dict" in error.msg
+
+
+def test_a_deferred_transaction_of_sqlite_is_warned_of(database: Any) -> None:
+    assert check_sqlite_transactions() == []
+
+    del connections["default"].settings_dict["OPTIONS"]["transaction_mode"]
+
+    assert [warning.id for warning in check_sqlite_transactions()] == ["timeoutmgr.W001"]
+
+
+def test_a_handler_leaves_no_old_connection_behind(
+    database: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(configuration.__globals__["_registry"], "_handlers", [])
+    used: list[bool] = []
+
+    @handler("Ping", batch=1)
+    def ping(_message: object, _context: object) -> None:
+        with connections["default"].cursor() as cursor:
+            cursor.execute("SELECT 1")
+        used.append(connections["default"].connection is not None)
+
+    made = configuration().settings()
+    [wrapped] = made.handlers["Ping"]
+    context: Any = None
+    wrapped({}, context)
+
+    assert used == [True]
+    assert made.handled_alone == {"Ping"}
+    assert connections["default"].connection is None  # CONN_MAX_AGE is 0
+
+
+def test_a_coroutine_is_no_handler_in_django_either(
+    database: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(configuration.__globals__["_registry"], "_handlers", [])
+
+    async def ping(_message: object, _context: object) -> None: ...
+
+    given: Any = ping
+    handler("Ping")(given)
+
+    with pytest.raises(ConfigurationError, match="coroutine"):
+        configuration()
+
+
+def test_the_command_gives_its_arguments_on_without_those_of_manage_py() -> None:
+    given = ["list", "--settings", "a.b", "--json", "--pythonpath=/x", "--settings=c"]
+
+    assert list(command._without_django(given)) == ["list", "--json"]
+
+
+def test_a_command_that_fails_is_a_command_error(
+    database: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "wrong_settings.py").write_text("TIMEOUTMGR = {}\n")
+    monkeypatch.setenv("DJANGO_SETTINGS_MODULE", "wrong_settings")
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    with pytest.raises(CommandError, match="exit code 4") as failed:
+        call_command("timeoutmgr", "list", "--limit", "3")
+
+    assert failed.value.returncode == 4

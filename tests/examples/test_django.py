@@ -1,0 +1,53 @@
+"""The Django project: the ORM's transaction sends, on SQLite, PostgreSQL and MariaDB."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import pytest
+from sqlalchemy.engine import make_url
+
+from tests.examples.shop import Shop, check_orders
+
+KINDS = ("sqlite3", "postgresql", "mysql")
+
+
+def _of_server(engine: str, url: str) -> Mapping[str, str]:
+    parts = make_url(url)
+    found = {
+        "DB_ENGINE": engine,
+        "DB_NAME": parts.database,
+        "DB_HOST": parts.host or parts.query.get("unix_socket") or parts.query.get("host"),
+        "DB_PORT": str(parts.port or ""),
+        "DB_USER": parts.username,
+        "DB_PASSWORD": parts.password,
+    }
+    return {name: str(value) for name, value in found.items() if value}
+
+
+@pytest.fixture(params=KINDS)
+def shop(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Shop]:
+    """A shop whose tables, queues and timeouts are installed."""
+    variables: Mapping[str, str] = {"DB_NAME": str(tmp_path / "shop.sqlite3")}
+    if request.param != "sqlite3":
+        fixture = {"postgresql": "postgres_url", "mysql": "mysql_url"}[request.param]
+        variables = _of_server(request.param, request.getfixturevalue(fixture))
+    with Shop("django", **variables) as made:
+        made.run("manage.py", "migrate", "--verbosity", "0")
+        made.run("manage.py", "timeoutmgr", "install")
+        yield made
+        if request.param != "sqlite3":  # a later test finds the same database
+            made.run("manage.py", "migrate", "orders", "zero", "--verbosity", "0")
+
+
+def test_an_order_is_reminded_of_unless_its_transaction_is_rolled_back(shop: Shop) -> None:
+    assert "no issues" in shop.run("manage.py", "check", "--fail-level", "WARNING")
+    worker = shop.start("manage.py", "timeoutmgr", "run")
+    shop.serve("manage.py", "runserver", "--noreload", "127.0.0.1:0")
+
+    check_orders(shop, worker)
+
+    pending = json.loads(shop.run("manage.py", "timeoutmgr", "--json", "list"))
+    assert pending["timeouts"] == []

@@ -1,0 +1,1 @@
+"""Integrations with frameworks; each needs the extra of its name."""

@@ -1,0 +1,41 @@
+"""The settings of a framework's dict, with the framework's own database as the default place."""
+
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from timeoutmgr.endpoint.configuration import EndpointConfiguration
+from timeoutmgr.errors import ConfigurationError
+from timeoutmgr.settings.file import configuration_from
+from timeoutmgr.settings.schema import environment_name
+
+_MANAGER: Final = "timeout-manager"
+
+
+def configuration_in(
+    given: object, setting: str, database_url: Callable[[], str | None]
+) -> EndpointConfiguration:
+    """Return the configuration of the dict *given*, which has the keys of a settings file.
+
+    A transport or persistence that neither the dict nor the environment names is the database at
+    *database_url*. Raises ConfigurationError, which names *setting*.
+    """
+    if not isinstance(given, Mapping):
+        raise ConfigurationError(
+            f"{setting} is a dict with the keys of a settings file, got {given!r:.80}; begin with "
+            f'{setting} = {{"endpoint": "shop", "features": ["{_MANAGER}"]}}'
+        )
+    values: dict[str, Any] = dict(given)
+    for key in ("transport", "persistence"):
+        if key not in values and not _is_in_environment(key) and _is_needed(key, values):
+            url = database_url()
+            values |= {} if url is None else {key: url}
+    return configuration_from(overrides=values)
+
+
+def _is_needed(key: str, values: Mapping[str, Any]) -> bool:
+    return key == "transport" or _MANAGER in values.get("features", ())
+
+
+def _is_in_environment(key: str) -> bool:
+    return bool(os.environ.get(environment_name(key)))

@@ -1,0 +1,37 @@
+"""System checks of Django: wrong settings, and a hazard of SQLite."""
+
+from typing import Any
+
+from django.core.checks import Error, Warning
+from django.db import connections
+
+from timeoutmgr.contrib.django.configuration import alias, configuration
+from timeoutmgr.errors import ConfigurationError
+
+
+def check_timeoutmgr(**_given: Any) -> list[Error]:
+    """Return the fault of the settings or of a handler, if there is any."""
+    try:
+        configuration().settings()
+    except ConfigurationError as error:
+        return [Error(str(error), id="timeoutmgr.E001")]
+    return []
+
+
+def check_sqlite_transactions(**_given: Any) -> list[Warning]:
+    """Return a warning if a transaction of Django's SQLite may read before it locks the file."""
+    try:
+        database = connections[alias()].settings_dict
+    except ConfigurationError:
+        return []  # the other check reports it
+    options = database.get("OPTIONS") or {}
+    if not database["ENGINE"].endswith(".sqlite3") or "transaction_mode" in options:
+        return []
+    return [
+        Warning(
+            "a transaction that reads before endpoint.send fails with 'database is locked' if "
+            "another process has written meanwhile",
+            hint='Set OPTIONS = {"transaction_mode": "IMMEDIATE"} (Django 5.1) for this SQLite.',
+            id="timeoutmgr.W001",
+        )
+    ]
