@@ -16,6 +16,7 @@ import pytest
 APPROVED = Path(__file__).parent / "approvals" / "public_api.txt"
 MODULES = (
     "timeoutmgr",
+    "timeoutmgr.contrib.flask",
     "timeoutmgr.deadletter",
     "timeoutmgr.native",
     "timeoutmgr.persistence",

@@ -13,7 +13,11 @@ ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r"```python\n(.*?)```", re.DOTALL)
 
 
-PAGES = {"howto-django.md": "django"}
+PAGES = {
+    "howto-django.md": "django",
+    "howto-fastapi.md": "fastapi",
+    "howto-flask.md": "flask",
+}
 """Pages whose code is a part of the example in that folder."""
 
 

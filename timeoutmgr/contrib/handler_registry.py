@@ -5,20 +5,19 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from functools import wraps
 from threading import Lock
-from typing import Any, Final, Literal
+from typing import Any, Literal, TypeAlias
 
 from timeoutmgr.endpoint.configuration import AnyHandler, EndpointConfiguration
 from timeoutmgr.endpoint.handlers import ANY, Handler
 
+Surroundings: TypeAlias = Callable[[], AbstractContextManager[object]]
+"""Returns what is entered before a call of a handler, and left after the call."""
+
 
 class HandlerRegistry:
-    """Handlers by message type, in the order of their registration. Safe for many threads.
+    """Handlers by message type, in the order of their registration. Safe for many threads."""
 
-    Each call of a handler is made inside of *surroundings*.
-    """
-
-    def __init__(self, surroundings: Callable[[], AbstractContextManager[object]]) -> None:
-        self._surroundings: Final = surroundings
+    def __init__(self) -> None:
         self._lock = Lock()
         self._handlers: list[tuple[str, Handler, Literal[1] | None]] = []
 
@@ -37,21 +36,25 @@ class HandlerRegistry:
 
         return register
 
-    def add_to(self, config: EndpointConfiguration) -> None:
-        """Add all handlers to *config*, which refuses wrong functions."""
+    def add_to(self, config: EndpointConfiguration, surroundings: Surroundings) -> None:
+        """Add all handlers to *config*, which refuses wrong functions.
+
+        Each call of a handler is made inside of *surroundings*.
+        """
         with self._lock:
             handlers = list(self._handlers)
         for message_type, function, batch in handlers:
-            config.add_handler(message_type, self._surrounded(function), batch=batch)
+            config.add_handler(message_type, _surrounded(function, surroundings), batch=batch)
 
-    def _surrounded(self, function: Handler) -> Handler:
-        own: Any = function
-        if inspect.iscoroutinefunction(own) or inspect.isgeneratorfunction(own):
-            return function  # the configuration decides about these kinds
 
-        @wraps(function)
-        def handle(message: Any, context: Any) -> Any:
-            with self._surroundings():
-                return function(message, context)
+def _surrounded(function: Handler, surroundings: Surroundings) -> Handler:
+    own: Any = function
+    if inspect.iscoroutinefunction(own) or inspect.isgeneratorfunction(own):
+        return function  # the configuration decides about these kinds
 
-        return handle
+    @wraps(function)
+    def handle(message: Any, context: Any) -> Any:
+        with surroundings():
+            return function(message, context)
+
+    return handle

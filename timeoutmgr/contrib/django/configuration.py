@@ -31,7 +31,7 @@ def _usable_connections() -> Iterator[None]:
         close_old_connections()
 
 
-_registry: Final = HandlerRegistry(_usable_connections)
+_registry: Final = HandlerRegistry()
 handler: Final = _registry.handler
 """Returns a decorator that registers a function as a handler of a message type."""
 
@@ -47,7 +47,7 @@ def configuration() -> EndpointConfiguration:
     given = {**settings_dict()}
     given.pop(_USING, None)
     config = configuration_in(given, SETTING, lambda: database_url(_database()))
-    _registry.add_to(config)
+    _registry.add_to(config, _usable_connections)
     return config
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from threading import RLock
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from django.db import connections, transaction
@@ -13,11 +12,11 @@ from django.utils.connection import ConnectionProxy
 from django.utils.functional import SimpleLazyObject, empty
 
 from timeoutmgr.contrib.django.configuration import alias, configuration
+from timeoutmgr.contrib.process_endpoint import ProcessEndpoint
 from timeoutmgr.database.borrowed import DriverTransaction
 from timeoutmgr.endpoint.configuration import EndpointConfiguration
 from timeoutmgr.endpoint.endpoint import Endpoint
 from timeoutmgr.errors import CombinationRefused
-from timeoutmgr.resilience.after_fork import begin_anew_after_fork
 
 if TYPE_CHECKING:
     from timeoutmgr.sender.bulk import OnSent, ToSend
@@ -106,37 +105,11 @@ def _follow_commit(using: str, call: Callable[[], None]) -> None:
     transaction.on_commit(call, using=using, robust=True)
 
 
-class ProcessEndpoint:
-    """The endpoint of this process, made at its first use. Safe for many threads.
-
-    A forked process goes on with the endpoint of its parent, whose connections begin anew.
-    """
-
-    def __init__(self) -> None:
-        self._lock = RLock()
-        self._made: DjangoEndpoint | None = None
-        begin_anew_after_fork(self)
-
-    def __call__(self) -> DjangoEndpoint:
-        """Return the endpoint. Raises ConfigurationError."""
-        with self._lock:
-            if self._made is None:
-                self._made = DjangoEndpoint(configuration(), using=alias())
-            return self._made
-
-    def after_fork(self) -> None:
-        """Replace the lock, which another thread of the parent may have acquired."""
-        self._lock = RLock()
-
-    def forget(self) -> None:
-        """Close the endpoint; the next use makes another endpoint, from settings as they are."""
-        with self._lock:
-            made, self._made = self._made, None
-        if made is not None:
-            made.close()
+def _made() -> DjangoEndpoint:
+    return DjangoEndpoint(configuration(), using=alias())
 
 
-_process_endpoint: Final = ProcessEndpoint()
+_process_endpoint: Final = ProcessEndpoint(_made)
 _lazy: Final[Any] = SimpleLazyObject(_process_endpoint)
 endpoint: Final = cast(DjangoEndpoint, _lazy)
 """The endpoint of this process, made at its first use."""
