@@ -95,12 +95,16 @@ def test_wrong_settings_are_refused_by_the_check(database: Any) -> None:
             assert "is a dict" in error.msg
 
 
-def test_a_deferred_transaction_of_sqlite_is_warned_of(database: Any) -> None:
+def test_a_deferred_transaction_of_sqlite_is_warned_of(database: Any, tmp_path: Path) -> None:
     assert check_sqlite_transactions() == []
 
     del connections["default"].settings_dict["OPTIONS"]["transaction_mode"]
 
     assert [warning.id for warning in check_sqlite_transactions()] == ["timeoutmgr.W001"]
+    elsewhere = f"sqlite:///{tmp_path / 'elsewhere.db'}"
+    named = {"endpoint": "shop", "transport": elsewhere, "persistence": elsewhere}
+    with override_settings(TIMEOUTMGR=named):
+        assert check_sqlite_transactions() == []
 
 
 def test_a_handler_leaves_no_old_connection_behind(

@@ -1,13 +1,16 @@
 """A program as a user writes it; type checkers find no mistake in it."""
 
+import sqlite3
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from sqlalchemy.orm import Session
+from sqlalchemy.orm import Session, scoped_session
 
 from timeoutmgr import (
     CancelResult,
     CriticalErrorContext,
+    DriverTransaction,
     Endpoint,
     EndpointConfiguration,
     HandlerContext,
@@ -60,6 +63,17 @@ config.add_handler("Remind", Reminders().remind)
 config.recurring("report", "Ping", {}, every="1 day at 06:00 Europe/Berlin", catch_up="all")
 config.add_handler("Ping", lambda _message, _context: print("ping"))
 config.define_critical_error_action(stopped)
+
+
+def in_transactions(
+    endpoint: Endpoint, scoped: scoped_session[Session], plain: sqlite3.Connection
+) -> None:
+    """Send in transactions of a scoped session, and of a driver's own connection."""
+    endpoint.send_local("Bill", {}, session=scoped)
+    endpoint.send_local("Bill", {}, session=plain)
+    calls: list[Callable[[], None]] = []
+    whole = DriverTransaction(connection=plain, after_commit=calls.append)
+    endpoint.send_local("Bill", {}, session=whole)
 
 
 def remind(endpoint: Endpoint, orders: list[str], session: Session) -> CancelResult | None:

@@ -122,7 +122,10 @@ def _examined(outlet: Outlet, composed: Composed, connection: Connection) -> Rep
 
 
 _WRITE: Final = "PRAGMA incremental_vacuum(1)"
-"""A statement that locks a SQLite file for writing, and changes none of our files."""
+"""A statement that locks a SQLite file for writing, whatever tables it has.
+
+It changes a file only if the file is set to be vacuumed in steps: then one free page goes.
+"""
 
 
 def _begin(connection: Connection) -> None:

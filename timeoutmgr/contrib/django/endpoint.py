@@ -75,7 +75,7 @@ class DjangoEndpoint(Endpoint):
 def _joined(using: str) -> DriverTransaction | None:
     """Return the open transaction of the database *using*; None in autocommit mode."""
     wrapper = connections[using]
-    if not wrapper.in_atomic_block and wrapper.get_autocommit():
+    if not _is_open(wrapper):
         return None
     wrapper.validate_thread_sharing()
     wrapper.validate_no_broken_transaction()
@@ -83,6 +83,15 @@ def _joined(using: str) -> DriverTransaction | None:
     # Django refuses on_commit outside of atomic: the wake then leaves at once.
     follow = partial(_follow_commit, wrapper.alias) if wrapper.in_atomic_block else None
     return DriverTransaction(connection=wrapper.connection, after_commit=follow)
+
+
+def _is_open(wrapper: Any) -> bool:
+    """Return whether a transaction is open; connect to no server for that."""
+    if wrapper.in_atomic_block:
+        return True
+    if wrapper.connection is None:
+        return not wrapper.settings_dict["AUTOCOMMIT"]
+    return not wrapper.autocommit
 
 
 def _without_django(session: Any) -> CallerSession:

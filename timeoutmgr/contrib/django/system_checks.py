@@ -1,5 +1,6 @@
 """System checks of Django: wrong settings, and a hazard of SQLite."""
 
+from pathlib import Path
 from typing import Any
 
 from django.core.checks import Error, Warning
@@ -22,10 +23,14 @@ def check_sqlite_transactions(**_given: Any) -> list[Warning]:
     """Return a warning if a transaction of Django's SQLite may read before it locks the file."""
     try:
         database = connections[alias()].settings_dict
+        made = configuration().settings()
     except ConfigurationError:
         return []  # the other check reports it
-    options = database.get("OPTIONS") or {}
-    if not database["ENGINE"].endswith(".sqlite3") or "transaction_mode" in options:
+    parts = [part for part in (made.transport, made.persistence) if part is not None]
+    files = [part.database.path for part in parts if part.database is not None]
+    own = Path(str(database["NAME"])).resolve()
+    is_shared = own in [path.resolve() for path in files if path is not None]
+    if not is_shared or "transaction_mode" in (database.get("OPTIONS") or {}):
         return []
     return [
         Warning(
