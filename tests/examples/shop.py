@@ -9,6 +9,7 @@ import sys
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -36,7 +37,6 @@ class Shop:
             env=self._environment(),
             capture_output=True,
             text=True,
-            timeout=PATIENCE,
         )
         assert answer.returncode == 0, answer.stdout + answer.stderr
         return answer.stdout
@@ -107,17 +107,25 @@ class Shop:
         return environment(PYTHONPATH=path, PYTHONUNBUFFERED="1", **self._variables)
 
 
-def check_orders(shop: Shop, worker: Program) -> None:
+def check_orders(shop: Shop, worker: Program, *, at_once: int = 0) -> None:
     """Order three times; a declined card undoes the second order, and its reminder with it.
 
     All reminders are due after the same delay, so that the second would come before the third.
+    Before that, four browsers order *at_once* times, while the worker writes too.
     """
     worker.wait_for(" runs (")
+    numbers = [f"B{number}" for number in range(at_once)]
 
+    with ThreadPoolExecutor(4) as browsers:
+        assert list(browsers.map(shop.order, numbers)) == [201] * at_once
     assert shop.order("A7") == 201
     assert shop.order("A8", card="declined") == 402
     assert shop.order("A9") == 201
 
-    wait_until(lambda: "A9" in shop.reminders(), "the worker has handled the last reminder")
-    assert sorted(shop.reminders()) == ["A7", "A9"]
+    expected = sorted([*numbers, "A7", "A9"])
+    wait_until(
+        lambda: {*shop.reminders()} >= {*expected}, "the worker has handled the last reminder"
+    )
+    assert sorted(shop.reminders()) == expected
     assert worker.stop() == 0, worker.err
+    assert [line for line in worker.err if "locked" in line] == []

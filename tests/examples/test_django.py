@@ -11,6 +11,8 @@ from sqlalchemy.engine import make_url
 
 from tests.examples.shop import Shop, check_orders
 
+pytestmark = pytest.mark.timeout(300)  # six programs start, beside other tests
+
 KINDS = ("sqlite3", "postgresql", "mysql")
 
 
@@ -47,7 +49,7 @@ def test_an_order_is_reminded_of_unless_its_transaction_is_rolled_back(shop: Sho
     worker = shop.start("manage.py", "timeoutmgr", "run")
     shop.serve("manage.py", "runserver", "--noreload", "127.0.0.1:0")
 
-    check_orders(shop, worker)
+    check_orders(shop, worker, at_once=20)
 
     pending = json.loads(shop.run("manage.py", "timeoutmgr", "--json", "list"))
     assert pending["timeouts"] == []

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.examples.shop import Shop, check_orders
+
+pytestmark = pytest.mark.timeout(300)  # six programs start, beside other tests
 
 OURS = ("-m", "timeoutmgr", "--app", "shop:configuration")
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.examples.shop import Shop, check_orders
+
+pytestmark = pytest.mark.timeout(300)  # six programs start, beside other tests
 
 
 def test_an_order_is_reminded_of_unless_its_session_is_rolled_back(database_url: str) -> None:
